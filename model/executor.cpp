@@ -80,6 +80,7 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .merged_bytes = options.merged_bytes,
                                     .training_bytes = options.training_bytes,
                                     .state_bytes = uint64_t{options.n_sequences_max} * state_slot_bytes(config),
+                                    .snapshot_bytes_max = options.snapshot_bytes_max,
                                     .kv_bytes_max = options.kv_bytes_max,
                                     .n_kv_blocks = options.n_kv_blocks,
                                     .kv = kv_format,
@@ -125,7 +126,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
     TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format));
-    TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max));
+    TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max + plan.n_snapshots));
     if (can_decode_layers(*kernels, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
         decodes_adapters = kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true));
@@ -440,6 +441,7 @@ const ModelWeights& Executor::weights() const { return impl_->weights; }
 const ExecutorOptions& Executor::options() const { return impl_->options; }
 const MemoryPlan& Executor::memory_plan() const { return impl_->plan; }
 uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }
+uint32_t Executor::n_snapshots() const { return impl_->plan.n_snapshots; }
 LoraTable& Executor::lora_table() { return *impl_->lora_table; }
 uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
 bool Executor::decodes_in_one_dispatch() const { return impl_->decode_works; }

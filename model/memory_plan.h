@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "gpu/device.h"
@@ -20,6 +21,8 @@ struct MemoryPlanOptions {
     uint64_t merged_bytes = 0;           // left free for merged weights
     uint64_t training_bytes = 0;         // left free for training
     uint64_t state_bytes = 0;            // of the sequences' recurrent states
+    // For states that the prefix cache keeps; without one: what is worth it (model/memory_plan.cpp). 0: none are kept.
+    std::optional<uint64_t> snapshot_bytes_max = std::nullopt;
     uint64_t kv_bytes_max = 0;           // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;            // not 0: exactly these
     KvFormat kv;
@@ -34,6 +37,8 @@ struct MemoryPlan {
     uint64_t merged_bytes = 0;
     uint64_t training_bytes = 0;
     uint64_t state_bytes = 0;
+    uint64_t snapshot_bytes = 0;
+    uint32_t n_snapshots = 0;  // states of the prefix cache
     uint64_t kv_bytes = 0;
     uint32_t n_kv_blocks = 0;
     KvFormat kv;

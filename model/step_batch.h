@@ -42,6 +42,8 @@ struct RowAdapters {
     // Of models with recurrent state (model/state_cache.h): the sequence's own slot. Without one it has that of its place in the batch, which only serves whoever has all
     // of the device to himself.
     uint32_t state_slot = gpu::kNoState;
+    uint32_t state_from = gpu::kNoState;        // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
+    std::span<const gpu::StateSave> state_saves = {};
 };
 
 struct OutputRow {

@@ -20,13 +20,14 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       options_(options),
       queue_(options.n_waiting_max, options.n_waiting_tokens_max),
       blocks_(options.n_kv_blocks),
+      snapshots_(options.limits.n_sequences_max, options.n_snapshots),
       fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
       step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin, kStepStretch, kAloneStepSeconds),
       background_(options.background),
       background_turns_(options.background_share),
       chooser_(options.n_sampling_threads),
       masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {
-    CHECK(!options_.has_state || !options_.prefix_cache);
+    CHECK(!options_.has_state || !options_.prefix_cache || options_.n_snapshots > 0);
     for (uint32_t slot = options_.limits.n_sequences_max; options_.has_state && slot > 0; --slot) free_state_slots_.push_back(slot - 1);
 }
 
@@ -282,12 +283,13 @@ Status Engine::submit_step() {
                                         planned.n_rows);
         model::RowAdapters row_adapters = request.adapter.rows();
         row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
-        if (options_.has_state && sequence.state_slot == gpu::kNoState) {
-            CHECK(!free_state_slots_.empty() && sequence.n_computed == 0);
-            sequence.state_slot = free_state_slots_.back();
-            free_state_slots_.pop_back();
+        if (options_.has_state) {
+            take_state_slot(sequence);
+            plan_saved_states(sequence, planned.n_rows);
+            row_adapters.state_slot = sequence.state_slot;
+            row_adapters.state_from = sequence.state_from;
+            row_adapters.state_saves = state_saves_;
         }
-        row_adapters.state_slot = sequence.state_slot;
         uint32_t first_row = 0;
         if (tokens.back() < 0) {
             CHECK(tokens.size() == 1);
@@ -347,7 +349,13 @@ Status Engine::submit_step() {
         std::lock_guard lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
     }
+    // No earlier: another sequence of this step might have got the slot to write.
+    for (const Planned& planned : planned_) {
+        const uint32_t held = std::exchange(planned.sequence->state_from, gpu::kNoState);
+        if (held != gpu::kNoState) snapshots_.release(held);
+    }
     TRY(runner_.submit(batch_));
+    for (const Planned& planned : planned_) publish_states(*planned.sequence);
     in_flight_.push_back(std::move(flight));
     note_recordings();
     ++n_submitted_;
@@ -398,6 +406,7 @@ void Engine::refuse_step(const Error& error) {
     for (const Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
         if (sequence.ended) continue;
+        drop_saved_states(sequence);
         blocks_.forget(sequence.blocks);  // some were named, but never written
         sequence.n_published = uint32_t(sequence.blocks.size());
         end_sequence(sequence, {FinishReason::kError, told});

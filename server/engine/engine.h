@@ -59,6 +59,7 @@ inline constexpr double kAloneStepSeconds = 0.1;
 inline constexpr uint32_t kPromptOutputsMax = 32;
 // Of an engine without work, which beats, and sees a device that others lost.
 inline constexpr std::chrono::milliseconds kIdleTurn{250};
+inline constexpr uint32_t kSnapshotTokens = 4096;
 inline constexpr uint32_t kBesideRowsMin = 16;  // rows of prompts beside decodes, about as many however long their step takes
 
 struct EngineOptions {
@@ -87,7 +88,9 @@ struct EngineOptions {
     BackgroundWork* background = nullptr;
     BackgroundShare background_share = {};
     std::chrono::microseconds background_slice{10'000};  // where nobody is served: what a new request may have to wait
-    bool has_state = false;            // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it; without prefix_cache
+    bool has_state = false;  // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it
+    uint32_t n_snapshots = 0;  // slots behind those, for states of prefixes (state_snapshots.h); such a model has a prefix cache only with some
+    uint32_t snapshot_tokens = kSnapshotTokens;  // of a long prompt a state is kept every so many
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -209,6 +212,15 @@ class Engine {
     void restart_long_texts();
     PrefixCache::Match find_prefix(Sequence& sequence);
     void take_prefix(Sequence& sequence, const PrefixCache::Match& match);
+    PrefixCache::Match shorten_to_state(Sequence& sequence, const PrefixCache::Match& match, std::span<const BlockIdentity> prefix, bool or_merged) const;
+    void take_state(Sequence& sequence, const PrefixCache::Match& match);
+    void take_state_slot(Sequence& sequence);
+    void plan_saved_states(Sequence& sequence, uint32_t n_rows);
+    void save_state(Sequence& sequence, uint32_t n_rows, uint32_t n_tokens, StateSnapshots::Worth worth, bool replaces);
+    void publish_states(Sequence& sequence);
+    void drop_saved_states(Sequence& sequence);
+    void forget_content(Sequence& sequence);
+    void release_state(Sequence& sequence);
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();
@@ -257,6 +269,8 @@ class Engine {
     // Engine thread.
     PrefixCache blocks_;
     std::vector<uint32_t> free_state_slots_;  // with has_state
+    StateSnapshots snapshots_;
+    std::vector<gpu::StateSave> state_saves_;  // of the rows that are being added
     FairShare fair_share_;
     StepTimes step_times_;
     std::vector<std::unique_ptr<Sequence>> running_;  // promoted ones, then by priority and arrival

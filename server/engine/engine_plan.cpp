@@ -86,7 +86,9 @@ PrefixCache::Match Engine::find_prefix(Sequence& sequence) {
     size_t n_usable = (sequence.n_known() - 1) / options_.limits.block_tokens;
     std::span<const BlockIdentity> prefix = request.prefix.blocks();
     bool or_merged = merged_ && merged_->uses == request.adapter.uses;
-    return blocks_.find(prefix.first(std::min(prefix.size(), n_usable)), or_merged);
+    prefix = prefix.first(std::min(prefix.size(), n_usable));
+    const PrefixCache::Match match = blocks_.find(prefix, or_merged);
+    return options_.has_state ? shorten_to_state(sequence, match, prefix, or_merged) : match;
 }
 
 void Engine::take_prefix(Sequence& sequence, const PrefixCache::Match& match) {
@@ -94,6 +96,7 @@ void Engine::take_prefix(Sequence& sequence, const PrefixCache::Match& match) {
     sequence.n_published = match.n_blocks;
     sequence.n_computed = match.n_blocks * options_.limits.block_tokens;
     if (match.n_unmerged < match.n_blocks) sequence.first_merged_block = match.n_unmerged;
+    if (options_.has_state) take_state(sequence, match);
 }
 
 // With what the prefix cache has for it; matches_ gets the blocks.
@@ -287,10 +290,9 @@ void Engine::admit(uint32_t n_admitted) {
 
 void Engine::release_blocks(Sequence& sequence) {
     publish_blocks(sequence);
+    release_state(sequence);
     blocks_.release(sequence.blocks);
     sequence.blocks.clear();
-    // Steps run in order: whoever has the slot next begins behind those that still write it.
-    if (sequence.state_slot != gpu::kNoState) free_state_slots_.push_back(std::exchange(sequence.state_slot, gpu::kNoState));
     sequence.n_published = sequence.n_computed = 0;
     sequence.first_merged_block = Sequence::kNoBlock;
 }
@@ -316,6 +318,7 @@ void Engine::update_gauges() {
                                      [](const auto& s) { return s->was_admitted; });
     metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
     metrics_.set_kv_blocks(blocks_.n_used(), blocks_.n_idle());
+    metrics_.set_snapshots(snapshots_.n_named(), snapshots_.n_evicted());
     metrics_.set_waiting_tokens(queue_.n_waiting_tokens());
     std::string running = adapter_names(running_);
     std::string waiting = adapter_names(waiting_);

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "server/engine/fair_share.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
+#include "server/engine/state_snapshots.h"
 #include "server/engine/token_choice.h"
 
 namespace lorad::server {
@@ -31,6 +33,17 @@ struct Sequence {
     uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
     uint32_t state_slot = gpu::kNoState;  // of the model's recurrent state, while it has blocks
+    uint32_t state_from = gpu::kNoState;  // a snapshot that it holds, until its next rows go on from there
+    // Snapshots that steps make of its state, until they have names: reserved slots, in the order of their tokens.
+    struct SavedState {
+        uint32_t slot = 0;
+        uint32_t n_tokens = 0;  // whole blocks
+        StateSnapshots::Worth worth = StateSnapshots::Worth::kHigh;
+        bool replaces = false;  // the one before it that did so, if nobody has used that
+    };
+    std::vector<SavedState> saved_states;
+    std::optional<StateSnapshots::Name> latest_state;  // the last one that replaces others
+    uint32_t n_shared_tokens = 0;  // of whole blocks that others have begun with as well, when it was looked up
     uint32_t n_published = 0;     // of the blocks: the prefix cache has been told of them
     uint32_t first_merged_block = kNoBlock;  // this and later ones depend on merged weights
     uint32_t n_cached_tokens = 0;            // found in the prefix cache when it first ran

@@ -240,6 +240,16 @@ class FakeRunner final : public StepRunner {
         return result;
     }
 
+    // Of what a row of the last step that was submitted sees of its sequence's first n tokens; it changes with each of them and with what adapters did there.
+    uint64_t history(const model::StepBatch& batch, const model::BatchRow& row, uint32_t n) const {
+        uint64_t hash = 0;
+        for (uint32_t position = 0; position < n; ++position) {
+            const Entry& entry = cache_[place(batch, row, position)];
+            hash = fake_mix(fake_mix(hash + position, uint64_t(entry.token)), entry.delta);
+        }
+        return hash;
+    }
+
     void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {
         merged_ = std::move(merged);
     }

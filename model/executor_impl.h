@@ -149,6 +149,7 @@ struct Executor::Impl {
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     std::string* refusal_of(const StepShape& shape);
     void make_planner();
+    bool may_group_kv() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
     Result<const gpu::CommandBuffer*> mask_copy(RingSlot& slot, uint32_t n_masks);

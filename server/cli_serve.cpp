@@ -77,6 +77,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.n_positions_max = config.max_model_len;
     load.executor.memory_utilization = config.gpu_memory_utilization;
     load.executor.n_kv_blocks = config.num_kv_blocks;
+    load.executor.may_group_kv = true;
     if (config.state_cache_mib != 0) load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
     if (config.no_prefix_cache) load.executor.snapshot_bytes_max = 0;
     load.executor.batch_invariant = config.batch_invariant;
@@ -126,6 +127,7 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.device_driver = device.driver;
     shape.device_is_cpu = device.is_cpu;
     shape.prefix_cache = has_prefix_cache(config, loaded);
+    shape.n_window_blocks = loaded.executor->memory_plan().n_window_blocks;
     shape.n_snapshots = loaded.executor->n_snapshots();
     shape.memory_utilization = config.gpu_memory_utilization;
     const model::MemoryPlan& plan = loaded.executor->memory_plan();
@@ -284,6 +286,8 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
         model::short_text_tokens(loaded.config.rope, loaded.executor->options().n_positions_max);
     engine_options.n_waiting_max = config.max_queue;
     engine_options.has_state = model::has_state(loaded.config);
+    engine_options.groups = loaded.executor->memory_plan().groups;
+    engine_options.n_window_blocks = loaded.executor->memory_plan().n_window_blocks;
     engine_options.n_snapshots = loaded.executor->n_snapshots();
     engine_options.snapshot_tokens = config.state_cache_tokens;
     engine_options.prefix_cache = has_prefix_cache(config, loaded);

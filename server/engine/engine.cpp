@@ -20,6 +20,7 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       options_(options),
       queue_(options.n_waiting_max, options.n_waiting_tokens_max),
       blocks_(options.n_kv_blocks),
+      windows_(options.n_window_blocks),
       snapshots_(options.limits.n_sequences_max, options.n_snapshots),
       fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
       step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin, kStepStretch, kAloneStepSeconds),
@@ -28,6 +29,8 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       chooser_(options.n_sampling_threads),
       masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {
     CHECK(!options_.has_state || !options_.prefix_cache || options_.n_snapshots > 0);
+    CHECK(options_.groups.has_windows() == (options_.n_window_blocks > 0));
+    CHECK(!options_.groups.has_windows() || options_.n_window_blocks >= options_.groups.window_blocks_max(options_.limits.n_sequences_max, options_.limits.n_rows_max));
     for (uint32_t slot = options_.limits.n_sequences_max; options_.has_state && slot > 0; --slot) free_state_slots_.push_back(slot - 1);
 }
 
@@ -290,14 +293,15 @@ Status Engine::submit_step() {
             row_adapters.state_from = sequence.state_from;
             row_adapters.state_saves = state_saves_;
         }
+        // Where all layers see a window, `blocks` have names alone.
+        const std::vector<BlockId>& blocks = options_.groups.has_full ? sequence.blocks : sequence.window_blocks;
+        if (options_.groups.has_both()) row_adapters.window_blocks = sequence.window_blocks;
         uint32_t first_row = 0;
         if (tokens.back() < 0) {
             CHECK(tokens.size() == 1);
-            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed,
-                                                sequence.blocks, row_adapters);
+            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed, blocks, row_adapters);
         } else {
-            first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks,
-                                        row_adapters);
+            first_row = batch_.add_rows(tokens, sequence.n_computed, blocks, row_adapters);
         }
         for (const LoraUse& use : request.adapter.uses) adapters.insert(use.slot);
         if (batch_.is_merged()) {
@@ -308,6 +312,7 @@ Status Engine::submit_step() {
         add_prompt_outputs(planned, first_row);
         sequence.n_computed += planned.n_rows;
         publish_blocks(sequence);
+        give_back_windows(sequence);
         bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
         if (!is_decode) {
             const uint32_t begin = sequence.n_computed - planned.n_rows;
@@ -408,6 +413,7 @@ void Engine::refuse_step(const Error& error) {
         if (sequence.ended) continue;
         drop_saved_states(sequence);
         blocks_.forget(sequence.blocks);  // some were named, but never written
+        windows_.forget(held_windows(sequence));
         sequence.n_published = uint32_t(sequence.blocks.size());
         end_sequence(sequence, {FinishReason::kError, told});
     }

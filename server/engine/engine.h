@@ -34,6 +34,7 @@
 #include <thread>
 #include <vector>
 
+#include "model/kv_groups.h"
 #include "model/step_batch.h"
 #include "server/access/time_debts.h"
 #include "server/engine/background_turns.h"
@@ -91,6 +92,9 @@ struct EngineOptions {
     bool has_state = false;  // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it
     uint32_t n_snapshots = 0;  // slots behind those, for states of prefixes (state_snapshots.h); such a model has a prefix cache only with some
     uint32_t snapshot_tokens = kSnapshotTokens;  // of a long prompt a state is kept every so many
+    // Blocks of the layers that see a window (model/kv_groups.h), where they are apart; as many as window_blocks_max() of the limits, and more for the prefix cache.
+    model::KvGroups groups = {};
+    uint32_t n_window_blocks = 0;
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -212,7 +216,13 @@ class Engine {
     void restart_long_texts();
     PrefixCache::Match find_prefix(Sequence& sequence);
     void take_prefix(Sequence& sequence, const PrefixCache::Match& match);
-    PrefixCache::Match shorten_to_state(Sequence& sequence, const PrefixCache::Match& match, std::span<const BlockIdentity> prefix, bool or_merged) const;
+    PrefixCache::Match shorten(Sequence& sequence, const PrefixCache::Match& match, std::span<const BlockIdentity> prefix, bool or_merged) const;
+    std::vector<bool> find_windows(const PrefixCache::Match& match, std::span<const BlockIdentity> prefix) const;
+    void take_windows(Sequence& sequence, const PrefixCache::Match& match);
+    void allocate_windows(Sequence& sequence);
+    void give_back_windows(Sequence& sequence);
+    std::span<const BlockId> held_windows(const Sequence& sequence) const { return std::span(sequence.window_blocks).subspan(sequence.n_given_back); }
+    uint32_t kept_tokens(const Sequence& sequence) const;
     void take_state(Sequence& sequence, const PrefixCache::Match& match);
     void take_state_slot(Sequence& sequence);
     void plan_saved_states(Sequence& sequence, uint32_t n_rows);
@@ -268,6 +278,7 @@ class Engine {
 
     // Engine thread.
     PrefixCache blocks_;
+    PrefixCache windows_;  // blocks of the window group
     std::vector<uint32_t> free_state_slots_;  // with has_state
     StateSnapshots snapshots_;
     std::vector<gpu::StateSave> state_saves_;  // of the rows that are being added

@@ -18,10 +18,15 @@ constexpr uint32_t kIntervalsMax = 4;     // of one prompt
 
 }  // namespace
 
-// Blocks are only found as far as there is a state behind the last of them.
-PrefixCache::Match Engine::shorten_to_state(Sequence& sequence, const PrefixCache::Match& match, std::span<const BlockIdentity> prefix, bool or_merged) const {
+// Blocks are only found as far as there are a state and a window behind the last of them.
+PrefixCache::Match Engine::shorten(Sequence& sequence, const PrefixCache::Match& match, std::span<const BlockIdentity> prefix, bool or_merged) const {
+    const std::vector<bool> has_window = options_.groups.has_windows() ? find_windows(match, prefix) : std::vector<bool>();
+    const auto goes_on_at = [&](uint32_t n) {
+        if (!has_window.empty() && !has_window[n]) return false;
+        return !options_.has_state || snapshots_.find({prefix[n - 1], n > match.n_unmerged}) != gpu::kNoState;
+    };
     uint32_t n_blocks = match.n_blocks;
-    while (n_blocks > 0 && snapshots_.find({prefix[n_blocks - 1], n_blocks > match.n_unmerged}) == gpu::kNoState) --n_blocks;
+    while (n_blocks > 0 && !goes_on_at(n_blocks)) --n_blocks;
     sequence.n_shared_tokens = match.n_blocks > n_blocks ? match.n_blocks * options_.limits.block_tokens : 0;
     return n_blocks == match.n_blocks ? match : blocks_.find(prefix.first(n_blocks), or_merged);
 }
@@ -43,6 +48,12 @@ void Engine::take_state_slot(Sequence& sequence) {
     free_state_slots_.pop_back();
 }
 
+// Of its prompt, what the next turn will begin with as well.
+uint32_t Engine::kept_tokens(const Sequence& sequence) const {
+    const size_t n_prompt = sequence.request.prompt.size();
+    return n_prompt > kTurnTailTokens ? uint32_t(n_prompt - kTurnTailTokens) / options_.limits.block_tokens * options_.limits.block_tokens : 0;
+}
+
 // Which states on the way of its next rows are kept: state_saves_.
 void Engine::plan_saved_states(Sequence& sequence, uint32_t n_rows) {
     using Worth = StateSnapshots::Worth;
@@ -50,8 +61,7 @@ void Engine::plan_saved_states(Sequence& sequence, uint32_t n_rows) {
     if (!options_.prefix_cache || !sequence.request.prefix.is_shared()) return;
     const uint32_t block = options_.limits.block_tokens, every = round_up(options_.snapshot_tokens, block);
     const auto whole = [&](uint32_t n_tokens) { return n_tokens / block * block; };
-    const uint32_t n_prompt = uint32_t(sequence.request.prompt.size());
-    const uint32_t end = sequence.n_computed + n_rows, n_kept = n_prompt > kTurnTailTokens ? whole(n_prompt - kTurnTailTokens) : 0;
+    const uint32_t end = sequence.n_computed + n_rows, n_prompt = uint32_t(sequence.request.prompt.size()), n_kept = kept_tokens(sequence);
     save_state(sequence, n_rows, n_kept, Worth::kHigh, false);
     save_state(sequence, n_rows, sequence.n_shared_tokens, Worth::kHigh, false);
     if (end >= sequence.known_tokens().size() && whole(end) > n_prompt) save_state(sequence, n_rows, whole(end), Worth::kHigh, true);
@@ -102,6 +112,7 @@ void Engine::forget_content(Sequence& sequence) {
         snapshots_.forget({identity, true});
     }
     blocks_.forget(sequence.blocks);
+    windows_.forget(held_windows(sequence));
     sequence.n_published = uint32_t(sequence.blocks.size());
 }
 

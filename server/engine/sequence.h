@@ -32,6 +32,9 @@ struct Sequence {
     ChoiceState choice;
     uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
+    // Of the window group, where there is one: as many, of which the first n_given_back are others' by now.
+    std::vector<BlockId> window_blocks;
+    uint32_t n_given_back = 0;
     uint32_t state_slot = gpu::kNoState;  // of the model's recurrent state, while it has blocks
     uint32_t state_from = gpu::kNoState;  // a snapshot that it holds, until its next rows go on from there
     // Snapshots that steps make of its state, until they have names: reserved slots, in the order of their tokens.

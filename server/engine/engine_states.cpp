@@ -27,7 +27,7 @@ PrefixCache::Match Engine::shorten(Sequence& sequence, const PrefixCache::Match&
     };
     uint32_t n_blocks = match.n_blocks;
     while (n_blocks > 0 && !goes_on_at(n_blocks)) --n_blocks;
-    sequence.n_shared_tokens = match.n_blocks > n_blocks ? match.n_blocks * options_.limits.block_tokens : 0;
+    sequence.n_shared_tokens = match.n_blocks * options_.limits.block_tokens;
     return n_blocks == match.n_blocks ? match : blocks_.find(prefix.first(n_blocks), or_merged);
 }
 

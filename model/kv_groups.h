@@ -24,9 +24,9 @@ struct KvGroups {
     uint64_t block_bytes(const ModelConfig& config, const KvFormat& kv, bool of_windows) const;
     // The first block that the row at `position`, or a later one, sees.
     uint32_t first_block(uint32_t position) const { return position + 1 > window ? (position + 1 - window) / kBlockTokens : 0; }
-    // No more blocks of the window group are held at once by n_sequences that have n_rows of a step together.
+    // No more blocks of the window group are held at once by n_sequences that have n_rows of a step together, while another step is in flight.
     uint64_t window_blocks_max(uint32_t n_sequences, uint32_t n_rows) const {
-        return uint64_t{n_sequences} * (blocks_for_tokens(window) + 2) + blocks_for_tokens(n_rows);
+        return uint64_t{n_sequences} * (blocks_for_tokens(window) + 3) + 2 * blocks_for_tokens(n_rows);
     }
 };
 

@@ -310,9 +310,10 @@ Status Engine::submit_step() {
                          sequence.n_computed / options_.limits.block_tokens);
         }
         add_prompt_outputs(planned, first_row);
+        sequence.last_step = n_submitted_ + 1;
+        sequence.last_rows = sequence.n_computed;
         sequence.n_computed += planned.n_rows;
         publish_blocks(sequence);
-        give_back_windows(sequence);
         bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
         if (!is_decode) {
             const uint32_t begin = sequence.n_computed - planned.n_rows;

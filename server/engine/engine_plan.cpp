@@ -242,6 +242,9 @@ void Engine::apply(const StepPlan& plan) {
     // What the admitted ones found is held before anything is allocated, which may give up idle
     // blocks.
     admit(plan.n_admitted);
+    for (const auto& sequence : running_) {
+        if (options_.groups.has_windows()) give_back_windows(*sequence);
+    }
     for (size_t i = 0; i < plan.rows.size(); ++i) {
         CHECK(blocks_.allocate(plan.rows[i].n_new_blocks, planned_[i].sequence->blocks));
         if (options_.groups.has_windows()) allocate_windows(*planned_[i].sequence);

@@ -31,10 +31,10 @@ void Engine::allocate_windows(Sequence& sequence) {
     CHECK(windows_.allocate(uint32_t(sequence.blocks.size() - sequence.window_blocks.size()), sequence.window_blocks));
 }
 
-// What no later row sees; the last row may be computed again.
+// What no later row sees. The last row may be computed again, and so may all of a step that is in flight (Executor).
 void Engine::give_back_windows(Sequence& sequence) {
-    if (!options_.groups.has_windows()) return;
-    const uint32_t first = options_.groups.first_block(sequence.n_computed - 1);
+    if (sequence.n_computed == 0 || sequence.last_step == 0) return;
+    const uint32_t first = options_.groups.first_block(sequence.last_step > n_finished_ ? sequence.last_rows : sequence.n_computed - 1);
     const auto is_kept = [&](uint32_t block) {
         for (const uint32_t border : {kept_tokens(sequence), sequence.n_shared_tokens}) {
             if (block >= options_.groups.first_block(border) && block < border / options_.limits.block_tokens) return true;

@@ -35,6 +35,8 @@ struct Sequence {
     // Of the window group, where there is one: as many, of which the first n_given_back are others' by now.
     std::vector<BlockId> window_blocks;
     uint32_t n_given_back = 0;
+    uint64_t last_step = 0;  // that has rows of it, counted from 1, and
+    uint32_t last_rows = 0;  // the position of the first of those
     uint32_t state_slot = gpu::kNoState;  // of the model's recurrent state, while it has blocks
     uint32_t state_from = gpu::kNoState;  // a snapshot that it holds, until its next rows go on from there
     // Snapshots that steps make of its state, until they have names: reserved slots, in the order of their tokens.

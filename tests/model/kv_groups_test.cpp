@@ -73,7 +73,7 @@ TEST(MemoryPlanOfWindows, TheSameMemoryHoldsMoreTokens) {
     const auto apart = plan_memory(device, 1000 * block, config, 0, 0, options);
     ASSERT_TRUE(apart.ok()) << apart.error().message;
     // One layer of four sees all.
-    EXPECT_EQ(apart->n_window_blocks, (16u * 3 + 32) * 5 / 4);
+    EXPECT_EQ(apart->n_window_blocks, (16u * 4 + 64) * 5 / 4);
     EXPECT_EQ(apart->n_kv_blocks, 4000u - 3 * apart->n_window_blocks);
     EXPECT_LE(apart->kv_bytes, 1000 * block);
     EXPECT_EQ(apart->n_table_blocks(), apart->n_window_blocks);
@@ -83,17 +83,17 @@ TEST(MemoryPlanOfWindows, TheSameMemoryHoldsMoreTokens) {
     const auto little = plan_memory(device, 1000 * block, config, 0, 0, options);
     ASSERT_TRUE(little.ok());
     EXPECT_EQ(little->n_kv_blocks, 256u);
-    EXPECT_EQ(little->n_window_blocks, 100u);
+    EXPECT_EQ(little->n_window_blocks, 160u);
     EXPECT_LT(little->kv_bytes, 256 * block);
     // Windows of more blocks than there are would take memory from the texts.
     options.n_sequences_max = 600;
     EXPECT_EQ(plan_memory(device, 200 * block, config, 0, 0, options)->n_window_blocks, 0u);
     options.n_sequences_max = 16;
-    options.n_kv_blocks = 150;
+    options.n_kv_blocks = 170;
     const auto wanted = plan_memory(device, 1000 * block, config, 0, 0, options);
-    EXPECT_EQ(wanted->n_kv_blocks, 150u);
-    EXPECT_EQ(wanted->n_window_blocks, 100u);
-    options.n_kv_blocks = 100;
+    EXPECT_EQ(wanted->n_kv_blocks, 170u);
+    EXPECT_EQ(wanted->n_window_blocks, 160u);
+    options.n_kv_blocks = 160;
     EXPECT_EQ(plan_memory(device, 1000 * block, config, 0, 0, options)->n_window_blocks, 0u);
 }
 

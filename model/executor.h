@@ -35,7 +35,7 @@ struct ExecutorOptions {
     uint64_t training_bytes = 0;      // left free for training; 0: nothing is
     uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
-    std::optional<uint64_t> snapshot_bytes_max = std::nullopt;  // see MemoryPlanOptions
+    std::optional<uint64_t> snapshot_bytes_max = 0;  // see MemoryPlanOptions
     bool may_group_kv = false;        // whoever makes the batches keeps to memory_plan().groups: StepBatch::window_blocks
     std::optional<gpu::ScalarType> weight_type = std::nullopt;  // what all matrices become; without one: WeightLoader::create()
     bool keeps_packed = true;         // WeightOptions

@@ -78,8 +78,9 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.memory_utilization = config.gpu_memory_utilization;
     load.executor.n_kv_blocks = config.num_kv_blocks;
     load.executor.may_group_kv = true;
-    if (config.state_cache_mib != 0) load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
     if (config.no_prefix_cache) load.executor.snapshot_bytes_max = 0;
+    else if (config.state_cache_mib != 0) load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
+    else load.executor.snapshot_bytes_max = std::nullopt;
     load.executor.batch_invariant = config.batch_invariant;
     load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
     if (config.training_jobs > 0) load.executor.training_bytes = uint64_t(config.training_memory_mib) << 20;

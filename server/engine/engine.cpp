@@ -274,6 +274,7 @@ Status Engine::submit_step() {
         return a.sequence->request.adapter.uses < b.sequence->request.adapter.uses;
     });
     batch_.clear();
+    saved_names_.clear();
     std::span<const LoraUse> common = common_uses();
     if (merged_ && !common.empty() && std::ranges::equal(common, merged_->uses)) batch_.set_merged();
     Flight flight;
@@ -286,6 +287,7 @@ Status Engine::submit_step() {
                                         planned.n_rows);
         model::RowAdapters row_adapters = request.adapter.rows();
         row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
+        if (batch_.is_merged()) sequence.first_merged_block = std::min(sequence.first_merged_block, sequence.n_computed / options_.limits.block_tokens);
         if (options_.has_state) {
             take_state_slot(sequence);
             plan_saved_states(sequence, planned.n_rows);
@@ -304,11 +306,6 @@ Status Engine::submit_step() {
             first_row = batch_.add_rows(tokens, sequence.n_computed, blocks, row_adapters);
         }
         for (const LoraUse& use : request.adapter.uses) adapters.insert(use.slot);
-        if (batch_.is_merged()) {
-            sequence.first_merged_block =
-                std::min(sequence.first_merged_block,
-                         sequence.n_computed / options_.limits.block_tokens);
-        }
         add_prompt_outputs(planned, first_row);
         sequence.last_step = n_submitted_ + 1;
         sequence.last_rows = sequence.n_computed;

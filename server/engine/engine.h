@@ -227,6 +227,7 @@ class Engine {
     void take_state_slot(Sequence& sequence);
     void plan_saved_states(Sequence& sequence, uint32_t n_rows);
     void save_state(Sequence& sequence, uint32_t n_rows, uint32_t n_tokens, StateSnapshots::Worth worth, bool replaces);
+    StateSnapshots::Name state_name(Sequence& sequence, uint32_t n_tokens) const;
     void publish_states(Sequence& sequence);
     void drop_saved_states(Sequence& sequence);
     void forget_content(Sequence& sequence);
@@ -282,6 +283,7 @@ class Engine {
     std::vector<uint32_t> free_state_slots_;  // with has_state
     StateSnapshots snapshots_;
     std::vector<gpu::StateSave> state_saves_;  // of the rows that are being added
+    std::vector<StateSnapshots::Name> saved_names_;  // of the step that is being made
     FairShare fair_share_;
     StepTimes step_times_;
     std::vector<std::unique_ptr<Sequence>> running_;  // promoted ones, then by priority and arrival

@@ -62,7 +62,7 @@ void Engine::plan_saved_states(Sequence& sequence, uint32_t n_rows) {
     const uint32_t block = options_.limits.block_tokens, every = round_up(options_.snapshot_tokens, block);
     const auto whole = [&](uint32_t n_tokens) { return n_tokens / block * block; };
     const uint32_t end = sequence.n_computed + n_rows, n_prompt = uint32_t(sequence.request.prompt.size()), n_kept = kept_tokens(sequence);
-    save_state(sequence, n_rows, n_kept, Worth::kHigh, false);
+    save_state(sequence, n_rows, n_kept, sequence.request.wants_embedding ? Worth::kLow : Worth::kHigh, false);
     save_state(sequence, n_rows, sequence.n_shared_tokens, Worth::kHigh, false);
     if (end >= sequence.known_tokens().size() && whole(end) > n_prompt) save_state(sequence, n_rows, whole(end), Worth::kHigh, true);
     const uint32_t last = std::min({end, n_kept, kIntervalsMax * every}) / every;
@@ -74,11 +74,24 @@ void Engine::save_state(Sequence& sequence, uint32_t n_rows, uint32_t n_tokens, 
     if (n_tokens <= sequence.n_computed || n_tokens > sequence.n_computed + n_rows || state_saves_.size() == gpu::kStateSaves) return;
     const uint32_t n_behind = n_tokens - sequence.n_computed;
     if (std::ranges::find(state_saves_, n_behind, &gpu::StateSave::n_rows) != state_saves_.end()) return;
+    // Answers to one prompt begin together.
+    if (n_tokens <= sequence.known_tokens().size()) {
+        const StateSnapshots::Name name = state_name(sequence, n_tokens);
+        if (snapshots_.find(name) != gpu::kNoState || std::ranges::find(saved_names_, name) != saved_names_.end()) return;
+        saved_names_.push_back(name);
+    }
     const uint32_t slot = snapshots_.reserve();
     if (slot == gpu::kNoState) return;
     state_saves_.push_back({n_behind, slot});
     const auto place = std::ranges::upper_bound(sequence.saved_states, n_tokens, {}, &Sequence::SavedState::n_tokens);
     sequence.saved_states.insert(place, {slot, n_tokens, worth, replaces});
+}
+
+// Of the state behind so many tokens, which are known.
+StateSnapshots::Name Engine::state_name(Sequence& sequence, uint32_t n_tokens) const {
+    sequence.request.prefix.extend(sequence.known_tokens());
+    const uint32_t last_block = n_tokens / options_.limits.block_tokens - 1;
+    return {sequence.request.prefix.blocks()[last_block], last_block >= sequence.first_merged_block};
 }
 
 // Names those whose tokens are known; the steps that make them have been submitted.
@@ -88,9 +101,7 @@ void Engine::publish_states(Sequence& sequence) {
     size_t n_named = 0;
     for (; n_named < saved.size() && saved[n_named].n_tokens <= n_known; ++n_named) {
         const Sequence::SavedState& state = saved[n_named];
-        const uint32_t last_block = state.n_tokens / options_.limits.block_tokens - 1;
-        sequence.request.prefix.extend(sequence.known_tokens());
-        const StateSnapshots::Name name{sequence.request.prefix.blocks()[last_block], last_block >= sequence.first_merged_block};
+        const StateSnapshots::Name name = state_name(sequence, state.n_tokens);
         snapshots_.publish(state.slot, name, state.worth);
         if (!state.replaces) continue;
         if (sequence.latest_state && !(*sequence.latest_state == name)) snapshots_.replace(*sequence.latest_state);

@@ -101,7 +101,7 @@ class StateCacheDevice : public StateDevice {
         ASSERT_GE(names_.size(), 2u);
         names_.resize(2);
         served_ = std::make_unique<DemoEngine>(DemoEngine::Options{.executor = {.n_rows_max = 256, .n_sequences_max = 6, .n_positions_max = 1024, .n_adapter_slots = 4, .n_kv_blocks = 96,
-                                                                                .kernel_path = gpu::KernelPath::kPortable},
+                                                                                .snapshot_bytes_max = uint64_t{64} << 20, .kernel_path = gpu::KernelPath::kPortable},
                                                                    .adapters = names_,
                                                                    .checks_numbers = true,
                                                                    .base = testing::families_dir() / "models" / GetParam(),

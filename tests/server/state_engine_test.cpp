@@ -364,6 +364,20 @@ TEST(StateSnapshotEngine, AnAnswerKeepsItsNewestStateAlone) {
     EXPECT_EQ(served.run(joined(joined(prompt, answer.tokens), prompt_of(9, 2)), 1).n_cached, 448u);
 }
 
+// Answers to one prompt need one state of it.
+TEST(StateSnapshotEngine, OnePromptSavesItsStateOnce) {
+    StateEngine served(64, 8, 4);
+    const auto other = prompt_of(150, 2), prompt = prompt_of(120, 1);
+    served.run(other, 1);
+    std::vector<std::shared_ptr<TokenStream>> streams;
+    for (int i = 0; i < 8; ++i) streams.push_back(served.submit(prompt, 3));
+    served.run_until_idle();
+    for (const auto& stream : streams) EXPECT_EQ(stream->pop(std::chrono::milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 3));
+    EXPECT_EQ(served.metric("lorad_state_snapshots"), 2u);
+    EXPECT_EQ(served.metric("lorad_state_snapshots_evicted_total"), 0u);
+    EXPECT_EQ(served.run(other, 1).n_cached, 128u);
+}
+
 // The bookkeeping alone.
 TEST(StateSnapshotSlots, MakeWayByWorthAndByUse) {
     server::StateSnapshots snapshots(10, 3);

@@ -27,7 +27,7 @@ struct Sequence {
     static constexpr uint32_t kNoBlock = std::numeric_limits<uint32_t>::max();
 
     Request request;
-    // Prompt, then what was generated; the last may be ~output of the step in flight.
+    // Prompt, then what was generated; the last ones may be ~output of the steps in flight.
     std::vector<TokenId> tokens;
     ChoiceState choice;
     uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
@@ -69,7 +69,9 @@ struct Sequence {
 
     uint32_t n_known() const { return uint32_t(tokens.size()); }
     std::span<const TokenId> known_tokens() const {
-        return std::span(tokens).first(tokens.size() - (tokens.back() < 0 ? 1 : 0));
+        size_t n = tokens.size();
+        while (n > 0 && tokens[n - 1] < 0) --n;
+        return std::span(tokens).first(n);
     }
     // See ChoiceState.
     bool device_chooses(uint32_t position) const { return choice.device_chooses(request, position); }

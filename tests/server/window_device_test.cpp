@@ -10,7 +10,7 @@
 namespace lorad::server::window_device_test {
 namespace {
 
-constexpr uint32_t kTokens = 20, kBlocks = 40;
+constexpr uint32_t kTokens = 12, kBlocks = 40;
 
 struct Windowed {
     const char* model;
@@ -68,17 +68,17 @@ TEST_P(WindowDevice, TokensAreThoseOfBlocksThatAreKept) {
         const std::unique_ptr<DemoEngine> kept = load(false);
         ASSERT_EQ(kept->executor->memory_plan().n_window_blocks, 0u);
         std::mt19937 random(5);
-        std::vector<TokenId> all(420);
+        std::vector<TokenId> all(270);
         for (TokenId& token : all) token = TokenId(5 + random() % 300);
-        for (const uint32_t n : {15u, 64u, 131u, 300u, 420u}) {
+        for (const uint32_t n : {15u, 131u, 270u}) {
             const std::vector<TokenId> prompt(all.end() - n, all.end());
             texts.push_back({prompt, "", 1.0f});
-            texts.push_back({prompt, names_[0], n == 300 ? 0.5f : 1.0f});
+            texts.push_back({prompt, names_[0], n == 131 ? 0.5f : 1.0f});
         }
         Engine plain(*kept->runner, kept->metrics, options(*kept, false));
         for (size_t i = 0; i < texts.size(); ++i) want.push_back(run(*kept, plain, {texts[i]})[0].tokens);
         // What is said next.
-        for (size_t i = texts.size() - 4, end = texts.size(); i < end; ++i) {
+        for (size_t i = texts.size() - 2, end = texts.size(); i < end; ++i) {
             Text next = texts[i];
             next.prompt.insert(next.prompt.end(), want[i].begin(), want[i].end());
             next.prompt.insert(next.prompt.end(), all.begin(), all.begin() + 9);
@@ -92,16 +92,16 @@ TEST_P(WindowDevice, TokensAreThoseOfBlocksThatAreKept) {
     EXPECT_EQ(plan.groups.has_both(), GetParam().has_both);
     ASSERT_LT(plan.n_window_blocks, kBlocks);
     EXPECT_EQ(plan.n_kv_blocks, kBlocks);
-    for (const auto& [has_cache, n_blocks] : {std::pair{false, kBlocks}, {true, kBlocks}, {true, 13u}}) {
-        Engine engine(*served->runner, served->metrics, options(*served, has_cache, n_blocks));
-        for (int round = 0; round < 2; ++round) {
+    for (const auto& [n_rounds, n_blocks] : {std::pair{2, kBlocks}, {1, 8u}}) {
+        Engine engine(*served->runner, served->metrics, options(*served, true, n_blocks));
+        for (int round = 0; round < n_rounds; ++round) {
             const std::vector<DemoEngine::Answer> answers = run(*served, engine, texts);
             uint32_t n_cached = 0;
             for (size_t i = 0; i < texts.size(); ++i) {
                 EXPECT_EQ(answers[i].tokens, want[i]) << "text " << i << ", round " << round << ", " << n_blocks << " blocks";
                 n_cached += answers[i].n_cached;
             }
-            EXPECT_EQ(n_cached > 0, has_cache);
+            EXPECT_TRUE(n_cached > 0 || round == 0);
         }
     }
 }

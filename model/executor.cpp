@@ -80,10 +80,12 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .merged_bytes = options.merged_bytes,
                                     .training_bytes = options.training_bytes,
                                     .state_bytes = uint64_t{options.n_sequences_max} * state_slot_bytes(config),
+                                    .snapshot_bytes_max = options.snapshot_bytes_max,
                                     .kv_bytes_max = options.kv_bytes_max,
                                     .n_kv_blocks = options.n_kv_blocks,
                                     .kv = kv_format,
-                                    .weight_formats = packed_formats_of(weights) != 0 ? describe_formats(weights) : std::string()});
+                                    .weight_formats = packed_formats_of(weights) != 0 ? describe_formats(weights) : std::string(),
+                                    .may_group_kv = options.may_group_kv && may_group_kv()});
         if (planned.ok()) {
             plan = planned.value();
             break;
@@ -104,8 +106,12 @@ void Executor::Impl::make_planner() {
                                   .n_outputs_max = options.n_outputs_max,
                                   .n_sequences_max = options.n_sequences_max,
                                   .one_dispatch_context_max = options.one_dispatch_context_max,
-                                  .waits_for_others = options.decode != gpu::PersistentDecode::kOff});
+                                  .waits_for_others = options.decode != gpu::PersistentDecode::kOff,
+                                  .window_rows = plan.groups.has_both()});
 }
+
+// All layers in one dispatch have one table of blocks.
+bool Executor::Impl::may_group_kv() const { return !KvGroups::of(config).has_both() || !can_decode_layers(*kernels, config, weights); }
 
 Status Executor::Impl::upload_rope_tables() {
     TRY_ASSIGN(rope_tables, device.create_buffer(rope_table_bytes(), gpu::MemoryKind::kDeviceLocal, "rope tables"));
@@ -124,8 +130,8 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(lora_table, LoraTable::create(device, config, options.n_adapter_slots));
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
-    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format));
-    TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max));
+    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format, plan.groups.windowed, plan.n_window_blocks));
+    TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max + plan.n_snapshots));
     if (can_decode_layers(*kernels, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
         programs.offer(PersistentProgram::kDecodeLayers, "decode_layers", decode_layers->given_up());
@@ -294,6 +300,7 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     make_planner();
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));
+    if (plan.groups.has_both()) make_planner();  // of steps with rows of windows
     TRY(loader->allocate(device));
     TRY(allocate(scratch_sizes));
     Status warmed = ok_status();
@@ -443,6 +450,7 @@ const ModelWeights& Executor::weights() const { return impl_->weights; }
 const ExecutorOptions& Executor::options() const { return impl_->options; }
 const MemoryPlan& Executor::memory_plan() const { return impl_->plan; }
 uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }
+uint32_t Executor::n_snapshots() const { return impl_->plan.n_snapshots; }
 LoraTable& Executor::lora_table() { return *impl_->lora_table; }
 uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
 bool Executor::decodes_in_one_dispatch() const { return impl_->programs[PersistentProgram::kDecodeLayers].works; }
@@ -464,7 +472,7 @@ Result<StepBatch> Executor::Impl::profile_batch(const ProfileStep& what, std::sp
     std::vector<BlockId> blocks(blocks_for_tokens(std::max(n_context, what.n_chunk)));
     const uint32_t n_prompt_rows = what.is_prompt ? n_rows : what.n_chunk;
     if (n_prompt_rows > 0) {
-        for (uint32_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i % plan.n_kv_blocks);
+        for (uint32_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i % plan.n_table_blocks());
         std::vector<TokenId> tokens(n_prompt_rows);
         for (uint32_t i = 0; i < n_prompt_rows; ++i) tokens[i] = static_cast<TokenId>(i % config.vocab_size);
         const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[0];
@@ -472,7 +480,7 @@ Result<StepBatch> Executor::Impl::profile_batch(const ProfileStep& what, std::sp
     }
     for (uint32_t row = 0; row < n_rows && !what.is_prompt; ++row) {
         for (uint32_t i = 0; i < blocks.size(); ++i) {
-            blocks[i] = static_cast<BlockId>((row * blocks.size() + i) % plan.n_kv_blocks);
+            blocks[i] = static_cast<BlockId>((row * blocks.size() + i) % plan.n_table_blocks());
         }
         const TokenId token = static_cast<TokenId>(row % config.vocab_size);
         const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[row * adapter_slots.size() / n_rows];

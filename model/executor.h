@@ -35,6 +35,8 @@ struct ExecutorOptions {
     uint64_t training_bytes = 0;      // left free for training; 0: nothing is
     uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
+    std::optional<uint64_t> snapshot_bytes_max = 0;  // see MemoryPlanOptions
+    bool may_group_kv = false;        // whoever makes the batches keeps to memory_plan().groups: StepBatch::window_blocks
     std::optional<gpu::ScalarType> weight_type = std::nullopt;  // what all matrices become; without one: WeightLoader::create()
     bool keeps_packed = true;         // WeightOptions
     std::optional<QuantizeType> quantize = std::nullopt;  // matrices of 16 and 32 bits become this while they are loaded
@@ -113,6 +115,7 @@ class Executor {
     const ExecutorOptions& options() const;  // with the zeros filled in, and the kernel path that was chosen
     const MemoryPlan& memory_plan() const;
     uint32_t n_kv_blocks() const;
+    uint32_t n_snapshots() const;  // slots of recurrent state behind those of n_sequences_max sequences
     LoraTable& lora_table();
     uint64_t n_recordings() const;  // made so far: replays make none
     bool decodes_in_one_dispatch() const;  // a step of one row, with one adapter of few ranks at most: it passed its trial and nobody has given up since

@@ -73,7 +73,7 @@ struct InFlight {
     // What of the state such a recording copies: with room for so many blocks of each row, or for lists of rules. A step with more is three recordings.
     static constexpr uint32_t kWholeStepBlocks = 64;
     static uint64_t whole_state_bytes(const StepShape& shape) {
-        return round_up(StepLayout(shape).block_tables + uint64_t{shape.row_bucket} * kWholeStepBlocks * sizeof(BlockId), kStepStateBytesMin);
+        return round_up(StepLayout(shape).block_tables + uint64_t{shape.row_bucket} * kWholeStepBlocks * (shape.window_rows ? 2 : 1) * sizeof(BlockId), kStepStateBytesMin);
     }
 };
 
@@ -143,6 +143,7 @@ struct Executor::Impl {
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     static std::optional<PersistentProgram> program_of(const StepShape& shape);
     void make_planner();
+    bool may_group_kv() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
     Result<const gpu::CommandBuffer*> mask_copy(RingSlot& slot, uint32_t n_masks);

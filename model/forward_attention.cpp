@@ -46,7 +46,7 @@ void AttentionPass::keep(uint32_t layer, gpu::ConsumerShape product, uint32_t sp
     qkv.keys_f16 = has_f16_keys(layer);
     if (facts.kv_from) qkv.n_kv_heads = 0;
     kernels_.attention.qkv_post(recorder_,
-                      {.step = step_,
+                      {.step = step_of(layer),
                        .y = scratch_.y.address(),
                        .bias = is_finished ? 0 : context_.address_of(w.qkv_bias, shape_.weight_set),
                        .low = scratch_.low.address(),
@@ -71,6 +71,11 @@ bool AttentionPass::has_f16_keys(uint32_t layer) const {
     return context_.kv_cache.format.of(config_.layer(layer).attention.kv_from.value_or(layer)) == gpu::KvType::kInt8Values;
 }
 
+// Header and rows with the blocks of the layer's group.
+gpu::DeviceAddress AttentionPass::step_of(uint32_t layer) const {
+    return shape_.window_rows && context_.kv_cache.windowed[layer] ? step_ + layout_.window_header : step_;
+}
+
 gpu::DeviceAddress AttentionPass::kv_of(uint32_t layer, const AttentionFacts& facts) const { return context_.kv_cache.layers[facts.kv_from.value_or(layer)].address(); }
 
 void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const {
@@ -87,7 +92,7 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
     const LayerWeights& w = context_.weights.layers[layer];
     const AttentionFacts facts = config_.layer(layer).attention;
     kernels_.attention.attention_from_qkv(recorder_,
-                                {.step = step_,
+                                {.step = step_of(layer),
                                  .block_tables = step_ + layout_.block_tables,
                                  .sums = scratch_.y.address(),
                                  .bias = context_.address_of(w.qkv_bias, shape_.weight_set),
@@ -113,7 +118,7 @@ void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> 
     const Matrix& o = context_.weights.layers[layer].o;
     const AttentionFacts facts = config_.layer(layer).attention;
     const bool by_tiles = shape_.tiles && attends_by_tile(kernels_.planner().attention, facts);
-    const gpu::AttentionParams params{.step = step_,
+    const gpu::AttentionParams params{.step = step_of(layer),
                                       .block_tables = step_ + layout_.block_tables,
                                       .q = scratch_.q.address(),
                                       .kv = kv_of(layer, facts),

@@ -28,6 +28,7 @@ class AttentionPass {
     void norm_wide(uint32_t layer, const AttentionFacts& facts, const gpu::ConsumerShape& product, uint32_t split_stride) const;
     bool has_f16_keys(uint32_t layer) const;
     gpu::DeviceAddress kv_of(uint32_t layer, const AttentionFacts& facts) const;
+    gpu::DeviceAddress step_of(uint32_t layer) const;
     void attend_from_queries(uint32_t layer, std::optional<uint32_t> y_order) const;
 
     gpu::Recorder& recorder_;

@@ -57,10 +57,10 @@ uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv = {});
 struct KvCache {
     std::vector<gpu::Buffer> layers;  // empty ones of layers that make none
     KvFormat format;
-    uint32_t n_blocks = 0;
+    std::vector<bool> windowed;  // [n_layers]: blocks are those of the window group (model/kv_groups.h)
 
-    static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks,
-                                  KvFormat format = {});
+    // n_blocks of layers that are not windowed, n_window_blocks of the others.
+    static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, KvFormat format, std::vector<bool> windowed, uint32_t n_window_blocks);
 };
 
 }  // namespace lorad::model

@@ -7,6 +7,7 @@
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/upload.h"
 #include "model/expert_places.h"
+#include "model/kv_groups.h"
 #include "model/logits.h"
 #include "model/state_cache.h"
 #include "model/step/step_plan.h"
@@ -26,6 +27,7 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     const uint64_t n_rows = row_bucket + gpu::kSlackRows, n_outputs = output_bucket + gpu::kSlackRows;
     const Matrix& head = shapes.output();
     ScratchBytes bytes{};
+    const bool has_windows = KvGroups::of(config).has_both();
     // A power of two, as the copies into it are.
     const uint64_t step_state = StepLayout({.row_bucket = row_bucket,
                                             .output_bucket = output_bucket,
@@ -34,8 +36,9 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
                                             .tiles = true,
                                             .single_bucket = row_bucket,
                                             .state_runs = has_state(config) ? row_bucket : 0,
+                                            .window_rows = has_windows,
                                             .rules = true}).block_tables +
-                                limits.n_table_entries_max() * sizeof(uint32_t) + kListAlign +
+                                limits.n_table_entries_max() * (has_windows ? 2 : 1) * sizeof(uint32_t) + kListAlign +
                                 uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
     bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);

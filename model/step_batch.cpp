@@ -42,11 +42,16 @@ uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_pos
     BatchRow row;
     row.table_begin = static_cast<uint32_t>(block_tables_.size());
     row.n_blocks = static_cast<uint32_t>(blocks.size());
+    CHECK(adapters.window_blocks.empty() || adapters.window_blocks.size() == blocks.size());
+    row.window_begin = row.table_begin + (adapters.window_blocks.empty() ? 0 : row.n_blocks);
     row.position = first_position;
     row.turn_begin = adapters.turn_begin;
     row.state_run = static_cast<uint32_t>(state_runs_.size());
     const uint32_t slot = adapters.state_slot != gpu::kNoState ? adapters.state_slot : row.state_run;
-    state_runs_.push_back({first_row, static_cast<uint32_t>(tokens.size()), first_position == 0 ? gpu::kNoState : slot, slot});
+    const uint32_t from = adapters.state_from != gpu::kNoState ? adapters.state_from : slot;
+    gpu::StateRun& run = state_runs_.emplace_back(gpu::StateRun{first_row, static_cast<uint32_t>(tokens.size()), first_position == 0 ? gpu::kNoState : from, slot, {}});
+    CHECK(adapters.state_saves.size() <= gpu::kStateSaves);
+    std::ranges::copy(adapters.state_saves, run.saves);
     for (const TokenId token : tokens) {
         row.token = token;
         if (any_adapted && row.position >= adapters.from_position) {
@@ -58,6 +63,7 @@ uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_pos
         ++row.position;
     }
     block_tables_.insert(block_tables_.end(), blocks.begin(), blocks.end());
+    block_tables_.insert(block_tables_.end(), adapters.window_blocks.begin(), adapters.window_blocks.end());
     return first_row;
 }
 

@@ -27,6 +27,7 @@ struct BatchRow {
     uint32_t position = 0;     // in its sequence
     uint32_t table_begin = 0;  // where its sequence's block table begins in block_tables
     uint32_t n_blocks = 0;     // length of that table; covers `position`
+    uint32_t window_begin = 0;  // where its table of the window group begins, as long; the same one where there is none
     uint32_t use_begin = 0;    // its adapters are lora_uses()[use_begin .. use_begin + n_uses)
     uint32_t n_uses = 0;       // 0: the base
     uint32_t adapter_slot = kNoAdapterSlot;  // of its first adapter
@@ -42,6 +43,10 @@ struct RowAdapters {
     // Of models with recurrent state (model/state_cache.h): the sequence's own slot. Without one it has that of its place in the batch, which only serves whoever has all
     // of the device to himself.
     uint32_t state_slot = gpu::kNoState;
+    uint32_t state_from = gpu::kNoState;        // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
+    std::span<const gpu::StateSave> state_saves = {};
+    // Blocks of the window group (model/kv_groups.h), where the device has them apart: as many as the sequence's others. Those behind the window may be any that are there.
+    std::span<const BlockId> window_blocks = {};
 };
 
 struct OutputRow {

@@ -39,7 +39,8 @@ StepLayout::StepLayout(const StepShape& shape)
       tiles(joined_windows + uint64_t{joined_tiles(shape)} * gpu::kLoraGroups * sizeof(gpu::JoinedWindow)),
       single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
       state_runs(round_up(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t), 16)),
-      block_tables(state_runs + uint64_t{shape.state_runs} * sizeof(gpu::StateRun)),
+      window_header(round_up(state_runs + uint64_t{shape.state_runs} * sizeof(gpu::StateRun), 16)),
+      block_tables(window_header + (shape.window_rows ? sizeof(gpu::StepHeader) + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow) : 0)),
       n_joined_tiles(joined_tiles(shape)) {}
 
 bool StepLayout::may_keep_rows(const StepShape& shape) {

@@ -47,6 +47,7 @@ struct StepShape {
     uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: AttentionPlanner::attention_tile_rows
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
     uint32_t state_runs = 0;     // capacity for StateRun, of models with recurrent state
+    bool window_rows = false;    // layers of the window group (model/kv_groups.h) have a header and rows of their own, with their own blocks
     bool lone_rows = false;      // each row is the only one of its sequence, and attention takes them from the sums of their product
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
     bool changes = false;        // some rule changes logits,
@@ -86,7 +87,7 @@ std::vector<uint32_t> buckets_up_to(uint32_t n);
 // Byte offsets in the step-state buffer; they follow from the shape alone.
 struct StepLayout {
     explicit StepLayout(const StepShape& shape);
-    uint64_t rows, logit_rows, rules, segments, uses, kept, kept_segments, joined, joined_windows, tiles, single_rows, state_runs, block_tables;
+    uint64_t rows, logit_rows, rules, segments, uses, kept, kept_segments, joined, joined_windows, tiles, single_rows, state_runs, window_header, block_tables;
     uint32_t n_joined_tiles;  // windows of a group
 
     uint64_t joined_of(uint32_t group) const { return joined + group * sizeof(gpu::JoinedGroup); }

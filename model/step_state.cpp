@@ -23,15 +23,20 @@ void put(std::span<std::byte> to, uint64_t offset, const T* from, size_t n) {
     if (n != 0) std::memcpy(to.data() + offset, from, n * sizeof(T));
 }
 
-gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotLookup& slots) {
+// Where its keys and values go, and those of its sequence are.
+void set_blocks(const StepBatch& batch, const BatchRow& row, uint32_t table_begin, gpu::StepRow& to) {
     const uint32_t block_idx = row.position / kBlockTokens;
     CHECK(block_idx < row.n_blocks);
-    const BlockId block = batch.block_tables()[row.table_begin + block_idx];
+    const BlockId block = batch.block_tables()[table_begin + block_idx];
+    to.kv_slot = block * kBlockTokens + row.position % kBlockTokens;
+    to.set_blocks(table_begin, &batch.block_tables()[table_begin], row.n_blocks);
+}
+
+gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotLookup& slots) {
     gpu::StepRow to{};
     to.token = row.token;
     to.position = row.position;
-    to.kv_slot = block * kBlockTokens + row.position % kBlockTokens;
-    to.set_blocks(row.table_begin, &batch.block_tables()[row.table_begin], row.n_blocks);
+    set_blocks(batch, row, row.table_begin, to);
     to.adapter_slot = row.adapter_slot;
     to.use_begin = row.use_begin;
     to.n_uses = row.n_uses;
@@ -186,8 +191,11 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
     header.n_rows = batch.n_rows();
     header.n_logit_rows = batch.n_outputs();
     for (uint32_t i = 0; i < batch.n_rows(); ++i) {
-        const gpu::StepRow row = device_row(batch, batch.rows()[i], slots);
+        gpu::StepRow row = device_row(batch, batch.rows()[i], slots);
         put(to, layout.rows + i * sizeof(row), &row, 1);
+        if (!shape.window_rows) continue;
+        set_blocks(batch, batch.rows()[i], batch.rows()[i].window_begin, row);
+        put(to, layout.window_header + sizeof(header) + i * sizeof(row), &row, 1);
     }
     for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
         const OutputRow& output = batch.outputs()[i];
@@ -219,6 +227,7 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
     }
     put(to, layout.block_tables, batch.block_tables().data(), batch.block_tables().size());
     put(to, 0, &header, 1);
+    if (shape.window_rows) put(to, layout.window_header, &header, 1);
 }
 
 }  // namespace lorad::model

@@ -4,7 +4,9 @@
 
 #include "adapters/report.h"
 #include "model/config.h"
+#include "model/kv_groups.h"
 #include "model/model_files.h"
+#include "model/state_cache.h"
 #include "model/weights.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
@@ -114,6 +116,16 @@ void check_device_formats(const model::ModelFiles& files, const model::ModelConf
     findings.well("on the device", format("{}; {} bytes in all", model::describe_formats(weights), (*loader)->device_bytes()));
 }
 
+// What a text takes beside the weights: of each token, of the last ones that some layers see, and of fixed size.
+std::string memory_of_texts(const model::ModelConfig& config) {
+    const model::KvGroups groups = model::KvGroups::of(config);
+    const auto token_bytes = [&](bool of_windows) { return groups.block_bytes(config, {}, of_windows) / model::kBlockTokens; };
+    std::string text = format("{} bytes for each token of a text in f16", token_bytes(false));
+    if (groups.has_windows()) text += format(", {} for each of its last {}", token_bytes(true), groups.window);
+    if (model::has_state(config)) text += format("; a state of {} bytes", model::state_slot_bytes(config));
+    return text;
+}
+
 void check_model(const std::string& folder, const std::vector<LoraArgument>& adapters, Findings& findings) {
     const auto files = model::ModelFiles::open(folder);
     const Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
@@ -123,6 +135,7 @@ void check_model(const std::string& folder, const std::vector<LoraArgument>& ada
         const std::string method = config.quantization.summary();
         findings.well("weights", format("{}{}{}{}", method, method.empty() ? "" : ": ", base->formats.text(),
                                         config.quantization.note.empty() ? "" : "; " + config.quantization.note));
+        findings.well("keys and values", memory_of_texts(config));
         if (files.ok() && base->formats.is_quantized) check_device_formats(**files, config, findings);
     } else {
         findings.bad("model", base.error());

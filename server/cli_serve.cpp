@@ -77,6 +77,10 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.n_positions_max = config.max_model_len;
     load.executor.memory_utilization = config.gpu_memory_utilization;
     load.executor.n_kv_blocks = config.num_kv_blocks;
+    load.executor.may_group_kv = true;
+    if (config.no_prefix_cache) load.executor.snapshot_bytes_max = 0;
+    else if (config.state_cache_mib != 0) load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
+    else load.executor.snapshot_bytes_max = std::nullopt;
     load.executor.batch_invariant = config.batch_invariant;
     load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
     if (config.training_jobs > 0) load.executor.training_bytes = uint64_t(config.training_memory_mib) << 20;
@@ -107,7 +111,9 @@ Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& argum
 }
 
 // Blocks of keys and values alone do not say what a recurrent state was behind them.
-bool has_prefix_cache(const Config& config, const LoadedModel& loaded) { return !config.no_prefix_cache && !model::has_state(loaded.config); }
+bool has_prefix_cache(const Config& config, const LoadedModel& loaded) {
+    return !config.no_prefix_cache && (!model::has_state(loaded.config) || loaded.executor->n_snapshots() > 0);
+}
 
 Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
                              const LoadedModel& loaded) {
@@ -122,6 +128,8 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.device_driver = device.driver;
     shape.device_is_cpu = device.is_cpu;
     shape.prefix_cache = has_prefix_cache(config, loaded);
+    shape.n_window_blocks = loaded.executor->memory_plan().n_window_blocks;
+    shape.n_snapshots = loaded.executor->n_snapshots();
     shape.memory_utilization = config.gpu_memory_utilization;
     const model::MemoryPlan& plan = loaded.executor->memory_plan();
     shape.memory_plan = {{"weights", plan.weight_bytes},
@@ -130,6 +138,7 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
                          {"merged", plan.merged_bytes},
                          {"training", plan.training_bytes},
                          {"states", plan.state_bytes},
+                         {"snapshots", plan.snapshot_bytes},
                          {"kv", plan.kv_bytes}};
     return shape;
 }
@@ -278,9 +287,13 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
         model::short_text_tokens(loaded.config.rope, loaded.executor->options().n_positions_max);
     engine_options.n_waiting_max = config.max_queue;
     engine_options.has_state = model::has_state(loaded.config);
+    engine_options.groups = loaded.executor->memory_plan().groups;
+    engine_options.n_window_blocks = loaded.executor->memory_plan().n_window_blocks;
+    engine_options.n_snapshots = loaded.executor->n_snapshots();
+    engine_options.snapshot_tokens = config.state_cache_tokens;
     engine_options.prefix_cache = has_prefix_cache(config, loaded);
     if (!config.no_prefix_cache && !engine_options.prefix_cache) {
-        log_info("prefix cache: off, as layers of this model remember more of a text than its keys and values");
+        log_info("prefix cache: off, as layers of this model remember more of a text than its keys and values, and state-cache-mib leaves no room for that");
     }
     engine_options.n_waiting_tokens_max =
         config.max_num_queued_tokens != 0

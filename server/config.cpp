@@ -121,6 +121,12 @@ void describe(Config& c, Visit&& visit) {
           "share of the device's memory that lorad may use", Range{0.05, 1.0});
     visit("no-prefix-cache", c.no_prefix_cache, "",
           "compute every prompt from its first token on, also where an earlier one began the same");
+    visit("state-cache-mib", c.state_cache_mib, "MIB",
+          "device memory in which the prefix cache keeps states of models with recurrent state; 0: an eighth of what keys and values have, and where there is room a state for "
+          "each of max-num-seqs",
+          Range{0, 1u << 24});
+    visit("state-cache-tokens", c.state_cache_tokens, "TOKENS",
+          "of a long prompt such a state is kept every so many tokens, beside that at its end", Range{64, 1u << 24});
     visit("num-kv-blocks", c.num_kv_blocks, "N",
           "KV cache blocks of 64 tokens; 0: as many as memory allows", Range{0, 1u << 24});
     visit("max-loras", c.max_loras, "N", "adapters in device memory at once", Range{1, 1000});

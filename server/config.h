@@ -63,6 +63,8 @@ struct Config {
     uint32_t max_num_batched_tokens = 2048;
     double gpu_memory_utilization = 0.9;
     bool no_prefix_cache = false;
+    uint32_t state_cache_mib = 0;  // 0: by what keys and values have
+    uint32_t state_cache_tokens = 4096;
     std::string dtype = "auto";           // auto, float16, bfloat16, float32
     std::string quantize = "none";           // none, q8_0, q6_k, q4_k, nf4
     std::string quantized_weights = "auto";  // auto, keep, decode

@@ -208,6 +208,16 @@ void Metrics::write_requests(std::string& out, const std::string& model) const {
               "Prompt tokens looked up in the prefix cache.");
     write_one(out, "vllm:prefix_cache_hits_total", "counter", model, load(n_prefix_hits_),
               "Prompt tokens that the prefix cache had.");
+    if (shape_.n_window_blocks > 0) {
+        write_one(out, "lorad_kv_window_blocks", "gauge", model, shape_.n_window_blocks, "KV blocks of the layers that see a window.");
+        write_one(out, "lorad_kv_window_blocks_used", "gauge", model, load(n_window_blocks_used_), "Of those, held by requests.");
+    }
+    if (shape_.n_snapshots > 0) {
+        write_one(out, "lorad_state_snapshots", "gauge", model, load(n_snapshots_), "States of prefixes that texts may go on from.");
+        write_one(out, "lorad_state_snapshots_max", "gauge", model, shape_.n_snapshots, "Places for them.");
+        write_one(out, "lorad_state_snapshots_used_total", "counter", model, load(n_snapshots_used_), "Texts that went on from one.");
+        write_one(out, "lorad_state_snapshots_evicted_total", "counter", model, load(n_snapshots_evicted_), "Those that made way for others.");
+    }
     write_one(out, "vllm:num_preemptions_total", "counter", model, load(n_preemptions_),
               "Sequences put back because KV blocks ran out, or for one that starved.");
     write_one(out, "lorad_yields_total", "counter", model, load(n_yields_),

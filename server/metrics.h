@@ -53,6 +53,8 @@ class Metrics {
         // What the device's memory is planned for, in bytes: {"weights", 123}, ...
         std::vector<std::pair<std::string, uint64_t>> memory_plan = {};
         std::string cache_dtype = "auto";  // of keys and values
+        uint32_t n_window_blocks = 0;      // of layers that see a window, where they are apart
+        uint32_t n_snapshots = 0;          // places for states of prefixes, of models with recurrent state
     };
     explicit Metrics(Shape shape);
 
@@ -84,6 +86,7 @@ class Metrics {
         n_prefix_queries_.fetch_add(n_tokens, std::memory_order_relaxed);
         n_prefix_hits_.fetch_add(n_found, std::memory_order_relaxed);
     }
+    void on_snapshot_used() { n_snapshots_used_.fetch_add(1, std::memory_order_relaxed); }
     void on_generated(uint64_t n) { n_generated_tokens_.fetch_add(n, std::memory_order_relaxed); }
     void on_first_token(double seconds) { time_to_first_token_.observe(seconds); }
     void on_next_token(double seconds) { inter_token_latency_.observe(seconds); }
@@ -106,6 +109,11 @@ class Metrics {
     void set_kv_blocks(uint32_t n_used, uint32_t n_idle) {
         n_kv_blocks_used_.store(n_used, std::memory_order_relaxed);
         n_kv_blocks_idle_.store(n_idle, std::memory_order_relaxed);
+    }
+    void set_window_blocks(uint32_t n_used) { n_window_blocks_used_.store(n_used, std::memory_order_relaxed); }
+    void set_snapshots(uint32_t n, uint64_t n_evicted) {
+        n_snapshots_.store(n, std::memory_order_relaxed);
+        n_snapshots_evicted_.store(n_evicted, std::memory_order_relaxed);
     }
     void set_waiting_tokens(uint64_t n) { n_waiting_tokens_.store(n, std::memory_order_relaxed); }
     void set_prefill_chunk(uint32_t n) { prefill_chunk_.store(n, std::memory_order_relaxed); }
@@ -131,6 +139,8 @@ class Metrics {
     const Shape shape_;
     std::atomic<uint64_t> n_prompt_tokens_{0}, n_generated_tokens_{0}, n_preemptions_{0};
     std::atomic<uint64_t> n_prefix_queries_{0}, n_prefix_hits_{0};
+    std::atomic<uint32_t> n_snapshots_{0}, n_window_blocks_used_{0};
+    std::atomic<uint64_t> n_snapshots_used_{0}, n_snapshots_evicted_{0};
     std::atomic<uint64_t> n_yields_{0}, n_refused_{0}, n_waiting_tokens_{0};
     std::atomic<uint32_t> n_kv_blocks_idle_{0}, prefill_chunk_{0};
     std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0}, n_merged_steps_{0};

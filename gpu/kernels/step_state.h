@@ -83,15 +83,23 @@ struct StepRow {
 INTEROP_SIZE(StepRow, kRowBytes);
 
 // Neighbouring rows of one sequence at neighbouring positions, and the slots of its recurrent state: where they go on from, and where the state behind the
-// last of them is kept. Both may be one. A step has one run of a sequence at most.
+// last of them is kept. Both may be one. A step has one run of a sequence at most. States on its way that are kept beside that one go to slots that no run
+// of the step goes on from.
 INTEROP_CONST kNoState = 0xffffffffu;  // StateRun.from: the rows are a sequence's first
+INTEROP_CONST kStateSaves = 2;         // of a run
+struct StateSave {
+    uint32_t n_rows;  // the state behind this many rows of the run; 0: none
+    uint32_t to;
+};
+INTEROP_SIZE(StateSave, 8);
 struct StateRun {
     uint32_t row_begin;
     uint32_t n_rows;
     uint32_t from;
     uint32_t to;
+    StateSave saves[kStateSaves];
 };
-INTEROP_SIZE(StateRun, 16);
+INTEROP_SIZE(StateRun, 32);
 
 // A row whose logits are wanted. logits row i of the step belongs to LogitRow i.
 struct LogitRow {

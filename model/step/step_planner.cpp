@@ -126,6 +126,7 @@ StepShape StepPlanner::shape_of(const BatchTraits& traits, ProgramSet programs, 
     shape.logits_to_host = traits.wants_logits && takes_argmax(shape.output_bucket);
     shape.part = traits.n_masks > 0 ? StepPart::kForward : StepPart::kWhole;
     if (topology_.has(kFeatureOtherMixers)) shape.state_runs = std::min(shape.row_bucket, bucket_for(limits_.n_sequences_max));
+    shape.window_rows = limits_.window_rows;
     plan_attention(traits, shape);
     plan_schedule(traits, programs, merged, shape);
     shape.method = method_for(traits, programs, shape);

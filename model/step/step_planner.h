@@ -25,6 +25,7 @@ struct PlannerLimits {
     uint32_t n_rows_max = 0, n_outputs_max = 0, n_sequences_max = 0;
     uint32_t one_dispatch_context_max = kOneDispatchContextMax;
     bool waits_for_others = true;  // programs whose workgroups wait for one another are allowed
+    bool window_rows = false;      // StepShape
 };
 
 class StepPlanner {

@@ -20,13 +20,17 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       options_(options),
       queue_(options.n_waiting_max, options.n_waiting_tokens_max),
       blocks_(options.n_kv_blocks),
+      windows_(options.n_window_blocks),
+      snapshots_(options.limits.n_sequences_max, options.n_snapshots),
       fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
       step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin, kStepStretch, kAloneStepSeconds),
       background_(options.background),
       background_turns_(options.background_share),
       chooser_(options.n_sampling_threads),
       masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {
-    CHECK(!options_.has_state || !options_.prefix_cache);
+    CHECK(!options_.has_state || !options_.prefix_cache || options_.n_snapshots > 0);
+    CHECK(options_.groups.has_windows() == (options_.n_window_blocks > 0));
+    CHECK(!options_.groups.has_windows() || options_.n_window_blocks >= options_.groups.window_blocks_max(options_.limits.n_sequences_max, options_.limits.n_rows_max));
     for (uint32_t slot = options_.limits.n_sequences_max; options_.has_state && slot > 0; --slot) free_state_slots_.push_back(slot - 1);
 }
 
@@ -270,6 +274,7 @@ Status Engine::submit_step() {
         return a.sequence->request.adapter.uses < b.sequence->request.adapter.uses;
     });
     batch_.clear();
+    saved_names_.clear();
     std::span<const LoraUse> common = common_uses();
     if (merged_ && !common.empty() && std::ranges::equal(common, merged_->uses)) batch_.set_merged();
     Flight flight;
@@ -282,28 +287,28 @@ Status Engine::submit_step() {
                                         planned.n_rows);
         model::RowAdapters row_adapters = request.adapter.rows();
         row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
-        if (options_.has_state && sequence.state_slot == gpu::kNoState) {
-            CHECK(!free_state_slots_.empty() && sequence.n_computed == 0);
-            sequence.state_slot = free_state_slots_.back();
-            free_state_slots_.pop_back();
+        if (batch_.is_merged()) sequence.first_merged_block = std::min(sequence.first_merged_block, sequence.n_computed / options_.limits.block_tokens);
+        if (options_.has_state) {
+            take_state_slot(sequence);
+            plan_saved_states(sequence, planned.n_rows);
+            row_adapters.state_slot = sequence.state_slot;
+            row_adapters.state_from = sequence.state_from;
+            row_adapters.state_saves = state_saves_;
         }
-        row_adapters.state_slot = sequence.state_slot;
+        // Where all layers see a window, `blocks` have names alone.
+        const std::vector<BlockId>& blocks = options_.groups.has_full ? sequence.blocks : sequence.window_blocks;
+        if (options_.groups.has_both()) row_adapters.window_blocks = sequence.window_blocks;
         uint32_t first_row = 0;
         if (tokens.back() < 0) {
             CHECK(tokens.size() == 1);
-            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed,
-                                                sequence.blocks, row_adapters);
+            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed, blocks, row_adapters);
         } else {
-            first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks,
-                                        row_adapters);
+            first_row = batch_.add_rows(tokens, sequence.n_computed, blocks, row_adapters);
         }
         for (const LoraUse& use : request.adapter.uses) adapters.insert(use.slot);
-        if (batch_.is_merged()) {
-            sequence.first_merged_block =
-                std::min(sequence.first_merged_block,
-                         sequence.n_computed / options_.limits.block_tokens);
-        }
         add_prompt_outputs(planned, first_row);
+        sequence.last_step = n_submitted_ + 1;
+        sequence.last_rows = sequence.n_computed;
         sequence.n_computed += planned.n_rows;
         publish_blocks(sequence);
         bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
@@ -347,7 +352,13 @@ Status Engine::submit_step() {
         std::lock_guard lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
     }
+    // No earlier: another sequence of this step might have got the slot to write.
+    for (const Planned& planned : planned_) {
+        const uint32_t held = std::exchange(planned.sequence->state_from, gpu::kNoState);
+        if (held != gpu::kNoState) snapshots_.release(held);
+    }
     TRY(runner_.submit(batch_));
+    for (const Planned& planned : planned_) publish_states(*planned.sequence);
     in_flight_.push_back(std::move(flight));
     note_recordings();
     ++n_submitted_;
@@ -398,7 +409,9 @@ void Engine::refuse_step(const Error& error) {
     for (const Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
         if (sequence.ended) continue;
+        drop_saved_states(sequence);
         blocks_.forget(sequence.blocks);  // some were named, but never written
+        windows_.forget(held_windows(sequence));
         sequence.n_published = uint32_t(sequence.blocks.size());
         end_sequence(sequence, {FinishReason::kError, told});
     }

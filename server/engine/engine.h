@@ -34,6 +34,7 @@
 #include <thread>
 #include <vector>
 
+#include "model/kv_groups.h"
 #include "model/step_batch.h"
 #include "server/access/time_debts.h"
 #include "server/engine/background_turns.h"
@@ -59,6 +60,7 @@ inline constexpr double kAloneStepSeconds = 0.1;
 inline constexpr uint32_t kPromptOutputsMax = 32;
 // Of an engine without work, which beats, and sees a device that others lost.
 inline constexpr std::chrono::milliseconds kIdleTurn{250};
+inline constexpr uint32_t kSnapshotTokens = 4096;
 inline constexpr uint32_t kBesideRowsMin = 16;  // rows of prompts beside decodes, about as many however long their step takes
 
 struct EngineOptions {
@@ -87,7 +89,12 @@ struct EngineOptions {
     BackgroundWork* background = nullptr;
     BackgroundShare background_share = {};
     std::chrono::microseconds background_slice{10'000};  // where nobody is served: what a new request may have to wait
-    bool has_state = false;            // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it; without prefix_cache
+    bool has_state = false;  // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it
+    uint32_t n_snapshots = 0;  // slots behind those, for states of prefixes (state_snapshots.h); such a model has a prefix cache only with some
+    uint32_t snapshot_tokens = kSnapshotTokens;  // of a long prompt a state is kept every so many
+    // Blocks of the layers that see a window (model/kv_groups.h), where they are apart; as many as window_blocks_max() of the limits, and more for the prefix cache.
+    model::KvGroups groups = {};
+    uint32_t n_window_blocks = 0;
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -209,6 +216,22 @@ class Engine {
     void restart_long_texts();
     PrefixCache::Match find_prefix(Sequence& sequence);
     void take_prefix(Sequence& sequence, const PrefixCache::Match& match);
+    PrefixCache::Match shorten(Sequence& sequence, const PrefixCache::Match& match, std::span<const BlockIdentity> prefix, bool or_merged) const;
+    std::vector<bool> find_windows(const PrefixCache::Match& match, std::span<const BlockIdentity> prefix) const;
+    void take_windows(Sequence& sequence, const PrefixCache::Match& match);
+    void allocate_windows(Sequence& sequence);
+    void give_back_windows(Sequence& sequence);
+    std::span<const BlockId> held_windows(const Sequence& sequence) const { return std::span(sequence.window_blocks).subspan(sequence.n_given_back); }
+    uint32_t kept_tokens(const Sequence& sequence) const;
+    void take_state(Sequence& sequence, const PrefixCache::Match& match);
+    void take_state_slot(Sequence& sequence);
+    void plan_saved_states(Sequence& sequence, uint32_t n_rows);
+    void save_state(Sequence& sequence, uint32_t n_rows, uint32_t n_tokens, StateSnapshots::Worth worth, bool replaces);
+    StateSnapshots::Name state_name(Sequence& sequence, uint32_t n_tokens) const;
+    void publish_states(Sequence& sequence);
+    void drop_saved_states(Sequence& sequence);
+    void forget_content(Sequence& sequence);
+    void release_state(Sequence& sequence);
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();
@@ -256,7 +279,11 @@ class Engine {
 
     // Engine thread.
     PrefixCache blocks_;
+    PrefixCache windows_;  // blocks of the window group
     std::vector<uint32_t> free_state_slots_;  // with has_state
+    StateSnapshots snapshots_;
+    std::vector<gpu::StateSave> state_saves_;  // of the rows that are being added
+    std::vector<StateSnapshots::Name> saved_names_;  // of the step that is being made
     FairShare fair_share_;
     StepTimes step_times_;
     std::vector<std::unique_ptr<Sequence>> running_;  // promoted ones, then by priority and arrival

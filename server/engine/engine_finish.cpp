@@ -103,8 +103,7 @@ void Engine::take_prompt_logprobs(const StepResult& result) {
 void Engine::end_not_finite(Sequence& sequence, uint32_t position) {
     log_error("request {}: the model's output is not finite at position {}", sequence.request.id,
               position);
-    blocks_.forget(sequence.blocks);
-    sequence.n_published = uint32_t(sequence.blocks.size());
+    forget_content(sequence);
     end_sequence(sequence, {FinishReason::kError,
                             make_error(ErrorCode::kNotFinite,
                                        "the model's output is not a finite number")});

@@ -78,9 +78,10 @@ void Engine::leave_out_late(Flight& flight, double waited_s) {
         Sequence& sequence = *planned.sequence;
         if (sequence.tokens.back() < 0) sequence.tokens.pop_back();
         if (options_.has_state) {
-            // Its state has gone on by the row, and does not come back.
+            // Its state has gone on by the row, and does not come back; an earlier one may be kept.
             release_blocks(sequence);
-            fair_share_.begin_prompt(sequence.ticket, sequence.n_known());
+            take_prefix(sequence, find_prefix(sequence));
+            fair_share_.begin_prompt(sequence.ticket, sequence.n_known() - sequence.n_computed);
         } else {
             --sequence.n_computed;
         }

@@ -86,7 +86,9 @@ PrefixCache::Match Engine::find_prefix(Sequence& sequence) {
     size_t n_usable = (sequence.n_known() - 1) / options_.limits.block_tokens;
     std::span<const BlockIdentity> prefix = request.prefix.blocks();
     bool or_merged = merged_ && merged_->uses == request.adapter.uses;
-    return blocks_.find(prefix.first(std::min(prefix.size(), n_usable)), or_merged);
+    prefix = prefix.first(std::min(prefix.size(), n_usable));
+    const PrefixCache::Match match = blocks_.find(prefix, or_merged);
+    return options_.has_state || options_.groups.has_windows() ? shorten(sequence, match, prefix, or_merged) : match;
 }
 
 void Engine::take_prefix(Sequence& sequence, const PrefixCache::Match& match) {
@@ -94,6 +96,8 @@ void Engine::take_prefix(Sequence& sequence, const PrefixCache::Match& match) {
     sequence.n_published = match.n_blocks;
     sequence.n_computed = match.n_blocks * options_.limits.block_tokens;
     if (match.n_unmerged < match.n_blocks) sequence.first_merged_block = match.n_unmerged;
+    if (options_.has_state) take_state(sequence, match);
+    if (options_.groups.has_windows()) take_windows(sequence, match);
 }
 
 // With what the prefix cache has for it; matches_ gets the blocks.
@@ -238,8 +242,12 @@ void Engine::apply(const StepPlan& plan) {
     // What the admitted ones found is held before anything is allocated, which may give up idle
     // blocks.
     admit(plan.n_admitted);
+    for (const auto& sequence : running_) {
+        if (options_.groups.has_windows()) give_back_windows(*sequence);
+    }
     for (size_t i = 0; i < plan.rows.size(); ++i) {
         CHECK(blocks_.allocate(plan.rows[i].n_new_blocks, planned_[i].sequence->blocks));
+        if (options_.groups.has_windows()) allocate_windows(*planned_[i].sequence);
     }
 }
 
@@ -287,10 +295,12 @@ void Engine::admit(uint32_t n_admitted) {
 
 void Engine::release_blocks(Sequence& sequence) {
     publish_blocks(sequence);
+    release_state(sequence);
     blocks_.release(sequence.blocks);
     sequence.blocks.clear();
-    // Steps run in order: whoever has the slot next begins behind those that still write it.
-    if (sequence.state_slot != gpu::kNoState) free_state_slots_.push_back(std::exchange(sequence.state_slot, gpu::kNoState));
+    windows_.release(held_windows(sequence));
+    sequence.window_blocks.clear();
+    sequence.n_given_back = 0;
     sequence.n_published = sequence.n_computed = 0;
     sequence.first_merged_block = Sequence::kNoBlock;
 }
@@ -305,8 +315,11 @@ void Engine::publish_blocks(Sequence& sequence) {
     uint32_t n_full = std::min(n_settled, uint32_t(known.size())) / options_.limits.block_tokens;
     if (n_full <= sequence.n_published) return;
     prefix.extend(known);
-    for (uint32_t i = sequence.n_published; i < n_full; ++i)
-        blocks_.publish(sequence.blocks[i], prefix.blocks()[i], i >= sequence.first_merged_block);
+    for (uint32_t i = sequence.n_published; i < n_full; ++i) {
+        const bool is_merged = i >= sequence.first_merged_block;
+        blocks_.publish(sequence.blocks[i], prefix.blocks()[i], is_merged);
+        if (i >= sequence.n_given_back && i < sequence.window_blocks.size()) windows_.publish(sequence.window_blocks[i], prefix.blocks()[i], is_merged);
+    }
     sequence.n_published = n_full;
 }
 
@@ -316,6 +329,8 @@ void Engine::update_gauges() {
                                      [](const auto& s) { return s->was_admitted; });
     metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
     metrics_.set_kv_blocks(blocks_.n_used(), blocks_.n_idle());
+    metrics_.set_window_blocks(windows_.n_used());
+    metrics_.set_snapshots(snapshots_.n_named(), snapshots_.n_evicted());
     metrics_.set_waiting_tokens(queue_.n_waiting_tokens());
     std::string running = adapter_names(running_);
     std::string waiting = adapter_names(waiting_);

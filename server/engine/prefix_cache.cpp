@@ -54,13 +54,13 @@ void PrefixCache::publish(BlockId block, const BlockIdentity& identity, bool is_
     if (is_new) blocks_[block].name = &named->first;
 }
 
-void PrefixCache::release(std::span<const BlockId> blocks) {
+void PrefixCache::release(std::span<const BlockId> blocks, bool makes_way) {
     for (size_t i = blocks.size(); i-- > 0;) {
         BlockId block = blocks[i];
         CHECK(n_holders_.at(block) > 0);
         if (--n_holders_[block] > 0) continue;
         if (blocks_[block].name != nullptr) {
-            make_idle(block);
+            makes_way ? make_first_idle(block) : make_idle(block);
         } else {
             pool_.release(block);
         }
@@ -79,6 +79,14 @@ void PrefixCache::make_idle(BlockId block) {
     blocks_[block].after = kNone;
     (last_idle_ == kNone ? first_idle_ : blocks_[last_idle_].after) = block;
     last_idle_ = block;
+    ++n_idle_;
+}
+
+void PrefixCache::make_first_idle(BlockId block) {
+    blocks_[block].before = kNone;
+    blocks_[block].after = first_idle_;
+    (first_idle_ == kNone ? last_idle_ : blocks_[first_idle_].before) = block;
+    first_idle_ = block;
     ++n_idle_;
 }
 

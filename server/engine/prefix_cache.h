@@ -50,8 +50,10 @@ class PrefixCache {
     bool allocate(uint32_t n, std::vector<BlockId>& to);
     // Names a held block. Where another block has that name already this one stays unnamed.
     void publish(BlockId block, const BlockIdentity& identity, bool is_merged);
-    // Of one sequence, in the order of its tokens.
-    void release(std::span<const BlockId> blocks);
+    bool has(const BlockIdentity& identity, bool is_merged) const { return index_.contains({identity, is_merged}); }
+    // Of one sequence, in the order of its tokens. First: of what is idle they make way before all others.
+    void release(std::span<const BlockId> blocks) { release(blocks, false); }
+    void release_first(std::span<const BlockId> blocks) { release(blocks, true); }
     // What is in these held blocks must not be used again: they lose their names.
     void forget(std::span<const BlockId> blocks);
 
@@ -81,7 +83,9 @@ class PrefixCache {
         uint32_t before = kNone, after = kNone;  // neighbours among the idle ones
     };
 
+    void release(std::span<const BlockId> blocks, bool makes_way);
     void make_idle(BlockId block);
+    void make_first_idle(BlockId block);
     void leave_idle(BlockId block);
     void unname(BlockId block);
 

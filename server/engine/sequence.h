@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "server/engine/fair_share.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
+#include "server/engine/state_snapshots.h"
 #include "server/engine/token_choice.h"
 
 namespace lorad::server {
@@ -25,12 +27,28 @@ struct Sequence {
     static constexpr uint32_t kNoBlock = std::numeric_limits<uint32_t>::max();
 
     Request request;
-    // Prompt, then what was generated; the last may be ~output of the step in flight.
+    // Prompt, then what was generated; the last ones may be ~output of the steps in flight.
     std::vector<TokenId> tokens;
     ChoiceState choice;
     uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
+    // Of the window group, where there is one: as many, of which the first n_given_back are others' by now.
+    std::vector<BlockId> window_blocks;
+    uint32_t n_given_back = 0;
+    uint64_t last_step = 0;  // that has rows of it, counted from 1, and
+    uint32_t last_rows = 0;  // the position of the first of those
     uint32_t state_slot = gpu::kNoState;  // of the model's recurrent state, while it has blocks
+    uint32_t state_from = gpu::kNoState;  // a snapshot that it holds, until its next rows go on from there
+    // Snapshots that steps make of its state, until they have names: reserved slots, in the order of their tokens.
+    struct SavedState {
+        uint32_t slot = 0;
+        uint32_t n_tokens = 0;  // whole blocks
+        StateSnapshots::Worth worth = StateSnapshots::Worth::kHigh;
+        bool replaces = false;  // the one before it that did so, if nobody has used that
+    };
+    std::vector<SavedState> saved_states;
+    std::optional<StateSnapshots::Name> latest_state;  // the last one that replaces others
+    uint32_t n_shared_tokens = 0;  // of whole blocks that others have begun with as well, when it was looked up
     uint32_t n_published = 0;     // of the blocks: the prefix cache has been told of them
     uint32_t first_merged_block = kNoBlock;  // this and later ones depend on merged weights
     uint32_t n_cached_tokens = 0;            // found in the prefix cache when it first ran
@@ -51,7 +69,9 @@ struct Sequence {
 
     uint32_t n_known() const { return uint32_t(tokens.size()); }
     std::span<const TokenId> known_tokens() const {
-        return std::span(tokens).first(tokens.size() - (tokens.back() < 0 ? 1 : 0));
+        size_t n = tokens.size();
+        while (n > 0 && tokens[n - 1] < 0) --n;
+        return std::span(tokens).first(n);
     }
     // See ChoiceState.
     bool device_chooses(uint32_t position) const { return choice.device_chooses(request, position); }

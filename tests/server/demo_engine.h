@@ -1,4 +1,4 @@
-// The demo model and adapters of it on the test device, asked without HTTP: engines are stepped by the test.
+// The demo model, or another, and adapters of it on the test device, asked without HTTP: engines are stepped by the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,16 +27,17 @@ struct DemoEngine {
         model::ExecutorOptions executor;
         std::vector<std::string> adapters;
         bool checks_numbers = true;
+        std::filesystem::path base = kDemoModel / "base", adapter_dir = kDemoModel / "adapters";
     };
     explicit DemoEngine(const Options& options) {
         set_log_level(LogLevel::kError);
-        executor = testing::load_executor(kDemoModel / "base", options.executor);
+        executor = testing::load_executor(options.base, options.executor);
         store = std::make_unique<adapters::DeviceWeightStore>(testing::test_device(), *executor);
         adapters::BaseModel base(executor->config());
         base.checks_numbers = options.checks_numbers;
         registry = std::make_unique<adapters::Registry>(std::move(base), *store, adapters::RegistryOptions{.base_name = "base"});
         for (const std::string& name : options.adapters) {
-            const auto adapter = registry->load(name, kDemoModel / "adapters" / name);
+            const auto adapter = registry->load(name, options.adapter_dir / name);
             EXPECT_TRUE(adapter.ok()) << adapter.error().message;
         }
         runner = std::make_unique<ExecutorRunner>(*executor);
@@ -44,13 +45,13 @@ struct DemoEngine {
     ~DemoEngine() { set_log_level(LogLevel::kInfo); }
 
     // Adapter: empty for the base.
-    Request request(const std::vector<TokenId>& prompt, const std::string& adapter, uint32_t n_tokens, const proto::SamplingParams& sampling) {
+    Request request(const std::vector<TokenId>& prompt, const std::string& adapter, uint32_t n_tokens, const proto::SamplingParams& sampling, float scale = 1.0f) {
         Request out;
         out.prompt = prompt;
         out.n_tokens_max = n_tokens;
         out.sampling = sampling;
         std::vector<adapters::AdapterTerm> terms;
-        if (!adapter.empty()) terms.push_back({adapter, 1.0f});
+        if (!adapter.empty()) terms.push_back({adapter, scale});
         auto lease = registry->acquire(terms);
         EXPECT_TRUE(lease.ok()) << lease.error().message;
         out.adapter = use_of(*lease, prompt);

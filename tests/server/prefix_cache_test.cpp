@@ -76,6 +76,20 @@ TEST(PrefixCache, GivesUpWhatWasNotUsedForLongestAndThereTheEndFirst) {
     EXPECT_EQ(cache.find(chain({11, 12, 13}), false).n_blocks, 2u);
 }
 
+TEST(PrefixCache, WhatIsReleasedFirstMakesWayFirst) {
+    PrefixCache cache(4);
+    const auto kept = publish(cache, chain({1, 2})), seldom = publish(cache, chain({11, 12}));
+    cache.release(kept);
+    cache.release_first(seldom);
+    EXPECT_TRUE(cache.has(identity_of(12), false));
+    std::vector<BlockId> taken;
+    ASSERT_TRUE(cache.allocate(2, taken));
+    EXPECT_EQ(std::set<BlockId>(taken.begin(), taken.end()), std::set<BlockId>(seldom.begin(), seldom.end()));
+    EXPECT_FALSE(cache.has(identity_of(11), false));
+    EXPECT_EQ(cache.find(chain({1, 2}), false).n_blocks, 2u);
+    EXPECT_EQ(cache.n_idle(), 2u);
+}
+
 TEST(PrefixCache, TheSameContentTwiceIsNamedOnce) {
     PrefixCache cache(4);
     auto first = publish(cache, chain({1}));

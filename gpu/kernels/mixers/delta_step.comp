@@ -2,7 +2,7 @@
 //   S = e^g S;  d = beta (v - S^T k);  S += k d^T;  o = S^T q
 // Value head h reads key head floor(h key_heads / value_heads). All f32; a row's bits do not depend on how its sequence is cut into runs.
 // Four neighbouring threads have a column of S, each every fourth chunk of four of its elements; columns need nothing of one another.
-// grid (ceil(Dv / columns of a workgroup), value heads, runs); moves S in and out once for each run, 4 (2 Dk + Dv) bytes in and 4 Dv out for a row and head.
+// grid (ceil(Dv / columns of a workgroup), value heads, runs); moves S in once for each run and out once and for each of its saves, 4 (2 Dk + Dv) bytes in and 4 Dv out for a row and head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -47,7 +47,7 @@ float dot4(vec4 a, vec4 b, float acc) {
 void main() {
     const uint run_idx = gl_WorkGroupID.z, head = gl_WorkGroupID.y;
     if (run_idx >= HeaderRef(p.step).v.n_state_runs) return;
-    const StateRun run = StateRunRef(p.runs + uint64_t(run_idx) * 16).v;
+    const StateRun run = run_at(p.runs, run_idx);
     const uint thread = gl_LocalInvocationIndex, part = thread % kParts;
     const uint column = gl_WorkGroupID.x * kColumns + thread / kParts;
     const bool is_there = column < kValueSize;
@@ -88,6 +88,11 @@ void main() {
             }
             o = joined(o);
             if (is_there && part == 0) FloatRef(p.to + (uint64_t(t) * p.to_stride + head * kValueSize + column) * 4).v = o;
+            [[unroll]] for (uint save = 0; save < kStateSaves; save++) {
+                if (run.saves[save].n_rows != first + j + 1 || !is_there) continue;
+                const uint64_t kept = p.state + uint64_t(run.saves[save].to) * p.slot_stride * 4 + line;
+                [[unroll]] for (uint i = 0; i < kChunks; i++) store4(kept, i * kParts + part, s[i], 0);
+            }
         }
     }
     if (!is_there) return;

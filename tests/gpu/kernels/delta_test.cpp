@@ -26,17 +26,19 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
         dt_bias_ = reference::random_values(shape_.value_heads, Type::kF32, random_, 4.0f);
         gamma_ = reference::random_values(shape_.value_size, Type::kF32, random_);
         for (const uint32_t length : kLengths) inputs_.push_back(reference::random_values(size_t{length} * shape_.inputs(), Type::kF32, random_, 2.0f));
-        conv_state_ = poisoned(uint64_t{2} * kSequences * shape_.conv_floats() * 4);
-        state_ = poisoned(uint64_t{2} * kSequences * shape_.state_floats() * 4);
+        conv_state_ = poisoned(uint64_t{3} * kSequences * shape_.conv_floats() * 4);
+        state_ = poisoned(uint64_t{3} * kSequences * shape_.state_floats() * 4);
     }
 
     // Rows of all steps by sequence: the recurrence's results and the layer's output. Sequence i has slot i and, if it moves, behind the first half of the steps another one.
     struct Results {
         std::vector<std::vector<float>> attended, output;
     };
-    Results run(const Cut& cut, bool moves = false) {
+    // Saves are made once, by the step in which the sequence comes to that many tokens, in slots kSequences * (1 + save) + i.
+    Results run(const Cut& cut, bool moves = false) { return run_from({0, 0, 0}, {0, 1, 2}, cut, moves, Cut()); }
+    // Sequences that have been computed to `n_done` tokens go on from these slots, which they leave as they are, in their own.
+    Results run_from(std::vector<uint32_t> n_done, std::vector<uint32_t> slots, const Cut& cut, bool moves, const Cut& saves) {
         Results results{std::vector<std::vector<float>>(kSequences), std::vector<std::vector<float>>(kSequences)};
-        std::vector<uint32_t> n_done(kSequences, 0), slots = {0, 1, 2};
         const uint32_t in_stride = shape_.inputs() + 3, c_stride = shape_.outputs() + 2, y_stride = padded(shape_.values());
         const Buffer weights = input(conv_weights_), a_log = input(a_log_), dt_bias = input(dt_bias_), gamma = input(gamma_);
         for (size_t step = 0; step < cut.size(); step++) {
@@ -47,8 +49,12 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
                 const uint32_t n = cut[step][s];
                 if (n == 0) continue;
                 const uint32_t from = n_done[s] == 0 ? kNoState : slots[s];
-                if (moves && (step + 1) * 2 > cut.size()) slots[s] = kSequences + s;
-                runs.push_back({static_cast<uint32_t>(rows.size()), n, from, slots[s]});
+                slots[s] = moves && (step + 1) * 2 > cut.size() ? kSequences + s : s;
+                runs.push_back({static_cast<uint32_t>(rows.size()), n, from, slots[s], {}});
+                for (uint32_t save = 0; save < saves.size(); save++) {
+                    const uint32_t at = saves[save][s];
+                    if (at > n_done[s] && at <= n_done[s] + n) runs.back().saves[save] = {at - n_done[s], kSequences * (1 + save) + s};
+                }
                 for (uint32_t i = 0; i < n; i++, n_done[s]++) {
                     StepRow row{};
                     row.position = n_done[s];
@@ -66,7 +72,7 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
             header.n_rows = n_rows;
             header.n_state_runs = static_cast<uint32_t>(runs.size());
             std::memcpy(state.mapped().data(), &header, sizeof(header));
-            runs.push_back({0, 0xffffffu, 0, 0});  // not one of them
+            runs.push_back({0, 0xffffffu, 0, 0, {}});  // not one of them
             const Buffer runs_buffer = input(runs), m_buffer = input(m);
             const Buffer c = poisoned(uint64_t{bucket} * c_stride * 4), attended = poisoned(uint64_t{bucket} * shape_.values() * 4), y = poisoned(uint64_t{bucket} * y_stride * 4);
             execute([&](Recorder& recorder) {
@@ -137,7 +143,7 @@ const Cut kWhole = {{70, 9, 2}};
 // Shorter than the convolution's memory, one row, borders anywhere, sequences that begin later and end earlier.
 const Cut kPieces = {{1, 0, 0}, {1, 2, 0}, {1, 1, 1}, {30, 0, 1}, {31, 5, 0}, {6, 1, 0}};
 
-TEST_P(Delta, MatchesTheRecurrenceTokenByToken) { expect_reference(run(kWhole)); }
+TEST_P(Delta, MatchesTheRecurrenceTokenByToken) { expect_reference(run_from({0, 0, 0}, {0, 1, 2}, kWhole, false, Cut())); }
 
 TEST_P(Delta, ARowsBitsDoNotDependOnHowItsSequenceIsCutNorOnItsSlot) {
     const Results whole = run(kWhole);
@@ -145,6 +151,28 @@ TEST_P(Delta, ARowsBitsDoNotDependOnHowItsSequenceIsCutNorOnItsSlot) {
         const Results pieces = run(kPieces, moves);
         EXPECT_EQ(pieces.attended, whole.attended);
         EXPECT_EQ(pieces.output, whole.output);
+    }
+}
+
+TEST_P(Delta, SavedStatesGoOnAsTheSequenceDid) {
+    const Cut saves = {{37, 4, 1}, {69, 8, 0}};
+    const Results whole = run(kWhole);
+    for (const Cut& cut : {kWhole, kPieces}) {
+        EXPECT_EQ(run_from({0, 0, 0}, {0, 1, 2}, cut, false, saves).attended, whole.attended);
+        for (uint32_t save = 0; save < saves.size(); save++) {
+            std::vector<uint32_t> slots(kSequences), rest(kSequences);
+            for (uint32_t s = 0; s < kSequences; s++) {
+                slots[s] = kSequences * (1 + save) + s;
+                rest[s] = saves[save][s] == 0 ? 0 : kLengths[s] - saves[save][s];
+            }
+            for (uint32_t again = 0; again < 2; again++) {  // whoever goes on from a saved state leaves it as it is
+                const Results got = run_from(saves[save], slots, {rest}, false, Cut());
+                for (uint32_t s = 0; s < kSequences; s++) {
+                    const size_t n = size_t{rest[s]} * shape_.values();
+                    EXPECT_TRUE(std::equal(got.attended[s].begin(), got.attended[s].end(), whole.attended[s].end() - static_cast<ptrdiff_t>(n), whole.attended[s].end())) << s;
+                }
+            }
+        }
     }
 }
 
@@ -159,7 +187,7 @@ TEST(DeltaNumbers, SoftplusAndDecayKeepTheirDigitsAtBothEnds) {
     const DeltaShape shape{1, 1, 4, 4, 2};
     std::vector<float> m(size_t{61} * shape.inputs(), 0.5f);
     for (uint32_t t = 0; t < 61; t++) m[size_t{t} * shape.inputs() + shape.inputs() - 1] = static_cast<float>(t) - 30.0f;
-    const Buffer m_buffer = input(m), runs = input(std::vector<StateRun>{{0, 61, kNoState, 0}}), weights = input(std::vector<float>(shape.channels() * 2, 1.0f));
+    const Buffer m_buffer = input(m), runs = input(std::vector<StateRun>{{0, 61, kNoState, 0, {}}}), weights = input(std::vector<float>(shape.channels() * 2, 1.0f));
     const Buffer zero = input(std::vector<float>(4, 0.0f)), to = poisoned(uint64_t{61} * shape.outputs() * 4);
     const auto kernels = must(KernelSet::create(shared_device(), {.path = KernelPath::kPortable}));
     auto recorder = must(Recorder::begin(shared_device()));
@@ -189,11 +217,15 @@ TEST_P(ShortConv, MatchesTheReferenceHoweverTheSequenceIsCut) {
     const uint32_t stride = 3 * channels + 1, y_stride = padded(channels), slot_stride = (taps - 1) * channels;
     const auto in = reference::random_values(size_t{kTokens} * 3 * channels, Type::kF32, random_, 2.0f);
     const auto weights = reference::random_values(size_t{channels} * taps, Type::kF32, random_), bias = reference::random_values(channels, Type::kF32, random_);
-    const Buffer weight_buffer = input(weights), bias_buffer = input(bias), memory = poisoned(uint64_t{2} * slot_stride * 4);
+    const Buffer weight_buffer = input(weights), bias_buffer = input(bias), memory = poisoned(uint64_t{3} * slot_stride * 4);
     std::vector<std::vector<float>> outputs;
-    for (const std::vector<uint32_t>& cut : {std::vector<uint32_t>{17}, {1, 1, 1, 2, 12}, {5, 12}}) {
+    // The last takes up what the others have saved.
+    const std::vector<std::vector<uint32_t>> cuts = {{17}, {1, 1, 1, 2, 12}, {5, 12}, {7, 10}};
+    for (const std::vector<uint32_t>& cut : cuts) {
+        const bool is_resumed = &cut == &cuts.back();
         std::vector<float> all;
         uint32_t done = 0;
+        constexpr uint32_t kSaved = 7;  // tokens, in slot 2
         for (const uint32_t n : cut) {
             std::vector<float> m;
             for (uint32_t i = 0; i < n; i++) {
@@ -201,7 +233,10 @@ TEST_P(ShortConv, MatchesTheReferenceHoweverTheSequenceIsCut) {
                 m.push_back(NAN);
             }
             const Buffer step = step_state(std::vector<StepRow>(n + 1), n), m_buffer = input(m), y = poisoned(uint64_t{n + 1} * y_stride * 4);
-            const Buffer runs = input(std::vector<StateRun>{{0, n, done == 0 ? kNoState : 1, 1}});
+            StateRun run{0, n, done == 0 ? kNoState : 1, 1, {}};
+            if (kSaved > done && kSaved <= done + n) run.saves[1] = {kSaved - done, 2};
+            if (is_resumed && done == kSaved) run.from = 2;
+            const Buffer runs = input(std::vector<StateRun>{run});
             StepHeader header{};
             header.n_rows = n;
             header.n_state_runs = 1;
@@ -227,8 +262,7 @@ TEST_P(ShortConv, MatchesTheReferenceHoweverTheSequenceIsCut) {
         }
         outputs.push_back(all);
     }
-    EXPECT_EQ(outputs[1], outputs[0]);
-    EXPECT_EQ(outputs[2], outputs[0]);
+    for (size_t i = 1; i < outputs.size(); i++) EXPECT_EQ(outputs[i], outputs[0]);
     reference::ConvMemory past;
     for (uint32_t t = 0; t < kTokens; t++) {
         const float* row = &in[size_t{t} * 3 * channels];

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "adapters/registry.h"
+#include "model/reasoning.h"
 #include "model/config.h"
 #include "model/model_files.h"
 #include "proto/generate_request.h"
@@ -56,7 +57,8 @@ struct ServerContext {
     UploadLimits uploads = {};
     // How tool calls are found in answers; nothing: as the chat template writes them.
     std::optional<model::ToolFormat> tool_format = {};
-    bool separates_reasoning = false;  // <think>...</think> is no part of the content
+    bool separates_reasoning = false;  // what stands between the marks is no part of the content
+    model::ThoughtMarks thought_marks = {};
     bool strict = false;            // what would be ignored and listed in a header is refused
     ResponseStore* responses = nullptr;  // null: none are kept
     training::TrainingService* training = nullptr;  // null: nothing is trained here

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>", kConstrain = "<|constrain|>";
 constexpr std::array<std::string_view, 7> kMarks = {kStart, kChannel, kMessage, kConstrain, "<|end|>", "<|call|>", "<|return|>"};
-constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kHeaderBlanks = " \t\r\n";
 constexpr size_t kHeaderBytesMax = 4096;
 
 // The word behind `key`, which ends at a blank or a mark.
@@ -113,7 +113,7 @@ void HarmonyParser::end_message(std::vector<Piece>& out) {
 // An answer that begins as no message does: the model does not write in channels.
 bool HarmonyParser::is_plain() const {
     if (any_message_) return false;
-    const size_t begin = header_.find_first_not_of(kBlanks, n_given_);
+    const size_t begin = header_.find_first_not_of(kHeaderBlanks, n_given_);
     if (begin == std::string::npos) return false;
     const std::string_view text = std::string_view(header_).substr(begin);
     const auto fits = [&](std::string_view word) { return text.starts_with(word) || word.starts_with(text); };

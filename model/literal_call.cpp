@@ -9,9 +9,9 @@
 namespace lorad::model {
 namespace {
 
-constexpr size_t kNameBytesMax = 512, kWordBytesMax = 4096, kDepthMax = 128;
+constexpr size_t kLiteralNameBytesMax = 512, kWordBytesMax = 4096, kDepthMax = 128;
 
-bool is_blank(char byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
+bool is_blank_byte(char byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
 bool is_name_byte(char byte) {
     return std::isalnum(uint8_t(byte)) != 0 || byte == '_' || byte == '-' || byte == '.' || byte == '/' || uint8_t(byte) >= 0x80;
 }
@@ -33,7 +33,7 @@ size_t LiteralCallReader::take(std::string_view text) {
 void LiteralCallReader::take_byte(char byte) {
     switch (state_) {
         case State::kPrefix:
-            if (pending_.empty() && is_blank(byte)) return;
+            if (pending_.empty() && is_blank_byte(byte)) return;
             if (style_.prefix.empty()) {
                 state_ = State::kName;
                 take_name_byte(byte);
@@ -57,7 +57,7 @@ void LiteralCallReader::take_byte(char byte) {
             take_value_byte(byte);
             return;
         case State::kWord:
-            if (byte == ',' || byte == closer() || is_blank(byte)) {
+            if (byte == ',' || byte == closer() || is_blank_byte(byte)) {
                 end_word();
                 if (state_ == State::kAfter) take_after_byte(byte);
             } else if (pending_.size() >= kWordBytesMax) {
@@ -77,7 +77,7 @@ void LiteralCallReader::take_byte(char byte) {
             take_after_byte(byte);
             return;
         case State::kUnwrap:
-            if (is_blank(byte)) return;
+            if (is_blank_byte(byte)) return;
             state_ = byte == ')' ? State::kEnded : State::kFailed;
             return;
         case State::kEnded:
@@ -87,11 +87,11 @@ void LiteralCallReader::take_byte(char byte) {
 }
 
 void LiteralCallReader::take_name_byte(char byte) {
-    if (is_name_byte(byte) && pending_.size() < kNameBytesMax) {
+    if (is_name_byte(byte) && pending_.size() < kLiteralNameBytesMax) {
         pending_ += byte;
         return;
     }
-    if (is_blank(byte)) {  // before the name, or behind it
+    if (is_blank_byte(byte)) {  // before the name, or behind it
         if (!pending_.empty() && pending_.back() != ' ') pending_ += ' ';
         return;
     }
@@ -157,7 +157,7 @@ void LiteralCallReader::take_key_byte(char byte) {
     const char separator = holders_.back() == Holder::kArguments ? style_.key_separator : ':';
     const bool is_literal_text = style_.quote.empty() && holders_.back() == Holder::kArguments;
     if (pending_.empty()) {
-        if (is_blank(byte)) return;
+        if (is_blank_byte(byte)) return;
         if (byte == closer()) {
             close();
             return;
@@ -180,7 +180,7 @@ void LiteralCallReader::take_key_byte(char byte) {
         }
     }
     if (byte == separator && !pending_.empty()) {
-        while (is_blank(pending_.back())) pending_.pop_back();
+        while (is_blank_byte(pending_.back())) pending_.pop_back();
         begin_key(std::string(pending_));
         return;
     }
@@ -204,14 +204,14 @@ void LiteralCallReader::take_key_byte(char byte) {
         arguments += any_.back() ? ", \"" : "\"";
         any_.back() = true;
         state_ = State::kText;
-    } else if (pending_.size() > kNameBytesMax) {
+    } else if (pending_.size() > kLiteralNameBytesMax) {
         state_ = State::kFailed;
     }
 }
 
 void LiteralCallReader::take_value_byte(char byte) {
     if (pending_.empty()) {
-        if (is_blank(byte)) return;
+        if (is_blank_byte(byte)) return;
         if (holders_.back() == Holder::kArray) {
             if (byte == ']') {
                 close();
@@ -349,7 +349,7 @@ void LiteralCallReader::take_escaped_byte(char byte) {
 }
 
 void LiteralCallReader::take_after_byte(char byte) {
-    if (is_blank(byte)) return;
+    if (is_blank_byte(byte)) return;
     if (awaits_separator_) {
         awaits_separator_ = false;
         const char separator = holders_.back() == Holder::kArguments ? style_.key_separator : ':';

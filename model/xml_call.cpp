@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <array>
 
+#include "model/call_scanner.h"
 #include "proto/json.h"
 
 namespace lorad::model {
 namespace {
 
 constexpr std::string_view kParameter = "<parameter=", kParameterEnd = "</parameter>", kFunctionEnd = "</function>";
-constexpr std::string_view kBlanks = " \t\r\n";
-constexpr size_t kNameBytesMax = 512;
+constexpr size_t kXmlNameBytesMax = 512;
 
 bool is_prefix(std::string_view text, std::string_view of) { return of.starts_with(text); }
 
@@ -35,7 +35,7 @@ size_t XmlCallReader::take(std::string_view text) {
 void XmlCallReader::take_byte(char byte) {
     switch (state_) {
         case State::kOpening:
-            if (pending_.empty() && kBlanks.find(byte) != std::string_view::npos) return;
+            if (pending_.empty() && kJsonBlanks.find(byte) != std::string_view::npos) return;
             pending_ += byte;
             if (pending_ == kXmlFunction) {
                 pending_.clear();
@@ -47,14 +47,14 @@ void XmlCallReader::take_byte(char byte) {
         case State::kName:
             if (byte == '>') {
                 end_name();
-            } else if (byte == '<' || byte == '\n' || pending_.size() >= kNameBytesMax) {
+            } else if (byte == '<' || byte == '\n' || pending_.size() >= kXmlNameBytesMax) {
                 state_ = State::kFailed;
             } else {
                 pending_ += byte;
             }
             return;
         case State::kBetween:
-            if (pending_.empty() && kBlanks.find(byte) != std::string_view::npos) return;
+            if (pending_.empty() && kJsonBlanks.find(byte) != std::string_view::npos) return;
             pending_ += byte;
             if (pending_ == kParameter) {
                 pending_.clear();
@@ -69,7 +69,7 @@ void XmlCallReader::take_byte(char byte) {
         case State::kKey:
             if (byte == '>') {
                 begin_value();
-            } else if (byte == '\n' || pending_.size() >= kNameBytesMax) {
+            } else if (byte == '\n' || pending_.size() >= kXmlNameBytesMax) {
                 state_ = State::kFailed;
             } else {
                 pending_ += byte;

@@ -145,7 +145,7 @@ std::string json_of_written(std::string_view written, const ValueTypes& types) {
                       (is.array && types.array) || (is.object && types.object);
     // A text in quotes is a text where it cannot be what is said without them.
     const bool is_quoted = is.text && !types.text;
-    return fits || is_quoted ? value->root().dump() : json_quote(written);
+    return fits || is_quoted ? std::string(text) : json_quote(written);
 }
 
 }  // namespace lorad::proto

@@ -70,7 +70,7 @@ TEST(ToolForms, QwenXml) {
     // Types are those of the schema: what looks like a number is a text where the schema has texts.
     expect_read(format, block(function("f", parameter("s", "5") + parameter("n", "5") + parameter("b", "True") + parameter("l", "[1, \"a\"]") +
                                                 parameter("o", "{\"k\": null}") + parameter("u", "null") + parameter("e", "5") + parameter("any", "[2]"))),
-                {"", {{"f", R"({"s": "5", "n": 5, "b": true, "l": [1,"a"], "o": {"k":null}, "u": null, "e": 5, "any": [2]})"}}});
+                {"", {{"f", R"({"s": "5", "n": 5, "b": true, "l": [1, "a"], "o": {"k": null}, "u": null, "e": 5, "any": [2]})"}}});
     // A value that is none of its type is said as it was written; of an unknown parameter as it looks.
     expect_read(format, block(function("f", parameter("n", "many") + parameter("x", "true") + parameter("y", "plain text"))),
                 {"", {{"f", R"({"n": "many", "x": true, "y": "plain text"})"}}});

@@ -89,9 +89,9 @@ std::string ArgumentGrammar::add_rule(std::string_view kind, std::string_view te
     return name;
 }
 
-std::string ArgumentGrammar::call_of(const proto::CallableTool& tool) {
+std::string ArgumentGrammar::call_of(const proto::CallableTool& tool, std::string_view begin) {
     Schemas schemas(tool.arguments);
-    return format_ == ToolFormat::kQwenXml ? xml_call(tool, schemas) : literal_call(tool, schemas);
+    return format_ == ToolFormat::kQwenXml ? xml_call(tool, schemas) : literal_call(tool, schemas, begin);
 }
 
 std::string ArgumentGrammar::xml_text(const JsonValue* schema) {
@@ -135,9 +135,9 @@ std::string ArgumentGrammar::key_term(std::string_view key, bool is_argument) co
     return json_quote(is_python() ? json_quote(key) + ": " : std::string(key) + ":");
 }
 
-std::string ArgumentGrammar::literal_call(const proto::CallableTool& tool, Schemas& schemas) {
+std::string ArgumentGrammar::literal_call(const proto::CallableTool& tool, Schemas& schemas, std::string_view begin) {
     const std::string_view prefix = is_python() ? "" : "call:";
-    const std::string head = json_quote(std::string(prefix) + tool.name + (is_python() ? "(" : "{"));
+    const std::string head = json_quote(std::string(begin) + std::string(prefix) + tool.name + (is_python() ? "(" : "{"));
     const std::string_view tail = is_python() ? "\")\"" : "\"}\"";
     const std::optional<JsonValue> root = schemas.root.ok() ? std::optional(schemas.resolved(schemas.root->root())) : std::nullopt;
     Members members;

@@ -16,8 +16,8 @@ class ArgumentGrammar {
     ArgumentGrammar(model::ToolFormat format, std::string quote, std::string_view quote_text)
         : format_(format), quote_(std::move(quote)), quote_text_(quote_text) {}
 
-    // The call of a tool, as an expression. A schema that is no plain object leaves its arguments free.
-    std::string call_of(const proto::CallableTool& tool);
+    // The call of a tool, as an expression. A schema that is no plain object leaves its arguments free. `begin` stands before it, in one piece.
+    std::string call_of(const proto::CallableTool& tool, std::string_view begin = {});
     // The rules that the expressions name.
     const std::string& rules() const { return rules_; }
 
@@ -33,7 +33,7 @@ class ArgumentGrammar {
     std::string xml_call(const proto::CallableTool& tool, Schemas& schemas);
     std::string xml_value(const JsonValue& schema, Schemas& schemas);
     std::string xml_text(const JsonValue* schema);
-    std::string literal_call(const proto::CallableTool& tool, Schemas& schemas);
+    std::string literal_call(const proto::CallableTool& tool, Schemas& schemas, std::string_view begin);
     std::string value_of(const JsonValue& schema, Schemas& schemas, uint32_t depth);
     std::string value_of_type(std::string_view type, const JsonValue& schema, Schemas& schemas, uint32_t depth);
     std::string constant(const JsonValue& value);

@@ -96,8 +96,13 @@ std::string call_rules(const proto::GenerateRequest& request, const Form& form, 
     if (!form.is_json) {
         const std::string_view quote = form.format == ToolFormat::kFunctionGemma ? model::kFunctionGemmaStyle.quote : model::kGemma4Style.quote;
         ArgumentGrammar arguments(form.format, mark_term(text, quote), quote);
-        for (const proto::CallableTool& tool : request.tools) calls += (calls.empty() ? "" : " | ") + arguments.call_of(tool);
-        return format("call: {}\nnext: \"\\n\" call\n{}", calls, arguments.rules());
+        for (const proto::CallableTool& tool : request.tools) {
+            const std::string_view or_else = calls.empty() ? "" : " | ";
+            calls.append(or_else).append(arguments.call_of(tool));
+            // A bracket by itself would be taken for the beginning of a text.
+            if (form.is_list) nexts.append(or_else).append(arguments.call_of(tool, "["));
+        }
+        return format("call: {}\n{}{}", calls, form.is_list ? "opened: " + nexts + "\n" : std::string(), arguments.rules());
     }
     const std::string_view separator = form.arguments_key == "parameters" ? "; " : "\n";
     for (size_t i = 0; i < request.tools.size(); ++i) {
@@ -113,6 +118,7 @@ std::string call_rules(const proto::GenerateRequest& request, const Form& form, 
 
 // What stands behind a mark.
 std::string block_of(const Form& form, bool parallel) {
+    if (form.is_list && !form.is_json) return format("opened{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
     if (form.is_list) return format("\"[\" call{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
     if (form.end.empty()) return parallel ? "call next*" : "call";
     if (form.before_call.empty()) return "call " + form.end;

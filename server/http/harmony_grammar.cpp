@@ -9,12 +9,12 @@ namespace {
 
 struct Marks {
     std::string start, channel, message, constrain, end;
-    std::string text;  // within a message
+    std::string told;  // a message's text up to its end: marks that are no tokens end it where the first of them stands
 
     explicit Marks(const TextCodec& codec)
         : start(mark_term(codec, "<|start|>")), channel(mark_term(codec, "<|channel|>")), message(mark_term(codec, "<|message|>")),
           constrain(mark_term(codec, "<|constrain|>")), end(mark_term(codec, "<|end|>")),
-          text(end.starts_with('<') ? "/(?s:.+)/" : "/(?s:([^<]|<[^|])+)/") {}
+          told(end.starts_with('<') ? "told_text: WORDS? " + end : std::string("told_text[lazy]: /(?s:.*)<\\|end\\|>/")) {}
 };
 
 std::string structure_rule(const proto::Structure& structure) {
@@ -72,10 +72,10 @@ std::optional<proto::Structure> harmony_structure(const proto::GenerateRequest& 
     const bool calls = has_calls && (is_forced || !request.structure || request.is_response_format);
     std::string source = format("start: told* {}\n", is_forced ? "call" : calls ? "(final | call)" : "final");
     const auto message = [&](std::string_view channel) {
-        return format("{} \"{}\" {} WORDS? {} {} \"assistant\"", marks.channel, channel, marks.message, marks.end, marks.start);
+        return format("{} \"{}\" {} told_text {} \"assistant\"", marks.channel, channel, marks.message, marks.start);
     };
     source += is_forced ? "told: thought\n" : format("told: thought | {}\n", message("commentary"));
-    source += format("thought: {}\nWORDS: {}\n", message("analysis"), marks.text);
+    source += format("thought: {}\n{}\nWORDS: /(?s:.+)/\n", message("analysis"), marks.told);
     if (!is_forced) {
         const std::string answer = request.structure ? "answer" : "WORDS?";
         source += format("final: {} \"final\" (\" \"? ({})? \"json\")? {} {}\n", marks.channel, marks.constrain, marks.message, answer);

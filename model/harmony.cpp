@@ -37,8 +37,9 @@ std::vector<HarmonyParser::Piece> HarmonyParser::push(std::string_view text) {
     return out;
 }
 
-std::vector<HarmonyParser::Piece> HarmonyParser::finish() {
+std::vector<HarmonyParser::Piece> HarmonyParser::finish(bool cut) {
     std::vector<Piece> out;
+    if (cut && pending_.starts_with("<|")) pending_.clear();
     read(true, out);
     end_message(out);
     return out;

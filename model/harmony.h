@@ -26,7 +26,8 @@ class HarmonyParser {
     HarmonyParser(std::string_view prompt, bool has_functions);
 
     std::vector<Piece> push(std::string_view text);
-    std::vector<Piece> finish();  // what was held back
+    // What was held back. `cut`: the model was not at its end; what has begun as a mark is no text then.
+    std::vector<Piece> finish(bool cut = false);
     uint32_t n_calls() const { return n_calls_; }
     bool in_call() const { return in_body_ && kind_ == Kind::kCall; }
 

@@ -189,7 +189,7 @@ void AnswerParts::take_channels(Progress& progress, std::string_view text, std::
     take(progress.channels->push(text));
     if (!at_end) return;
     const bool in_call = progress.channels->in_call();
-    take(progress.channels->finish());
+    take(progress.channels->finish(parts.back().finish_reason != "stop" || !parts.back().stop_text.empty()));
     tell_calls(in_call, progress.channels->n_calls(), parts.back());
 }
 

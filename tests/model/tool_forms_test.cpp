@@ -187,6 +187,14 @@ TEST(Harmony, ChannelsComeApart) {
     expect_told("<|channel|>analysis<|message|>x<|end|><|start|>assis", {"x", "", {}});
 }
 
+TEST(Harmony, AMarkThatIsCutIsNoText) {
+    for (const bool cut : {false, true}) {
+        HarmonyParser parser("<|start|>assistant", false);
+        EXPECT_EQ(parser.push("<|channel|>final<|message|>Yes<|re").front().text, "Yes");
+        EXPECT_EQ(parser.finish(cut).empty(), cut);
+    }
+}
+
 TEST(Harmony, APromptMayEndWithinAMessage) {
     expect_told(" more.", {"", " more.", {}}, "<|start|>user<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>Some");
     expect_told("hm<|end|><|start|>assistant<|channel|>final<|message|>Yes", {"hm", "Yes", {}}, "<|start|>assistant<|channel|>analysis<|message|>");

@@ -174,6 +174,16 @@ Status check_gguf_tensor(const GgufTensor& tensor, const Shape& shape) {
     return wrong(tensor, format("{} is not read; lorad reads {}: take the model in one of these", name_of(tensor.type), readable_ggml_types()));
 }
 
+// A delta net's decay is -exp(A_log).
+Status check_decays(const GgufTensor& tensor) {
+    for (uint64_t i = 0; i < tensor.shape[0]; ++i) {
+        const DType dtype = dtype_of(tensor.type);
+        const float decay = widen(dtype, tensor.data.data() + i * bytes_of(dtype));
+        if (!(decay < 0.0f) || !std::isfinite(decay)) return wrong(tensor, format("number {}: expected a negative one, found {}", i, decay));
+    }
+    return ok_status();
+}
+
 // Quantized tensors are laid out as ggml has it since version 2 of the quantizations.
 Status check_quantization_version(const GgufFile& file) {
     constexpr std::string_view kKey = "general.quantization_version";
@@ -390,6 +400,7 @@ Result<GgufTensors> tensors_from_gguf(const GgufFile& file, const GgufArchitectu
             return wrong(tensor, format("{} is no part of the {} that the file's fields describe", shape_text(tensor.shape), architecture.gguf));
         }
         TRY(check_gguf_tensor(tensor, known->second));
+        if (tensor.name.ends_with(".ssm_a")) TRY(check_decays(tensor));
         ++n_found;
         found.push_back(&tensor);
     }

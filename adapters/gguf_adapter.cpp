@@ -115,6 +115,11 @@ class GgufAdapterReader {
             misfit(tensor, "a matrix of the base, such as blk.0.attn_q", format("{}, which the base does not have", name));
             return ok_status();
         }
+        // Their rows lie in another order in GGUF, and experts have an order of their own.
+        if (ours->find(".linear_attn.") != std::string::npos || ours->find(".experts.") != std::string::npos) {
+            misfit(tensor, "a matrix of attention or a dense feed-forward: others are read from PEFT's folders", std::string(name), true);
+            return ok_status();
+        }
         // The place alone is asked for: with a part that it may have.
         const std::string_view part = ours->ends_with("norm") ? ".weight" : *ours == kEmbeddingName ? ".lora_embedding_A" : ".lora_A.weight";
         const ParsedName parsed = parse_tensor_name(*ours + std::string(part), base_.config);

@@ -9,9 +9,6 @@
 namespace lorad::model {
 namespace {
 
-// A call's text before its arguments is held in memory.
-constexpr size_t kHeldBytesMax = 1 << 20;
-
 constexpr std::array<std::string_view, 6> kKeys = {
     "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
 
@@ -29,7 +26,7 @@ size_t CallScanner::take(std::string_view text) {
     size_t n = 0;
     while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
     text_.append(text.substr(0, n));
-    if (!is_call() && text_.size() > kHeldBytesMax) state_ = State::kFailed;
+    if (!is_call() && text_.size() > kHeldCallBytesMax) state_ = State::kFailed;
     return n;
 }
 
@@ -138,6 +135,24 @@ void CallScanner::end_value() {
         // Some models write the arguments as the JSON text of a string.
         if (std::optional<std::string> text = string_of(value_)) arguments = *text;
     }
+}
+
+// The object is scanned as the value of a call around it.
+NamedCallReader::NamedCallReader(const std::string& its_name) {
+    name = its_name;
+    scanner_.take("{\"name\":" + json_quote(its_name) + ",\"arguments\":");
+}
+
+size_t NamedCallReader::take(std::string_view text) {
+    // Its end is the end of the arguments: brackets are counted by the scanner, which then waits for the '}' of the call around it.
+    size_t n = 0;
+    while (n < text.size() && !ended() && !failed()) {
+        n += scanner_.take(text.substr(n, 1));
+        if (scanner_.value_is_closed()) scanner_.take("}");
+    }
+    text_.append(text.substr(0, n));
+    arguments = scanner_.arguments;
+    return n;
 }
 
 }  // namespace lorad::model

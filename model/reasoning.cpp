@@ -6,7 +6,7 @@
 namespace lorad::model {
 namespace {
 
-constexpr std::string_view kOpen = "<think>", kClose = "</think>", kBlanks = " \t\r\n";
+constexpr std::string_view kBlanks = " \t\r\n";
 
 // Bytes at the end that may be the beginning of the mark, with the blanks before them.
 size_t n_held(std::string_view text, std::string_view mark) {
@@ -31,25 +31,25 @@ ReasoningParser::Output ReasoningParser::read(bool at_end) {
     if (state_ == State::kBegin) {
         size_t begin = std::min(pending_.find_first_not_of(kBlanks), pending_.size());
         std::string_view rest = std::string_view(pending_).substr(begin);
-        if (rest.starts_with(kOpen)) {
-            pending_.erase(0, begin + kOpen.size());
+        if (rest.starts_with(marks_.open)) {
+            pending_.erase(0, begin + marks_.open.size());
             state_ = State::kThinking;
-        } else if (at_end || !kOpen.starts_with(rest)) {
+        } else if (at_end || !marks_.open.starts_with(rest)) {
             state_ = State::kAnswer;
         }
     }
     if (state_ == State::kThinking) {
-        size_t close = pending_.find(kClose);
+        size_t close = pending_.find(marks_.close);
         size_t n = close;
         if (close == std::string::npos) {
-            n = at_end ? pending_.size() : pending_.size() - n_held(pending_, kClose);
+            n = at_end ? pending_.size() : pending_.size() - n_held(pending_, marks_.close);
         } else {
             state_ = State::kAfter;
             size_t last = n == 0 ? std::string::npos : pending_.find_last_not_of(kBlanks, n - 1);
             n = last == std::string::npos ? 0 : last + 1;
         }
         out.reasoning = pending_.substr(0, n);
-        pending_.erase(0, close == std::string::npos ? n : close + kClose.size());
+        pending_.erase(0, close == std::string::npos ? n : close + marks_.close.size());
     }
     if (state_ == State::kAfter) {
         // The blank lines that follow belong to neither.

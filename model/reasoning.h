@@ -1,4 +1,4 @@
-// Separates what a model thinks, between <think> and </think> at the beginning of its answer, from
+// Separates what a model thinks, between two marks at the beginning of its answer, from
 // the answer. Text in, both out, piece by piece. One per answer; one thread.
 #pragma once
 
@@ -8,6 +8,11 @@
 
 namespace lorad::model {
 
+struct ThoughtMarks {
+    std::string_view open = "<think>", close = "</think>";
+};
+inline constexpr ThoughtMarks kGemma4Thoughts{"<|channel>thought", "<channel|>"};
+
 class ReasoningParser {
   public:
     struct Output {
@@ -15,9 +20,9 @@ class ReasoningParser {
         std::string content;
     };
 
-    // begins_inside: the prompt ends with <think>, so that the answer begins with thoughts.
-    explicit ReasoningParser(bool begins_inside)
-        : state_(begins_inside ? State::kThinking : State::kBegin) {}
+    // begins_inside: the prompt ends with the mark that opens thoughts, so that the answer begins with them.
+    explicit ReasoningParser(bool begins_inside, ThoughtMarks marks = {})
+        : marks_(marks), state_(begins_inside ? State::kThinking : State::kBegin) {}
 
     Output push(std::string_view text);
     Output finish();  // what was held back
@@ -26,6 +31,7 @@ class ReasoningParser {
     enum class State : uint8_t { kBegin, kThinking, kAfter, kAnswer };
     Output read(bool at_end);
 
+    const ThoughtMarks marks_;
     State state_;
     std::string pending_;
 };

@@ -294,16 +294,13 @@ uint32_t packed_formats_of(const ModelWeights& weights) {
 // Which matrices stay packed, and where the parts of each lie.
 void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_plain) {
     constexpr uint32_t kColumnsAtOnce = 4;  // that a product writes of a joined result
-    for (size_t first = 0, end = 0; first < parts.size(); first = end) {
-        end = first + 1;
-        if (!parts[first].matrix || parts[first].matrix == &always_plain) continue;
-        Matrix& matrix = *parts[first].matrix;
-        // Biases may lie between the parts of a matrix.
-        std::vector<const Part*> own;
-        for (const Part& part : parts) {
-            if (part.matrix == &matrix) own.push_back(&part);
-        }
-        if (own.front() != &parts[first]) continue;
+    // Biases may lie between the parts of a matrix.
+    std::map<Matrix*, std::vector<const Part*>> parts_of;
+    for (const Part& part : parts) {
+        if (part.matrix && part.matrix != &always_plain) parts_of[part.matrix].push_back(&part);
+    }
+    for (const auto& [place, own] : parts_of) {
+        Matrix& matrix = *place;
         const bool can = std::ranges::all_of(own, [&](const Part* part) {
             return !part->is_of_experts && part->from == 0 && part->dims.empty() && part->tensor->source && part->tensor->source->device_format() &&
                    (own.size() == 1 || part->n % kColumnsAtOnce == 0);

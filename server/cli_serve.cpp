@@ -329,6 +329,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     context.strict = config.strict;
     context.tool_format = model::tool_format_of(config.tool_call_parser);
     context.separates_reasoning = config.reasoning_parser != "none";
+    if (config.reasoning_parser == "gemma4") context.thought_marks = model::kGemma4Thoughts;
     context.tokenizer_info = std::move(tokenizer_info);
     context.adapter_root = config.adapter_root;
     context.http_metrics = [&listener] { return guard_metrics_text(listener->counts()); };

@@ -6,6 +6,7 @@
 #include <set>
 #include <variant>
 
+#include "model/tool_calls.h"
 #include "proto/base/format.h"
 #include "proto/base/nearest.h"
 #include "proto/base/printable.h"
@@ -20,6 +21,12 @@ struct Range {
     double min = 0;
     double max = 0;
 };
+std::vector<std::string> tool_call_parsers() {
+    std::vector<std::string> names = model::tool_format_names();
+    names.insert(names.begin(), "auto");
+    return names;
+}
+
 template <class Visit>
 void describe(Config& c, Visit&& visit) {
     visit("model", c.model, "DIR",
@@ -64,14 +71,13 @@ void describe(Config& c, Visit&& visit) {
           "software device 300",
           Range{0, 86400});
     visit("tool-call-parser", c.tool_call_parser, "FORMAT",
-          "how the model writes tool calls: hermes (also Qwen), llama3_json, mistral or phi4; auto: "
-          "as its chat template does",
-          std::vector<std::string>{"auto", "hermes", "qwen", "qwen25", "llama3", "llama3_json",
-                                   "mistral", "phi3", "phi4", "phi4_mini_json"});
+          "how the model writes tool calls: hermes (also Qwen), qwen3_xml, llama3_json, mistral, phi4, gemma4, functiongemma, pythonic or openai "
+          "(gpt-oss); auto: as its chat template does",
+          tool_call_parsers());
     visit("reasoning-parser", c.reasoning_parser, "FORMAT",
           "think: what stands between <think> and </think> is sent as reasoning_content, not as "
-          "content; none: it stays there",
-          std::vector<std::string>{"none", "think", "qwen3", "deepseek_r1"});
+          "content; none: it stays there; thoughts of gpt-oss and Gemma 4 are never content",
+          std::vector<std::string>{"none", "think", "qwen3", "deepseek_r1", "gemma4", "openai_gptoss"});
     visit("response-store", c.response_store, "WHERE",
           "where answers of /v1/responses are kept for later requests: off, memory, or state: also in the state folder, over restarts",
           std::vector<std::string>{"off", "memory", "state"});

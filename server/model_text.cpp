@@ -41,10 +41,17 @@ class SilentDecoder final : public TextDecoder {
 
 // The family whose words the chat template uses.
 model::ToolFormat format_of(const model::ChatTemplate& chat_template) {
+    if (chat_template.mentions("<|channel|>") && chat_template.mentions("<|start|>")) return model::ToolFormat::kHarmony;
+    if (chat_template.mentions("<|tool_call>")) return model::ToolFormat::kGemma4;
+    if (chat_template.mentions("<start_function_call>")) return model::ToolFormat::kFunctionGemma;
+    if (chat_template.mentions("<|tool_call_start|>") || chat_template.mentions("<|python_start|>")) return model::ToolFormat::kPython;
+    if (chat_template.mentions("<function=")) return model::ToolFormat::kQwenXml;
     if (chat_template.mentions("<|tool_call|>") || chat_template.mentions("functools"))
         return model::ToolFormat::kPhi;
     if (chat_template.mentions("[TOOL_CALLS]")) return model::ToolFormat::kMistral;
     if (chat_template.mentions("<|python_tag|>")) return model::ToolFormat::kLlama3;
+    // Gemma 3 has no marks of its own: it writes calls as Python or JSON does.
+    if (chat_template.mentions("<start_of_turn>")) return model::ToolFormat::kPython;
     return model::ToolFormat::kHermes;
 }
 

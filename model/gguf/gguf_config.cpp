@@ -7,6 +7,7 @@
 
 #include "model/config_readers.h"
 #include "model/config_rope.h"
+#include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_fields.h"
 #include "model/safetensors.h"
 #include "proto/base/format.h"
@@ -39,11 +40,6 @@ constexpr std::array<std::string_view, 31> kKnownFields = {
 const GgufTensor* find_tensor(const GgufFile& file, std::string_view name) {
     const auto found = std::ranges::find(file.tensors, name, &GgufTensor::name);
     return found == file.tensors.end() ? nullptr : &*found;
-}
-
-bool says_something(const GgufValue& value) {
-    if (const auto number = value.as_number()) return *number != 0.0;
-    return value.as_flag().value_or(true);
 }
 
 Status check_other_fields(const GgufFile& file, const GgufFields& fields) {
@@ -210,6 +206,11 @@ Status read_gemma3_of_gguf(const GgufFields& fields, ModelConfig& config) {
     return check_rope(config, fields.full("rope"));
 }
 
+bool has_experts(const GgufFields& fields) {
+    const GgufValue* count = fields.find("expert_count");
+    return count != nullptr && says_something(*count);
+}
+
 // The type that the model was made in, as far as its matrices that are not quantized show it.
 std::optional<DType> made_in(const GgufFile& file) {
     bool all_f32 = true, has_bf16 = false;
@@ -222,6 +223,13 @@ std::optional<DType> made_in(const GgufFile& file) {
 }
 
 }  // namespace
+
+bool changes_arithmetic(std::string_view own_key) { return std::ranges::find(kOtherArithmetic, own_key) != kOtherArithmetic.end(); }
+
+bool says_something(const GgufValue& value) {
+    if (const auto number = value.as_number()) return *number != 0.0;
+    return value.as_flag().value_or(true);
+}
 
 Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file) {
     const std::string type = file.text("general.type");
@@ -244,6 +252,13 @@ Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file) {
 
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture) {
     const GgufFields fields(file, architecture.gguf);
+    if (architecture.is_by_layer || has_experts(fields)) {
+        TRY_ASSIGN(ModelConfig config, family_config_from_gguf(file, architecture));
+        config.dtype = made_in(file);
+        if (!config.dtype && config.wide_activations) config.dtype = DType::kBF16;
+        TRY_ASSIGN(config.generation, generation_from_gguf(file, config.vocab_size));
+        return config;
+    }
     ModelConfig config;
     config.architecture = architecture.ours;
     config.fused_qkv = config.fused_gate_up = architecture.fused;

@@ -19,6 +19,10 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitectur
 // Where answers end and how tokens are drawn where a request does not say.
 Result<GenerationDefaults> generation_from_gguf(const GgufFile& file, uint32_t vocab_size);
 
+// A field that changes what the model computes, where somebody has to read it; whether it says anything but "as usual".
+bool changes_arithmetic(std::string_view own_key);
+bool says_something(const GgufValue& value);
+
 // The factors of RoPE lie in the file as tensors of these names.
 inline constexpr std::string_view kRopeFreqs = "rope_freqs.weight", kRopeShort = "rope_factors_short.weight", kRopeLong = "rope_factors_long.weight";
 

@@ -14,6 +14,7 @@
 #include "model/gguf/gguf_writer.h"
 #include "model/model_files.h"
 #include "model/quant/matrix_source.h"
+#include "model/weights.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -66,6 +67,7 @@ bool is_replaced(std::string_view key) {
 
 Status add_gguf(const GgufModel& model, QuantizeType type, GgufWriter& writer) {
     const GgufFile& file = model.file();
+    TRY(model.tensors());
     const GgufArchitecture* architecture = gguf_architecture_of(model.config().architecture);
     for (const auto& [key, value] : file.fields) {
         if (!is_replaced(key)) writer.copy(key, value);
@@ -74,7 +76,7 @@ Status add_gguf(const GgufModel& model, QuantizeType type, GgufWriter& writer) {
         if (!is_plain(from.type)) return is_quantized(from.name, name_of(from.type));
         Tensor tensor{from.name, from.type == GgmlType::kF32 ? DType::kF32 : from.type == GgmlType::kF16 ? DType::kF16 : DType::kBF16, from.shape, from.data, nullptr};
         const size_t dot = from.name.rfind('.');
-        const auto ours = name_from_gguf(std::string_view(from.name).substr(0, dot), architecture->fused);
+        const auto ours = name_from_gguf(std::string_view(from.name).substr(0, dot), architecture->fused, architecture->has_norms_after);
         tensor.name = ours ? *ours + from.name.substr(dot) : from.name;
         const GgmlType to = ggml_type_for(tensor, type).value_or(from.type);
         writer.tensor(from.name, to, from.shape, rows_of(tensor, to, 0));
@@ -90,6 +92,9 @@ Status add_folder(const std::filesystem::path& folder, const ModelFiles& files, 
         writer.tensor(std::string(kRopeFreqs), GgmlType::kF32, {factors.size()},
                       [factors](uint64_t, uint64_t, std::span<std::byte> out) { std::memcpy(out.data(), factors.data(), out.size()); });
     }
+    // What is read below lies where the config says.
+    ModelWeights weights;
+    TRY(WeightLoader::create(tensors, config, weights));
     for (const Tensor& tensor : tensors.tensors()) {
         if (tensor.source || !is_weight_type(tensor.dtype)) return is_quantized(tensor.name, tensor.source ? tensor.source->format() : name_of(tensor.dtype));
         const size_t dot = tensor.name.rfind('.');

@@ -231,6 +231,13 @@ std::optional<bool> GgufValue::as_flag() const {
 std::optional<std::vector<int64_t>> GgufValue::as_integers() const { return all_of<int64_t>(*this, integer_at); }
 std::optional<std::vector<double>> GgufValue::as_numbers() const { return all_of<double>(*this, float_at); }
 
+std::optional<std::vector<bool>> GgufValue::as_flags() const {
+    if (!is_array || type != kFlag) return std::nullopt;
+    std::vector<bool> flags;
+    for (uint64_t i = 0; i < n; ++i) flags.push_back(bytes[i] != std::byte{0});
+    return flags;
+}
+
 std::optional<std::vector<std::string_view>> GgufValue::as_texts() const {
     if (!is_array || type != kText) return std::nullopt;
     std::vector<std::string_view> texts;

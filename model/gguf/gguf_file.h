@@ -45,6 +45,7 @@ struct GgufValue {
     std::optional<bool> as_flag() const;
     std::optional<std::vector<int64_t>> as_integers() const;  // an array of integers
     std::optional<std::vector<double>> as_numbers() const;    // an array of integers or floats
+    std::optional<std::vector<bool>> as_flags() const;        // an array of flags
     std::optional<std::vector<std::string_view>> as_texts() const;
     std::string describe() const;  // "uint32 7", "a text", "an array of 12": for messages
 };

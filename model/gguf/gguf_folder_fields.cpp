@@ -240,24 +240,4 @@ Status write_folder_fields(const std::filesystem::path& folder, const ModelFiles
     return write_tokenizer(folder, files, config, writer);
 }
 
-std::optional<std::string> name_in_gguf(std::string_view module) {
-    constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-        {"self_attn.q_proj", "attn_q"},     {"self_attn.k_proj", "attn_k"},         {"self_attn.v_proj", "attn_v"},        {"self_attn.o_proj", "attn_output"},
-        {"self_attn.qkv_proj", "attn_qkv"}, {"self_attn.q_norm", "attn_q_norm"},    {"self_attn.k_norm", "attn_k_norm"},   {"mlp.gate_proj", "ffn_gate"},
-        {"mlp.up_proj", "ffn_up"},          {"mlp.gate_up_proj", "ffn_up"},         {"mlp.down_proj", "ffn_down"},         {"input_layernorm", "attn_norm"},
-        {"post_attention_layernorm", "ffn_norm"}};
-    if (module == "model.embed_tokens") return "token_embd";
-    if (module == "model.norm") return "output_norm";
-    if (module == "lm_head") return "output";
-    constexpr std::string_view kLayers = "model.layers.";
-    if (!module.starts_with(kLayers)) return std::nullopt;
-    module.remove_prefix(kLayers.size());
-    const size_t dot = module.find('.');
-    if (dot == std::string_view::npos) return std::nullopt;
-    for (const auto& [ours, theirs] : kNames) {
-        if (module.substr(dot + 1) == ours) return format("blk.{}.{}", module.substr(0, dot), theirs);
-    }
-    return std::nullopt;
-}
-
 }  // namespace lorad::model

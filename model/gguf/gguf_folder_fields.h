@@ -21,7 +21,4 @@ Status write_folder_fields(const std::filesystem::path& folder, const ModelFiles
 // llama3's scaling as GGUF has it: what divides each frequency, [rotary_dim / 2]; empty: the model has another.
 std::vector<float> llama3_factors(const RopeConfig& rope);
 
-// "model.layers.3.self_attn.q_proj" -> "blk.3.attn_q": name_from_gguf() the other way round.
-std::optional<std::string> name_in_gguf(std::string_view module);
-
 }  // namespace lorad::model

@@ -11,7 +11,12 @@ namespace lorad::model {
 namespace {
 
 // Control tokens that end a turn, or a text, in known families, whatever else the file names: llama.cpp ends answers at them as well.
-constexpr std::array<std::string_view, 8> kEnds = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>"};
+constexpr std::array<std::string_view, 11> kEnds = {"<|eot_id|>", "<|im_end|>",     "<|end|>",         "<end_of_turn>", "<|end_of_turn|>", "<|eom_id|>",
+                                                    "<|endoftext|>", "<|end_of_text|>", "<|return|>", "<|call|>",      "<turn|>"};
+// Gemma 4's calls end with the token that begins what they gave; files have it as a token that is shown.
+constexpr std::string_view kResponse = "<|tool_response>";
+// In gpt-oss's files, which have the others of these, it ends a message, behind which the answer goes on.
+constexpr std::string_view kEndOfMessage = "<|end|>", kEndOfAnswer = "<|return|>";
 
 std::vector<TokenId> ends_by_text(const GgufFile& file) {
     std::vector<TokenId> ids;
@@ -21,8 +26,12 @@ std::vector<TokenId> ends_by_text(const GgufFile& file) {
     const auto kinds = types ? types->as_integers() : std::nullopt;
     constexpr int64_t kControlType = 3;
     if (!texts || !kinds || texts->size() != kinds->size()) return ids;
+    const bool has_messages = std::ranges::find(*texts, kEndOfAnswer) != texts->end();
     for (size_t id = 0; id < texts->size(); ++id) {
-        if ((*kinds)[id] == kControlType && std::ranges::find(kEnds, (*texts)[id]) != kEnds.end()) ids.push_back(static_cast<TokenId>(id));
+        const std::string_view text = (*texts)[id];
+        if (has_messages && text == kEndOfMessage) continue;
+        const bool is_end = ((*kinds)[id] == kControlType && std::ranges::find(kEnds, text) != kEnds.end()) || text == kResponse;
+        if (is_end) ids.push_back(static_cast<TokenId>(id));
     }
     return ids;
 }

@@ -163,7 +163,9 @@ Result<TensorFiles> GgufModel::tensors() const {
     TRY_ASSIGN(GgufTensors tensors, named(tensors_from_gguf(file_, *architecture_, config_)));
     std::vector<std::shared_ptr<const void>> owners(files_.begin(), files_.end());
     owners.push_back(std::make_shared<const std::vector<std::vector<std::byte>>>(std::move(tensors.owned)));
-    return TensorFiles::of(std::move(tensors.tensors), std::move(owners));
+    TensorFiles files = TensorFiles::of(std::move(tensors.tensors), std::move(owners));
+    if (!tensors.notes.empty()) files.set_tensors({files.tensors().begin(), files.tensors().end()}, std::move(tensors.notes));
+    return files;
 }
 
 Result<std::string> GgufModel::tokenizer_json() const { return named(tokenizer_from_gguf(file_, config_.vocab_size)); }

@@ -15,6 +15,7 @@ struct GgufArchitecture {
     bool permutes_q_and_k = false;
     bool fused = false;  // q, k and v are one matrix; gate and up are one, which is called ffn_up
     bool has_norms_after = false;  // what a part gives is normed: ffn_norm is pre_feedforward_layernorm then
+    bool is_by_layer = false;      // layers are more than Llama's: gguf_family.h reads the fields
 };
 // By general.architecture, the first of those that share it; nullptr: lorad knows none of this name.
 const GgufArchitecture* gguf_architecture(std::string_view gguf);
@@ -25,6 +26,9 @@ std::string gguf_architectures();  // "llama, qwen2, ..."
 // "blk.3.attn_q" -> "model.layers.3.self_attn.q_proj", "token_embd" -> "model.embed_tokens": without ".weight" or ".bias". Nothing: no
 // part of a decoder.
 std::optional<std::string> name_from_gguf(std::string_view name, bool is_fused, bool has_norms_after = false);
+
+// The other way round, "model.layers.3.self_attn.q_proj" -> "blk.3.attn_q".
+std::optional<std::string> name_in_gguf(std::string_view module, bool has_norms_after = false);
 
 // Where a row of the file's q or k, of heads of 2 * half rows, lies in ours; and back.
 uint64_t row_from_gguf(uint64_t row, uint64_t half);

@@ -16,6 +16,7 @@ namespace lorad::model {
 struct GgufTensors {
     std::vector<Tensor> tensors;                  // sorted by name
     std::vector<std::vector<std::byte>> owned;    // what had to be put into another order
+    std::vector<std::string> notes = {};          // what of the file is passed over
 };
 
 // Refuses, by the file's own names, tensors that are missing, unknown, of another shape than the config asks for, or of types that are not

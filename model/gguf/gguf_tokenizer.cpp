@@ -181,21 +181,13 @@ void write_words(JsonWriter& json, const WordCutting& cutting) {
 
 void begin_model(JsonWriter& json) { json.key("model").begin_object().field("type", "BPE").key("dropout").null(); }
 
-Result<std::string> byte_level_json(const GgufFile& file, const GgufVocabulary& vocabulary, const WordCutting& cutting) {
+// "left right" each; tokens may begin with a blank.
+Status write_merges(const GgufFile& file, const GgufVocabulary& vocabulary, JsonWriter& json) {
     const std::string key = full_key("merges");
     const GgufValue* value = file.field(key);
     if (value == nullptr) return invalid_text(format("{} is missing", key));
     const auto merges = value->as_texts();
     if (!merges) return gguf_field_error(key, "texts", *value);
-    TRY_ASSIGN(const Around around, read_around(file, vocabulary, cutting.adds_begin));
-    JsonWriter json;
-    json.begin_object().field("version", "1.0").key("truncation").null().key("padding").null();
-    write_added_tokens(json, vocabulary, false);
-    write_words(json, cutting);
-    write_post_processor(json, around);
-    begin_model(json);
-    json.key("unk_token").null().field("fuse_unk", false).field("byte_fallback", false).field("ignore_merges", cutting.takes_whole_words);
-    write_vocabulary(json, vocabulary);
     json.key("merges").begin_array();
     for (size_t i = 0; i < merges->size(); ++i) {
         const std::string_view merge = (*merges)[i];
@@ -206,8 +198,22 @@ Result<std::string> byte_level_json(const GgufFile& file, const GgufVocabulary& 
         }
         json.begin_array().value(left).value(right).end_array();
     }
-    json.end_array().end_object().end_object();
-    return json.take();
+    json.end_array();
+    return ok_status();
+}
+
+Result<std::string> byte_level_json(const GgufFile& file, const GgufVocabulary& vocabulary, const WordCutting& cutting) {
+    TRY_ASSIGN(const Around around, read_around(file, vocabulary, cutting.adds_begin));
+    JsonWriter json;
+    json.begin_object().field("version", "1.0").key("truncation").null().key("padding").null();
+    write_added_tokens(json, vocabulary, false);
+    write_words(json, cutting);
+    write_post_processor(json, around);
+    begin_model(json);
+    json.key("unk_token").null().field("fuse_unk", false).field("byte_fallback", false).field("ignore_merges", cutting.takes_whole_words);
+    write_vocabulary(json, vocabulary);
+    TRY(write_merges(file, vocabulary, json));
+    return json.end_object().end_object().take();
 }
 
 struct Merge {
@@ -275,12 +281,16 @@ void write_pieces(JsonWriter& json, bool adds_blank, bool has_bytes) {
     json.end_array().end_object();
 }
 
-Result<std::string> pieces_json(const GgufFile& file, const GgufVocabulary& vocabulary) {
+// has_merges: the file lists them, as Gemma 4's do; else they follow from the pieces' scores.
+Result<std::string> pieces_json(const GgufFile& file, const GgufVocabulary& vocabulary, bool has_merges) {
     TRY_ASSIGN(const auto removes_blanks, optional_flag(file, "remove_extra_whitespaces"));
     if (removes_blanks.value_or(false)) return invalid_text(format("{} = true is not supported", full_key("remove_extra_whitespaces")));
     TRY_ASSIGN(const auto adds_blank, optional_flag(file, "add_space_prefix"));
     TRY_ASSIGN(const Around around, read_around(file, vocabulary, true));
-    TRY_ASSIGN(const std::vector<Merge> merges, merges_of_pieces(file, vocabulary));
+    std::vector<Merge> merges;
+    if (!has_merges) {
+        TRY_ASSIGN(merges, merges_of_pieces(file, vocabulary));
+    }
     const bool has_bytes = std::ranges::find(vocabulary.types, int64_t{kByte}) != vocabulary.types.end();
     const auto unknown = std::ranges::find(vocabulary.types, int64_t{kUnknown});
     JsonWriter json;
@@ -294,6 +304,10 @@ Result<std::string> pieces_json(const GgufFile& file, const GgufVocabulary& voca
     else json.null();
     json.field("fuse_unk", true).field("byte_fallback", has_bytes).field("ignore_merges", false);
     write_vocabulary(json, vocabulary);
+    if (has_merges) {
+        TRY(write_merges(file, vocabulary, json));
+        return json.end_object().end_object().take();
+    }
     json.key("merges").begin_array();
     for (const Merge& merge : merges) json.begin_array().value(merge.left).value(merge.right).end_array();
     json.end_array().end_object().end_object();
@@ -349,12 +363,12 @@ Result<std::optional<TokenId>> special_token_of(const GgufFile& file, std::strin
 Result<std::string> tokenizer_from_gguf(const GgufFile& file, uint32_t vocab_size) {
     if (!has_tokenizer(file)) return std::string();
     const std::string kind = file.text(full_key("model")), cutting_name = file.text(full_key("pre"));
-    if (kind != "gpt2" && kind != "llama") {
-        return invalid_text(format("{}: a tokenizer of the kind {} is not supported; supported are gpt2 (byte-level BPE) and llama (SentencePiece with scores)",
+    if (kind != "gpt2" && kind != "llama" && kind != "gemma4") {
+        return invalid_text(format("{}: a tokenizer of the kind {} is not supported; supported are gpt2 (byte-level BPE), llama (SentencePiece with scores) and gemma4",
                                    full_key("model"), json_quote_short(kind)));
     }
     TRY_ASSIGN(const GgufVocabulary vocabulary, read_vocabulary(file, vocab_size));
-    if (kind == "llama") return pieces_json(file, vocabulary);
+    if (kind != "gpt2") return pieces_json(file, vocabulary, kind == "gemma4");
     const WordCutting* cutting = word_cutting(cutting_name);
     if (cutting != nullptr) return byte_level_json(file, vocabulary, *cutting);
     return invalid_text(format("{}: words cut as {} are not supported; supported are {}", full_key("pre"),

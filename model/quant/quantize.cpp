@@ -260,8 +260,10 @@ class Nf4Matrix final : public MatrixSource {
 };
 
 bool is_table(const Tensor& tensor) { return tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight"; }
-// Layers of a decoder have matrices of no other kind.
-bool is_linear(const Tensor& tensor) { return tensor.name.starts_with("model.layers.") && tensor.name.ends_with("_proj.weight"); }
+// Layers of a decoder have matrices of no other kind, but for experts, whose products read plain ones.
+bool is_linear(const Tensor& tensor) {
+    return tensor.name.starts_with("model.layers.") && tensor.name.ends_with("_proj.weight") && tensor.name.find(".experts.") == std::string::npos;
+}
 bool is_plain_matrix(const Tensor& tensor) { return !tensor.source && is_weight_type(tensor.dtype) && tensor.shape.size() == 2; }
 
 }  // namespace
@@ -312,7 +314,8 @@ void quantize_tensors(TensorFiles& files, QuantizeType type) {
         tensor.dtype = DType::kPacked;
         tensor.source = std::move(source);
     }
-    files.set_tensors(std::move(tensors));
+    std::vector<std::string> left_out = files.left_out();
+    files.set_tensors(std::move(tensors), std::move(left_out));
 }
 
 }  // namespace lorad::model

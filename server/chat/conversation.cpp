@@ -87,6 +87,10 @@ class Conversation::Writer {
 
     void write_content(const Turn& turn, std::string_view appended) {
         const ContentForm form = plan_.contents[turn.message];
+        if (plan_.thinks_aloud && chat_.speaks_before_calls(turn.message)) {
+            writer_.value("");
+            return;
+        }
         if (form == ContentForm::kNull && turn.sources.size() == 1 && appended.empty()) {
             writer_.null();
         } else if (form == ContentForm::kParts) {
@@ -147,15 +151,23 @@ class Conversation::Writer {
     void write_reasoning(size_t message) {
         const std::string_view text = chat_.messages_[message].reasoning;
         if (marks_ == nullptr || is_only_blanks(text)) {
-            writer_.value(text);
+            writer_.value(std::string(text) + aloud(message));
             return;
         }
         std::optional<size_t>& mark = (*marked_)[message].reasoning;
         if (!mark) {
             mark = marks_->size();
-            reasoning_ = marks_->add();
+            reasoning_ = marks_->add() + aloud(message);
         }
         writer_.value(reasoning_);
+    }
+
+    // What is said before a call, where that belongs to the thought.
+    std::string aloud(size_t message) {
+        std::string said;
+        if (!plan_.thinks_aloud || !chat_.speaks_before_calls(message)) return said;
+        for (size_t i = 0; i < chat_.messages_[message].parts.size(); ++i) said.append("\n\n").append(part(message, i));
+        return said;
     }
 
     void write_calls(size_t message, const JsonValue& calls) {
@@ -290,6 +302,19 @@ bool Conversation::has_text_arguments() const {
         return member.key == "tool_calls" && member.value.is_array() && std::ranges::any_of(*member.value.as_array(), is_text);
     };
     return std::ranges::any_of(messages_, [&](const Message& message) { return std::ranges::any_of(message.members, is_call_with_one); });
+}
+
+bool Conversation::speaks_before_calls(size_t index) const {
+    const Message& message = messages_[index];
+    const bool has_calls = std::ranges::any_of(message.members, [](const JsonMember& member) { return member.key == "tool_calls" && member.value.size() > 0; });
+    return has_calls && !message.reasoning_name.empty() && std::ranges::any_of(message.parts, [](std::string_view part) { return !is_only_blanks(part); });
+}
+
+bool Conversation::speaks_before_calls() const {
+    for (size_t i = 0; i < size(); ++i) {
+        if (speaks_before_calls(i)) return true;
+    }
+    return false;
 }
 
 ChatPlan Conversation::plan() const {

@@ -39,6 +39,8 @@ struct ChatPlan {
     std::vector<std::string> thought_names;
     // Arguments of calls that are a text, since they are no JSON object, are {"arguments": TEXT}: for templates that walk through them.
     bool wraps_arguments = false;
+    // What the assistant said before a call is part of its thought: for templates that take one of them alone.
+    bool thinks_aloud = false;
 };
 
 // The marks of a message that was written with them.
@@ -64,6 +66,8 @@ class Conversation {
     std::optional<size_t> first_developer() const;
     bool has_reasoning() const;
     bool has_text_arguments() const;
+    bool speaks_before_calls() const;  // a message has a thought, a text and calls
+    bool speaks_before_calls(size_t message) const;
     // "reasoning_content" or "reasoning"; empty: the message has none.
     const std::string& reasoning_name(size_t message) const { return messages_[message].reasoning_name; }
     // As it was sent.

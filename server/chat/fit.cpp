@@ -149,8 +149,20 @@ class Search {
         return trial;
     }
 
+    // Where a template does not take a thought and a text before a call, it may take both as the thought.
+    Trial with_one_thought(Trial trial) {
+        if (trial.is_ok || !conversation_.speaks_before_calls()) return trial;
+        ChatPlan plan = conversation_.plan();
+        plan.thought_names = trial.plan.thought_names;
+        plan.roles = trial.plan.roles;
+        plan.thinks_aloud = true;
+        Trial other = with_contents(try_plan(plan));
+        return other.is_ok ? std::move(other) : std::move(trial);
+    }
+
     // Where a template does not take arguments that are a text, it may take them wrapped.
     Trial with_arguments(Trial trial) {
+        trial = with_one_thought(std::move(trial));
         if (trial.is_ok || !conversation_.has_text_arguments()) return trial;
         ChatPlan plan = conversation_.plan();
         plan.thought_names = trial.plan.thought_names;

@@ -65,38 +65,45 @@ std::string call_id(model::ToolFormat tool_format) {
     return tool_format == model::ToolFormat::kMistral ? digits.substr(0, 9) : "call_" + digits;
 }
 
-// An object where the answer would begin calls one of them, unless the answer itself has to be such.
-std::vector<std::string> functions_without_marks(const Generation& generation) {
-    const bool is_native = generation.tool_format() == model::ToolFormat::kLlama3;
-    std::vector<std::string> names;
+// An object where the answer would begin calls a function, unless the answer itself has to be such.
+bool finds_unmarked(const Generation& generation) {
     const std::optional<proto::Structure>& structure = generation.request.structure;
-    if (structure && structure->kind == proto::StructureKind::kJsonSchema && !is_native) return names;
-    for (const proto::CallableTool& tool : generation.request.tools) names.push_back(tool.name);
-    return names;
+    const bool is_native = generation.tool_format() == model::ToolFormat::kLlama3 || generation.request.tool_choice != proto::ToolChoice::kAuto;
+    return !structure || structure->kind != proto::StructureKind::kJsonSchema || is_native;
+}
+
+std::vector<proto::FunctionTypes> functions_of(const proto::GenerateRequest& request) {
+    std::vector<proto::FunctionTypes> functions = proto::argument_types(request.tools_json);
+    if (!request.forced_function.empty()) std::erase_if(functions, [&](const auto& one) { return one.name != request.forced_function; });
+    return functions;
 }
 
 // The template has begun the thoughts, or the answer that is gone on with has.
-bool begins_in_thoughts(const proto::GenerateRequest& request, std::string_view prompt) {
+bool begins_in_thoughts(const proto::GenerateRequest& request, std::string_view prompt, const model::ThoughtMarks& marks) {
     size_t last = prompt.find_last_not_of(" \t\r\n");
-    if (last != std::string_view::npos && prompt.substr(0, last + 1).ends_with("<think>")) return true;
+    if (last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(marks.open)) return true;
     if (!request.continued_text) return false;
     std::string_view begun = *request.continued_text;
     size_t first = begun.find_first_not_of(" \t\r\n");
-    return first != std::string_view::npos && begun.substr(first).starts_with("<think>") &&
-           begun.find("</think>") == std::string_view::npos;
+    return first != std::string_view::npos && begun.substr(first).starts_with(marks.open) &&
+           begun.find(marks.close) == std::string_view::npos;
 }
 
 }  // namespace
 
 AnswerParts::AnswerParts(Generation& generation)
     : generation_(generation), progress_(generation.n_choices()) {
+    const proto::GenerateRequest& request = generation.request;
     for (uint32_t i = 0; i < progress_.size(); ++i) {
-        if (generation.separates_reasoning())
-            progress_[i].reasoning.emplace(
-                begins_in_thoughts(generation.request, generation.prompt_of(i).text));
+        const std::string& prompt = generation.prompt_of(i).text;
+        if (generation.has_channels()) {
+            progress_[i].channels.emplace(prompt, generation.tool_format().has_value());
+            continue;
+        }
+        if (const auto& marks = generation.thoughts())
+            progress_[i].reasoning.emplace(begins_in_thoughts(request, prompt, *marks), *marks);
         if (generation.tool_format()) {
-            progress_[i].tools.emplace(*generation.tool_format(), generation.request.forced_function,
-                                       functions_without_marks(generation));
+            progress_[i].tools.emplace(*generation.tool_format(), request.forced_function, functions_of(request), finds_unmarked(generation));
         }
     }
 }
@@ -127,24 +134,63 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
         const size_t n_before = part.text.size();
         part.text += out.content;
         for (model::ToolCallPiece& piece : out.calls) {
-            // Models write several although they are asked for one.
-            if (piece.index > 0 && !generation_.request.parallel_tool_calls) continue;
-            bool begins = !piece.name.empty();
-            part.tool_calls.push_back({piece.index,
-                                       begins ? call_id(*generation_.tool_format()) : "",
-                                       std::move(piece.name), std::move(piece.arguments), false,
-                                       n_before + piece.content_before});
+            if (!makes_call(piece.index)) continue;
+            part.tool_calls.push_back(
+                call_part(piece.index, std::move(piece.name), std::move(piece.arguments), n_before + piece.content_before));
         }
     };
     take(progress.tools->push(text));
     if (!at_end) return;
     take(progress.tools->finish(part.finish_reason != "stop" || !part.stop_text.empty()));
-    // As OpenAI: an answer that had to be this call has simply come to its end. A stop string within a
-    // call leaves none that could be made.
-    bool named = generation_.request.tool_choice == proto::ToolChoice::kNamed;
-    bool is_cut = !part.stop_text.empty() && progress.tools->in_call();
-    if (progress.tools->n_calls() > 0 && part.finish_reason == "stop" && !named && !is_cut)
-        part.finish_reason = "tool_calls";
+    tell_calls(progress.tools->in_call(), progress.tools->n_calls(), part);
+}
+
+// Models write several although they are asked for one.
+bool AnswerParts::makes_call(uint32_t index) const { return index == 0 || generation_.request.parallel_tool_calls; }
+
+proto::ToolCallPart AnswerParts::call_part(uint32_t index, std::string name, std::string arguments, size_t text_before) const {
+    const bool begins = !name.empty();
+    return {index, begins ? call_id(*generation_.tool_format()) : "", std::move(name), std::move(arguments), false, text_before};
+}
+
+// As OpenAI: an answer that had to be this call has simply come to its end. A stop string within a
+// call leaves none that could be made.
+void AnswerParts::tell_calls(bool in_call, uint32_t n_calls, proto::ChoicePart& part) const {
+    const bool named = generation_.request.tool_choice == proto::ToolChoice::kNamed;
+    const bool is_cut = !part.stop_text.empty() && in_call;
+    if (n_calls > 0 && part.finish_reason == "stop" && !named && !is_cut) part.finish_reason = "tool_calls";
+}
+
+// Pieces of the text in their order: thoughts behind an answer begin another part.
+void AnswerParts::take_channels(Progress& progress, std::string_view text, std::vector<proto::ChoicePart>& parts) {
+    using Kind = model::HarmonyParser::Kind;
+    const bool at_end = !parts.back().finish_reason.empty();
+    const auto take = [&](std::vector<model::HarmonyParser::Piece> pieces) {
+        for (model::HarmonyParser::Piece& piece : pieces) {
+            if (piece.kind == Kind::kCall && !makes_call(piece.call)) continue;
+            if (piece.kind == Kind::kReasoning && !generation_.request.include_reasoning) continue;
+            proto::ChoicePart* part = &parts.back();
+            if (piece.kind == Kind::kReasoning && (!part->text.empty() || !part->tool_calls.empty())) {
+                proto::ChoicePart next;
+                next.index = part->index;
+                next.finish_reason = std::exchange(part->finish_reason, {});
+                next.stop_text = std::exchange(part->stop_text, {});
+                part = &parts.emplace_back(std::move(next));
+            }
+            if (piece.kind == Kind::kReasoning) {
+                part->reasoning += piece.text;
+            } else if (piece.kind == Kind::kContent) {
+                part->text += piece.text;
+            } else {
+                part->tool_calls.push_back(call_part(piece.call, std::move(piece.name), std::move(piece.text), part->text.size()));
+            }
+        }
+    };
+    take(progress.channels->push(text));
+    if (!at_end) return;
+    const bool in_call = progress.channels->in_call();
+    take(progress.channels->finish(parts.back().finish_reason != "stop" || !parts.back().stop_text.empty()));
+    tell_calls(in_call, progress.channels->n_calls(), parts.back());
 }
 
 void AnswerParts::begin_choice(uint32_t choice, proto::ChoicePart& part) {
@@ -162,15 +208,16 @@ void AnswerParts::begin_choice(uint32_t choice, proto::ChoicePart& part) {
     part.logprobs->tokens.insert(part.logprobs->tokens.end(), known.begin(), known.end());
 }
 
-proto::ChoicePart AnswerParts::part_of(Generation::Piece piece) {
-    proto::ChoicePart part;
+std::vector<proto::ChoicePart> AnswerParts::parts_of(Generation::Piece piece) {
+    std::vector<proto::ChoicePart> parts(1);
+    proto::ChoicePart& part = parts.front();
     part.index = piece.choice;
     part.finish_reason = std::move(piece.finish_reason);
     part.stop_text = std::move(piece.stop_text);
     const proto::GenerateRequest& request = generation_.request;
     Progress& progress = progress_[piece.choice];
     if (!std::exchange(progress.begun, true)) begin_choice(piece.choice, part);
-    separate(progress, std::move(piece.text), !part.finish_reason.empty(), part);
+    if (!progress.channels) separate(progress, std::move(piece.text), !part.finish_reason.empty(), part);
     if (request.return_token_ids) part.token_ids = std::move(piece.ids);
     if (request.n_logprobs) {
         if (!part.logprobs) part.logprobs.emplace();
@@ -182,7 +229,8 @@ proto::ChoicePart AnswerParts::part_of(Generation::Piece piece) {
                 replace_invalid_utf8(generation_.head.token_bytes(token.token.id)));
         }
     }
-    return part;
+    if (progress.channels) take_channels(progress, piece.text, parts);
+    return parts;
 }
 
 bool AnswerParts::worth_a_chunk(const proto::ChoicePart& part) const {
@@ -203,7 +251,7 @@ Result<bool> for_all_parts(Generation& generation, const HttpRequest& http, cons
         for (Generation::Piece& piece : generation.next()) {
             if (piece.error) return *piece.error;
             const uint32_t choice = piece.choice;
-            take(choice, parts.part_of(std::move(piece)));
+            for (proto::ChoicePart& part : parts.parts_of(std::move(piece))) take(choice, std::move(part));
         }
         if (http.client_gone && http.client_gone()) {
             generation.cancel();

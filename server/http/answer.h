@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/harmony.h"
 #include "model/reasoning.h"
 #include "model/tool_calls.h"
 #include "proto/answer_blocks.h"
@@ -17,9 +18,9 @@ class AnswerParts {
   public:
     explicit AnswerParts(Generation& generation);
 
-    // What a piece adds to its choice; the first of a choice brings the echo of the prompt and what
-    // is told about it.
-    proto::ChoicePart part_of(Generation::Piece piece);
+    // What a piece adds to its choice, in order; the first of a choice brings the echo of the prompt and what
+    // is told about it. At least one; the last has what ends the choice.
+    std::vector<proto::ChoicePart> parts_of(Generation::Piece piece);
     // Whether it has anything that a chunk should carry.
     bool worth_a_chunk(const proto::ChoicePart& part) const;
 
@@ -29,11 +30,16 @@ class AnswerParts {
         uint64_t n_characters = 0;  // of the tokens with log-probabilities so far
         std::optional<model::ReasoningParser> reasoning;
         std::optional<model::ToolCallParser> tools;
+        std::optional<model::HarmonyParser> channels;  // does the work of both
     };
     // Text goes to reasoning, content and calls.
     void separate(Progress& progress, std::string text, bool at_end, proto::ChoicePart& part);
     void take_content(Progress& progress, std::string_view text, bool at_end,
                       proto::ChoicePart& part);
+    void take_channels(Progress& progress, std::string_view text, std::vector<proto::ChoicePart>& parts);
+    bool makes_call(uint32_t index) const;
+    proto::ToolCallPart call_part(uint32_t index, std::string name, std::string arguments, size_t text_before) const;
+    void tell_calls(bool in_call, uint32_t n_calls, proto::ChoicePart& part) const;
     void begin_choice(uint32_t choice, proto::ChoicePart& part);
 
     Generation& generation_;

@@ -74,8 +74,14 @@ Generation::Generation(ServerContext& context, GenerateRequest its_request)
     if (!request.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), end_tokens_.begin(), end_tokens_.end());
     std::sort(stop_tokens_.begin(), stop_tokens_.end());
     tool_format_ = tool_format_of(context, request);
-    separates_reasoning_ = context.separates_reasoning && request.kind == proto::ApiKind::kChat &&
-                           !request.structure;
+    if (request.kind != proto::ApiKind::kChat) return;
+    has_channels_ = writes(context, model::ToolFormat::kHarmony);
+    if (has_channels_ || request.structure) return;
+    if (writes(context, model::ToolFormat::kGemma4)) {
+        thoughts_ = model::kGemma4Thoughts;
+    } else if (context.separates_reasoning) {
+        thoughts_ = context.thought_marks;
+    }
 }
 
 Generation::~Generation() {
@@ -258,8 +264,9 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
     TRY(check_template(context, lease));
     if (request.embed) lease_ = lease;
     if (lease) head.adapter_generation = lease.generation();
-    bool skip_special = request.skip_special_tokens &&
-                        !(tool_format_ && model::marks_are_special(*tool_format_));
+    const bool has_special_marks = (tool_format_ && model::marks_are_special(*tool_format_)) || has_channels_ ||
+                                   (thoughts_ && thoughts_->open == model::kGemma4Thoughts.open);
+    const bool skip_special = request.skip_special_tokens && !has_special_marks;
     DecodeOptions decoding{request.stop, request.include_stop, skip_special, request.n_tokens_min};
     for (Request& one : requests) {
         one.adapter = use_of(lease, one.prompt);

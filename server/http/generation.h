@@ -54,7 +54,10 @@ class Generation {
     std::vector<std::string> unread_fields() const { return request.names.originals(prompts_.front().unread_fields); }
     // How this request's answers hold tool calls; nothing: they hold none.
     std::optional<model::ToolFormat> tool_format() const { return tool_format_; }
-    bool separates_reasoning() const { return separates_reasoning_; }
+    // Between which marks this request's answers hold thoughts; nothing: those are part of the text.
+    const std::optional<model::ThoughtMarks>& thoughts() const { return thoughts_; }
+    // Its answers are messages in channels, which model::HarmonyParser reads.
+    bool has_channels() const { return has_channels_; }
     // Of all tokens of the choice's prompt but the first; there with its first piece.
     const std::vector<proto::TokenLogprobs>& prompt_logprobs_of(uint32_t choice) const;
     // Of the tokens so far, without the prompt's.
@@ -118,7 +121,8 @@ class Generation {
     const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
     std::optional<std::chrono::steady_clock::time_point> first_piece_;  // of any choice
     std::optional<model::ToolFormat> tool_format_;
-    bool separates_reasoning_ = false;
+    std::optional<model::ThoughtMarks> thoughts_;
+    bool has_channels_ = false;
 };
 
 uint64_t random_number();

@@ -7,6 +7,7 @@
 #include "proto/schema.h"
 #include "server/http/adapter_choice.h"
 #include "server/http/call_grammar.h"
+#include "server/http/harmony_grammar.h"
 #include "server/http/place.h"
 #include "server/http/reply_parts.h"
 
@@ -15,11 +16,14 @@ namespace lorad::server {
 using proto::GenerateRequest;
 
 std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, const GenerateRequest& request) {
+    if (request.tool_choice == proto::ToolChoice::kNone) return std::nullopt;
+    const model::ToolFormat own = context.tool_format.value_or(context.text.tool_format());
+    if (writes(context, model::ToolFormat::kHarmony)) return model::ToolFormat::kHarmony;
+    if (model::forces_own_form(own)) return own;
     switch (request.tool_choice) {
         case proto::ToolChoice::kNone:
-            return std::nullopt;
         case proto::ToolChoice::kAuto:
-            return context.tool_format ? *context.tool_format : context.text.tool_format();
+            return own;
         case proto::ToolChoice::kRequired:
             return model::ToolFormat::kList;
         case proto::ToolChoice::kNamed:
@@ -27,6 +31,8 @@ std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, co
     }
     return std::nullopt;
 }
+
+bool writes(const ServerContext& context, model::ToolFormat format) { return context.tool_format == format || context.text.tool_format() == format; }
 
 // The base's own, then those of the adapter.
 std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends) {
@@ -74,8 +80,10 @@ Error of_function(const ServerContext& context, const GenerateRequest& request, 
 Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const GenerateRequest& request,
                                                            std::span<const TokenId> end_tokens, const access::Holder& holder) {
     const std::optional<model::ToolFormat> tools = tool_format_of(context, request);
-    const std::optional<proto::Structure> structure =
-        tools ? answer_structure(request, *tools, context.text) : request.structure;
+    const bool has_channels = request.kind == proto::ApiKind::kChat && writes(context, model::ToolFormat::kHarmony);
+    const std::optional<proto::Structure> structure = has_channels ? harmony_structure(request, context.text)
+                                                      : tools      ? answer_structure(request, *tools, context.text)
+                                                                   : request.structure;
     if (!structure) return std::unique_ptr<TokenConstraint>();
     auto compiled = context.text.make_constraint(*structure, end_tokens, context.vocab_size, holder);
     if (!compiled.ok()) return of_function(context, request, end_tokens, holder, compiled.error());

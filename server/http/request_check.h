@@ -16,6 +16,9 @@ namespace lorad::server {
 // How the answer holds tool calls; what has to be calls is nothing else. Nothing: it holds none.
 std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, const proto::GenerateRequest& request);
 
+// The model writes in this format, as its template or the operator says.
+bool writes(const ServerContext& context, model::ToolFormat format);
+
 // What ends an answer: the model's end tokens, and the adapter's own where there is one adapter alone. In the order in which grammars know them, so that
 // a request that is checked and then generated compiles one grammar.
 std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends);

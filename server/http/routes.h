@@ -7,6 +7,7 @@
 #include <string>
 
 #include "adapters/registry.h"
+#include "model/reasoning.h"
 #include "model/config.h"
 #include "model/model_files.h"
 #include "proto/generate_request.h"
@@ -56,7 +57,7 @@ struct ServerContext {
     UploadLimits uploads = {};
     // How tool calls are found in answers; nothing: as the chat template writes them.
     std::optional<model::ToolFormat> tool_format = {};
-    bool separates_reasoning = false;  // <think>...</think> is no part of the content
+    bool separates_reasoning = false;  // what stands between thought_marks is no part of the content
     bool strict = false;            // what would be ignored and listed in a header is refused
     ResponseStore* responses = nullptr;  // null: none are kept
     training::TrainingService* training = nullptr;  // null: nothing is trained here
@@ -73,6 +74,7 @@ struct ServerContext {
     access::SharedPlaces watchers_now{kWatchersMax};
     access::SharedPlaces drain_waits_now{kDrainWaitsMax};
     access::SharedPlaces texts_now{uint64_t(4) << 20};  // bytes that are being tokenized
+    model::ThoughtMarks thought_marks = {};
 };
 
 // Set once the model is there; until then routes that need it answer 503.

@@ -24,12 +24,13 @@ void stream_out(Generation& generation, HttpSink& sink) {
                 sink.write(out + proto::sse_event(proto::error_body(*piece.error)));
                 return;
             }
-            proto::ChoicePart part = parts.part_of(std::move(piece));
-            custom_calls.apply(part);
-            if (!parts.worth_a_chunk(part)) continue;
-            proto::ChunkUsage usage{request.include_usage, {}};
-            if (request.continuous_usage) usage.so_far = generation.usage();
-            out += proto::sse_event(proto::chunk_response(generation.head, part, usage));
+            for (proto::ChoicePart& part : parts.parts_of(std::move(piece))) {
+                custom_calls.apply(part);
+                if (!parts.worth_a_chunk(part)) continue;
+                proto::ChunkUsage usage{request.include_usage, {}};
+                if (request.continuous_usage) usage.so_far = generation.usage();
+                out += proto::sse_event(proto::chunk_response(generation.head, part, usage));
+            }
         }
         if (generation.ended()) {
             if (request.include_usage)

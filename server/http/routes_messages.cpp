@@ -43,12 +43,13 @@ void stream_out(Generation& generation, HttpSink& sink) {
                 sink.write(out + proto::messages_error_event(*piece.error));
                 return;
             }
-            proto::ChoicePart part = parts.part_of(std::move(piece));
-            for (const proto::BlockChange& change : answer.take(part))
-                out += proto::messages_change_event(blocks, change, generation.request.eager_tools);
-            if (part.finish_reason.empty()) continue;
-            out += proto::messages_end_events(
-                blocks, {part.finish_reason, part.stop_text, generation.usage()});
+            for (const proto::ChoicePart& part : parts.parts_of(std::move(piece))) {
+                for (const proto::BlockChange& change : answer.take(part))
+                    out += proto::messages_change_event(blocks, change, generation.request.eager_tools);
+                if (part.finish_reason.empty()) continue;
+                out += proto::messages_end_events(
+                    blocks, {part.finish_reason, part.stop_text, generation.usage()});
+            }
         }
         if (out.empty() && Clock::now() - last_write >= kPingInterval)
             out = proto::messages_ping_event();

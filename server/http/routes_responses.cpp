@@ -87,13 +87,14 @@ void stream_out(Answering& answering, HttpSink& sink) {
                 sink.write(out + events.end(blocks, answering.end({}, piece.error)));
                 return;
             }
-            proto::ChoicePart part = parts.part_of(std::move(piece));
-            for (const proto::BlockChange& change : answering.blocks.take(part))
-                out += events.change(blocks, change);
-            if (part.finish_reason.empty()) continue;
-            const proto::ResponsesEnd end = answering.end(part.finish_reason, {});
-            keep(answering, end);
-            out += events.end(blocks, end);
+            for (const proto::ChoicePart& part : parts.parts_of(std::move(piece))) {
+                for (const proto::BlockChange& change : answering.blocks.take(part))
+                    out += events.change(blocks, change);
+                if (part.finish_reason.empty()) continue;
+                const proto::ResponsesEnd end = answering.end(part.finish_reason, {});
+                keep(answering, end);
+                out += events.end(blocks, end);
+            }
         }
         if (out.empty() ? sink.client_gone() : !sink.write(out)) return;
     }

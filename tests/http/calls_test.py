@@ -20,6 +20,9 @@ from scripted_model import build  # noqa: E402
 CALL = '{"name": "f", "arguments": {"a": "x }{", "b": [1, 2]}}'
 LLAMA = CALL.replace("arguments", "parameters")
 MARKED = f"<tool_call>\n{CALL}\n</tool_call>"
+XML = '<function=f>\n<parameter=a>\nx }{\n</parameter>\n<parameter=b>\n[1, 2]\n</parameter>\n</function>'
+GEMMA = '<|tool_call>call:f{a:<|"|>x }{<|"|>,b:[1,2]}<tool_call|>'
+PYTHON = "f(a='x }{', b=[1, 2])"
 ARGUMENTS = '{"a": "x }{", "b": [1, 2]}'
 # Format, what the model says, the text and the number of calls that it is.
 ANSWERS = [
@@ -32,6 +35,12 @@ ANSWERS = [
     ("llama3_json", '{"age": 3, "name": "Bob"}', '{"age": 3, "name": "Bob"}', 0),
     ("llama3_json", ' {"name": "nobody", "parameters": {}}', ' {"name": "nobody", "parameters": {}}', 0),
     ("mistral", f"[TOOL_CALLS] [{CALL}, {CALL}]", "", 2),
+    ("qwen3_xml", f"Sure. <tool_call>\n{XML}\n</tool_call>\n<tool_call>\n{XML}\n</tool_call>\n\nDone.", "Sure. \n\nDone.", 2),
+    ("qwen3_xml", XML, "", 1),
+    ("qwen3_xml", "a <function> of b", "a <function> of b", 0),
+    ("gemma4", f"Sure.{GEMMA}{GEMMA}", "Sure.", 2),
+    ("pythonic", f"[{PYTHON}, {PYTHON}]", "", 2),
+    ("pythonic", f"Sure. ```tool_code\n{PYTHON}\n```", "Sure. ", 1),
     ("phi4", f"Sure.\n<|tool_call|>[{CALL}]<|/tool_call|>", "Sure.\n", 1),
 ]
 TOOL = {"name": "f", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}}
@@ -115,8 +124,8 @@ def check_answer(server, name, n_pieces, text, n_calls):
     for n_max in range(1, n_pieces + 1):
         cut = ask_chat(server, name, n_max, False)
         check_equal(ask_chat(server, name, n_max, True), cut, f"{name}: streamed and whole, cut after {n_max} tokens")
-        # Of a mark behind a text one or two letters are still text.
-        is_part = any(text.startswith(cut[0][:len(cut[0]) - n]) for n in range(3))
+        # Of a mark behind a text one or two letters are still text; of a fence, which code has as well, five.
+        is_part = any(text.startswith(cut[0][:len(cut[0]) - n]) for n in range(6 if "`" in cut[0] else 3))
         check(is_part or n_calls == 0, f"{name}: {cut} is no part of {text!r}")
         items = ask_response(server, name, n_max)
         check_equal("".join(item for item in items if isinstance(item, str)), cut[0], f"{name}: as a response, after {n_max}")
@@ -128,6 +137,39 @@ def check_answer(server, name, n_pieces, text, n_calls):
             is_whole = arguments == ARGUMENTS
             check_equal(given, json.loads(ARGUMENTS) if is_whole else {"INVALID_JSON": arguments}, f"{name}: input after {n_max}")
             check(is_whole or reason == "max_tokens", f"{name}: {reason}")
+
+
+# What the model says in channels: its thoughts, its text and the number of calls.
+CHANNELS = [
+    (f"<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{ARGUMENTS}<|call|>", "So.", "", 1),
+    (f"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>{ARGUMENTS}", "", "I look.", 1),
+    ("<|channel|>analysis<|message|>A < b.<|end|><|start|>assistant<|channel|>final<|message|>Yes, a < b.", "A < b.", "Yes, a < b.", 0),
+]
+
+
+def thoughts_of(server, name, n_max, stream):
+    body = dict(model="scripted", messages=[{"role": "user", "content": f"[s:{name}]"}], max_tokens=n_max, temperature=0)
+    if not stream:
+        message = server.post("/v1/chat/completions", **body)[1]["choices"][0]["message"]
+        return message.get("reasoning_content") or "", message["content"] or ""
+    deltas = [event["choices"][0]["delta"] for event in server.events("/v1/chat/completions", **body) if event["choices"]]
+    return "".join(delta.get("reasoning_content") or "" for delta in deltas), "".join(delta.get("content") or "" for delta in deltas)
+
+
+def check_channels(server, name, n_pieces, reasoning, text, n_calls):
+    check_equal(ask_chat(server, name, n_pieces + 4, False), (text, [("f", ARGUMENTS)] * n_calls, "tool_calls" if n_calls else "stop"), name)
+    # Without functions the call is a thought.
+    expected = (reasoning + ("\n\n" if reasoning and n_calls else "") + ARGUMENTS * n_calls, text)
+    check_equal(thoughts_of(server, name, n_pieces + 4, False), expected, f"{name}: without functions")
+    blocks, _ = ask_message(server, name, n_pieces + 4) if not reasoning else ([], None)
+    check_equal(blocks, ([text] if text else []) + [json.loads(ARGUMENTS)] * n_calls if not reasoning else [], f"{name}: as a message")
+    for n_max in range(1, n_pieces + 1):
+        cut = ask_chat(server, name, n_max, False)
+        check_equal(ask_chat(server, name, n_max, True), cut, f"{name}: streamed and whole, cut after {n_max} tokens")
+        check(text.startswith(cut[0]), f"{name}: {cut[0]!r} is no part of {text!r}")
+        thoughts = thoughts_of(server, name, n_max, False)
+        check_equal(thoughts_of(server, name, n_max, True), thoughts, f"{name}: thoughts streamed and whole after {n_max}")
+        check(expected[0].startswith(thoughts[0]) and "<|" not in "".join(thoughts), f"{name}: {thoughts} after {n_max}")
 
 
 def main():
@@ -147,6 +189,12 @@ def main():
                 for name, pieces in scripts.items():
                     _, _, text, n_calls = answers[int(name.split("v")[0])]
                     check_answer(server, name, len(pieces), text, n_calls)
+        scripts = {f"{i}v{j}": pieces_of(answer[0], rng) for i, answer in enumerate(CHANNELS) for j in range(3)}
+        model = pathlib.Path(folder) / "channels"
+        build(model, scripts)
+        with Server(args.lorad, "--served-model-name", "scripted", "--tool-call-parser", "openai", adapters=(), model=model) as server:
+            for name, pieces in scripts.items():
+                check_channels(server, name, len(pieces), *CHANNELS[int(name.split("v")[0])][1:])
     print("calls: passed")
 
 

@@ -256,7 +256,7 @@ TEST_F(WrittenGguf, WhatItWouldComputeOtherwiseIsRefused) {
         add_tensors(writer);
         return refusal_of(write("tiny.gguf", writer.file()));
     };
-    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.expert_count", 4, 8)), HasSubstr("llama.expert_count = 8 (uint32): lorad does not compute that"));
+    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.expert_count", 4, 8)), HasSubstr("llama.expert_used_count is missing"));
     EXPECT_THAT(refused(tiny().number<float>("llama.logit_scale", 6, 0.5f)), HasSubstr("llama.logit_scale"));
     EXPECT_THAT(refused(tiny().text("llama.rope.scaling.type", "su3")), HasSubstr("rope scaling \"su3\" is not supported"));
     EXPECT_THAT(refused(tiny().number<uint32_t>("llama.attention.value_length", 4, 32)), HasSubstr("llama.attention.value_length: expected 16"));

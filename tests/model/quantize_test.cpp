@@ -2,6 +2,8 @@
 #include "model/quant/quantize.h"
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -139,6 +141,36 @@ TEST(GgufExport, AFolderBecomesAFileOfTheSameModel) {
         ASSERT_TRUE(ids_from.ok() && ids_to.ok());
         EXPECT_EQ(*ids_to, *ids_from) << text;
     }
+}
+
+TEST(GgufExport, ReadsNoTensorThatIsSmallerThanTheConfigSays) {
+    const TempDir dir;
+    for (const auto& [from, to, tensor] : {std::tuple("\"num_attention_heads\": 8", "\"num_attention_heads\": 16", "_proj.weight"),
+                                           std::tuple("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "model.layers.3")}) {
+        const std::filesystem::path folder = dir.path() / tensor;
+        std::filesystem::copy(goldens_dir() / "models/llama-scaled", folder, std::filesystem::copy_options::recursive);
+        std::ifstream in(folder / "config.json");
+        std::string text((std::istreambuf_iterator<char>(in)), {});
+        const size_t at = text.find(from);
+        ASSERT_NE(at, std::string::npos) << from << text;
+        std::ofstream(folder / "config.json") << text.replace(at, std::string_view(from).size(), to);
+        const Status exported = export_gguf(folder, QuantizeType::kQ8_0, dir.path() / "out.gguf", {});
+        ASSERT_FALSE(exported.ok());
+        EXPECT_THAT(exported.error().message, HasSubstr(tensor));
+    }
+}
+
+TEST(QuantizeTensors, ExpertsStayAndNotesAreKept) {
+    std::vector<std::byte> bytes(64 * 64 * sizeof(float));
+    std::vector<Tensor> tensors;
+    for (const char* name : {"model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.experts.down_proj.weight", "model.layers.0.mlp.experts.3.up_proj.weight"})
+        tensors.push_back({name, DType::kF32, {64, 64}, bytes, nullptr});
+    TensorFiles files = TensorFiles::of(tensors, {});
+    files.set_tensors(tensors, {"a note"});
+    quantize_tensors(files, QuantizeType::kQ8_0);
+    EXPECT_TRUE(files.tensors()[0].source);
+    EXPECT_FALSE(files.tensors()[1].source || files.tensors()[2].source);
+    EXPECT_EQ(files.left_out(), std::vector<std::string>{"a note"});
 }
 
 TEST(GgufExport, SaysWhatItCannotWrite) {

@@ -24,7 +24,7 @@ std::ostream& operator<<(std::ostream& out, const Answer& answer) {
     return out;
 }
 
-const std::vector<std::string> kFunctions = {"f", "g", "add"};
+const std::vector<proto::FunctionTypes> kFunctions = {{"f", {}}, {"g", {}}, {"add", {}}};
 
 // `next`: how many bytes the next piece has.
 Answer read_pieces(ToolFormat family, std::string_view text, const std::function<size_t()>& next, const std::string& function = {},
@@ -193,7 +193,12 @@ TEST(ToolCalls, WhatWasCutIsNoText) {
 const std::vector<std::string> kWords = {
     "<tool_call>", "</tool_call>", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}", "{\"name\": \"Bob\", \"age\": 3}", "{", "}",
     "Sure. ", "<tool", "[TOOL_CALLS]", "add[ARGS]{\"x\": \"\\\"y\"}", "[{\"name\": \"g\", \"arguments\": {}}, ", "]", "; ", "<|python_tag|>",
+    "<function=f>", "<function=", "\n<parameter=a>\n", "</parameter>", "</function>", "[f(a=1)", "add(x='{', y=[1, None])", "```tool_code\n", "```json\n", "```",
+    "<|tool_call>", "<tool_call|>", "call:f{a:<|\"|>x{", "<|\"|>,b:[1,{c:true}]}", "(", ")", "call:g{}",
     "{\"parameters\": {}, \"name\": \"g\"}", "functools", "<|tool_call|>", "<|/tool_call|>", "größe", "\"", ",", "{\"name\": \"unknown\", \"arguments\": {}}"};
+
+const std::vector<ToolFormat> kFormats = {ToolFormat::kHermes,  ToolFormat::kLlama3, ToolFormat::kMistral,       ToolFormat::kPhi,    ToolFormat::kList, ToolFormat::kArguments,
+                                          ToolFormat::kQwenXml, ToolFormat::kGemma4, ToolFormat::kFunctionGemma, ToolFormat::kPython};
 
 // However an answer comes, in whatever pieces and wherever it ends, it is read as if it came whole.
 TEST(ToolCalls, PiecesSayWhatTheWholeSays) {
@@ -204,13 +209,13 @@ TEST(ToolCalls, PiecesSayWhatTheWholeSays) {
         std::string text;
         for (uint32_t n = 1 + rng() % 8; n > 0; --n) text += kWords[rng() % kWords.size()];
         text.resize(text.size() - rng() % std::min<size_t>(text.size(), 10));
-        const auto family = ToolFormat(rng() % 6);
+        const auto family = kFormats[rng() % kFormats.size()];
         const bool cut = rng() % 2 == 0;
         const Answer whole = read(family, text, std::max<size_t>(text.size(), 1), "f", cut);
         const Answer pieces = read_pieces(family, text, [&] { return 1 + rng() % 5; }, "f", cut);
         ASSERT_EQ(pieces, whole) << int(family) << (cut ? " cut: " : ": ") << text;
-        if (whole.calls.empty() && !cut && family != ToolFormat::kHermes && family != ToolFormat::kPhi && family != ToolFormat::kList) {
-            EXPECT_EQ(whole.content, family == ToolFormat::kArguments ? "" : text);
+        if (whole.calls.empty() && !cut && (family == ToolFormat::kLlama3 || family == ToolFormat::kMistral)) {
+            EXPECT_EQ(whole.content, text);
         }
     }
 }
@@ -239,6 +244,12 @@ TEST(ToolCalls, FormatsHaveTheNamesOfVllmsParsers) {
     EXPECT_EQ(tool_format_of("llama3_json"), ToolFormat::kLlama3);
     EXPECT_EQ(tool_format_of("mistral"), ToolFormat::kMistral);
     EXPECT_EQ(tool_format_of("phi4_mini_json"), ToolFormat::kPhi);
+    EXPECT_EQ(tool_format_of("qwen3_xml"), ToolFormat::kQwenXml);
+    EXPECT_EQ(tool_format_of("qwen3_coder"), ToolFormat::kQwenXml);
+    EXPECT_EQ(tool_format_of("gemma4"), ToolFormat::kGemma4);
+    EXPECT_EQ(tool_format_of("functiongemma"), ToolFormat::kFunctionGemma);
+    EXPECT_EQ(tool_format_of("pythonic"), ToolFormat::kPython);
+    EXPECT_EQ(tool_format_of("openai"), ToolFormat::kHarmony);
     EXPECT_EQ(tool_format_of("auto"), std::nullopt);
 }
 

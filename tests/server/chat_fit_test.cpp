@@ -51,6 +51,11 @@ class Template {
     ChatFits fits_;
 };
 
+// As gpt-oss's: one thought or one text before a call, under a name of its own.
+const std::string kOneThought =
+    R"({% for m in messages %}{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('not both') }}{% endif %})"
+    R"([{{ m.content or m.thinking }}]{{ m.tool_calls[0].function.name }}({{ m.tool_calls[0].function.arguments | tojson }}){% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %})";
+
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 const std::string kDeveloper = R"([{"role":"developer","content":"D"},{"role":"user","content":"u"}])";
@@ -292,6 +297,17 @@ TEST(ChatFit, AFormThatIsTooComplexIsNoneThatTheTemplateTakes) {
     always.failing_render = 1;
     always.n_failing = 1000;
     EXPECT_EQ(always.of(R"([{"role":"user","content":"u"}])"), "raised not the template's word") << "the rendering itself says so";
+}
+
+TEST(ChatFit, AThoughtAndATextBeforeACallAreOneWhereATemplateTakesOne) {
+    const std::string call = R"("tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":{"a":1}}}])";
+    const auto chat = [&](const std::string& assistant) { return R"([{"role":"user","content":"u"},{"role":"assistant",)" + assistant + "," + call + R"(},{"role":"tool","tool_call_id":"c","content":"r"}])"; };
+    Template one(kOneThought);
+    EXPECT_EQ(one.of(chat(R"("content":"I look.","reasoning_content":"Hm.")")), R"(<user>u[Hm.
+
+I look.]f({"a": 1})<tool>r)");
+    EXPECT_EQ(one.of(chat(R"("content":null,"reasoning":"Hm.")")), R"(<user>u[Hm.]f({"a": 1})<tool>r)");
+    EXPECT_EQ(one.of(chat(R"("content":"I look.")")), R"(<user>u[I look.]f({"a": 1})<tool>r)");
 }
 
 }  // namespace

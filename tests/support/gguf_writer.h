@@ -48,6 +48,15 @@ struct GgufWriter {
         ++n_fields;
         return *this;
     }
+    GgufWriter& flags(std::string_view key, const std::vector<bool>& values) {
+        put_text(fields, key);
+        put<uint32_t>(fields, 9);
+        put<uint32_t>(fields, 7);
+        put<uint64_t>(fields, values.size());
+        for (const bool value : values) put<uint8_t>(fields, value);
+        ++n_fields;
+        return *this;
+    }
     GgufWriter& texts(std::string_view key, const std::vector<std::string>& values) {
         put_text(fields, key);
         put<uint32_t>(fields, 9);

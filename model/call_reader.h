@@ -1,0 +1,36 @@
+// One tool call in a model's text, taken piece by piece as it comes. Forms differ in how they write it: see the classes that are one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lorad::model {
+
+// A call's text is held in memory until its name is known.
+inline constexpr size_t kHeldCallBytesMax = 1 << 20;
+
+class CallReader {
+  public:
+    virtual ~CallReader() = default;
+
+    // Takes text up to the call's end; returns how many bytes it took. What it says does not depend on how the text is cut.
+    virtual size_t take(std::string_view text) = 0;
+    virtual bool ended() const = 0;
+    // Something else than a call; what was taken so far is text().
+    virtual bool failed() const = 0;
+    const std::string& text() const { return text_; }
+    // It is a call, whatever follows.
+    virtual bool is_call() const { return name.has_value(); }
+    virtual bool may_be_call() const { return true; }  // as far as it goes, if it was cut there
+    virtual void close() {}  // the answer has ended although the call has not: completes its arguments where only the last bracket is missing
+
+    std::optional<std::string> name;  // once it is known
+    std::string arguments;            // JSON text, so far
+
+  protected:
+    std::string text_;
+};
+
+}  // namespace lorad::model

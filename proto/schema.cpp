@@ -9,6 +9,7 @@
 #include "proto/schema_beside.h"
 #include "proto/schema_cycles.h"
 #include "proto/schema_disjoint.h"
+#include "proto/schema_patterns.h"
 #include "proto/schema_rewrite.h"
 
 namespace lorad::proto {
@@ -17,6 +18,7 @@ namespace {
 // Schemas that are written, each as often as something refers to it.
 constexpr size_t kSchemasMax = 1 << 16;
 constexpr size_t kDisjointStepsMax = 5000;
+constexpr size_t kPatternStepsMax = 20'000;
 constexpr size_t kCopiedBytesMax = 1 << 20;  // of values, likewise
 
 // Keywords whose value goes on as it is.
@@ -41,6 +43,7 @@ class Writer {
     Status write_list(const JsonMember& member, bool alone, JsonWriter& out);
     Status write_one_of(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     Status write_properties(const JsonMember& member, bool alone, JsonWriter& out);
+    Status write_patterns(const JsonMember& member, bool alone, JsonWriter& out);
     Status write_property_names(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     Status write_reference(const JsonMember& member, bool alone, JsonWriter& out);
     void write_not(const JsonValue& schema, JsonWriter& out);
@@ -63,7 +66,7 @@ class Writer {
     std::map<std::pair<uint32_t, bool>, size_t> by_schema_;
     std::optional<Negation> negation_;    // of the schema that is being written
     std::vector<std::string> also_;       // further schemas that its values have to satisfy
-    size_t n_schemas_ = 0, n_copied_ = 0, disjoint_steps_left_ = kDisjointStepsMax;
+    size_t n_schemas_ = 0, n_copied_ = 0, disjoint_steps_left_ = kDisjointStepsMax, pattern_steps_left_ = kPatternStepsMax;
 };
 
 bool has_any(const JsonValue& schema, std::initializer_list<std::string_view> keys) {
@@ -146,15 +149,10 @@ Status Writer::write_one_of(const JsonValue& schema, const JsonMember& member, b
 
 Status Writer::write_properties(const JsonMember& member, bool alone, JsonWriter& out) {
     TRY_ASSIGN(std::vector<JsonMember> properties, member.value.as_object());
-    const bool by_pattern = member.key == "patternProperties";
     std::vector<std::string_view> absent;
-    if (!by_pattern && negation_) absent = std::exchange(negation_->absent, {});
+    if (negation_) absent = std::exchange(negation_->absent, {});
     out.key(member.key).begin_object();
     for (const JsonMember& property : properties) {
-        if (by_pattern && is_beyond_grammars(property.key)) {
-            lose(property.value);
-            continue;
-        }
         out.key(property.key);
         if (std::erase(absent, property.key) > 0) {
             out.value(false);
@@ -163,6 +161,19 @@ Status Writer::write_properties(const JsonMember& member, bool alone, JsonWriter
         }
     }
     for (std::string_view name : absent) out.key(name).value(false);
+    out.end_object();
+    return ok_status();
+}
+
+Status Writer::write_patterns(const JsonMember& member, bool alone, JsonWriter& out) {
+    TRY_ASSIGN(std::vector<JsonMember> properties, member.value.as_object());
+    const ChosenPatterns chosen = choose_patterns(properties, pattern_steps_left_);
+    for (const JsonValue& schema : chosen.lost) lose(schema);
+    out.key(member.key).begin_object();
+    for (const PatternProperty& one : chosen.kept) {
+        out.key(one.pattern);
+        TRY(write(one.schema, alone, out));
+    }
     out.end_object();
     return ok_status();
 }
@@ -229,7 +240,8 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
         return write_list(member, part_alone && (key == "anyOf" || value.size() == 1), out);
     }
     if (key == "oneOf") return write_one_of(schema, member, part_alone, out);
-    if (key == "properties" || key == "patternProperties") return write_properties(member, has_one_each && of_parts(), out);
+    if (key == "properties") return write_properties(member, has_one_each && of_parts(), out);
+    if (key == "patternProperties") return write_patterns(member, has_one_each && of_parts(), out);
     if (key == "propertyNames") return write_property_names(schema, member, of_parts(), out);
     if (key == "additionalProperties" && schema.has("propertyNames")) return ok_status();  // written with them
     if (key == "prefixItems" || (key == "items" && value.is_array())) {

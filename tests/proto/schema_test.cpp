@@ -3,9 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
+#include <initializer_list>
+#include <random>
+#include <regex>
 
 #include "proto/base/format.h"
+#include "proto/schema_patterns.h"
 
 namespace lorad::proto::schema_test {
 namespace {
@@ -155,6 +161,63 @@ TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
     EXPECT_TRUE(write(R"({"type":"null","x-guidance":{}})").text.starts_with("error: x-guidance: "));
     EXPECT_TRUE(write("[]").text.starts_with("error: "));
     EXPECT_TRUE(write(R"({"items":5})").text.starts_with("error: items: "));
+}
+
+TEST(Schema, OfPatternsThatANameMayMatchTogetherOneIsKeptAndOthersAreListed) {
+    const auto patterns = [](const std::string& members) { return write(R"({"type":"object","patternProperties":{)" + members + "}}"); };
+    Written apart = patterns(R"("^S_":{"type":"string"},"^I_":{"type":"integer"},"^[0-9]+$":{})");
+    EXPECT_EQ(apart.text, R"({"type":"object","patternProperties":{"^S_":{"type":"string"},"^I_":{"type":"integer"},"^[0-9]+$":{}}})");
+    EXPECT_TRUE(apart.not_enforced.empty());
+    Written together = patterns(R"("^a":{"type":"string"},"b$":{"type":"integer"},"^c":{"type":"null"})");
+    EXPECT_EQ(together.text, R"({"type":"object","patternProperties":{"^a":{"type":"string"},"^c":{"type":"null"}}})");
+    EXPECT_EQ(together.not_enforced, std::vector<std::string>{"patternProperties.b$"});
+    // One schema for both says the same.
+    Written same = patterns(R"("^a":{"type":"string"},"b$":{"type":"string"})");
+    EXPECT_EQ(same.text, R"({"type":"object","patternProperties":{"^a|b$":{"type":"string"}}})");
+    EXPECT_TRUE(same.not_enforced.empty());
+    // Many of them take bounded time.
+    std::string many;
+    for (int i = 0; i < 4000; ++i) many += (i == 0 ? "" : ",") + format(R"("^(a{}|[a-z]{{2,9}}){{1,40}}x":{{}})", i);
+    const auto began = std::chrono::steady_clock::now();
+    (void)patterns(many);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+}
+
+// Against all short names, by another matcher.
+TEST(Schema, PatternsMeetWhereSomeNameMatchesBoth) {
+    std::mt19937 random(5);
+    std::function<std::string(int)> pattern = [&](int depth) -> std::string {
+        const auto one_of = [&](std::initializer_list<const char*> texts) { return std::string(texts.begin()[random() % texts.size()]); };
+        std::string out;
+        for (uint32_t n = random() % 3 + 1; n > 0; --n) {
+            out += depth < 2 && random() % 4 == 0 ? "(" + pattern(depth + 1) + one_of({"", "|a", "|bc"}) + ")" : one_of({"a", "b", "c", "[ab]", "[^a]", "."});
+            out += one_of({"", "", "", "*", "+", "?", "{2}", "{0,2}", "{1,}"});
+        }
+        return out;
+    };
+    std::vector<std::string> names{""};
+    for (size_t i = 0; names[i].size() < 6; ++i) {
+        for (const char letter : {'a', 'b', 'c'}) names.push_back(names[i] + letter);
+    }
+    int n_apart = 0;
+    for (int i = 0; i < 300; ++i) {
+        std::string texts[2];
+        for (std::string& text : texts) text = std::string(random() % 3 != 0 ? "^" : "") + pattern(0) + (random() % 2 != 0 ? "$" : "");
+        size_t steps = 100'000;
+        const PatternOverlap found = pattern_overlap(texts[0], texts[1], steps);
+        const std::regex a(texts[0]), b(texts[1]);
+        const bool meet = std::ranges::any_of(names, [&](const std::string& name) { return std::regex_search(name, a) && std::regex_search(name, b); });
+        // What only longer names match is not seen here.
+        if (meet || found == PatternOverlap::kNone) {
+            EXPECT_EQ(found, meet ? PatternOverlap::kSome : PatternOverlap::kNone) << texts[0] << "  " << texts[1];
+        }
+        n_apart += found == PatternOverlap::kNone ? 1 : 0;
+    }
+    EXPECT_GT(n_apart, 20);
+    for (const char* beyond : {"(?i)a", "\\bx", "[[a]]", "a**", "(a", "^(^a)", "\\p{L}", "((((a{99}){99}){99}){99})"}) {
+        size_t steps = 100'000;
+        EXPECT_EQ(pattern_overlap(beyond, "a", steps), PatternOverlap::kUnknown) << beyond;
+    }
 }
 
 // Each definition is written once, however often it is meant, and what cannot be is refused in good time.

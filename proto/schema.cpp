@@ -257,7 +257,7 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
         return ok_status();
     }
     if ((key == "const" || key == "enum") && negation_ && negation_->values) return ok_status();
-    if (key == "pattern" && value.is_string() && is_beyond_grammars(*value.as_string())) {
+    if ((key == "pattern" && value.is_string() && is_beyond_grammars(*value.as_string())) || has_too_many_digits(key, value)) {
         lose(value);
         return ok_status();
     }

@@ -29,8 +29,10 @@ std::optional<std::string> distinct_lists(const JsonValue& schema);
 // the schema of all further ones; nothing where these names have no pattern.
 std::optional<std::string> named_properties(const JsonValue& names, std::string_view value_schema);
 
-// Looks around, or back at what it has matched: beyond regular languages, or beyond the compiler.
+// Looks around, or back at what it has matched, or is written as other dialects have it: beyond regular languages, or beyond the compiler.
 bool is_beyond_grammars(std::string_view pattern);
+// A bound, or a divisor, with more digits than the compiler's automata hold.
+bool has_too_many_digits(std::string_view keyword, const JsonValue& number);
 
 enum class FormatKind : uint8_t { kEnforced, kNotEnforced, kAnnotation };
 FormatKind format_kind(std::string_view name);

@@ -174,7 +174,10 @@ class SchemaMutator {
                 return;
             case 7: {
                 const std::string name = one_of({"a", "b", "c"});
-                root["$defs"][name] = Json(*node);
+                Json definition = *node;
+                if (!root.is_object()) return;
+                if (!root.contains("$defs") || !root["$defs"].is_object()) root["$defs"] = Json::object();
+                root["$defs"][name] = std::move(definition);
                 if (node != &root && below(2) == 0) change_into_reference(root, path, name);
                 return;
             }

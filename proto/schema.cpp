@@ -205,7 +205,7 @@ Status Writer::write_property_names(const JsonValue& schema, const JsonMember& m
 }
 
 void Writer::write_not(const JsonValue& schema, JsonWriter& out) {
-    if (!negation_->is_enforced) lose(*schema.find("not"));
+    if (!negation_->is_enforced) lose(negation_->value);
     if (!negation_->absent.empty()) {
         out.key("properties").begin_object();
         for (std::string_view name : negation_->absent) out.key(name).value(false);
@@ -313,7 +313,11 @@ Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
     // What is kept of the schema around this one.
     std::optional<Negation> outer_negation = std::exchange(negation_, std::nullopt);
     std::vector<std::string> outer_also = std::exchange(also_, {});
-    if (schema.has("not")) negation_ = negation_of(schema, refs_, disjoint_steps_left_);
+    const auto negated = std::ranges::find(members, std::string_view("not"), &JsonMember::key);
+    if (negated != members.end()) {
+        if (!negated->value.is_object() && !negated->value.is_bool()) return negated->value.error(format("expected a JSON schema, found {}", negated->value.describe()));
+        negation_ = negation_of(schema, negated->value, refs_, disjoint_steps_left_);
+    }
     if (negation_ && negation_->allows_nothing) {
         out.value(false);
     } else {

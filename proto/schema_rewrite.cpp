@@ -113,9 +113,9 @@ std::vector<std::string> few_values(const JsonValue& items) {
 
 }  // namespace
 
-Negation negation_of(const JsonValue& schema, SchemaRefs& refs, size_t& steps_left) {
-    Negation out;
-    const JsonValue inner = refs.resolved(*schema.find("not"));
+Negation negation_of(const JsonValue& schema, const JsonValue& negated, SchemaRefs& refs, size_t& steps_left) {
+    Negation out{negated};
+    const JsonValue inner = refs.resolved(negated);
     if (inner.is_bool()) {
         out.is_enforced = true;
         out.allows_nothing = *inner.as_bool();

@@ -12,6 +12,7 @@ namespace lorad::proto {
 
 // What "not" comes to for the schema that it stands in.
 struct Negation {
+    JsonValue value;  // of "not"
     bool is_enforced = false;
     bool allows_nothing = false;
     std::vector<std::string_view> types = {};    // in the place of "type", unless empty
@@ -19,7 +20,7 @@ struct Negation {
     std::vector<std::string_view> absent = {};   // properties that must not be there
 };
 // steps_left: as in are_disjoint().
-Negation negation_of(const JsonValue& schema, SchemaRefs& refs, size_t& steps_left);
+Negation negation_of(const JsonValue& schema, const JsonValue& negated, SchemaRefs& refs, size_t& steps_left);
 
 // All lists without repetition that {"type":"array","items":{"enum":[...]},"uniqueItems":true} with its bounds allows,
 // as a JSON array; nothing where there are other keywords or too many values.

@@ -126,6 +126,33 @@ TEST(Schema, AlternativesThatExcludeEachOtherAreAnyOfThem) {
               R"({"anyOf":[{"maximum":1}],"allOf":[{"anyOf":[{"type":"integer"}]},{"allOf":[{"minimum":0}]}]})");
 }
 
+// A client's schema may have anything anywhere: it is refused with a reason or written, alone and beside each other keyword.
+TEST(Schema, NoValueOfAnyKeywordIsAnAccident) {
+    const std::vector<std::string> keywords = {"type", "enum", "const", "not", "allOf", "anyOf", "oneOf", "if", "then", "else", "$ref", "$dynamicRef", "$anchor", "$id", "$defs", "definitions",
+                                               "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "required", "dependentRequired",
+                                               "dependentSchemas", "dependencies", "minProperties", "maxProperties", "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains",
+                                               "minContains", "maxContains", "minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
+                                               "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "x-guidance", "description", "odd"};
+    const std::vector<std::string> values = {"null", "true", "-1", "0.5", "1e308", R"("")", R"("#")", R"("^a")", "[]", "[null]", R"(["a",1])", "[{}]", "{}", R"({"a":null})", R"({"a":{}})", R"({"a":["b"]})",
+                                             R"({"not":null})", R"({"type":null})"};
+    for (const std::string& keyword : keywords) {
+        for (const std::string& value : values) {
+            const std::string one = '"' + keyword + "\":" + value;
+            for (const std::string& other : keywords) {
+                for (const char* beside : {"null", "[]"}) {
+                    const std::string both = other == keyword ? one : one + ",\"" + other + "\":" + beside;
+                    for (const SchemaUse& use : {SchemaUse{}, SchemaUse{.is_arguments = true, .is_closed = true}}) {
+                        const Written written = write(R"({"properties":{"p":{)" + both + "}}}", use);
+                        ASSERT_FALSE(written.text.empty()) << both;
+                    }
+                }
+            }
+        }
+    }
+    EXPECT_EQ(write(R"({"not":null})").text, "error: not: expected a JSON schema, found null");
+    EXPECT_EQ(write(R"({"not":[]})").text, "error: not: expected a JSON schema, found array of 0");
+}
+
 TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
     EXPECT_EQ(text_of(R"({"enum":["a","b",1],"not":{"const":"b"}})"), R"({"enum":["a",1]})");
     EXPECT_EQ(text_of(R"({"type":["string","null"],"not":{"type":"null"}})"), R"({"type":["string"]})");

@@ -194,12 +194,12 @@ TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
     for (const char* kept : {R"({"minimum":-9e18})", R"({"maximum":1e18})", R"({"minimum":1e-60})", R"({"maximum":1e-300})", R"({"minimum":0,"maximum":9007199254740991})", R"({"multipleOf":0.01})",
                              R"({"multipleOf":1000000000})", R"({"multipleOf":86400})", R"({"multipleOf":0})", R"({"multipleOf":-1})", R"({"minimum":"1"})"})
         EXPECT_EQ(text_of(kept), kept);
-    for (const char* pattern : {R"(^a\Z)", R"(\Ga)", R"([\b])", R"(\0)", R"(\cA)", R"((?>a))", R"((?#a)b)", R"((?m)^a$)", R"((?P=x))", R"([^])", R"([])", R"(a{,3})", R"(a{2)", R"({)"}) {
+    for (const char* pattern : {R"(^a\\Z)", R"(\\Ga)", R"([\\b])", R"(\\0)", R"(\\cA)", R"((?>a))", R"((?#a)b)", R"((?m)^a$)", R"((?P=x))", R"([^])", R"([])", R"(a{,3})", R"(a{2)", R"({)"}) {
         Written written = write(R"({"pattern":")" + std::string(pattern) + "\"}");
         EXPECT_EQ(written.text, "{}") << pattern;
         EXPECT_EQ(written.not_enforced, std::vector<std::string>{"pattern"}) << pattern;
     }
-    for (const char* pattern : {R"(\A\w{2,}\z)", R"(^[\w\-]+$)", R"((?i)a)", R"((?i:a)(?<n>b)(?P<m>c))", R"(\p{L}\u{1f600}\x{41})", R"([{}()]{1,2}})", R"(^\/a$)"})
+    for (const char* pattern : {R"(\\A\\w{2,}\\z)", R"(^[\\w\\-]+$)", R"((?i)a)", R"((?i:a)(?<n>b)(?P<m>c))", R"(\\p{L}\\u{1f600}\\x{41})", R"([{}()]{1,2}})", R"(^\\/a$)"})
         EXPECT_EQ(text_of(R"({"pattern":")" + std::string(pattern) + "\"}"), R"({"pattern":")" + std::string(pattern) + "\"}");
     EXPECT_EQ(write(R"({"properties":{"a":{},"b":{}},"minProperties":2})").not_enforced, std::vector<std::string>{"minProperties"});
     EXPECT_TRUE(write(R"({"type":"null","x-guidance":{}})").text.starts_with("error: x-guidance: "));

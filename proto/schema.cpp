@@ -24,7 +24,6 @@ constexpr size_t kCopiedBytesMax = 1 << 20;  // of values, likewise
 // Keywords whose value goes on as it is.
 bool is_copied(std::string_view key) {
     static constexpr std::string_view kCopied[] = {"const", "enum", "required", "minItems", "maxItems", "minLength", "maxLength",
-                                                   "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
                                                    "minProperties", "maxProperties"};
     return std::ranges::find(kCopied, key) != std::end(kCopied);
 }
@@ -257,8 +256,14 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
         return ok_status();
     }
     if ((key == "const" || key == "enum") && negation_ && negation_->values) return ok_status();
-    if ((key == "pattern" && value.is_string() && is_beyond_grammars(*value.as_string())) || has_too_many_digits(key, value)) {
+    if (key == "pattern" && value.is_string() && is_beyond_grammars(*value.as_string())) {
         lose(value);
+        return ok_status();
+    }
+    if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum" || key == "multipleOf") {
+        const std::optional<std::string> held = held_number(key, value);
+        if (held) out.key(key).raw(*held);
+        else lose(value);
         return ok_status();
     }
     if (key == "format") {

@@ -242,24 +242,26 @@ bool is_beyond_grammars(std::string_view pattern) {
     return false;
 }
 
-bool has_too_many_digits(std::string_view keyword, const JsonValue& number) {
+std::optional<std::string> held_number(std::string_view keyword, const JsonValue& number) {
     const Result<double> value = number.as_number();
-    if (!value.ok()) return false;
+    if (!value.ok()) return number.dump();
     if (keyword == "multipleOf") {
         constexpr double kDivisorMax = UINT32_MAX, kStatesMax = 500'000;
         // As the compiler finds the digits: 0.12345 has more than it seems.
         double divisor = *value;
         while (divisor > 0 && divisor <= kDivisorMax && std::floor(divisor) != divisor) divisor *= 10;
-        if (divisor > kDivisorMax) return true;
+        if (divisor > kDivisorMax) return std::nullopt;
         while (divisor > 0 && std::fmod(divisor, 10) == 0) divisor /= 10;  // zeros at the end are no states
-        return divisor > kStatesMax;
+        return divisor > kStatesMax ? std::nullopt : std::optional(number.dump());
     }
     const bool is_lower = keyword == "minimum" || keyword == "exclusiveMinimum";
-    if (!is_lower && keyword != "maximum" && keyword != "exclusiveMaximum") return false;
-    // Away from zero on the side where the bound leaves room, and on the other.
-    constexpr double kFar = 9.2e18, kFarBeyond = 1e18, kNear = 1e-60;
+    // What is to be at least so far away from zero, and what at most.
+    constexpr double kOutwardMax = 1e18, kNear = 1e-60, kFar = 9.2e18;
     const double outward = is_lower ? *value : -*value;
-    return outward >= kFarBeyond || outward <= -kFar || (outward > 0 && outward < kNear);
+    if (outward >= kOutwardMax) return std::nullopt;
+    if (outward > 0 && outward < kNear) return is_lower ? "1e-60" : "-1e-60";
+    if (outward <= -kFar && !number.as_int().ok()) return is_lower ? "-9000000000000000000" : "9000000000000000000";
+    return number.dump();
 }
 
 FormatKind format_kind(std::string_view name) {

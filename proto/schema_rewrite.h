@@ -32,8 +32,9 @@ std::optional<std::string> named_properties(const JsonValue& names, std::string_
 
 // Looks around, or back at what it has matched, or is written as other dialects have it: beyond regular languages, or beyond the compiler.
 bool is_beyond_grammars(std::string_view pattern);
-// A bound, or a divisor, with more digits than the compiler's automata hold.
-bool has_too_many_digits(std::string_view keyword, const JsonValue& number);
+// A bound or a divisor as the compiler holds it: bounds that are too far away, or too near to 0, a little further in, so that they hold all the same. Nothing
+// where it has more digits than there may be.
+std::optional<std::string> held_number(std::string_view keyword, const JsonValue& number);
 
 enum class FormatKind : uint8_t { kEnforced, kNotEnforced, kAnnotation };
 FormatKind format_kind(std::string_view name);

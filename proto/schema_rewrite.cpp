@@ -260,7 +260,7 @@ std::optional<std::string> held_number(std::string_view keyword, const JsonValue
     const double outward = is_lower ? *value : -*value;
     if (outward >= kOutwardMax) return std::nullopt;
     if (outward > 0 && outward < kNear) return is_lower ? "1e-60" : "-1e-60";
-    if (outward <= -kFar && !number.as_int().ok()) return is_lower ? "-9000000000000000000" : "9000000000000000000";
+    if (outward <= -kFar) return is_lower ? "-9000000000000000000" : "9000000000000000000";
     return number.dump();
 }
 

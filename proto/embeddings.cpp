@@ -30,6 +30,7 @@ constexpr std::array kEmbeddingFields = {
     KnownField{"lora_name"},
     KnownField{"adapter_name"},
     KnownField{"merged_adapters", false, Neutral::kEmpty},
+    KnownField{"adapter_source", false, Neutral::kNone, Neutral::kAny},
     KnownField{"priority"},
     KnownField{"cache_salt"},
     KnownField{"add_special_tokens"},
@@ -112,6 +113,7 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
         return root.error(format("expected an object, found {}", root.describe()));
     EmbeddingsRequest out;
     std::vector<std::string> ignored;
+    TRY(refuse_unknown_adapters(root, kEmbeddingFields));
     TRY(check_fields(root, kEmbeddingFields, ignored));
     TRY_ASSIGN(JsonValue input, root.require("input"));
     TRY_ASSIGN(std::vector<Prompt> prompts, parse_input(input, vocab_size));

@@ -180,8 +180,8 @@ Status read_patterns(const JsonValue& root, TrainingRecipe& recipe) {
 Status read_adapter(const JsonValue& root, TrainingRecipe& recipe) {
     TRY_ASSIGN(const std::optional<uint32_t> rank, whole_in(root, "lora_r", 1, kLoraRankMax));
     set_if(rank, recipe.lora_r);
-    TRY_ASSIGN(recipe.lora_alpha, number_in(root, "lora_alpha", 1e-6, 1e6));
-    TRY(read_number(root, "lora_dropout", 0.0, 0.95, recipe.lora_dropout));
+    TRY_ASSIGN(recipe.lora_alpha, number_in(root, "lora_alpha", kLoraAlphaMin, kLoraAlphaMax));
+    TRY(read_number(root, "lora_dropout", 0.0, kDropoutMax, recipe.lora_dropout));
     TRY(read_modules(root, recipe));
     TRY(read_patterns(root, recipe));
     TRY_ASSIGN(recipe.use_rslora, root.bool_or("use_rslora", recipe.use_rslora));
@@ -192,20 +192,20 @@ Status read_adapter(const JsonValue& root, TrainingRecipe& recipe) {
 }
 
 Status read_optimizer(const JsonValue& root, TrainingRecipe& recipe) {
-    TRY_ASSIGN(recipe.learning_rate, number_in(root, "learning_rate", 0.0, 10.0));
+    TRY_ASSIGN(recipe.learning_rate, number_in(root, "learning_rate", 0.0, kLearningRateMax));
     TRY_ASSIGN(recipe.lr_scheduler, one_of(root, "lr_scheduler", kSchedulers, recipe.lr_scheduler));
     TRY(read_number(root, "warmup_ratio", 0.0, 1.0, recipe.warmup_ratio));
-    TRY_ASSIGN(recipe.warmup_steps, whole_in(root, "warmup_steps", 0, 100'000'000));
-    TRY(read_number(root, "weight_decay", 0.0, 10.0, recipe.weight_decay));
-    TRY(read_number(root, "max_grad_norm", 0.0, 1e9, recipe.max_grad_norm));
-    TRY(read_number(root, "adam_beta1", 0.0, 0.999999, recipe.adam_beta1));
-    TRY(read_number(root, "adam_beta2", 0.0, 0.9999999, recipe.adam_beta2));
-    return read_number(root, "adam_epsilon", 1e-20, 1.0, recipe.adam_epsilon);
+    TRY_ASSIGN(recipe.warmup_steps, whole_in(root, "warmup_steps", 0, kTrainingStepsMax));
+    TRY(read_number(root, "weight_decay", 0.0, kWeightDecayMax, recipe.weight_decay));
+    TRY(read_number(root, "max_grad_norm", 0.0, kGradNormMax, recipe.max_grad_norm));
+    TRY(read_number(root, "adam_beta1", 0.0, kBeta1Max, recipe.adam_beta1));
+    TRY(read_number(root, "adam_beta2", 0.0, kBeta2Max, recipe.adam_beta2));
+    return read_number(root, "adam_epsilon", kAdamEpsilonMin, kAdamEpsilonMax, recipe.adam_epsilon);
 }
 
 Status read_data(const JsonValue& root, TrainingRecipe& recipe) {
-    TRY_ASSIGN(recipe.max_steps, whole_in(root, "max_steps", 1, 100'000'000));
-    TRY_ASSIGN(recipe.max_seq_length, whole_in(root, "max_seq_length", 2, 1u << 24));
+    TRY_ASSIGN(recipe.max_steps, whole_in(root, "max_steps", 1, kTrainingStepsMax));
+    TRY_ASSIGN(recipe.max_seq_length, whole_in(root, "max_seq_length", kSequenceTokensMin, kSequenceTokensMax));
     TRY_ASSIGN(recipe.train_on, one_of(root, "train_on", kTrainOnNames, recipe.train_on));
     static constexpr std::array<std::string_view, 2> kOverlong = {"truncate", "error"};
     TRY_ASSIGN(const std::string overlong, one_of(root, "overlong", kOverlong, recipe.refuse_overlong ? "error" : "truncate"));
@@ -213,9 +213,9 @@ Status read_data(const JsonValue& root, TrainingRecipe& recipe) {
     TRY_ASSIGN(recipe.skip_bad_lines, root.bool_or("skip_bad_lines", recipe.skip_bad_lines));
     TRY_ASSIGN(recipe.shuffle, root.bool_or("shuffle", recipe.shuffle));
     TRY_ASSIGN([[maybe_unused]] const bool packing, root.bool_or("packing", true));  // sequences are always packed; it changes no result
-    TRY(read_number(root, "validation_split", 0.0, 0.5, recipe.validation_split));
-    TRY_ASSIGN(recipe.eval_steps, whole_in(root, "eval_steps", 1, 100'000'000));
-    TRY_ASSIGN(recipe.checkpoint_steps, whole_in(root, "checkpoint_steps", 1, 100'000'000));
+    TRY(read_number(root, "validation_split", 0.0, kValidationSplitMax, recipe.validation_split));
+    TRY_ASSIGN(recipe.eval_steps, whole_in(root, "eval_steps", 1, kTrainingStepsMax));
+    TRY_ASSIGN(recipe.checkpoint_steps, whole_in(root, "checkpoint_steps", 1, kTrainingStepsMax));
     TRY_ASSIGN(const std::optional<uint32_t> n_checkpoints, whole_in(root, "n_checkpoints", 1, 100));
     set_if(n_checkpoints, recipe.n_checkpoints);
     TRY_ASSIGN(recipe.early_stopping_patience, whole_in(root, "early_stopping_patience", 1, 1000));

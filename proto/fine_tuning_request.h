@@ -57,9 +57,16 @@ struct TrainingRecipe {
     bool use_best = true;
 };
 
+// What a recipe may hold, whoever makes it.
 inline constexpr uint32_t kLoraRankMax = 512;
 inline constexpr uint32_t kEpochsMax = 50;
 inline constexpr uint32_t kTrainingBatchMax = 4096;
+inline constexpr uint32_t kTrainingStepsMax = 100'000'000;
+inline constexpr uint32_t kSequenceTokensMin = 2, kSequenceTokensMax = 1u << 24;
+inline constexpr double kDropoutMax = 0.95, kLearningRateMax = 10.0, kWeightDecayMax = 10.0, kGradNormMax = 1e9;
+inline constexpr double kBeta1Max = 0.999999, kBeta2Max = 0.9999999, kAdamEpsilonMin = 1e-20, kAdamEpsilonMax = 1.0;
+inline constexpr double kLoraAlphaMin = 1e-6, kLoraAlphaMax = 1e6;
+inline constexpr double kValidationSplitMax = 0.5;
 
 struct FineTuningRequest {
     std::string model, training_file, validation_file, suffix, init_from;

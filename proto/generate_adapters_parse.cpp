@@ -37,8 +37,9 @@ Result<Chosen> one_name(const JsonValue& value) {
 }
 
 Result<Chosen> name_in_parameters(const JsonValue& value, std::vector<std::string>& ignored) {
-    static constexpr KnownField kFields[] = {{"adapter_id"}, {"merged_adapters", false, Neutral::kEmpty}};
+    static constexpr KnownField kFields[] = {{"adapter_id"}, {"adapter_source", false, Neutral::kNone, Neutral::kAny}, {"merged_adapters", false, Neutral::kEmpty}};
     if (!value.is_object()) return value.error(format("expected an object, found {}", value.describe()));
+    TRY(refuse_unknown_adapters(value, kFields));
     TRY(check_fields(value, kFields, ignored));
     std::optional<JsonValue> name = value.find("adapter_id");
     return name ? one_name(*name) : Result<Chosen>(Chosen{});

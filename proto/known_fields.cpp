@@ -69,6 +69,20 @@ Status check_fields(const JsonValue& object, std::span<const KnownField> known,
     return ok_status();
 }
 
+Status refuse_unknown_adapters(const JsonValue& object, std::span<const KnownField> known) {
+    TRY_ASSIGN(const std::vector<JsonMember> members, object.as_object());
+    for (const JsonMember& member : members) {
+        const bool is_known = std::ranges::find(known, member.key, &KnownField::name) != known.end();
+        if (is_known || member.value.is_null() || is_neutral(member.value, Neutral::kEmpty)) continue;
+        if (member.key == "extra_body") return unsupported_field(member.value.path(), "its members belong beside the other fields, where OpenAI's client for Python puts them");
+        std::string name(member.key);
+        std::ranges::transform(name, name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+        if (name.find("lora") == std::string::npos && name.find("adapter") == std::string::npos) continue;
+        return unsupported_field(member.value.path(), "no adapter is chosen by this field; name it by model or adapter");
+    }
+    return ok_status();
+}
+
 void list_unknown_fields(const JsonValue& object, std::span<const std::string_view> known,
                          std::vector<std::string>& ignored) {
     if (!object.is_object()) return;

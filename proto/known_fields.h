@@ -42,6 +42,9 @@ struct KnownField {
 // Hints, and fields that nobody knows, are added to `ignored` with their path, up to kIgnoredFieldsMax.
 Status check_fields(const JsonValue& object, std::span<const KnownField> known,
                     std::vector<std::string>& ignored);
+// kUnsupportedParameter for a field that nobody knows, says something, and names an adapter by its own name ("lora_weights"): an answer of the base would not
+// be what was asked for. Likewise for "extra_body", whose members belong beside the others.
+Status refuse_unknown_adapters(const JsonValue& object, std::span<const KnownField> known);
 // Only lists what nobody knows, where it says something: parts of a history come back as servers wrote them, with
 // nulls and empty lists. Objects only.
 void list_unknown_fields(const JsonValue& object, std::span<const std::string_view> known,

@@ -42,6 +42,7 @@ constexpr std::array kRequestFields = {
     RequestField{"lora_name", kAll},
     RequestField{"adapter_name", kAll},
     RequestField{"merged_adapters", kNobody, Neutral::kEmpty},
+    RequestField{"adapter_source", kNobody, Neutral::kNone, Neutral::kAny},  // where LoRAX loads it from
     // What the model reads.
     RequestField{"prompt", kCompletions},
     RequestField{"messages", kChats | kMessages},
@@ -262,6 +263,7 @@ std::span<const KnownField> request_fields(Endpoint endpoint) { return fields_of
 std::span<const std::string_view> fields_as_in_chats(Endpoint endpoint) { return fields_of(endpoint).as_in_chats; }
 
 Status check_request_fields(const JsonValue& root, Endpoint endpoint, std::vector<std::string>& ignored) {
+    TRY(refuse_unknown_adapters(root, request_fields(endpoint)));
     Status checked = check_fields(root, request_fields(endpoint), ignored);
     if (checked.ok() || checked.error().code != ErrorCode::kUnsupportedParameter) return checked;
     const std::string elsewhere = who_has_it(checked.error().param);

@@ -9,6 +9,7 @@
 #include "proto/schema_beside.h"
 #include "proto/schema_cycles.h"
 #include "proto/schema_disjoint.h"
+#include "proto/schema_patterns.h"
 #include "proto/schema_rewrite.h"
 
 namespace lorad::proto {
@@ -17,12 +18,12 @@ namespace {
 // Schemas that are written, each as often as something refers to it.
 constexpr size_t kSchemasMax = 1 << 16;
 constexpr size_t kDisjointStepsMax = 5000;
+constexpr size_t kPatternStepsMax = 20'000;
 constexpr size_t kCopiedBytesMax = 1 << 20;  // of values, likewise
 
 // Keywords whose value goes on as it is.
 bool is_copied(std::string_view key) {
     static constexpr std::string_view kCopied[] = {"const", "enum", "required", "minItems", "maxItems", "minLength", "maxLength",
-                                                   "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
                                                    "minProperties", "maxProperties"};
     return std::ranges::find(kCopied, key) != std::end(kCopied);
 }
@@ -41,6 +42,7 @@ class Writer {
     Status write_list(const JsonMember& member, bool alone, JsonWriter& out);
     Status write_one_of(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     Status write_properties(const JsonMember& member, bool alone, JsonWriter& out);
+    Status write_patterns(const JsonMember& member, bool alone, JsonWriter& out);
     Status write_property_names(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     Status write_reference(const JsonMember& member, bool alone, JsonWriter& out);
     void write_not(const JsonValue& schema, JsonWriter& out);
@@ -63,7 +65,7 @@ class Writer {
     std::map<std::pair<uint32_t, bool>, size_t> by_schema_;
     std::optional<Negation> negation_;    // of the schema that is being written
     std::vector<std::string> also_;       // further schemas that its values have to satisfy
-    size_t n_schemas_ = 0, n_copied_ = 0, disjoint_steps_left_ = kDisjointStepsMax;
+    size_t n_schemas_ = 0, n_copied_ = 0, disjoint_steps_left_ = kDisjointStepsMax, pattern_steps_left_ = kPatternStepsMax;
 };
 
 bool has_any(const JsonValue& schema, std::initializer_list<std::string_view> keys) {
@@ -146,15 +148,10 @@ Status Writer::write_one_of(const JsonValue& schema, const JsonMember& member, b
 
 Status Writer::write_properties(const JsonMember& member, bool alone, JsonWriter& out) {
     TRY_ASSIGN(std::vector<JsonMember> properties, member.value.as_object());
-    const bool by_pattern = member.key == "patternProperties";
     std::vector<std::string_view> absent;
-    if (!by_pattern && negation_) absent = std::exchange(negation_->absent, {});
+    if (negation_) absent = std::exchange(negation_->absent, {});
     out.key(member.key).begin_object();
     for (const JsonMember& property : properties) {
-        if (by_pattern && is_beyond_grammars(property.key)) {
-            lose(property.value);
-            continue;
-        }
         out.key(property.key);
         if (std::erase(absent, property.key) > 0) {
             out.value(false);
@@ -163,6 +160,19 @@ Status Writer::write_properties(const JsonMember& member, bool alone, JsonWriter
         }
     }
     for (std::string_view name : absent) out.key(name).value(false);
+    out.end_object();
+    return ok_status();
+}
+
+Status Writer::write_patterns(const JsonMember& member, bool alone, JsonWriter& out) {
+    TRY_ASSIGN(std::vector<JsonMember> properties, member.value.as_object());
+    const ChosenPatterns chosen = choose_patterns(properties, pattern_steps_left_);
+    for (const JsonValue& schema : chosen.lost) lose(schema);
+    out.key(member.key).begin_object();
+    for (const PatternProperty& one : chosen.kept) {
+        out.key(one.pattern);
+        TRY(write(one.schema, alone, out));
+    }
     out.end_object();
     return ok_status();
 }
@@ -194,7 +204,7 @@ Status Writer::write_property_names(const JsonValue& schema, const JsonMember& m
 }
 
 void Writer::write_not(const JsonValue& schema, JsonWriter& out) {
-    if (!negation_->is_enforced) lose(*schema.find("not"));
+    if (!negation_->is_enforced) lose(negation_->value);
     if (!negation_->absent.empty()) {
         out.key("properties").begin_object();
         for (std::string_view name : negation_->absent) out.key(name).value(false);
@@ -229,7 +239,8 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
         return write_list(member, part_alone && (key == "anyOf" || value.size() == 1), out);
     }
     if (key == "oneOf") return write_one_of(schema, member, part_alone, out);
-    if (key == "properties" || key == "patternProperties") return write_properties(member, has_one_each && of_parts(), out);
+    if (key == "properties") return write_properties(member, has_one_each && of_parts(), out);
+    if (key == "patternProperties") return write_patterns(member, has_one_each && of_parts(), out);
     if (key == "propertyNames") return write_property_names(schema, member, of_parts(), out);
     if (key == "additionalProperties" && schema.has("propertyNames")) return ok_status();  // written with them
     if (key == "prefixItems" || (key == "items" && value.is_array())) {
@@ -247,6 +258,12 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
     if ((key == "const" || key == "enum") && negation_ && negation_->values) return ok_status();
     if (key == "pattern" && value.is_string() && is_beyond_grammars(*value.as_string())) {
         lose(value);
+        return ok_status();
+    }
+    if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum" || key == "multipleOf") {
+        const std::optional<std::string> held = held_number(key, value);
+        if (held) out.key(key).raw(*held);
+        else lose(value);
         return ok_status();
     }
     if (key == "format") {
@@ -301,7 +318,11 @@ Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
     // What is kept of the schema around this one.
     std::optional<Negation> outer_negation = std::exchange(negation_, std::nullopt);
     std::vector<std::string> outer_also = std::exchange(also_, {});
-    if (schema.has("not")) negation_ = negation_of(schema, refs_, disjoint_steps_left_);
+    const auto negated = std::ranges::find(members, std::string_view("not"), &JsonMember::key);
+    if (negated != members.end()) {
+        if (!negated->value.is_object() && !negated->value.is_bool()) return negated->value.error(format("expected a JSON schema, found {}", negated->value.describe()));
+        negation_ = negation_of(schema, negated->value, refs_, disjoint_steps_left_);
+    }
     if (negation_ && negation_->allows_nothing) {
         out.value(false);
     } else {

@@ -1,6 +1,7 @@
 #include "proto/schema_rewrite.h"
 
 #include <algorithm>
+#include <cmath>
 #include <array>
 #include <set>
 
@@ -112,9 +113,9 @@ std::vector<std::string> few_values(const JsonValue& items) {
 
 }  // namespace
 
-Negation negation_of(const JsonValue& schema, SchemaRefs& refs, size_t& steps_left) {
-    Negation out;
-    const JsonValue inner = refs.resolved(*schema.find("not"));
+Negation negation_of(const JsonValue& schema, const JsonValue& negated, SchemaRefs& refs, size_t& steps_left) {
+    Negation out{negated};
+    const JsonValue inner = refs.resolved(negated);
     if (inner.is_bool()) {
         out.is_enforced = true;
         out.allows_nothing = *inner.as_bool();
@@ -193,24 +194,74 @@ std::optional<std::string> named_properties(const JsonValue& names, std::string_
     return writer.begin_object().key(pattern).raw(value_schema).end_object().take();
 }
 
+namespace {
+
+// "{2}", "{2,}", "{2,5}"; others are texts in one dialect and repetitions in another.
+bool is_repetition(std::string_view text) {
+    const size_t end = text.find('}');
+    if (end == std::string_view::npos) return false;
+    const std::string_view inside = text.substr(1, end - 1), first = inside.substr(0, inside.find(','));
+    const auto are_digits = [](std::string_view digits) { return std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; }); };
+    return !first.empty() && are_digits(first) && are_digits(inside.substr(std::min(first.size() + 1, inside.size())));
+}
+
+// A letter or digit behind a backslash that means the same to everybody.
+bool is_common_escape(char escaped, bool in_class) {
+    const bool is_letter = (escaped >= 'a' && escaped <= 'z') || (escaped >= 'A' && escaped <= 'Z') || (escaped >= '0' && escaped <= '9');
+    return !is_letter || std::string_view(in_class ? "dDwWsStnrfvaxuUpP" : "dDwWsStnrfvaxuUpPAz").find(escaped) != std::string_view::npos;
+}
+
+bool is_common_group(std::string_view text) {
+    if (!text.starts_with("(?") || text.starts_with("(?:") || text.starts_with("(?P<")) return true;
+    if (text.starts_with("(?<")) return !text.starts_with("(?<=") && !text.starts_with("(?<!");
+    // Flags, but for lines, whose ends are looked around for.
+    const size_t end = text.find_first_of(":)");
+    return end != std::string_view::npos && text.substr(2, end - 2).find_first_not_of("isxuU-") == std::string_view::npos;
+}
+
+}  // namespace
+
 bool is_beyond_grammars(std::string_view pattern) {
     bool in_class = false;
     for (size_t i = 0; i < pattern.size(); ++i) {
-        const char byte = pattern[i];
-        const std::string_view next = pattern.substr(i + 1);
-        if (byte == '\\') {
-            const char escaped = next.empty() ? '\0' : next.front();
-            if (!in_class && ((escaped >= '1' && escaped <= '9') || escaped == 'k' || escaped == 'b' || escaped == 'B')) return true;
+        const std::string_view text = pattern.substr(i);
+        if (text[0] == '\\') {
+            if (text.size() > 1 && !is_common_escape(text[1], in_class)) return true;
+            // What stands within braces behind it is its own: \p{L}, \u{1f600}.
+            if (text.size() > 2 && text[2] == '{' && std::string_view("pPxuU").find(text[1]) != std::string_view::npos) i += std::min(text.find('}'), text.size() - 1) - 1;
             ++i;
-        } else if (byte == '[') {
+        } else if (text[0] == '[') {
+            if (!in_class && (text.starts_with("[]") || text.starts_with("[^]"))) return true;
             in_class = true;
-        } else if (byte == ']') {
+        } else if (text[0] == ']') {
             in_class = false;
-        } else if (byte == '(' && !in_class) {
-            if (next.starts_with("?=") || next.starts_with("?!") || next.starts_with("?<=") || next.starts_with("?<!")) return true;
+        } else if (!in_class && ((text[0] == '(' && !is_common_group(text)) || (text[0] == '{' && (i == 0 || !is_repetition(text))))) {
+            return true;
         }
     }
     return false;
+}
+
+std::optional<std::string> held_number(std::string_view keyword, const JsonValue& number) {
+    const Result<double> value = number.as_number();
+    if (!value.ok()) return number.dump();
+    if (keyword == "multipleOf") {
+        constexpr double kDivisorMax = UINT32_MAX, kStatesMax = 500'000;
+        // As the compiler finds the digits: 0.12345 has more than it seems.
+        double divisor = *value;
+        while (divisor > 0 && divisor <= kDivisorMax && std::floor(divisor) != divisor) divisor *= 10;
+        if (divisor > kDivisorMax) return std::nullopt;
+        while (divisor > 0 && std::fmod(divisor, 10) == 0) divisor /= 10;  // zeros at the end are no states
+        return divisor > kStatesMax ? std::nullopt : std::optional(number.dump());
+    }
+    const bool is_lower = keyword == "minimum" || keyword == "exclusiveMinimum";
+    // What is to be at least so far away from zero, and what at most.
+    constexpr double kOutwardMax = 1e18, kNear = 1e-60, kFar = 9.2e18;
+    const double outward = is_lower ? *value : -*value;
+    if (outward >= kOutwardMax) return std::nullopt;
+    if (outward > 0 && outward < kNear) return is_lower ? "1e-60" : "-1e-60";
+    if (outward <= -kFar) return is_lower ? "-9000000000000000000" : "9000000000000000000";
+    return number.dump();
 }
 
 FormatKind format_kind(std::string_view name) {

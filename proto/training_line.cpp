@@ -227,6 +227,13 @@ Status parse_tokens(const JsonValue& root, uint32_t vocab_size, TrainingLine& li
     return is_trained ? ok_status() : Status(root.error("no token of the line is trained"));
 }
 
+struct LineFormatName {
+    LineFormat format;
+    std::string_view name;
+};
+constexpr std::array kLineFormatNames = {LineFormatName{LineFormat::kChat, "messages"}, LineFormatName{LineFormat::kCompletion, "prompt and completion"},
+                                         LineFormatName{LineFormat::kText, "text"}, LineFormatName{LineFormat::kTokens, "tokens"}};
+
 std::optional<LineFormat> format_of_keys(const JsonValue& root) {
     if (!root.is_object()) return std::nullopt;
     if (root.has("messages")) return LineFormat::kChat;
@@ -238,14 +245,11 @@ std::optional<LineFormat> format_of_keys(const JsonValue& root) {
 
 }  // namespace
 
-std::string_view line_format_name(LineFormat format) {
-    switch (format) {
-        case LineFormat::kChat: return "messages";
-        case LineFormat::kCompletion: return "prompt and completion";
-        case LineFormat::kText: return "text";
-        case LineFormat::kTokens: return "tokens";
-    }
-    return "";
+std::string_view line_format_name(LineFormat format) { return std::ranges::find(kLineFormatNames, format, &LineFormatName::format)->name; }
+
+std::optional<LineFormat> line_format_named(std::string_view name) {
+    const auto found = std::ranges::find(kLineFormatNames, name, &LineFormatName::name);
+    return found == kLineFormatNames.end() ? std::nullopt : std::optional(found->format);
 }
 
 std::optional<LineFormat> line_format_of(std::string_view line) {

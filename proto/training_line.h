@@ -21,6 +21,7 @@ enum class LineFormat : uint8_t {
 };
 // "messages", "prompt and completion", "text", "tokens": for messages.
 std::string_view line_format_name(LineFormat format);
+std::optional<LineFormat> line_format_named(std::string_view name);
 
 // A message of a chat.
 struct TrainingMessage {

@@ -1,6 +1,6 @@
 #include "proto/training_write.h"
 
-#include "proto/json.h"
+#include "proto/json_fields.h"
 
 namespace lorad::proto {
 namespace {
@@ -60,24 +60,33 @@ void write_extras(JsonWriter& writer, const JobObject& job) {
     writer.end_object();
 }
 
-void write_metrics(JsonWriter& writer, const StepMetrics& metrics, bool with_total) {
-    const auto field = [&](std::string_view key, const auto& value) {
-        if (value) writer.field(key, *value);
-    };
-    writer.begin_object().field("step", metrics.step);
-    if (with_total) writer.field("total_steps", metrics.n_steps);
-    field("train_loss", metrics.train_loss);
-    field("train_mean_token_accuracy", metrics.train_accuracy);
-    field("valid_loss", metrics.valid_loss);
-    field("valid_mean_token_accuracy", metrics.valid_accuracy);
-    field("full_valid_loss", metrics.full_valid_loss);
-    field("full_valid_mean_token_accuracy", metrics.full_valid_accuracy);
-    field("learning_rate", metrics.learning_rate);
-    field("grad_norm", metrics.grad_norm);
-    field("tokens", metrics.tokens);
-    field("tokens_per_s", metrics.tokens_per_s);
-    writer.end_object();
-}
+constexpr auto kMetricFields = [](auto& fields, auto& metrics) {
+    fields("train_loss", metrics.train_loss);
+    fields("train_mean_token_accuracy", metrics.train_accuracy);
+    fields("valid_loss", metrics.valid_loss);
+    fields("valid_mean_token_accuracy", metrics.valid_accuracy);
+    fields("full_valid_loss", metrics.full_valid_loss);
+    fields("full_valid_mean_token_accuracy", metrics.full_valid_accuracy);
+    fields("learning_rate", metrics.learning_rate);
+    fields("grad_norm", metrics.grad_norm);
+    fields("tokens", metrics.tokens);
+    fields("tokens_per_s", metrics.tokens_per_s);
+};
+
+constexpr auto kEventMetricFields = [](auto& fields, auto& metrics) {
+    fields("step", metrics.step);
+    fields("total_steps", metrics.n_steps);
+    kMetricFields(fields, metrics);
+};
+
+constexpr auto kEventFields = [](auto& fields, auto& event) {
+    fields("id", event.id);
+    fields("created_at", event.created_s);
+    fields("level", event.level);
+    fields("message", event.message);
+};
+
+constexpr std::string_view kMetricsType = "metrics";  // of an event that has them
 
 }  // namespace
 
@@ -122,20 +131,30 @@ std::string job_json(const JobObject& job) {
 
 std::string job_event_json(const JobEventObject& event) {
     JsonWriter writer;
-    writer.begin_object().field("object", "fine_tuning.job.event").field("id", event.id).field("created_at", event.created_s);
-    writer.field("level", event.level).field("message", event.message).field("type", event.metrics ? "metrics" : "message").key("data");
-    if (event.metrics) write_metrics(writer, *event.metrics, true);
-    else writer.begin_object().end_object();
-    return writer.end_object().take();
+    writer.begin_object().field("object", "fine_tuning.job.event");
+    write_fields(writer, event, kEventFields).field("type", event.metrics ? kMetricsType : "message").key("data").begin_object();
+    if (event.metrics) write_fields(writer, *event.metrics, kEventMetricFields);
+    return writer.end_object().end_object().take();
+}
+
+Result<JobEventObject> parse_job_event(std::string_view json) {
+    TRY_ASSIGN(const JsonDocument document, parse_json(json));
+    const JsonValue root = document.root();
+    JobEventObject event;
+    TRY(read_fields(root, event, kEventFields));
+    TRY_ASSIGN(const std::string_view type, root.string_or("type", "message"));
+    if (type != kMetricsType) return event;
+    TRY_ASSIGN(const JsonValue data, root.require("data"));
+    TRY(read_fields(data, event.metrics.emplace(), kEventMetricFields));
+    return event;
 }
 
 std::string job_checkpoint_json(const JobCheckpointObject& checkpoint) {
     JsonWriter writer;
     writer.begin_object().field("object", "fine_tuning.job.checkpoint").field("id", checkpoint.id).field("created_at", checkpoint.created_s);
     writer.field("fine_tuning_job_id", checkpoint.job).field("fine_tuned_model_checkpoint", checkpoint.model).field("step_number", checkpoint.metrics.step);
-    writer.key("metrics");
-    write_metrics(writer, checkpoint.metrics, false);
-    return writer.end_object().take();
+    writer.key("metrics").begin_object().field("step", checkpoint.metrics.step);
+    return write_fields(writer, checkpoint.metrics, kMetricFields).end_object().end_object().take();
 }
 
 std::string list_json(std::span<const std::string> objects, bool has_more, std::string_view first_id, std::string_view last_id) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/base/result.h"
 #include "proto/fine_tuning_request.h"
 
 namespace lorad::proto {
@@ -61,6 +62,8 @@ struct JobEventObject {
     std::optional<StepMetrics> metrics;  // type "metrics"; else "message"
 };
 std::string job_event_json(const JobEventObject& event);
+// One that job_event_json() wrote.
+Result<JobEventObject> parse_job_event(std::string_view json);
 
 struct JobCheckpointObject {
     std::string id, job, model;

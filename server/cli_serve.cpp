@@ -312,7 +312,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
                         merge_options(config.batch_invariant, loaded.executor->weights(), metrics));
     loaded.registry->restore_active();
 
-    TRY_ASSIGN(const std::unique_ptr<ResponseStore> responses, response_store(config, loaded.registry->base_fingerprint()));
+    TRY_ASSIGN(const std::unique_ptr<ResponseStore> responses, response_store(config, loaded.registry->base().fingerprint));
     TRY_ASSIGN(const TrainingSetup training, open_training(config, base_name, loaded, *text, engine, pieces));
     ServerContext context{engine,
                           metrics,

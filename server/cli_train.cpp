@@ -34,7 +34,6 @@ namespace fs = std::filesystem;
 using CommandClock = std::chrono::steady_clock;
 
 constexpr int kExitInterrupted = 130;
-constexpr uint32_t kUsualSequenceMax = 4096;
 constexpr std::chrono::seconds kCheckpointEvery{120};
 constexpr std::chrono::milliseconds kTurn{200};  // after which a signal is looked for
 
@@ -134,18 +133,14 @@ class TrainCommand {
         return weight_type_of(arguments_.dtype).ok() ? ok_status() : Status(weight_type_of(arguments_.dtype).error());
     }
 
-    DataOptions data_options() const {
-        DataOptions options;
-        options.encode.train_on = *train_on_of(arguments_.recipe.train_on);
-        options.encode.max_seq_length = arguments_.recipe.max_seq_length.value_or(std::min(kUsualSequenceMax, config_.max_positions));
-        options.encode.refuse_overlong = arguments_.recipe.refuse_overlong;
-        options.encode.vocab_size = config_.vocab_size;
+    DataOptions options_of_data() const {
+        DataOptions options = data_options(arguments_.recipe, config_.max_positions, config_.vocab_size);
         options.cancelled = [] { return is_interrupted.load(); };
         return options;
     }
 
     Status show() const {
-        TRY_ASSIGN(const std::vector<TrainingSequence> sequences, first_sequences(arguments_.data, *text_, data_options(), arguments_.n_shown));
+        TRY_ASSIGN(const std::vector<TrainingSequence> sequences, first_sequences(arguments_.data, *text_, options_of_data(), arguments_.n_shown));
         for (const TrainingSequence& one : sequences) std::fputs(shown_sequence(one, *text_, ::isatty(STDOUT_FILENO) != 0).c_str(), stdout);
         std::fflush(stdout);
         return ok_status();
@@ -157,7 +152,7 @@ class TrainCommand {
         if (!arguments_.check) {
             TRY_ASSIGN(writer, TokenFileWriter::create(work_ / name));
         }
-        const Result<DataReport> prepared = prepare_data(data, *text_, data_options(), writer.get());
+        const Result<DataReport> prepared = prepare_data(data, *text_, options_of_data(), writer.get());
         if (!prepared.ok()) return make_error(prepared.error().code, format("{}: {}", data, prepared.error().message));
         report = *prepared;
         std::fprintf(stderr, "%s: %s", data.c_str(), report.text().c_str());

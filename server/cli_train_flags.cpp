@@ -50,9 +50,10 @@ void TrainCommandFlags::add_data_flags(CLI::App& app) {
     proto::TrainingRecipe& recipe = arguments_.recipe;
     app.add_option("--data", arguments_.data, "training file, one JSON object a line")->type_name("FILE")->required();
     app.add_option("--eval", arguments_.eval_data, "validation file: its loss is told before, at epochs' ends and at the end")->type_name("FILE");
-    app.add_option("--validation-split", recipe.validation_split, "part of the training file that is held out for validation")->check(CLI::Range(0.0, 0.5));
-    app.add_option("--eval-steps", eval_steps_, "validate on one batch each so many steps")->check(CLI::Range(1u, 100'000'000u));
-    app.add_option("--max-seq-length", max_seq_length_, "tokens of a sequence (default: the model's context, at most 4096)")->check(CLI::Range(2u, 1u << 24));
+    app.add_option("--validation-split", recipe.validation_split, "part of the training file that is held out for validation")->check(CLI::Range(0.0, proto::kValidationSplitMax));
+    app.add_option("--eval-steps", eval_steps_, "validate on one batch each so many steps")->check(CLI::Range(1u, proto::kTrainingStepsMax));
+    app.add_option("--max-seq-length", max_seq_length_, "tokens of a sequence (default: the model's context, at most 4096)")
+        ->check(CLI::Range(proto::kSequenceTokensMin, proto::kSequenceTokensMax));
     app.add_option("--overlong", overlong_, "longer lines: truncate or error")->capture_default_str()->check(CLI::IsMember({"truncate", "error"}));
     app.add_option("--train-on", recipe.train_on, "assistant (its answers), last (the last one), expand (each an example of its own) or all")
         ->capture_default_str()
@@ -66,8 +67,8 @@ void TrainCommandFlags::add_adapter_flags(CLI::App& app) {
     proto::TrainingRecipe& recipe = arguments_.recipe;
     app.add_option("--init-adapter", arguments_.init_adapter, "adapter to go on with, which says rank, modules and the like")->type_name("DIR");
     app.add_option("--lora-r", recipe.lora_r, "rank")->capture_default_str()->check(CLI::Range(1u, proto::kLoraRankMax));
-    app.add_option("--lora-alpha", alpha_, "the adapter is scaled by alpha / rank (default: twice the rank)")->check(CLI::PositiveNumber);
-    app.add_option("--lora-dropout", recipe.lora_dropout, "part of the inputs of A that is left out")->capture_default_str()->check(CLI::Range(0.0, 0.95));
+    app.add_option("--lora-alpha", alpha_, "the adapter is scaled by alpha / rank (default: twice the rank)")->check(CLI::Range(proto::kLoraAlphaMin, proto::kLoraAlphaMax));
+    app.add_option("--lora-dropout", recipe.lora_dropout, "part of the inputs of A that is left out")->capture_default_str()->check(CLI::Range(0.0, proto::kDropoutMax));
     app.add_option("--lora-trainable-modules", modules_, "all-linear, or names with commas: q_proj,v_proj")->capture_default_str()->type_name("NAMES");
     app.add_flag("--use-rslora", recipe.use_rslora, "scale by alpha / sqrt(rank)");
     app.add_flag("--use-dora", recipe.use_dora, "train the size of each output beside its direction");
@@ -76,20 +77,20 @@ void TrainCommandFlags::add_adapter_flags(CLI::App& app) {
 
 void TrainCommandFlags::add_optimizer_flags(CLI::App& app) {
     proto::TrainingRecipe& recipe = arguments_.recipe;
-    app.add_option("--max-steps", max_steps_, "optimizer steps, instead of --epochs")->check(CLI::Range(1u, 100'000'000u));
-    app.add_option("--epochs", epochs_, "passes over the data (default: 3; 2 from 1,000 sequences on, 1 from 10,000)")->check(CLI::Range(1u, 10'000u));
+    app.add_option("--max-steps", max_steps_, "optimizer steps, instead of --epochs")->check(CLI::Range(1u, proto::kTrainingStepsMax));
+    app.add_option("--epochs", epochs_, "passes over the data (default: 3; 2 from 1,000 sequences on, 1 from 10,000)")->check(CLI::Range(1u, proto::kEpochsMax));
     app.add_option("--batch-size", batch_size_, "sequences of an optimizer step (default: by their number, 4 to 32)")->check(CLI::Range(1u, proto::kTrainingBatchMax));
-    app.add_option("--learning-rate", learning_rate_, "the highest rate (default: 0.0002)")->check(CLI::Range(0.0, 10.0));
+    app.add_option("--learning-rate", learning_rate_, "the highest rate (default: 0.0002)")->check(CLI::Range(0.0, proto::kLearningRateMax));
     app.add_option("--lr-scheduler", recipe.lr_scheduler, "constant, linear, cosine, hf-linear or hf-cosine")
         ->capture_default_str()
         ->check(CLI::IsMember({"constant", "linear", "cosine", "hf-linear", "hf-cosine"}));
-    app.add_option("--warmup-steps", warmup_steps_, "steps in which the rate grows")->check(CLI::Range(int64_t(0), int64_t(100'000'000)));
+    app.add_option("--warmup-steps", warmup_steps_, "steps in which the rate grows")->check(CLI::Range(int64_t(0), int64_t(proto::kTrainingStepsMax)));
     app.add_option("--warmup-ratio", recipe.warmup_ratio, "the same as a part of all steps")->capture_default_str()->check(CLI::Range(0.0, 1.0));
-    app.add_option("--weight-decay", recipe.weight_decay, "AdamW's")->capture_default_str()->check(CLI::Range(0.0, 10.0));
-    app.add_option("--max-grad-norm", recipe.max_grad_norm, "gradients with a larger norm are scaled to it; 0: never")->capture_default_str()->check(CLI::Range(0.0, 1e9));
-    app.add_option("--adam-beta1", recipe.adam_beta1, "AdamW's")->capture_default_str()->check(CLI::Range(0.0, 0.999999));
-    app.add_option("--adam-beta2", recipe.adam_beta2, "AdamW's")->capture_default_str()->check(CLI::Range(0.0, 0.9999999));
-    app.add_option("--adam-epsilon", recipe.adam_epsilon, "AdamW's")->capture_default_str()->check(CLI::Range(1e-20, 1.0));
+    app.add_option("--weight-decay", recipe.weight_decay, "AdamW's")->capture_default_str()->check(CLI::Range(0.0, proto::kWeightDecayMax));
+    app.add_option("--max-grad-norm", recipe.max_grad_norm, "gradients with a larger norm are scaled to it; 0: never")->capture_default_str()->check(CLI::Range(0.0, proto::kGradNormMax));
+    app.add_option("--adam-beta1", recipe.adam_beta1, "AdamW's")->capture_default_str()->check(CLI::Range(0.0, proto::kBeta1Max));
+    app.add_option("--adam-beta2", recipe.adam_beta2, "AdamW's")->capture_default_str()->check(CLI::Range(0.0, proto::kBeta2Max));
+    app.add_option("--adam-epsilon", recipe.adam_epsilon, "AdamW's")->capture_default_str()->check(CLI::Range(proto::kAdamEpsilonMin, proto::kAdamEpsilonMax));
 }
 
 Result<int> TrainCommandFlags::run() {

@@ -28,7 +28,7 @@ Result<TrainingSetup> open_training(const Config& config, const std::string& bas
         log_info("without a state folder nothing is trained: files and jobs have to be kept somewhere");
         return setup;
     }
-    TRY_ASSIGN(adapters::BaseModel base, adapters::BaseModel::load(config.model));
+    const adapters::BaseModel& base = loaded.registry->base();
     training::ServerHost::Options options;
     options.facts = {base_name,
                      base.fingerprint,
@@ -42,8 +42,7 @@ Result<TrainingSetup> open_training(const Config& config, const std::string& bas
     const std::filesystem::path folder = state / ("training-" + base.fingerprint.substr(0, 16));
     auto training_text = std::make_unique<const training::TrainingText>(text.tokenizer(), text.chat_template(), loaded.config.generation.eos_token_ids);
     setup.host = std::make_unique<training::ServerHost>(
-        training::ServerParts{*loaded.device, loaded.config, loaded.executor->weights(), *loaded.registry, pieces}, std::move(base), std::move(training_text),
-        std::move(options));
+        training::ServerParts{*loaded.device, loaded.config, loaded.executor->weights(), *loaded.registry, pieces}, std::move(training_text), std::move(options));
     TRY_ASSIGN(setup.service, training::TrainingService::open(folder, *setup.host, training_limits(config)));
     return setup;
 }

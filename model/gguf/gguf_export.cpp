@@ -13,6 +13,8 @@
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_writer.h"
 #include "model/model_files.h"
+#include "model/quant/ggml_blocks.h"
+#include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
 #include "model/weights.h"
 #include "proto/base/format.h"
@@ -29,30 +31,40 @@ GgmlType plain_type_of(DType dtype) { return dtype == DType::kF32 ? GgmlType::kF
 
 // Rows of a plain tensor as the file has them: quantized, or as they are. half: of a head's rows that GGUF has in pairs; 0: the same order.
 GgufWriter::Rows rows_of(Tensor tensor, GgmlType type, uint64_t half) {
-    return [tensor = std::move(tensor), type, half](uint64_t row_begin, uint64_t n_rows, std::span<std::byte> out) {
+    return [tensor = std::move(tensor), type, half](uint64_t row_begin, uint64_t n_rows, std::span<std::byte> out) -> Status {
         const uint64_t k = tensor.shape.back(), row_bytes = out.size() / n_rows;
         std::vector<float> numbers(k);
+        NumberCheck plain(gpu::ScalarType::kF32), quantized(gpu::ScalarType::kF32);
         for (uint64_t i = 0; i < n_rows; ++i) {
             const uint64_t row = half == 0 ? row_begin + i : row_from_gguf(row_begin + i, half);
             const std::span<std::byte> to = out.subspan(i * row_bytes, row_bytes);
+            for (uint64_t j = 0; j < k; ++j) numbers[j] = number_at(tensor, row * k + j);
+            plain.look_at(numbers);
+            TRY(plain.verdict(tensor, name_of(tensor.dtype)));
             if (type == plain_type_of(tensor.dtype)) {
                 std::memcpy(to.data(), tensor.data.data() + row * row_bytes, row_bytes);
-                continue;
+            } else if (type == GgmlType::kF32) {
+                std::memcpy(to.data(), numbers.data(), row_bytes);
+            } else {
+                quantize_row(type, numbers, to);
+                decode_ggml(type, to, numbers);  // scales are f16, which not all numbers have room in
+                quantized.look_at(numbers);
             }
-            for (uint64_t j = 0; j < k; ++j) numbers[j] = number_at(tensor, row * k + j);
-            if (type == GgmlType::kF32) std::memcpy(to.data(), numbers.data(), row_bytes);
-            else quantize_row(type, numbers, to);
         }
+        return quantized.verdict(tensor, name_of(type));
     };
 }
 
 // A vector whose numbers stand in pairs, put into that order.
 GgufWriter::Rows paired_vector(Tensor tensor, uint64_t half) {
     return [tensor = std::move(tensor), half](uint64_t, uint64_t, std::span<std::byte> out) {
+        NumberCheck check(gpu::ScalarType::kF32);
         for (uint64_t i = 0; i < tensor.shape[0]; ++i) {
             const float number = number_at(tensor, half == 0 ? i : row_from_gguf(i, half));
+            check.look_at(std::span(&number, 1));
             std::memcpy(out.data() + i * sizeof number, &number, sizeof number);
         }
+        return check.verdict(tensor, name_of(tensor.dtype));
     };
 }
 
@@ -90,7 +102,10 @@ Status add_folder(const std::filesystem::path& folder, const ModelFiles& files, 
     const GgufArchitecture& architecture = *gguf_architecture_of(config.architecture);
     if (const std::vector<float> factors = llama3_factors(config.rope); !factors.empty()) {
         writer.tensor(std::string(kRopeFreqs), GgmlType::kF32, {factors.size()},
-                      [factors](uint64_t, uint64_t, std::span<std::byte> out) { std::memcpy(out.data(), factors.data(), out.size()); });
+                      [factors](uint64_t, uint64_t, std::span<std::byte> out) {
+                          std::memcpy(out.data(), factors.data(), out.size());
+                          return ok_status();
+                      });
     }
     // What is read below lies where the config says.
     ModelWeights weights;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "model/quant/matrix_decoder.h"
@@ -88,12 +90,13 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
     constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
     constexpr uint64_t kRowsOfATask = 16;
     std::ofstream file(to, std::ios::binary | std::ios::trunc);
-    const auto failed = [&] {
+    const auto give_up = [&](Error error) {
         file.close();
         std::error_code ignored;
         std::filesystem::remove(to, ignored);
-        return make_error(ErrorCode::kIo, lorad::format("{}: cannot be written", to.string()));
+        return error;
     };
+    const auto failed = [&] { return give_up(make_error(ErrorCode::kIo, lorad::format("{}: cannot be written", to.string()))); };
     if (!file) return make_error(ErrorCode::kIo, lorad::format("{}: cannot be made", to.string()));
     std::string head = "GGUF";
     put_number<uint32_t>(head, 3);
@@ -105,6 +108,8 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
     file.write(head.data(), static_cast<std::streamsize>(head.size()));
     uint64_t n_done = 0;
     std::vector<std::byte> bytes;
+    std::mutex mutex;
+    std::optional<Error> error;  // under mutex while pieces are made
     for (const Entry& tensor : tensors_) {
         const uint64_t piece_rows = std::max<uint64_t>(1, kPieceBytes / tensor.row_bytes);
         for (uint64_t row = 0; row < tensor.n_rows; row += piece_rows) {
@@ -114,8 +119,11 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
             bytes.assign(n_bytes + n_padding, std::byte{0});
             for_pieces(ceil_div(n_rows, kRowsOfATask), [&](uint64_t task) {
                 const uint64_t begin = task * kRowsOfATask, n = std::min(kRowsOfATask, n_rows - begin);
-                tensor.rows(row + begin, n, std::span(bytes).subspan(begin * tensor.row_bytes, n * tensor.row_bytes));
+                const Status made = tensor.rows(row + begin, n, std::span(bytes).subspan(begin * tensor.row_bytes, n * tensor.row_bytes));
+                std::lock_guard lock(mutex);
+                if (!made.ok() && !error) error = made.error();
             });
+            if (error) return give_up(std::move(*error));
             file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
             if (!file) return failed();
             n_done += bytes.size();

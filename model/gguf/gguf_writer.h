@@ -17,8 +17,8 @@ namespace lorad::model {
 
 class GgufWriter {
   public:
-    // The bytes of rows [row_begin, row_begin + n_rows). Any thread.
-    using Rows = std::function<void(uint64_t row_begin, uint64_t n_rows, std::span<std::byte> out)>;
+    // The bytes of rows [row_begin, row_begin + n_rows). Any thread. An error ends the writing.
+    using Rows = std::function<Status(uint64_t row_begin, uint64_t n_rows, std::span<std::byte> out)>;
 
     void text(std::string_view key, std::string_view value);
     void u32(std::string_view key, uint32_t value);
@@ -32,7 +32,7 @@ class GgufWriter {
     void tensor(std::string name, GgmlType type, std::vector<uint64_t> shape, Rows rows);
 
     uint64_t tensor_bytes() const { return offset_; }
-    // All of it, on several threads. A file that could not be written whole is removed. kIo.
+    // All of it, on several threads. A file that could not be written whole is removed. kIo, or what a tensor's rows have returned.
     Status write(const std::filesystem::path& to, const std::function<void(uint64_t n_bytes_done)>& on_bytes) const;
 
   private:

@@ -180,6 +180,10 @@ void widen_row(const Tensor& tensor, uint64_t row, std::span<float> out) {
     for (size_t i = 0; i < out.size(); ++i) out[i] = number_at(tensor, row * out.size() + i);
 }
 
+bool are_finite(std::span<const float> numbers) {
+    return std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); });
+}
+
 // A plain matrix, quantized row by row when it is read.
 class QuantizedMatrix final : public MatrixSource {
   public:
@@ -201,10 +205,12 @@ class QuantizedMatrix final : public MatrixSource {
         std::vector<float> numbers(tensor_.shape[1]);
         widen_row(tensor_, row, numbers);
         const GgmlTypeInfo& info = info_of(type_);
-        std::vector<std::byte> blocks(numbers.size() / info.block_numbers * info.block_bytes);
-        quantize_row(type_, numbers, blocks);
+        std::vector<std::byte> blocks(numbers.size() / info.block_numbers * info.block_bytes, kNanScale);
+        if (are_finite(numbers)) quantize_row(type_, numbers, blocks);
         return blocks;
     }
+
+    static constexpr std::byte kNanScale{0xff};  // bytes of a half that is NaN: what reads such a block refuses the matrix
 
     Tensor tensor_;
     GgmlType type_;
@@ -238,6 +244,7 @@ class Nf4Matrix final : public MatrixSource {
             for (uint64_t begin = 0; begin < k; begin += kBlock) {
                 float largest = 0;
                 for (uint64_t i = begin; i < begin + kBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
+                if (!are_finite(std::span(x).subspan(begin, kBlock))) largest = NAN;
                 std::memcpy(records.data() + r * record_bytes + begin / kBlock * sizeof largest, &largest, sizeof largest);
                 const float inverse = largest != 0 ? 1 / largest : 0;
                 for (uint64_t i = begin; i < begin + kBlock; ++i) codes[r * k + i] = nearest(x[i] * inverse);

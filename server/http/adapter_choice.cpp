@@ -335,7 +335,7 @@ PrefixIdentity prefix_of(const adapters::Registry& registry, const MixLease& lea
                          const AdapterUse& use, std::span<const TokenId> prompt,
                          std::string_view salt) {
     PrefixScope scope;
-    scope.base_fingerprint = registry.base_fingerprint();
+    scope.base_fingerprint = registry.base().fingerprint;
     scope.adapters.assign(lease.content().begin(), lease.content().end());
     scope.from_position = use.from_position;
     scope.tenant_salt = salt;

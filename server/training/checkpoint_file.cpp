@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "proto/base/digest.h"
-#include "proto/json.h"
+#include "proto/json_fields.h"
 #include "server/training/durable_file.h"
 
 namespace lorad::server::training {
@@ -32,19 +32,19 @@ bool take_piece(std::string_view& rest, std::string_view& piece) {
     return true;
 }
 
-Result<std::string> text_of(const JsonValue& root, std::string_view name) {
-    TRY_ASSIGN(const std::string_view text, root.string_or(name, ""));
-    return std::string(text);
-}
+constexpr auto kHeadFields = [](auto& fields, auto& checkpoint) {
+    fields("data_digest", checkpoint.identity.data_digest);
+    fields("validation_digest", checkpoint.identity.validation_digest);
+    fields("base_fingerprint", checkpoint.identity.base_fingerprint);
+    fields("recipe", checkpoint.identity.recipe);
+    fields("version", checkpoint.identity.version);
+    fields.object("state", checkpoint.state, kRunStateFields);
+};
 
 }  // namespace
 
 Status write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint) {
-    const RunIdentity& identity = checkpoint.identity;
-    JsonWriter writer;
-    writer.begin_object().field("data_digest", identity.data_digest).field("validation_digest", identity.validation_digest);
-    writer.field("base_fingerprint", identity.base_fingerprint).field("recipe", identity.recipe).field("version", identity.version);
-    const std::string head = writer.key("state").raw(checkpoint.state.json()).end_object().take();
+    const std::string head = fields_json(checkpoint, kHeadFields);
     std::string out(kCheckpointMagic);
     out.reserve(out.size() + head.size() + checkpoint.trainer.size() + 64);
     append_number(out, head.size());
@@ -71,16 +71,7 @@ Result<Checkpoint> read_checkpoint(const std::filesystem::path& path) {
     rest.remove_prefix(kCheckpointMagic.size());
     std::string_view head, trainer;
     if (!take_piece(rest, head) || !take_piece(rest, trainer)) return damaged_checkpoint();
-    TRY_ASSIGN(const JsonDocument document, parse_json(head, {.name = "checkpoint"}));
-    const JsonValue root = document.root();
-    Checkpoint checkpoint;
-    TRY_ASSIGN(checkpoint.identity.data_digest, text_of(root, "data_digest"));
-    TRY_ASSIGN(checkpoint.identity.validation_digest, text_of(root, "validation_digest"));
-    TRY_ASSIGN(checkpoint.identity.base_fingerprint, text_of(root, "base_fingerprint"));
-    TRY_ASSIGN(checkpoint.identity.recipe, text_of(root, "recipe"));
-    TRY_ASSIGN(checkpoint.identity.version, text_of(root, "version"));
-    TRY_ASSIGN(const JsonValue state, root.require("state"));
-    TRY_ASSIGN(checkpoint.state, RunState::parse(state.dump()));
+    TRY_ASSIGN(Checkpoint checkpoint, parse_fields<Checkpoint>(head, "checkpoint", kHeadFields));
     const auto* bytes = reinterpret_cast<const std::byte*>(trainer.data());
     checkpoint.trainer.assign(bytes, bytes + trainer.size());
     return checkpoint;

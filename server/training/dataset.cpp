@@ -10,12 +10,13 @@
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/printable.h"
-#include "proto/json.h"
+#include "proto/json_fields.h"
 
 namespace lorad::server::training {
 namespace {
 
 constexpr size_t kFormatLines = 100;  // that the format of a file is found from
+constexpr uint32_t kUsualSequenceTokens = 4096;
 
 // The lines of a file, one at a time.
 class LineReader {
@@ -80,6 +81,22 @@ Result<proto::LineFormat> find_format(const std::filesystem::path& file) {
     if (found.empty()) return proto::LineFormat::kChat;
     return std::ranges::max_element(found, {}, [](const auto& e) { return e.second; })->first;
 }
+
+constexpr auto kCountFields = [](auto& fields, auto& report) {
+    fields("lines", report.n_lines);
+    fields("sequences", report.n_sequences);
+    fields("tokens", report.n_tokens);
+    fields("trained_tokens", report.n_trained_tokens);
+    fields("longest", report.longest);
+    fields("bad_lines", report.n_bad_lines);
+    fields("duplicates", report.n_duplicates);
+    fields("empty_answers", report.n_empty_answers);
+    fields("overlong", report.n_overlong);
+    fields("cut_tokens", report.n_cut_tokens);
+    fields("without_end", report.n_without_end);
+};
+
+constexpr auto kUnreadFields = [](auto& fields, auto& report) { fields("not_shown", report.unread); };
 
 uint64_t digest_of(const std::vector<TrainingSequence>& sequences) {
     Sha256 sha;
@@ -197,14 +214,38 @@ std::string DataReport::text() const {
 
 std::string DataReport::json() const {
     JsonWriter writer;
-    writer.begin_object().field("format", proto::line_format_name(format)).field("lines", n_lines).field("sequences", n_sequences).field("tokens", n_tokens);
-    writer.field("trained_tokens", n_trained_tokens).field("longest", longest).field("bad_lines", n_bad_lines).field("duplicates", n_duplicates);
-    writer.field("empty_answers", n_empty_answers).field("overlong", n_overlong).field("cut_tokens", n_cut_tokens).field("without_end", n_without_end);
-    writer.key("problems").begin_array();
+    writer.begin_object().field("format", proto::line_format_name(format));
+    write_fields(writer, *this, kCountFields).key("problems").begin_array();
     for (const LineProblem& problem : problems) writer.begin_object().field("line", problem.line).field("reason", problem.reason).end_object();
-    writer.end_array().key("not_shown").begin_object();
-    for (const auto& [field, n] : unread) writer.field(field, n);
-    return writer.end_object().end_object().take();
+    return write_fields(writer.end_array(), *this, kUnreadFields).end_object().take();
+}
+
+std::string DataReport::counts_json() const {
+    JsonWriter writer;
+    writer.begin_object().field("format", proto::line_format_name(format));
+    return write_fields(write_fields(writer, *this, kCountFields), *this, kUnreadFields).end_object().take();
+}
+
+Result<DataReport> DataReport::parse(std::string_view json) {
+    TRY_ASSIGN(const JsonDocument document, parse_json(json, {.name = "report"}));
+    const JsonValue root = document.root();
+    DataReport report;
+    TRY_ASSIGN(const std::string_view name, root.string_or("format", ""));
+    const std::optional<proto::LineFormat> known = proto::line_format_named(name);
+    if (!known) return root.error(lorad::format("there is no format {}", json_quote_short(name)));
+    report.format = *known;
+    TRY(read_fields(root, report, kCountFields));
+    TRY(read_fields(root, report, kUnreadFields));
+    return report;
+}
+
+DataOptions data_options(const proto::TrainingRecipe& recipe, uint32_t n_positions_max, uint32_t vocab_size) {
+    DataOptions options;
+    options.encode.train_on = train_on_of(recipe.train_on).value_or(TrainOn::kAssistant);
+    options.encode.max_seq_length = recipe.max_seq_length.value_or(std::min(kUsualSequenceTokens, n_positions_max));
+    options.encode.refuse_overlong = recipe.refuse_overlong;
+    options.encode.vocab_size = vocab_size;
+    return options;
 }
 
 Result<DataReport> prepare_data(const std::filesystem::path& file, const TrainingText& text, const DataOptions& options, TokenFileWriter* writer) {

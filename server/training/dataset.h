@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "proto/base/result.h"
+#include "proto/fine_tuning_request.h"
 #include "proto/training_line.h"
 #include "server/training/line_encoder.h"
 #include "server/training/token_file.h"
@@ -35,6 +37,10 @@ struct DataReport {
     // Lines for people: counts, then what is wrong.
     std::string text() const;
     std::string json() const;
+    // Without what the file's texts are in, for what goes with an adapter.
+    std::string counts_json() const;
+    // Format, counts and fields of a report that json() or counts_json() wrote; problems and the digest stay there.
+    static Result<DataReport> parse(std::string_view json);
 };
 
 struct DataOptions {
@@ -43,6 +49,9 @@ struct DataOptions {
     uint32_t n_sequences_max = 4'000'000;
     std::function<bool()> cancelled;  // asked at each line; may be empty
 };
+
+// What a recipe says of its data; max_seq_length as chosen where it says none.
+DataOptions data_options(const proto::TrainingRecipe& recipe, uint32_t n_positions_max, uint32_t vocab_size);
 
 // `writer` null: only the report. A file of which no line can be trained on, with more than there may be, or that cannot be read, is an error; bad lines are
 // in the report, and whether they matter is the caller's to say. Takes one line's memory, and 8 bytes of each sequence.

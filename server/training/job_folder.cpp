@@ -8,7 +8,6 @@
 
 #include "proto/base/format.h"
 #include "proto/base/owned_fd.h"
-#include "proto/json.h"
 #include "server/training/durable_file.h"
 
 namespace lorad::server::training {
@@ -35,50 +34,6 @@ uint64_t step_of_row(std::string_view row) {
 }
 
 bool is_evaluation_row(std::string_view row) { return row.substr(std::min(row.find(','), row.size())).starts_with(",,,"); }
-
-std::optional<double> number_of(const JsonValue& object, std::string_view key) {
-    const std::optional<JsonValue> value = object.find(key);
-    if (!value) return std::nullopt;
-    const Result<double> number = value->as_number();
-    return number.ok() ? std::optional(*number) : std::nullopt;
-}
-
-// An event as it was written for clients.
-Result<proto::JobEventObject> parse_event(std::string_view line) {
-    TRY_ASSIGN(const JsonDocument document, parse_json(line));
-    const JsonValue root = document.root();
-    proto::JobEventObject event;
-    TRY_ASSIGN(const std::string_view id, root.string_or("id", ""));
-    TRY_ASSIGN(const std::string_view level, root.string_or("level", "info"));
-    TRY_ASSIGN(const std::string_view message, root.string_or("message", ""));
-    TRY_ASSIGN(event.created_s, root.int_or("created_at", 0));
-    TRY_ASSIGN(const std::string_view type, root.string_or("type", "message"));
-    event.id = std::string(id);
-    event.level = std::string(level);
-    event.message = std::string(message);
-    if (type != "metrics") return event;
-    TRY_ASSIGN(const JsonValue data, root.require("data"));
-    proto::StepMetrics metrics;
-    TRY_ASSIGN(const int64_t step, data.int_or("step", 0, 0));
-    TRY_ASSIGN(const int64_t n_steps, data.int_or("total_steps", 0, 0));
-    metrics.step = uint64_t(step);
-    metrics.n_steps = uint64_t(n_steps);
-    metrics.train_loss = number_of(data, "train_loss");
-    metrics.train_accuracy = number_of(data, "train_mean_token_accuracy");
-    metrics.valid_loss = number_of(data, "valid_loss");
-    metrics.valid_accuracy = number_of(data, "valid_mean_token_accuracy");
-    metrics.full_valid_loss = number_of(data, "full_valid_loss");
-    metrics.full_valid_accuracy = number_of(data, "full_valid_mean_token_accuracy");
-    metrics.learning_rate = number_of(data, "learning_rate");
-    metrics.grad_norm = number_of(data, "grad_norm");
-    metrics.tokens_per_s = number_of(data, "tokens_per_s");
-    if (data.find("tokens")) {
-        TRY_ASSIGN(const int64_t tokens, data.int_or("tokens", 0, 0));
-        metrics.tokens = uint64_t(tokens);
-    }
-    event.metrics = metrics;
-    return event;
-}
 
 }  // namespace
 
@@ -128,7 +83,7 @@ std::vector<proto::JobEventObject> JobFolder::events() const {
     std::vector<proto::JobEventObject> events;
     const std::string text = text_of_file("events.jsonl");
     for (const std::string_view line : whole_lines(text)) {
-        if (Result<proto::JobEventObject> event = parse_event(line); event.ok()) events.push_back(std::move(*event));
+        if (Result<proto::JobEventObject> event = proto::parse_job_event(line); event.ok()) events.push_back(std::move(*event));
     }
     return events;
 }

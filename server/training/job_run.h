@@ -266,9 +266,7 @@ class TrainingService::JobRun {
         provenance.used_step = used_step;
         provenance.n_steps = plan_.n_steps();
         provenance.n_parameters = job_.n_parameters;
-        provenance.data.n_sequences = data_->size();
-        provenance.data.n_tokens = data_->n_tokens();
-        provenance.data.n_trained_tokens = data_->n_trained();
+        TRY_ASSIGN(provenance.data, DataReport::parse(job_.report_json));
         provenance.device = service_.host_.facts().device_name;
         provenance.init_from = job_.init_from;
         provenance.seconds = job_.seconds;

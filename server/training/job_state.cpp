@@ -21,6 +21,7 @@ constexpr std::array kTransitions = {
     Transition{kValidating, JobEvent::kCancel, kCancelled},
     Transition{kValidating, JobEvent::kRestart, kValidating},
     Transition{kQueued, JobEvent::kStarted, kRunning},
+    Transition{kQueued, JobEvent::kUnread, kValidating},
     Transition{kQueued, JobEvent::kFault, kFailed},
     Transition{kQueued, JobEvent::kPause, kPaused},
     Transition{kQueued, JobEvent::kCancel, kCancelled},

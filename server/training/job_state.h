@@ -26,6 +26,7 @@ enum class JobEvent : uint8_t {
     kFault,      // bad data, a loss that is not finite, a full disk, a device that refuses
     kPause,
     kResume,
+    kUnread,     // its turn has come, but its data was never read: it was paused before
     kCancel,
     kRestart,    // the daemon starts, and found the job on its disk
 };

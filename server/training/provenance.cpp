@@ -22,7 +22,7 @@ std::string provenance_json(const Provenance& provenance) {
     writer.field("base_fingerprint", provenance.identity.base_fingerprint).field("data_sha256", provenance.identity.data_digest);
     if (!provenance.identity.validation_digest.empty()) writer.field("validation_sha256", provenance.identity.validation_digest);
     if (!provenance.init_from.empty()) writer.field("init_from", provenance.init_from);
-    writer.key("recipe").raw(proto::recipe_json(provenance.recipe)).key("data").raw(provenance.data.json());
+    writer.key("recipe").raw(proto::recipe_json(provenance.recipe)).key("data").raw(provenance.data.counts_json());
     writer.field("steps", provenance.state.step).field("used_step", provenance.used_step).field("planned_steps", provenance.n_steps);
     writer.field("tokens", provenance.state.n_tokens).field("trained_tokens", provenance.state.n_trained_tokens).field("parameters", provenance.n_parameters);
     writer.key("losses").begin_object();

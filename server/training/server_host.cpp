@@ -9,16 +9,16 @@
 
 namespace lorad::server::training {
 
-ServerHost::ServerHost(const ServerParts& parts, adapters::BaseModel base, std::unique_ptr<const TrainingText> text, Options options)
-    : parts_(parts), base_(std::move(base)), text_(std::move(text)), options_(std::move(options)) {}
+ServerHost::ServerHost(const ServerParts& parts, std::unique_ptr<const TrainingText> text, Options options)
+    : parts_(parts), text_(std::move(text)), options_(std::move(options)) {}
 
 Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::string& init_from) {
     model::TrainableAdapter adapter;
     if (init_from.empty()) {
-        TRY_ASSIGN(adapter, adapters::make_trainable(lora_recipe(plan.recipe), base_));
+        TRY_ASSIGN(adapter, adapters::make_trainable(lora_recipe(plan.recipe), parts_.registry.base()));
     } else {
         TRY_ASSIGN(const auto checked, parts_.registry.read(init_from));
-        TRY_ASSIGN(adapter, adapters::to_trainable(*checked, base_));
+        TRY_ASSIGN(adapter, adapters::to_trainable(*checked, parts_.registry.base()));
     }
     model::TrainerOptions options;
     options.optimizer = plan.optimizer;
@@ -38,7 +38,7 @@ adapters::PeftFiles ServerHost::files_of(const model::TrainableAdapter& adapter,
     adapters::PeftFileOptions options;
     options.base_name = options_.facts.base_name;
     options.use_rslora = plan.recipe.use_rslora;
-    return adapters::peft_files(adapter, base_, options);
+    return adapters::peft_files(adapter, parts_.registry.base(), options);
 }
 
 std::string ServerHost::generation_of(std::string_view name) const {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <string>
 
-#include "adapters/base_model.h"
 #include "adapters/registry.h"
 #include "gpu/device.h"
 #include "model/weights.h"
@@ -18,7 +17,7 @@ struct ServerParts {
     gpu::Device& device;
     const model::ModelConfig& config;
     const model::ModelWeights& weights;
-    adapters::Registry& registry;
+    adapters::Registry& registry;  // its base is what adapters are trained for
     PieceQueue& pieces;
 };
 
@@ -31,7 +30,7 @@ class ServerHost final : public TrainingHost {
         std::function<void()> wake;      // the engine
         std::function<bool()> is_alive;  // whether the engine runs pieces; false: it never will again
     };
-    ServerHost(const ServerParts& parts, adapters::BaseModel base, std::unique_ptr<const TrainingText> text, Options options);
+    ServerHost(const ServerParts& parts, std::unique_ptr<const TrainingText> text, Options options);
 
     const HostFacts& facts() const override { return options_.facts; }
     const TrainingText& text() const override { return *text_; }
@@ -44,7 +43,6 @@ class ServerHost final : public TrainingHost {
 
   private:
     const ServerParts parts_;
-    const adapters::BaseModel base_;
     const std::unique_ptr<const TrainingText> text_;
     const Options options_;
 };

@@ -113,12 +113,7 @@ Status TokenFile::read_index() {
         std::memcpy(head, all.data() + begin, sizeof(head));
         if ((footer.index_begin - begin - sizeof(head)) / (2 * sizeof(int32_t)) < head[1]) return damaged_tokens();
     }
-    for (size_t i = 0; i < begins_.size(); ++i) {
-        const SequenceView view = at(i);
-        n_tokens_ += view.tokens.size();
-        longest_ = std::max(longest_, uint32_t(view.tokens.size()));
-        for (size_t t = 1; t < view.labels.size(); ++t) n_trained_ += view.labels[t] != proto::kUntrained ? 1 : 0;
-    }
+    for (size_t i = 0; i < begins_.size(); ++i) longest_ = std::max(longest_, uint32_t(at(i).tokens.size()));
     return ok_status();
 }
 

@@ -62,8 +62,6 @@ class TokenFile {
     static Result<std::unique_ptr<const TokenFile>> open(const std::filesystem::path& path, std::string_view digest);
     size_t size() const { return begins_.size(); }
     SequenceView at(size_t sequence) const;
-    uint64_t n_tokens() const { return n_tokens_; }
-    uint64_t n_trained() const { return n_trained_; }
     uint32_t longest() const { return longest_; }  // tokens of a sequence
 
   private:
@@ -72,7 +70,6 @@ class TokenFile {
 
     std::shared_ptr<const model::MappedFile> file_;
     std::span<const uint64_t> begins_;
-    uint64_t n_tokens_ = 0, n_trained_ = 0;
     uint32_t longest_ = 0;
 };
 

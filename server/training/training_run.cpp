@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "proto/base/format.h"
-#include "proto/json.h"
 #include "proto/training_line.h"
 
 namespace lorad::server::training {
@@ -29,54 +28,6 @@ model::TrainExample train_example(const SequenceView& sequence) {
     for (const int32_t label : sequence.labels) example.weights.push_back(label == proto::kUntrained ? 0.0f : 1.0f);
     if (!example.weights.empty()) example.weights[0] = 0.0f;
     return example;
-}
-
-std::string RunState::json() const {
-    JsonWriter writer;
-    writer.begin_object().field("step", step).field("tokens", n_tokens).field("trained_tokens", n_trained_tokens);
-    const auto loss = [&](std::string_view name, const std::optional<double>& value) {
-        if (value) writer.field(name, *value);
-    };
-    loss("first_loss", first_loss);
-    loss("last_loss", last_loss);
-    loss("start_valid_loss", start_valid_loss);
-    loss("last_valid_loss", last_valid_loss);
-    loss("best_valid_loss", best_valid_loss);
-    writer.field("best_step", best_step).field("without_gain", n_without_gain).field("stopped_early", is_stopped_early);
-    if (evaluated_step) writer.field("evaluated_step", *evaluated_step);
-    return writer.end_object().take();
-}
-
-Result<RunState> RunState::parse(std::string_view json) {
-    TRY_ASSIGN(const JsonDocument document, parse_json(json, {.name = "state"}));
-    const JsonValue root = document.root();
-    RunState state;
-    const auto whole = [&](std::string_view name) -> Result<uint64_t> {
-        TRY_ASSIGN(const JsonValue value, root.require(name));
-        return value.as_uint();
-    };
-    TRY_ASSIGN(state.step, whole("step"));
-    TRY_ASSIGN(state.n_tokens, whole("tokens"));
-    TRY_ASSIGN(state.n_trained_tokens, whole("trained_tokens"));
-    const auto loss = [&](std::string_view name, std::optional<double>& to) -> Status {
-        const std::optional<JsonValue> value = root.find(name);
-        if (!value) return ok_status();
-        TRY_ASSIGN(to, value->as_number());
-        return ok_status();
-    };
-    TRY(loss("first_loss", state.first_loss));
-    TRY(loss("last_loss", state.last_loss));
-    TRY(loss("start_valid_loss", state.start_valid_loss));
-    TRY(loss("last_valid_loss", state.last_valid_loss));
-    TRY(loss("best_valid_loss", state.best_valid_loss));
-    TRY_ASSIGN(state.best_step, whole("best_step"));
-    TRY_ASSIGN(const uint64_t without_gain, whole("without_gain"));
-    state.n_without_gain = uint32_t(without_gain);
-    TRY_ASSIGN(state.is_stopped_early, root.bool_or("stopped_early", false));
-    if (root.find("evaluated_step")) {
-        TRY_ASSIGN(state.evaluated_step, whole("evaluated_step"));
-    }
-    return state;
 }
 
 TrainingRun::TrainingRun(const RunPlan& plan, StepTrainer& trainer, const TokenFile& data, const TokenFile* validation, RunState state)

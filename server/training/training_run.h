@@ -32,9 +32,21 @@ struct RunState {
     bool is_stopped_early = false;
     std::optional<uint64_t> evaluated_step;  // behind which the last evaluation was made
     bool is_evaluated() const { return evaluated_step == step; }
-
-    std::string json() const;
-    static Result<RunState> parse(std::string_view json);
+};
+// For proto/json_fields.h.
+inline constexpr auto kRunStateFields = [](auto& fields, auto& state) {
+    fields("step", state.step);
+    fields("tokens", state.n_tokens);
+    fields("trained_tokens", state.n_trained_tokens);
+    fields("first_loss", state.first_loss);
+    fields("last_loss", state.last_loss);
+    fields("start_valid_loss", state.start_valid_loss);
+    fields("last_valid_loss", state.last_valid_loss);
+    fields("best_valid_loss", state.best_valid_loss);
+    fields("best_step", state.best_step);
+    fields("without_gain", state.n_without_gain);
+    fields("stopped_early", state.is_stopped_early);
+    fields("evaluated_step", state.evaluated_step);
 };
 
 struct StepResult {

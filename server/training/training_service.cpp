@@ -61,7 +61,10 @@ void TrainingService::start() {
 }
 
 void TrainingService::stop() {
-    stopping_ = true;
+    {
+        std::lock_guard lock(mutex_);  // or the worker misses it between its look and its sleep
+        stopping_ = true;
+    }
     changed_.notify_all();
     if (worker_.joinable()) worker_.join();
 }

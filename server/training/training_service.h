@@ -97,9 +97,8 @@ class TrainingService {
     std::optional<std::string> next_job() const;
     void work_on(const std::string& id);
     Status validate(Job job);
-    Status validate_again(const std::string& id);
     Status train(const std::string& id);
-    DataOptions data_options(const proto::TrainingRecipe& recipe) const;
+    DataOptions options_of(const proto::TrainingRecipe& recipe) const;
     class JobRun;
     Status step(Entry& entry, JobEvent event);  // under mutex_: the next state, kept
     Status step(const std::string& id, JobEvent event);

@@ -13,8 +13,6 @@
 namespace lorad::server::training {
 namespace {
 
-constexpr uint32_t kUsualSequenceTokens = 4096;
-
 Error with_param(Error error, std::string_view param) {
     error.param = std::string(param);
     return error;
@@ -36,7 +34,7 @@ void TrainingService::run() {
         std::optional<std::string> id;
         {
             std::unique_lock lock(mutex_);
-            changed_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || next_job().has_value(); });
+            changed_.wait(lock, [&] { return stopping_ || next_job().has_value(); });
             if (!stopping_) id = next_job();
         }
         if (id) work_on(*id);
@@ -67,26 +65,21 @@ void TrainingService::work_on(const std::string& id) {
     fail(id, done.error());
 }
 
-DataOptions TrainingService::data_options(const proto::TrainingRecipe& recipe) const {
-    const HostFacts& facts = host_.facts();
-    DataOptions options;
-    options.encode.train_on = train_on_of(recipe.train_on).value_or(TrainOn::kAssistant);
-    options.encode.max_seq_length = recipe.max_seq_length.value_or(std::min(kUsualSequenceTokens, facts.n_positions_max));
-    options.encode.refuse_overlong = recipe.refuse_overlong;
-    options.encode.vocab_size = facts.vocab_size;
+DataOptions TrainingService::options_of(const proto::TrainingRecipe& recipe) const {
+    DataOptions options = data_options(recipe, host_.facts().n_positions_max, host_.facts().vocab_size);
     options.n_tokens_max = limits_.n_tokens_max;
     return options;
 }
 
 Result<DataReport> TrainingService::check_file(const StoredFile& file, const proto::TrainingRecipe& recipe) const {
-    DataOptions options = data_options(recipe);
+    DataOptions options = options_of(recipe);
     options.cancelled = [this] { return stopping_.load(); };
     return prepare_data(files_->content_of(file.object.id), host_.text(), options, nullptr);
 }
 
 Status TrainingService::validate(Job job) {
     const JobFolder folder = folder_of(job.id);
-    DataOptions options = data_options(job.recipe);
+    DataOptions options = options_of(job.recipe);
     options.cancelled = [this, id = job.id] { return is_wanted_to_stop(id); };
     const auto read = [&](const std::string& file_id, const std::filesystem::path& to, std::string_view param) -> Result<DataReport> {
         const std::optional<StoredFile> file = files_->find(job.tenant, file_id);
@@ -130,20 +123,11 @@ Status TrainingService::validate(Job job) {
 }
 
 Status TrainingService::train(const std::string& id) {
-    // Paused before its data was read: that comes first.
-    if (copy_of(id).data_digest.empty()) return validate_again(id);
+    // The next turn reads it, before any training.
+    if (copy_of(id).data_digest.empty()) return step(id, JobEvent::kUnread);
     TRY(step(id, JobEvent::kStarted));
     tell(id, "Fine-tuning job started");
     return JobRun(*this, copy_of(id)).run();
-}
-
-// The state stays: it is queued already.
-Status TrainingService::validate_again(const std::string& id) {
-    {
-        std::lock_guard lock(mutex_);
-        entries_.find(id)->second.job.state = JobState::kValidating;
-    }
-    return validate(copy_of(id));
 }
 
 Status TrainingService::step(Entry& entry, JobEvent event) {

@@ -1,36 +1,15 @@
 // Grammars as clients send them, built from the bytes so that most are whole: schemas that refer to each other, rules and terminals, expressions. Compiled
-// and followed for some tokens on the stack that the program gives them: refused with a reason, or a mask for each step.
+// and followed as tests/fuzz/grammar_run.h says.
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <thread>
 
-#include "model/logits.h"
-#include "model/text.h"
-#include "proto/base/check.h"
 #include "proto/base/format.h"
-#include "proto/base/thread.h"
 #include "proto/gbnf.h"
+#include "tests/fuzz/grammar_run.h"
 
 namespace {
 
 using namespace lorad;
-
-// The alphabet of a vocabulary of bytes, with some longer tokens and an end.
-constexpr uint32_t kVocabSize = 256 + 5;
-
-std::string word_list() {
-    std::string list;
-    auto add = [&](std::string_view word) {
-        const auto length = uint32_t(word.size());
-        for (int i = 0; i < 4; ++i) list.push_back(char(length >> (8 * i) & 0xff));
-        list += word;
-    };
-    for (int byte = 0; byte < 256; ++byte) add(std::string(1, char(byte)));
-    for (const char* word : {"ab", "{\"a\":", "null", "  "}) add(word);
-    list += std::string(4, '\xff');  // the end, which no text has
-    return list;
-}
 
 class Input {
   public:
@@ -111,42 +90,18 @@ std::string rules(Input& in, bool is_gbnf) {
     return out;
 }
 
-void compile(model::GrammarKind kind, const std::string& source) {
-    static const auto words = model::Words::from_list(word_list());
-    CHECK(words.ok());
-    const std::vector<TokenId> ends = {TokenId(kVocabSize) - 1};
-    auto grammar = model::Grammar::create(**words, kind, source, ends, kVocabSize);
-    if (!grammar.ok()) {
-        CHECK(!grammar.error().message.empty() && grammar.error().message.size() < 3000);
-        CHECK(grammar.error().code != ErrorCode::kInternal);
-        return;
-    }
-    std::vector<uint32_t> mask(model::mask_words(kVocabSize));
-    for (uint32_t step = 0; step < 8 && (*grammar)->mask(mask).ok(); ++step) {
-        TokenId next = TokenId(step * 31 % kVocabSize);
-        uint32_t n_seen = 0;
-        while (n_seen++ < kVocabSize && (mask[size_t(next) / 32] >> (next % 32) & 1) == 0) next = TokenId((uint32_t(next) + 1) % kVocabSize);
-        if (n_seen > kVocabSize || !(*grammar)->commit(next).ok()) break;
-    }
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Input in(data, size);
     const uint32_t form = in.below(6);
-    std::thread thread;
-    CHECK(start_thread(
-        thread,
-        [&] {
-            if (form == 0) return compile(model::GrammarKind::kRegex, in.rest());
-            if (form == 1) return compile(model::GrammarKind::kLark, in.rest());
-            if (form == 2 || form == 3) return compile(model::GrammarKind::kJsonSchema, json_schema(in));
-            if (form == 4) return compile(model::GrammarKind::kLark, rules(in, false));
-            const Result<std::string> lark = proto::gbnf_to_lark(rules(in, true));
-            if (lark.ok()) compile(model::GrammarKind::kLark, *lark);
-        },
-        kBigStackBytes));
-    thread.join();
+    fuzz::on_big_stack([&] {
+        if (form == 0) return fuzz::compile_grammar(model::GrammarKind::kRegex, in.rest());
+        if (form == 1) return fuzz::compile_grammar(model::GrammarKind::kLark, in.rest());
+        if (form == 2 || form == 3) return fuzz::compile_grammar(model::GrammarKind::kJsonSchema, json_schema(in));
+        if (form == 4) return fuzz::compile_grammar(model::GrammarKind::kLark, rules(in, false));
+        const Result<std::string> lark = proto::gbnf_to_lark(rules(in, true));
+        if (lark.ok()) fuzz::compile_grammar(model::GrammarKind::kLark, *lark);
+    });
     return 0;
 }

@@ -27,6 +27,13 @@ for name in "${names[@]}"; do
     seeds=()
     [ -d "tests/fuzz/corpus/$name" ] && seeds+=("tests/fuzz/corpus/$name")
     [ "$name" = safetensors ] && seeds+=(tests/goldens/broken-adapters)
+    [ "$name" = template ] && seeds+=(tests/goldens/chat-templates)
+    if [ "$name" = schema ]; then
+        mkdir -p build/fuzz/seeds/schema && seeds+=(build/fuzz/seeds/schema)
+        python3 -c 'import json, sys
+for i, case in enumerate(json.load(open("tests/goldens/tool-schemas/cases.json"))):
+    json.dump(case["schema"], open(f"build/fuzz/seeds/schema/{i}", "w"))'
+    fi
     # Bounds on what one input may take are part of the claim.
     build/fuzz/tests/"${name}_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=20000 -print_final_stats=1 \
         -artifact_prefix="$findings/" "$corpus" "${seeds[@]}" >"$findings/log" 2>&1 || true

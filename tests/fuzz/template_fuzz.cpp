@@ -1,8 +1,10 @@
 // A chat template as any model or adapter may bring it, rendered with a small conversation: refused, or a text within bounds, within bounds of
-// time and memory. Bytes are the template itself, or choices of a grammar of templates: what parses goes deeper.
+// time and memory. Bytes are the template itself, which is changed by its parts (tests/fuzz/template_mutator.h), or choices of a grammar of templates: what
+// parses goes deeper.
 #include <sys/resource.h>
 
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <span>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "model/text.h"
 #include "proto/base/check.h"
+#include "tests/fuzz/template_mutator.h"
 
 namespace {
 
@@ -182,6 +185,8 @@ class Writer {
     std::string out_;
 };
 
+constexpr uint8_t kChoicesMark = 0xff;  // begins choices, and no text
+
 // Of this process so far, in KiB.
 long resident_peak() {
     rusage usage{};
@@ -191,10 +196,28 @@ long resident_peak() {
 
 }  // namespace
 
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
+// Choices are bytes, and so is a template now and then; otherwise its parts are changed.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned int seed) {
+    if ((size > 0 && data[0] == kChoicesMark) || seed % 5 == 0) return LLVMFuzzerMutate(data, size, max_size);
+    const std::string text = lorad::fuzz::TemplateMutator(seed).mutated({reinterpret_cast<const char*>(data), size});
+    if (text.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
+    std::memcpy(data, text.data(), text.size());
+    return text.size();
+}
+
+extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size, uint8_t* out, size_t max_size, unsigned int seed) {
+    const auto text_of = [](const uint8_t* data, size_t size) { return std::string_view(reinterpret_cast<const char*>(data), size); };
+    const std::string text = lorad::fuzz::TemplateMutator(seed).crossed(text_of(a, a_size), text_of(b, b_size));
+    if (text.size() > max_size) return 0;
+    std::memcpy(out, text.data(), text.size());
+    return text.size();
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace lorad;
-    // Templates begin with text, choices with a byte that no text begins with.
-    const bool is_made = size > 0 && data[0] == 0xff;
+    const bool is_made = size > 0 && data[0] == kChoicesMark;
     const std::string source = is_made ? Writer({data + 1, size - 1}).written() : std::string(reinterpret_cast<const char*>(data), size);
     const auto made = model::ChatTemplate::from_source(source, R"({"bos_token":"<s>","eos_token":{"content":"</s>"}})");
     if (!made.ok()) {

@@ -12,6 +12,7 @@
 #include "model/gguf/gguf_export.h"
 #include "model/model_files.h"
 #include "model/quant/ggml_blocks.h"
+#include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
 #include "model/weights.h"
 #include "tests/support/goldens.h"
@@ -171,6 +172,57 @@ TEST(QuantizeTensors, ExpertsStayAndNotesAreKept) {
     EXPECT_TRUE(files.tensors()[0].source);
     EXPECT_FALSE(files.tensors()[1].source || files.tensors()[2].source);
     EXPECT_EQ(files.left_out(), std::vector<std::string>{"a note"});
+}
+
+// A copy of a golden model in 16 bits whose tensor has one number replaced.
+std::filesystem::path model_with_number(const TempDir& dir, const char* model, const std::string& tensor_name, uint64_t index, uint16_t bits) {
+    const std::filesystem::path folder = dir.path() / (model + tensor_name);
+    std::filesystem::copy(goldens_dir() / "models" / model, folder);
+    std::filesystem::permissions(folder / "model.safetensors", std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+    std::ifstream whole(folder / "model.safetensors", std::ios::binary);
+    uint64_t n_head = 0;
+    whole.read(reinterpret_cast<char*>(&n_head), sizeof n_head);
+    std::string head(n_head, '\0');
+    whole.read(head.data(), static_cast<std::streamsize>(n_head));
+    const size_t offsets = head.find("data_offsets", head.find('"' + tensor_name + '"'));
+    const uint64_t begin = std::stoull(head.substr(head.find('[', offsets) + 1));
+    std::fstream file(folder / "model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(sizeof n_head + n_head + begin + index * sizeof bits));
+    file.write(reinterpret_cast<const char*>(&bits), sizeof bits);
+    return folder;
+}
+
+constexpr uint16_t kNanBits = 0x7fff, kHugeBits = 0x7f00;  // NaN in f16 and bf16; 1.7e38 in bf16
+
+TEST(GgufExport, RefusesNumbersThatAreNoneOrHaveNoRoomByTheirTensor) {
+    const TempDir dir;
+    const std::string q_proj = "model.layers.1.self_attn.q_proj.weight", norm = "model.norm.weight", embedding = "model.embed_tokens.weight";
+    for (const std::string& tensor : {q_proj, norm, embedding}) {
+        const std::filesystem::path folder = model_with_number(dir, "llama-scaled", tensor, 7, kNanBits), out = dir.path() / "out.gguf";
+        for (const QuantizeType type : {QuantizeType::kQ8_0, QuantizeType::kQ4_K, QuantizeType::kQ6_K}) {
+            const Status exported = export_gguf(folder, type, out, {});
+            ASSERT_FALSE(exported.ok()) << tensor;
+            EXPECT_THAT(exported.error().message, HasSubstr("tensor " + tensor + ": expected finite numbers, found infinite ones or NaN in its "));
+            EXPECT_FALSE(std::filesystem::exists(out));
+        }
+    }
+    const Status huge = export_gguf(model_with_number(dir, "llama-tied", q_proj, 7, kHugeBits), QuantizeType::kQ8_0, dir.path() / "huge.gguf", {});
+    EXPECT_THAT(huge.error().message, HasSubstr("tensor " + q_proj + ": expected finite numbers, found infinite ones or NaN in its Q8_0"));
+}
+
+TEST(QuantizeTensors, RefuseNumbersThatAreNoneByTheirTensor) {
+    const TempDir dir;
+    const std::string name = "model.layers.1.self_attn.q_proj.weight";
+    const std::filesystem::path folder = model_with_number(dir, "llama-scaled", name, 7, kNanBits);
+    const auto files = ModelFiles::open(folder);
+    for (const char* type : {"q8_0", "nf4"}) {
+        auto tensors = (*files)->tensors();
+        quantize_tensors(*tensors, *parse_quantize_type(type));
+        const Tensor* tensor = tensors->find(name);
+        ASSERT_NE(tensor->source, nullptr);
+        std::vector<std::byte> rows(tensor->shape[0] * tensor->shape[1] * sizeof(float));
+        EXPECT_THAT(decode_rows(*tensor, 0, tensor->shape[0], gpu::ScalarType::kF32, rows).error().message, HasSubstr("tensor " + name + ": expected finite numbers")) << type;
+    }
 }
 
 TEST(GgufExport, SaysWhatItCannotWrite) {

@@ -32,11 +32,13 @@ TEST(GenerateAdapters, OtherServersWordsForOneAreUnderstood) {
         EXPECT_TRUE(request->ignored_fields.empty()) << fields;
     }
     for (const char* none : {R"("lora_path":null)", R"("lora_path":[null])", R"("adapter_id":"")", R"("adapter_id":"__base__")",
-                             R"("parameters":{})", R"("lora_request":null)", R"("lora_request":[])", R"("merged_adapters":null)"}) {
+                             R"("parameters":{})", R"("lora_request":null)", R"("lora_request":[])", R"("merged_adapters":null)", R"("lora_weights":null)",
+                             R"("adapter_parameters":{})", R"("extra_body":{})"}) {
         auto request = with(none);
         ASSERT_TRUE(request.ok()) << none << " " << request.error().message;
         EXPECT_FALSE(request->adapters) << none;
     }
+    EXPECT_EQ(with(R"("adapter_id":"a","adapter_source":"local")")->ignored_fields, std::vector<std::string>{"adapter_source"});
     EXPECT_EQ(with(R"("parameters":{"adapter_id":"a","max_new_tokens":5})")->ignored_fields,
               std::vector<std::string>{"parameters.max_new_tokens"});
 }
@@ -52,6 +54,11 @@ TEST(GenerateAdapters, WhatNamesSeveralOrNoneIsRefused) {
              {R"("parameters":"a")", "parameters"},
              {R"("parameters":{"merged_adapters":{"ids":["a"]}})", "parameters.merged_adapters"},
              {R"("merged_adapters":{"ids":["a"]})", "merged_adapters"},
+             {R"("lora_weights":"a")", "lora_weights"},
+             {R"("loraAdapters":["a"])", "loraAdapters"},
+             {R"("adapter_parameters":{"ids":["a"]})", "adapter_parameters"},
+             {R"("parameters":{"lora_id":"a"})", "parameters.lora_id"},
+             {R"("extra_body":{"lora_path":"a"})", "extra_body"},
              {R"("adapter_id":"a","lora_path":"b")", "adapter_id"},
              {R"("adapters":[{"name":"a","scale":0.5}],"adapter_id":"a")", "adapter_id"},
              {R"("adapter":"")", "adapter"}}) {

@@ -3,9 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
+#include <initializer_list>
+#include <random>
+#include <regex>
 
 #include "proto/base/format.h"
+#include "proto/schema_patterns.h"
 
 namespace lorad::proto::schema_test {
 namespace {
@@ -120,6 +126,33 @@ TEST(Schema, AlternativesThatExcludeEachOtherAreAnyOfThem) {
               R"({"anyOf":[{"maximum":1}],"allOf":[{"anyOf":[{"type":"integer"}]},{"allOf":[{"minimum":0}]}]})");
 }
 
+// A client's schema may have anything anywhere: it is refused with a reason or written, alone and beside each other keyword.
+TEST(Schema, NoValueOfAnyKeywordIsAnAccident) {
+    const std::vector<std::string> keywords = {"type", "enum", "const", "not", "allOf", "anyOf", "oneOf", "if", "then", "else", "$ref", "$dynamicRef", "$anchor", "$id", "$defs", "definitions",
+                                               "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "required", "dependentRequired",
+                                               "dependentSchemas", "dependencies", "minProperties", "maxProperties", "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains",
+                                               "minContains", "maxContains", "minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
+                                               "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "x-guidance", "description", "odd"};
+    const std::vector<std::string> values = {"null", "true", "-1", "0.5", "1e308", R"("")", R"("#")", R"("^a")", "[]", "[null]", R"(["a",1])", "[{}]", "{}", R"({"a":null})", R"({"a":{}})", R"({"a":["b"]})",
+                                             R"({"not":null})", R"({"type":null})"};
+    for (const std::string& keyword : keywords) {
+        for (const std::string& value : values) {
+            const std::string one = '"' + keyword + "\":" + value;
+            for (const std::string& other : keywords) {
+                for (const char* beside : {"null", "[]"}) {
+                    const std::string both = other == keyword ? one : one + ",\"" + other + "\":" + beside;
+                    for (const SchemaUse& use : {SchemaUse{}, SchemaUse{.is_arguments = true, .is_closed = true}}) {
+                        const Written written = write(R"({"properties":{"p":{)" + both + "}}}", use);
+                        ASSERT_FALSE(written.text.empty()) << both;
+                    }
+                }
+            }
+        }
+    }
+    EXPECT_EQ(write(R"({"not":null})").text, "error: not: expected a JSON schema, found null");
+    EXPECT_EQ(write(R"({"not":[]})").text, "error: not: expected a JSON schema, found array of 0");
+}
+
 TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
     EXPECT_EQ(text_of(R"({"enum":["a","b",1],"not":{"const":"b"}})"), R"({"enum":["a",1]})");
     EXPECT_EQ(text_of(R"({"type":["string","null"],"not":{"type":"null"}})"), R"({"type":["string"]})");
@@ -151,10 +184,88 @@ TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
         EXPECT_EQ(written.text, R"({"type":["array","object","string"],"items":{"type":"null"}})") << keyword;
         EXPECT_EQ(written.not_enforced, std::vector<std::string>{"items." + name}) << keyword;
     }
+    for (const char* keyword : {R"("exclusiveMinimum":1e18)", R"("minimum":18446744073709551615)", R"("maximum":-1e300)", R"("multipleOf":0.12345)", R"("multipleOf":1e-15)", R"("multipleOf":999983)"}) {
+        const std::string name = std::string(keyword).substr(1, std::string(keyword).find('"', 1) - 1);
+        Written written = write(R"({"type":"number",)" + std::string(keyword) + "}");
+        EXPECT_EQ(written.text, R"({"type":"number"})") << keyword;
+        EXPECT_EQ(written.not_enforced, std::vector<std::string>{name}) << keyword;
+    }
+    // What is said of far numbers holds for nearer ones, too.
+    EXPECT_EQ(text_of(R"({"minimum":-1.7976931348623157e308,"maximum":1e19})"), R"({"minimum":-9000000000000000000,"maximum":9000000000000000000})");
+    EXPECT_EQ(text_of(R"({"minimum":-9223372036854775808,"maximum":9223372036854775807})"), R"({"minimum":-9000000000000000000,"maximum":9000000000000000000})");
+    EXPECT_EQ(text_of(R"({"exclusiveMinimum":1e-300,"maximum":1})"), R"({"exclusiveMinimum":1e-60,"maximum":1})");
+    EXPECT_EQ(text_of(R"({"exclusiveMaximum":-1e-100})"), R"({"exclusiveMaximum":-1e-60})");
+    for (const char* kept : {R"({"minimum":-9e18})", R"({"maximum":1e18})", R"({"minimum":1e-60})", R"({"maximum":1e-300})", R"({"minimum":0,"maximum":9007199254740991})", R"({"multipleOf":0.01})",
+                             R"({"multipleOf":1000000000})", R"({"multipleOf":86400})", R"({"multipleOf":0})", R"({"multipleOf":-1})", R"({"minimum":"1"})"})
+        EXPECT_EQ(text_of(kept), kept);
+    for (const char* pattern : {R"(^a\\Z)", R"(\\Ga)", R"([\\b])", R"(\\0)", R"(\\cA)", R"((?>a))", R"((?#a)b)", R"((?m)^a$)", R"((?P=x))", R"([^])", R"([])", R"(a{,3})", R"(a{2)", R"({)"}) {
+        Written written = write(R"({"pattern":")" + std::string(pattern) + "\"}");
+        EXPECT_EQ(written.text, "{}") << pattern;
+        EXPECT_EQ(written.not_enforced, std::vector<std::string>{"pattern"}) << pattern;
+    }
+    for (const char* pattern : {R"(\\A\\w{2,}\\z)", R"(^[\\w\\-]+$)", R"((?i)a)", R"((?i:a)(?<n>b)(?P<m>c))", R"(\\p{L}\\u{1f600}\\x{41})", R"([{}()]{1,2}})", R"(^\\/a$)"})
+        EXPECT_EQ(text_of(R"({"pattern":")" + std::string(pattern) + "\"}"), R"({"pattern":")" + std::string(pattern) + "\"}");
     EXPECT_EQ(write(R"({"properties":{"a":{},"b":{}},"minProperties":2})").not_enforced, std::vector<std::string>{"minProperties"});
     EXPECT_TRUE(write(R"({"type":"null","x-guidance":{}})").text.starts_with("error: x-guidance: "));
     EXPECT_TRUE(write("[]").text.starts_with("error: "));
     EXPECT_TRUE(write(R"({"items":5})").text.starts_with("error: items: "));
+}
+
+TEST(Schema, OfPatternsThatANameMayMatchTogetherOneIsKeptAndOthersAreListed) {
+    const auto patterns = [](const std::string& members) { return write(R"({"type":"object","patternProperties":{)" + members + "}}"); };
+    Written apart = patterns(R"("^S_":{"type":"string"},"^I_":{"type":"integer"},"^[0-9]+$":{})");
+    EXPECT_EQ(apart.text, R"({"type":"object","patternProperties":{"^S_":{"type":"string"},"^I_":{"type":"integer"},"^[0-9]+$":{}}})");
+    EXPECT_TRUE(apart.not_enforced.empty());
+    Written together = patterns(R"("^a":{"type":"string"},"b$":{"type":"integer"},"^c":{"type":"null"})");
+    EXPECT_EQ(together.text, R"({"type":"object","patternProperties":{"^a":{"type":"string"},"^c":{"type":"null"}}})");
+    EXPECT_EQ(together.not_enforced, std::vector<std::string>{"patternProperties.b$"});
+    // One schema for both says the same.
+    Written same = patterns(R"("^a":{"type":"string"},"b$":{"type":"string"})");
+    EXPECT_EQ(same.text, R"({"type":"object","patternProperties":{"^a|b$":{"type":"string"}}})");
+    EXPECT_TRUE(same.not_enforced.empty());
+    // Many of them take bounded time.
+    std::string many;
+    for (int i = 0; i < 4000; ++i) many += (i == 0 ? "" : ",") + format(R"("^(a{}|[a-z]{{2,9}}){{1,40}}x":{{}})", i);
+    const auto began = std::chrono::steady_clock::now();
+    (void)patterns(many);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+}
+
+// Against all short names, by another matcher.
+TEST(Schema, PatternsMeetWhereSomeNameMatchesBoth) {
+    std::mt19937 random(5);
+    std::function<std::string(int)> pattern = [&](int depth) -> std::string {
+        const auto one_of = [&](std::initializer_list<const char*> texts) { return std::string(texts.begin()[random() % texts.size()]); };
+        std::string out;
+        for (uint32_t n = random() % 3 + 1; n > 0; --n) {
+            out += depth < 2 && random() % 4 == 0 ? "(" + pattern(depth + 1) + one_of({"", "|a", "|bc"}) + ")" : one_of({"a", "b", "c", "[ab]", "[^a]", "."});
+            out += one_of({"", "", "", "*", "+", "?", "{2}", "{0,2}", "{1,}"});
+        }
+        return out;
+    };
+    std::vector<std::string> names{""};
+    for (size_t i = 0; names[i].size() < 6; ++i) {
+        for (const char letter : {'a', 'b', 'c'}) names.push_back(names[i] + letter);
+    }
+    int n_apart = 0;
+    for (int i = 0; i < 300; ++i) {
+        std::string texts[2];
+        for (std::string& text : texts) text = std::string(random() % 3 != 0 ? "^" : "") + pattern(0) + (random() % 2 != 0 ? "$" : "");
+        size_t steps = 100'000;
+        const PatternOverlap found = pattern_overlap(texts[0], texts[1], steps);
+        const std::regex a(texts[0]), b(texts[1]);
+        const bool meet = std::ranges::any_of(names, [&](const std::string& name) { return std::regex_search(name, a) && std::regex_search(name, b); });
+        // What only longer names match is not seen here.
+        if (meet || found == PatternOverlap::kNone) {
+            EXPECT_EQ(found, meet ? PatternOverlap::kSome : PatternOverlap::kNone) << texts[0] << "  " << texts[1];
+        }
+        n_apart += found == PatternOverlap::kNone ? 1 : 0;
+    }
+    EXPECT_GT(n_apart, 20);
+    for (const char* beyond : {"(?i)a", "\\bx", "[[a]]", "a**", "(a", "^(^a)", "\\p{L}", "((((a{99}){99}){99}){99})"}) {
+        size_t steps = 100'000;
+        EXPECT_EQ(pattern_overlap(beyond, "a", steps), PatternOverlap::kUnknown) << beyond;
+    }
 }
 
 // Each definition is written once, however often it is meant, and what cannot be is refused in good time.

@@ -114,6 +114,25 @@ TEST(TrainingAnswers, HaveWhatOpenAiClientsRead) {
     EXPECT_EQ(json::parse(list_json(objects, true, "a", "a"))["has_more"], true);
 }
 
+TEST(TrainingWire, AnEventIsReadAsItWasWritten) {
+    StepMetrics all{.step = 3, .n_steps = 9};
+    std::optional<double>* numbers[] = {&all.train_loss, &all.train_accuracy, &all.valid_loss,    &all.valid_accuracy, &all.full_valid_loss,
+                                        &all.full_valid_accuracy, &all.learning_rate, &all.grad_norm, &all.tokens_per_s};
+    double next = 0.1;
+    for (std::optional<double>* number : numbers) *number = next *= 1.7;
+    all.tokens = 1000;
+    for (const JobEventObject& event : {JobEventObject{"ftevent-1-1", "warn", "\"quoted\"\n\xc3\xa9", 5, {}}, JobEventObject{"ftevent-1-2", "info", "m", 6, StepMetrics{.step = 1, .n_steps = 2}},
+                                        JobEventObject{"ftevent-1-3", "info", "m", 7, all}}) {
+        const std::string text = job_event_json(event);
+        const Result<JobEventObject> read = parse_job_event(text);
+        ASSERT_TRUE(read.ok()) << read.error().message;
+        EXPECT_EQ(job_event_json(*read), text);
+        EXPECT_EQ(read->metrics.has_value(), event.metrics.has_value());
+    }
+    EXPECT_FALSE(parse_job_event(R"({"type":"metrics"})").ok());
+    EXPECT_FALSE(parse_job_event(R"({"id":7})").ok());
+}
+
 // What a form held, part by part.
 struct Parts {
     std::vector<std::pair<std::string, std::string>> all;

@@ -269,8 +269,7 @@ TEST(TokenFile, GivesBackWhatWasWrittenAndRefusesDamage) {
     auto read = TokenFile::open(file.tokens(), digest);
     ASSERT_TRUE(read.ok()) << read.error().message;
     ASSERT_EQ((*read)->size(), 2u);
-    EXPECT_EQ((*read)->n_tokens(), 5u);
-    EXPECT_EQ((*read)->n_trained(), 3u);
+    EXPECT_EQ((*read)->longest(), 3u);
     EXPECT_EQ((*read)->at(1).line, 7u);
     EXPECT_EQ(std::vector<TokenId>((*read)->at(1).tokens.begin(), (*read)->at(1).tokens.end()), (std::vector<TokenId>{4, 5}));
     std::ifstream in(file.tokens(), std::ios::binary);

@@ -1,7 +1,10 @@
 // Jobs from the request to the adapter, on a trainer of one number: states, restarts at any moment, limits, whose they are.
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <set>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "server/training/checkpoint_file.h"
@@ -56,7 +59,7 @@ class Jobs : public ::testing::Test {
 TEST(JobStates, EndedJobsStayAsTheyAreAndNothingLeavesARunningOneWithoutAnEnd) {
     using enum JobState;
     constexpr JobEvent kAll[] = {JobEvent::kValidated, JobEvent::kStarted, JobEvent::kLastStep, JobEvent::kPublished, JobEvent::kFault,
-                                 JobEvent::kPause,     JobEvent::kResume,  JobEvent::kCancel,   JobEvent::kRestart};
+                                 JobEvent::kPause,     JobEvent::kResume,  JobEvent::kUnread,   JobEvent::kCancel,    JobEvent::kRestart};
     for (const JobState ended : {kSucceeded, kFailed, kCancelled}) {
         for (const JobEvent event : kAll) EXPECT_FALSE(next_state(ended, event));
     }
@@ -66,6 +69,8 @@ TEST(JobStates, EndedJobsStayAsTheyAreAndNothingLeavesARunningOneWithoutAnEnd) {
     EXPECT_FALSE(next_state(kPublishing, JobEvent::kCancel));
     EXPECT_EQ(next_state(kPublishing, JobEvent::kRestart), kQueued);
     EXPECT_EQ(next_state(kRunning, JobEvent::kRestart), kQueued);
+    for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused})
+        EXPECT_EQ(next_state(state, JobEvent::kUnread), state == kQueued ? std::optional(kValidating) : std::nullopt);
     EXPECT_FALSE(next_state(kPaused, JobEvent::kStarted));
     for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused, kSucceeded, kFailed, kCancelled}) EXPECT_EQ(state_of(state_name(state)), state);
 }
@@ -276,6 +281,99 @@ TEST_F(Jobs, TheBestStepIsPublishedAndAJobThatGetsNoBetterEndsEarly) {
     const auto papers = std::find_if(files.begin(), files.end(), [](const NamedBytes& file) { return file.name == "lorad_training.json"; });
     ASSERT_NE(papers, files.end());
     EXPECT_NE(papers->content.find("\"used_step\":4"), std::string::npos) << papers->content;
+}
+
+TEST_F(Jobs, AnAdapterSaysWhatItsDataHeldButNoneOfItsTexts) {
+    proto::FineTuningRequest wanted = request(upload(token_lines(3) + "{\"tokens\": \"my secret\"}\n" + token_lines(1)));
+    wanted.recipe.skip_bad_lines = true;
+    const std::string id = create(wanted);
+    service->start();
+    ASSERT_EQ(settled(*service, id), "succeeded");
+    EXPECT_THAT(service->find({}, id)->report_json, ::testing::HasSubstr("my secret"));
+    const std::vector<NamedBytes> files = *service->adapter_files({}, id, {});
+    const auto papers = std::find_if(files.begin(), files.end(), [](const NamedBytes& file) { return file.name == "lorad_training.json"; });
+    ASSERT_NE(papers, files.end());
+    EXPECT_THAT(papers->content, ::testing::HasSubstr(R"("data":{"format":"tokens","lines":5,"sequences":4,"tokens":8,"trained_tokens":4,"longest":2,"bad_lines":1,"duplicates":1,)"));
+    EXPECT_THAT(papers->content, ::testing::Not(::testing::HasSubstr("my secret")));
+}
+
+// What the kernel has counted of this thread's sleeps.
+uint64_t n_sleeps_of_training_thread() {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::ifstream comm(task.path() / "comm"), status(task.path() / "status");
+        std::string line;
+        std::getline(comm, line);
+        if (line != "lorad-training") continue;
+        while (std::getline(status, line)) {
+            if (line.starts_with("voluntary_ctxt_switches:")) return std::stoull(line.substr(line.find_last_of(" \t") + 1));
+        }
+    }
+    return 0;
+}
+
+TEST(JobRecords, HoldEveryFieldThatAJobHas) {
+    Job job;
+    job.id = "ftjob-1";
+    job.state = JobState::kFailed;
+    job.number = 7;
+    job.created_s = 1;
+    int n_texts = 0;
+    for (std::string* text : {&job.tenant, &job.paused_by, &job.model, &job.training_file, &job.validation_file, &job.suffix, &job.init_from, &job.name, &job.expected_generation, &job.data_digest,
+                              &job.validation_digest, &job.base_fingerprint, &job.generation})
+        *text = "text " + std::to_string(++n_texts);
+    job.metadata = {{"a", "b"}, {"", "\xc3\xa9"}};
+    job.replace = job.activate = false;
+    job.recipe.lora_r = 3;
+    job.finished_s = 9;
+    job.error = {"code", "message", ""};
+    job.report_json = R"({"lines":3})";
+    job.n_sequences = 11, job.n_steps = 12, job.n_parameters = 13, job.device_bytes = 14;
+    job.seconds = 0.1;
+    job.run = {1, 2, 3, 0.1, 0.2, 0.3, 0.4, 0.5, 6, 7, true, 8};
+    job.result_files = {"file-1"};
+    job.checkpoints.resize(2);
+    job.checkpoints[1] = {"ftckpt-1", job.id, "m", 5, {.step = 4, .train_loss = 0.1, .full_valid_accuracy = 0.2}};
+    const std::string text = job.json();
+    const Result<Job> read = Job::parse(text);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(read->json(), text);
+    EXPECT_EQ(read->checkpoints[1].job, job.id);
+    EXPECT_EQ(read->error->message, "message");
+    EXPECT_EQ(read->run.evaluated_step, 8u);
+    // Whatever is cut off is no record.
+    for (size_t n = 0; n < text.size(); ++n) EXPECT_FALSE(Job::parse(text.substr(0, n)).ok());
+    EXPECT_FALSE(Job::parse(R"({"state":"asleep","recipe":{"seed":1}})").ok());
+}
+
+TEST_F(Jobs, TheThreadSleepsWhileThereIsNothingToDo) {
+    service->start();
+    ASSERT_EQ(settled(*service, create(request(upload(token_lines(4))))), "succeeded");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const uint64_t before = n_sleeps_of_training_thread();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    EXPECT_GT(before, 0u);
+    EXPECT_EQ(n_sleeps_of_training_thread(), before);
+    EXPECT_EQ(settled(*service, create(request(upload(token_lines(4)), "next"))), "succeeded");
+    service->stop();  // and wakes for its end
+}
+
+TEST_F(Jobs, AJobThatWasPausedBeforeItsDataWasReadReadsItAtItsTurn) {
+    const std::string id = create(request(upload(token_lines(4))));
+    ASSERT_TRUE(service->change({}, id, JobEvent::kPause).ok());
+    ASSERT_TRUE(service->change({}, id, JobEvent::kResume).ok());
+    EXPECT_EQ(service->find({}, id)->status, "queued");
+    service->start();
+    ASSERT_EQ(settled(*service, id), "succeeded");
+    EXPECT_EQ(service->find({}, id)->n_steps, 6u);
+    // Whatever was first: a job that is cancelled beside it stays so.
+    for (int i = 0; i < 50; ++i) {
+        const std::string other = create(request(upload(token_lines(4)), "other"));
+        ASSERT_TRUE(service->change({}, other, JobEvent::kPause).ok() || service->find({}, other)->status != "validating_files");
+        (void)service->change({}, other, JobEvent::kResume);
+        const bool is_cancelled = service->change({}, other, JobEvent::kCancel).ok();
+        const std::string end = settled(*service, other);
+        EXPECT_EQ(end, is_cancelled ? "cancelled" : "succeeded");
+    }
 }
 
 TEST_F(Jobs, TenantsSeeTheirOwnAlone) {

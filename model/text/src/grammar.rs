@@ -176,6 +176,10 @@ fn reason(error: impl ToString) -> Failure {
     if text.starts_with("NoExtension") {
         return invalid("no text fits it");
     }
+    if let Some((_, patterns)) = text.split_once("patternProperty regexes ") {
+        let patterns: String = patterns.trim_end_matches(" are not disjoint").trim_end_matches(" are disjoint").chars().take(REASON_CHARACTERS_MAX).collect();
+        return invalid(format!("patternProperties: a name may match both {patterns}, and of such patterns a grammar holds one: make them exclude each other"));
+    }
     let kept: String = text.chars().take(REASON_CHARACTERS_MAX).collect();
     invalid(if kept.len() < text.len() { kept + " ..." } else { kept })
 }

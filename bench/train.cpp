@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -28,10 +29,11 @@ struct TrainOptions {
     std::vector<std::string> batch = {"4x2048"};
     std::string dtype = "bf16";
     uint32_t rank = 16;
-    uint32_t rows = 2048;
+    uint32_t rows = 0;
     uint32_t steps = 4;
     uint64_t memory_mib = 0;
     bool profile = false;
+    bool check = false;
 };
 
 model::ModelConfig config_of(const ModelShape& shape, bool is_tied, uint32_t n_positions) {
@@ -153,6 +155,42 @@ void print_profile(const std::vector<gpu::KernelProfile>& kernels) {
     }
 }
 
+// Norm of the difference over the norm of the whole.
+double difference(const std::vector<model::TrainedTensor>& of, const std::vector<model::TrainedTensor>& to) {
+    double apart = 0, norm = 0;
+    for (size_t i = 0; i < of.size(); ++i) {
+        for (size_t j = 0; j < of[i].values.size(); ++j) {
+            apart += std::pow(double{of[i].values[j]} - to[i].values[j], 2);
+            norm += std::pow(double{to[i].values[j]}, 2);
+        }
+    }
+    return std::sqrt(apart / norm);
+}
+
+// The loss and the gradients of a step with random B, beside those of products in f32.
+void check_step(gpu::Device& device, const model::ModelConfig& config, const model::ModelWeights& weights, model::TrainableAdapter adapter, const model::TrainerOptions& options,
+                const std::vector<model::TrainExample>& examples) {
+    std::mt19937 random(9);
+    std::normal_distribution<float> value(0.0f, 0.01f);
+    for (model::TrainedLinear& linear : adapter.linears) {
+        for (float& b : linear.pair.b.values) b = value(random);
+    }
+    double losses[2];
+    std::vector<model::TrainedTensor> gradients[2];
+    for (const bool in_f32 : {false, true}) {
+        model::TrainerOptions with = options;
+        with.in_f32 = in_f32;
+        const auto trainer = must(model::Trainer::create(device, config, weights, adapter, with));
+        losses[in_f32] = must(trainer->step(examples, 0.0)).loss;
+        gradients[in_f32] = must(trainer->gradients());
+        if (in_f32) continue;
+        must(trainer->step(examples, 0.0));
+        const auto again = must(trainer->gradients());
+        Results::say(lorad::format("  the same step again: gradients {}", difference(again, gradients[0]) == 0 ? "of the same bits" : "DIFFER"));
+    }
+    Results::say(lorad::format("  beside f32: loss {:.6f} and {:.6f}, {:.1e} apart; gradients {:.1e} apart", losses[0], losses[1], std::abs(losses[0] / losses[1] - 1), difference(gradients[0], gradients[1])));
+}
+
 void run_train(const TrainOptions& options, const CommonOptions& common) {
     const ModelShape& shape = kModelShapes.at(options.shape);
     const auto device = open_device(common);
@@ -186,7 +224,7 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
             if (step > 0) milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
         }
         Row row("train");
-        row.field("shape", options.shape).field("batch", batch).field("dtype", options.dtype).field("rank", options.rank).field("rows", options.rows);
+        row.field("shape", options.shape).field("batch", batch).field("dtype", options.dtype).field("rank", options.rank).field("rows", trainer->options().n_rows);
         row.samples("ms", milliseconds);
         const double tokens_per_s = 1e3 * size.n * size.length / row.summary().median;
         const double gib = static_cast<double>(weight_bytes + trainer->memory().sum()) / (1 << 30);
@@ -194,6 +232,7 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
         const double median = row.summary().median;
         results.add(std::move(row), lorad::format("train {:<5} {:<8} r {:3} {}  {:9.1f} ms a step  {:9.1f} tok/s  {:6.2f} GiB, {} of {} layers kept", options.shape, batch, options.rank, options.dtype,
                                                   median, tokens_per_s, gib, trainer->memory().n_kept_layers, config.n_layers));
+        if (options.check) check_step(*device, config, weights, adapter, trainer_options, random_examples(size, config.vocab_size, random));
         if (options.profile) print_profile(must(trainer->profile(random_examples(size, config.vocab_size, random))));
     }
 }
@@ -207,9 +246,10 @@ void add_train_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--batch", options->batch, "examples x tokens of a step, such as 4x2048")->delimiter(',');
     command->add_option("--dtype", options->dtype, "of the weights")->check(CLI::IsMember({"f32", "f16", "bf16"}));
     command->add_option("--rank", options->rank)->check(CLI::Range(1, 512));
-    command->add_option("--rows", options->rows, "tokens of a micro-batch")->check(CLI::Range(64, 65536));
+    command->add_option("--rows", options->rows, "tokens of a micro-batch; if it is not given what the trainer chooses")->check(CLI::Range(64, 65536));
     command->add_option("--steps", options->steps)->check(CLI::Range(1, 1000));
     command->add_option("--memory-mib", options->memory_mib, "what the trainer may take beside the weights; 0: nine tenths of what is free");
+    command->add_flag("--check", options->check, "loss and gradients of a step beside those of products in f32");
     command->add_flag("--profile", options->profile, "time of each kernel of one step");
     command->callback([options, &common] { run_train(*options, common); });
 }

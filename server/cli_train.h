@@ -22,7 +22,7 @@ struct TrainArguments {
     bool resume = false;
     bool check = false;    // says what the data is and what training would take, and trains nothing
     uint32_t n_shown = 0;  // lines that are shown with what of them is trained
-    uint32_t n_rows = 2048;         // tokens of a micro-batch
+    uint32_t n_rows = 0;            // tokens of a micro-batch; 0: by the model's shape and the kind of device
     uint64_t memory_mib = 0;        // that training may take beside the weights; 0: what is free
 };
 

@@ -36,7 +36,7 @@ TrainCommandFlags::TrainCommandFlags(CLI::App& app) {
     app.add_option("--report", arguments_.report, "write one JSON object a step: step, loss, grad_norm, lr, tokens")->type_name("FILE");
     app.add_flag("--check", arguments_.check, "say what the data holds and how many steps it makes, and train nothing; needs no GPU");
     app.add_option("--show", arguments_.n_shown, "print the first lines with what of them is trained, in colours; without --out nothing else is done")->type_name("LINES");
-    app.add_option("--rows", arguments_.n_rows, "tokens of a micro-batch")->capture_default_str()->check(CLI::Range(64u, 1u << 20));
+    app.add_option("--rows", arguments_.n_rows, "tokens of a micro-batch; 2048 to 8192 by the model and the device, if it is not given")->check(CLI::Range(64u, 1u << 20));
     app.add_option("--training-memory", arguments_.memory_mib, "device memory beside the weights, in MiB (default: what is free)")->type_name("MIB");
     app.add_option("--dtype", arguments_.dtype, "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")->type_name("TYPE");
     app.add_option("--save-dtype", arguments_.save_dtype, "type of the adapter's tensors: float32, float16 or bfloat16")->capture_default_str()->type_name("TYPE");

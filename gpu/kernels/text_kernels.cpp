@@ -24,10 +24,11 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
         CHECK(constants.size() == 4);
         return warpgroup_direct_text({.column_blocks = constants[1], .row_blocks = constants[3], .type = type, .stride = constants[2]});
     }
-    CHECK(constants.size() == 9);
+    CHECK(constants.size() == 10);
     return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
                            .type = type,
                            .stride = constants[2],
+                           .w_columns = constants[9],
                            .row_blocks = constants[3],
                            .gated_rows = constants[4],
                            .y_order = constants[5],

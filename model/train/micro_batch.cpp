@@ -43,6 +43,13 @@ void list_rows_by_token(MicroBatch& batch) {
     }
 }
 
+void list_flash_tiles(MicroBatch& batch, std::span<const TrainExample> examples) {
+    for (size_t place = 0; place < batch.examples.size(); ++place) {
+        const auto n_tokens = static_cast<uint32_t>(examples[batch.examples[place]].tokens.size());
+        for (uint32_t begin = 0; begin < n_tokens; begin += gpu::kFlashRows) batch.flash_tiles.push_back({batch.first_rows[place], n_tokens, begin, 0});
+    }
+}
+
 // Round r has each example's run r of every head, which all add to gradients of their own.
 void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const TrainExample> examples, uint64_t n_elements_max) {
     const auto n_tokens_of = [&](size_t place) { return static_cast<uint32_t>(examples[batch.examples[place]].tokens.size()); };
@@ -97,7 +104,8 @@ std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<
     }
     for (MicroBatch& batch : batches) {
         list_rows_by_token(batch);
-        plan_waves(batch, config, examples, limits.n_score_elements);
+        if (limits.n_score_elements != 0) plan_waves(batch, config, examples, limits.n_score_elements);
+        list_flash_tiles(batch, examples);
     }
     return batches;
 }

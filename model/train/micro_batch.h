@@ -45,14 +45,15 @@ struct MicroBatch {
     // The distinct tokens, ascending, with the rows that each has.
     std::vector<gpu::TrainTokenRows> token_rows;
     std::vector<uint32_t> rows_by_token;
-    std::vector<ScoreWave> waves;
+    std::vector<ScoreWave> waves;  // none where scores are never whole
+    std::vector<gpu::TrainFlashTile> flash_tiles;
 
     uint32_t n_rows() const { return static_cast<uint32_t>(tokens.size()); }
 };
 
 struct MicroBatchLimits {
     uint32_t n_rows = 0;             // more only where one example has more
-    uint64_t n_score_elements = 0;   // of a wave; more only where one run has more
+    uint64_t n_score_elements = 0;   // of a wave; more only where one run has more; 0: no waves
     uint32_t short_text_tokens = 0;  // model/rope.h
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "gpu/kernels/kernel_options.h"
@@ -13,8 +14,8 @@
 namespace lorad::model {
 namespace {
 
-constexpr uint64_t kLogitElements = uint64_t{1} << 26;
-constexpr uint64_t kScoreElements = uint64_t{1} << 27;
+constexpr uint64_t kLogitElements = uint64_t{80} << 20;
+constexpr uint64_t kScoreElements = uint64_t{1} << 26;
 constexpr uint32_t kChunkRowsMax = 1024;
 constexpr uint64_t kAlignBytes = 256;
 constexpr uint32_t kNormGroupsMax = 4096;
@@ -23,24 +24,31 @@ uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 
 // Bytes of each buffer of TrainBuffers but sets, rope and those of the host.
 struct ScratchSizes {
-    uint64_t streams, row, sums, act, gate_up, attention, turned, qkv, low, scores, logits, head_low, dropped, terms, norms;
+    uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, low, shadows, scores, qkv_sums, rounded, dots, logits, head_low, dropped, terms, norms;
     uint64_t sum() const {
-        return streams + 4 * row + sums + act + gate_up + 3 * attention + turned + qkv + low + 2 * scores + logits + head_low + dropped + terms + norms;
+        return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv + low + shadows + 2 * scores + qkv_sums + rounded + dots + logits + head_low + dropped + terms + norms;
     }
 };
 
 ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
-    const auto rows_of = [&](uint64_t stride) { return uint64_t{sizes.n_rows} * stride * sizeof(float); };
+    const auto rows_of = [&](uint64_t stride, gpu::ScalarType type = gpu::ScalarType::kF32) { return uint64_t{sizes.n_rows} * stride * gpu::bytes_of(type); };
+    const bool has_sums = sizes.act_type != gpu::ScalarType::kF32;
     return {.streams = rows_of(sizes.hidden_stride) * (config.n_layers + 1),
             .row = rows_of(sizes.hidden_stride),
             .sums = sizes.n_norms != 0 ? rows_of(sizes.hidden_stride) : kAlignBytes,
-            .act = rows_of(sizes.ffn_stride),
-            .gate_up = rows_of(sizes.gate_up_stride),
+            .act = rows_of(sizes.ffn_stride, sizes.act_type),
+            .gate_up_sums = has_sums ? rows_of(sizes.gate_up_stride) : kAlignBytes,
+            .dact = rows_of(sizes.ffn_stride),
+            .gate_up = rows_of(sizes.gate_up_stride, sizes.act_type),
             .attention = rows_of(sizes.attention_stride),
             .turned = rows_of(sizes.turned_stride),
             .qkv = rows_of(sizes.qkv_stride),
             .low = std::max(sizes.low_bytes, kAlignBytes),
-            .scores = sizes.score_elements * sizeof(float),
+            .shadows = sizes.shadows ? std::max(sizes.shadows->n_bytes, kAlignBytes) : kAlignBytes,
+            .scores = std::max(sizes.score_elements * sizeof(float), kAlignBytes),
+            .qkv_sums = sizes.keeps_qkv ? kAlignBytes : rows_of(sizes.qkv_stride),
+            .rounded = sizes.has_flash ? rows_of(sizes.attention_stride, sizes.act_type) : kAlignBytes,
+            .dots = sizes.has_flash ? rows_of(config.n_heads) : kAlignBytes,
             .logits = uint64_t{sizes.chunk_rows} * sizes.vocab_stride * sizeof(float),
             .head_low = std::max(sizes.head_low_bytes, kAlignBytes),
             .dropped = std::max(sizes.dropped_bytes, kAlignBytes),
@@ -48,51 +56,64 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
             .norms = std::max<uint64_t>(sizes.n_norms * sizeof(float), kAlignBytes)};
 }
 
-void place_layer(TrainSizes& sizes, const TrainModel& model) {
+// Products that read 16 bits, and what writes these four columns at a time. Magnitudes and dropout work on f32.
+gpu::ScalarType act_type_of(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainSizes& sizes, const TrainerOptions& options) {
+    const bool pays = (capabilities.coopmat_f16 && !capabilities.small_workgroups) || options.keeps_16_bits;
+    const bool can = options.lora_dropout == 0 && config.intermediate_size % 4 == 0 && std::ranges::none_of(sizes.has_magnitudes, std::identity());
+    return pays && can ? train_kernel_options(config, weights, options).matrix_type : gpu::ScalarType::kF32;
+}
+
+void place_layer(TrainSizes& sizes, uint32_t n_heads) {
     uint64_t end = 0;
-    const auto take = [&](uint32_t stride) {
+    const auto take = [&](uint32_t stride, gpu::ScalarType type = gpu::ScalarType::kF32) {
         const uint64_t begin = end;
-        end += aligned(uint64_t{sizes.n_rows} * stride * sizeof(float));
+        end += aligned(uint64_t{sizes.n_rows} * stride * gpu::bytes_of(type));
         return begin;
     };
-    std::array<bool, kTrainGroups> has_magnitudes{};
-    for (const TrainLayer& layer : model.layers) {
-        for (uint32_t g = 0; g < kTrainGroups; ++g) has_magnitudes[g] |= layer.groups[g].has_magnitudes();
-    }
+    const auto& has_magnitudes = sizes.has_magnitudes;
     LayerPlaces& at = sizes.places;
-    at.normed = take(sizes.hidden_stride);
-    at.qkv_sums = take(sizes.qkv_stride);
+    at.normed = take(sizes.hidden_stride, sizes.act_type);
+    at.qkv_sums = sizes.keeps_qkv ? take(sizes.qkv_stride) : 0;
     at.qkv = has_magnitudes[kTrainQkv] ? take(sizes.qkv_stride) : at.qkv_sums;
-    at.turned = take(sizes.turned_stride);
+    at.turned = sizes.has_flash ? take(sizes.qkv_stride, sizes.act_type) : take(sizes.turned_stride);
+    at.lse = sizes.has_flash ? take(n_heads) : 0;
     at.attention = take(sizes.attention_stride);
-    at.o_sums = take(sizes.hidden_stride);
+    at.o_sums = has_magnitudes[kTrainO] ? take(sizes.hidden_stride) : 0;
     at.middle = take(sizes.hidden_stride);
-    at.middle_normed = take(sizes.hidden_stride);
-    at.gate_up_sums = take(sizes.gate_up_stride);
-    at.gate_up = has_magnitudes[kTrainGateUp] ? take(sizes.gate_up_stride) : at.gate_up_sums;
-    at.act = take(sizes.ffn_stride);
-    at.down_sums = has_magnitudes[kTrainDown] ? take(sizes.hidden_stride) : at.o_sums;
-    // The sums of o are read in the backward pass only where it has a magnitude.
-    if (has_magnitudes[kTrainO] && !has_magnitudes[kTrainDown]) at.down_sums = take(sizes.hidden_stride);
+    at.middle_normed = take(sizes.hidden_stride, sizes.act_type);
+    at.gate_up = take(sizes.gate_up_stride, sizes.act_type);
+    at.gate_up_sums = has_magnitudes[kTrainGateUp] ? take(sizes.gate_up_stride) : at.gate_up;
+    at.down_sums = has_magnitudes[kTrainDown] ? take(sizes.hidden_stride) : 0;
     at.low = end;
     at.n_bytes = end + std::max(sizes.low_bytes, kAlignBytes);
 }
 
 void place_pairs(TrainSizes& sizes, const TrainModel& model, const TrainLayout& layout) {
     sizes.low_begins.resize(layout.linears.size());
+    sizes.low_strides.resize(layout.linears.size());
     sizes.norm_begins.resize(layout.linears.size());
+    const auto rows_bytes = [&](uint32_t stride) { return aligned(uint64_t{sizes.n_rows} * stride * sizeof(float)); };
+    size_t group_idx = 0;
     for (const TrainLayer& layer : model.layers) {
         uint64_t end = 0;
         for (const TrainGroup& group : layer.groups) {
+            const uint32_t group_stride = sizes.shadows ? sizes.shadows->groups[group_idx++].n_ranks : 0;
             for (const TrainPart& part : group.parts) {
                 if (!part.linear) continue;
                 const uint32_t i = *part.linear;
-                sizes.low_begins[i] = end;
-                end += aligned(uint64_t{sizes.n_rows} * round_up(layout.linears[i].rank, 8) * sizeof(float));
+                if (sizes.shadows) {
+                    sizes.low_begins[i] = end + sizes.shadows->rank_begins[i] * sizeof(float);
+                    sizes.low_strides[i] = group_stride;
+                } else {
+                    sizes.low_begins[i] = end;
+                    sizes.low_strides[i] = round_up(layout.linears[i].rank, 8);
+                    end += rows_bytes(sizes.low_strides[i]);
+                }
                 if (!part.has_magnitude) continue;
                 sizes.norm_begins[i] = sizes.n_norms;
                 sizes.n_norms += gpu::padded(part.n);
             }
+            end += rows_bytes(group_stride);
         }
         sizes.low_bytes = std::max(sizes.low_bytes, end);
     }
@@ -112,12 +133,17 @@ bool TrainSizes::keeps(uint32_t layer, uint32_t n_layers) const {
     return n_sets >= n_layers_needed && layer + n_layers_needed == n_layers;  // the first set is that of the lowest one alone
 }
 
-Result<TrainSizes> plan_train_sizes(const ModelConfig& config, const ModelWeights& weights, const TrainModel& model, const TrainLayout& layout,
+gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights, const TrainerOptions& options) {
+    return {.matrix_type = options.in_f32 ? gpu::ScalarType::kF32 : weights.layers.front().qkv.type, .head_dim = config.head_dim, .head_group = config.n_heads / config.n_kv_heads};
+}
+
+Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainModel& model, const TrainLayout& layout,
                                     const TrainerOptions& options, uint64_t budget, TrainMemory& memory) {
     TrainSizes sizes;
     const LayerWeights& first = weights.layers.front();
     sizes.n_positions = options.n_positions_max;
-    sizes.n_rows = std::max(options.n_rows, options.n_positions_max);
+    // Products by warpgroups write whole tiles of rows.
+    sizes.n_rows = round_up(std::max(options.n_rows, options.n_positions_max), gpu::kTrainTileRows);
     sizes.hidden_stride = gpu::padded(config.hidden_size);
     sizes.qkv_stride = first.qkv.n_padded;
     sizes.turned_stride = gpu::padded(config.q_size() + config.kv_size());
@@ -125,17 +151,28 @@ Result<TrainSizes> plan_train_sizes(const ModelConfig& config, const ModelWeight
     sizes.gate_up_stride = first.gate_up.n_padded;
     sizes.ffn_stride = gpu::padded(config.intermediate_size);
     sizes.vocab_stride = gpu::padded(config.vocab_size);
+    for (const TrainLayer& layer : model.layers) {
+        for (uint32_t g = 0; g < kTrainGroups; ++g) sizes.has_magnitudes[g] |= layer.groups[g].has_magnitudes();
+    }
+    sizes.act_type = act_type_of(capabilities, config, weights, sizes, options);
+    sizes.has_flash = rungs.has_flash && sizes.act_type == rungs.matrix_type;
+    sizes.keeps_qkv = !sizes.has_flash || config.qk_norm;
+    if (sizes.act_type != gpu::ScalarType::kF32) sizes.shadows = ShadowPlaces::plan(model, layout);
     place_pairs(sizes, model, layout);
-    place_layer(sizes, model);
-    sizes.chunk_rows = std::clamp(static_cast<uint32_t>(kLogitElements / sizes.vocab_stride), 1u, std::min(kChunkRowsMax, sizes.n_rows));
+    place_layer(sizes, config.n_heads);
+    const auto chunk_tiles = static_cast<uint32_t>(kLogitElements / sizes.vocab_stride / gpu::kTrainTileRows);
+    sizes.chunk_rows = std::clamp(chunk_tiles * gpu::kTrainTileRows, gpu::kTrainTileRows, std::min(kChunkRowsMax, sizes.n_rows));
+    sizes.block_bytes = std::max(uint64_t{sizes.n_rows} * std::max({sizes.hidden_stride, sizes.attention_stride, sizes.gate_up_stride, sizes.qkv_stride}),
+                                 uint64_t{sizes.chunk_rows} * sizes.vocab_stride) * 2;
     const uint64_t longest = round_up(sizes.n_positions, 64u), longest_run = uint64_t{queries_of_run(sizes.n_positions)} * longest;
-    sizes.score_elements = std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));
+    if (!sizes.has_flash) sizes.score_elements = std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));
     if (options.lora_dropout > 0) sizes.dropped_bytes = uint64_t{sizes.n_rows} * std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
     if (model.trains_norms()) sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
     sizes.n_layers_needed = config.n_layers - model.first_trained_layer;
 
     memory.parameters = layout.n_elements * sizeof(float) * TrainParameters::kRanges;
-    memory.scratch = scratch_sizes(config, sizes).sum() + rope_table_bytes(config, sizes.n_positions);
+    memory.scratch = scratch_sizes(config, sizes).sum() + rope_table_bytes(config, sizes.n_positions) +
+                     gpu::TrainKernels::scratch_bytes(rungs, sizes.block_bytes);
     const uint64_t fixed = memory.parameters + memory.scratch, set = sizes.places.n_bytes;
     if (fixed + set > budget) {
         return make_error(ErrorCode::kOutOfMemory,
@@ -164,9 +201,14 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     made.sets.resize(sizes.n_sets);
     for (gpu::Buffer& set : made.sets) TRY(make(set, sizes.places.n_bytes, "training activations"));
     TRY(make(made.streams, bytes.streams, "training streams"));
-    for (gpu::Buffer* buffer : {&made.dstream, &made.dnormed, &made.head_normed, &made.dhead_normed}) TRY(make(*buffer, bytes.row, "training rows"));
+    for (gpu::Buffer* buffer : {&made.dstream, &made.dnormed, &made.head_normed, &made.dhead_normed, &made.sums}) TRY(make(*buffer, bytes.row, "training rows"));
     TRY(make(made.dsums, bytes.sums, "training sums"));
-    TRY(make(made.dact, bytes.act, "training act"));
+    TRY(make(made.qkv_sums, bytes.qkv_sums, "training qkv"));
+    TRY(make(made.rounded, bytes.rounded, "training attention"));
+    TRY(make(made.dots, bytes.dots, "training attention"));
+    TRY(make(made.act, bytes.act, "training act"));
+    TRY(make(made.gate_up_sums, bytes.gate_up_sums, "training gate_up"));
+    TRY(make(made.dact, bytes.dact, "training act"));
     TRY(make(made.dgate_up, bytes.gate_up, "training gate_up"));
     TRY(make(made.dattention, bytes.attention, "training attention"));
     TRY(make(made.dkeys, bytes.attention, "training keys"));
@@ -174,6 +216,8 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.dturned, bytes.turned, "training turned"));
     TRY(make(made.dqkv, bytes.qkv, "training qkv"));
     TRY(make(made.dlow, bytes.low, "training low"));
+    TRY(make(made.shadows, bytes.shadows, "training shadows"));
+    TRY(device.uploader().fill_zero(made.shadows, 0, bytes.shadows));
     TRY(make(made.scores, bytes.scores, "training scores"));
     TRY(make(made.dscores, bytes.scores, "training scores"));
     TRY(make(made.logits, bytes.logits, "training logits"));

@@ -21,6 +21,12 @@ TrainMatrix matrix_of(const Matrix& weights) { return {weights.buffer.address(),
 
 }  // namespace
 
+void TrainPass::shadows(gpu::Recorder& recorder) const {
+    if (!sizes_.shadows) return;
+    make_shadows(recorder, kernels_, context_.model, context_.parameters, *sizes_.shadows, context_.buffers.shadows, sizes_.act_type);
+    kernels_.barrier(recorder);
+}
+
 void TrainPass::inverse_norms(gpu::Recorder& recorder) const {
     if (sizes_.n_norms == 0) return;
     constexpr uint32_t kOne = 0x3f800000u;
@@ -113,8 +119,7 @@ void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) c
 void TrainPass::layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const {
     const LayerAt here = at(layer);
     layer_to_down(recorder, rows, layer, here, true);
-    const TrainGroup& down = context_.model.layers[layer].groups[kTrainDown];
-    finish(recorder, {down, {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, rows}, {stream(layer + 1), sizes_.hidden_stride},
+    finish(recorder, group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride), {here.down_sums, sizes_.hidden_stride}, here.low), {stream(layer + 1), sizes_.hidden_stride},
            {here.middle, sizes_.hidden_stride});
 }
 
@@ -124,24 +129,33 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     const TrainLayer& trained = context_.model.layers[layer];
     const uint32_t n_rows = rows.batch.n_rows();
     norm(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), here.normed, n_rows);
-    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, rows};
+    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride), {here.qkv_sums, sizes_.qkv_stride}, here.low);
     product(recorder, qkv);
     finish(recorder, qkv, {here.qkv, sizes_.qkv_stride}, {});
-    kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here), config_.n_heads + config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows);
+    kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here), config_.n_heads + (sizes_.has_flash ? 2 : 1) * config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows,
+                   sizes_.has_flash ? sizes_.act_type : gpu::ScalarType::kF32);
     kernels_.barrier(recorder);
     attend(recorder, rows, layer, here);
-    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, rows};
+    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low);
     product(recorder, o);
     finish(recorder, o, {here.middle, sizes_.hidden_stride}, {stream(layer), sizes_.hidden_stride});
 
     norm(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), here.middle_normed, n_rows);
-    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, rows};
+    const bool has_sums = sizes_.act_type != gpu::ScalarType::kF32;
+    const TrainMatrix sums{has_sums ? context_.buffers.gate_up_sums.address() : here.gate_up_sums, sizes_.gate_up_stride};
+    const GroupAt gate_up = group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), sums, here.low);
     product(recorder, gate_up);
-    finish(recorder, gate_up, {here.gate_up, sizes_.gate_up_stride}, {});
+    finish(recorder, gate_up, has_sums ? sums : TrainMatrix{here.gate_up, sizes_.gate_up_stride}, {});
+    act(recorder, here, has_sums ? sums.address : 0, n_rows);
+    const GroupAt down = group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride), {here.down_sums, sizes_.hidden_stride}, here.low);
+    if (with_down) product(recorder, down);
+}
+
+void TrainPass::act(gpu::Recorder& recorder, const LayerAt& here, DeviceAddress sums, uint32_t n_rows) const {
     kernels_.act(recorder, TrainDirection::kForward,
-                 {.y = here.gate_up, .h = here.act, .dy = 0, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
+                 {.y = here.gate_up, .h = context_.buffers.act.address(), .dy = 0, .sums = sums, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows},
+                 sizes_.act_type);
     kernels_.barrier(recorder);
-    if (with_down) product(recorder, {trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, rows});
 }
 
 void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const {
@@ -150,29 +164,35 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     const TrainBuffers& buffers = context_.buffers;
     const LayerAt here = at(layer);
     const uint32_t n_rows = rows.batch.n_rows();
-    // Of down only its low rows, or with magnitudes its sums, are read again: both come with the product.
-    if (!sizes_.keeps(layer, config_.n_layers)) layer_to_down(recorder, rows, layer, here, trained.groups[kTrainDown].is_trained());
+    const GroupAt down = group(rows, layer, kTrainDown, kept(buffers.act.address(), sizes_.ffn_stride), {here.down_sums, sizes_.hidden_stride}, here.low);
+    if (sizes_.keeps(layer, config_.n_layers)) {
+        act(recorder, here, 0, n_rows);
+    } else {
+        // Of down its low rows are read again, and with magnitudes its sums.
+        layer_to_down(recorder, rows, layer, here, down.group.has_magnitudes());
+        if (!down.group.has_magnitudes()) lows(recorder, down);
+    }
     const TrainMatrix dstream{buffers.dstream.address(), sizes_.hidden_stride}, dsums{buffers.dsums.address(), sizes_.hidden_stride};
-    const TrainMatrix dact{buffers.dact.address(), sizes_.ffn_stride}, dgate_up{buffers.dgate_up.address(), sizes_.gate_up_stride};
+    const TrainMatrix dact{buffers.dact.address(), sizes_.ffn_stride}, dgate_up = kept(buffers.dgate_up.address(), sizes_.gate_up_stride);
     const TrainMatrix dnormed{buffers.dnormed.address(), sizes_.hidden_stride}, dattention{buffers.dattention.address(), sizes_.attention_stride};
 
-    const GroupAt down{trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, rows};
     product_backward(recorder, down, finish_backward(recorder, down, dstream, dsums), dact);
     kernels_.act(recorder, TrainDirection::kBackward,
-                 {.y = here.gate_up, .h = dact.address, .dy = dgate_up.address, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
+                 {.y = here.gate_up, .h = dact.address, .dy = dgate_up.address, .sums = 0, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows},
+                 sizes_.act_type);
     kernels_.barrier(recorder);
-    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, rows};
+    const GroupAt gate_up = group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), {here.gate_up_sums, sizes_.gate_up_stride}, here.low);
     product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
     norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm, n_rows);
 
-    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, rows};
+    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low);
     product_backward(recorder, o, finish_backward(recorder, o, dstream, dsums), dattention);
     attend_backward(recorder, rows, layer, here);
 
     const bool ends_here = layer == context_.model.first_trained_layer && !context_.model.trains_embedding();
     const bool wants_input = !ends_here || trained.input_norm.has_value();
     const TrainMatrix dqkv{buffers.dqkv.address(), sizes_.qkv_stride};
-    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, rows};
+    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride), {here.qkv_sums, sizes_.qkv_stride}, here.low);
     product_backward(recorder, qkv, finish_backward(recorder, qkv, dqkv, dqkv), wants_input ? dnormed : TrainMatrix{});
     if (wants_input) norm_backward(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), trained.input_norm, n_rows);
 }
@@ -180,8 +200,10 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
 TrainPass::LayerAt TrainPass::at(uint32_t layer) const {
     const DeviceAddress set = context_.buffers.sets[sizes_.set_of(layer, config_.n_layers)].address();
     const LayerPlaces& places = sizes_.places;
-    return {set + places.normed,        set + places.qkv_sums,     set + places.qkv,     set + places.turned, set + places.attention, set + places.o_sums, set + places.middle,
-            set + places.middle_normed, set + places.gate_up_sums, set + places.gate_up, set + places.act,    set + places.down_sums, set + places.low};
+    const DeviceAddress sums = context_.buffers.sums.address();
+    const DeviceAddress qkv_sums = sizes_.keeps_qkv ? set + places.qkv_sums : context_.buffers.qkv_sums.address(), qkv = sizes_.keeps_qkv ? set + places.qkv : qkv_sums;
+    return {set + places.normed,        qkv_sums,                  qkv,                  set + places.turned, set + places.lse, set + places.attention, sizes_.has_magnitudes[kTrainO] ? set + places.o_sums : sums, set + places.middle,
+            set + places.middle_normed, set + places.gate_up_sums, set + places.gate_up, sizes_.has_magnitudes[kTrainDown] ? set + places.down_sums : sums, set + places.low};
 }
 
 DeviceAddress TrainPass::stream(uint32_t layer) const {
@@ -194,7 +216,7 @@ DeviceAddress TrainPass::gamma(const Vector& base, const std::optional<uint32_t>
 
 void TrainPass::norm(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, DeviceAddress y, uint32_t n_rows) const {
     kernels_.norm(recorder, TrainDirection::kForward,
-                  {.x = x, .gamma = gamma, .y = y, .hidden = config_.hidden_size, .x_stride = sizes_.hidden_stride, .y_stride = sizes_.hidden_stride, .eps = config_.rms_norm_eps}, n_rows);
+                  {.x = x, .gamma = gamma, .y = y, .hidden = config_.hidden_size, .x_stride = sizes_.hidden_stride, .y_stride = sizes_.hidden_stride, .eps = config_.rms_norm_eps}, n_rows, sizes_.act_type);
     kernels_.barrier(recorder);
 }
 
@@ -228,27 +250,45 @@ gpu::TrainHeadsParams TrainPass::heads_params(const TrainRows& rows, uint32_t la
             .k_gamma = config_.qk_norm ? gamma(w.k_norm, trained.k_norm) : 0,
             .n_q_heads = config_.n_heads,
             .y_stride = sizes_.qkv_stride,
-            .turned_stride = sizes_.turned_stride,
-            .eps = config_.rms_norm_eps};
+            .turned_stride = sizes_.has_flash ? sizes_.qkv_stride : sizes_.turned_stride,
+            .eps = config_.rms_norm_eps,
+            .n_turned_heads = config_.n_heads + config_.n_kv_heads,
+            .pad = 0};
 }
 
-TrainMatrix TrainPass::low(DeviceAddress base, uint32_t linear) const {
-    return {base + sizes_.low_begins[linear], round_up(context_.parameters.layout().linears[linear].rank, 8)};
+TrainMatrix TrainPass::low(DeviceAddress base, uint32_t linear) const { return {base + sizes_.low_begins[linear], sizes_.low_strides[linear]}; }
+
+TrainPass::GroupAt TrainPass::group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const TrainMatrix& x, const TrainMatrix& sums, DeviceAddress low) const {
+    const TrainGroup& group = context_.model.layers[layer].groups[index];
+    return {group, x, sums, low, rows, sizes_.shadows && group.is_trained() ? &sizes_.shadows->at(layer, index) : nullptr};
 }
+
+TrainMatrix TrainPass::low_of_group(DeviceAddress base, const GroupAt& at) const {
+    for (const TrainPart& part : at.group.parts) {
+        if (part.linear) return low(base, *part.linear);  // the first one's are in front
+    }
+    CHECK(false);
+}
+
+TrainMatrix TrainPass::shadow_a(const GroupAt& at) const { return {context_.buffers.shadows.address() + at.shadow->a, at.group.w->k_stride, sizes_.act_type}; }
+
+TrainMatrix TrainPass::shadow_b(const GroupAt& at) const { return {context_.buffers.shadows.address() + at.shadow->b, gpu::padded(at.shadow->n_ranks), sizes_.act_type}; }
 
 void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
     const Matrix& w = *at.group.w;
-    kernels_.product(recorder, {.a = at.x, .b = matrix_of(w), .c = at.sums, .m = at.n_rows(), .n = w.n, .k = w.k});
-    const bool drops = at.rows.dropout.p > 0;
-    const TrainMatrix dropped{context_.buffers.dropped.address(), at.x.stride};
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.linear) continue;
-        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
-        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
-        kernels_.product(recorder, {.a = drops ? dropped : at.x, .b = context_.parameters.matrix(pair.a), .c = low(at.low, *part.linear), .m = at.n_rows(), .n = pair.rank, .k = w.k});
-        if (drops) kernels_.barrier(recorder);  // the next pair's input takes the place
+    gpu::TrainProduct base{.a = at.x, .b = matrix_of(w), .c = at.sums, .m = at.n_rows(), .n = w.n, .k = w.k, .is_padded = true, .name = "x W"};
+    if (at.shadow != nullptr) {
+        lows(recorder, at);
+        base.more_a = low_of_group(at.low, at);
+        base.more_b = shadow_b(at);
+        base.more_k = at.shadow->n_ranks;
     }
-    kernels_.barrier(recorder);
+    kernels_.product(recorder, base);
+    if (at.shadow != nullptr) {
+        kernels_.barrier(recorder);
+        return;
+    }
+    lows(recorder, at);
     if (!at.group.is_trained()) return;
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
@@ -260,7 +300,27 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
                                     .n = part.n,
                                     .k = pair.rank,
                                     .alpha = pair.scale,
-                                    .adds = true});
+                                    .adds = true,
+                                    .name = "low B"});
+    }
+    kernels_.barrier(recorder);
+}
+
+void TrainPass::lows(gpu::Recorder& recorder, const GroupAt& at) const {
+    const Matrix& w = *at.group.w;
+    if (at.shadow != nullptr) {
+        kernels_.product(recorder, {.a = at.x, .b = shadow_a(at), .c = low_of_group(at.low, at), .m = at.n_rows(), .n = at.shadow->n_ranks, .k = w.k, .name = "x A"});
+        kernels_.barrier(recorder);
+        return;
+    }
+    const bool drops = at.rows.dropout.p > 0;
+    const TrainMatrix dropped{context_.buffers.dropped.address(), at.x.stride};
+    for (const TrainPart& part : at.group.parts) {
+        if (!part.linear) continue;
+        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
+        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
+        kernels_.product(recorder, {.a = drops ? dropped : at.x, .b = context_.parameters.matrix(pair.a), .c = low(at.low, *part.linear), .m = at.n_rows(), .n = pair.rank, .k = w.k, .name = "x A"});
+        if (drops) kernels_.barrier(recorder);  // the next pair's input takes the place
     }
     kernels_.barrier(recorder);
 }
@@ -340,12 +400,20 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
     const Matrix& w = *at.group.w;
     const TrainParameters& parameters = context_.parameters;
     const DeviceAddress dlow_at = context_.buffers.dlow.address();
-    if (dx.address != 0) kernels_.product(recorder, {.a = dsums, .b = matrix_of(w), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = w.n});
+    gpu::TrainProduct base{.a = dsums, .b = matrix_of(w), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = w.n, .is_padded = true, .name = "dy W"};
+    if (at.shadow != nullptr) {
+        base.more_a = low_of_group(dlow_at, at);
+        base.more_b = shadow_a(at);
+        base.more_k = at.shadow->n_ranks;
+        kernels_.product(recorder, {.a = dsums, .b = shadow_b(at), .c = base.more_a, .b_has_rows_of_k = true, .m = at.n_rows(), .n = base.more_k, .k = w.n, .name = "dy B"});
+    } else if (dx.address != 0) {
+        kernels_.product(recorder, base);
+    }
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
         const TrainMatrix dpart = columns_from(dsums, part.begin);
-        kernels_.product(recorder, {.a = dpart, .b = parameters.matrix(pair.b), .c = low(dlow_at, *part.linear), .b_has_rows_of_k = true, .m = at.n_rows(), .n = pair.rank, .k = part.n, .alpha = pair.scale});
+        if (at.shadow == nullptr) kernels_.product(recorder, {.a = dpart, .b = parameters.matrix(pair.b), .c = low(dlow_at, *part.linear), .b_has_rows_of_k = true, .m = at.n_rows(), .n = pair.rank, .k = part.n, .alpha = pair.scale, .name = "dy B"});
         kernels_.product(recorder, {.a = dpart,
                                     .b = low(at.low, *part.linear),
                                     .c = parameters.gradient_matrix(pair.b),
@@ -355,7 +423,8 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                     .n = pair.rank,
                                     .k = at.n_rows(),
                                     .alpha = pair.scale,
-                                    .adds = true});
+                                    .adds = true,
+                                    .name = "dy low"});
     }
     kernels_.barrier(recorder);
     for (const TrainPart& part : at.group.parts) {
@@ -364,18 +433,19 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
         const TrainMatrix dlow = low(dlow_at, *part.linear), dropped{context_.buffers.dropped.address(), at.x.stride};
         const bool drops = at.rows.dropout.p > 0;
         if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
-        kernels_.product(recorder, {.a = dlow, .b = drops ? dropped : at.x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = w.k, .k = at.n_rows(), .adds = true});
+        kernels_.product(recorder, {.a = dlow, .b = drops ? dropped : at.x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = w.k, .k = at.n_rows(), .adds = true, .name = "dlow x"});
         if (drops) kernels_.barrier(recorder);  // what was left of the input gives way
-        if (dx.address == 0) continue;
+        if (dx.address == 0 || at.shadow != nullptr) continue;
         if (drops) {
-            kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dropped, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank});
+            kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dropped, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank, .name = "dlow A"});
             kernels_.barrier(recorder);
             drop(recorder, at, *part.linear, dropped, dx, true);
             continue;
         }
-        kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank, .adds = true});
+        kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank, .adds = true, .name = "dlow A"});
         kernels_.barrier(recorder);  // the next pair adds to the same
     }
+    if (at.shadow != nullptr && dx.address != 0) kernels_.product(recorder, base);
     kernels_.barrier(recorder);
 }
 

@@ -1,6 +1,6 @@
 // The forward and the backward pass of a micro-batch, one method a part, in the order in which they run:
 //
-//   inverse_norms (once a step)   embed   layer 0, 1, ...   head   layer_backward ..., 1, 0   embed_backward
+//   shadows, inverse_norms (once a step)   embed   layer 0, 1, ...   head   layer_backward ..., 1, 0   embed_backward
 //
 // The stream and its gradient are f32; the gradient of the stream is added into as the backward pass goes down. What a layer keeps, and what is computed again, is
 // TrainSizes' matter. Gradients of trained tensors are added to what is there.
@@ -51,6 +51,8 @@ class TrainPass {
   public:
     explicit TrainPass(const TrainPassContext& context) : context_(context), kernels_(context.kernels), config_(context.config), sizes_(context.sizes) {}
 
+    // Of the trained pairs as they are, where there are any.
+    void shadows(gpu::Recorder& recorder) const;
     // Of the outputs with magnitudes, for the trained values as they are.
     void inverse_norms(gpu::Recorder& recorder) const;
     void embed(gpu::Recorder& recorder, const TrainRows& rows) const;
@@ -63,13 +65,17 @@ class TrainPass {
   private:
     // Addresses of a layer's activations.
     struct LayerAt {
-        gpu::DeviceAddress normed, qkv_sums, qkv, turned, attention, o_sums, middle, middle_normed, gate_up_sums, gate_up, act, down_sums, low;
+        gpu::DeviceAddress normed, qkv_sums, qkv, turned, lse, attention, o_sums, middle, middle_normed, gate_up_sums, gate_up, down_sums, low;
     };
     LayerAt at(uint32_t layer) const;
     gpu::DeviceAddress stream(uint32_t layer) const;
     gpu::DeviceAddress gamma(const Vector& base, const std::optional<uint32_t>& trained) const;
 
     void layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at, bool with_down) const;
+    // *: TrainSizes::act_type.
+    gpu::TrainMatrix kept(gpu::DeviceAddress address, uint32_t stride) const { return {address, stride, sizes_.act_type}; }
+    // h from gate and up, and from their sums, if these are given, what is kept of them.
+    void act(gpu::Recorder& recorder, const LayerAt& at, gpu::DeviceAddress sums, uint32_t n_rows) const;
     void norm(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, gpu::DeviceAddress y, uint32_t n_rows) const;
     // dnormed's gradient onto dstream; x: what was normed.
     void norm_backward(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, const std::optional<uint32_t>& trained, uint32_t n_rows) const;
@@ -77,6 +83,9 @@ class TrainPass {
     // Of one wave, in the scores' place.
     void probabilities(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at, uint32_t wave_idx) const;
     gpu::TrainSoftmaxParams softmax_params(const TrainRows& rows, uint32_t layer, uint32_t wave_idx) const;
+    gpu::TrainFlashParams flash_params(const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
+    void attend_backward_by_waves(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
+    void attend_backward_by_flash(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
     void attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
     void attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
 
@@ -89,12 +98,19 @@ class TrainPass {
         gpu::TrainMatrix x, sums;
         gpu::DeviceAddress low = 0;
         const TrainRows& rows;
+        const GroupShadow* shadow = nullptr;  // with pairs, where there are shadows
         uint32_t n_rows() const { return rows.batch.n_rows(); }
     };
     // What a step leaves of a pair's input, and with `adds` of its gradient, which is added.
     void drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const gpu::TrainMatrix& x, const gpu::TrainMatrix& to, bool adds) const;
     gpu::TrainMatrix low(gpu::DeviceAddress base, uint32_t linear) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
+    void lows(gpu::Recorder& recorder, const GroupAt& at) const;
+    // Of the pairs' inputs or the gradients of them.
+    GroupAt group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const gpu::TrainMatrix& x, const gpu::TrainMatrix& sums, gpu::DeviceAddress low) const;
+    gpu::TrainMatrix low_of_group(gpu::DeviceAddress base, const GroupAt& at) const;
+    gpu::TrainMatrix shadow_a(const GroupAt& at) const;
+    gpu::TrainMatrix shadow_b(const GroupAt& at) const;
     // to = base + gain * sums + bias; base.address 0: none.
     void finish(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& to, const gpu::TrainMatrix& base) const;
     // to = base + gain * from + bias; addresses 0: none.

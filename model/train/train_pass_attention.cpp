@@ -26,7 +26,7 @@ void TrainPass::probabilities(gpu::Recorder& recorder, const TrainRows& rows, ui
     const WaveTables& tables = rows.tables.waves[wave_idx];
     const WaveSizes sizes(wave);
     const TrainMatrix turned{here.turned, sizes_.turned_stride}, scores{context_.buffers.scores.address(), wave.stride};
-    kernels_.product(recorder, {.a = turned, .b = turned, .c = scores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim, .items = rows.tables_at + tables.qk, .n_items = sizes.n_runs});
+    kernels_.product(recorder, {.a = turned, .b = turned, .c = scores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim, .name = "q k", .causal = gpu::kCausalScores, .items = rows.tables_at + tables.qk, .n_items = sizes.n_runs});
     kernels_.barrier(recorder);
     kernels_.softmax(recorder, TrainDirection::kForward, softmax_params(rows, layer, wave_idx), sizes.n_queries, sizes.n_runs);
     kernels_.barrier(recorder);
@@ -37,10 +37,38 @@ gpu::TrainSoftmaxParams TrainPass::softmax_params(const TrainRows& rows, uint32_
             .scores = context_.buffers.scores.address(),
             .dscores = context_.buffers.dscores.address(),
             .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-            .window = config_.sliding_windows[layer]};
+            .window = config_.sliding_windows[layer],
+            .zero_tile = kernels_.zero_tile(),
+            .pad = 0};
+}
+
+gpu::TrainFlashParams TrainPass::flash_params(const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+    const TrainBuffers& buffers = context_.buffers;
+    return {.tiles = rows.tables_at + rows.tables.flash_tiles,
+            .heads = here.turned,
+            .o = here.attention,
+            .lse = here.lse,
+            .dout = buffers.rounded.address(),
+            .dots = buffers.dots.address(),
+            .dq = buffers.dturned.address(),
+            .dk = buffers.dkeys.address(),
+            .dv = buffers.dvalues.address(),
+            .heads_stride = sizes_.qkv_stride,
+            .o_stride = sizes_.attention_stride,
+            .dq_stride = sizes_.turned_stride,
+            .k_begin = config_.q_size(),
+            .v_begin = config_.q_size() + config_.kv_size(),
+            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+            .window = config_.sliding_windows[layer],
+            .n_tiles = static_cast<uint32_t>(rows.batch.flash_tiles.size())};
 }
 
 void TrainPass::attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+    if (sizes_.has_flash) {
+        kernels_.flash(recorder, TrainDirection::kForward, flash_params(rows, layer, here), config_.n_heads);
+        kernels_.barrier(recorder);
+        return;
+    }
     for (uint32_t i = 0; i < rows.batch.waves.size(); ++i) {
         probabilities(recorder, rows, layer, here, i);
         const ScoreWave& wave = rows.batch.waves[i];
@@ -52,21 +80,21 @@ void TrainPass::attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t 
                                     .m = sizes.n_queries,
                                     .n = config_.head_dim,
                                     .k = sizes.n_keys,
+                                    .name = "P v",
+                                    .causal = gpu::kCausalQueries,
                                     .items = rows.tables_at + rows.tables.waves[i].pv,
                                     .n_items = sizes.n_runs});
         kernels_.barrier(recorder);
     }
 }
 
-// dattention -> dqkv: P again from q and k, then dP = do v^T, dv = P^T do, dS = P (dP - sum P dP), dq = dS k, dk = dS^T q, for each query head; those of a KV head are
-// summed, and go through rope and norms of the heads.
-void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+// P again from q and k, then dP = do v^T, dv = P^T do, dS = P (dP - sum P dP), dq = dS k, dk = dS^T q, for each query head.
+void TrainPass::attend_backward_by_waves(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
     const TrainBuffers& buffers = context_.buffers;
-    const TrainLayer& trained = context_.model.layers[layer];
     const uint32_t n_rows = rows.batch.n_rows();
     const TrainMatrix dattention{buffers.dattention.address(), sizes_.attention_stride}, dturned{buffers.dturned.address(), sizes_.turned_stride};
     const TrainMatrix dkeys{buffers.dkeys.address(), sizes_.attention_stride}, dvalues{buffers.dvalues.address(), sizes_.attention_stride};
-    const TrainMatrix qkv{here.qkv, sizes_.qkv_stride}, dqkv{buffers.dqkv.address(), sizes_.qkv_stride}, turned{here.turned, sizes_.turned_stride};
+    const TrainMatrix qkv{here.qkv, sizes_.qkv_stride}, turned{here.turned, sizes_.turned_stride};
     for (const gpu::Buffer* buffer : {&buffers.dkeys, &buffers.dvalues}) recorder.fill(*buffer, 0, uint64_t{n_rows} * sizes_.attention_stride * sizeof(float), 0);
     kernels_.barrier(recorder);
     for (uint32_t i = 0; i < rows.batch.waves.size(); ++i) {
@@ -80,15 +108,37 @@ void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, 
             what.n_items = sizes.n_runs;
             kernels_.product(recorder, what);
         };
-        product({.a = dattention, .b = qkv, .c = dscores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim}, tables.dp);
-        product({.a = scores, .b = dattention, .c = dvalues, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dv);
+        product({.a = dattention, .b = qkv, .c = dscores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim, .name = "dP", .causal = gpu::kCausalScores}, tables.dp);
+        product({.a = scores, .b = dattention, .c = dvalues, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true, .name = "dv", .causal = gpu::kCausalKeys}, tables.dv);
         kernels_.barrier(recorder);
         kernels_.softmax(recorder, TrainDirection::kBackward, softmax_params(rows, layer, i), sizes.n_queries, sizes.n_runs);
         kernels_.barrier(recorder);
-        product({.a = dscores, .b = turned, .c = dturned, .b_has_rows_of_k = true, .m = sizes.n_queries, .n = config_.head_dim, .k = sizes.n_keys}, tables.dq);
-        product({.a = dscores, .b = turned, .c = dkeys, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dk);
+        product({.a = dscores, .b = turned, .c = dturned, .b_has_rows_of_k = true, .m = sizes.n_queries, .n = config_.head_dim, .k = sizes.n_keys, .name = "dq", .causal = gpu::kCausalQueries}, tables.dq);
+        product({.a = dscores, .b = turned, .c = dkeys, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true, .name = "dk", .causal = gpu::kCausalKeys}, tables.dk);
         kernels_.barrier(recorder);
     }
+}
+
+// The same without whole scores: sum P dP is sum do o.
+void TrainPass::attend_backward_by_flash(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+    const TrainBuffers& buffers = context_.buffers;
+    kernels_.dots(recorder,
+                  {.o = here.attention, .dout = buffers.dattention.address(), .rounded = buffers.rounded.address(), .dots = buffers.dots.address(), .head_dim = config_.head_dim, .stride = sizes_.attention_stride},
+                  config_.n_heads, rows.batch.n_rows());
+    kernels_.barrier(recorder);
+    kernels_.flash(recorder, TrainDirection::kBackward, flash_params(rows, layer, here), config_.n_heads);
+    kernels_.barrier(recorder);
+}
+
+// dattention -> dqkv; gradients of keys and values of the heads of a KV head are summed, and go through rope and norms of the heads.
+void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+    const TrainBuffers& buffers = context_.buffers;
+    const TrainLayer& trained = context_.model.layers[layer];
+    const uint32_t n_rows = rows.batch.n_rows();
+    const TrainMatrix dturned{buffers.dturned.address(), sizes_.turned_stride}, dqkv{buffers.dqkv.address(), sizes_.qkv_stride};
+    const TrainMatrix dkeys{buffers.dkeys.address(), sizes_.attention_stride}, dvalues{buffers.dvalues.address(), sizes_.attention_stride};
+    if (sizes_.has_flash) attend_backward_by_flash(recorder, rows, layer, here);
+    else attend_backward_by_waves(recorder, rows, layer, here);
     const auto sum_heads = [&](const TrainMatrix& from, gpu::DeviceAddress to, uint32_t to_stride) {
         kernels_.sum_heads(recorder, {.from = from.address, .to = to, .columns = config_.kv_size(), .head_dim = config_.head_dim, .n_group = config_.n_heads / config_.n_kv_heads, .from_stride = from.stride, .to_stride = to_stride, .pad = 0}, n_rows);
     };
@@ -97,6 +147,7 @@ void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, 
     kernels_.barrier(recorder);
     gpu::TrainHeadsParams heads = heads_params(rows, layer, here);
     heads.turned = dturned.address;
+    heads.turned_stride = dturned.stride;
     heads.dy = dqkv.address;
     const bool trains_norms = trained.q_norm || trained.k_norm;
     if (trains_norms) heads.terms = buffers.terms.address();

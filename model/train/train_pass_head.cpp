@@ -53,7 +53,7 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint3
     const TrainMatrix low{buffers.head_low.address(), round_up(pair.rank, 8)}, dlow{low.address + uint64_t{sizes_.n_rows} * low.stride * sizeof(float), low.stride};
     const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
 
-    kernels_.product(recorder, {.a = x, .b = w, .c = logits, .m = n_rows, .n = vocab, .k = hidden});
+    kernels_.product(recorder, {.a = x, .b = w, .c = logits, .m = n_rows, .n = vocab, .k = hidden, .is_padded = !is_trained, .name = "head"});
     if (pair.rank != 0) {
         kernels_.product(recorder, {.a = x, .b = parameters.matrix(pair.a), .c = low, .m = n_rows, .n = pair.rank, .k = hidden});
         kernels_.barrier(recorder);
@@ -69,7 +69,7 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint3
                            with_gradients, n_rows);
     kernels_.barrier(recorder);
     if (!with_gradients) return;
-    kernels_.product(recorder, {.a = logits, .b = w, .c = dx, .b_has_rows_of_k = true, .m = n_rows, .n = hidden, .k = vocab});
+    kernels_.product(recorder, {.a = logits, .b = w, .c = dx, .b_has_rows_of_k = true, .m = n_rows, .n = hidden, .k = vocab, .is_padded = !is_trained, .name = "head back"});
     if (is_trained) {
         kernels_.product(recorder, {.a = logits, .b = x, .c = parameters.gradient_matrix(whole), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = vocab, .n = hidden, .k = n_rows, .adds = true});
     }

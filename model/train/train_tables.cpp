@@ -36,6 +36,7 @@ TrainTables make_train_tables(const ModelConfig& config, const TrainSizes& sizes
     tables.targets = writer.add(batch.targets);
     tables.token_rows = writer.add(batch.token_rows);
     tables.rows_by_token = writer.add(batch.rows_by_token);
+    tables.flash_tiles = writer.add(batch.flash_tiles);
     const uint32_t n_group = config.n_heads / config.n_kv_heads, head_dim = config.head_dim;
     for (const ScoreWave& wave : batch.waves) {
         std::vector<gpu::TrainScores> scores;
@@ -49,12 +50,12 @@ TrainTables make_train_tables(const ModelConfig& config, const TrainSizes& sizes
             const uint64_t of_head = first * sizes.attention_stride + uint64_t{run.head} * head_dim;  // where its keys' and values' own gradients are
             const uint64_t o = first_query * sizes.attention_stride + uint64_t{run.head} * head_dim;
             scores.push_back({at, run.n_queries, run.n_keys(), wave.stride, run.first_query});
-            qk.push_back({q, k, at, run.n_queries, run.n_keys(), head_dim, 0});
-            pv.push_back({at, v, o, run.n_queries, head_dim, run.n_keys(), 0});
-            dp.push_back({o, v, at, run.n_queries, run.n_keys(), head_dim, 0});
-            dv.push_back({at, o, of_head, run.n_keys(), head_dim, run.n_queries, 0});
-            dq.push_back({at, k, q, run.n_queries, head_dim, run.n_keys(), 0});
-            dk.push_back({at, q, of_head, run.n_keys(), head_dim, run.n_queries, 0});
+            qk.push_back({q, k, at, run.n_queries, run.n_keys(), head_dim, run.first_query});
+            pv.push_back({at, v, o, run.n_queries, head_dim, run.n_keys(), run.first_query});
+            dp.push_back({o, v, at, run.n_queries, run.n_keys(), head_dim, run.first_query});
+            dv.push_back({at, o, of_head, run.n_keys(), head_dim, run.n_queries, run.first_query});
+            dq.push_back({at, k, q, run.n_queries, head_dim, run.n_keys(), run.first_query});
+            dk.push_back({at, q, of_head, run.n_keys(), head_dim, run.n_queries, run.first_query});
             at += uint64_t{run.n_queries} * wave.stride;
         }
         tables.waves.push_back({writer.add(scores), writer.add(qk), writer.add(pv), writer.add(dp), writer.add(dv), writer.add(dq), writer.add(dk)});

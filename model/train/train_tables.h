@@ -19,7 +19,7 @@ struct WaveTables {
 
 struct TrainTables {
     std::vector<std::byte> bytes;
-    uint64_t tokens = 0, turns = 0, row_keys = 0, target_rows = 0, targets = 0, token_rows = 0, rows_by_token = 0;
+    uint64_t tokens = 0, turns = 0, row_keys = 0, target_rows = 0, targets = 0, token_rows = 0, rows_by_token = 0, flash_tiles = 0;
     std::vector<WaveTables> waves;
 };
 

@@ -24,9 +24,24 @@ constexpr double kFreeShare = 0.9;
 constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
 constexpr uint32_t kNormGroupElements = 1u << 14, kNormGroups = 4096;
 constexpr double kClipEps = 1e-6;
+constexpr uint32_t kRowsMin = 2048;  // of a micro-batch, where nobody says how many
 
-TrainerOptions filled_in(const ModelConfig& config, TrainerOptions options) {
-    options.n_rows = std::max(options.n_rows, 1u);
+// Where nobody says it: rows with which a layer of a small model takes as long as one of 7 billion weights does with kRowsMin (docs/lab/training.md). By the model and the
+// kind of device alone, so that a job that goes on elsewhere has the same micro-batches.
+uint32_t rows_of(const ModelWeights& weights, const gpu::TrainRungs& rungs) {
+    constexpr uint32_t kRowsMax = 8192;
+    constexpr double kLayerProducts = 2048.0 * 240e6;
+    if (!rungs.has_warpgroups || !rungs.has_flash) return kRowsMin;
+    const LayerWeights& w = weights.layers.front();
+    double n_weights = 0;
+    for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) n_weights += double{1} * matrix->n * matrix->k;
+    uint32_t rows = kRowsMin;
+    while (rows < kRowsMax && 2 * rows * n_weights <= kLayerProducts) rows *= 2;
+    return rows;
+}
+
+TrainerOptions filled_in(const ModelConfig& config, const ModelWeights& weights, const gpu::TrainRungs& rungs, TrainerOptions options) {
+    if (options.n_rows == 0) options.n_rows = rows_of(weights, rungs);
     if (options.n_positions_max == 0) options.n_positions_max = options.n_rows;
     options.n_positions_max = std::min(options.n_positions_max, config.max_positions);
     return options;
@@ -116,27 +131,32 @@ struct Trainer::Impl {
     Work work;
 };
 
-Result<TrainMemory> Trainer::plan_memory(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options, uint64_t free_bytes) {
-    const TrainerOptions filled = filled_in(config, options);
+Result<TrainMemory> Trainer::plan_memory(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options, uint64_t free_bytes) {
+    const gpu::TrainRungs rungs = gpu::TrainKernels::rungs_of(capabilities, train_kernel_options(config, weights, options));
+    const TrainerOptions filled = filled_in(config, weights, rungs, options);
     TRY_ASSIGN(const TrainModel model, TrainModel::create(config, weights, adapter));
     TrainMemory memory;
-    TRY(plan_train_sizes(config, weights, model, TrainLayout(adapter), filled, filled.memory_bytes != 0 ? filled.memory_bytes : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare), memory));
+    TRY(plan_train_sizes(rungs, capabilities, config, weights, model, TrainLayout(adapter), filled, filled.memory_bytes != 0 ? filled.memory_bytes : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare), memory));
     return memory;
 }
 
 Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter,
                                                  const TrainerOptions& options) {
     auto impl = std::make_unique<Impl>(device, config, weights);
-    impl->options = filled_in(config, options);
     TRY(check_options(options));
     TRY_ASSIGN(impl->model, TrainModel::create(config, weights, adapter));
     TRY(check_dropout(options, adapter));
     const uint64_t free_bytes = device.free_bytes_estimate();
     const uint64_t budget = std::min(options.memory_bytes != 0 ? options.memory_bytes : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare), free_bytes);
-    TRY_ASSIGN(impl->sizes, plan_train_sizes(config, weights, *impl->model, TrainLayout(adapter), impl->options, budget, impl->memory));
+    TRY_ASSIGN(impl->kernels, gpu::TrainKernels::create(device, train_kernel_options(config, weights, options)));
+    impl->options = filled_in(config, weights, impl->kernels->rungs(), options);
+    const auto plan = [&] { return plan_train_sizes(impl->kernels->rungs(), device.capabilities(), config, weights, *impl->model, TrainLayout(adapter), impl->options, budget, impl->memory); };
+    auto sizes = plan();
+    // Fewer rows where nobody asked for so many and there is no room.
+    for (; options.n_rows == 0 && !sizes.ok() && impl->options.n_rows > kRowsMin; sizes = plan()) impl->options.n_rows /= 2;
+    TRY_ASSIGN(impl->sizes, std::move(sizes));
     impl->options.memory_bytes = budget;
-    const gpu::ScalarType matrix_type = options.in_f32 ? gpu::ScalarType::kF32 : weights.layers.front().qkv.type;
-    TRY_ASSIGN(impl->kernels, gpu::TrainKernels::create(device, matrix_type));
+    TRY(impl->kernels->reserve(device, impl->sizes.block_bytes));
     TRY_ASSIGN(impl->parameters, TrainParameters::create(device, adapter));
     TRY_ASSIGN(impl->buffers, TrainBuffers::create(device, config, impl->sizes));
     impl->shape = adapter;
@@ -298,7 +318,10 @@ void Trainer::Impl::list_batch_pieces() {
                                recorder.copy(host_tables, 0, device_tables, 0, work.tables.bytes.size());
                                if (is_first && work.is_step) recorder.fill(parameters->range(TrainParameters::Range::kGradients), 0, parameters->n_elements() * sizeof(float), 0);
                                recorder.barrier();
-                               if (is_first) pass().inverse_norms(recorder);
+                               if (is_first) {
+                                   pass().shadows(recorder);
+                                   pass().inverse_norms(recorder);
+                               }
                                pass().embed(recorder, rows());
                            },
                            layer_flops / 100});

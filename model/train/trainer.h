@@ -38,10 +38,11 @@ struct OptimizerSettings {
 
 struct TrainerOptions {
     OptimizerSettings optimizer;
-    uint32_t n_rows = 2048;       // tokens of a micro-batch; an example that is longer has one of its own
+    uint32_t n_rows = 0;          // tokens of a micro-batch; an example that is longer has one of its own. 0: as many as keep the device busy, which the model's shape says
     uint32_t n_positions_max = 0;  // tokens of the longest example; 0: n_rows, or the model's context where that is shorter
     float lora_dropout = 0.0f;     // share of the inputs of each pair's A that a step leaves out, each other time; evaluations leave out none
     uint64_t seed = 0;             // of what is left out
+    bool keeps_16_bits = false;    // inputs of products are kept in the weights' 16-bit type also where that is no faster; for tests
     bool in_f32 = false;           // products round nothing to the weights' 16-bit type, which is slower
     uint64_t memory_bytes = 0;    // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
 };
@@ -74,8 +75,8 @@ struct TrainReport {
 // One thread at a time. Takes turns on the compute queue with whoever else submits to it. All that the constructor is given but the adapter outlives the trainer.
 class Trainer {
   public:
-    // What create() would take. kInvalidConfig, as create() says it.
-    static Result<TrainMemory> plan_memory(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options,
+    // What create() would take on such a device. kInvalidConfig, as create() says it.
+    static Result<TrainMemory> plan_memory(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options,
                                            uint64_t free_bytes);
     // kInvalidConfig: the model has a part, or the adapter a form, that is not trained, by name; tensors of other shapes than the model asks for.
     // kOutOfMemory: with the arithmetic.

@@ -19,7 +19,9 @@ class TrainGolden : public ::testing::TestWithParam<const char*> {};
 // of a gradient, so that tiny ones may flip: whole vectors are compared.
 TEST_P(TrainGolden, LossesGradientsAndAdaptersAreThoseOfPeft) {
     const auto golden = TrainingGolden::load(GetParam());
-    const auto trainer = golden->trainer(golden->options(128));
+    model::TrainerOptions options = golden->options(128);
+    options.in_f32 = true;
+    const auto trainer = golden->trainer(options);
     ASSERT_TRUE(trainer);
     const auto held_out = std::vector{golden->held_out()};
     const auto before = trainer->evaluate(held_out);
@@ -55,6 +57,27 @@ TEST_P(TrainGolden, LossesGradientsAndAdaptersAreThoseOfPeft) {
     const auto after = trainer->evaluate(held_out);
     ASSERT_TRUE(after.ok());
     EXPECT_NEAR(after->loss, golden->expected.at("eval_loss_after").get<double>(), 2e-5 * after->loss);
+}
+
+// The same with inputs of products in the base's 16-bit type, by the best kernels that the device has.
+TEST_P(TrainGolden, LossesGradientsAndAdaptersIn16BitsAreNearThoseOfPeft) {
+    const auto golden = TrainingGolden::load(GetParam());
+    model::TrainerOptions options = golden->options(128);
+    options.keeps_16_bits = true;
+    const auto trainer = golden->trainer(options);
+    ASSERT_TRUE(trainer);
+    for (size_t step = 0; step < golden->n_steps(); ++step) {
+        const auto report = trainer->step(golden->examples(step), model::learning_rate(golden->schedule(), step));
+        ASSERT_TRUE(report.ok()) << report.error().message;
+        EXPECT_NEAR(report->loss, golden->expected.at("steps").at(step).at("loss").get<double>(), 1e-2 * report->loss) << "step " << step;
+        if (step != 0) continue;
+        const auto gradients = trainer->gradients();
+        ASSERT_TRUE(gradients.ok());
+        EXPECT_LT(difference_to(golden->tensors() / "gradients-step1.safetensors", pointers(*gradients)), 2e-2);
+    }
+    const auto adapter = trainer->adapter();
+    ASSERT_TRUE(adapter.ok());
+    EXPECT_LT(difference_to(golden->tensors() / ("adapter-step" + std::to_string(golden->n_steps()) + ".safetensors"), std::as_const(*adapter).tensors()), 2e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, TrainGolden,

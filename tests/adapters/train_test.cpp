@@ -1,5 +1,6 @@
 // What holds of a trainer whatever PEFT says: bits, pieces, memory, gradients of parts that no reference has, refusals, and the files it ends in.
 #include <cmath>
+#include <tuple>
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/training_goldens.h"
@@ -63,6 +64,48 @@ TEST(Trainer, WhatIsComputedAgainHasTheBitsOfWhatIsKept) {
     ASSERT_TRUE(again->step(llama().examples(0), 1e-3).ok());
     EXPECT_EQ(values_of(*again), values_of(*kept));
 }
+
+double difference(const std::vector<TrainedTensor>& of, const std::vector<TrainedTensor>& to) {
+    double apart = 0, norm = 0;
+    for (size_t i = 0; i < of.size(); ++i) {
+        for (size_t j = 0; j < of[i].values.size(); ++j) {
+            apart += std::pow(double{of[i].values[j]} - to[i].values[j], 2);
+            norm += std::pow(double{to[i].values[j]}, 2);
+        }
+    }
+    return std::sqrt(apart / norm);
+}
+
+class TrainerIn16Bits : public ::testing::TestWithParam<std::tuple<const char*, gpu::ScalarType>> {};
+
+// Beside f32 on the same weights.
+TEST_P(TrainerIn16Bits, LossesAndGradientsAreNearThoseInF32AndHaveTheSameBitsAgain) {
+    const auto golden = TrainingGolden::load(std::get<0>(GetParam()), std::get<1>(GetParam()));
+    model::TrainerOptions options = golden->options(128), in_16_bits = options;
+    options.in_f32 = in_16_bits.keeps_16_bits = true;
+    in_16_bits.in_f32 = false;
+    const auto plain = golden->trainer(options), kept = golden->trainer(in_16_bits);
+    EXPECT_LT(kept->memory().activations, plain->memory().activations);
+    in_16_bits.memory_bytes = kept->memory().sum() - 1;
+    const auto again = golden->trainer(in_16_bits);
+    ASSERT_LT(again->memory().n_kept_layers, kept->memory().n_kept_layers);
+    const auto want = plain->step(golden->examples(0), 1e-3), got = kept->step(golden->examples(0), 1e-3);
+    ASSERT_TRUE(want.ok() && got.ok() && again->step(golden->examples(0), 1e-3).ok());
+    EXPECT_NE(got->loss, want->loss) << "nothing was rounded";
+    EXPECT_NEAR(got->loss, want->loss, 1e-2 * want->loss);
+    const auto gradients = kept->gradients(), wanted = plain->gradients();
+    ASSERT_TRUE(gradients.ok() && wanted.ok());
+    EXPECT_LT(difference(*gradients, *wanted), 2e-2);
+    EXPECT_TRUE(values_of(*again) == values_of(*kept)) << "computed again";
+    // The next step's pairs are rounded anew.
+    const auto next = plain->step(golden->examples(1), 1e-3), next_got = kept->step(golden->examples(1), 1e-3);
+    ASSERT_TRUE(next.ok() && next_got.ok());
+    EXPECT_NEAR(next_got->loss, next->loss, 1e-2 * next->loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, TrainerIn16Bits,
+                         ::testing::Combine(::testing::Values("qwen3-plain", "mistral-window-rslora", "phi3-sharded-saved"),  // whose feed-forward widths four divides
+                                            ::testing::Values(gpu::ScalarType::kBf16, gpu::ScalarType::kF16)));
 
 TEST(Trainer, GoesOnFromACheckpointWithTheSameBits) {
     const auto first = llama().trainer(llama().options(128));
@@ -208,6 +251,7 @@ TrainableAdapter wide_adapter() {
 TEST(Trainer, LossesRiseAlongEachTensorsGradientByItsNorm) {
     const TrainableAdapter adapter = wide_adapter();
     model::TrainerOptions options = qwen3().options(128);
+    options.in_f32 = true;  // differences of losses are small
     const auto examples = std::vector{qwen3().examples(0)[1]};
     const auto loss_of = [&](const TrainableAdapter& of) {
         auto trainer = model::Trainer::create(lorad::testing::test_device(), qwen3().base->config, *qwen3().weights, of, options);

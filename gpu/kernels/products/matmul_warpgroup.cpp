@@ -76,6 +76,11 @@ uint32_t row_blocks_of(const MatmulPlan& plan) { return plan.rows < plan.row_til
 
 const char* lora_name(ScalarType type) { return type == ScalarType::kBf16 ? "matmul_warpgroup_gated_lora_bf16" : "matmul_warpgroup_gated_lora_f16"; }
 
+const char* transposed_name(ScalarType type, bool joined) {
+    if (joined) return type == ScalarType::kBf16 ? "matmul_warpgroup_transposed_joined_bf16" : "matmul_warpgroup_transposed_joined_f16";
+    return type == ScalarType::kBf16 ? "matmul_warpgroup_transposed_bf16" : "matmul_warpgroup_transposed_f16";
+}
+
 const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
     static constexpr const char* kNames[2][2][2] = {  // [gated][joined][bf16]
         {{"matmul_warpgroup_f16", "matmul_warpgroup_bf16"}, {"matmul_warpgroup_joined_f16", "matmul_warpgroup_joined_bf16"}},
@@ -94,7 +99,7 @@ const char* name_of(const MatmulArgmaxParams&, ScalarType type, bool) { return t
 }  // namespace
 
 template <typename Params>
-void ProductKernels::matmul_warpgroup(Recorder& recorder, Params all_params, const MatmulPlan& plan, bool gated, uint32_t y_order, uint32_t joined_columns) {
+void ProductKernels::matmul_warpgroup(Recorder& recorder, Params all_params, const MatmulPlan& plan, bool gated, uint32_t y_order, uint32_t joined_columns, bool transposed) {
     const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
     MatmulParams& params = product_of(all_params);
     CHECK(!gated || (plan.n_splits == 1 && params.y == 0 && params.y_blocks != 0));
@@ -102,7 +107,7 @@ void ProductKernels::matmul_warpgroup(Recorder& recorder, Params all_params, con
     params.pad = 0;
     MatmulParams whole = params;
     if (gated) whole.n *= 2;
-    const char* name = name_of(all_params, plan.weight_type, gated);
+    const char* name = transposed ? transposed_name(plan.weight_type, joined_columns > 0) : name_of(all_params, plan.weight_type, gated);
     const uint32_t row_blocks = row_blocks_of(plan);
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), tiles = ceil_div(whole.n, tile.columns);
     // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know (docs/PERFORMANCE.md, "The same rows for
@@ -110,13 +115,29 @@ void ProductKernels::matmul_warpgroup(Recorder& recorder, Params all_params, con
     const uint32_t units = capabilities().n_compute_units_hint, at_once = tile.at_once * units;
     const bool in_turns = takes_turns(tiles, row_tiles, plan.n_splits, at_once);
     const bool by_unit = row_tiles == 1 && (in_turns || tiles * plan.n_splits <= at_once);
-    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, gated ? y_order : 0, by_unit ? units : 0, in_turns ? 1u : 0u,
-                                    joined_columns});
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.x_stride, row_blocks, gated ? params.n : 0, gated ? y_order : 0, by_unit ? units : 0, in_turns ? 1u : 0u,
+                                    joined_columns, transposed ? params.w_stride : 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, all_params, row_tiles, plan.n_splits, in_turns ? at_once : tiles, product_info(name, whole, plan));
 }
 
-template void ProductKernels::matmul_warpgroup(Recorder&, MatmulParams, const MatmulPlan&, bool, uint32_t, uint32_t);
+template void ProductKernels::matmul_warpgroup(Recorder&, MatmulParams, const MatmulPlan&, bool, uint32_t, uint32_t, bool);
+
+void ProductKernels::matmul_transposed(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan) {
+    CHECK(plan.variant == MatmulVariant::kWarpgroup && params.w_stride % kWeightAlign == 0 && params.x_stride % kWeightAlign == 0);
+    matmul_warpgroup(recorder, params, plan, false, kBlocksByColumns, 0, true);
+}
+
+void ProductKernels::matmul_with_more_k(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t columns, bool transposed) {
+    CHECK(plan.variant == MatmulVariant::kWarpgroup && plan.row_tile == kJoinedTileRows && columns % kJoinedStep == 0);
+    matmul_warpgroup(recorder, params, plan, false, kBlocksByColumns, columns, transposed);
+}
+
+std::optional<MatmulPlan> ProductPlanner::plan_many_rows(const WarpgroupWish& wish, ScalarType type) const {
+    WarpgroupWish of_device = wish;
+    of_device.multiprocessors = multiprocessors(capabilities());
+    return plan_of_best_tile(of_device, type);
+}
 
 namespace {
 
@@ -143,7 +164,7 @@ void ProductKernels::matmul_gated_lora(Recorder& recorder, GatedLoraParams param
     params.max_polls = kMeetingPollsMax;
     const uint32_t row_blocks = row_blocks_of(plan);
     const char* name = lora_name(plan.weight_type);
-    const Kernel* k = kernel(name, {tile.threads(), plan.tile, product.w_stride, row_blocks, product.n, y_order, capabilities().n_compute_units_hint, 0, 0});
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, product.w_stride, row_blocks, product.n, y_order, capabilities().n_compute_units_hint, 0, 0, 0});
     if (k == nullptr) return;
     MatmulParams whole = product;
     whole.n *= 2;

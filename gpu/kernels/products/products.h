@@ -16,6 +16,7 @@
 #include "gpu/kernels/products/matmul_residual.params.h"
 #include "gpu/kernels/products/pages_ahead.h"
 #include "gpu/kernels/products/unpack_weights.params.h"
+#include "gpu/kernels/products/warpgroup_tiles.h"
 #include "gpu/kernels/sampling/sample_argmax.params.h"
 
 namespace lorad::gpu {
@@ -73,6 +74,8 @@ class ProductPlanner : public Planner {
     static uint32_t argmax_parts(const MatmulPlan& plan, uint32_t n) { return ceil_div(n, plan.column_tile); }
     // By a variant above the portable ones; for tests.
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
+    // By warpgroups whether or not these are on the ladder, for those who have tested them themselves; wish.multiprocessors is filled in.
+    std::optional<MatmulPlan> plan_many_rows(const WarpgroupWish& wish, ScalarType type) const;
     // With this of kWarpgroupTiles; for tests.
     static MatmulPlan plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type);
     // With so many blocks of 16 rows of w for each workgroup; for tests.
@@ -99,6 +102,10 @@ class ProductKernels : public ProductPlanner, private KernelRecorder {
     // y[s][t][n] = sum over split s of x[t][k] * w[n][k]. Moves the matrix once (matvec: once per 8 rows).
     // params.k_per_split is filled in from the plan. `ahead` is asked for by kWarpgroupDirect alone.
     void matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead = {});
+    // y[s][t][n] = sum over split s of x[t][k] * w[k][n]: params.w_stride is that of rows of k, at least y_stride. Only with plans of plan_many_rows() for such a w.
+    void matmul_transposed(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
+    // Either with more k: x w^T + low b^T or x w + low b, b like w, low [t][columns] in the product's blocks, windows as MatmulJoinedParams has them.
+    void matmul_with_more_k(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t columns, bool transposed);
     // matmul with what the rows' adapters add, at LoraLevel::kPlain; the group's shrink is complete. For long runs of rows with one adapter. Only where adds_adapters(plan).
     void matmul_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan);
     // act[t][f] = activation(gate) * up from the product itself: w has rows gate 0..n-1 and up n..2n-1 without bias, params.n is n, params.y is
@@ -130,7 +137,7 @@ class ProductKernels : public ProductPlanner, private KernelRecorder {
     void matmul_packed(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
     void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead);
     template <typename Params>
-    void matmul_warpgroup(Recorder& recorder, Params params, const MatmulPlan& plan, bool gated, uint32_t y_order = kBlocksByColumns, uint32_t joined_columns = 0);
+    void matmul_warpgroup(Recorder& recorder, Params params, const MatmulPlan& plan, bool gated, uint32_t y_order = kBlocksByColumns, uint32_t joined_columns = 0, bool transposed = false);
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,
                                  uint32_t norm_tiles, uint32_t y_order);

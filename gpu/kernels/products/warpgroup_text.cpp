@@ -28,6 +28,7 @@ class Writer : GatedLora {
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
         CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps && !p_.in_turns && !joins()));
         CHECK(!p_.argmax || (p_.gated_rows == 0 && !joins()));
+        CHECK(!is_transposed() || (p_.gated_rows == 0 && may_read_rows_of_k(t_) && p_.w_columns % t_.part == 0 && p_.w_columns >= t_.columns && load_rows() * row_bytes() * n_loads() < uint64_t{1} << 31));
         CHECK(!joins() || (t_.rows() == kJoinedTileRows && t_.k == kJoinedStep && p_.joined_columns % kJoinedStep == 0));
     }
 
@@ -68,9 +69,10 @@ class Writer : GatedLora {
     // waited for, at the barrier in front of the next but one.
     uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
-    uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
+    bool is_transposed() const { return p_.w_columns > 0; }
+    uint64_t row_bytes() const { return uint64_t{is_transposed() ? p_.w_columns : p_.stride} * 2; }
     bool joins() const { return p_.joined_columns > 0; }
-    uint64_t joined_bytes() const { return uint64_t{p_.joined_columns} * 2; }  // of a row of what is joined
+    uint64_t joined_bytes() const { return is_transposed() ? row_bytes() : uint64_t{p_.joined_columns} * 2; }  // of a row of what is joined
     const char* all_steps() const { return joins() ? "%all" : "%steps"; }
 
     void declare() {
@@ -148,11 +150,12 @@ class Writer : GatedLora {
         } else {
             line("mov.u32 %next, %first;");
         }
-        line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
-        if (joins()) line("ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, %next, {}; add.u64 %joined_w, %joined_w, %wide;", offsetof(MatmulJoinedParams, b), joined_bytes());
+        // Of rows of k this thread's is counted from the split's first one.
+        line("ld.param.u64 %w, [params+8]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", is_transposed() ? "%begin" : "%n0", row_bytes());
+        if (joins()) line("ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, {}, {}; add.u64 %joined_w, %joined_w, %wide;", offsetof(MatmulJoinedParams, b), is_transposed() ? "%first" : "%next", joined_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide;");
-        if (joins()) line("add.u64 %joined_w, %joined_w, %wide; mul.wide.u32 %wide, %window, {}; add.u64 %joined_w, %joined_w, %wide;", t_.k * 2);
-        line("mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
+        if (joins()) line("add.u64 %joined_w, %joined_w, %wide; mul.wide.u32 %wide, %window, {}; add.u64 %joined_w, %joined_w, %wide;", is_transposed() ? t_.k * joined_bytes() : t_.k * 2);
+        line("mul.wide.u32 %wide, {}, 2; add.u64 %w, %w, %wide;{}", is_transposed() ? "%n0" : "%begin", joins() && is_transposed() ? " add.u64 %joined_w, %joined_w, %wide;" : "");
         line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
         if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kSwizzledRowBytes);
         line("mov.u32 %ring, ring; add.u32 %into, %into, %ring;");
@@ -212,9 +215,9 @@ class Writer : GatedLora {
         for (uint32_t i = 0; i < n_loads(); i++) {
             const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
             line("{}cp.async.cg.shared.global{} [%second+{}], [{}+{}], 16;", is_partial ? "@%last " : "", t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes, w,
-                 row_of(part, i * load_rows()) * row_bytes);
+                 is_transposed() ? i * load_rows() * row_bytes + part * kSwizzledRowBytes : row_of(part, i * load_rows()) * row_bytes);
         }
-        if (part + 1 == n_parts()) line("add.u64 {0}, {0}, {1};", w, t_.k * 2);
+        if (part + 1 == n_parts()) line("add.u64 {0}, {0}, {1};", w, is_transposed() ? t_.k * row_bytes : t_.k * 2);
     }
 
     void begin_sums() {
@@ -275,8 +278,8 @@ class Writer : GatedLora {
         line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
         line("wgmma.fence.sync.aligned;");
         for (uint32_t k = 0; k < k16s(); k++) {
-            line("add.u64 %at, %slot, {};", swizzled_offset(k, t_.part));
-            multiply_16(t_.part, p_.type, part * sums(), "%x", set * x_registers() + k * 4, "%at");
+            line("add.u64 %at, %slot, {};", is_transposed() ? k * 16 * kSwizzledRowBytes / 16 : swizzled_offset(k, t_.part));
+            multiply_16(t_.part, p_.type, part * sums(), "%x", set * x_registers() + k * 4, "%at", is_transposed());
         }
         line("wgmma.commit_group.sync.aligned;");
     }

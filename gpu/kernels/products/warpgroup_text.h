@@ -5,6 +5,7 @@
 // x lies in blocks in the order kBlocksByRows (activation_blocks.h) and goes straight into registers, one load of 16 bytes for each lane and 16 of k, as
 // the A matrix of 64 rows. w is the B matrix: cp.async brings a step's k of a tile's rows of w from memory to a ring of slots in shared memory, past the
 // registers, 16 bytes a thread, in the swizzle of 128 bytes that the instructions read. A tile's rows of w are cut into parts, a slot has one of them.
+// A w of rows of k is read as it lies: a part of 64 columns of y has 64 rows of k in its slot, which the instructions take as a transposed B matrix.
 // Parameters: MatmulParams, MatmulArgmaxParams, GatedLoraParams (gated_lora_text.h), or MatmulJoinedParams, whose b and low are more k of w and x: behind the last split's own steps come those of a row tile's JoinedWindow.
 // Grid: (tiles of rows, splits, tiles of rows of w); where that goes to a multiprocessor see WarpgroupProgram::units.
 #pragma once
@@ -27,6 +28,7 @@ struct WarpgroupProgram {
     WarpgroupTile tile;
     ScalarType type = ScalarType::kF16;  // of w, x and gated results
     uint32_t stride = 0;                 // of w and x, elements
+    uint32_t w_columns = 0;              // > 0: w lies as [k][n], in rows of so many elements; parts of 64 columns and steps of 64 of k
     uint32_t row_blocks = 0;             // of x, 16 rows each, if there are fewer than a tile has; warps without rows do others' work again. 0: at least so many
     uint32_t gated_rows = 0;             // > 0: rows of gates in w, behind which the ups are; y_blocks is silu(gate) * up, in blocks
     uint32_t y_order = kBlocksByColumns;  // of these (activation_blocks.h)

@@ -57,7 +57,7 @@ DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_
 
 bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
     const bool has_rows = (wish.rows <= 64) == (tile.groups == 1);
-    return has_rows && (tile.may_gate() || !wish.gated) && wish.stride % tile.k == 0 && ceil_div(wish.n, 64) * 64 >= tile.columns;
+    return has_rows && (tile.may_gate() || !wish.gated) && (may_read_rows_of_k(tile) || !wish.transposed) && wish.stride % tile.k == 0 && ceil_div(wish.n, 64) * 64 >= tile.columns;
 }
 
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {

@@ -34,11 +34,15 @@ inline constexpr std::array kWarpgroupTiles = {
     WarpgroupTile{96, 32, 2, 1, 128, 3, 3.48},
 };
 
+// Whether it can read a w that lies as [k][n]: a part is as wide as a row of shared memory, and has as many rows as a step has of k.
+constexpr bool may_read_rows_of_k(const WarpgroupTile& tile) { return tile.part == 64 && tile.k == 64; }
+
 struct WarpgroupWish {
     uint32_t n = 0, stride = 0, rows = 0;  // of the product, n of gates and ups together; stride: k padded
     uint32_t max_splits = 1;
     uint32_t multiprocessors = 1;
     bool gated = false;
+    bool transposed = false;   // w lies as [k][n]
     bool leaves_room = false;  // of choose_direct(): a multiprocessor has registers for other workgroups beside its own, as for a shrink's
 };
 

@@ -29,12 +29,18 @@ void main() {
     uint64_t z = p.logits + uint64_t(t) * p.stride * 4;
     TrainTarget target = TargetRef(p.targets + uint64_t(t) * 8).v;
     uint first = gl_LocalInvocationIndex, step = gl_WorkGroupSize.x;
-    float top = -3.402823466e38;
-    for (uint n = first; n < p.vocab; n += step) top = max(top, FloatRef(z + uint64_t(n) * 4).v);
-    top = workgroup_max(top);
-    float sum = 0.0;
-    for (uint n = first; n < p.vocab; n += step) sum += exp(FloatRef(z + uint64_t(n) * 4).v - top);
-    sum = workgroup_sum(sum);
+    // This invocation's greatest logit and sum, in one pass: rows of large vocabularies are in no cache.
+    float own_top = -3.402823466e38, sum = 0.0;
+    for (uint n = first; n < p.vocab; n += step) {
+        float value = FloatRef(z + uint64_t(n) * 4).v;
+        if (value > own_top) {
+            sum *= exp(own_top - value);
+            own_top = value;
+        }
+        sum += exp(value - own_top);
+    }
+    float top = workgroup_max(own_top);
+    sum = workgroup_sum(sum * exp(own_top - top));
     if (first == 0) {
         float of_target = FloatRef(z + uint64_t(target.token) * 4).v;
         LossRef(p.losses + uint64_t(t) * 8).v = TrainLoss(target.weight * (log(sum) + (top - of_target)), of_target == top ? 1 : 0);

@@ -12,7 +12,7 @@ void main() {
     uint i = gl_WorkGroupID.y, j = gl_GlobalInvocationID.x;
     if (j >= p.n) return;
     float sum = 0.0;
-    for (uint s = 0; s < p.n_parts; s++) sum += FloatRef(p.parts + ((uint64_t(s) * p.m + i) * p.stride + j) * 4).v;
+    for (uint s = 0; s < p.n_parts; s++) sum += FloatRef(p.parts + ((uint64_t(s) * p.part_rows + i) * p.stride + j) * 4).v;
     FloatRef c = FloatRef(p.c + (uint64_t(i) * p.c_i + uint64_t(j) * p.c_j) * 4);
     c.v = kAdds != 0 ? fma(p.alpha, sum, c.v) : p.alpha * sum;
 }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kTrainTile = 64;         // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
-constexpr uint32_t kMatrixTile = 128, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
+constexpr uint32_t kMatrixTile = 128, kHalfTile = 64, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
 constexpr uint32_t kSplitMin = 256, kSplitsMax = 32;  // l of a part of k at least, and parts
 constexpr uint64_t kPartBytes = uint64_t{128} << 20;
 constexpr uint32_t kLaneRowLoads = 2, kLaneColumns = 4;  // of train_product_lanes, where there are so many
@@ -39,7 +39,9 @@ TrainProductParams product_params_of(const TrainProduct& p) {
             .c_j = 1,
             .alpha = p.alpha,
             .k_per_split = 0,
-            .c_split = 0};
+            .c_split = 0,
+            .causal = p.causal,
+            .pad = 0};
 }
 
 // The product of the transposed matrices, which is the transposed product.
@@ -53,7 +55,7 @@ void swap_sides(TrainProductParams& params) {
 
 DispatchInfo train_product_info(const char* name, const TrainProduct& p) {
     const uint64_t n_bytes = uint64_t{p.m} * p.k * bytes_of(p.a.type) + uint64_t{p.n} * p.k * bytes_of(p.b.type) + uint64_t{p.m} * p.n * 4;
-    return {name, n_bytes * p.n_items, uint64_t{2} * p.m * p.n * p.k * p.n_items};
+    return {p.name != nullptr ? p.name : name, n_bytes * p.n_items, uint64_t{2} * p.m * p.n * p.k * p.n_items};
 }
 
 const char* matrix_module(ScalarType type) { return type == ScalarType::kBf16 ? "train_product_bf16" : "train_product_f16"; }
@@ -66,26 +68,48 @@ bool has_aligned_rows(const TrainMatrix& matrix) { return matrix.address % 16 ==
 
 }  // namespace
 
-TrainKernels::TrainKernels(Device& device)
-    : facts_{device.capabilities(), {}, {}}, cache_(device), lora_(facts_, cache_) {}
+TrainKernels::TrainKernels(Device& device, const TrainKernelOptions& options)
+    : options_(options), facts_{device.capabilities(), {}, {}}, cache_(device), lora_(facts_, cache_), products_(facts_, cache_) {}
 
-Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, ScalarType matrix_type) {
-    std::unique_ptr<TrainKernels> made(new TrainKernels(device));
+TrainRungs TrainKernels::rungs_of(const DeviceCapabilities& caps, const TrainKernelOptions& options) {
+    const ScalarType type = options.matrix_type;
+    const bool is_bf16 = type == ScalarType::kBf16;
+    const bool has_subgroups = caps.subgroup_size >= 16 && caps.subgroup_size <= 64 && threads_max(caps) >= kTrainTileThreads;
+    if (type == ScalarType::kF32 || !caps.coopmat_f16 || !has_subgroups || !has_kernel_module(matrix_module(type))) return {};
+    if (is_bf16 && (!caps.bfloat16_coopmat || !caps.int16)) return {};
+    return {type, caps.warpgroup_matrices, may_have_flash(caps, options)};
+}
+
+uint64_t TrainKernels::scratch_bytes(const TrainRungs& rungs, uint64_t block_bytes) {
+    if (rungs.matrix_type == ScalarType::kF32) return 0;
+    return kPartBytes + (rungs.has_warpgroups ? block_bytes : 0);
+}
+
+Status TrainKernels::reserve(Device& device, uint64_t block_bytes) {
+    const uint64_t n_bytes = scratch_bytes(rungs(), block_bytes);
+    if (n_bytes <= scratch_.size()) return ok_status();
+    scratch_ = {};
+    TRY_ASSIGN(scratch_, device.create_buffer(n_bytes, MemoryKind::kDeviceLocal, "parts of products"));
+    return ok_status();
+}
+
+Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, const TrainKernelOptions& options) {
+    std::unique_ptr<TrainKernels> made(new TrainKernels(device, options));
     const DeviceCapabilities& caps = device.capabilities();
     if (!multiplies_by_lanes(caps) && threads_max(caps) < kTrainTileThreads) {
         return make_error(ErrorCode::kInvalidConfig, lorad::format("training needs workgroups of {} threads, or subgroup ballots; {} has {} threads and none", kTrainTileThreads, caps.name, threads_max(caps)));
     }
-    const bool is_bf16 = matrix_type == ScalarType::kBf16;
-    const bool has_subgroups = caps.subgroup_size >= 16 && caps.subgroup_size <= 64 && threads_max(caps) >= kTrainTileThreads;
-    if (matrix_type == ScalarType::kF32 || !caps.coopmat_f16 || !has_subgroups || !has_kernel_module(matrix_module(matrix_type))) return made;
-    if (is_bf16 && (!caps.bfloat16_coopmat || !caps.int16)) return made;
-    TRY_ASSIGN(const bool has_whole_tiles, made->gives_the_same_by(device, matrix_type, {{150, 200, 100}, {256, 256, 64}}));
-    made->matrix_type_ = has_whole_tiles ? matrix_type : ScalarType::kF32;
+    const TrainRungs rungs = rungs_of(caps, options);
+    if (rungs.matrix_type == ScalarType::kF32) return made;
+    TRY_ASSIGN(const bool has_whole_tiles, made->gives_the_same_by(device, rungs.matrix_type, {{150, 200, 100}, {256, 256, 64}}));
+    made->matrix_type_ = has_whole_tiles ? rungs.matrix_type : ScalarType::kF32;
     if (!has_whole_tiles) return made;
-    TRY_ASSIGN(made->parts_, device.create_buffer(kPartBytes, MemoryKind::kDeviceLocal, "parts of products"));
+    TRY(made->reserve(device, 0));
     made->has_narrow_tiles_ = caps.subgroup_size >= 32;
-    TRY_ASSIGN(made->has_narrow_tiles_, made->gives_the_same_by(device, matrix_type, {{300, 16, 1000}, {8, 300, 1000}}));
-    made->matrix_type_ = matrix_type;
+    TRY_ASSIGN(made->has_narrow_tiles_, made->gives_the_same_by(device, rungs.matrix_type, {{300, 16, 1000}, {8, 300, 1000}, {300, 48, 1000}}));
+    made->matrix_type_ = rungs.matrix_type;
+    if (rungs.has_warpgroups) TRY(made->test_warpgroups(device));
+    if (rungs.has_flash) TRY(made->test_flash(device));
     return made;
 }
 
@@ -140,6 +164,20 @@ uint32_t TrainKernels::row_threads(uint32_t elements) const {
 
 void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
     CHECK(product.m != 0 && product.n != 0 && product.k != 0 && product.c.type == ScalarType::kF32);
+    CHECK(product.causal == kCausalNone || zero_tile() == 0 || multiplies_by_matrix(product));
+    if (multiplies_by_warpgroup(product)) {
+        product_by_warpgroup(recorder, product);
+        return;
+    }
+    if (product.more_k != 0) {
+        TrainProduct first = product, more = product;
+        first.more_k = 0;
+        more = {.a = product.more_a, .b = product.more_b, .c = product.c, .b_has_rows_of_k = product.b_has_rows_of_k, .m = product.m, .n = product.n, .k = product.more_k, .adds = true, .name = "more k"};
+        this->product(recorder, first);
+        barrier(recorder);
+        this->product(recorder, more);
+        return;
+    }
     if (multiplies_by_matrix(product)) {
         product_by_matrix(recorder, product);
     } else if (multiplies_by_lanes(facts_.capabilities)) {
@@ -165,30 +203,28 @@ void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
         std::swap(product.a, product.b);
         std::swap(a_along_k, b_along_k);
     }
-    const uint32_t tile_n = may_be_narrow && params.n <= kNarrowTile ? kNarrowTile : kMatrixTile;
+    const uint32_t tile_n = may_be_narrow && params.n <= kNarrowTile ? kNarrowTile : may_be_narrow && params.n <= kHalfTile ? kHalfTile : kMatrixTile;
     const uint32_t across = ceil_div(params.n, tile_n), down = ceil_div(params.m, kMatrixTile);
-    const uint32_t n_splits = product.items == 0 && has_narrow_tiles_ ? cut_k(params, across * down, product.adds) : 1;
+    const uint32_t n_splits = product.items == 0 && has_narrow_tiles_ ? cut_k(recorder, params, across * down, product.adds) : 1;
     const Kernel* k = cache_.find_or_make(matrix_module(matrix_type_),
                                           {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds && n_splits == 1, a_along_k, b_along_k,
                                            facts_.capabilities.subgroup_size, tile_n},
                                           facts_.capabilities.subgroup_size);
     if (k == nullptr) return;
-    const char* name = matrix_type_ == ScalarType::kBf16 ? "train_product_bf16" : "train_product_f16";
-    recorder.dispatch(*k, params, across, down, product.items == 0 ? n_splits : product.n_items, train_product_info(name, product));
+    recorder.dispatch(*k, params, across, down, product.items == 0 ? n_splits : product.n_items, train_product_info(matrix_module(matrix_type_), product));
 }
 
 // Where there are too few tiles for the device, k is cut, and the parts are left to be summed. Fills in how; 1: it is not cut.
-uint32_t TrainKernels::cut_k(TrainProductParams& params, uint32_t n_tiles, bool adds) {
+uint32_t TrainKernels::cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, bool adds) {
     const uint32_t wanted = ceil_div(multiprocessors(facts_.capabilities) * 2, n_tiles);
     const uint32_t n_splits = std::min({wanted, params.k / kSplitMin, kSplitsMax});
     if (n_splits < 2) return 1;
     const uint32_t per_split = round_up(ceil_div(params.k, n_splits), kMatrixDepth), n_parts = ceil_div(params.k, per_split);
     const uint32_t stride = round_up(params.n, 4);
     const uint64_t n_bytes = uint64_t{n_parts} * params.m * stride * sizeof(float);
-    if (n_parts < 2 || !parts_ || n_part_bytes_ + n_bytes > parts_.size()) return 1;
-    const DeviceAddress parts = parts_.address() + n_part_bytes_;
-    n_part_bytes_ += round_up(n_bytes, uint64_t{256});
-    left_.push_back({{.parts = parts, .c = params.c, .m = params.m, .n = params.n, .stride = stride, .n_parts = n_parts, .c_i = params.c_i, .c_j = params.c_j, .alpha = params.alpha, .pad = 0}, adds});
+    if (n_parts < 2 || n_bytes > scratch_.size()) return 1;
+    const DeviceAddress parts = take_scratch(recorder, n_bytes);
+    left_.push_back({{.parts = parts, .c = params.c, .m = params.m, .n = params.n, .stride = stride, .n_parts = n_parts, .c_i = params.c_i, .c_j = params.c_j, .alpha = params.alpha, .part_rows = params.m}, adds});
     params.c = parts;
     params.c_i = stride;
     params.c_j = 1;
@@ -200,7 +236,7 @@ uint32_t TrainKernels::cut_k(TrainProductParams& params, uint32_t n_tiles, bool 
 
 void TrainKernels::barrier(Recorder& recorder) {
     recorder.barrier();
-    n_part_bytes_ = 0;
+    n_scratch_bytes_ = 0;
     if (left_.empty()) return;
     for (const LeftJoin& join : left_) {
         const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
@@ -213,11 +249,21 @@ void TrainKernels::barrier(Recorder& recorder) {
     recorder.barrier();
 }
 
+void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows) {
+    CHECK(params.columns % 4 == 0);
+    const uint32_t size = workgroup_size(facts_.capabilities, params.columns < 256 ? 32 : 128, 32);
+    const Kernel* k = kernel("train_round", {size, static_cast<uint32_t>(to), 0, 0});
+    if (k == nullptr) return;
+    const TrainRoundKernelParams of_kernel{.from = params.from, .to = params.to, .columns = params.columns, .from_stride = params.from_stride, .to_stride = params.to_stride, .rows = rows, .factor = params.factor, .pad = 0};
+    recorder.dispatch(*k, of_kernel, ceil_div(params.columns / 4, size), rows, 1, {"train_round", uint64_t{rows} * params.columns * 6, 0});
+}
+
 void TrainKernels::sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
-    const Kernel* k = kernel("train_sum_heads", {size});
+    const Kernel* k = kernel("train_sum_heads", {size, 0});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.columns, size), rows, 1, {"train_sum_heads", uint64_t{rows} * params.columns * (params.n_group + 1) * 4, 0});
+    const TrainHeadSumsParams of_kernel{.from = params.from, .to = params.to, .dout = 0, .rounded = 0, .columns = params.columns, .head_dim = params.head_dim, .n_group = params.n_group, .from_stride = params.from_stride, .to_stride = params.to_stride, .pad = 0};
+    recorder.dispatch(*k, of_kernel, ceil_div(params.columns, size), rows, 1, {"train_sum_heads", uint64_t{rows} * params.columns * (params.n_group + 1) * 4, 0});
 }
 
 void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
@@ -244,31 +290,33 @@ void TrainKernels::product_tiled(Recorder& recorder, const TrainProduct& product
 }
 
 void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed, uint32_t rows) {
-    const Kernel* k = kernel("train_embed", {row_threads(params.hidden), static_cast<uint32_t>(table_type), is_transposed});
+    const Kernel* k = kernel("train_embed", {row_threads(params.hidden), 0, static_cast<uint32_t>(table_type), is_transposed});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows, 1, 1, {"train_embed", uint64_t{rows} * params.hidden * (4 + bytes_of(table_type)), 0});
 }
 
 void TrainKernels::embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed, uint32_t n_tokens) {
     const uint32_t size = row_threads(64);
-    const Kernel* k = kernel("train_embed_backward", {size, is_transposed});
+    const Kernel* k = kernel("train_embed", {size, 1, 0, is_transposed});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, n_tokens, ceil_div(params.hidden, size), 1, {"train_embed_backward", uint64_t{n_tokens} * params.hidden * 12, 0});
+    const TrainEmbedParams of_kernel{.table = params.dtable, .tokens = params.tokens, .x = params.dx, .rows = params.rows, .hidden = params.hidden, .table_stride = params.table_stride, .x_stride = params.x_stride, .pad = 0};
+    recorder.dispatch(*k, of_kernel, n_tokens, ceil_div(params.hidden, size), 1, {"train_embed_backward", uint64_t{n_tokens} * params.hidden * 12, 0});
 }
 
-void TrainKernels::norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows) {
+void TrainKernels::norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows, ScalarType y_type) {
     const bool is_backward = direction == TrainDirection::kBackward;
-    const Kernel* k = kernel("train_norm", {row_threads(params.hidden), is_backward});
+    const Kernel* k = kernel("train_norm", {row_threads(params.hidden), is_backward, static_cast<uint32_t>(y_type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows, 1, 1, {is_backward ? "train_norm_backward" : "train_norm", uint64_t{rows} * params.hidden * (is_backward ? 16 : 8), 0});
 }
 
 void TrainKernels::heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads, uint32_t head_dim, uint32_t rotary_dim,
-                         uint32_t rows) {
+                         uint32_t rows, ScalarType turned_type) {
+    CHECK(turned_type == ScalarType::kF32 || head_dim % 2 == 0);
     CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim && (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool is_backward = direction == TrainDirection::kBackward;
     const uint32_t size = workgroup_size(facts_.capabilities, threads_for(head_dim, 32, 128), 32);
-    const Kernel* k = kernel("train_heads", {size, is_backward, head_dim, rotary_dim});
+    const Kernel* k = kernel("train_heads", {size, is_backward, head_dim, rotary_dim, static_cast<uint32_t>(turned_type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, n_heads, rows, 1, {is_backward ? "train_heads_backward" : "train_heads", uint64_t{rows} * n_heads * head_dim * (is_backward ? 12 : 8), 0});
 }
@@ -280,13 +328,15 @@ void TrainKernels::softmax(Recorder& recorder, TrainDirection direction, const T
     recorder.dispatch(*k, params, n_queries, 1, n_runs, {is_backward ? "train_softmax_backward" : "train_softmax", uint64_t{n_runs} * n_queries * n_queries * 8, 0});
 }
 
-void TrainKernels::act(Recorder& recorder, TrainDirection direction, const TrainActParams& params) {
+void TrainKernels::act(Recorder& recorder, TrainDirection direction, const TrainActParams& params, ScalarType type) {
     const bool is_backward = direction == TrainDirection::kBackward;
     const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
-    const Kernel* k = kernel("train_act", {size, is_backward});
+    const uint32_t columns = type == ScalarType::kF32 ? 1 : 4, element = bytes_of(type);
+    CHECK(params.ffn % columns == 0);
+    const Kernel* k = kernel("train_act", {size, is_backward, static_cast<uint32_t>(type)});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.h_stride, size), params.rows, 1,
-                      {is_backward ? "train_act_backward" : "train_act", uint64_t{params.rows} * params.ffn * (is_backward ? 20 : 12), 0});
+    const uint32_t column_bytes = is_backward ? 4 * element + 4 : 3 * element + (params.sums != 0 ? 8 : 0);
+    recorder.dispatch(*k, params, ceil_div(params.h_stride, size * columns), params.rows, 1, {is_backward ? "train_act_backward" : "train_act", uint64_t{params.rows} * params.ffn * column_bytes, 0});
 }
 
 void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {

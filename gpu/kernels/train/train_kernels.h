@@ -14,6 +14,7 @@
 #include "gpu/kernels/kernel_cache.h"
 #include "gpu/kernels/kernel_facts.h"
 #include "gpu/kernels/lora/lora_kernels.h"
+#include "gpu/kernels/products/products.h"
 #include "gpu/kernels/scalar_type.h"
 #include "gpu/kernels/train/train_product.params.h"
 #include "gpu/kernels/train/train_rows.params.h"
@@ -28,6 +29,10 @@ struct TrainMatrix {
     ScalarType type = ScalarType::kF32;
 };
 
+// Rows that a product by warpgroups writes at once.
+inline constexpr uint32_t kTrainTileRows = 128;
+inline constexpr uint32_t kTrainMoreKMax = 512;
+
 // c[m][n] = alpha * a b, or that added to c.
 struct TrainProduct {
     TrainMatrix a, b, c;    // c is f32
@@ -36,8 +41,29 @@ struct TrainProduct {
     uint32_t m = 0, n = 0, k = 0;  // with items the largest of each
     float alpha = 1.0f;
     bool adds = false;
+    // b is padded with zeros to multiples of kWeightAlign both ways, and c has room for rows up to a multiple of kTrainTileRows, and for padded columns, whose content does
+    // not matter.
+    bool is_padded = false;
+    // With more_k: c = a b + more_a more_b, a product without items. more_b lies like b, in the weights' type, of a padded product with zeros behind more_k up to a multiple
+    // of kWeightAlign, which then is its stride if it has no rows of k. more_k: up to kTrainMoreKMax.
+    TrainMatrix more_a = {}, more_b = {};
+    uint32_t more_k = 0;
+    const char* name = nullptr;  // for profiles; null: the kernel's
+    uint32_t causal = kCausalNone;  // of all items
     DeviceAddress items = 0;  // TrainProductItem[n_items], whose offsets are multiples of 4; 0: one product
     uint32_t n_items = 1;
+};
+
+struct TrainKernelOptions {
+    ScalarType matrix_type = ScalarType::kF32;  // in which products may be computed on matrices, that of the base's weights; f32: never
+    uint32_t head_dim = 0, head_group = 1;      // of attention; head_group: query heads of a KV head
+};
+
+// What training has of a device beside portable kernels.
+struct TrainRungs {
+    ScalarType matrix_type = ScalarType::kF32;  // of products on matrices; f32: none
+    bool has_warpgroups = false;                // for padded products
+    bool has_flash = false;                     // attention without whole scores
 };
 
 enum class TrainDirection : uint32_t { kForward = 0, kBackward = 1 };
@@ -45,26 +71,41 @@ enum class TrainDirection : uint32_t { kForward = 0, kBackward = 1 };
 // One thread at a time. Each method records one dispatch (a product may be whole only behind barrier()); the params say what it does, `rows` how many rows there are.
 class TrainKernels {
   public:
-    // matrix_type: in which products may be computed on matrices, that of the base's weights; f32: never. Shows on a small product that the device's matrices give what
-    // the portable kernel gives; where they do not they are left out with a warning.
-    static Result<std::unique_ptr<TrainKernels>> create(Device& device, ScalarType matrix_type);
+    // Shows on small data that the device's matrices give what portable kernels give; where they do not they are left out with a warning.
+    static Result<std::unique_ptr<TrainKernels>> create(Device& device, const TrainKernelOptions& options);
+    // Takes memory for padded products whose a has so many bytes, in 16 bits and tiles of rows. Nothing that is recorded is pending.
+    Status reserve(Device& device, uint64_t block_bytes);
+    // Bytes that reserve() takes.
+    static uint64_t scratch_bytes(const TrainRungs& rungs, uint64_t block_bytes);
+    // What a device is expected to have, and what it was found to have.
+    static TrainRungs rungs_of(const DeviceCapabilities& capabilities, const TrainKernelOptions& options);
+    TrainRungs rungs() const { return {matrix_type_, has_warpgroups_, has_flash_}; }
     TrainKernels(const TrainKernels&) = delete;
     TrainKernels& operator=(const TrainKernels&) = delete;
     // f32: products are computed in f32.
     ScalarType matrix_type() const { return matrix_type_; }
+    // What softmax() is to leave alone of rows of scores, so that causal products find zeros where they read: TrainSoftmaxParams::zero_tile.
+    uint32_t zero_tile() const { return matrix_type_ == ScalarType::kF32 ? 0 : kCausalTile; }
 
     void product(Recorder& recorder, const TrainProduct& product);
     // is_transposed: the table is [hidden][vocab], as embedding LoRA's A.
     // Between products and what reads or adds to their results: a barrier, and sums of parts that were left to it.
     void barrier(Recorder& recorder);
+    // Rows of `type` in 16 bits and in blocks (products/activation_blocks.h, kBlocksByRows).
+    void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
+    void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
     void embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed, uint32_t rows);
     void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed, uint32_t n_tokens);
-    void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows);
-    void heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads, uint32_t head_dim, uint32_t rotary_dim, uint32_t rows);
+    void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows, ScalarType y_type = ScalarType::kF32);
+    void heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads, uint32_t head_dim, uint32_t rotary_dim, uint32_t rows,
+               ScalarType turned_type = ScalarType::kF32);
     // n_queries: of the longest run.
     void softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries, uint32_t n_runs);
-    void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params);
+    // Only where rungs() have it. Backward: both kernels. Rows of several tiles are side by side.
+    void flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params, uint32_t n_heads);
+    void dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows);
+    void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params, ScalarType type);
     void affine(Recorder& recorder, const TrainAffineParams& params);
     void dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows);
     void column_sums(Recorder& recorder, const TrainColumnSumsParams& params);
@@ -81,31 +122,43 @@ class TrainKernels {
 
   private:
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants) { return cache_.find_or_make(module, constants); }
-    explicit TrainKernels(Device& device);
+    TrainKernels(Device& device, const TrainKernelOptions& options);
     struct TestShape {
         uint32_t m, n, k;
     };
     Result<bool> gives_the_same_by(Device& device, ScalarType type, std::initializer_list<TestShape> shapes);
     bool multiplies_by_matrix(const TrainProduct& product) const;
+    bool multiplies_by_warpgroup(const TrainProduct& product) const;
+    Status test_warpgroups(Device& device);
+    Status test_flash(Device& device);
+    static bool may_have_flash(const DeviceCapabilities& capabilities, const TrainKernelOptions& options);
     void product_by_matrix(Recorder& recorder, TrainProduct product);
-    uint32_t cut_k(TrainProductParams& params, uint32_t n_tiles, bool adds);
+    void product_by_warpgroup(Recorder& recorder, const TrainProduct& product);
+    DeviceAddress take_scratch(Recorder& recorder, uint64_t n_bytes);
+    uint32_t cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, bool adds);
     void product_by_lanes(Recorder& recorder, TrainProduct product);
     void product_tiled(Recorder& recorder, const TrainProduct& product);
     uint32_t row_threads(uint32_t elements) const;
 
+    TrainKernelOptions options_;
     KernelFacts facts_;
     KernelCache cache_;
     LoraKernels lora_;
-    // Of products whose k is cut: a ring of memory for the parts, and what is left to barrier().
+    ProductKernels products_;
+    // Of products whose k is cut what is left to barrier().
     struct LeftJoin {
         TrainJoinParams params;
         bool adds = false;
     };
-    Buffer parts_;
-    uint64_t n_part_bytes_ = 0;  // taken since the last barrier
+    Buffer scratch_;               // parts of products, and inputs in blocks
+    uint64_t n_scratch_bytes_ = 0;  // taken since the last barrier
+    Buffer row_count_;             // more rows than there are
+    Buffer windows_;               // JoinedWindow[kTrainMoreKMax / 64][tiles of rows]: so many steps of 64 for each tile
     std::vector<LeftJoin> left_;
     ScalarType matrix_type_ = ScalarType::kF32;
     bool has_narrow_tiles_ = false;  // and products whose k is cut
+    bool has_warpgroups_ = false;
+    bool has_flash_ = false;
 };
 
 }  // namespace lorad::gpu

@@ -9,9 +9,12 @@
 #include "gpu/kernels/train/train_rows.params.h"
 
 layout(constant_id = 1) const uint kBackward = 0;
+layout(constant_id = 2) const uint kType = 0;  // of y
 layout(push_constant, scalar) uniform Push { TrainNormParams p; };
 
 float at(uint64_t base, uint h) { return FloatRef(base + uint64_t(h) * 4).v; }
+
+float normed(uint64_t x, uint h, float rho) { return h < p.hidden ? at(x, h) * rho * at(p.gamma, h) : 0.0; }
 
 void main() {
     uint t = gl_WorkGroupID.x;
@@ -22,8 +25,15 @@ void main() {
     for (uint h = first; h < p.hidden; h += step) squares = fma(at(x, h), at(x, h), squares);
     float rho = inversesqrt(workgroup_sum(squares) / float(p.hidden) + p.eps);
     if (kBackward == 0) {
-        uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
-        for (uint h = first; h < p.y_stride; h += step) FloatRef(y + uint64_t(h) * 4).v = h < p.hidden ? at(x, h) * rho * at(p.gamma, h) : 0.0;
+        uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kType);
+        if (kType != 0) {
+            for (uint h = first * 2; h < p.y_stride; h += step * 2) {
+                const vec2 pair = vec2(normed(x, h, rho), normed(x, h + 1, rho));
+                UintRef(y + uint64_t(h) * 2).v = pack_pair(bounded(vec4(pair, 0.0, 0.0), kType).xy, kType);
+            }
+            return;
+        }
+        for (uint h = first; h < p.y_stride; h += step) FloatRef(y + uint64_t(h) * 4).v = normed(x, h, rho);
         return;
     }
     uint64_t dy = p.dy + uint64_t(t) * p.y_stride * 4;

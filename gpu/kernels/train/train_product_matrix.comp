@@ -11,7 +11,6 @@
 #extension GL_EXT_shader_16bit_storage : require
 #ifdef BF16
 #extension GL_EXT_bfloat16 : require
-#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #define ELEMENT bfloat16_t
 #else
 #define ELEMENT float16_t
@@ -25,12 +24,12 @@ layout(constant_id = 3) const uint kAdds = 0;
 layout(constant_id = 4) const uint kAAlongK = 1;  // neighbours of a in memory have neighbouring l, else neighbouring i
 layout(constant_id = 5) const uint kBAlongK = 1;
 layout(constant_id = 6) const uint kSubgroup = 32;
-layout(constant_id = 7) const uint kTileN = 128;  // or 32, with subgroups of 32 or 64
+layout(constant_id = 7) const uint kTileN = 128;  // or 32 or 64, with subgroups of 32 or 64
 layout(push_constant, scalar) uniform Push { TrainProductParams p; };
 #include "gpu/kernels/train/train_product.glsl"
 
 const uint kThreads = 256;
-const uint kTile = 128, kDepth = 32;
+const uint kTile = kCausalTile, kDepth = 32;
 const uint kSubgroups = kThreads / kSubgroup;
 const uint kSubN = kTileN == kTile ? kSubgroups / 2 : 1;  // subgroups along n
 const uint kSubM = kSubgroups / kSubN;                    // and along m
@@ -43,8 +42,8 @@ shared uvec4 stage[kStoreWords > kStageWords + kBStageWords ? kStoreWords : kSta
 
 uvec4 packed(vec4 lo, vec4 hi) {
 #ifdef BF16
-    return uvec4(pack32(bfloat16BitsToUintEXT(bf16vec2(lo.xy))), pack32(bfloat16BitsToUintEXT(bf16vec2(lo.zw))), pack32(bfloat16BitsToUintEXT(bf16vec2(hi.xy))),
-                 pack32(bfloat16BitsToUintEXT(bf16vec2(hi.zw))));
+    // Not by conversions, which on NVIDIA's devices cut bits off: sums over many rows would shrink.
+    return uvec4(pack_pair(lo.xy, 2), pack_pair(lo.zw, 2), pack_pair(hi.xy, 2), pack_pair(hi.zw, 2));
 #else
     lo = bounded(lo, 1);
     hi = bounded(hi, 1);
@@ -129,9 +128,17 @@ void sum_tile(const TrainProductItem item, uint i0, uint j0, uint sub_m, uint su
 }
 
 void main() {
-    const TrainProductItem item = product_of_workgroup();
+    TrainProductItem item = product_of_workgroup();
     const uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTileN;
     if (i0 >= item.m || j0 >= item.n) return;
+    if (p.causal == kCausalScores && j0 >= item.first_query + i0 + kTile) return;
+    if (p.causal == kCausalQueries) item.k = min(item.k, item.first_query + i0 + kTile);
+    if (p.causal == kCausalKeys && i0 > item.first_query) {
+        const uint begin = min(i0 - item.first_query, item.k - 1) / kDepth * kDepth;
+        item.a += uint64_t(begin) * p.a_l;
+        item.b += uint64_t(begin) * p.b_l;
+        item.k -= begin;
+    }
     const uint sub_m = gl_SubgroupID / kSubN * (kTile / kSubM), sub_n = gl_SubgroupID % kSubN * (kTileN / kSubN);
     if (i0 + kTile <= item.m && j0 + kTileN <= item.n && item.k % kDepth == 0) sum_tile(item, i0, j0, sub_m, sub_n, true);
     else sum_tile(item, i0, j0, sub_m, sub_n, false);

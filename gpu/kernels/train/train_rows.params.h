@@ -1,4 +1,4 @@
-// Parameters of the kernels of training that go row by row. All values f32; strides in elements; address 0: none.
+// Parameters of the kernels of training that go row by row. All values f32 where nothing else is said; strides in elements; address 0: none.
 #ifndef LORAD_GPU_KERNELS_TRAIN_ROWS_PARAMS_H
 #define LORAD_GPU_KERNELS_TRAIN_ROWS_PARAMS_H
 
@@ -6,16 +6,82 @@
 
 INTEROP_BEGIN
 
+struct TrainBlocksParams {
+    uint64_t x;       // [rows][x_stride] of f32 or 16 bits
+    uint64_t blocks;  // the same in 16 bits and in blocks
+    uint32_t k;       // columns; those behind are zero in the blocks
+    uint32_t x_stride;
+    uint32_t blocks_stride;  // a multiple of 16
+    uint32_t rows;
+};
+INTEROP_SIZE(TrainBlocksParams, 32);
+
+// Of train_round: in blocks, or as rows of f32 times a factor.
+struct TrainRoundKernelParams {
+    uint64_t from, to;
+    uint32_t columns;
+    uint32_t from_stride, to_stride;
+    uint32_t rows;
+    float factor;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainRoundKernelParams, 40);
+
+struct TrainRoundParams {
+    uint64_t from;  // [t][from_stride] f32
+    uint64_t to;    // [t][to_stride] of 16 bits; rows of both begin at multiples of 16 bytes
+    uint32_t columns;  // a multiple of 4
+    uint32_t from_stride, to_stride;
+    float factor;
+};
+INTEROP_SIZE(TrainRoundParams, 32);
+
+// Rows of one sequence, kFlashRows of them or what is left.
+struct TrainFlashTile {
+    uint32_t first_row, n_tokens;  // of the sequence
+    uint32_t begin;                // token of the tile's first row
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainFlashTile, 16);
+INTEROP_CONST kFlashRows = 64;
+
+struct TrainFlashParams {
+    uint64_t tiles;  // TrainFlashTile[n_tiles]
+    uint64_t heads;  // 16 bits [t][heads_stride]: q and k normed and turned, and v
+    uint64_t o;      // [t][o_stride], and dout, dk and dv likewise
+    uint64_t lse;    // [t][query heads], to the base of 2
+    uint64_t dout;   // 16 bits
+    uint64_t dots;   // [t][query heads]
+    uint64_t dq;     // [t][dq_stride]
+    uint64_t dk, dv;  // of each query head
+    uint32_t heads_stride, o_stride, dq_stride;
+    uint32_t k_begin, v_begin;  // columns of heads
+    float scale;
+    uint32_t window;  // as TrainSoftmaxParams has it
+    uint32_t n_tiles;
+};
+INTEROP_SIZE(TrainFlashParams, 104);
+
+struct TrainDotsParams {
+    uint64_t o, dout;  // [t][stride]
+    uint64_t rounded;  // 16 bits [t][stride]: dout
+    uint64_t dots;     // [t][heads]
+    uint32_t head_dim;  // even
+    uint32_t stride;
+};
+INTEROP_SIZE(TrainDotsParams, 40);
+
 struct TrainEmbedParams {
     uint64_t table;   // [vocab][table_stride] of any type
     uint64_t tokens;  // u32[rows]
     uint64_t x;       // [t][x_stride]
+    uint64_t rows;    // of the kernel: TrainEmbedBackwardParams's, whose dtable and dx then are table and x
     uint32_t hidden;
     uint32_t table_stride;
     uint32_t x_stride;
     uint32_t pad;
 };
-INTEROP_SIZE(TrainEmbedParams, 40);
+INTEROP_SIZE(TrainEmbedParams, 48);
 
 // The rows in which one token stands.
 struct TrainTokenRows {
@@ -39,7 +105,7 @@ INTEROP_SIZE(TrainEmbedBackwardParams, 48);
 struct TrainNormParams {
     uint64_t x;      // [.][x_stride]
     uint64_t gamma;  // [hidden]
-    uint64_t y;      // forward: [t][y_stride], its padding zeroed
+    uint64_t y;      // forward: [t][y_stride], its padding zeroed; of any type, of 16 bits with an even y_stride
     uint64_t dy;     // backward: [t][y_stride]
     uint64_t dx;     // backward: [.][x_stride], added to
     uint64_t terms;  // backward: [t][y_stride], what gamma's gradient sums over the rows, or 0
@@ -53,7 +119,7 @@ INTEROP_SIZE(TrainNormParams, 72);
 
 struct TrainHeadsParams {
     uint64_t y;         // [t][y_stride]: heads of q, then of k, as the product gives them
-    uint64_t turned;    // [t][turned_stride]: the same normed and turned; backward: their gradients
+    uint64_t turned;    // [t][turned_stride]: the same normed and turned, of 16 bits with the values behind; backward: their gradients
     uint64_t dy;        // backward: [t][y_stride]
     uint64_t terms;     // backward: [t][turned_stride], what the gammas' gradients sum over rows and heads, or 0
     uint64_t rope;      // [turn][rotary_dim / 2][2]: cos, sin
@@ -63,8 +129,10 @@ struct TrainHeadsParams {
     uint32_t y_stride;
     uint32_t turned_stride;
     float eps;
+    uint32_t n_turned_heads;  // of q and k; those behind are rounded alone
+    uint32_t pad;
 };
-INTEROP_SIZE(TrainHeadsParams, 80);
+INTEROP_SIZE(TrainHeadsParams, 88);
 
 // to[t][h * D + d] = sum over the n_group heads of KV head h of from
 struct TrainSumHeadsParams {
@@ -77,6 +145,18 @@ struct TrainSumHeadsParams {
     uint32_t pad;
 };
 INTEROP_SIZE(TrainSumHeadsParams, 40);
+
+// Of train_sum_heads: either.
+struct TrainHeadSumsParams {
+    uint64_t from, to;
+    uint64_t dout, rounded;  // TrainDotsParams; from is o, and to dots
+    uint32_t columns;
+    uint32_t head_dim;
+    uint32_t n_group;
+    uint32_t from_stride, to_stride;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainHeadSumsParams, 56);
 
 // The scores of a run of queries of one sequence and head.
 struct TrainScores {
@@ -92,19 +172,24 @@ struct TrainSoftmaxParams {
     uint64_t dscores;  // backward: gradients of the probabilities in, of q k out
     float scale;       // of q k
     uint32_t window;   // keys that a query sees, itself included; 0: all up to itself
+    uint32_t zero_tile;  // of a query q no more zeros are written than in front of key (q / zero_tile + 2) * zero_tile; 0: all
+    uint32_t pad;
 };
-INTEROP_SIZE(TrainSoftmaxParams, 32);
+INTEROP_SIZE(TrainSoftmaxParams, 40);
 
 struct TrainActParams {
     uint64_t y;   // [t][y_stride]: gate, then up
-    uint64_t h;   // [t][h_stride]: forward: out, its padding zeroed; backward: gradients in
+    uint64_t h;   // [t][h_stride]: forward: out, its padding zeroed; backward: gradients in, f32
     uint64_t dy;  // backward: [t][y_stride]
-    uint32_t ffn;
+    uint64_t sums;  // forward, of 16 bits: [t][y_stride] f32, which y is written from first; 0: y is there
+    uint32_t ffn;   // of 16 bits a multiple of 4
     uint32_t y_stride;
     uint32_t h_stride;
     uint32_t rows;
+    uint32_t zero;  // to the compiler any number
+    uint32_t pad;
 };
-INTEROP_SIZE(TrainActParams, 40);
+INTEROP_SIZE(TrainActParams, 56);
 
 // to[t][n] = base[t][n] + z[t][n] * gain[n] * factor[n] + bias[n]
 struct TrainAffineParams {

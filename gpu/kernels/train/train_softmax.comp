@@ -29,6 +29,7 @@ void main() {
     uint row = gl_WorkGroupID.x;
     if (row >= run.n_queries) return;
     uint query = run.first_query + row;
+    uint n_keys = p.zero_tile == 0 ? run.n_keys : min(run.n_keys, (query / p.zero_tile + 2) * p.zero_tile);
     uint begin = p.window == 0 || query < p.window ? 0 : query + 1 - p.window, end = query + 1;
     uint64_t scores = p.scores + (run.at + uint64_t(row) * run.stride) * 4;
     uint thread = gl_LocalInvocationIndex, step = gl_WorkGroupSize.x;
@@ -40,7 +41,7 @@ void main() {
         float sum = 0.0;
         for (uint j = first; j < end; j += step) if (j >= begin) sum += exp(p.scale * FloatRef(scores + uint64_t(j) * 4).v - top);
         float inverse = 1.0 / workgroup_sum(sum);
-        for (uint j = thread; j < run.n_keys; j += step) {
+        for (uint j = thread; j < n_keys; j += step) {
             FloatRef s = FloatRef(scores + uint64_t(j) * 4);
             s.v = j >= begin && j < end ? exp(p.scale * s.v - top) * inverse : 0.0;
         }
@@ -50,7 +51,7 @@ void main() {
     float sum = 0.0;
     for (uint j = first; j < end; j += step) if (j >= begin) sum = fma(FloatRef(scores + uint64_t(j) * 4).v, FloatRef(dscores + uint64_t(j) * 4).v, sum);
     sum = workgroup_sum(sum);
-    for (uint j = thread; j < run.n_keys; j += step) {
+    for (uint j = thread; j < n_keys; j += step) {
         FloatRef d = FloatRef(dscores + uint64_t(j) * 4);
         d.v = j >= begin && j < end ? p.scale * FloatRef(scores + uint64_t(j) * 4).v * (d.v - sum) : 0.0;
     }

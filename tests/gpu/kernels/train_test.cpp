@@ -40,7 +40,7 @@ class TrainKernelTest : public GpuTest {
         return buffer;
     }
 
-    std::unique_ptr<TrainKernels> made_ = must(TrainKernels::create(device(), ScalarType::kF32));
+    std::unique_ptr<TrainKernels> made_ = must(TrainKernels::create(device(), {}));
     TrainKernels& kernels_ = *made_;
     std::mt19937 random_{20261129};
 };
@@ -222,9 +222,9 @@ TEST_F(TrainKernelTest, TheActivationAndItsGradientsMatchTheReference) {
     const Buffer y_at = rows(y, 2 * ffn, y_stride), h_at = poisoned(n_rows * h_stride * 4), dh_at = rows(dh, ffn, h_stride), dy_at = poisoned(n_rows * y_stride * 4);
     TrainActParams params{.y = y_at.address(), .h = h_at.address(), .dy = dy_at.address(), .ffn = ffn, .y_stride = y_stride, .h_stride = h_stride, .rows = n_rows};
     execute([&](Recorder& recorder) {
-        kernels_.act(recorder, TrainDirection::kForward, params);
+        kernels_.act(recorder, TrainDirection::kForward, params, ScalarType::kF32);
         params.h = dh_at.address();
-        kernels_.act(recorder, TrainDirection::kBackward, params);
+        kernels_.act(recorder, TrainDirection::kBackward, params, ScalarType::kF32);
     });
     for (uint32_t t = 0; t < n_rows; t++) {
         const auto act = [&](std::span<const double> row) {
@@ -238,6 +238,81 @@ TEST_F(TrainKernelTest, TheActivationAndItsGradientsMatchTheReference) {
         for (uint32_t f = ffn; f < h_stride; f++) ASSERT_EQ(content<float>(h_at, n_rows * h_stride)[t * h_stride + f], 0.0f);
     }
 }
+
+class TrainIn16BitsTest : public TrainKernelTest, public ::testing::WithParamInterface<Type> {
+  protected:
+    // Of rounding to the type, relative.
+    double rounding() const { return GetParam() == Type::kBf16 ? 0x1p-8 : 0x1p-11; }
+    std::vector<float> decoded(const Buffer& buffer, size_t n) const { return content(buffer, n, GetParam()); }
+};
+
+TEST_P(TrainIn16BitsTest, TheActivationKeepsWhatItComputesWithAndItsGradientsMatchTheReference) {
+    const uint32_t ffn = 72, n_rows = 2, y_stride = 192, h_stride = 128;
+    const auto sums = random(n_rows * 2 * ffn, 3.0f), dh = random(n_rows * ffn);
+    const Buffer sums_at = rows(sums, 2 * ffn, y_stride), dh_at = rows(dh, ffn, h_stride);
+    const Buffer y_at = poisoned(n_rows * y_stride * 2), h_at = poisoned(n_rows * h_stride * 2), again_at = poisoned(n_rows * h_stride * 2), dy_at = poisoned(n_rows * y_stride * 2);
+    TrainActParams params{.y = y_at.address(), .h = h_at.address(), .dy = dy_at.address(), .sums = sums_at.address(), .ffn = ffn, .y_stride = y_stride, .h_stride = h_stride, .rows = n_rows};
+    const ScalarType type = scalar(GetParam());
+    execute([&](Recorder& recorder) {
+        kernels_.act(recorder, TrainDirection::kForward, params, type);
+        recorder.barrier();
+        params.sums = 0;
+        params.h = again_at.address();
+        kernels_.act(recorder, TrainDirection::kForward, params, type);
+        params.h = dh_at.address();
+        kernels_.act(recorder, TrainDirection::kBackward, params, type);
+    });
+    EXPECT_EQ(content<uint16_t>(h_at, n_rows * h_stride), content<uint16_t>(again_at, n_rows * h_stride)) << "computed again from what is kept";
+    const auto y = decoded(y_at, n_rows * y_stride), h = decoded(h_at, n_rows * h_stride), dy = decoded(dy_at, n_rows * y_stride);
+    for (uint32_t t = 0; t < n_rows; t++) {
+        const auto act = [&](std::span<const double> row) {
+            Vector made(ffn);
+            for (uint32_t f = 0; f < ffn; f++) made[f] = reference::silu(row[f]) * row[ffn + f];
+            return made;
+        };
+        const auto row = to_doubles({&y[size_t{t} * y_stride], 2 * ffn});
+        expect_near(to_doubles({&sums[size_t{t} * 2 * ffn], 2 * ffn}), &y[t * y_stride], rounding(), 3.0, "gate and up");
+        expect_near(act(row), &h[t * h_stride], rounding(), 9.0, "activation");
+        expect_near(gradient(act, row, to_doubles({&dh[size_t{t} * ffn], ffn})), &dy[t * y_stride], rounding(), 9.0, "gradient of gate and up");
+        for (uint32_t f = ffn; f < h_stride; f++) ASSERT_EQ(h[t * h_stride + f], 0.0f);
+    }
+}
+
+TEST_P(TrainIn16BitsTest, NormsRoundTheirResults) {
+    const uint32_t hidden = 70, stride = 128, n_rows = 3;
+    const auto x = random(n_rows * hidden, 3.0f), gamma = random(hidden);
+    const Buffer x_at = rows(x, hidden, stride), gamma_at = input(gamma), y_at = poisoned(n_rows * stride * 2);
+    execute([&](Recorder& recorder) {
+        kernels_.norm(recorder, TrainDirection::kForward, {.x = x_at.address(), .gamma = gamma_at.address(), .y = y_at.address(), .hidden = hidden, .x_stride = stride, .y_stride = stride, .eps = 1e-5f}, n_rows,
+                      scalar(GetParam()));
+    });
+    const auto y = decoded(y_at, n_rows * stride);
+    for (uint32_t t = 0; t < n_rows; t++) {
+        expect_near(reference::rms_norm(to_doubles({&x[size_t{t} * hidden], hidden}), gamma, 1e-5), &y[t * stride], rounding(), 2.0, "normed");
+        for (uint32_t h = hidden; h < stride; h++) ASSERT_EQ(y[t * stride + h], 0.0f);
+    }
+}
+
+TEST_P(TrainIn16BitsTest, BlocksHaveWhatTheRowsHave) {
+    const ScalarType to = scalar(GetParam());
+    const uint32_t n_rows = 21, columns = 71, stride = 80, blocks_stride = 128, n_blocks_rows = 32;
+    for (const Type from : {Type::kF32, GetParam()}) {
+        const auto x = random(n_rows * columns, 3.0f, from);
+        const Buffer x_at = rows(x, columns, stride, from), blocks_at = poisoned(n_blocks_rows * blocks_stride * 2);
+        execute([&](Recorder& recorder) {
+            kernels_.blocks(recorder, {.x = x_at.address(), .blocks = blocks_at.address(), .k = columns, .x_stride = stride, .blocks_stride = blocks_stride, .rows = n_rows}, scalar(from), to);
+        });
+        const auto got = decoded(blocks_at, n_blocks_rows * blocks_stride);
+        for (uint32_t t = 0; t < n_rows; t++) {
+            for (uint32_t c = 0; c < blocks_stride; c++) {
+                const float want = c < columns ? x[t * columns + c] : 0.0f;
+                ASSERT_NEAR(got[block_offset(t, c, blocks_stride, kBlocksByRows) / 2], want, rounding() * std::abs(want)) << "row " << t << ", column " << c;
+            }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TrainIn16BitsTest, ::testing::Values(Type::kF16, Type::kBf16));
 
 TEST_F(TrainKernelTest, CrossEntropyAndItsGradientMatchTheReference) {
     const uint32_t vocab = 333, stride = 384, n_rows = 3;

@@ -117,6 +117,17 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
         EXPECT_EQ(count(text, "st.global.v4.b32"), 2u) << "a thread's two rows";
         EXPECT_EQ(count(text, "ex2.approx.f32"), tile.columns / 2);
     }
+    for (const WarpgroupTile& tile : kWarpgroupTiles) {
+        if (!may_read_rows_of_k(tile)) continue;
+        for (const uint32_t joined_columns : {0u, 64u}) {
+            const std::string text = warpgroup_text({.tile = tile, .stride = 37888, .w_columns = 3584, .joined_columns = joined_columns});
+            const uint32_t parts = tile.columns / tile.part;
+            EXPECT_EQ(count(text, ", 1, 1, 1, 1;"), 2 * parts * tile.k / 16) << "all matrices of w are transposed";
+            EXPECT_EQ(count(text, ", 1, 1, 1, 0;"), 0u);
+            EXPECT_GT(count(text, "add.u64 %w, %w, 458752;"), 0u) << "a step is 64 rows of w";
+            EXPECT_EQ(count(text, "add.u64 %joined_w, %joined_w, 458752;"), joined_columns > 0 ? count(text, "add.u64 %w, %w, 458752;") : 0u);
+        }
+    }
     const std::string few = warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .row_blocks = 5});
     EXPECT_EQ(count(few, "rem.u32 %first, %warp, 5;"), 1u) << "warps without rows do others' work again";
 }

@@ -79,7 +79,7 @@ TEST_P(StateDevice, PromptsAreWhatTheyAreHoweverTheyAreCut) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2"));
+INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"));
 
 }  // namespace
 }  // namespace lorad::server::state_device_test

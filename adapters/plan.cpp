@@ -16,8 +16,9 @@ namespace {
 using model::LinearModule;
 using model::Tensor;
 
-constexpr uint32_t kQ = 0, kO = 3, kGate = 4, kDown = 6, kQkv = 7, kGateUp = 8, kDeltaQkv = 12, kDeltaB = 14, kRouter = 19, kDeltaQkvz = 21, kDeltaBa = 22;  // in kFileModules
-static_assert(kFileModules[kDeltaQkv].first == LinearModule::kDeltaQkv && kFileModules[kRouter].first == LinearModule::kRouter && kFileModules[kDeltaBa].first == LinearModule::kDeltaB);
+constexpr uint32_t kQ = 0, kO = 3, kGate = 4, kDown = 6, kQkv = 7, kGateUp = 8, kDeltaQkv = 12, kDeltaB = 14, kRouter = 19, kDeltaQkvz = 21, kDeltaBa = 22, kSharedGate = 23, kSharedGateUp = 26;  // in kFileModules
+static_assert(kFileModules[kDeltaQkv].first == LinearModule::kDeltaQkv && kFileModules[kRouter].first == LinearModule::kRouter && kFileModules[kDeltaBa].first == LinearModule::kDeltaB &&
+              kFileModules[kSharedGate].first == LinearModule::kGate && kFileModules[kSharedGateUp].fused);
 
 class LinearPlanner {
   public:
@@ -68,8 +69,10 @@ class LinearPlanner {
         modules.push_back(kDown);
         for (uint32_t linear = kGateUp + 1; linear < kExpertsFirst; ++linear) {
             const bool is_of_delta = (linear >= kDeltaQkv && linear <= kDeltaB + 1) || linear == kDeltaQkvz || linear == kDeltaBa;
-            if (!is_of_delta && linear != kRouter) modules.push_back(linear);  // a router is no linear layer to PEFT
+            const bool is_of_shared = linear == kSharedGate || linear == kSharedGate + 1 || linear == kSharedGateUp;
+            if (!is_of_delta && !is_of_shared && linear != kRouter) modules.push_back(linear);  // a router is no linear layer to PEFT
         }
+        for (const uint32_t linear : names_of_group(kSharedGateUp, kSharedGate, kSharedGate + 1, config_.fused_gate_up)) modules.push_back(linear);
         for (const auto& [fused, first] : {std::pair(kDeltaQkvz, kDeltaQkv), std::pair(kDeltaBa, kDeltaB)}) {
             for (const uint32_t linear : names_of_group(fused, first, first + 1, config_.fused_delta)) modules.push_back(linear);
         }
@@ -213,6 +216,8 @@ class LinearPlanner {
 
     bool base_has_bias(uint32_t layer, LinearModule module) const {
         const model::LayerFacts facts = config_.layer(layer);
+        if (module == LinearModule::kConvIn || module == LinearModule::kConvOut) return facts.mixer == model::Mixer::kMamba ? facts.mamba.proj_bias : facts.conv.bias;
+        if (module == LinearModule::kRouter) return facts.ffn.experts.bias;
         if (module > LinearModule::kDown) return false;
         if (module <= LinearModule::kV) return facts.attention.qkv_bias;
         return module == LinearModule::kO ? facts.attention.o_bias : facts.ffn.bias;
@@ -234,7 +239,7 @@ class LinearPlanner {
         const std::vector<float> trained = model::numbers_of(*tensor);
         for_each_part(place.layer, module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& shape) {
             Place part_place = place;
-            part_place.linear = file_module_of(part);
+            if (module.fused) part_place.linear = file_module_of(part);
             const auto base_bias = checks_.base.biases.find(name_of(part_place) + ".bias");
             if (base_bias == checks_.base.biases.end() || base_bias->second.size() != shape.n) {
                 return checks_.misfit(tensor->name, "the base's bias to compare with", "a base of which only the config is known");

@@ -41,10 +41,12 @@ class ExpertPlanner {
             checks_.misfit("target_parameters", "a base with experts", "one without");
             return ok_status();
         }
+        // Large bases have tens of thousands of single experts' layers, whose names are compared with the config's patterns only where the file has such tensors.
+        const bool has_single = checks_.has_single_experts();
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             if (config_.layer(layer).ffn.experts.n == 0) continue;
             TRY(plan_stacked(layer, layers[layer]));
-            TRY(plan_single(layer, layers[layer]));
+            if (has_single) TRY(plan_single(layer, layers[layer]));
         }
         return ok_status();
     }
@@ -156,12 +158,11 @@ class ExpertPlanner {
     };
     Status find_single(uint32_t layer, uint32_t expert, uint32_t linear, model::LinearShape shape, std::vector<Single>& to) {
         const Place place{PlaceKind::kLinear, layer, linear, expert};
-        TRY_ASSIGN(const std::optional<bool> targeted, checks_.peft.targets(checks_.peft_name(place), checks_.budget));
         if (!checks_.has_low_rank(place)) {
-            // Who names the layers of experts by their kind names those of all experts; a file of packed ones has them by target_parameters.
-            if (targeted.value_or(false) && checks_.peft.target_parameters.empty() && checks_.has_single_experts()) {
-                checks_.misfit(tensor_name(place, TensorRole::kA), "a tensor, as target_modules names the module", "none");
-            }
+            if (!checks_.peft.target_parameters.empty()) return ok_status();  // which may be what means the experts
+            // Who names the layers of experts by their kind names those of all experts.
+            TRY_ASSIGN(const std::optional<bool> targeted, checks_.peft.targets(checks_.peft_name(place), checks_.budget));
+            if (targeted.value_or(false)) checks_.misfit(tensor_name(place, TensorRole::kA), "a tensor, as target_modules names the module", "none");
             return ok_status();
         }
         TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(checks_.peft_name(place), checks_.budget));

@@ -32,7 +32,7 @@ std::string_view type_of(const Tensor& a, const Tensor& b) { return model::name_
 // Fills the report from the plan.
 class Describer {
   public:
-    Describer(const CheckedAdapter& adapter, AdapterReport& report) : plan_(adapter.plan), report_(report) {}
+    Describer(const CheckedAdapter& adapter, const model::ModelConfig& config, AdapterReport& report) : plan_(adapter.plan), config_(config), report_(report) {}
 
     void describe() {
         const ExtrasPlan& extras = plan_.extras;
@@ -40,7 +40,7 @@ class Describer {
         for (uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
             for (uint32_t module = 0; module < plan_.n_modules; ++module) {
                 const ModulePlan& part = plan_.layers[layer][module];
-                if (part.is_used()) add_linear(name_of({PlaceKind::kLinear, layer, file_module_of(static_cast<model::LinearModule>(module))}), part);
+                if (part.is_used()) add_linear(name_of({PlaceKind::kLinear, layer, file_module_of(static_cast<model::LinearModule>(module), config_.layer(layer).mixer)}), part);
             }
         }
         if (extras.head.a != nullptr) add_low_rank("lm_head", extras.head, !extras.head_bias.empty());
@@ -129,6 +129,7 @@ class Describer {
     }
 
     const AdapterPlan& plan_;
+    const model::ModelConfig& config_;
     AdapterReport& report_;
     std::map<const Tensor*, bool> zeros_, counted_;
 };
@@ -186,7 +187,7 @@ AdapterReport inspect_adapter(AdapterSource source, const BaseModel& base) {
     report.refused = std::move(inspection.misfits);
     if (report.refused.size() > kMisfitsMax) report.refused.resize(kMisfitsMax);
     report.error = std::move(inspection.error);
-    Describer(adapter, report).describe();
+    Describer(adapter, base.config, report).describe();
     report.device_bytes = packed_bytes(adapter);
     if (report.fits() && !report.changes_something) {
         report.warnings.push_back("the adapter changes nothing: in every module A or B is zero, or the scale is");

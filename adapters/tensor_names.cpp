@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kModel = "model.";
 constexpr std::string_view kLayers = "model.layers.";
-constexpr std::string_view kSharedExpert = "mlp.shared_expert.", kExperts = "mlp.experts.";
+constexpr std::string_view kSharedExpert = "mlp.shared_expert.", kExperts = "mlp.experts.", kMamba = "mamba.";
 constexpr uint32_t kPleModelName = 11;  // in kFileModules
 static_assert(kFileModules[kPleModelName].first == model::LinearModule::kPleModel);
 
@@ -234,6 +234,12 @@ std::string_view suffix_of(TensorRole role) {
 
 }  // namespace
 
+// Of the modules that two mixers have by different names: whether this one's is meant.
+static bool is_of_mixer(const FileModule& module, model::Mixer mixer) {
+    const bool is_shared = module.first == model::LinearModule::kConvIn || module.first == model::LinearModule::kConvOut;
+    return !is_shared || module.name.starts_with(kMamba) == (mixer == model::Mixer::kMamba);
+}
+
 bool has_norm(const model::LayerFacts& layer, PlaceKind kind) {
     const model::AttentionFacts& attention = layer.attention;
     const bool norms_heads = layer.mixer == model::Mixer::kAttention && attention.qk_norm != model::QkNorm::kNone;
@@ -248,8 +254,8 @@ bool has_norm(const model::LayerFacts& layer, PlaceKind kind) {
     }
 }
 
-uint32_t file_module_of(model::LinearModule module) {
-    const auto* found = std::ranges::find_if(kFileModules, [&](const FileModule& of) { return !of.fused && of.first == module; });
+uint32_t file_module_of(model::LinearModule module, model::Mixer mixer) {
+    const auto* found = std::ranges::find_if(kFileModules, [&](const FileModule& of) { return !of.fused && of.first == module && is_of_mixer(of, mixer); });
     return static_cast<uint32_t>(found - kFileModules.begin());
 }
 
@@ -321,6 +327,8 @@ model::LinearShape shape_of(const model::ModelConfig& config, uint32_t layer, co
     const bool is_dense = module.first >= model::LinearModule::kGate && module.first <= model::LinearModule::kDown;
     const bool is_beside_experts = config.layer(layer).ffn.kind == model::FeedForward::kExperts;
     if (is_dense && module.name.starts_with(kSharedExpert) != is_beside_experts) return {};
+    if (is_dense && module.fused && is_beside_experts && !config.fused_gate_up) return {};  // such a model's files never fuse these, and mean the experts by that name
+    if (!is_of_mixer(module, config.layer(layer).mixer)) return {};
     const bool is_parameter = module.name == kFileModules[kExpertsFirst].name || module.name == kFileModules[kExpertsFirst + 1].name;
     if (is_parameter) return {};
     model::LinearShape shape = config.shape(layer, module.first);

@@ -20,7 +20,7 @@ struct FileModule {
     bool fused = false;
     model::LinearModule first, last;  // fused: rows of these, in order
 };
-inline constexpr std::array<FileModule, 33> kFileModules = {{
+inline constexpr std::array<FileModule, 36> kFileModules = {{
     {"self_attn.q_proj", false, model::LinearModule::kQ, model::LinearModule::kQ},
     {"self_attn.k_proj", false, model::LinearModule::kK, model::LinearModule::kK},
     {"self_attn.v_proj", false, model::LinearModule::kV, model::LinearModule::kV},
@@ -47,6 +47,9 @@ inline constexpr std::array<FileModule, 33> kFileModules = {{
     {"mlp.shared_expert.gate_proj", false, model::LinearModule::kGate, model::LinearModule::kGate},
     {"mlp.shared_expert.up_proj", false, model::LinearModule::kUp, model::LinearModule::kUp},
     {"mlp.shared_expert.down_proj", false, model::LinearModule::kDown, model::LinearModule::kDown},
+    {"mlp.shared_expert.gate_up_proj", true, model::LinearModule::kGate, model::LinearModule::kUp},
+    {"mamba.in_proj", false, model::LinearModule::kConvIn, model::LinearModule::kConvIn},
+    {"mamba.out_proj", false, model::LinearModule::kConvOut, model::LinearModule::kConvOut},
     // Experts. First the two parameters by their own names, which no tensor has; what PEFT writes for one of them, or for the outer of both, and for the inner; then the
     // layers of one expert, which is Place::expert.
     {"mlp.experts.gate_up_proj", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
@@ -57,11 +60,11 @@ inline constexpr std::array<FileModule, 33> kFileModules = {{
     {"mlp.experts.#.up_proj", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
     {"mlp.experts.#.down_proj", false, model::LinearModule::kExpertDown, model::LinearModule::kExpertDown},
 }};
-inline constexpr uint32_t kExpertsFirst = 26, kExpertsOuter = 28, kExpertsInner = 29, kExpertGate = 30, kExpertUp = 31, kExpertDown = 32;  // in kFileModules
+inline constexpr uint32_t kExpertsFirst = 29, kExpertsOuter = 31, kExpertsInner = 32, kExpertGate = 33, kExpertUp = 34, kExpertDown = 35;  // in kFileModules
 static_assert(kFileModules[kExpertsOuter].name == "mlp.experts" && kFileModules[kExpertDown].name == "mlp.experts.#.down_proj");
 
-// The entry that is this module alone.
-uint32_t file_module_of(model::LinearModule module);
+// The entry that is this module alone, in a layer of this mixer where mixers have it by several names.
+uint32_t file_module_of(model::LinearModule module, model::Mixer mixer = model::Mixer::kAttention);
 
 // Norms by their names; which norm of a layer has which name: ExtrasPlanner::plan_norms().
 enum class PlaceKind : uint8_t { kLinear, kEmbedding, kHead, kInputNorm, kPostAttentionNorm, kPreFeedForwardNorm, kPostFeedForwardNorm, kQNorm, kKNorm, kFinalNorm };

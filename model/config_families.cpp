@@ -14,26 +14,29 @@ namespace {
 
 using Keys = std::span<const std::string_view>;
 
+constexpr std::array<std::string_view, 4> kGemma2Keys = {"query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention"};
 constexpr std::array<std::string_view, 6> kGemma3Keys = {"query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention", "sliding_window_pattern",
                                                          "_sliding_window_pattern"};
-constexpr std::array<std::string_view, 17> kGemma4Keys = {"final_logit_softcapping", "use_bidirectional_attention", "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
+constexpr std::array<std::string_view, 16> kGemma4Keys = {"final_logit_softcapping", "use_bidirectional_attention", "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input",
                                                           "attention_k_eq_v", "enable_moe_block", "use_double_wide_mlp", "per_layer_config", "global_head_dim", "num_global_key_value_heads",
-                                                          "num_experts", "moe_intermediate_size", "top_k_experts", "sliding_window_pattern", "_sliding_window_pattern", "attn_logit_softcapping"};
+                                                          "num_experts", "moe_intermediate_size", "top_k_experts", "sliding_window_pattern", "_sliding_window_pattern"};
 constexpr std::array<std::string_view, 2> kSmolLm3Keys = {"no_rope_layers", "no_rope_layer_interval"};
 constexpr std::array<std::string_view, 4> kGraniteKeys = {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"};
 constexpr std::array<std::string_view, 8> kGraniteHybridKeys = {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "num_local_experts", "position_embedding_type",
                                                                 "shared_intermediate_size", "mamba_d_state"};
+// The experts of a layer stand beside its feed-forward.
+constexpr std::array<Spelling, 2> kGemma4Spellings = {{{"router.proj", "mlp.gate"}, {"experts", "mlp.experts"}}};
+
 constexpr std::array<std::string_view, 1> kMinistralKeys = {"llama_4_scaling_beta"};
 
-constexpr std::array<Spelling, 2> kGraniteHybridSpellings = {{{"shared_mlp.input_linear", "mlp.gate_up_proj"}, {"shared_mlp.output_linear", "mlp.down_proj"}}};
-
-constexpr std::array<std::string_view, 4> kDeltaKeys = {"attn_output_gate", "linear_num_value_heads", "linear_num_key_heads", "sliding_window_pattern"};
+constexpr std::array<std::string_view, 3> kDeltaKeys = {"attn_output_gate", "linear_num_value_heads", "linear_num_key_heads"};
 constexpr std::array<std::string_view, 7> kDeltaMoeKeys = {"attn_output_gate", "linear_num_value_heads", "linear_num_key_heads", "num_experts", "num_local_experts", "moe_intermediate_size",
                                                            "shared_expert_intermediate_size"};
 constexpr std::array<std::string_view, 3> kQwenMoeKeys = {"num_experts", "num_local_experts", "moe_intermediate_size"};
 constexpr std::array<std::string_view, 1> kMixtralKeys = {"num_local_experts"};
 constexpr std::array<std::string_view, 2> kGptOssKeys = {"num_local_experts", "swiglu_limit"};
-constexpr std::array<std::string_view, 4> kLfm2Keys = {"conv_L_cache", "norm_eps", "num_experts", "moe_intermediate_size"};
+constexpr std::array<std::string_view, 2> kLfm2Keys = {"conv_L_cache", "norm_eps"};
+constexpr std::array<std::string_view, 4> kLfm2MoeKeys = {"conv_L_cache", "norm_eps", "num_experts", "moe_intermediate_size"};
 
 constexpr std::array<Spelling, 9> kLfm2Spellings = {{{"operator_norm", "input_layernorm"}, {"ffn_norm", "post_attention_layernorm"}, {"model.embedding_norm", "model.norm"},
                                                       {"self_attn.out_proj", "self_attn.o_proj"}, {"self_attn.q_layernorm", "self_attn.q_norm"}, {"self_attn.k_layernorm", "self_attn.k_norm"},
@@ -54,14 +57,14 @@ constexpr Family kFamilies[] = {
     {.name = "Qwen2ForCausalLM", .model_type = "qwen2", .attention_bias = Biases::kQkv, .window = Window::kUpperLayers, .window_default = 4096},
     {.name = "Qwen3ForCausalLM", .model_type = "qwen3", .attention_bias = Biases::kAsConfigured, .qk_norm = true, .window = Window::kUpperLayers, .head_dim_default = 128, .window_default = 4096},
     {.name = "Phi3ForCausalLM", .model_type = "phi3", .fused = true, .window = Window::kAllLayers, .kv_heads_default_to_heads = true, .eps_default = 1e-5, .rope = {.original_positions = 4096}},
-    {.name = "Gemma2ForCausalLM", .model_type = "gemma2", .gelu = true, .one_plus_norms = true, .wide_activations = true, .tied_default = true, .window = Window::kByReader, .head_dim_default = 256,
-     .window_default = 4096, .sizes = {.vocab = 256000, .hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv_heads = 4, .positions = 8192}, .read_layers = read_gemma2, .keys = Keys(kGemma3Keys)},
-    {.name = "Gemma3ForCausalLM", .model_type = "gemma3_text", .wrapper = "Gemma3ForConditionalGeneration", .wrapper_type = "gemma3", .qk_norm = true, .gelu = true, .one_plus_norms = true,
+    {.name = "Gemma2ForCausalLM", .model_type = "gemma2", .attention_bias = Biases::kAsConfigured, .gelu = true, .one_plus_norms = true, .wide_activations = true, .tied_default = true, .window = Window::kByReader, .head_dim_default = 256,
+     .window_default = 4096, .sizes = {.vocab = 256000, .hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv_heads = 4, .positions = 8192}, .read_layers = read_gemma2, .keys = Keys(kGemma2Keys)},
+    {.name = "Gemma3ForCausalLM", .model_type = "gemma3_text", .wrapper = "Gemma3ForConditionalGeneration", .wrapper_type = "gemma3", .attention_bias = Biases::kAsConfigured, .qk_norm = true, .gelu = true, .one_plus_norms = true,
      .wide_activations = true, .tied_default = true, .window = Window::kByReader, .head_dim_default = 256, .window_default = 4096, .rope = {.theta = kFar},
      .sizes = {.vocab = 262208, .hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv_heads = 4, .positions = 131072}, .read_layers = read_gemma3, .keys = Keys(kGemma3Keys)},
-    {.name = "Gemma4ForCausalLM", .model_type = "gemma4_text", .wrapper = "Gemma4ForConditionalGeneration", .wrapper_type = "gemma4", .qk_norm = true, .gelu = true, .wide_activations = true,
+    {.name = "Gemma4ForCausalLM", .model_type = "gemma4_text", .wrapper = "Gemma4ForConditionalGeneration", .wrapper_type = "gemma4", .attention_bias = Biases::kAsConfigured, .qk_norm = true, .gelu = true, .wide_activations = true,
      .tied_default = true, .window = Window::kByReader, .head_dim_default = 256, .window_default = 512, .rope = {.theta = kFar, .rotary_share = 0.25},
-     .sizes = {.vocab = 262144, .hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv_heads = 4, .positions = 131072}, .read_layers = read_gemma4, .keys = Keys(kGemma4Keys)},
+     .sizes = {.vocab = 262144, .hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv_heads = 4, .positions = 131072}, .spellings = kGemma4Spellings, .read_layers = read_gemma4, .keys = Keys(kGemma4Keys)},
     {.name = "SmolLM3ForCausalLM", .model_type = "smollm3", .attention_bias = Biases::kAsConfigured, .mlp_bias_key = true, .tied_default = true, .window = Window::kUpperLayers, .rope = {.theta = 2e6},
      .sizes = {.kv_heads = 4}, .read_layers = read_smollm3, .keys = Keys(kSmolLm3Keys)},
     {.name = "Olmo2ForCausalLM", .model_type = "olmo2", .attention_bias = Biases::kAsConfigured, .kv_heads_default_to_heads = true, .eps_default = 1e-5, .read_layers = read_olmo2},
@@ -69,7 +72,7 @@ constexpr Family kFamilies[] = {
      .eps_default = 1e-5, .rope = {.theta = 5e5, .sliding_theta = 5e5}, .read_layers = read_olmo3},
     {.name = "GraniteForCausalLM", .model_type = "granite", .attention_bias = Biases::kAsConfigured, .mlp_bias_key = true, .kv_heads_default_to_heads = true, .read_layers = read_granite,
      .keys = Keys(kGraniteKeys)},
-    {.name = "GraniteMoeHybridForCausalLM", .model_type = "granitemoehybrid", .attention_bias = Biases::kAsConfigured, .kv_heads_default_to_heads = true, .spellings = kGraniteHybridSpellings,
+    {.name = "GraniteMoeHybridForCausalLM", .model_type = "granitemoehybrid", .attention_bias = Biases::kAsConfigured, .kv_heads_default_to_heads = true,
      .read_layers = read_granite_hybrid, .keys = Keys(kGraniteHybridKeys)},
     {.name = "Ministral3ForCausalLM", .model_type = "ministral3", .wrapper = "Mistral3ForConditionalGeneration", .wrapper_type = "mistral3", .window = Window::kAllLayers, .head_dim_default = 128,
      .eps_default = 1e-5, .rope = {.theta = kFar}, .read_layers = read_ministral3, .keys = Keys(kMinistralKeys)},
@@ -88,7 +91,7 @@ constexpr Family kFamilies[] = {
     {.name = "Lfm2ForCausalLM", .model_type = "lfm2", .qk_norm = true, .tied_default = true, .eps_default = 1e-5, .rope = {.theta = kFar}, .sizes = {.ffn = 12288, .positions = 128000},
      .spellings = kLfm2Spellings, .read_layers = read_lfm2, .keys = Keys(kLfm2Keys)},
     {.name = "Lfm2MoeForCausalLM", .model_type = "lfm2_moe", .qk_norm = true, .tied_default = true, .eps_default = 1e-5, .rope = {.theta = kFar}, .sizes = {.ffn = 7168, .positions = 128000},
-     .spellings = kLfm2MoeSpellings, .read_layers = read_lfm2_moe, .keys = Keys(kLfm2Keys)},
+     .spellings = kLfm2MoeSpellings, .read_layers = read_lfm2_moe, .keys = Keys(kLfm2MoeKeys)},
 };
 
 // Keys of some family that change what its model computes, and the value that changes nothing: a number, or where there is none every value but null, false and {}.
@@ -193,6 +196,14 @@ std::string supported_families() {
     std::string names;
     for (const Family& family : kFamilies) names += format("{}{}", names.empty() ? "" : ", ", family.name);
     return names;
+}
+
+std::vector<FamilyKeys> families_with_keys() {
+    std::vector<FamilyKeys> families;
+    for (const Family& family : kFamilies) {
+        if (!family.keys.empty()) families.push_back({family.name, family.keys});
+    }
+    return families;
 }
 
 Status check_other_keys(const JsonValue& text, const Family& family) {

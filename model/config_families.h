@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "model/config.h"
 #include "model/config_rope.h"
@@ -52,6 +53,13 @@ struct Family {
 // The family of a config.json, by its architectures, or by its model_type.
 Result<const Family*> find_family(const JsonValue& root);
 std::string supported_families();
+
+// What families say that their readers read.
+struct FamilyKeys {
+    std::string_view name;
+    std::span<const std::string_view> keys;
+};
+std::vector<FamilyKeys> families_with_keys();
 
 // Refuses keys that change results and that this family's reader does not read, unless their value is the one that changes nothing.
 Status check_other_keys(const JsonValue& text, const Family& family);

@@ -77,14 +77,13 @@ Status read_gemma2(const JsonValue& text, const Family& family, ModelConfig& con
     return ok_status();
 }
 
-void make_gemma3_layers(const std::vector<bool>& full, uint32_t window, float scale, float softcap, ModelConfig& config) {
+void make_gemma3_layers(const std::vector<bool>& full, uint32_t window, float scale, ModelConfig& config) {
     make_common_layers(config);
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         AttentionFacts& attention = config.layers[layer].attention;
         attention.window = full[layer] ? 0 : window;
         attention.rope = full[layer] ? 0 : 1;
         attention.scale = scale;
-        attention.softcap = softcap;
     }
 }
 
@@ -98,7 +97,8 @@ Status read_gemma3(const JsonValue& text, const Family& family, ModelConfig& con
     TRY_ASSIGN(const uint32_t pattern, pattern_of(text, 6));
     TRY_ASSIGN(const std::vector<bool> full, full_layers(text, config.n_layers, pattern));
     TRY_ASSIGN(const uint32_t window, window_of(text, family, config));
-    make_gemma3_layers(full, window, scores.scale, scores.softcap, config);
+    // transformers reads attn_logit_softcapping of Gemma 3 and applies it nowhere, unlike Gemma 2's; released files have null.
+    make_gemma3_layers(full, window, scores.scale, config);
     return ok_status();
 }
 
@@ -153,6 +153,23 @@ Status share_keys(const JsonValue& text, const std::vector<bool>& full, ModelCon
     return ok_status();
 }
 
+// Beside the dense feed-forward of each layer.
+Status read_gemma4_experts(const JsonValue& text, ModelConfig& config) {
+    TRY_ASSIGN(const bool has_experts, text.bool_or("enable_moe_block", false));
+    if (!has_experts) return ok_status();
+    ExpertFacts experts;
+    TRY_ASSIGN(experts.n, uint_or(text, "num_experts", 0, 1u << 20));
+    TRY_ASSIGN(experts.top_k, uint_or(text, "top_k_experts", 0, 1u << 20));
+    TRY_ASSIGN(experts.size, uint_or(text, "moe_intermediate_size", 0, 1u << 20));
+    if (experts.size == 0) return text.error("moe_intermediate_size: expected the size of an expert beside enable_moe_block, found none");
+    TRY(check_experts(text, experts));
+    for (LayerFacts& layer : config.layers) {
+        layer.ffn.kind = FeedForward::kDenseAndExperts;
+        layer.ffn.experts = experts;
+    }
+    return ok_status();
+}
+
 Status read_per_layer_inputs(const JsonValue& text, ModelConfig& config) {
     TRY_ASSIGN(const uint32_t size, uint_or(text, "hidden_size_per_layer_input", 256, 1u << 16));
     TRY_ASSIGN(config.per_layer_vocab, uint_or(text, "vocab_size_per_layer_input", 262144, kVocabMax));
@@ -167,8 +184,6 @@ Status read_per_layer_inputs(const JsonValue& text, ModelConfig& config) {
 Status read_gemma4(const JsonValue& text, const Family& family, ModelConfig& config) {
     TRY(read_common(text, config));
     TRY(read_final_softcap(text, 30.0, config));
-    TRY_ASSIGN(const bool has_experts, text.bool_or("enable_moe_block", false));
-    if (has_experts) return text.error("enable_moe_block: experts are not supported in Gemma 4 yet");
     TRY_ASSIGN(const uint32_t pattern, pattern_of(text, 6));
     TRY_ASSIGN(std::vector<bool> full, full_layers(text, config.n_layers, pattern));
     full.back() = true;
@@ -182,6 +197,7 @@ Status read_gemma4(const JsonValue& text, const Family& family, ModelConfig& con
         attention.head_dim = sizes[layer].head_dim;
         attention.n_kv_heads = sizes[layer].n_kv_heads;
         attention.scale = 1.0f;
+        attention.sensitive_keys = true;
         attention.v_norm = true;
         attention.k_is_v = k_is_v && full[layer];
         attention.window = full[layer] ? 0 : window;
@@ -196,6 +212,7 @@ Status read_gemma4(const JsonValue& text, const Family& family, ModelConfig& con
     config.rope = std::move(ropes.full);
     config.more_ropes = {std::move(ropes.sliding)};
     TRY(share_keys(text, full, config));
+    TRY(read_gemma4_experts(text, config));
     return read_per_layer_inputs(text, config);
 }
 

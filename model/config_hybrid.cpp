@@ -55,11 +55,6 @@ Result<DeltaFacts> read_delta(const JsonValue& text) {
                              gpu::kDeltaHeadMax, gpu::kConvTapsMax, delta.n_key_heads, delta.n_value_heads, delta.key_head_dim, delta.value_head_dim, delta.taps));
 }
 
-Status check_experts(const JsonValue& text, const ExpertFacts& experts) {
-    if (experts.n > 0 && experts.n <= gpu::kExpertsMax && experts.top_k > 0 && experts.top_k <= std::min(experts.n, gpu::kTopExpertsMax)) return ok_status();
-    return text.error(format("experts: expected up to {}, of which each row has 1 to {} and no more than there are, found {} and {}", gpu::kExpertsMax, gpu::kTopExpertsMax, experts.n, experts.top_k));
-}
-
 struct ExpertDefaults {
     uint32_t n = 0, top_k = 0, size = 0, shared_size = 0;
     bool normalise = true;
@@ -128,6 +123,15 @@ gpu::DeltaShape delta_shape(const DeltaFacts& facts) {
             .taps = facts.taps};
 }
 
+gpu::MambaShape mamba_shape(const MambaFacts& facts) {
+    return {.heads = facts.n_heads, .head_size = facts.head_dim, .groups = facts.n_groups, .state_size = facts.state_size, .taps = facts.taps};
+}
+
+Status check_experts(const JsonValue& text, const ExpertFacts& experts) {
+    if (experts.n > 0 && experts.n <= gpu::kExpertsMax && experts.top_k > 0 && experts.top_k <= std::min(experts.n, gpu::kTopExpertsMax)) return ok_status();
+    return text.error(format("experts: expected up to {}, of which each row has 1 to {} and no more than there are, found {} and {}", gpu::kExpertsMax, gpu::kTopExpertsMax, experts.n, experts.top_k));
+}
+
 Status read_qwen35(const JsonValue& text, const Family&, ModelConfig& config) { return read_delta_hybrid(text, config); }
 
 Status read_qwen35_moe(const JsonValue& text, const Family&, ModelConfig& config) {
@@ -177,6 +181,7 @@ Status read_gpt_oss(const JsonValue& text, const Family&, ModelConfig& config) {
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         LayerFacts& facts = config.layers[layer];
         facts.attention.sinks = true;
+        facts.attention.sensitive_keys = true;
         facts.attention.window = full[layer] ? 0 : window;
         facts.ffn.clamp_alpha = alpha;
         facts.ffn.clamp_limit = limit;

@@ -108,34 +108,10 @@ Status read_granite(const JsonValue& text, const Family&, ModelConfig& config) {
     std::vector<LayerFacts> layers = usual_layers(config);
     for (LayerFacts& layer : layers) {
         layer.attention.scale = scale;
+        layer.attention.sensitive_keys = scale * std::sqrt(static_cast<float>(config.head_dim)) >= 2.0f;  // scores of twice the usual size
         layer.residual_multiplier = residual;
     }
     config.layers = std::move(layers);
-    return ok_status();
-}
-
-// The dense ones: attention and the shared feed-forward in all layers.
-Status read_granite_hybrid(const JsonValue& text, const Family& family, ModelConfig& config) {
-    for (const char* key : {"layer_types", "layers_block_type"}) {
-        const auto types = text.find(key);
-        if (!types) continue;
-        TRY_ASSIGN(const auto names, types->as_array());
-        for (const JsonValue& one : names) {
-            TRY_ASSIGN(const auto name, one.as_string());
-            if (name != "full_attention" && name != "attention") return one.error(format("layers of Mamba 2 ({}) are not supported; models of attention layers alone are", one.describe()));
-        }
-    }
-    TRY_ASSIGN(const uint32_t n_experts, uint_or(text, "num_local_experts", 0, 1u << 16));
-    if (n_experts != 0) return text.error(format("num_local_experts: experts are not supported in {}, found {}", family.name, n_experts));
-    TRY_ASSIGN(const std::string_view positions, text.string_or("position_embedding_type", "rope"));
-    if (positions != "rope" && positions != "nope") return text.error("position_embedding_type: expected rope or nope, found " + std::string(positions));
-    TRY_ASSIGN(config.intermediate_size, uint_or(text, "shared_intermediate_size", 1024, 1u << 20));
-    config.fused_gate_up = true;
-    TRY(read_granite(text, family, config));
-    for (LayerFacts& layer : config.layers) {
-        layer.ffn.size = config.intermediate_size;
-        if (positions == "nope") layer.attention.rope = kNoRope;
-    }
     return ok_status();
 }
 

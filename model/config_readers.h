@@ -16,11 +16,13 @@ Result<uint32_t> window_of(const JsonValue& text, const Family& family, const Mo
 Result<std::vector<bool>> full_layers(const JsonValue& text, uint32_t n_layers, uint32_t every);
 // What is wrong with the sizes of heads; empty: nothing.
 std::string head_size_error(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim);
+// Whether the kernels take so many experts.
+Status check_experts(const JsonValue& text, const ExpertFacts& experts);
 // As ModelConfig::layer() makes them of the common keys.
 std::vector<LayerFacts> usual_layers(const ModelConfig& config);
 
 // The layers of Gemma 3, with config.rope of the full ones and config.more_ropes[0] of the others.
-void make_gemma3_layers(const std::vector<bool>& full, uint32_t window, float scale, float softcap, ModelConfig& config);
+void make_gemma3_layers(const std::vector<bool>& full, uint32_t window, float scale, ModelConfig& config);
 
 // config_gemma.cpp
 Status read_gemma2(const JsonValue& text, const Family& family, ModelConfig& config);
@@ -31,8 +33,9 @@ Status read_smollm3(const JsonValue& text, const Family& family, ModelConfig& co
 Status read_olmo2(const JsonValue& text, const Family& family, ModelConfig& config);
 Status read_olmo3(const JsonValue& text, const Family& family, ModelConfig& config);
 Status read_granite(const JsonValue& text, const Family& family, ModelConfig& config);
-Status read_granite_hybrid(const JsonValue& text, const Family& family, ModelConfig& config);
 Status read_ministral3(const JsonValue& text, const Family& family, ModelConfig& config);
+// config_granite_hybrid.cpp
+Status read_granite_hybrid(const JsonValue& text, const Family& family, ModelConfig& config);
 // config_hybrid.cpp
 Status read_qwen35(const JsonValue& text, const Family& family, ModelConfig& config);
 Status read_qwen35_moe(const JsonValue& text, const Family& family, ModelConfig& config);

@@ -36,9 +36,8 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     return ok_status();
 }
 
-// Gemma 4's scores are not scaled down, and gpt-oss has keys with large biases: rounding keys to f16 changes their logits by more than all else.
 bool has_sensitive_keys(const ModelConfig& config) {
-    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) { return layer.mixer == Mixer::kAttention && (layer.attention.scale == 1.0f || layer.attention.sinks); });
+    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) { return layer.mixer == Mixer::kAttention && layer.attention.sensitive_keys; });
 }
 
 bool has_f16_matrices(const TensorFiles& files) {

@@ -61,6 +61,7 @@ class Pass : private ExpertParts {
             case Mixer::kAttention: attend(layer, attention, in, keeps_only); break;
             case Mixer::kDeltaNet: mix_delta(layer, in, keeps_only); break;
             case Mixer::kShortConv: mix_conv(layer, in, keeps_only); break;
+            case Mixer::kMamba: mix_mamba(layer, in, keeps_only); break;
         }
         if (keeps_only) return false;
         if (plan.keeps_rows) keep_rows_with_outputs(w.o, plan);
@@ -93,11 +94,8 @@ class Pass : private ExpertParts {
     void feed_forward(uint32_t layer, const Input& input, Input& next_input) {
         const LayerWeights& w = weights_.layers[layer];
         const LayerPlan& plan = plan_.layers[layer];
-        const bool is_last = layer + 1 == config_.n_layers;
         if (facts_[layer].ffn.kind == FeedForward::kExperts) {
-            const Product sum = experts(layer, input);
-            if (!is_last) next_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
-            add_norm(layer, kDown, sum, hidden_rows_, no_bias_, w.ffn_after_norm, is_last ? NextNorm() : input_norm(layer + 1, next_input));
+            close(layer, experts(layer, input), hidden_rows_, no_bias_, next_input);
             return;
         }
         const Input down_input = input_of(plan.down, scratch_.act);
@@ -107,20 +105,28 @@ class Pass : private ExpertParts {
             const Product gate_up = linear(layer, kGateUp, w.gate_up, input);
             gated_act(layer, w, gate_up, down_input);
         }
-        // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
-        if (!is_last) next_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
         if (plan.down_residual) {
+            next_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
             residual(w.down, *plan.down_residual, down_input.of_product(), w.down_bias, weights_.layers[layer + 1].input_norm, next_input);
             return;
         }
         const Product down = linear(layer, kDown, w.down, down_input);
+        if (facts_[layer].ffn.kind == FeedForward::kDenseAndExperts) close(layer, with_experts(layer, down), hidden_rows_, no_bias_, next_input);
+        else close(layer, down, w.down, w.down_bias, next_input);
+    }
+
+    // What the feed-forward gives is added to the residual stream. The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
+    void close(uint32_t layer, const Product& sum, const Matrix& down, const Vector& bias, Input& next_input) {
+        const LayerWeights& w = weights_.layers[layer];
+        const bool is_last = layer + 1 == config_.n_layers;
+        if (!is_last) next_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
         const NextNorm next = is_last ? NextNorm() : input_norm(layer + 1, next_input);
         if (facts_[layer].per_layer_input == 0) {
-            add_norm(layer, kDown, down, w.down, w.down_bias, w.ffn_after_norm, next);
+            add_norm(layer, kDown, sum, down, bias, w.ffn_after_norm, next);
             return;
         }
-        const Input gate_input = input_of(plan.ple_gate, scratch_.xn);
-        add_norm(layer, kDown, down, w.down, w.down_bias, w.ffn_after_norm, {.weight_type = w.ple_gate.type, .to = gate_input});
+        const Input gate_input = input_of(plan_.layers[layer].ple_gate, scratch_.xn);
+        add_norm(layer, kDown, sum, down, bias, w.ffn_after_norm, {.weight_type = w.ple_gate.type, .to = gate_input});
         per_layer_part(layer, gate_input, next);
     }
 

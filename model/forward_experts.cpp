@@ -18,13 +18,69 @@ gpu::RouterShape ExpertParts::router_shape(const ExpertFacts& experts) const {
 }
 
 ExpertParts::Product ExpertParts::experts(uint32_t layer, const Input& input) {
+    if (facts_[layer].ffn.experts.shared_size != 0) shared_expert(layer, input);
+    route(layer, input.rows);
+    apply(layer, input.rows);
+    return finished();
+}
+
+ExpertParts::Product ExpertParts::with_experts(uint32_t layer, const Product& down) {
+    const LayerWeights& w = weights_.layers[layer];
+    sum_to(layer, kDown, down, w.down, w.down_bias, at(places_.shared), config_.hidden_size);
+    norm_stream(w.router_norm, w.router.type);
+    route(layer, scratch_.xn.address());
+    norm_stream(w.expert_norm, w.expert_gate_up.type);
+    apply(layer, scratch_.xn.address());
+    kernels_.rows.norm_pair(recorder_,
+                            {.step = rows_state(),
+                             .a = at(places_.shared),
+                             .b = scratch_.y.address(),
+                             .a_gamma = w.dense_after_norm.address(),
+                             .b_gamma = w.expert_after_norm.address(),
+                             .y = scratch_.y.address(),
+                             .hidden = config_.hidden_size,
+                             .a_stride = config_.hidden_size,
+                             .b_stride = hidden_stride(),
+                             .y_stride = hidden_stride(),
+                             .eps = config_.rms_norm_eps,
+                             .pad = 0},
+                            rows_);
+    recorder_.barrier();
+    return finished();
+}
+
+void ExpertParts::norm_stream(const Vector& gamma, ScalarType weight_type) {
+    kernels_.rows.rms_norm(recorder_,
+                           {.n_rows = rows_state(),
+                            .x = x_,
+                            .gamma = gamma.address(),
+                            .y = scratch_.xn.address(),
+                            .y_blocks = 0,
+                            .logit_rows = 0,
+                            .step = step_,
+                            .slot_norms = 0,
+                            .norms = 0,
+                            .hidden = config_.hidden_size,
+                            .x_stride = hidden_stride(),
+                            .y_stride = hidden_stride(),
+                            .eps = config_.rms_norm_eps},
+                           act_type(weight_type), rows_);
+    recorder_.barrier();
+}
+
+ExpertParts::Product ExpertParts::finished() const {
+    Product product{.has_adapters = true};
+    product.plan.rows = rows_;
+    product.plan.row_tile = 1;
+    return product;
+}
+
+void ExpertParts::apply(uint32_t layer, DeviceAddress input) {
     const LayerWeights& w = weights_.layers[layer];
     const FfnFacts& ffn = facts_[layer].ffn;
     const ExpertFacts& facts = ffn.experts;
-    if (facts.shared_size != 0) shared_expert(layer, input);
-    route(layer, input);
     const uint32_t n = 2 * facts.size, act_stride = w.expert_down.k_stride;
-    multiply(layer, w.expert_gate_up, n, LinearModule::kExpertGateUp, input.rows, facts.top_k);
+    multiply(layer, w.expert_gate_up, n, LinearModule::kExpertGateUp, input, facts.top_k);
     kernels_.experts.act(recorder_,
                          {.step = rows_state(),
                           .chosen = at(places_.chosen),
@@ -59,10 +115,6 @@ ExpertParts::Product ExpertParts::experts(uint32_t layer, const Input& input) {
                           .pad = 0},
                          facts.top_k, rows_);
     recorder_.barrier();
-    Product product{.has_adapters = true};
-    product.plan.rows = rows_;
-    product.plan.row_tile = 1;
-    return product;
 }
 
 void ExpertParts::shared_expert(uint32_t layer, const Input& input) {
@@ -77,17 +129,17 @@ void ExpertParts::shared_expert(uint32_t layer, const Input& input) {
     sum_to(layer, kSharedGateGroup, gate, w.shared_gate, no_bias_, at(places_.gate), 1);
 }
 
-void ExpertParts::route(uint32_t layer, const Input& input) {
+void ExpertParts::route(uint32_t layer, DeviceAddress input) {
     const LayerWeights& w = weights_.layers[layer];
     const ExpertFacts& facts = facts_[layer].ffn.experts;
     const gpu::RouterShape shape = router_shape(facts);
-    const Product logits = linear(layer, kRouterGroup, w.router, {.plan = plan_.layers[layer].router, .rows = input.rows});
+    const Product logits = linear(layer, kRouterGroup, w.router, {.plan = plan_.layers[layer].router, .rows = input});
     sum_to(layer, kRouterGroup, logits, w.router, w.router_bias, at(places_.logits), places_.experts_max);
     kernels_.experts.route(recorder_,
                            {.step = rows_state(),
                             .logits = at(places_.logits),
                             .bias = w.choice_bias.address(),
-                            .expert_scale = 0,
+                            .expert_scale = w.expert_scale.address(),
                             .chosen = at(places_.chosen),
                             .weights = at(places_.weights),
                             .counts = at(places_.counts_of(layer)),

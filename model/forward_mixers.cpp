@@ -47,6 +47,7 @@ void MixerParts::mix_delta(uint32_t layer, const Product& input, bool keeps_only
                                 .runs = runs(),
                                 .m = m,
                                 .weights = w.conv.address(),
+                                .bias = 0,
                                 .a_log = w.a_log.address(),
                                 .dt_bias = w.dt_bias.address(),
                                 .state = state.conv.address(),
@@ -54,6 +55,8 @@ void MixerParts::mix_delta(uint32_t layer, const Product& input, bool keeps_only
                                 .m_stride = w.qkv.n_padded,
                                 .to_stride = shape.outputs(),
                                 .slot_stride = state.sizes.conv_floats,
+                                .dt_min = 0,
+                                .dt_max = 0,
                                 .pad = 0},
                                shape, shape_.row_bucket);
     recorder_.barrier();
@@ -84,12 +87,16 @@ void MixerParts::mix_delta(uint32_t layer, const Product& input, bool keeps_only
                                {.step = step_,
                                 .x = attended,
                                 .gate = m + uint64_t{shape.channels()} * sizeof(float),
+                                .skip_x = 0,
+                                .skip = 0,
                                 .gamma = w.delta_norm.address(),
                                 .y = attention_,
                                 .x_stride = shape.values(),
                                 .gate_stride = w.qkv.n_padded,
+                                .skip_stride = 0,
                                 .y_stride = w.o.k_stride,
-                                .eps = config_.rms_norm_eps},
+                                .eps = config_.rms_norm_eps,
+                                .pad = 0},
                                shape.value_heads, shape.value_size, act_type(w.o.type), shape_.row_bucket);
     recorder_.barrier();
 }
@@ -126,6 +133,72 @@ void MixerParts::mix_conv(uint32_t layer, const Product& input, bool keeps_only)
                                 .channels = channels,
                                 .factor = 2 * channels},
                                taps, shape_.state_runs);
+    recorder_.barrier();
+}
+
+void MixerParts::mix_mamba(uint32_t layer, const Product& input, bool keeps_only) {
+    const LayerWeights& w = weights_.layers[layer];
+    const StateCache::Layer& state = context_.states.layers[layer];
+    const MambaFacts& facts = facts_[layer].mamba;
+    const gpu::MambaShape shape = mamba_shape(facts);
+    sum_up(layer, kConvInGroup, input, w.qkv, w.qkv_bias);
+    const DeviceAddress m = scratch_.y.address(), mixed = scratch_.mixed.address(), attended = scratch_.q.address();
+    kernels_.mixers.mamba_conv(recorder_,
+                               {.step = step_,
+                                .runs = runs(),
+                                .m = m,
+                                .weights = w.conv.address(),
+                                .bias = w.conv_bias.address(),
+                                .a_log = w.a_log.address(),
+                                .dt_bias = w.dt_bias.address(),
+                                .state = state.conv.address(),
+                                .to = mixed,
+                                .m_stride = w.qkv.n_padded,
+                                .to_stride = shape.outputs(),
+                                .slot_stride = state.sizes.conv_floats,
+                                .dt_min = facts.dt_min,
+                                .dt_max = facts.dt_max,
+                                .pad = 0},
+                               shape, shape_.row_bucket);
+    recorder_.barrier();
+    kernels_.mixers.conv_state(recorder_,
+                               {.step = step_,
+                                .runs = runs(),
+                                .m = m + uint64_t{shape.inner()} * sizeof(float),
+                                .state = state.conv.address(),
+                                .m_stride = w.qkv.n_padded,
+                                .slot_stride = state.sizes.conv_floats,
+                                .channels = shape.channels(),
+                                .factor = 0},
+                               shape.taps, shape_.state_runs);
+    kernels_.mixers.mamba_step(recorder_,
+                               {.step = step_,
+                                .runs = runs(),
+                                .c = mixed,
+                                .state = state.delta.address(),
+                                .to = attended,
+                                .c_stride = shape.outputs(),
+                                .slot_stride = state.sizes.delta_floats,
+                                .to_stride = shape.inner(),
+                                .pad = 0},
+                               shape, shape_.state_runs);
+    recorder_.barrier();
+    if (keeps_only) return;
+    kernels_.mixers.mamba_norm(recorder_,
+                               {.step = step_,
+                                .x = attended,
+                                .gate = m,
+                                .skip_x = mixed + uint64_t{2} * shape.keys() * sizeof(float),
+                                .skip = w.skip.address(),
+                                .gamma = w.delta_norm.address(),
+                                .y = attention_,
+                                .x_stride = shape.inner(),
+                                .gate_stride = w.qkv.n_padded,
+                                .skip_stride = shape.outputs(),
+                                .y_stride = w.o.k_stride,
+                                .eps = config_.rms_norm_eps,
+                                .pad = 0},
+                               shape, act_type(w.o.type), shape_.row_bucket);
     recorder_.barrier();
 }
 

@@ -13,6 +13,7 @@ class MixerParts : protected PassParts {
     // With keeps_only the state goes on, and nothing else is made.
     void mix_delta(uint32_t layer, const Product& input, bool keeps_only);
     void mix_conv(uint32_t layer, const Product& input, bool keeps_only);
+    void mix_mamba(uint32_t layer, const Product& input, bool keeps_only);
 
     // The sums of a product whose modules may end anywhere, with biases and what adapters add, in its first split.
     Product sum_up(uint32_t layer, LoraGroup group, Product product, const Matrix& w, const Vector& bias);

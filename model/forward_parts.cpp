@@ -37,7 +37,7 @@ PassParts::NextNorm PassParts::input_norm(uint32_t layer, const Input& to) const
 
 PassParts::NextNorm PassParts::ffn_norm(uint32_t layer, const Input& to) const {
     const LayerWeights& w = weights_.layers[layer];
-    return {w.ffn_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kFfn), w.router.n != 0 ? w.router.type : w.gate_up.type, to};
+    return {w.ffn_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kFfn), facts_[layer].ffn.kind == FeedForward::kExperts ? w.router.type : w.gate_up.type, to};
 }
 
 gpu::ConsumerShape PassParts::consumer(const Product& product) const {
@@ -69,7 +69,9 @@ void PassParts::norm_first(const Input& to) {
 }
 
 // Whether adapters may be added to a group's product by other kernels than its consumer: those take up to three modules, whose borders lie at whole vectors.
-static bool is_added_apart(LoraGroup group) { return group < kDenseGroups || group == kDeltaOutGroup || group == kConvInGroup || group == kConvOutGroup; }
+static bool is_added_apart(LoraGroup group, const Matrix& w) {
+    return group < kDenseGroups || group == kDeltaOutGroup || (group == kConvInGroup && w.n % 4 == 0) || group == kConvOutGroup;
+}
 
 PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x) {
     const gpu::MatmulPlan& plan = x.plan;
@@ -81,7 +83,7 @@ PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matr
         recorder_.barrier();
         return {plan, true};
     }
-    if (method_ == AdapterMethod::kLongRuns && is_added_apart(group) && kernels_.products.adds_adapters(plan)) {
+    if (method_ == AdapterMethod::kLongRuns && is_added_apart(group, w) && kernels_.products.adds_adapters(plan)) {
         adapters_.shrink(layer, group, x.rows, w, rows_, gpu::ShrinkPlace::kFirst);
         recorder_.barrier();
         kernels_.products.matmul_with_adapters(recorder_, adapters_.with_adapters(product, layer, group), plan);
@@ -94,7 +96,7 @@ PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matr
     else products_.multiply(w, product, plan, next_weights(layer, group));
     if (place == gpu::ShrinkPlace::kBehindProduct) adapters_.shrink(layer, group, x.rows, w, rows_, place);
     recorder_.barrier();
-    if (method_ != AdapterMethod::kExpanded || !is_added_apart(group)) return {plan, false};
+    if (method_ != AdapterMethod::kExpanded || !is_added_apart(group, w)) return {plan, false};
     adapters_.expand(layer, group, w);
     recorder_.barrier();
     return {plan, true};

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "gpu/kernels/consumer_shape.h"
 
 namespace lorad::model {
 
-enum class Mixer : uint8_t { kAttention, kDeltaNet, kShortConv };
+enum class Mixer : uint8_t { kAttention, kDeltaNet, kShortConv, kMamba };
+// kDenseAndExperts (Gemma 4): both read the residual stream, each by a norm of its own, as the router does; what they give is normed and added.
 enum class FeedForward : uint8_t { kDense, kExperts, kDenseAndExperts };
 
 // The RMS norm of queries and keys before they are turned: of each head, or over all heads of a row at once.
@@ -37,6 +39,7 @@ struct AttentionFacts {
     bool sinks = false;          // each head has one more score, a weight, which takes its share of the softmax and gives nothing
     bool k_is_v = false;         // values are what k_proj gives, before its norm; there is no v_proj
     std::optional<uint32_t> kv_from = std::nullopt;  // reads that layer's keys and values and makes none
+    bool sensitive_keys = false; // rounding keys to f16 changes the logits by more than all else that is rounded: scores are not scaled down, or keys have large biases
     bool qkv_bias = false;
     bool o_bias = false;
     PositionScale position_scale = {};
@@ -68,7 +71,21 @@ struct ConvFacts {
     bool operator==(const ConvFacts&) const = default;
 };
 
-enum class Router : uint8_t { kSoftmaxThenTop, kTopThenSoftmax, kSigmoidBias, kGemma4 };
+// Mamba 2 (Granite 4): n_groups divides n_heads; the heads of a group have one B and C, and one norm.
+struct MambaFacts {
+    uint32_t n_heads = 0, head_dim = 0;
+    uint32_t n_groups = 0, state_size = 0;
+    uint32_t taps = 4;        // of the causal convolution
+    bool conv_bias = true;
+    bool proj_bias = false;   // of both products
+    float dt_min = 0.0f, dt_max = std::numeric_limits<float>::infinity();  // time steps are within
+
+    uint32_t inner_size() const { return n_heads * head_dim; }
+    uint32_t conv_size() const { return inner_size() + 2 * n_groups * state_size; }
+    bool operator==(const MambaFacts&) const = default;
+};
+
+enum class Router : uint8_t { kSoftmaxThenTop, kTopThenSoftmax, kSigmoidBias };
 
 struct ExpertFacts {
     uint32_t n = 0;      // 0: none
@@ -106,7 +123,8 @@ struct LayerFacts {
     Mixer mixer = Mixer::kAttention;
     AttentionFacts attention = {};  // of Mixer::kAttention,
     DeltaFacts delta = {};          // of kDeltaNet,
-    ConvFacts conv = {};            // of kShortConv
+    ConvFacts conv = {};            // of kShortConv,
+    MambaFacts mamba = {};          // of kMamba
     FfnFacts ffn = {};
     NormPlaces mixer_norm = {}, ffn_norm = {};
     float residual_multiplier = 1.0f;  // on what mixer and feed-forward add to the residual stream

@@ -16,8 +16,25 @@ LoraGroup group_of(LinearModule module) {
     CHECK(false);
 }
 
-LoraGroup input_group_of(Mixer mixer) { return mixer == Mixer::kAttention ? kQkv : mixer == Mixer::kDeltaNet ? kDeltaIn : kConvInGroup; }
-LoraGroup output_group_of(Mixer mixer) { return mixer == Mixer::kAttention ? kO : mixer == Mixer::kDeltaNet ? kDeltaOutGroup : kConvOutGroup; }
+LoraGroup input_group_of(Mixer mixer) {
+    switch (mixer) {
+        case Mixer::kAttention: return kQkv;
+        case Mixer::kDeltaNet: return kDeltaIn;
+        case Mixer::kShortConv:
+        case Mixer::kMamba: return kConvInGroup;
+    }
+    CHECK(false);
+}
+
+LoraGroup output_group_of(Mixer mixer) {
+    switch (mixer) {
+        case Mixer::kAttention: return kO;
+        case Mixer::kDeltaNet: return kDeltaOutGroup;
+        case Mixer::kShortConv:
+        case Mixer::kMamba: return kConvOutGroup;
+    }
+    CHECK(false);
+}
 
 FusedDelta fused_delta_rows(const DeltaFacts& facts, LinearModule module) {
     const uint32_t ratio = facts.n_value_heads / facts.n_key_heads, keys = facts.key_head_dim, values = ratio * facts.value_head_dim;
@@ -74,7 +91,8 @@ LinearShape ModelConfig::shape(uint32_t index, LinearModule module) const {
     const LayerFacts facts = layer(index);
     const AttentionFacts& attention = facts.attention;
     const DeltaFacts& delta = facts.delta;
-    const bool attends = facts.mixer == Mixer::kAttention, has_delta = facts.mixer == Mixer::kDeltaNet, has_conv = facts.mixer == Mixer::kShortConv;
+    const bool attends = facts.mixer == Mixer::kAttention, has_delta = facts.mixer == Mixer::kDeltaNet, has_conv = facts.mixer == Mixer::kShortConv, has_mamba = facts.mixer == Mixer::kMamba;
+    const MambaFacts& mamba = facts.mamba;
     const ExpertFacts& experts = facts.ffn.experts;
     const uint32_t ffn_size = facts.ffn.kind == FeedForward::kExperts ? experts.shared_size : facts.ffn.size, ple = facts.per_layer_input;
     const auto sized = [](bool is_there, uint32_t n, uint32_t k) { return is_there && n != 0 && k != 0 ? LinearShape{n, k} : LinearShape{}; };
@@ -94,8 +112,8 @@ LinearShape ModelConfig::shape(uint32_t index, LinearModule module) const {
         case LinearModule::kDeltaB:
         case LinearModule::kDeltaA: return sized(has_delta, delta.n_value_heads, hidden_size);
         case LinearModule::kDeltaOut: return sized(has_delta, hidden_size, delta.value_size());
-        case LinearModule::kConvIn: return sized(has_conv, 3 * hidden_size, hidden_size);
-        case LinearModule::kConvOut: return sized(has_conv, hidden_size, hidden_size);
+        case LinearModule::kConvIn: return sized(has_conv || has_mamba, has_mamba ? mamba.inner_size() + mamba.conv_size() + mamba.n_heads : 3 * hidden_size, hidden_size);
+        case LinearModule::kConvOut: return sized(has_conv || has_mamba, hidden_size, has_mamba ? mamba.inner_size() : hidden_size);
         case LinearModule::kRouter: return sized(experts.n != 0, experts.n, hidden_size);
         case LinearModule::kSharedGate: return sized(experts.shared_gate, 1, hidden_size);
         case LinearModule::kExpertGateUp: return sized(experts.n != 0, 2 * experts.size, hidden_size);

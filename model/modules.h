@@ -17,7 +17,7 @@ enum class LinearModule : uint8_t {
     kPleGate, kPleProjection,                     // of the embeddings per layer,
     kPleModel,                                    // of all layers at once: a module of layer 0
     kDeltaQkv, kDeltaZ, kDeltaB, kDeltaA, kDeltaOut,
-    kConvIn, kConvOut,
+    kConvIn, kConvOut,                            // of short convolutions and of Mamba 2
     kRouter, kSharedGate,
     kExpertGateUp, kExpertDown,                   // of each expert; sizes are one expert's
 };
@@ -25,7 +25,10 @@ inline constexpr uint32_t kModuleKinds = 21;
 inline constexpr uint32_t kLinearModules = 7;  // of a layer of attention and a dense feed-forward
 
 // Modules that share an input and a product, whose rows they are in this order. Also the index of their ShrinkDispatch in the step header.
-enum LoraGroup : uint32_t { kQkv, kO, kGateUp, kDown, kPleGateGroup, kPleProjectionGroup, kPleModelGroup, kDeltaIn, kDeltaOutGroup, kConvInGroup, kConvOutGroup, kRouterGroup, kSharedGateGroup, kExpertGateUpGroup, kExpertDownGroup };
+enum LoraGroup : uint32_t {
+    kQkv, kO, kGateUp, kDown, kPleGateGroup, kPleProjectionGroup, kPleModelGroup, kDeltaIn, kDeltaOutGroup, kConvInGroup, kConvOutGroup, kRouterGroup, kSharedGateGroup,
+    kExpertGateUpGroup, kExpertDownGroup,
+};
 inline constexpr uint32_t kModuleGroups = 15;
 // Those of attention and a dense feed-forward: all that the kernels for several adapters at once know (AdapterMethod::kJoined).
 inline constexpr uint32_t kDenseGroups = 4;

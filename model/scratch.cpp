@@ -53,6 +53,7 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     bytes.mixed = sizeof(float);
     uint32_t modules_max = kModulesOfGroup[kQkv].n_modules;  // of a group
     for (const LayerFacts& layer : config.layers) {
+        if (layer.mixer == Mixer::kMamba) bytes.mixed = std::max(bytes.mixed, n_rows * mamba_shape(layer.mamba).outputs() * sizeof(float));
         if (layer.mixer != Mixer::kDeltaNet) continue;
         bytes.mixed = std::max(bytes.mixed, n_rows * delta_shape(layer.delta).outputs() * sizeof(float));
         modules_max = kModulesOfGroup[kDeltaIn].n_modules;

@@ -12,6 +12,10 @@ StateSizes state_sizes(const ModelConfig& config, uint32_t layer) {
             const gpu::DeltaShape shape = delta_shape(facts.delta);
             return {shape.conv_floats(), shape.state_floats()};
         }
+        case Mixer::kMamba: {
+            const gpu::MambaShape shape = mamba_shape(facts.mamba);
+            return {shape.conv_floats(), shape.state_floats()};
+        }
         case Mixer::kShortConv: return {(facts.conv.taps - 1) * config.hidden_size, 0};
     }
     return {};

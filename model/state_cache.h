@@ -14,11 +14,12 @@
 namespace lorad::model {
 
 gpu::DeltaShape delta_shape(const DeltaFacts& facts);
+gpu::MambaShape mamba_shape(const MambaFacts& facts);
 
 // f32 of one slot and layer; 0 where there is none.
 struct StateSizes {
     uint32_t conv_floats = 0;   // the last inputs of a convolution
-    uint32_t delta_floats = 0;  // of a delta net's recurrence
+    uint32_t delta_floats = 0;  // of a recurrence
     uint64_t n_bytes() const { return (uint64_t{conv_floats} + delta_floats) * sizeof(float); }
 };
 StateSizes state_sizes(const ModelConfig& config, uint32_t layer);

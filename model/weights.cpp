@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -27,7 +28,7 @@ struct WeightLoader::Part {
     Matrix* matrix = nullptr;
     Vector* vector = nullptr;
     float* number = nullptr;  // one that stays on the host; then neither of the above
-    float plus = 0.0f;        // on every number of a vector
+    float times = 1.0f, plus = 0.0f;  // every number of a vector becomes times number + plus
     uint32_t begin = 0;  // first row of the matrix, first element of the vector
     uint32_t from = 0;   // first row of the tensor, where a part is some rows of it
     const Tensor* tensor = nullptr;
@@ -70,21 +71,15 @@ class WeightLoader::Inventory {
             case Mixer::kAttention: add_attention(index, facts.attention, prefix + "self_attn.", layer); break;
             case Mixer::kDeltaNet: add_delta(index, facts.delta, prefix + "linear_attn.", layer); break;
             case Mixer::kShortConv: add_conv(index, facts.conv, prefix + "conv.", layer); break;
+            case Mixer::kMamba: add_mamba(index, facts.mamba, prefix + "mamba.", layer); break;
         }
         if (has_after) add_norm(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.mixer_after_norm);
         // Where the former is another norm, this one has another name.
         if (facts.ffn_norm.before) add_norm(prefix + (has_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"), config_.hidden_size, layer.ffn_norm);
         const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
-        if (facts.ffn.kind == FeedForward::kExperts) {
-            add_experts(index, facts.ffn.experts, mlp, layer);
-        } else if (config_.fused_gate_up) {
-            add_matrix(mlp + "gate_up_proj", {2 * facts.ffn.size, config_.hidden_size}, layer.gate_up);
-        } else {
-            for (const auto module : {LinearModule::kGate, LinearModule::kUp}) {
-                add_linear(mlp, module, shape(module), facts.ffn.bias, layer.gate_up, layer.gate_up_bias);
-            }
-        }
-        if (facts.ffn.kind == FeedForward::kDense) add_linear(mlp, LinearModule::kDown, shape(LinearModule::kDown), facts.ffn.bias, layer.down, layer.down_bias);
+        if (facts.ffn.kind != FeedForward::kDense) add_experts(index, facts.ffn.experts, mlp, layer);
+        if (facts.ffn.kind == FeedForward::kDenseAndExperts) add_norms_of_both(prefix, facts.ffn.experts, layer);
+        if (facts.ffn.kind != FeedForward::kExperts) add_dense(index, facts.ffn, mlp, layer);
         if (facts.ffn_norm.after) add_norm(prefix + "post_feedforward_layernorm.weight", config_.hidden_size, layer.ffn_after_norm);
         if (facts.per_layer_input != 0) {
             add_linear(prefix, LinearModule::kPleGate, shape(LinearModule::kPleGate), false, layer.ple_gate, no_bias_);
@@ -92,6 +87,27 @@ class WeightLoader::Inventory {
             add_norm(prefix + "post_per_layer_input_norm.weight", config_.hidden_size, layer.ple_norm);
         }
         if (facts.stream_scale) parts_.push_back({.name = prefix + "layer_scalar", .n = 1, .number = &layer.stream_scale});
+    }
+
+    void add_dense(uint32_t index, const FfnFacts& facts, const std::string& prefix, LayerWeights& layer) {
+        const auto add = [&](LinearModule module, Matrix& to, Vector& bias) { add_linear(prefix, module, config_.shape(index, module), facts.bias, to, bias); };
+        if (config_.fused_gate_up) {
+            add_matrix(prefix + "gate_up_proj", {2 * facts.size, config_.hidden_size}, layer.gate_up);
+        } else {
+            add(LinearModule::kGate, layer.gate_up, layer.gate_up_bias);
+            add(LinearModule::kUp, layer.gate_up, layer.gate_up_bias);
+        }
+        add(LinearModule::kDown, layer.down, layer.down_bias);
+    }
+
+    // Router and experts read the residual stream by norms of their own, and the results of both halves are normed before they are added.
+    void add_norms_of_both(const std::string& prefix, const ExpertFacts& facts, LayerWeights& layer) {
+        add_vector(prefix + "router.scale", config_.hidden_size, layer.router_norm);
+        parts_.back().times = 1.0f / std::sqrt(static_cast<float>(config_.hidden_size));
+        add_vector(prefix + "router.per_expert_scale", facts.n, layer.expert_scale);
+        add_norm(prefix + "pre_feedforward_layernorm_2.weight", config_.hidden_size, layer.expert_norm);
+        add_norm(prefix + "post_feedforward_layernorm_1.weight", config_.hidden_size, layer.dense_after_norm);
+        add_norm(prefix + "post_feedforward_layernorm_2.weight", config_.hidden_size, layer.expert_after_norm);
     }
 
     void add_attention(uint32_t index, const AttentionFacts& facts, const std::string& prefix, LayerWeights& layer) {
@@ -142,6 +158,18 @@ class WeightLoader::Inventory {
         add_linear(prefix, LinearModule::kConvOut, config_.shape(index, LinearModule::kConvOut), facts.bias, layer.o, layer.o_bias);
     }
 
+    void add_mamba(uint32_t index, const MambaFacts& facts, const std::string& prefix, LayerWeights& layer) {
+        add_linear(prefix, LinearModule::kConvIn, config_.shape(index, LinearModule::kConvIn), facts.proj_bias, layer.qkv, layer.qkv_bias);
+        add_vector(prefix + "conv1d.weight", facts.conv_size() * facts.taps, layer.conv);
+        parts_.back().dims = {facts.conv_size(), 1, facts.taps};
+        if (facts.conv_bias) add_vector(prefix + "conv1d.bias", facts.conv_size(), layer.conv_bias);
+        add_vector(prefix + "A_log", facts.n_heads, layer.a_log);
+        add_vector(prefix + "dt_bias", facts.n_heads, layer.dt_bias);
+        add_vector(prefix + "D", facts.n_heads, layer.skip);
+        add_vector(prefix + "norm.weight", facts.inner_size(), layer.delta_norm);
+        add_linear(prefix, LinearModule::kConvOut, config_.shape(index, LinearModule::kConvOut), facts.proj_bias, layer.o, layer.o_bias);
+    }
+
     // Files hold each expert by itself, or all of a layer in one tensor: map_expert_tensors() makes the latter of either.
     void add_experts(uint32_t index, const ExpertFacts& facts, const std::string& prefix, LayerWeights& layer) {
         const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
@@ -171,9 +199,14 @@ class WeightLoader::Inventory {
         if (facts.router == Router::kSigmoidBias) add_vector(prefix + "expert_bias", facts.n, layer.choice_bias);
         if (facts.shared_size == 0) return;
         const std::string shared = prefix + "shared_expert.";
-        for (const auto module : {LinearModule::kGate, LinearModule::kUp}) {
-            add_linear(shared, module, shape(module), false, layer.gate_up, no_bias_);
+        if (config_.fused_gate_up) {
+            add_matrix(shared + "gate_up_proj", {2 * facts.shared_size, config_.hidden_size}, layer.gate_up);
             parts_.back().like = &layer.expert_gate_up;
+        } else {
+            for (const auto module : {LinearModule::kGate, LinearModule::kUp}) {
+                add_linear(shared, module, shape(module), false, layer.gate_up, no_bias_);
+                parts_.back().like = &layer.expert_gate_up;
+            }
         }
         add_linear(shared, LinearModule::kDown, shape(LinearModule::kDown), false, layer.down, no_bias_);
         if (facts.shared_gate) add_like(LinearModule::kSharedGate, false, layer.shared_gate, no_bias_);
@@ -370,7 +403,7 @@ Status WeightLoader::upload_vector(gpu::Device& device, const Part& part) {
     // The last part brings the padding with it.
     const uint32_t end = part.begin + part.n;
     std::vector<float> values(end == to.n ? gpu::padded(to.n) - part.begin : part.n, 0.0f);
-    for (uint32_t i = 0; i < part.n; ++i) values[i] = number_at(*part.tensor, i) + part.plus;
+    for (uint32_t i = 0; i < part.n; ++i) values[i] = part.times * number_at(*part.tensor, i) + part.plus;
     return device.uploader().upload(to.buffer, part.begin * sizeof(float), std::as_bytes(std::span(values)));
 }
 

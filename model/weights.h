@@ -63,8 +63,9 @@ struct LayerWeights {
     Vector q_norm, k_norm;    // [D]; QkNorm::kFullWidth: of all heads
     Vector sinks;             // [heads]
     Vector conv, conv_bias;   // [channels][taps], [channels]: of mixers with a convolution,
-    Vector a_log, dt_bias;    // [value heads], and of delta nets,
-    Vector delta_norm;        // [size of a value head]
+    Vector a_log, dt_bias;    // [value heads], and of delta nets and Mamba,
+    Vector skip;              // [heads], of Mamba alone: D,
+    Vector delta_norm;        // [size of a value head], of Mamba [heads * size]
     Matrix o;                 // what the mixer ends with
     Vector o_bias;
     Vector ffn_norm;          // [H], in front of the feed-forward,
@@ -73,9 +74,12 @@ struct LayerWeights {
     Vector gate_up_bias;
     Matrix down;
     Vector down_bias;
-    // Experts; gate_up and down are the shared one's then.
+    // Experts; gate_up and down are the shared one's then, or, with FeedForward::kDenseAndExperts, of the dense half.
     Matrix router;                            // [experts][H]
     Vector router_bias, choice_bias;          // [experts]; the second is on what they are chosen by alone
+    Vector expert_scale;                      // [experts]: on the weights of those that are chosen
+    Vector router_norm, expert_norm;          // [H]: of the residual stream for router and experts, where they do not read what the dense half reads,
+    Vector dense_after_norm, expert_after_norm;  // and of what each half gives
     Matrix shared_gate;                       // [1][H]
     Matrix expert_gate_up;                    // the experts' matrices one behind the other: [experts * 2 I][H], rows gate, up of each, or in turns,
     Matrix expert_down;                       // [experts * H][I]

@@ -202,7 +202,7 @@ Status read_gemma3_of_gguf(const GgufFields& fields, ModelConfig& config) {
     config.one_plus_norms = config.norms_hold_one = config.wide_activations = true;
     if (!config.dtype) config.dtype = DType::kBF16;
     const uint32_t scalar = config.n_layers == kLayersOf27B ? config.hidden_size / config.n_heads : config.head_dim;
-    make_gemma3_layers(full, window < config.max_positions ? window : 0, 1.0f / std::sqrt(static_cast<float>(scalar)), 0.0f, config);
+    make_gemma3_layers(full, window < config.max_positions ? window : 0, 1.0f / std::sqrt(static_cast<float>(scalar)), config);
     return check_rope(config, fields.full("rope"));
 }
 

@@ -83,6 +83,7 @@ class PlanMaker {
         plan.gate_up = gated ? *gated : product(w.gate_up, use_of(rows, true));
         const bool act_may_be_in_blocks = plan.is_gated || rows.method != AdapterMethod::kFewRuns;  // gated_act on matrices writes rows alone
         plan.down = product(w.down, use_of(rows, act_may_be_in_blocks));
+        if (facts.ffn.kind == FeedForward::kDenseAndExperts) plan.router = product(w.router, use_of(rows, false));
         if (w.ple_gate.n != 0) {
             plan.ple_gate = product(w.ple_gate, use_of(rows, false));
             plan.ple_projection = product(w.ple_projection, use_of(rows, false));

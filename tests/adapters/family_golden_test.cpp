@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 
 #include "adapters/registry.h"
@@ -19,6 +20,7 @@ using model::Runner;
 
 // Weights are exact, activations f32; the KV cache holds f16, or f32 where scores are not scaled down.
 constexpr double kRelativeErrorMax = 2e-3;
+constexpr double kRoundedErrorMax = 2e-2;
 
 struct Answers {
     std::string name;
@@ -51,6 +53,11 @@ class FamilyModel : public ::testing::TestWithParam<GoldenFamily> {
         std::ranges::sort(names);
         for (const std::string& name : names) {
             const auto loaded = served_->registry().load(name, families_dir() / "adapters" / model / name);
+            // Another set may hold what is refused by name.
+            if (other_families() != nullptr && !loaded.ok() && loaded.error().code == ErrorCode::kAdapterUnsupported) {
+                std::fprintf(stderr, "%s is refused: %s\n", name.c_str(), loaded.error().message.c_str());
+                continue;
+            }
             ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
             answers_.push_back(read(name, families_dir() / "expected/adapters" / model / name));
             answers_.back().slot = served_->slot_of(name);
@@ -147,9 +154,14 @@ void FamilyModel::expect_mixed_as_alone() {
     }
 }
 
-// PEFT merged in f32. Recurrences and choices of experts make much of weights that are rounded to the base's type, so models with them are merged in f32.
+// PEFT merged in f32; lorad rounds what it merged to the matrices' type, which changes numbers by up to 2^-9 of their size in bf16. A product's error is some 2^-9 / sqrt(3) then, and a few times that after some
+// layers: kRoundedErrorMax. Three kinds of models make more of it. Recurrences keep errors, choices of experts fall otherwise, and Gemma 4's scores are not scaled down: queries and keys have the length
+// sqrt(head size), so scores are up to its size, 16 to 48 here, their errors up to 48 * 2^-9 = 0.09, and so are the relative ones of the softmax's weights, layer after layer: transformers itself, with
+// merged weights rounded to bf16, is off by 0.06 to 0.16 on gemma4-e2b and by 0.006 to 0.011 on granite; in f16, 2^-12, by 0.004 to 0.008 on gemma4-dense. Such models are merged in f32, where nothing is rounded, and held to the tolerance of unmerged ones.
 void FamilyModel::expect_merged() {
-    const bool in_f32 = model::topology_of(served_->executor().config()).has(model::kFeatureOtherMixers | model::kFeatureExperts);
+    const model::ModelConfig& config = served_->executor().config();
+    bool in_f32 = model::topology_of(config).has(model::kFeatureOtherMixers | model::kFeatureExperts);
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) in_f32 |= config.layer(layer).attention.sensitive_keys;
     if (in_f32) {
         served_.reset();
         served_ = Served::load(families_dir() / "models" / GetParam().model, false, 24, gpu::KernelPath::kPortable, gpu::PersistentDecode::kOff, gpu::ScalarType::kF32);
@@ -160,7 +172,7 @@ void FamilyModel::expect_merged() {
         }
     }
     model::Executor& executor = served_->executor();
-    const double error_max = in_f32 ? kRelativeErrorMax : GetParam().merged_error_max;
+    const double error_max = in_f32 ? kRelativeErrorMax : kRoundedErrorMax;
     for (const Answers& answers : answers_) {
         if (answers.slot == kNoAdapterSlot || answers.merged_logits.front().empty()) continue;
         const model::AdapterExtrasView& extras = executor.lora_table().adapter(answers.slot).extras;
@@ -192,7 +204,7 @@ TEST_P(FamilyModel, AnswersAsTheReferenceAloneMixedInChunksAndMerged) {
     expect_merged();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FamilyModel, ::testing::ValuesIn(kGoldenFamilies), family_test_name);
+INSTANTIATE_TEST_SUITE_P(All, FamilyModel, ::testing::ValuesIn(golden_families()), family_test_name);
 
 }  // namespace
 }  // namespace lorad::adapters::family_golden_test

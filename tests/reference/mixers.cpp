@@ -1,5 +1,6 @@
 #include "tests/reference/mixers.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lorad::reference {
@@ -73,6 +74,42 @@ DeltaToken delta_token(const DeltaNet& net, std::span<const double> projected, D
             const double normed = o[j] / std::sqrt(squares / static_cast<double>(net.value_size) + net.eps);
             token.output.push_back(net.gamma[j] * normed * silu(z[head * net.value_size + j]));
         }
+    }
+    return token;
+}
+
+MambaMemory::MambaMemory(const Mamba& mamba) : state(mamba.heads, std::vector<Vector>(mamba.head_size, Vector(mamba.state_size))) {}
+
+MambaToken mamba_token(const Mamba& mamba, std::span<const double> projected, MambaMemory& memory) {
+    const size_t inner = mamba.inner(), channels = inner + 2 * mamba.keys();
+    Vector c = causal_conv(projected.subspan(inner, channels), mamba.conv_weights, mamba.taps, memory.conv);
+    for (size_t i = 0; i < channels; i++) c[i] = silu(c[i] + (mamba.conv_bias.empty() ? 0.0f : mamba.conv_bias[i]));
+    MambaToken token;
+    for (size_t head = 0; head < mamba.heads; head++) {
+        const double input = projected[inner + channels + head] + mamba.dt_bias[head];
+        const double dt = std::clamp(std::max(input, 0.0) + std::log1p(std::exp(-std::abs(input))), mamba.dt_min, mamba.dt_max);
+        token.dt.push_back(dt);
+        const double decay = std::exp(-std::exp(static_cast<double>(mamba.a_log[head])) * dt);
+        const size_t group = head / (mamba.heads / mamba.groups);
+        const double* b = &c[inner + group * mamba.state_size];
+        const double* out = &c[inner + mamba.keys() + group * mamba.state_size];
+        for (size_t i = 0; i < mamba.head_size; i++) {
+            double sum = 0;
+            for (size_t j = 0; j < mamba.state_size; j++) {
+                double& h = memory.state[head][i][j];
+                h = decay * h + dt * b[j] * c[head * mamba.head_size + i];
+                sum += h * out[j];
+            }
+            token.scanned.push_back(sum);
+        }
+    }
+    Vector u(inner);
+    for (size_t i = 0; i < inner; i++) u[i] = (token.scanned[i] + mamba.skip[i / mamba.head_size] * c[i]) * silu(projected[i]);
+    const size_t group_size = inner / mamba.groups;
+    for (size_t group = 0; group < mamba.groups; group++) {
+        double squares = 0;
+        for (size_t i = group * group_size; i < (group + 1) * group_size; i++) squares += u[i] * u[i];
+        for (size_t i = group * group_size; i < (group + 1) * group_size; i++) token.output.push_back(mamba.gamma[i] * u[i] / std::sqrt(squares / static_cast<double>(group_size) + mamba.eps));
     }
     return token;
 }

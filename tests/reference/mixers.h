@@ -36,6 +36,27 @@ struct DeltaToken {
 // projected: q, k, v, z, b, a of one token, as in_proj gives them.
 DeltaToken delta_token(const DeltaNet& net, std::span<const double> projected, DeltaMemory& memory);
 
+struct Mamba {
+    size_t heads = 0, head_size = 0, groups = 0, state_size = 0, taps = 0;
+    std::span<const float> conv_weights, conv_bias, a_log, dt_bias, skip, gamma;  // conv_bias may be empty
+    double eps = 1e-6, dt_min = 0, dt_max = 1e300;
+
+    size_t inner() const { return heads * head_size; }
+    size_t keys() const { return groups * state_size; }
+};
+struct MambaMemory {
+    ConvMemory conv;
+    std::vector<std::vector<Vector>> state;  // [head][head size][state size]
+    explicit MambaMemory(const Mamba& mamba);
+};
+struct MambaToken {
+    Vector dt;      // by head
+    Vector scanned;  // C h, without the skip
+    Vector output;  // after the gated norm
+};
+// projected: z, x, B, C, dt of one token, as in_proj gives them.
+MambaToken mamba_token(const Mamba& mamba, std::span<const double> projected, MambaMemory& memory);
+
 double sigmoid(double x);
 
 }  // namespace lorad::reference

@@ -188,8 +188,8 @@ TEST_P(StateCacheDevice, TokensAreTheSameWhereBlocksRunOut) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2"));
-INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice, ::testing::Values("qwen35", "qwen3-next", "lfm2"));
+INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"));
+INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice, ::testing::Values("qwen35", "qwen3-next", "lfm2", "granite-hybrid"));
 
 }  // namespace
 }  // namespace lorad::server::state_device_test

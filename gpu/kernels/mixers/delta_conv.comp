@@ -2,6 +2,8 @@
 //   c[t][ch] = silu(sum_j w[ch][j] m[t - (taps - 1) + j][ch])     rows before the run's first come from the sequence's state; zeros at its beginning
 //   q[h] = c_q[h] / sqrt(sum c_q[h]^2 + 1e-6) / sqrt(Dk), k[h] = c_k[h] / sqrt(sum c_k[h]^2 + 1e-6), v = c_v
 //   g[h] = -exp(a_log[h]) softplus(a[h] + dt_bias[h]), beta[h] = sigmoid(b[h])
+// With kIsMamba, what a Mamba 2 mixer does (Dao and Gu 2024, "Transformers are SSMs"): c = silu(bias + sum), q = c_C, k = c_B, v = c_x, and
+//   beta[h] = clamp(softplus(d[h] + dt_bias[h]), dt_min, dt_max), g[h] = -exp(a_log[h]) beta[h]
 // All f32. grid (2 key heads + value heads, T); a workgroup makes one head of one row; moves 4 (taps + 1) bytes an element, most of them from a cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -15,6 +17,8 @@ layout(constant_id = 2) const uint kValueHeads = 1;
 layout(constant_id = 3) const uint kKeySize = 16;
 layout(constant_id = 4) const uint kValueSize = 16;
 layout(constant_id = 5) const uint kTaps = 4;
+layout(constant_id = 6) const uint kIsMamba = 0;
+layout(constant_id = 7) const uint kHasBias = 0;
 layout(push_constant, scalar) uniform Push { DeltaConvParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
@@ -22,6 +26,7 @@ const uint kHeadMax = kKeySize > kValueSize ? kKeySize : kValueSize;
 const uint kPerThread = (kHeadMax + kThreads - 1) / kThreads;
 const uint kKeys = kKeyHeads * kKeySize, kValues = kValueHeads * kValueSize;
 const uint kChannels = 2 * kKeys + kValues;
+const uint kFirst = kIsMamba != 0 ? kValues : 0;  // column of m where the convolution's inputs begin
 
 float silu(float x) { return x / (1.0 + exp(-x)); }
 
@@ -32,11 +37,11 @@ float softplus(float x) {
 }
 
 float convolved(uint t, uint channel, StateRun run) {
-    float acc = 0.0;
+    float acc = kHasBias != 0 ? FloatRef(p.bias + channel * 4).v : 0.0;
     for (uint j = 0; j < kTaps; j++) {
         const uint back = kTaps - 1 - j;
         float x = 0.0;
-        if (t >= run.row_begin + back) x = FloatRef(p.m + (uint64_t(t - back) * p.m_stride + channel) * 4).v;
+        if (t >= run.row_begin + back) x = FloatRef(p.m + (uint64_t(t - back) * p.m_stride + kFirst + channel) * 4).v;
         else if (run.from != kNoState) x = FloatRef(p.state + (uint64_t(run.from) * p.slot_stride + (t - run.row_begin + j) * kChannels + channel) * 4).v;
         acc = fma(FloatRef(p.weights + (channel * kTaps + j) * 4).v, x, acc);
     }
@@ -51,17 +56,20 @@ void main() {
     const bool is_value = head >= 2 * kKeyHeads;
     const uint size = is_value ? kValueSize : kKeySize;
     const uint first = is_value ? 2 * kKeys + (head - 2 * kKeyHeads) * kValueSize : head * kKeySize;
+    // Where the head's channels are: Mamba has v, k, q in this order.
+    uint source = first;
+    if (kIsMamba != 0) source = is_value ? first - 2 * kKeys : head < kKeyHeads ? kValues + kKeys + first : kValues + first - kKeys;
     const uint thread = gl_LocalInvocationIndex;
 
     float value[kPerThread];
     float squares = 0.0;
     for (uint i = 0; i < kPerThread; i++) {
         const uint d = i * kThreads + thread;
-        value[i] = d < size ? convolved(t, first + d, run) : 0.0;
+        value[i] = d < size ? convolved(t, source + d, run) : 0.0;
         squares = fma(value[i], value[i], squares);
     }
     float scale = 1.0;
-    if (!is_value) {
+    if (!is_value && kIsMamba == 0) {
         scale = inversesqrt(workgroup_sum(squares) + 1e-6);
         if (head < kKeyHeads) scale *= inversesqrt(float(kKeySize));
     }
@@ -72,6 +80,13 @@ void main() {
     }
     if (!is_value || thread != 0) return;
     const uint h = head - 2 * kKeyHeads;
+    if (kIsMamba != 0) {
+        const float d = FloatRef(p.m + (uint64_t(t) * p.m_stride + kFirst + kChannels + h) * 4).v;
+        const float dt = clamp(softplus(d + FloatRef(p.dt_bias + h * 4).v), p.dt_min, p.dt_max);
+        FloatRef(out_row + (kChannels + h) * 4).v = -exp(FloatRef(p.a_log + h * 4).v) * dt;
+        FloatRef(out_row + (kChannels + kValueHeads + h) * 4).v = dt;
+        return;
+    }
     const uint64_t gates = p.m + (uint64_t(t) * p.m_stride + kChannels + kValues) * 4;
     const float b = FloatRef(gates + h * 4).v, a = FloatRef(gates + (kValueHeads + h) * 4).v;
     FloatRef(out_row + (kChannels + h) * 4).v = -exp(FloatRef(p.a_log + h * 4).v) * softplus(a + FloatRef(p.dt_bias + h * 4).v);

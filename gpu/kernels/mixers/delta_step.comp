@@ -1,5 +1,6 @@
 // delta_step: the gated delta rule (Yang et al. 2024, equation 10), row after row of each run, for each value head with a state S [Dk][Dv]
 //   S = e^g S;  d = beta (v - S^T k);  S += k d^T;  o = S^T q
+// Without kCorrects d = beta v: the recurrence of Mamba 2 (Dao and Gu 2024), with beta = dt, k = B, q = C, v = x.
 // Value head h reads key head floor(h key_heads / value_heads). All f32; a row's bits do not depend on how its sequence is cut into runs.
 // Four neighbouring threads have a column of S, each every fourth chunk of four of its elements; columns need nothing of one another.
 // grid (ceil(Dv / columns of a workgroup), value heads, runs); moves S in once for each run and out once and for each of its saves, 4 (2 Dk + Dv) bytes in and 4 Dv out for a row and head.
@@ -14,6 +15,7 @@ layout(constant_id = 1) const uint kKeyHeads = 1;
 layout(constant_id = 2) const uint kValueHeads = 1;
 layout(constant_id = 3) const uint kKeySize = 16;
 layout(constant_id = 4) const uint kValueSize = 16;
+layout(constant_id = 5) const uint kCorrects = 1;
 layout(push_constant, scalar) uniform Push { DeltaStepParams p; };
 
 const uint kParts = 4;
@@ -78,9 +80,9 @@ void main() {
             float known = 0.0;
             [[unroll]] for (uint i = 0; i < kChunks; i++) {
                 s[i] *= decay;
-                known = dot4(s[i], four_of(j, i, part, true), known);
+                if (kCorrects != 0) known = dot4(s[i], four_of(j, i, part, true), known);
             }
-            const float d = beta * (v - joined(known));
+            const float d = beta * (kCorrects != 0 ? v - joined(known) : v);
             float o = 0.0;
             [[unroll]] for (uint i = 0; i < kChunks; i++) {
                 s[i] = fma(four_of(j, i, part, true), vec4(d), s[i]);

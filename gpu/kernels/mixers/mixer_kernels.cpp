@@ -10,10 +10,14 @@ constexpr uint32_t kPartsOfAColumn = 4;  // threads of delta_step
 
 void MixerKernels::delta_conv(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, uint32_t rows) {
     CHECK(can_mix(shape) && params.m_stride >= shape.inputs() && params.to_stride >= shape.outputs());
+    convolve(recorder, params, shape, false, rows);
+}
+
+void MixerKernels::convolve(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, bool is_mamba, uint32_t rows) {
     const uint32_t size = threads(threads_for(std::max(shape.key_size, shape.value_size), 64, 256), 32);
-    const Kernel* k = kernel("delta_conv", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, shape.taps});
+    const Kernel* k = kernel("delta_conv", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, shape.taps, is_mamba, params.bias != 0});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, 2 * shape.key_heads + shape.value_heads, rows, 1, {"delta_conv", uint64_t{rows} * shape.channels() * 8, 0});
+    recorder.dispatch(*k, params, 2 * shape.key_heads + shape.value_heads, rows, 1, {is_mamba ? "mamba_conv" : "delta_conv", uint64_t{rows} * shape.channels() * 8, 0});
 }
 
 void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params, uint32_t taps, uint32_t runs) {
@@ -25,18 +29,41 @@ void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params,
 }
 
 void MixerKernels::delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, uint32_t runs) {
-    CHECK(can_mix(shape) && params.c_stride >= shape.outputs() && params.to_stride >= shape.values());
+    CHECK(can_mix(shape));
+    recur(recorder, params, shape, true, runs);
+}
+
+void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, bool corrects, uint32_t runs) {
+    CHECK(params.c_stride >= shape.outputs() && params.to_stride >= shape.values());
     const uint32_t size = threads(threads_for(shape.value_size * kPartsOfAColumn, 64, 128), 64);
-    const Kernel* k = kernel("delta_step", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size});
+    const Kernel* k = kernel("delta_step", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, corrects});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(shape.value_size, size / kPartsOfAColumn), shape.value_heads, runs,
-                      {"delta_step", uint64_t{shape.state_floats()} * 8, uint64_t{runs} * shape.state_floats() * 8});
+                      {corrects ? "delta_step" : "mamba_step", uint64_t{shape.state_floats()} * 8, uint64_t{runs} * shape.state_floats() * (corrects ? 8 : 6)});
+}
+
+void MixerKernels::mamba_conv(Recorder& recorder, const DeltaConvParams& params, const MambaShape& shape, uint32_t rows) {
+    CHECK(can_mix(shape) && params.m_stride >= shape.inputs() && params.to_stride >= shape.outputs());
+    convolve(recorder, params, shape.recurrence(), true, rows);
+}
+
+void MixerKernels::mamba_step(Recorder& recorder, const DeltaStepParams& params, const MambaShape& shape, uint32_t runs) {
+    CHECK(can_mix(shape));
+    recur(recorder, params, shape.recurrence(), false, runs);
+}
+
+void MixerKernels::mamba_norm(Recorder& recorder, const GatedNormParams& params, const MambaShape& shape, ScalarType act_type, uint32_t rows) {
+    CHECK(can_mix(shape) && params.x_stride >= shape.inner() && params.y_stride >= shape.inner());
+    const uint32_t group = shape.inner() / shape.groups, n_threads = threads(threads_for(group / 4, 32, 512), 32);
+    const Kernel* k = kernel("gated_norm", {n_threads, static_cast<uint32_t>(act_type), group, shape.head_size});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, shape.groups, rows, 1, {"mamba_norm", uint64_t{rows} * shape.inner() * 16, 0});
 }
 
 void MixerKernels::gated_norm(Recorder& recorder, const GatedNormParams& params, uint32_t heads, uint32_t size, ScalarType act_type, uint32_t rows) {
     CHECK(size % 4 == 0 && heads * size <= params.y_stride);
     const uint32_t n_threads = threads(threads_for(size / 4, 32, 64), 32);
-    const Kernel* k = kernel("gated_norm", {n_threads, static_cast<uint32_t>(act_type), size});
+    const Kernel* k = kernel("gated_norm", {n_threads, static_cast<uint32_t>(act_type), size, 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, heads, rows, 1, {"gated_norm", uint64_t{rows} * heads * size * 12, 0});
 }

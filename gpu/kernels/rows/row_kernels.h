@@ -14,6 +14,7 @@
 #include "gpu/kernels/rows/finish_sums.params.h"
 #include "gpu/kernels/rows/gated_act.params.h"
 #include "gpu/kernels/rows/gather_rows.params.h"
+#include "gpu/kernels/rows/norm_pair.params.h"
 #include "gpu/kernels/rows/ple.params.h"
 #include "gpu/kernels/rows/read_stream.params.h"
 #include "gpu/kernels/rows/rms_norm.params.h"
@@ -60,6 +61,8 @@ class RowKernels : public RowPlanner, private KernelRecorder {
     // The first split of a product's sums becomes its finished result, with bias and LoRA, and with RMS norms over all columns of a module. Behind it the product counts as one
     // of one split, without bias and adapters.
     void finish_sums(Recorder& recorder, const FinishSumsParams& params, const ConsumerShape& shape);
+    // y[t] = the sum of the RMS norms of a[t] and b[t], each with weights of its own. Moves 12 H, per row.
+    void norm_pair(Recorder& recorder, const NormPairParams& params, uint32_t rows);
     // Embeddings per layer: of all layers; and what one layer's gate lets through of its own.
     void ple_rows(Recorder& recorder, const PleRowsParams& params, ScalarType table_type, uint32_t n_layers, uint32_t rows);
     void ple_gate(Recorder& recorder, const PleGateParams& params, const ConsumerShape& shape, ScalarType act_type);

@@ -78,9 +78,9 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
             execute([&](Recorder& recorder) {
                 MixerKernels& mixers = kernels_->mixers;
                 mixers.delta_conv(recorder,
-                                  {.step = state.address(), .runs = runs_buffer.address(), .m = m_buffer.address(), .weights = weights.address(), .a_log = a_log.address(),
+                                  {.step = state.address(), .runs = runs_buffer.address(), .m = m_buffer.address(), .weights = weights.address(), .bias = 0, .a_log = a_log.address(),
                                    .dt_bias = dt_bias.address(), .state = conv_state_.address(), .to = c.address(), .m_stride = in_stride, .to_stride = c_stride,
-                                   .slot_stride = shape_.conv_floats(), .pad = 0},
+                                   .slot_stride = shape_.conv_floats(), .dt_min = 0, .dt_max = 0, .pad = 0},
                                   shape_, bucket);
                 recorder.barrier();
                 mixers.conv_state(recorder,
@@ -93,8 +93,8 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
                                   shape_, kSequences + 1);
                 recorder.barrier();
                 mixers.gated_norm(recorder,
-                                  {.step = state.address(), .x = attended.address(), .gate = m_buffer.address() + shape_.channels() * 4, .gamma = gamma.address(), .y = y.address(),
-                                   .x_stride = shape_.values(), .gate_stride = in_stride, .y_stride = y_stride, .eps = 1e-6f},
+                                  {.step = state.address(), .x = attended.address(), .gate = m_buffer.address() + shape_.channels() * 4, .skip_x = 0, .skip = 0, .gamma = gamma.address(), .y = y.address(),
+                                   .x_stride = shape_.values(), .gate_stride = in_stride, .skip_stride = 0, .y_stride = y_stride, .eps = 1e-6f, .pad = 0},
                                   shape_.value_heads, shape_.value_size, scalar(GetParam().act), bucket);
             });
             const auto got_attended = content(attended, size_t{bucket} * shape_.values(), Type::kF32), got = content(y, size_t{bucket} * y_stride, GetParam().act);
@@ -192,8 +192,8 @@ TEST(DeltaNumbers, SoftplusAndDecayKeepTheirDigitsAtBothEnds) {
     const auto kernels = must(KernelSet::create(shared_device(), {.path = KernelPath::kPortable}));
     auto recorder = must(Recorder::begin(shared_device()));
     kernels->mixers.delta_conv(recorder,
-                               {.step = step.address(), .runs = runs.address(), .m = m_buffer.address(), .weights = weights.address(), .a_log = zero.address(),
-                                .dt_bias = zero.address(), .state = zero.address(), .to = to.address(), .m_stride = shape.inputs(), .to_stride = shape.outputs(), .slot_stride = 12, .pad = 0},
+                               {.step = step.address(), .runs = runs.address(), .m = m_buffer.address(), .weights = weights.address(), .bias = 0, .a_log = zero.address(),
+                                .dt_bias = zero.address(), .state = zero.address(), .to = to.address(), .m_stride = shape.inputs(), .to_stride = shape.outputs(), .slot_stride = 12, .dt_min = 0, .dt_max = 0, .pad = 0},
                                shape, 61);
     run(must(std::move(recorder).end()));
     const auto got = content(to, size_t{61} * shape.outputs(), Type::kF32);

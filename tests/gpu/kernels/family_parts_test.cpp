@@ -246,6 +246,31 @@ TEST_F(FamilyParts, TheGateLetsItsLayersNumbersThrough) {
     }
 }
 
+TEST_F(FamilyParts, NormPairAddsTheNormsOfBoth) {
+    for (const uint32_t hidden : {48u, 75u, 1030u}) {
+        constexpr uint32_t kRows = 3, kBucket = 5;
+        const uint32_t b_stride = padded(hidden), a_stride = hidden + 1;
+        const std::vector<float> a = random_floats(size_t{kBucket} * hidden), b = random_floats(size_t{kBucket} * hidden, 30.0f), a_gamma = random_floats(hidden), b_gamma = random_floats(hidden);
+        const Buffer step = step_state(std::vector<StepRow>(kBucket), kRows), a_buffer = input(reference::encode(a, hidden, a_stride, Type::kF32)), a_weights = input(a_gamma), b_weights = input(b_gamma);
+        const auto b_bytes = reference::encode(b, hidden, b_stride, Type::kF32);
+        Buffer b_buffer = poisoned(b_bytes.size());
+        std::memcpy(b_buffer.mapped().data(), b_bytes.data(), b_bytes.size());
+        execute([&](Recorder& recorder) {
+            kernels_->rows.norm_pair(recorder,
+                                     {.step = step.address(), .a = a_buffer.address(), .b = b_buffer.address(), .a_gamma = a_weights.address(), .b_gamma = b_weights.address(), .y = b_buffer.address(),
+                                      .hidden = hidden, .a_stride = a_stride, .b_stride = b_stride, .y_stride = b_stride, .eps = 1e-5f, .pad = 0},
+                                     kBucket);
+        });
+        const auto got = content<float>(b_buffer, size_t{kBucket} * b_stride);
+        for (uint32_t t = 0; t < kBucket; t++) {
+            const Vector of_a = reference::rms_norm(reference::to_doubles({&a[size_t{t} * hidden], hidden}), a_gamma, 1e-5);
+            Vector want = reference::rms_norm(reference::to_doubles({&b[size_t{t} * hidden], hidden}), b_gamma, 1e-5);
+            for (uint32_t i = 0; i < hidden; i++) want[i] = t < kRows ? want[i] + of_a[i] : b[size_t{t} * hidden + i];
+            expect_near(want, &got[size_t{t} * b_stride], t < kRows ? 4e-6 : 0.0, 4.0, "row " + std::to_string(t));
+        }
+    }
+}
+
 TEST_F(FamilyParts, LogitsAreScaledAndCapped) {
     constexpr uint32_t kVocab = 131, kRows = 2, kBucket = 3;
     const uint32_t stride = padded(kVocab);

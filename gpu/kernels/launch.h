@@ -10,6 +10,7 @@
 
 #include "gpu/command.h"
 #include "gpu/device.h"
+#include "gpu/kernels/kernel_options.h"
 #include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/products/matmul.params.h"
 #include "gpu/kernels/products/matmul_plan.h"

@@ -88,7 +88,7 @@ void Executor::Impl::make_planner() {
 }
 
 Status Executor::Impl::upload_rope_tables() {
-    TRY_ASSIGN(rope_tables, device.create_buffer(rope_table_bytes(config, options.n_positions_max), gpu::MemoryKind::kDeviceLocal, "rope tables"));
+    TRY_ASSIGN(rope_tables, device.create_buffer(rope_tables_bytes(config, options.n_positions_max), gpu::MemoryKind::kDeviceLocal, "rope tables"));
     uint64_t offset = 0;
     for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
         const std::vector<float> table = model::rope_table(config.rope_of(rope), options.n_positions_max);

@@ -56,7 +56,7 @@ PlannerLimits planner_limits(const ExecutorOptions& options) {
             .waits_for_others = options.decode != gpu::PersistentDecode::kOff};
 }
 
-uint64_t rope_table_bytes(const ModelConfig& config, uint32_t n_positions_max) {
+uint64_t rope_tables_bytes(const ModelConfig& config, uint32_t n_positions_max) {
     uint64_t n_bytes = 0;
     for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
         const RopeConfig& of = config.rope_of(rope);
@@ -75,7 +75,7 @@ Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, c
         Fit result;
         result.scratch = scratch_bytes(planner, kernels, config, weights, limits_of(tried));
         result.n_positions_max = tried.n_positions_max;
-        auto planned = plan_memory(question.capabilities, question.free_bytes, config, weight_bytes, result.scratch.sum() + rope_table_bytes(config, tried.n_positions_max),
+        auto planned = plan_memory(question.capabilities, question.free_bytes, config, weight_bytes, result.scratch.sum() + rope_tables_bytes(config, tried.n_positions_max),
                                    plan_options(tried, config, weights, kv));
         if (planned.ok()) {
             result.plan = std::move(planned).value();

@@ -28,7 +28,7 @@ struct Fit {
 };
 
 PlannerLimits planner_limits(const ExecutorOptions& options);
-uint64_t rope_table_bytes(const ModelConfig& config, uint32_t n_positions_max);
+uint64_t rope_tables_bytes(const ModelConfig& config, uint32_t n_positions_max);
 
 // With weights whose sizes are known, as a load has them. Without a wish for the context it is shortened until the cache of one sequence fits, to 2048 tokens at least. kOutOfMemory has the
 // arithmetic in its message. options: with the zeros filled in but for n_positions_max.

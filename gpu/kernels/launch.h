@@ -42,6 +42,10 @@ inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, 
     return caps.small_workgroups ? small : within_limit(caps, on_gpu);
 }
 
+// Where no subgroup has fewer than 64 lanes (GCN, CDNA) a lane has a quarter of a lane's registers elsewhere when as many lanes are to run side by side: 64 with 4 subgroups on a SIMD, which is what
+// a workgroup of 1024 threads leaves.
+inline bool has_few_registers(const DeviceCapabilities& caps) { return caps.subgroup_size_min >= 64; }
+
 // What the driver tells, or a guess.
 inline uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64; }
 

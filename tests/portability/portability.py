@@ -21,7 +21,10 @@ FAMILIES = {"navi10": "Radeon RX 5700", "navi21": "Radeon RX 6800", "navi31": "R
 
 # Kernels that move more than they compute: fewer operations than this for each byte in some dispatch of some step. GPUs do 20 to 60 for each byte of their memory.
 MEMORY_BOUND_FLOPS_PER_BYTE = 16
-WAVES_MIN = 4           # of a SIMD, of a kernel that is memory-bound
+# Of a SIMD, of a kernel that is memory-bound: as many lanes as four waves of 32 have. What hides a memory's latency is the number of loads under way.
+LANES_MIN = 128
+# Attention of tiles of rows says neither, as it does not know the context; it reads keys and values once for 16 rows and more.
+TILED = ("attention_tile", "attention_tile_kv8", "attention_registers", "attention_coopmat2")
 SHARED_BYTES_MAX = 32 << 10  # where the device has no more
 
 
@@ -37,11 +40,13 @@ def driver_file():
     return None
 
 
-def survey(bench, family, model, extra):
+def survey(bench, family, model, extra, layers=None):
     """The rows that lorad-bench pipelines writes for a family and a model."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "rows.json")
         environment = dict(os.environ, RADV_FORCE_FAMILY=family, VK_DRIVER_FILES=driver_file(), MESA_SHADER_CACHE_DISABLE="true")
+        if layers:
+            environment.update(VK_ADD_LAYER_PATH=layers, VK_INSTANCE_LAYERS="VK_LAYER_LORAD_lower", LORAD_LOWER_TO="shared32")
         done = subprocess.run([bench, "pipelines", "--brief", "--model", str(MODELS / model), "--json", out, *extra], env=environment, capture_output=True, text=True)
         said = done.stderr + done.stdout
         if "Unknown family" in said:
@@ -56,7 +61,11 @@ def survey(bench, family, model, extra):
 
 def is_memory_bound(kernel):
     """Also of kernels that say neither: they move rows."""
-    return kernel.get("flops_per_byte_min", 0) < MEMORY_BOUND_FLOPS_PER_BYTE
+    return kernel["kernel"] not in TILED and kernel.get("flops_per_byte_min", 0) < MEMORY_BOUND_FLOPS_PER_BYTE
+
+
+def lanes_of(kernel):
+    return kernel["waves"] * kernel["subgroup_size"]
 
 
 def faults_of(kernel, shared_bytes_of_device):
@@ -68,26 +77,26 @@ def faults_of(kernel, shared_bytes_of_device):
         return []
     if kernel.get("spills", 0) > 0 or kernel.get("scratch_bytes", 0) > 0:
         faults.append(f"spills {kernel.get('spills', 0):.0f} registers, {kernel.get('scratch_bytes', 0):.0f} bytes of scratch")
-    if is_memory_bound(kernel) and kernel.get("waves", WAVES_MIN) < WAVES_MIN:
-        faults.append(f"{kernel['waves']:.0f} waves of a SIMD, at least {WAVES_MIN} where memory bounds it ({kernel.get('registers', 0):.0f} registers, {kernel.get('shared_bytes', 0):.0f} bytes shared)")
+    if is_memory_bound(kernel) and "waves" in kernel and lanes_of(kernel) < LANES_MIN:
+        faults.append(f"{kernel['waves']:.0f} waves of {kernel['subgroup_size']} on a SIMD, at least {LANES_MIN} lanes where memory bounds it ({kernel.get('registers', 0):.0f} registers, {kernel.get('shared_bytes', 0):.0f} bytes shared)")
     if shared_bytes_of_device <= SHARED_BYTES_MAX and kernel.get("shared_bytes", 0) > SHARED_BYTES_MAX:
         faults.append(f"{kernel['shared_bytes']:.0f} bytes of shared memory, at most {SHARED_BYTES_MAX}")
     return faults
 
 
-def table_row(family, model, dtype, rows):
+def table_row(family, model, dtype, rows, layers):
     kernels = [row for row in rows if row["case"] == "pipeline"]
     summary = next(row for row in rows if row["case"] == "pipelines")
     used = [kernel for kernel in kernels if kernel["dispatches"] > 0]
     bound = [kernel for kernel in used if is_memory_bound(kernel) and "waves" in kernel]
-    cells = [f"{family} ({FAMILIES.get(family, '')})", model, dtype, summary["path"], str(summary["steps"]), str(len(kernels)), str(sum("refusal" in kernel for kernel in kernels)),
+    cells = [f"{family} ({FAMILIES.get(family, '')}{', 32 KiB' if layers else ''})", model, dtype, summary["path"], str(summary["steps"]), str(len(kernels)), str(sum("refusal" in kernel for kernel in kernels)),
              f"{max((kernel.get('registers', 0) for kernel in used), default=0):.0f}", f"{sum(kernel.get('spills', 0) > 0 for kernel in used)}",
              f"{sum(kernel.get('scalar_spills', 0) > 0 for kernel in used)}", f"{max((kernel.get('shared_bytes', 0) for kernel in used), default=0) / 1024:.1f}",
-             f"{min((kernel['waves'] for kernel in bound), default=0):.0f}", f"{summary['seconds']:.0f}"]
+             f"{min((lanes_of(kernel) for kernel in bound), default=0):.0f}", f"{summary['seconds']:.0f}"]
     return "| " + " | ".join(cells) + " |"
 
 
-HEAD = ("| family | model | weights | path | steps | kernels | refused | most registers | spill | spill scalars | most shared memory, KiB | fewest waves, memory-bound | s |\n"
+HEAD = ("| family | model | weights | path | steps | kernels | refused | most registers | spill | spill scalars | most shared memory, KiB | fewest lanes on a SIMD, memory-bound | s |\n"
         "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
 
 
@@ -109,6 +118,7 @@ def main():
     parser.add_argument("--models", default=",".join(sorted(path.name for path in MODELS.iterdir())))
     parser.add_argument("--dtypes", default="float16", help="of the weights: float16, bfloat16, or both")
     parser.add_argument("--quantize", default="none")
+    parser.add_argument("--layers", help="folder of the lowering layer (build/dev/tests/vulkan_layer): families with matrices once more with 32 KiB of shared memory")
     parser.add_argument("--json", help="file that all rows are appended to")
     parser.add_argument("--write", help="page that gets the table")
     arguments = parser.parse_args()
@@ -116,13 +126,16 @@ def main():
         print("portability: skipped: no Vulkan driver for Radeons is installed (mesa-vulkan-drivers)")
         return SKIPPED
     table, faults, driver = [], [], ""
-    for family in arguments.families.split(","):
+    runs = [(family, None) for family in arguments.families.split(",")]
+    if arguments.layers:
+        runs.append(("navi31", arguments.layers))
+    for family, layers in runs:
         for model in arguments.models.split(","):
             for dtype in arguments.dtypes.split(","):
-                what = f"{family} {model} {dtype}"
+                what = f"{family}{' with 32 KiB' if layers else ''} {model} {dtype}"
                 begin = time.monotonic()
                 try:
-                    rows = survey(arguments.bench, family, model, ["--dtype", dtype, "--quantize", arguments.quantize])
+                    rows = survey(arguments.bench, family, model, ["--dtype", dtype, "--quantize", arguments.quantize], layers)
                 except Refused as refused:
                     faults.append(f"{what}: {refused}")
                     print(f"{what}: {refused}", flush=True)
@@ -132,7 +145,7 @@ def main():
                 own = [f"{what}: {kernel['kernel']} [{kernel['constants']}] ({kernel['name']}): {fault}" for kernel in rows if kernel["case"] == "pipeline"
                        for fault in faults_of(kernel, summary["shared_memory_bytes"])]
                 own += [f"{what}: {summary['failures']} steps could not be recorded"] if summary["failures"] else []
-                table.append(table_row(family, model, dtype, rows))
+                table.append(table_row(family, model, dtype, rows, layers))
                 faults += own
                 if arguments.json:
                     with open(arguments.json, "a", encoding="utf-8") as out:

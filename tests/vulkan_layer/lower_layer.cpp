@@ -192,7 +192,8 @@ VKAPI_ATTR void VKAPI_CALL GetPhysicalDeviceProperties(VkPhysicalDevice device, 
 
 bool shows(const VkExtensionProperties& extension) {
     const std::string_view name = extension.extensionName;
-    if (name.find("cooperative_matrix") != name.npos || name == "VK_KHR_shader_bfloat16" || is_hidden(name)) return false;
+    const bool is_of_matrices = name.find("cooperative_matrix") != name.npos || name == "VK_KHR_shader_bfloat16";
+    if ((is_of_matrices && !profile().matrices) || is_hidden(name)) return false;
     return !profile().only_demanded || name == VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
 }
 

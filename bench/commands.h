@@ -25,6 +25,7 @@ void add_attention_command(CLI::App& app, CommonOptions& common);
 void add_layers_command(CLI::App& app, CommonOptions& common);
 void add_merge_command(CLI::App& app, CommonOptions& common);
 void add_train_command(CLI::App& app, CommonOptions& common);
+void add_pipelines_command(CLI::App& app, CommonOptions& common);
 
 server::DeviceArguments device_arguments(const CommonOptions& common);
 std::unique_ptr<gpu::Device> open_device(const CommonOptions& common);

@@ -7,6 +7,7 @@
 //   lorad-bench attention [--rows 64,2048] [--context 8192] [--splits 1,8]
 //   lorad-bench layers [--shape 7b] [--splits 1,2]
 //   lorad-bench merge [--shape 7b]
+//   lorad-bench pipelines --model DIR [--json F]: every kernel of the model's usual steps, made and not run, also for GPUs that are not there
 //   lorad-bench train [--shape 7b] [--batch 4x2048] [--profile]
 #include "bench/bench_util.h"
 #include "bench/commands.h"
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
     lorad::bench::add_layers_command(app, common);
     lorad::bench::add_merge_command(app, common);
     lorad::bench::add_train_command(app, common);
+    lorad::bench::add_pipelines_command(app, common);
     CLI11_PARSE(app, argc, argv);
     return 0;
 }

@@ -48,7 +48,7 @@ Results::~Results() {
 }
 
 void Results::add(Row&& row, const std::string& line) {
-    say(line);
+    if (!line.empty()) say(line);
     if (file_ == nullptr) return;
     row.writer_.field("engine", "lorad").field("git", kBuildCommit).field("date", now_utc());
     row.writer_.field("device", device_).field("driver", driver_).end_object();

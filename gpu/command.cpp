@@ -149,6 +149,20 @@ void launch(VkCommandBuffer command, const KernelImpl& kernel, std::span<const s
     kernel.text->launch(command, &info);
 }
 
+// What a recording of a device that only compiles keeps of a dispatch.
+void only_count(CommandBufferImpl& impl, const Kernel& kernel, uint64_t n_workgroups, const DispatchInfo& info) {
+    ++impl.n_dispatches;
+    const KernelImpl& k = kernel.impl();
+    std::lock_guard lock(k.use_mutex);
+    KernelUse& use = k.use;
+    if (use.n_dispatches++ == 0) use.name = info.name;
+    use.n_workgroups_max = std::max(use.n_workgroups_max, n_workgroups);
+    if (info.bytes == 0) return;
+    const double flops_per_byte = static_cast<double>(info.flops) / static_cast<double>(info.bytes);
+    use.flops_per_byte_min = use.tells_bytes ? std::min(use.flops_per_byte_min, flops_per_byte) : flops_per_byte;
+    use.tells_bytes = true;
+}
+
 void after_dispatch(CommandBufferImpl& impl) {
     if (!impl.timestamps) return;
     end_timed(impl);
@@ -158,7 +172,7 @@ void after_dispatch(CommandBufferImpl& impl) {
 }  // namespace
 
 CommandBufferImpl::~CommandBufferImpl() {
-    if (device == nullptr || device->health.lost()) return;
+    if (device == nullptr || device->health.lost() || device->compiles_only()) return;
     for (const ParamMemory::Block& block : params) device->params->give_back(block);
     for (VkQueryPool queries : query_pools) vkDestroyQueryPool(device->vk, queries, nullptr);
     if (pool != VK_NULL_HANDLE) vkDestroyCommandPool(device->vk, pool, nullptr);
@@ -177,6 +191,7 @@ Recorder::~Recorder() = default;
 Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options) {
     auto impl = std::make_unique<CommandBufferImpl>();
     impl->device = &device.impl();
+    if (impl->device->compiles_only()) return Recorder(std::move(impl));
     impl->ends_open = options.ends_open;
     impl->timestamps = options.timestamps && impl->device->physical.timestamp_bits > 0;
     VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
@@ -197,6 +212,7 @@ Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options)
 
 void Recorder::dispatch_raw(const Kernel& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y,
                             uint32_t z, const DispatchInfo& info) {
+    if (impl_->device->compiles_only()) return only_count(*impl_, kernel, uint64_t{x} * y * z, info);
     if (!before_dispatch(*impl_, kernel, params, info)) return;
     const KernelImpl& k = kernel.impl();
     if (k.function != VK_NULL_HANDLE) launch(impl_->command, k, params, x, y, z);
@@ -208,12 +224,14 @@ void Recorder::dispatch_indirect_raw(const Kernel& kernel, std::span<const std::
                                      uint64_t grid_offset, const DispatchInfo& info) {
     CHECK(kernel.impl().function == VK_NULL_HANDLE);
     CHECK(grid_offset % 4 == 0 && grid_offset + 12 <= grid.size());
+    if (impl_->device->compiles_only()) return only_count(*impl_, kernel, 0, info);
     if (!before_dispatch(*impl_, kernel, params, info)) return;
     vkCmdDispatchIndirect(impl_->command, grid.impl().vk(), grid.impl().offset + grid_offset);
     after_dispatch(*impl_);
 }
 
 void Recorder::barrier() {
+    if (impl_->device->compiles_only()) return;
     if (impl_->transfers_pending) {
         record_full_barrier(*impl_);
         return;
@@ -222,11 +240,14 @@ void Recorder::barrier() {
     impl_->dispatches_hidden = true;
 }
 
-void Recorder::barrier_before_indirect() { record_full_barrier(*impl_); }
+void Recorder::barrier_before_indirect() {
+    if (!impl_->device->compiles_only()) record_full_barrier(*impl_);
+}
 
 void Recorder::copy(const Buffer& from, uint64_t from_offset, const Buffer& to, uint64_t to_offset,
                     uint64_t size_bytes) {
     CHECK(size_bytes > 0 && from_offset + size_bytes <= from.size() && to_offset + size_bytes <= to.size());
+    if (impl_->device->compiles_only()) return;
     before_transfer(*impl_);
     const VkBufferCopy region{from.impl().offset + from_offset, to.impl().offset + to_offset, size_bytes};
     vkCmdCopyBuffer(impl_->command, from.impl().vk(), to.impl().vk(), 1, &region);
@@ -234,12 +255,14 @@ void Recorder::copy(const Buffer& from, uint64_t from_offset, const Buffer& to, 
 
 void Recorder::fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, uint32_t word) {
     CHECK(size_bytes > 0 && size_bytes % 4 == 0 && offset % 4 == 0 && offset + size_bytes <= buffer.size());
+    if (impl_->device->compiles_only()) return;
     before_transfer(*impl_);
     vkCmdFillBuffer(impl_->command, buffer.impl().vk(), buffer.impl().offset + offset, size_bytes, word);
 }
 
 Result<CommandBuffer> Recorder::end() && {
     CommandBufferImpl& impl = *impl_;
+    if (impl.device->compiles_only()) return CommandBuffer(std::move(impl_));
     if (impl.span) end_timed(impl);
     // Else the next recording, and the host once the timeline says so, see everything that this one wrote.
     if (!impl.ends_open) {

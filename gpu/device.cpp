@@ -57,7 +57,7 @@ Status create_logical_device(DeviceImpl& impl, bool kernel_statistics) {
     push.pushConstantRangeCount = 1;
     push.pPushConstantRanges = &range;
     VK_TRY(vkCreatePipelineLayout(impl.vk, &push, nullptr, &impl.push_layout));
-    if (!physical.params_in_buffer) return ok_status();
+    if (!physical.params_in_buffer || impl.compiles_only()) return ok_status();
     impl.params.emplace();
     TRY(impl.params->init(physical, impl.vk, impl.health));
     if (!impl.params->is_there()) {
@@ -70,6 +70,14 @@ Status create_logical_device(DeviceImpl& impl, bool kernel_statistics) {
     buffer.pSetLayouts = &set;
     VK_TRY(vkCreatePipelineLayout(impl.vk, &buffer, nullptr, &impl.buffer_layout));
     return ok_status();
+}
+
+void pretend_memory(PhysicalDevice& physical, uint64_t n_bytes) {
+    constexpr uint64_t kEnough = uint64_t{1} << 40;
+    DeviceCapabilities& capabilities = physical.capabilities;
+    capabilities.compiles_only = true;
+    capabilities.device_local_bytes = capabilities.device_local_free_bytes = n_bytes != 0 ? n_bytes : kEnough;
+    physical.has_memory_budget = false;
 }
 
 // What a lost device may still use lives as long as the process; held here, so that leak checkers see that it is meant.
@@ -85,7 +93,8 @@ void keep_for_ever(std::unique_ptr<Instance> instance) {
 DeviceImpl::DeviceImpl() = default;
 
 DeviceImpl::~DeviceImpl() {
-    if (vk != VK_NULL_HANDLE && !health.lost()) vkDeviceWaitIdle(vk);
+    // Nothing was submitted to a device that only compiles, and without hardware the call is a null one.
+    if (vk != VK_NULL_HANDLE && !health.lost() && !compiles_only()) vkDeviceWaitIdle(vk);
     uploader_impl.reset();
     queue_impl.reset();
     memory.reset();
@@ -104,14 +113,14 @@ DeviceImpl::~DeviceImpl() {
 Result<std::vector<DeviceReport>> list_devices(const DeviceOptions& options) {
     TRY_ASSIGN(auto instance, Instance::create(options.validation));
     TRY_ASSIGN(const auto devices, probe_physical_devices(instance->vk()));
-    const std::vector<DeviceCandidate> candidates = candidates_of(devices);
+    const std::vector<DeviceCandidate> candidates = candidates_of(devices, options.compile_only);
     const auto choice = choose_device(candidates, options.device_index);
     if (devices.empty()) return choice.error();
     std::vector<DeviceReport> reports;
     for (size_t i = 0; i < devices.size(); ++i) {
         DeviceReport report;
         report.capabilities = devices[i].capabilities;
-        report.usable = devices[i].rejection.empty();
+        report.usable = candidates[i].rejection.empty();
         report.chosen = choice.ok() && choice.value() == i;
         report.reason = choice_reason(candidates, i, report.chosen, options.device_index);
         reports.push_back(std::move(report));
@@ -123,8 +132,9 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     auto impl = std::make_unique<DeviceImpl>();
     TRY_ASSIGN(impl->instance, Instance::create(options.validation));
     TRY_ASSIGN(auto devices, probe_physical_devices(impl->instance->vk()));
-    TRY_ASSIGN(const size_t index, choose_device(candidates_of(devices), options.device_index));
+    TRY_ASSIGN(const size_t index, choose_device(candidates_of(devices, options.compile_only), options.device_index));
     impl->physical = std::move(devices[index]);
+    if (options.compile_only) pretend_memory(impl->physical, options.pretended_memory_bytes);
     impl->physical.capabilities.small_workgroups = impl->physical.capabilities.is_cpu && !options.workgroups_of_gpu;
     impl->cache_path = options.pipeline_cache;
     impl->all_params_in_buffer = options.params_in_buffer;
@@ -135,15 +145,18 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     TRY(impl->memory->init(impl->physical, impl->vk, impl->health));
 
     impl->uploader_impl = std::make_unique<UploaderImpl>(*impl);
-    TRY(impl->uploader_impl->init());
-    impl->memory->on_release([uploads = impl->uploader_impl.get()](uint64_t value) { uploads->settle(value); });
+    if (!options.compile_only) {
+        TRY(impl->uploader_impl->init());
+        impl->memory->on_release([uploads = impl->uploader_impl.get()](uint64_t value) { uploads->settle(value); });
+    }
     impl->uploader.emplace(impl->uploader_impl.get());
 
     impl->queue_impl = std::make_unique<QueueImpl>();
     impl->queue_impl->queue = &impl->compute;
     impl->queue_impl->uploads = &impl->uploader_impl->timeline();
     if (impl->physical.capabilities.is_cpu) impl->queue_impl->patience = std::chrono::minutes(10);
-    TRY(impl->queue_impl->timeline.init(impl->vk, impl->health, "compute queue"));
+    if (!options.compile_only) TRY(impl->queue_impl->timeline.init(impl->vk, impl->health, "compute queue"));
+    else impl->queue_impl->refusal = format("{} was opened to compile kernels: nothing runs on it", impl->physical.capabilities.name);
     impl->queue.emplace(impl->queue_impl.get());
 
     log_debug("vulkan device={} driver={} api={}", impl->physical.capabilities.name,
@@ -171,6 +184,7 @@ uint64_t Device::reserved_bytes() const { return impl_->memory->slab_bytes(); }
 bool Device::validation_active() const { return impl_->instance->validation_active(); }
 
 void Device::wait_idle() {
+    if (impl_->compiles_only()) return;
     std::scoped_lock lock(impl_->compute.mutex, impl_->second.mutex);
     if (!impl_->health.lost()) vkDeviceWaitIdle(impl_->vk);  // one that hangs never is
 }

@@ -34,12 +34,14 @@ struct DeviceCapabilities {
     bool subgroup_vote = false;
     bool subgroup_ballot = false;
     bool kernel_statistics = false;  // VK_KHR_pipeline_executable_properties
+    bool compiles_only = false;  // opened with DeviceOptions::compile_only: nothing can be submitted
     bool multiprocessor_ids = false;  // a shader can tell which one it runs on: VK_NV_shader_sm_builtins, and subgroup_ballot
     bool int64_atomics = false;    // shaderBufferInt64Atomics
     bool float16 = false;          // shaderFloat16 and 16-bit storage
     bool int16 = false;            // shaderInt16
     bool bfloat16_coopmat = false; // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation
     bool coopmat_f16 = false;      // VK_KHR_cooperative_matrix 16x16x16 f16 x f16 -> f32, subgroup scope, listed or by flexible dimensions
+    std::string no_coopmat_f16, no_bfloat16_coopmat;  // why not, where a driver's list or a quirk says so
     bool coopmat_f16_16x8 = false; // the same with 16x8x16
     bool coopmat2 = false;         // VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing
     bool coopmat2_bfloat16 = false;
@@ -63,6 +65,10 @@ struct DeviceOptions {
     bool workgroups_of_gpu = false;  // on a software device, too: tests reach what many subgroups do together, slowly
     bool params_in_buffer = false;   // all kernels read their parameters from a buffer, not only those that gain by it where a device does: for tests
     bool kernel_statistics = false;  // each kernel that is made says in the log what the driver tells of it: registers, spills
+    // Kernels are made and recordings count what they would do, but there is no memory and no queue behind it: buffers are addresses, uploads go nowhere, and what is
+    // submitted is refused. Also a device without hardware opens so (RADV_FORCE_FAMILY), on which nothing else works.
+    bool compile_only = false;
+    uint64_t pretended_memory_bytes = 0;  // of a device that only compiles; 0: 1 TiB, so that every model fits
 };
 
 // Every physical device with its verdict. Needs no Device. An error only if there is no Vulkan at all.

@@ -60,6 +60,7 @@ struct QueueImpl {
     Timeline timeline;
     Timeline* uploads = nullptr;
     std::chrono::milliseconds patience = std::chrono::minutes(1);  // of a wait without a deadline
+    std::string refusal;  // of a device that only compiles: why nothing can be submitted
 };
 
 // VK_NVX_binary_import. Null where the device lacks it.
@@ -93,6 +94,7 @@ struct DeviceImpl {
     std::unique_ptr<MemoryPool> memory;
     std::optional<ParamMemory> params;  // none where push constants serve as well
     bool all_params_in_buffer = false;  // also of kernels that do not ask for it, for tests
+    bool compiles_only() const { return physical.capabilities.compiles_only; }  // no command pools, timelines and memory then
     std::unique_ptr<QueueImpl> queue_impl;
     std::unique_ptr<UploaderImpl> uploader_impl;
     std::optional<Queue> queue;

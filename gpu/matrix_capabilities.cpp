@@ -1,6 +1,9 @@
 #include "gpu/matrix_capabilities.h"
 
+#include <string>
 #include <vector>
+
+#include "proto/base/format.h"
 
 namespace lorad::gpu {
 namespace {
@@ -49,6 +52,15 @@ struct MatrixShapes {
         return false;
     }
 
+    // "8x16x16", of a subgroup's with these inputs and sums in f32.
+    std::string text(VkComponentTypeKHR input) const {
+        std::string all;
+        for (const auto& s : listed) {
+            if (sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) all += format("{}{}x{}x{}", all.empty() ? "" : ", ", s.MSize, s.NSize, s.KSize);
+        }
+        return all.empty() ? "none" : all;
+    }
+
 #ifdef VK_NV_cooperative_matrix2
     bool has_workgroups(VkComponentTypeKHR input) const {
         for (const auto& s : flexible) {
@@ -81,7 +93,10 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
                               [[maybe_unused]] const DeviceQuirk& quirk) {
 #ifdef VK_KHR_cooperative_matrix
     DeviceCapabilities& caps = device.capabilities;
-    if (!features.coopmat.cooperativeMatrix || quirk.disable_coopmat) return;
+    if (!features.coopmat.cooperativeMatrix || quirk.disable_coopmat) {
+        caps.no_coopmat_f16 = caps.no_bfloat16_coopmat = quirk.disable_coopmat ? std::string(quirk.what) : std::string(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+        return;
+    }
     bool flexible = false;
 #ifdef VK_NV_cooperative_matrix2
     flexible = !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixFlexibleDimensions;
@@ -89,12 +104,19 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
     const MatrixShapes shapes = read_shapes(instance, device.vk, flexible);
     // Kernels store operands as 16-bit values, so the storage feature belongs to the capability.
     caps.coopmat_f16_16x8 = caps.float16 && shapes.has_16x16_by(8, VK_COMPONENT_TYPE_FLOAT16_KHR);
+    const auto lack = [&](VkComponentTypeKHR input, const char* type) {
+        return format("cooperative matrices of {} of 16x16x16 with sums in f32: the driver lists {}", type, shapes.text(input));
+    };
     caps.coopmat_f16 = caps.float16 && shapes.has_16x16_by(16, VK_COMPONENT_TYPE_FLOAT16_KHR);
+    if (!caps.coopmat_f16) caps.no_coopmat_f16 = caps.float16 ? lack(VK_COMPONENT_TYPE_FLOAT16_KHR, "f16") : "shaderFloat16 with 16-bit storage";
 #ifdef VK_KHR_shader_bfloat16
     const bool bfloat16 = features.bfloat16.shaderBFloat16Type &&
                           features.bfloat16.shaderBFloat16CooperativeMatrix &&
                           features.v11.storageBuffer16BitAccess;
     caps.bfloat16_coopmat = bfloat16 && shapes.has_16x16_by(16, VK_COMPONENT_TYPE_BFLOAT16_KHR);
+    if (!caps.bfloat16_coopmat) {
+        caps.no_bfloat16_coopmat = bfloat16 ? lack(VK_COMPONENT_TYPE_BFLOAT16_KHR, "bf16") : std::string(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME) + " with shaderBFloat16CooperativeMatrix";
+    }
 #endif
 #ifdef VK_NV_cooperative_matrix2
     caps.matrix_functions = caps.coopmat_f16 && !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixReductions &&

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "proto/base/format.h"
@@ -33,6 +34,12 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device, DeviceH
     memory_is_a_file_ = physical.capabilities.is_cpu;
     has_budget_ = physical.has_memory_budget;
     max_buffer_ = physical.capabilities.max_allocation_bytes;
+    if (physical.capabilities.compiles_only) {
+        pretended_bytes_ = physical.capabilities.device_local_bytes;
+        memory_is_a_file_ = false;
+        for (uint32_t i = 0; i < kinds_.size(); ++i) kinds_[i].heap = i;
+        return ok_status();
+    }
     families_ = {physical.compute_family};
     if (physical.has_transfer_family()) families_.push_back(physical.transfer_family);
 
@@ -145,7 +152,23 @@ void MemoryPool::release(const BufferImpl& buffer) {
     kind.slabs.erase(slab);
 }
 
+// Addresses, and for the host's kinds pages that cost nothing until somebody writes them. Under mutex_.
+Result<std::unique_ptr<Slab>> MemoryPool::pretend_slab(uint64_t size, bool host_visible) {
+    auto slab = std::make_unique<Slab>();
+    slab->size = size;
+    slab->address = next_address_;
+    next_address_ += round_up(size, RangeAllocator::kAlignment);
+    if (host_visible) {
+        void* mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapped == MAP_FAILED) return make_error(ErrorCode::kOutOfMemory, format("{} bytes of address space for a buffer that is only pretended", size));
+        slab->mapped = static_cast<std::byte*>(mapped);
+    }
+    slab->ranges = std::make_unique<RangeAllocator>(size);
+    return slab;
+}
+
 Result<std::unique_ptr<Slab>> MemoryPool::make_slab(const Kind& kind, uint64_t size, bool host_visible) {
+    if (pretended_bytes_ != 0) return pretend_slab(size, host_visible);
     auto slab = std::make_unique<Slab>();
     // Whatever was created is given back if a later call fails.
     const auto fail = [&](const char* call, VkResult result) {
@@ -213,6 +236,10 @@ Status MemoryPool::check_file_size(uint64_t size) const {
 
 void MemoryPool::free_slab(Slab& slab) {
     if (health_->lost()) return;
+    if (pretended_bytes_ != 0) {
+        if (slab.mapped != nullptr) ::munmap(slab.mapped, slab.size);
+        return;
+    }
     if (slab.buffer != VK_NULL_HANDLE) vkDestroyBuffer(device_, slab.buffer, nullptr);
     if (slab.memory != VK_NULL_HANDLE) vkFreeMemory(device_, slab.memory, nullptr);
 }
@@ -223,6 +250,7 @@ uint64_t MemoryPool::free_in_heap(const Kind& kind) const {
         if (other.heap != kind.heap) continue;
         for (const auto& slab : other.slabs) taken += slab->size;
     }
+    if (pretended_bytes_ != 0) return pretended_bytes_ > taken ? pretended_bytes_ - taken : 0;
     // Drivers that hand out pages at the first touch do not count what is reserved, so we do.
     VkPhysicalDeviceMemoryProperties memory;
     vkGetPhysicalDeviceMemoryProperties(physical_, &memory);

@@ -16,7 +16,7 @@
 
 namespace lorad::gpu {
 
-// One VkDeviceMemory with one VkBuffer over all of it; buffers are ranges of it.
+// One VkDeviceMemory with one VkBuffer over all of it; buffers are ranges of it. Of a device that only compiles neither.
 struct Slab {
     VkDeviceMemory memory = VK_NULL_HANDLE;
     VkBuffer buffer = VK_NULL_HANDLE;
@@ -65,6 +65,7 @@ class MemoryPool {
 
     Result<std::unique_ptr<Slab>> make_slab(const Kind& kind, uint64_t size, bool host_visible);
     Status check_file_size(uint64_t size) const;
+    Result<std::unique_ptr<Slab>> pretend_slab(uint64_t size, bool host_visible);
     void free_slab(Slab& slab);
     Error out_of_memory(uint64_t size_bytes, const char* name, const Kind& kind) const;
     uint64_t free_in_heap(const Kind& kind) const;
@@ -75,6 +76,8 @@ class MemoryPool {
     std::function<void(uint64_t)> settle_;
     bool has_budget_ = false;
     bool memory_is_a_file_ = false;
+    uint64_t pretended_bytes_ = 0;  // of each kind, on a device that only compiles; else 0
+    DeviceAddress next_address_ = uint64_t{1} << 32;  // there
     uint64_t max_buffer_ = 0;
     uint64_t address_slack_ = 0;  // bytes to add to a slab whose address may not be a multiple of 256
     std::vector<uint32_t> families_;

@@ -1,6 +1,7 @@
 #include "gpu/physical_device.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "gpu/device_features.h"
 #include "gpu/device_quirks.h"
@@ -12,6 +13,15 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kMinPushConstantBytes = 128;
+
+constexpr const char* kLacks = "lacks ";
+
+// Which driver has what is missing, beside the one that is there.
+std::string newer_driver(const VkPhysicalDeviceDriverProperties& driver) {
+    const std::string_view first = first_version_that_serves(driver.driverID);
+    const std::string there = driver.driverName[0] == 0 ? "another driver is needed" : format("{} {} is installed", driver.driverName, driver.driverInfo);
+    return first.empty() ? there + ", a newer one may have it" : format("{}; from {} on it is there, where the hardware can", there, first);
+}
 
 void find_queue_families(PhysicalDevice& device) {
     uint32_t n = 0;
@@ -47,6 +57,10 @@ void find_queue_families(PhysicalDevice& device) {
 void read_memory(PhysicalDevice& device) {
     VkPhysicalDeviceMemoryProperties memory;
     vkGetPhysicalDeviceMemoryProperties(device.vk, &memory);
+    if (memory.memoryHeapCount == 0) {
+        device.compiles_only = "there is no hardware behind it, as with RADV_FORCE_FAMILY: nothing can run on it (lorad-bench pipelines compiles for it)";
+        return;
+    }
     device.has_memory_budget = device.has_extension(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     const int type = find_memory_type(memory, ~0u, MemoryKind::kDeviceLocal);
     if (type < 0) return;
@@ -93,7 +107,7 @@ void read_properties(PhysicalDevice& device) {
         VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
     if (device.rejection.empty() && ((v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) == 0 ||
                                      (v11.subgroupSupportedOperations & kSubgroup) != kSubgroup)) {
-        device.rejection = "compute shaders lack subgroup arithmetic or shuffle";
+        device.rejection = format("{}subgroup arithmetic or shuffle in compute shaders", kLacks);
     }
     if (caps.max_push_constant_bytes < kMinPushConstantBytes && device.rejection.empty()) {
         device.rejection = format("push constants hold {} bytes, {} are needed", caps.max_push_constant_bytes,
@@ -122,27 +136,29 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     vkEnumerateDeviceExtensionProperties(vk, nullptr, &n, extensions.data());
     for (const VkExtensionProperties& extension : extensions) device.extensions.push_back(extension.extensionName);
 
+    VkPhysicalDeviceDriverProperties driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
+    VkPhysicalDeviceProperties2 with_driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver, {}};
+    if (properties.apiVersion >= VK_API_VERSION_1_2) vkGetPhysicalDeviceProperties2(vk, &with_driver);
+
     find_queue_families(device);
     read_memory(device);
     if (properties.apiVersion < VK_API_VERSION_1_3) {
-        device.rejection = format("Vulkan {} is older than 1.3: a newer driver is needed", caps.api_version);
+        device.rejection = format("Vulkan {} is older than 1.3: {}", caps.api_version, newer_driver(driver));
         return device;
     }
     read_properties(device);
+    if (device.rejection.starts_with(kLacks)) device.rejection += ": " + newer_driver(driver);
 
     FeatureChain features(device.extensions);
     vkGetPhysicalDeviceFeatures2(vk, &features.core);
     const std::string missing = features.missing_required();
-    if (device.rejection.empty() && !missing.empty()) device.rejection = "lacks " + missing;
+    if (device.rejection.empty() && !missing.empty()) device.rejection = format("{}{}: {}", kLacks, missing, newer_driver(driver));
     caps.kernel_statistics = device.has_extension(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
     caps.int64_atomics = features.v12.shaderBufferInt64Atomics;
     caps.multiprocessor_ids = features.sm_builtins.shaderSMBuiltins && caps.subgroup_ballot;
     caps.int16 = features.core.features.shaderInt16;
     caps.float16 = features.v12.shaderFloat16 && features.v11.storageBuffer16BitAccess;
 
-    VkPhysicalDeviceDriverProperties driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
-    VkPhysicalDeviceProperties2 with_driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver, {}};
-    vkGetPhysicalDeviceProperties2(vk, &with_driver);
     const DeviceQuirk quirk = quirks_of(properties, driver);
     read_matrix_capabilities(instance, device, features, quirk);
     // By PCI number: no extension of Vulkan tells an architecture, and to switch this one on costs the driver a context of its own.
@@ -172,11 +188,11 @@ bool PhysicalDevice::has_extension(const char* name) const {
     return std::find(extensions.begin(), extensions.end(), name) != extensions.end();
 }
 
-std::vector<DeviceCandidate> candidates_of(const std::vector<PhysicalDevice>& devices) {
+std::vector<DeviceCandidate> candidates_of(const std::vector<PhysicalDevice>& devices, bool compile_only) {
     std::vector<DeviceCandidate> candidates;
     for (const PhysicalDevice& device : devices) {
-        candidates.push_back({device.capabilities.name, type_of(device.properties.deviceType),
-                              device.capabilities.device_local_bytes, device.rejection});
+        candidates.push_back({device.capabilities.name, type_of(device.properties.deviceType), device.capabilities.device_local_bytes,
+                              device.rejection.empty() && !compile_only ? device.compiles_only : device.rejection});
     }
     return candidates;
 }

@@ -17,6 +17,7 @@ struct PhysicalDevice {
     VkPhysicalDeviceProperties properties{};
     DeviceCapabilities capabilities;
     std::string rejection;  // empty: usable
+    std::string compiles_only;  // why kernels can be compiled for it but not run; empty: they can
     std::vector<std::string> extensions;  // present on the device
 
     uint32_t compute_family = 0;
@@ -33,7 +34,8 @@ struct PhysicalDevice {
 
 Result<std::vector<PhysicalDevice>> probe_physical_devices(VkInstance instance);
 
-std::vector<DeviceCandidate> candidates_of(const std::vector<PhysicalDevice>& devices);
+// compile_only: devices that can do that alone are usable.
+std::vector<DeviceCandidate> candidates_of(const std::vector<PhysicalDevice>& devices, bool compile_only);
 
 // Bytes still free in the heap that device-local buffers come from.
 uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint32_t heap);

@@ -56,7 +56,11 @@ Kernel::~Kernel() = default;
 Kernel::Kernel(Kernel&&) noexcept = default;
 Kernel& Kernel::operator=(Kernel&&) noexcept = default;
 
-const std::string& Kernel::statistics() const { return impl_->statistics; }
+const KernelStatistics& Kernel::statistics() const { return impl_->statistics; }
+KernelUse Kernel::use() const {
+    std::lock_guard lock(impl_->use_mutex);
+    return impl_->use;
+}
 
 Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     if (!options.text.empty()) return create_from_text(device, options);
@@ -123,7 +127,7 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     }
     if (impl.kernel_statistics) {
         kernel->statistics = kernel_statistics(impl.vk, kernel->pipeline);
-        log_info("kernel {} [{}]: {}", options.module, fmt::join(options.constants, " "), kernel->statistics);
+        if (!impl.compiles_only()) log_info("kernel {} [{}]: {}", options.module, fmt::join(options.constants, " "), kernel->statistics.text());
     }
     return Kernel(std::move(kernel));
 }

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -28,6 +30,25 @@ struct KernelOptions {
     uint32_t threads = 0;
 };
 
+// What the driver tells of a kernel that it has made: empty where it tells nothing.
+struct KernelStatistics {
+    uint32_t subgroup_size = 0;  // 0: not told
+    std::vector<std::pair<std::string, double>> values;  // by the driver's own names: "VGPRs" 64
+
+    std::string text() const;  // "VGPRs 64, Spilled VGPRs 0"
+    // Of the first of these names that the driver has.
+    std::optional<double> find(std::initializer_list<std::string_view> names) const;
+};
+
+// What recordings would do with a kernel, counted by those of a device that only compiles.
+struct KernelUse {
+    std::string name;  // DispatchInfo::name of the first dispatch; none: it is in no recording
+    uint64_t n_dispatches = 0;
+    uint64_t n_workgroups_max = 0;
+    bool tells_bytes = false;       // some dispatch says what it moves,
+    double flops_per_byte_min = 0;  // and of these the one that computes least with it
+};
+
 class Kernel {
   public:
     static Result<Kernel> create(Device& device, const KernelOptions& options);
@@ -36,8 +57,9 @@ class Kernel {
     Kernel(Kernel&&) noexcept;
     Kernel& operator=(Kernel&&) noexcept;
 
-    // What the driver told, in its own words; empty without DeviceOptions::kernel_statistics, and where it tells nothing.
-    const std::string& statistics() const;
+    // What the driver told; empty without DeviceOptions::kernel_statistics.
+    const KernelStatistics& statistics() const;
+    KernelUse use() const;  // any thread
 
     const KernelImpl& impl() const { return *impl_; }  // gpu/*.cpp only
 

@@ -1,10 +1,11 @@
 // Internal to gpu/.
 #pragma once
 
-#include <string>
+#include <mutex>
 
 #include "gpu/device_health.h"
 #include "gpu/device_impl.h"
+#include "gpu/pipeline.h"
 #include "gpu/vk.h"
 
 namespace lorad::gpu {
@@ -20,7 +21,9 @@ struct KernelImpl {
     VkCuModuleNVX text_module = VK_NULL_HANDLE;
     VkCuFunctionNVX function = VK_NULL_HANDLE;
     uint32_t threads = 0;
-    std::string statistics;  // with DeviceOptions::kernel_statistics
+    KernelStatistics statistics;  // with DeviceOptions::kernel_statistics
+    mutable std::mutex use_mutex;
+    mutable KernelUse use;  // guarded by use_mutex; on a device that only compiles
 
     KernelImpl() = default;
     ~KernelImpl();

@@ -127,6 +127,7 @@ Result<uint64_t> Queue::submit(std::span<const CommandBuffer* const> recordings)
 
 Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const> recordings,
                                             uint64_t upload_value) {
+    if (!impl_->refusal.empty()) return make_error(ErrorCode::kInternal, impl_->refusal);
     std::vector<VkCommandBuffer> commands;
     for (const CommandBuffer* recording : recordings) commands.push_back(recording->impl().command);
     TRY_ASSIGN(const uint64_t value,
@@ -138,11 +139,15 @@ Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const
 Status Queue::wait(uint64_t value) { return wait(value, impl_->patience); }
 
 Status Queue::wait(uint64_t value, std::chrono::milliseconds deadline) {
+    if (!impl_->refusal.empty()) return ok_status();  // nothing was submitted
     return impl_->timeline.wait(value, deadline);
 }
 
-Status Queue::health() const { return impl_->timeline.status(); }
+Status Queue::health() const { return impl_->refusal.empty() ? impl_->timeline.status() : ok_status(); }
 
-Result<uint64_t> Queue::completed() const { return impl_->timeline.completed(); }
+Result<uint64_t> Queue::completed() const {
+    if (!impl_->refusal.empty()) return uint64_t{0};
+    return impl_->timeline.completed();
+}
 
 }  // namespace lorad::gpu

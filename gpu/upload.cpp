@@ -119,6 +119,7 @@ Status UploaderImpl::upload_rows(const Buffer& to, uint64_t to_offset, uint64_t 
     CHECK(bytes.size() == row_bytes * n_rows && to_stride >= row_bytes);
     if (bytes.empty()) return ok_status();
     CHECK(to_offset + (n_rows - 1) * to_stride + row_bytes <= to.size());
+    if (device_.compiles_only()) return ok_status();
     const uint64_t base = to.impl().offset + to_offset;
     std::lock_guard lock(mutex_);
     std::vector<VkBufferCopy> regions;
@@ -148,7 +149,7 @@ Status UploaderImpl::upload_rows(const Buffer& to, uint64_t to_offset, uint64_t 
 
 Status UploaderImpl::fill_zero(const Buffer& to, uint64_t to_offset, uint64_t size_bytes) {
     CHECK(size_bytes % 4 == 0 && to_offset % 4 == 0 && to_offset + size_bytes <= to.size());
-    if (size_bytes == 0) return ok_status();
+    if (size_bytes == 0 || device_.compiles_only()) return ok_status();
     std::lock_guard lock(mutex_);
     if (!open_) TRY(open_chunk());
     note_write(to, to_offset, size_bytes);
@@ -161,6 +162,11 @@ Result<uint64_t> UploaderImpl::flush() {
     std::lock_guard lock(mutex_);
     if (open_) TRY(submit_current());
     return timeline_.last_submitted();
+}
+
+Status UploaderImpl::wait(uint64_t value) {
+    if (device_.compiles_only()) return ok_status();
+    return timeline_.wait(value, kDeadline);
 }
 
 void UploaderImpl::settle(uint64_t value) {
@@ -188,7 +194,7 @@ Status Uploader::fill_zero(const Buffer& to, uint64_t to_offset, uint64_t size_b
 
 Result<uint64_t> Uploader::flush() { return impl_->flush(); }
 
-Status Uploader::wait(uint64_t value) { return impl_->timeline().wait(value, kDeadline); }
+Status Uploader::wait(uint64_t value) { return impl_->wait(value); }
 
 Status Uploader::finish() {
     TRY_ASSIGN(const uint64_t value, flush());

@@ -22,6 +22,7 @@ struct UploaderImpl {
                        uint64_t row_bytes, uint64_t n_rows);
     Status fill_zero(const Buffer& to, uint64_t to_offset, uint64_t size_bytes);
     Result<uint64_t> flush();
+    Status wait(uint64_t value);
     // Returns when what was recorded for this value of the timeline, or before it, has been written or never will be.
     void settle(uint64_t value);
 

@@ -43,8 +43,8 @@ bool has_packed(const ModelWeights& weights) {
     });
 }
 
-bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && !has_packed(weights) && kernels.persistent.can_decode_layers(decode_layers_shape(config, weights, 1));
+bool can_decode_layers(const gpu::PersistentPlanner& kernels, const ModelConfig& config, const ModelWeights& weights) {
+    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && !has_packed(weights) && kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
 }
 
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,

@@ -20,7 +20,7 @@ gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const Mode
 bool has_one_type(const ModelWeights& weights);
 bool has_packed(const ModelWeights& weights);  // a matrix of a layer
 // Whether this device's kernels can run them: also asks that every layer's matrices have the same type, and none is packed.
-bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
+bool can_decode_layers(const gpu::PersistentPlanner& kernels, const ModelConfig& config, const ModelWeights& weights);
 
 constexpr uint32_t kDecodeSplitsMax = 16;  // of the context, in one dispatch
 

@@ -11,6 +11,7 @@
 #include "model/executor_impl.h"
 #include "model/kv_precision.h"
 #include "model/logits.h"
+#include "model/memory_fit.h"
 #include "model/model_files.h"
 #include "model/rope.h"
 #include "model/sampler.h"
@@ -61,59 +62,32 @@ uint32_t count_dispatches(std::span<const gpu::CommandBuffer* const> recordings)
 
 }  // namespace
 
-// Without a wish of the user, the context is shortened until the cache of one sequence fits.
-Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes) {
-    constexpr uint32_t kShortestAutomatic = 2048;
-    const bool is_automatic = options.n_positions_max == 0;
-    if (is_automatic) options.n_positions_max = config.max_positions;
-    const uint64_t free_bytes = device.free_bytes_estimate();
-    while (true) {
-        scratch_sizes = scratch_bytes(*planner, kernels->planner(), config, weights, limits());
-        auto planned = plan_memory(device.capabilities(), free_bytes, config, weight_bytes,
-                                   scratch_sizes.sum() + rope_table_bytes(),
-                                   {.n_rows_max = options.n_rows_max,
-                                    .n_sequences_max = options.n_sequences_max,
-                                    .n_positions_max = options.n_positions_max,
-                                    .memory_utilization = options.memory_utilization,
-                                    .adapter_bytes = options.adapter_bytes,
-                                    .merged_bytes = options.merged_bytes,
-                                    .training_bytes = options.training_bytes,
-                                    .state_bytes = uint64_t{options.n_sequences_max} * state_slot_bytes(config),
-                                    .snapshot_bytes_max = options.snapshot_bytes_max,
-                                    .kv_bytes_max = options.kv_bytes_max,
-                                    .n_kv_blocks = options.n_kv_blocks,
-                                    .kv = kv_format,
-                                    .weight_formats = packed_formats_of(weights) != 0 ? describe_formats(weights) : std::string(),
-                                    .may_group_kv = options.may_group_kv && may_group_kv()});
-        if (planned.ok()) {
-            plan = planned.value();
-            break;
-        }
-        if (!is_automatic || options.n_positions_max / 2 < kShortestAutomatic) return planned.error();
-        options.n_positions_max /= 2;
+// The refusal names settings that would make it fit. `files`: as they are without ExecutorOptions::quantize.
+Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, const TensorFiles& files, ScratchBytes& scratch_sizes) {
+    const FitQuestion question{device.capabilities(), device.free_bytes_estimate(), config, files};
+    Result<Fit> fitted = fit(kernels->planner(), *planner, weights, weight_bytes, question, kv_format, options);
+    if (!fitted.ok() && fitted.error().code == ErrorCode::kOutOfMemory && options.n_kv_blocks == 0) {
+        const std::optional<Savings> savings = savings_that_fit(question, options);
+        Error error = std::move(fitted).error();
+        error.message += savings ? format("; it fits with {}", savings->flags) : std::string("; no setting makes it fit: a smaller model, or a larger device");
+        return error;
     }
-    if (options.n_positions_max < config.max_positions && is_automatic) {
-        log_warn("context shortened from {} to {} tokens: that is what the device's memory holds", config.max_positions,
-                 options.n_positions_max);
+    if (!fitted.ok()) return fitted.error();
+    if (options.n_positions_max == 0 && fitted->n_positions_max < config.max_positions) {
+        log_warn("context shortened from {} to {} tokens: that is what the device's memory holds", config.max_positions, fitted->n_positions_max);
     }
+    options.n_positions_max = fitted->n_positions_max;
+    plan = fitted->plan;
+    scratch_sizes = fitted->scratch;
     return ok_status();
 }
 
 void Executor::Impl::make_planner() {
-    planner.emplace(kernels->planner(), config, weights,
-                    PlannerLimits{.n_rows_max = options.n_rows_max,
-                                  .n_outputs_max = options.n_outputs_max,
-                                  .n_sequences_max = options.n_sequences_max,
-                                  .one_dispatch_context_max = options.one_dispatch_context_max,
-                                  .waits_for_others = options.decode != gpu::PersistentDecode::kOff,
-                                  .window_rows = plan.groups.has_both()});
+    planner.emplace(kernels->planner(), config, weights, planner_limits(options, plan.groups));
 }
 
-// All layers in one dispatch have one table of blocks.
-bool Executor::Impl::may_group_kv() const { return !KvGroups::of(config).has_both() || !can_decode_layers(*kernels, config, weights); }
-
 Status Executor::Impl::upload_rope_tables() {
-    TRY_ASSIGN(rope_tables, device.create_buffer(rope_table_bytes(), gpu::MemoryKind::kDeviceLocal, "rope tables"));
+    TRY_ASSIGN(rope_tables, device.create_buffer(rope_tables_bytes(config, options.n_positions_max), gpu::MemoryKind::kDeviceLocal, "rope tables"));
     uint64_t offset = 0;
     for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
         const std::vector<float> table = model::rope_table(config.rope_of(rope), options.n_positions_max);
@@ -131,7 +105,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
     TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format, plan.groups.windowed, plan.n_window_blocks));
     TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max + plan.n_snapshots));
-    if (can_decode_layers(*kernels, config, weights)) {
+    if (can_decode_layers(kernels->persistent, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
         programs.offer(PersistentProgram::kDecodeLayers, "decode_layers", decode_layers->given_up());
         if (kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true))) {
@@ -261,10 +235,10 @@ Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& sh
 Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Executor::~Executor() = default;
 
-Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgress& progress) {
+// All that comes before weights are read: what they are, the kernels, the plan of the memory, and the memory. `files` outlive the loader.
+Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files) {
     TRY(fill_in(config, options));
-    TRY_ASSIGN(const auto model_files, ModelFiles::open(folder));
-    TRY_ASSIGN(TensorFiles files, model_files->tensors());
+    const TensorFiles stored = TensorFiles::of({files.tensors().begin(), files.tensors().end()}, {});
     if (options.quantize) quantize_tensors(files, *options.quantize);
     TRY_ASSIGN(auto loader, WeightLoader::create(files, config, weights, {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     kv_format = fitting_kv_format(options.kv_type, files, config);
@@ -298,10 +272,17 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     }
     make_planner();
     ScratchBytes scratch_sizes{};
-    TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));
+    TRY(plan_memory_for(loader->device_bytes(), stored, scratch_sizes));
     if (plan.groups.has_both()) make_planner();  // of steps with rows of windows
     TRY(loader->allocate(device));
     TRY(allocate(scratch_sizes));
+    return loader;
+}
+
+Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgress& progress) {
+    TRY_ASSIGN(const auto model_files, ModelFiles::open(folder));
+    TRY_ASSIGN(TensorFiles files, model_files->tensors());
+    TRY_ASSIGN(const auto loader, prepare(files));
     Status warmed = ok_status();
     std::thread warmer;
     if (options.warm_up) warmer = std::thread([&] { warmed = warm_up(); });
@@ -336,6 +317,11 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
         }
         log_warn("kernels: on {}: {}; loading again {}", device.capabilities().name, loaded.error().message, how);
     }
+}
+
+Result<KernelSurvey> Executor::survey(gpu::Device& device, TensorFiles files, const ModelConfig& config, const ExecutorOptions& options) {
+    CHECK(device.capabilities().compiles_only);  // else its memory would be taken for weights that never come
+    return std::make_unique<Impl>(device, config, options)->survey(files);
 }
 
 Status Executor::submit(const StepBatch& batch) {

@@ -77,6 +77,17 @@ struct StepOutput {
     }
 };
 
+// What a device has made for the usual steps of a model.
+struct KernelSurvey {
+    std::vector<gpu::KernelReport> kernels;  // those of tests at the start are not among them
+    gpu::KernelLadder ladder;
+    std::string weight_formats;
+    MemoryPlan plan;
+    uint32_t n_positions_max = 0;
+    size_t n_steps = 0;
+    std::vector<std::string> failures;  // why steps could not be recorded, each reason once
+};
+
 // One thread (the engine's), unless said otherwise. Steps run in the order of submit(); finish() answers the oldest unfinished one. Up to two
 // steps may be in flight, so that the next one can be built and submitted while one runs: its rows may name the running step's
 // outputs as tokens (StepBatch::add_fed_back_row).
@@ -86,6 +97,9 @@ class Executor {
     static Result<std::unique_ptr<Executor>> load(gpu::Device& device, const std::filesystem::path& folder,
                                                   const ModelConfig& config, const ExecutorOptions& options,
                                                   const LoadProgress& progress = {});
+    // Makes every kernel of the steps that a start records in advance, as load() does, for a model of which no weights are read (ModelFiles::tensors(), or
+    // WeightLoader::imagine() where there are none). `device` only compiles (gpu::DeviceOptions::compile_only). Steps that cannot be recorded are told, not an error.
+    static Result<KernelSurvey> survey(gpu::Device& device, TensorFiles files, const ModelConfig& config, const ExecutorOptions& options);
     ~Executor();
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;

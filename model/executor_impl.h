@@ -116,21 +116,12 @@ struct Executor::Impl {
         for (const InFlight& step : in_flight) (void)device.compute_queue().wait(step.value).ok();
     }
 
-    ForwardLimits limits() const {
-        return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
-    }
-    uint64_t rope_table_bytes() const {
-        uint64_t n_bytes = 0;
-        for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
-            const RopeConfig& of = config.rope_of(rope);
-            n_bytes += (uint64_t{options.n_positions_max} + short_text_tokens(of, options.n_positions_max)) * of.rotary_dim * sizeof(float);
-        }
-        return n_bytes;
-    }
     uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
 
+    Result<std::unique_ptr<WeightLoader>> prepare(TensorFiles& files);
     Status load(const std::filesystem::path& folder, const LoadProgress& progress);
-    Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);
+    Result<KernelSurvey> survey(TensorFiles& files);
+    Status plan_memory_for(uint64_t weight_bytes, const TensorFiles& files, ScratchBytes& scratch_sizes);
     Status allocate(const ScratchBytes& scratch_sizes);
     Status upload_rope_tables();
     SlotLookup slot_lookup() const {
@@ -143,7 +134,7 @@ struct Executor::Impl {
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     static std::optional<PersistentProgram> program_of(const StepShape& shape);
     void make_planner();
-    bool may_group_kv() const;
+    std::vector<std::optional<Result<gpu::CommandBuffer>>> record_all(const std::vector<StepShape>& shapes);
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
     Result<const gpu::CommandBuffer*> mask_copy(RingSlot& slot, uint32_t n_masks);

@@ -1,13 +1,34 @@
 // The recordings of steps: one for each shape, made when it is first wanted, and those that are made at the start.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <thread>
 
 #include "model/executor_impl.h"
+#include "proto/base/log.h"
 #include "proto/base/thread.h"
 
 namespace lorad::model {
+namespace {
+
+// So that a start which compiles for long says how far it is. Any thread.
+class ProgressClock {
+  public:
+    // Once in two seconds.
+    bool is_due() {
+        const int64_t now = seconds();
+        int64_t last = last_.load();
+        return now >= last + 2 && last_.compare_exchange_strong(last, now);
+    }
+
+  private:
+    static int64_t seconds() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+    std::atomic<int64_t> last_ = seconds();
+};
+
+}  // namespace
+
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs.at_work(), merged_facts);
 }
@@ -67,15 +88,16 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) 
     return step.is_one_recording ? whole_recording_of(ring[step.slot], step.shape) : recording_of(step.shape);
 }
 
-// Compiling pipelines takes most of it and runs well side by side.
-Status Executor::Impl::warm_up() {
+// Compiling pipelines takes most of it and runs well side by side. Those on one recording are of the first slot of the ring.
+std::vector<std::optional<Result<gpu::CommandBuffer>>> Executor::Impl::record_all(const std::vector<StepShape>& shapes) {
     constexpr uint32_t kThreadsMax = 8;
-    const std::vector<StepShape> shapes = planner->usual_shapes(programs.offered(), options.n_positions_max);
     std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
     std::atomic<size_t> next{0};
+    ProgressClock told;
     const auto work = [&] {
         for (size_t i = next++; i < shapes.size(); i = next++) {
             made[i].emplace(InFlight::can_be_one_recording(shapes[i]) ? record_whole_step(ring[0], shapes[i]) : record_step(shapes[i], false, nullptr));
+            if (told.is_due()) log_info("making kernels: {} of {} usual steps are recorded", i + 1, shapes.size());
         }
     };
     std::vector<std::thread> threads;
@@ -87,6 +109,12 @@ Status Executor::Impl::warm_up() {
     }
     work();
     for (std::thread& thread : threads) thread.join();
+    return made;
+}
+
+Status Executor::Impl::warm_up() {
+    const std::vector<StepShape> shapes = planner->usual_shapes(programs.offered(), options.n_positions_max);
+    std::vector<std::optional<Result<gpu::CommandBuffer>>> made = record_all(shapes);
     for (size_t i = 0; i < shapes.size(); ++i) {
         const bool refused = !made[i]->ok() && made[i]->error().code == ErrorCode::kKernelRefused;
         if (const auto program = program_of(shapes[i]); refused && program) {  // its trial tells, and leaves it out
@@ -104,6 +132,19 @@ Status Executor::Impl::warm_up() {
         if (blocks_for_tokens(options.n_positions_max) > InFlight::kWholeStepBlocks && shapes[i].schedule != LayerSchedule::kOneDispatch) TRY(recording_of(shapes[i]));
     }
     return ok_status();
+}
+
+// Runs nothing.
+Result<KernelSurvey> Executor::Impl::survey(TensorFiles& files) {
+    TRY_ASSIGN(const auto loader, prepare(files));
+    const std::vector<StepShape> shapes = planner->usual_shapes(programs.offered(), options.n_positions_max);
+    KernelSurvey survey{.kernels = {}, .ladder = kernels->ladder(), .weight_formats = describe_formats(weights), .plan = plan, .n_positions_max = options.n_positions_max, .n_steps = shapes.size(), .failures = {}};
+    for (const auto& made : record_all(shapes)) {
+        if (made->ok() || std::ranges::find(survey.failures, made->error().message) != survey.failures.end()) continue;
+        survey.failures.push_back(made->error().message);
+    }
+    survey.kernels = kernels->reports();
+    return survey;
 }
 
 }  // namespace lorad::model

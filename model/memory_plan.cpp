@@ -18,6 +18,12 @@ std::string line(std::string_view what, uint64_t bytes, std::string_view note = 
                   note.empty() ? "" : "  ", note);
 }
 
+std::string gib(uint64_t bytes) {
+    constexpr uint64_t kShownInGib = uint64_t{100} << 20;
+    return bytes >= kShownInGib ? format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)) : format("{} bytes", bytes);
+}
+std::string part(const char* what, uint64_t bytes) { return bytes == 0 ? std::string() : what + gib(bytes); }
+
 // A number that the user gave is kept to or refused, never changed.
 Status check_wanted_blocks(const MemoryPlanOptions& options, uint64_t blocks_per_sequence, uint64_t n_blocks_max) {
     if (options.n_kv_blocks < blocks_per_sequence) {
@@ -164,13 +170,12 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
 
     const uint64_t one_bytes = plan.window_bytes + blocks_per_sequence * own_bytes, needed = fixed_bytes + one_bytes;
     if (n_blocks < blocks_per_sequence || needed > free_bytes) {
-        return make_error(
-            ErrorCode::kOutOfMemory,
-            format("{} does not have enough memory: weights {}, scratch {}, states of sequences and prefixes {}, adapters, merged weights and training {} and the KV cache of one sequence of {} tokens {} need "
-                   "{} bytes of {} usable ({:.0f}% of {} free); keep less for adapters, use a larger share of the device, serve a shorter context "
-                   "or a smaller model, or use a larger device",
-                   capabilities.name, weight_bytes, scratch_bytes, options.state_bytes + plan.snapshot_bytes, options.adapter_bytes + options.merged_bytes + options.training_bytes, options.n_positions_max,
-                   one_bytes, needed, usable_bytes, options.memory_utilization * 100, free_bytes));
+        return make_error(ErrorCode::kOutOfMemory, format("{} does not have enough memory: {} needs {} of {} usable ({:.0f}% of {} free): weights {}{}, KV cache of one sequence of {} tokens {}, scratch {}, "
+                                                          "adapters {}{}{}{}",
+                                                          capabilities.name, config.architecture, gib(needed), gib(usable_bytes), options.memory_utilization * 100, gib(free_bytes), gib(weight_bytes),
+                                                          options.weight_formats.empty() ? "" : format(" ({})", options.weight_formats), options.n_positions_max, gib(one_bytes),
+                                                          gib(scratch_bytes), gib(options.adapter_bytes), part(", merged weights ", options.merged_bytes), part(", training ", options.training_bytes),
+                                                          part(", states of sequences and prefixes ", options.state_bytes + plan.snapshot_bytes)));
     }
     plan.n_kv_blocks = static_cast<uint32_t>(n_blocks);
     plan.kv_bytes = plan.window_bytes + n_blocks * own_bytes;

@@ -476,6 +476,29 @@ Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& fi
     return std::unique_ptr<WeightLoader>(new WeightLoader(std::move(inventory.parts())));
 }
 
+Result<TensorFiles> WeightLoader::imagine(const ModelConfig& config) {
+    if (config.quantization) {
+        return make_error(ErrorCode::kInvalidModel, "the config says that the weights are quantized: their files are needed to say what they take");
+    }
+    const TensorFiles none = TensorFiles::of({}, {});
+    ModelWeights weights;
+    Inventory inventory(none, config, weights);
+    const DType dtype = config.dtype.value_or(DType::kF16);
+    uint64_t zero_bytes = 0;
+    for (const Part& part : inventory.parts()) {
+        if (!part.matrix) zero_bytes = std::max(zero_bytes, uint64_t{part.n} * bytes_of(dtype));
+    }
+    const auto zeros = std::make_shared<const std::vector<std::byte>>(zero_bytes);
+    std::vector<Tensor> tensors;
+    std::set<std::string_view> known;
+    for (const Part& part : inventory.parts()) {
+        if (!known.insert(part.name).second) continue;  // several parts of one tensor
+        const std::span<const std::byte> data = part.matrix ? std::span<const std::byte>() : std::span(*zeros).first(uint64_t{part.n} * bytes_of(dtype));
+        tensors.push_back({.name = part.name, .dtype = dtype, .shape = part.shape(), .data = data});
+    }
+    return TensorFiles::of(std::move(tensors), {zeros});
+}
+
 uint64_t WeightLoader::device_bytes() const {
     uint64_t sum = 0;
     for (const Part& part : parts_) {

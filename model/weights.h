@@ -124,6 +124,10 @@ class WeightLoader {
     static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights, const WeightOptions& options = {});
     ~WeightLoader();
 
+    // The tensors that a folder of this model would hold, in the type it was made in and without their numbers, which are zeros: to plan for a model of which only
+    // its config is there. Not of a model whose config says that its files are quantized (kInvalidModel): how is in the files.
+    static Result<TensorFiles> imagine(const ModelConfig& config);
+
     uint64_t device_bytes() const;
     // Makes the buffers. kOutOfMemory compares the bytes with what is free.
     Status allocate(gpu::Device& device);

@@ -76,11 +76,15 @@ struct CheckArguments {
     std::string model;    // empty: the configuration's
     std::string adapter;  // folder or file; empty: the configuration's adapters
     std::string config;   // file; empty: none is asked for
+    std::vector<uint32_t> memory_gib;  // of cards that the model is to fit; empty: it is not asked
     bool as_json = false;
 };
-// With an adapter: says what it is and what of it does not fit. Else: whether `lorad serve` would get as far as the device with this
+// With sizes of cards: what the model takes of each, and the flags that it needs to fit; true if it fits all. With an adapter: says what it is and what of it does not fit. Else: whether `lorad serve` would get as far as the device with this
 // configuration, and why not, a line for each part. Needs no device and serves nothing. True if all is well.
 Result<bool> run_check(const CheckArguments& arguments);
+
+// As above, of the model and settings of a configuration: a table, or JSON.
+Result<bool> check_memory(const Config& config, const std::vector<uint32_t>& sizes_gib, bool as_json);
 
 struct QuantizeArguments {
     std::string model, type, out;

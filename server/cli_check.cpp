@@ -178,6 +178,15 @@ bool check_serving(const CheckArguments& arguments) {
 }  // namespace
 
 Result<bool> run_check(const CheckArguments& arguments) {
+    if (!arguments.memory_gib.empty()) {
+        Config config;
+        if (!arguments.config.empty()) {
+            TRY_ASSIGN(config, read_config(arguments.config));
+        }
+        if (!arguments.model.empty()) config.model = arguments.model;
+        if (config.model.empty()) return make_error(ErrorCode::kInvalidConfig, "check --memory-gib needs --model DIR or a configuration that names one");
+        return check_memory(config, arguments.memory_gib, arguments.as_json);
+    }
     if (arguments.adapter.empty()) return check_serving(arguments);
     std::string folder = arguments.model;
     if (folder.empty()) {

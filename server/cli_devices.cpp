@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstdio>
 
+#include "gpu/kernels/kernel_ladder.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 #include "server/cli.h"
@@ -9,6 +11,27 @@ namespace {
 
 double gib(uint64_t bytes) { return double(bytes) / (1u << 30); }
 const char* yes_no(bool flag) { return flag ? "yes" : "no"; }
+
+// Each part of a step with the best way that the device has, and what it lacks for better ones. Parts that are alike are one line.
+std::string rungs_text(const gpu::DeviceCapabilities& capabilities) {
+    struct Part {
+        std::string name, best = "portable kernels", above;
+    };
+    std::vector<Part> parts;
+    for (const gpu::Rung& rung : gpu::rungs_of(capabilities, gpu::KernelPath::kAuto)) {
+        if (parts.empty() || std::ranges::find(parts, rung.part, &Part::name) == parts.end()) parts.push_back({.name = rung.part, .above = {}});
+        Part& part = *std::ranges::find(parts, rung.part, &Part::name);
+        if (rung.missing.empty()) part.best = rung.name;
+        else part.above += format("       not {} ({}): needs {}\n", rung.name, rung.gain, fmt::join(rung.missing, "; "));
+    }
+    std::string out;
+    for (size_t i = 0; i < parts.size(); ++i) {
+        std::string names = parts[i].name;
+        while (i + 1 < parts.size() && parts[i + 1].best == parts[i].best && parts[i + 1].above == parts[i].above) names += ", " + parts[++i].name;
+        out += format("     kernels      {}: {}\n{}", names, parts[i].best, parts[i].above);
+    }
+    return out;
+}
 
 std::string table_entry(size_t index, const gpu::DeviceReport& report) {
     const gpu::DeviceCapabilities& c = report.capabilities;
@@ -34,7 +57,7 @@ std::string table_entry(size_t index, const gpu::DeviceReport& report) {
         yes_no(c.coopmat2_bfloat16), yes_no(c.matrix_functions));
     out += format("     copies       {}\n",
                   c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
-    return out;
+    return out + rungs_text(c);
 }
 
 void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& report) {
@@ -64,7 +87,14 @@ void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& repor
         .field("coopmat2", c.coopmat2)
         .field("coopmat2_bfloat16", c.coopmat2_bfloat16)
         .field("matrix_functions", c.matrix_functions)
-        .end_object();
+        .key("rungs")
+        .begin_array();
+    for (const gpu::Rung& rung : gpu::rungs_of(c, gpu::KernelPath::kAuto)) {
+        writer.begin_object().field("part", rung.part).field("name", rung.name).field("gain", rung.gain).field("available", rung.missing.empty()).key("missing").begin_array();
+        for (const std::string& what : rung.missing) writer.value(what);
+        writer.end_array().end_object();
+    }
+    writer.end_array().end_object();
 }
 
 }  // namespace

@@ -50,44 +50,6 @@ LogLevel log_level_of(const std::string& text) {
     return LogLevel::kInfo;
 }
 
-LoadArguments load_arguments(const Config& config, const std::string& base_name) {
-    LoadArguments load;
-    load.device = {config.device, config.validation, config.pipeline_cache};
-    load.folder = config.model;
-    load.base_name = base_name;
-    load.kernel_path = config.kernel_path;
-    load.dtype = config.dtype;
-    load.quantize = config.quantize;
-    load.quantized_weights = config.quantized_weights;
-    load.kv_cache_dtype = config.kv_cache_dtype;
-    load.persistent_decode = config.persistent_decode;
-    load.n_adapters_max = config.max_loras;
-    load.adapter_bytes = uint64_t(config.adapter_memory_mib) << 20;
-    if (config.state_dir != "none")
-        load.state_dir = config.state_dir.empty() ? default_state_dir() : config.state_dir;
-    load.adapter_ram_bytes =
-        config.adapter_ram_mib != 0
-            ? uint64_t(config.adapter_ram_mib) << 20
-            : uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)) / 4;
-    load.adapter_store_bytes = uint64_t(config.adapter_store_mib) << 20;
-    load.adapter_wait_s = config.adapter_wait_s;
-    load.executor.n_rows_max = config.max_num_batched_tokens;
-    load.executor.n_sequences_max = config.max_num_seqs;
-    load.executor.n_outputs_max = config.max_num_seqs + kPromptOutputsMax;
-    load.executor.n_positions_max = config.max_model_len;
-    load.executor.memory_utilization = config.gpu_memory_utilization;
-    load.executor.n_kv_blocks = config.num_kv_blocks;
-    load.executor.may_group_kv = true;
-    if (config.no_prefix_cache) load.executor.snapshot_bytes_max = 0;
-    else if (config.state_cache_mib != 0) load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
-    else load.executor.snapshot_bytes_max = std::nullopt;
-    load.executor.batch_invariant = config.batch_invariant;
-    load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
-    if (config.training_jobs > 0) load.executor.training_bytes = uint64_t(config.training_memory_mib) << 20;
-    load.executor.warm_up = true;
-    return load;
-}
-
 GuardOptions guard_options(const Config& config) {
     GuardOptions guard;
     guard.n_workers = config.http_threads != 0 ? config.http_threads

@@ -6,10 +6,13 @@
 #include <optional>
 #include <ranges>
 
+#include <unistd.h>
+
 #include "model/kv_cache.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/config.h"
+#include "server/engine/engine.h"
 
 namespace lorad::server {
 namespace {
@@ -77,8 +80,9 @@ class ProgressLog {
 
 }  // namespace
 
-Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments) {
+Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments, bool compile_only) {
     gpu::DeviceOptions options;
+    options.compile_only = compile_only;
     options.validation = arguments.validation;
     options.kernel_statistics = arguments.kernel_statistics;
     options.pipeline_cache =
@@ -135,6 +139,61 @@ Result<std::unique_ptr<adapters::Store>> open_store(const LoadArguments& argumen
 
 }  // namespace
 
+LoadArguments load_arguments(const Config& config, const std::string& base_name) {
+    LoadArguments load;
+    load.device = {config.device, config.validation, config.pipeline_cache};
+    load.folder = config.model;
+    load.base_name = base_name;
+    load.kernel_path = config.kernel_path;
+    load.dtype = config.dtype;
+    load.quantize = config.quantize;
+    load.quantized_weights = config.quantized_weights;
+    load.kv_cache_dtype = config.kv_cache_dtype;
+    load.persistent_decode = config.persistent_decode;
+    load.n_adapters_max = config.max_loras;
+    load.adapter_bytes = uint64_t(config.adapter_memory_mib) << 20;
+    if (config.state_dir != "none")
+        load.state_dir = config.state_dir.empty() ? default_state_dir() : config.state_dir;
+    load.adapter_ram_bytes =
+        config.adapter_ram_mib != 0
+            ? uint64_t(config.adapter_ram_mib) << 20
+            : uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)) / 4;
+    load.adapter_store_bytes = uint64_t(config.adapter_store_mib) << 20;
+    load.adapter_wait_s = config.adapter_wait_s;
+    load.executor.n_rows_max = config.max_num_batched_tokens;
+    load.executor.n_sequences_max = config.max_num_seqs;
+    load.executor.n_outputs_max = config.max_num_seqs + kPromptOutputsMax;
+    load.executor.n_positions_max = config.max_model_len;
+    load.executor.memory_utilization = config.gpu_memory_utilization;
+    load.executor.n_kv_blocks = config.num_kv_blocks;
+    load.executor.may_group_kv = true;
+    if (config.no_prefix_cache) load.executor.snapshot_bytes_max = 0;
+    else if (config.state_cache_mib != 0) load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
+    else load.executor.snapshot_bytes_max = std::nullopt;
+    load.executor.batch_invariant = config.batch_invariant;
+    load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
+    if (config.training_jobs > 0) load.executor.training_bytes = uint64_t(config.training_memory_mib) << 20;
+    load.executor.warm_up = true;
+    return load;
+}
+
+Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments, const gpu::DeviceCapabilities& capabilities) {
+    model::ExecutorOptions options = arguments.executor;
+    TRY_ASSIGN(options.kernel_path, parse_kernel_path(arguments.kernel_path));
+    TRY_ASSIGN(options.weight_type, parse_dtype(arguments.dtype));
+    if (arguments.quantize != "none") {
+        TRY_ASSIGN(options.quantize, model::parse_quantize_type(arguments.quantize));
+    }
+    TRY_ASSIGN(const std::optional<bool> keeps_packed, parse_quantized_weights(arguments.quantized_weights));
+    TRY_ASSIGN(options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
+    TRY_ASSIGN(options.decode, parse_persistent_decode(arguments.persistent_decode));
+    // Software devices compute with plain weights several times as fast, and have the host's memory.
+    options.keeps_packed = keeps_packed.value_or(!capabilities.is_cpu || arguments.quantize != "none");
+    options.adapter_bytes = arguments.adapter_bytes;
+    if (options.adapter_bytes == 0) options.adapter_bytes = std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
+    return options;
+}
+
 Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     auto begin = std::chrono::steady_clock::now();
     LoadedModel loaded;
@@ -145,33 +204,19 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     if (base.formats.is_quantized) log_info("quantized weights: {}", base.formats.text());
     if (!base.config.quantization.note.empty()) log_info("{}", base.config.quantization.note);
     TRY_ASSIGN(std::unique_ptr<adapters::Store> files, open_store(arguments, base));
-    model::ExecutorOptions executor_options = arguments.executor;
-    TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));
-    TRY_ASSIGN(executor_options.weight_type, parse_dtype(arguments.dtype));
-    if (arguments.quantize != "none") {
-        TRY_ASSIGN(executor_options.quantize, model::parse_quantize_type(arguments.quantize));
-    }
-    TRY_ASSIGN(const std::optional<bool> keeps_packed, parse_quantized_weights(arguments.quantized_weights));
-    TRY_ASSIGN(executor_options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
-    TRY_ASSIGN(executor_options.decode, parse_persistent_decode(arguments.persistent_decode));
+    TRY(executor_options(arguments, {}));  // before a device is opened
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
     TRY_ASSIGN(loaded.device, gpu::Device::create(options));
     const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();
-    // Software devices compute with plain weights several times as fast, and have the host's memory.
-    executor_options.keeps_packed = keeps_packed.value_or(!capabilities.is_cpu || arguments.quantize != "none");
+    TRY_ASSIGN(const model::ExecutorOptions options_of_executor, executor_options(arguments, capabilities));
     log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver,
              capabilities.api_version,
              capabilities.is_cpu ? ", a software device: no GPU was found or chosen" : "");
 
-    executor_options.adapter_bytes = arguments.adapter_bytes;
-    if (executor_options.adapter_bytes == 0) {
-        executor_options.adapter_bytes =
-            std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
-    }
     ProgressLog progress;
     TRY_ASSIGN(
         loaded.executor,
-        model::Executor::load(*loaded.device, arguments.folder, loaded.config, executor_options,
+        model::Executor::load(*loaded.device, arguments.folder, loaded.config, options_of_executor,
                               [&](uint64_t done, uint64_t all) { progress(done, all); }));
     const std::string plan = loaded.executor->memory_plan().table();
     for (const auto line : std::views::split(std::string_view(plan), '\n')) {
@@ -181,7 +226,7 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     adapters::RegistryOptions registry_options;
     registry_options.base_name = arguments.base_name;
     registry_options.n_adapters_max = arguments.n_adapters_max;
-    registry_options.device_bytes_max = executor_options.adapter_bytes;
+    registry_options.device_bytes_max = options_of_executor.adapter_bytes;
     registry_options.ram_bytes_max = arguments.adapter_ram_bytes;
     registry_options.wait_timeout = std::chrono::seconds(arguments.adapter_wait_s);
     loaded.registry = std::make_unique<adapters::Registry>(std::move(base), *loaded.store,

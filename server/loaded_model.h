@@ -16,6 +16,8 @@
 
 namespace lorad::server {
 
+struct Config;
+
 struct DeviceArguments {
     std::string device;  // index, or part of the name; empty: the best one
     bool validation = false;
@@ -23,7 +25,8 @@ struct DeviceArguments {
     bool kernel_statistics = false;  // as in gpu::DeviceOptions
 };
 
-Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments);
+// compile_only: devices that kernels can only be compiled for count as well.
+Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments, bool compile_only = false);
 
 struct LoadArguments {
     DeviceArguments device;
@@ -44,6 +47,11 @@ struct LoadArguments {
     std::function<Status(std::string_view source)> check_template;  // of adapters::BaseModel
     model::ExecutorOptions executor;  // kernel_path, decode and adapter_bytes are taken from above
 };
+
+// What serve loads a model with.
+LoadArguments load_arguments(const Config& config, const std::string& base_name);
+// `executor` with what the texts say; `capabilities` decide what is left to them.
+Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments, const gpu::DeviceCapabilities& capabilities);
 
 // Members are in the order of their dependencies: destroyed in reverse.
 struct LoadedModel {

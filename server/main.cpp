@@ -257,7 +257,12 @@ int run(int argc, char** argv) {
         ->add_option("--adapter", check_arguments.adapter,
                      "adapter: a PEFT or MLX folder, or a GGUF file (default: those of the configuration)")
         ->type_name("PATH");
-    check->add_flag("--json", check_arguments.as_json, "JSON instead of text, of an adapter");
+    check
+        ->add_option("--memory-gib", check_arguments.memory_gib,
+                     "sizes of cards, as in 8,12,16,24: what the model takes of each, and the flags with which it fits; config.json is enough")
+        ->delimiter(',')
+        ->check(CLI::Range(1u, 4096u));
+    check->add_flag("--json", check_arguments.as_json, "JSON instead of text, of an adapter and of sizes");
     check->footer("Exit status 0: all is well; 1: something is not, with every reason.");
 
     CLI::App* devices = app.add_subcommand(

@@ -58,6 +58,23 @@ void KernelCache::forget_failures() {
     impl_->failed.clear();
 }
 
+std::vector<KernelReport> KernelCache::reports() const {
+    std::vector<KernelReport> all;
+    std::lock_guard lock(impl_->mutex);
+    for (auto& [key, entry] : impl_->kernels) {
+        std::lock_guard made(entry.mutex);
+        KernelReport report{.module = key.first, .constants = {key.second.begin(), key.second.end() - 1}, .subgroup_size = key.second.back(), .refusal = {}};
+        if (entry.kernel) {
+            report.statistics = entry.kernel->statistics();
+            report.use = entry.kernel->use();
+        } else {
+            report.refusal = entry.refusal ? entry.refusal->message : "there was no memory to make it";
+        }
+        all.push_back(std::move(report));
+    }
+    return all;
+}
+
 void KernelCache::refuse(std::vector<std::string> modules) { refused_ = std::move(modules); }
 
 namespace {

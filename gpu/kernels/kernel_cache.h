@@ -13,6 +13,16 @@
 
 namespace lorad::gpu {
 
+// A kernel that somebody asked for.
+struct KernelReport {
+    std::string module;
+    std::vector<uint32_t> constants;
+    uint32_t subgroup_size = 0;  // that it requires; 0: any
+    std::string refusal;         // why it could not be made; else empty
+    KernelStatistics statistics = {};
+    KernelUse use = {};
+};
+
 class KernelCache {
   public:
     explicit KernelCache(Device& device);
@@ -27,6 +37,7 @@ class KernelCache {
     // Modules of kernels that could not be made, for this reason.
     std::vector<std::string> failures(ErrorCode code) const;
     void forget_failures();
+    std::vector<KernelReport> reports() const;
     // For tests: modules that are not made any more, as if the driver refused them.
     void refuse(std::vector<std::string> modules);
 

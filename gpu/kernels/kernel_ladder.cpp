@@ -7,6 +7,7 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
+#include "gpu/pipeline.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -30,72 +31,187 @@ KernelPath KernelLadder::path() const {
     return coopmat[1] || coopmat[2] ? KernelPath::kCoopmat : KernelPath::kPortable;
 }
 
-KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) {
-    KernelLadder ladder;
-    const auto is_there = [&](const char* module) { return has_kernel_module(module) && std::ranges::find(left_out, module) == left_out.end(); };
-    // A software device has matrices for tests: compiling their kernels takes it minutes.
-    if (path == KernelPath::kPortable || (capabilities.is_cpu && path == KernelPath::kAuto)) return ladder;
+namespace {
+
+// What of a rung's needs is missing.
+class Needs {
+  public:
+    Needs& want(bool is_there, std::string what) {
+        if (!is_there && std::ranges::find(missing_, what) == missing_.end()) missing_.push_back(std::move(what));
+        return *this;
+    }
+    // A rung that it stands on.
+    Needs& want(const Needs& below) {
+        for (const std::string& what : below.missing_) want(false, what);
+        return *this;
+    }
+    bool are_met() const { return missing_.empty(); }
+    const std::vector<std::string>& missing() const { return missing_; }
+
+  private:
+    std::vector<std::string> missing_;
+};
+
+// Climbs the ladder of a device, and keeps why it does not get further.
+class Climb {
+  public:
+    Climb(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) : caps_(capabilities), path_(path), left_out_(left_out) {
+        ask(all_);
+        for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) climb(type);
+        climb_attention();
+    }
+
+    KernelLadder ladder() const { return ladder_; }
+    std::vector<Rung> rungs() { return std::move(rungs_); }
+
+  private:
+    bool is_left_out(const std::string& module) const { return std::ranges::find(left_out_, module) != left_out_.end(); }
+    Needs& want_module(Needs& needs, const std::string& module) const {
+        needs.want(has_kernel_module(module), lorad::format("kernel {}, which the shader compiler of this build could not make", module));
+        return needs.want(!is_left_out(module), lorad::format("kernel {}, which was left out", module));
+    }
+    void ask(Needs& needs) const {
+        needs.want(path_ != KernelPath::kPortable, "a kernel path above portable, which was asked for");
+        // It has matrices for tests: compiling their kernels takes it minutes.
+        needs.want(!caps_.is_cpu || path_ != KernelPath::kAuto, "a GPU: software devices take it only when they are asked to");
+    }
+    void add(bool& field, const Needs& needs, const char* part, const char* type, const char* name, const char* gain) {
+        field = needs.are_met();
+        rungs_.push_back({lorad::format("{}{}", part, type), name, gain, needs.missing()});
+    }
+
+    void climb(ScalarType type);
+    void climb_warpgroups(ScalarType type, const char* suffix, const Needs& matrices);
+    void climb_attention();
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
-    const bool smallest_fits = capabilities.subgroup_size >= 8 && capabilities.shared_memory_bytes >= 32 * 1024 &&
-                      threads_max(capabilities) >= 4 * capabilities.subgroup_size;
-    ladder.coopmat[1] = smallest_fits && capabilities.coopmat_f16 && is_there("matmul_coopmat_f16");
-    ladder.coopmat[2] = smallest_fits && capabilities.bfloat16_coopmat && is_there("matmul_coopmat_bf16");
-    ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && is_there("lora_shrink_f16");
-    ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && is_there("lora_shrink_bf16");
-    ladder.gated_act[1] = ladder.coopmat[1] && is_there("gated_act_f16");
-    ladder.gated_act[2] = ladder.coopmat[2] && is_there("gated_act_bf16");
-    ladder.gated[1] = ladder.coopmat[1] && is_there("matmul_coopmat_gated_f16");
-    ladder.gated[2] = ladder.coopmat[2] && is_there("matmul_coopmat_gated_bf16");
-    ladder.adapters[1] = ladder.coopmat[1] && is_there("matmul_coopmat_lora_f16");
-    ladder.adapters[2] = ladder.coopmat[2] && is_there("matmul_coopmat_lora_bf16");
-    ladder.gated_adapters[1] = ladder.gated[1] && is_there("matmul_coopmat_gated_lora_f16");
-    ladder.gated_adapters[2] = ladder.gated[2] && is_there("matmul_coopmat_gated_lora_bf16");
-    const bool blocks_fit = capabilities.subgroup_size == 32 && fits(kCoopmatTiles[kBlocksTile], kTestProductN, kTestProductK, capabilities);
-    const auto offer_blocks = [&](ScalarType type, const char* suffix) {
-        bool all = blocks_fit && ladder.has_gated_adapters(type) && ladder.has_adapters(type) && capabilities.float16;
-        // By int16 pairs of bits become bf16.
-        if (type == ScalarType::kBf16) all = all && capabilities.int16;
-        for (const char* kind : {"", "lora_", "gated_", "gated_lora_"}) all = all && is_there(lorad::format("matmul_coopmat_{}blocks_{}", kind, suffix).c_str());
-        ladder.blocks[static_cast<uint32_t>(type)] = all;
+    void want_smallest_tile(Needs& needs) const {
+        needs.want(caps_.subgroup_size >= 8, lorad::format("subgroups of 8 or more, not {}", caps_.subgroup_size));
+        needs.want(caps_.shared_memory_bytes >= 32 * 1024, lorad::format("32 KiB of shared memory, not {}", caps_.shared_memory_bytes >> 10));
+        needs.want(threads_max(caps_) >= 4 * caps_.subgroup_size, lorad::format("workgroups of {} threads, not {}", 4 * caps_.subgroup_size, threads_max(caps_)));
+    }
+    static std::string told_or(const std::string& why, const char* usual) { return why.empty() ? usual : why; }
+
+    const DeviceCapabilities& caps_;
+    const KernelPath path_;
+    const std::span<const std::string> left_out_;
+    Needs all_;  // of every rung
+    KernelLadder ladder_;
+    std::vector<Rung> rungs_;
+};
+
+void Climb::climb(ScalarType type) {
+    const auto t = static_cast<uint32_t>(type);
+    const bool is_bf16 = type == ScalarType::kBf16;
+    const char* suffix = is_bf16 ? "bf16" : "f16";
+    const char* of = is_bf16 ? " (bf16 weights)" : " (f16 weights)";
+    const auto modules = [&](Needs& needs, std::initializer_list<const char*> kinds) {
+        for (const char* kind : kinds) want_module(needs, lorad::format("{}_{}", kind, suffix));
     };
-    const auto offer_residual = [&](ScalarType type, const char* suffix) {
-        bool all = capabilities.subgroup_size == 32 && ladder.has_gated(type) && capabilities.float16 && (type != ScalarType::kBf16 || capabilities.int16);
-        for (const char* kind : {"residual", "coopmat_deferred", "coopmat_gated_deferred"}) all = all && is_there(lorad::format("matmul_{}_{}", kind, suffix).c_str());
-        ladder.residual[static_cast<uint32_t>(type)] = all;
-    };
-    const auto offer_packed = [&](ScalarType type, const char* module) {
-        ladder.packed[static_cast<uint32_t>(type)] = capabilities.subgroup_size == 32 && ladder.has(type) && capabilities.float16 && is_there(module) &&
-                                                     (type != ScalarType::kBf16 || capabilities.int16);
-    };
-    offer_packed(ScalarType::kF16, "matmul_packed_f16");
-    offer_packed(ScalarType::kBf16, "matmul_packed_bf16");
-    offer_residual(ScalarType::kF16, "f16");
-    offer_residual(ScalarType::kBf16, "bf16");
-    offer_blocks(ScalarType::kF16, "f16");
-    offer_blocks(ScalarType::kBf16, "bf16");
-    const auto offer_warpgroup = [&](ScalarType type, const char* suffix) {
-        const auto is_left_out = [&](const char* kind) { return std::ranges::find(left_out, lorad::format("matmul_warpgroup{}_{}", kind, suffix)) != left_out.end(); };
-        const bool wanted = path == KernelPath::kAuto || path == KernelPath::kWarpgroup;
-        ladder.warpgroup[static_cast<uint32_t>(type)] = wanted && capabilities.warpgroup_matrices && !is_left_out("") && !is_left_out("_gated");
-        ladder.joined[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_joined") && !is_left_out("_gated_joined");
-        ladder.direct[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_direct");
-        ladder.argmax[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_argmax");
-    };
-    offer_warpgroup(ScalarType::kF16, "f16");
-    offer_warpgroup(ScalarType::kBf16, "bf16");
-    const bool subgroups_of_32 = smallest_fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
-    const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
-    const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };
-    offer(TileAttention::kStaged, capabilities.coopmat_f16 && is_there("attention_tile") && is_there("attention_tile_kv8"));
-    ladder.attention_group = subgroups_of_32 && functions && capabilities.coopmat_f16_16x8 && is_there("attention_group") && is_there("attention_group_kv8");
-    ladder.attention_from_qkv = ladder.attention_group && is_there("attention_from_qkv");
-    offer(TileAttention::kWorkgroup, functions && capabilities.coopmat2 && is_there("attention_coopmat2"));
-    offer(TileAttention::kRegisters, capabilities.coopmat_f16 && capabilities.subgroup_vote && is_there("attention_registers"));
+    Needs matrices = all_;
+    want_smallest_tile(matrices);
+    if (is_bf16) matrices.want(caps_.bfloat16_coopmat, told_or(caps_.no_bfloat16_coopmat, "cooperative matrices of bf16, 16x16x16 with sums in f32"));
+    else matrices.want(caps_.coopmat_f16, told_or(caps_.no_coopmat_f16, "cooperative matrices of f16, 16x16x16 with sums in f32"));
+    modules(matrices, {"matmul_coopmat"});
+    add(ladder_.coopmat[t], matrices, "products", of, "KHR cooperative matrices", "prompts about ten times and many rows several times as fast, half the bytes of activations");
+
+    // Cheap and certain kernels for single parts of a step.
+    Needs shrink = matrices, gated_act = matrices, gated = matrices, adapters = matrices;
+    shrink.want(caps_.subgroup_size <= 128, "subgroups of 128 or fewer");
+    modules(shrink, {"lora_shrink"});
+    add(ladder_.shrink[t], shrink, "adapters' first product", of, "KHR cooperative matrices", "prompts with adapters");
+    modules(gated_act, {"gated_act"});
+    add(ladder_.gated_act[t], gated_act, "activation with adapters", of, "KHR cooperative matrices", "many rows with adapters");
+    modules(gated, {"matmul_coopmat_gated"});
+    add(ladder_.gated[t], gated, "gate, up and activation in one", of, "KHR cooperative matrices", "a pass over the activations less");
+    modules(adapters, {"matmul_coopmat_lora"});
+    add(ladder_.adapters[t], adapters, "products with their adapters", of, "KHR cooperative matrices", "prompts of adapters in one product");
+    Needs gated_adapters = gated;
+    modules(gated_adapters, {"matmul_coopmat_gated_lora"});
+    add(ladder_.gated_adapters[t], gated_adapters, "gate, up and activation with their adapters", of, "KHR cooperative matrices", "prompts of adapters in one product");
+
+    const std::string subgroups = lorad::format("subgroups of 32, not {}", caps_.subgroup_size);
+    Needs lanes = matrices;
+    lanes.want(caps_.subgroup_size == 32, subgroups).want(caps_.float16, "shaderFloat16 with 16-bit storage");
+    if (is_bf16) lanes.want(caps_.int16, "shaderInt16");  // by which pairs of bits become bf16
+    Needs blocks = lanes;
+    blocks.want(gated_adapters).want(adapters);
+    blocks.want(fits(kCoopmatTiles[kBlocksTile], kTestProductN, kTestProductK, caps_), "shared memory and threads for the tile of blocks");
+    modules(blocks, {"matmul_coopmat_blocks", "matmul_coopmat_lora_blocks", "matmul_coopmat_gated_blocks", "matmul_coopmat_gated_lora_blocks"});
+    add(ladder_.blocks[t], blocks, "activations in blocks", of, "KHR cooperative matrices", "many rows: loads without conflicts");
+    Needs residual = lanes;
+    residual.want(gated);
+    modules(residual, {"matmul_residual", "matmul_coopmat_deferred", "matmul_coopmat_gated_deferred"});
+    add(ladder_.residual[t], residual, "products that end in the residual stream", of, "KHR cooperative matrices", "two dispatches a layer less");
+    Needs packed = lanes;
+    modules(packed, {"matmul_packed"});
+    add(ladder_.packed[t], packed, "products of weights in few bits", of, "KHR cooperative matrices", "many rows without unpacking");
+    climb_warpgroups(type, suffix, matrices);
+
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
-    if (path != KernelPath::kCoopmat2) return ladder;
-    ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && is_there("matmul_coopmat2_f16");
-    ladder.coopmat2[2] = ladder.coopmat[2] && capabilities.coopmat2_bfloat16 && is_there("matmul_coopmat2_bf16");
-    return ladder;
+    Needs matrices2 = matrices;
+    matrices2.want(is_bf16 ? caps_.coopmat2_bfloat16 : caps_.coopmat2, "VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing");
+    modules(matrices2, {"matmul_coopmat2"});
+    matrices2.want(path_ == KernelPath::kCoopmat2, "--kernel-path coopmat2: nowhere faster");
+    add(ladder_.coopmat2[t], matrices2, "products", of, "NV cooperative matrices 2", "nothing that was measured");
 }
+
+void Climb::climb_warpgroups(ScalarType type, const char* suffix, const Needs& matrices) {
+    const auto t = static_cast<uint32_t>(type);
+    const char* of = type == ScalarType::kBf16 ? " (bf16 weights)" : " (f16 weights)";
+    const auto without = [&](Needs& needs, std::initializer_list<const char*> kinds) {
+        for (const char* kind : kinds) needs.want(!is_left_out(lorad::format("matmul_warpgroup{}_{}", kind, suffix)), lorad::format("kernel matmul_warpgroup{}_{}, which was left out", kind, suffix));
+    };
+    Needs warpgroup = all_;
+    warpgroup.want(path_ == KernelPath::kAuto || path_ == KernelPath::kWarpgroup, "a kernel path of auto or warpgroup");
+    warpgroup.want(caps_.warpgroup_matrices, "an H100, H200 or GH200 with VK_NVX_binary_import");
+    without(warpgroup, {"", "_gated"});
+    ladder_.warpgroup[t] = warpgroup.are_met();
+    Needs shown = warpgroup;  // its products stand beside those on matrices
+    shown.want(matrices);
+    rungs_.push_back({lorad::format("products{}", of), "warpgroups", "prompts 1.6 times as fast on that chip", shown.missing()});
+    Needs joined = warpgroup, direct = warpgroup, argmax = warpgroup;
+    joined.want(ladder_.has_warpgroup(type), "cooperative matrices");
+    direct.want(ladder_.has_warpgroup(type), "cooperative matrices");
+    argmax.want(ladder_.has_warpgroup(type), "cooperative matrices");
+    without(joined, {"_joined", "_gated_joined"});
+    without(direct, {"_direct"});
+    without(argmax, {"_argmax"});
+    add(ladder_.joined[t], joined, "adapters as more columns", of, "warpgroups", "prompts of adapters");
+    add(ladder_.direct[t], direct, "products of few rows", of, "warpgroups", "8 to 64 rows");
+    add(ladder_.argmax[t], argmax, "output layer that keeps its logits", of, "warpgroups", "greedy decodes");
+}
+
+void Climb::climb_attention() {
+    Needs subgroups = all_;
+    want_smallest_tile(subgroups);
+    subgroups.want(caps_.subgroup_size_min <= 32 && caps_.subgroup_size_max >= 32, lorad::format("subgroups of 32, not {} to {}", caps_.subgroup_size_min, caps_.subgroup_size_max));
+    Needs f16 = subgroups;
+    f16.want(caps_.coopmat_f16, told_or(caps_.no_coopmat_f16, "cooperative matrices of f16, 16x16x16 with sums in f32"));
+    Needs functions = subgroups;
+    functions.want(path_ != KernelPath::kCoopmat, "a kernel path above coopmat, which was asked for");
+    functions.want(caps_.matrix_functions, "VK_NV_cooperative_matrix2 with reductions, conversions and operations on elements");
+    const auto tile = [&](TileAttention kind) -> bool& { return ladder_.attention_tile[static_cast<uint32_t>(kind)]; };
+
+    Needs staged = f16, registers = f16, workgroup = functions, group = functions;
+    want_module(staged, "attention_tile");
+    want_module(staged, "attention_tile_kv8");
+    add(tile(TileAttention::kStaged), staged, "attention of prompts", "", "KHR cooperative matrices", "long prompts several times as fast");
+    want_module(registers.want(caps_.subgroup_vote, "votes of subgroups"), "attention_registers");
+    add(tile(TileAttention::kRegisters), registers, "attention of prompts", "", "KHR cooperative matrices whose elements lie as on NVIDIA's, which a test at the start tells", "scores stay in registers");
+    want_module(workgroup.want(caps_.coopmat2, "VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing"), "attention_coopmat2");
+    add(tile(TileAttention::kWorkgroup), workgroup, "attention of prompts", "", "NV cooperative matrices 2", "larger tiles");
+    group.want(caps_.coopmat_f16_16x8, "cooperative matrices of f16, 16x8x16");
+    want_module(group, "attention_group");
+    want_module(group, "attention_group_kv8");
+    add(ladder_.attention_group, group, "attention of single rows", "", "query heads together on NV cooperative matrices 2", "long contexts");
+    Needs from_qkv = group;
+    want_module(from_qkv, "attention_from_qkv");
+    add(ladder_.attention_from_qkv, from_qkv, "attention of single rows", "", "straight from the product's sums", "a dispatch a layer less");
+}
+
+}  // namespace
+
+KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) { return Climb(capabilities, path, left_out).ladder(); }
+std::vector<Rung> rungs_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) { return Climb(capabilities, path, left_out).rungs(); }
 
 }  // namespace lorad::gpu

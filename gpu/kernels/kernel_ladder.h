@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "gpu/device.h"
 #include "gpu/kernels/kernel_options.h"
@@ -55,6 +56,14 @@ struct KernelLadder {
     bool operator==(const KernelLadder&) const = default;
 };
 
+// A way of computing a part of a step that is faster than the portable one, and what keeps a device from it.
+struct Rung {
+    std::string part;  // "products (f16 weights)"
+    std::string name;  // "KHR cooperative matrices"
+    std::string gain;  // what it is for, for people
+    std::vector<std::string> missing;  // features, modules, wishes; empty: the device has it, and a test at the start shows whether it works
+};
+
 // "warpgroup"
 const char* path_name(KernelPath path);
 
@@ -62,5 +71,7 @@ const char* path_name(KernelPath path);
 // warpgroups, else kCoopmat, for products, not kCoopmat2, which is slower; but for attention what that has, which kCoopmat leaves out. No rung needs a module of left_out.
 // Runs nothing.
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out = {});
+// All rungs, in the order of the parts of a step.
+std::vector<Rung> rungs_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out = {});
 
 }  // namespace lorad::gpu

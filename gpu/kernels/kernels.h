@@ -71,6 +71,7 @@ class KernelSet {
     ExpertKernels experts;
 
     const KernelPlanner& planner() const { return planner_; }
+    const KernelLadder& ladder() const { return facts_.ladder; }
     ScalarType act_type(ScalarType weight_type) const { return planner_.act_type(weight_type); }
     const KernelSetOptions& options() const { return facts_.options; }  // path is never kAuto here
 
@@ -79,6 +80,7 @@ class KernelSet {
     // Modules that could not be made after the tests at the start, for this reason, and without which there is another way: loading again with them in
     // KernelSetOptions::left_out helps.
     std::vector<std::string> replaceable_failures(ErrorCode code) const;
+    std::vector<KernelReport> reports() const { return cache_.reports(); }  // every kernel that was asked for, while nobody records
     bool has_failures(ErrorCode code) const { return !cache_.failures(code).empty(); }  // of any kernel, likewise. Both: any thread
 
   private:

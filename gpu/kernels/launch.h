@@ -10,6 +10,7 @@
 
 #include "gpu/command.h"
 #include "gpu/device.h"
+#include "gpu/kernels/kernel_options.h"
 #include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/products/matmul.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
@@ -40,6 +41,10 @@ inline uint32_t within_limit(const DeviceCapabilities& caps, uint32_t threads) {
 inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, uint32_t small) {
     return caps.small_workgroups ? small : within_limit(caps, on_gpu);
 }
+
+// Where no subgroup has fewer than 64 lanes (GCN, CDNA) a lane has a quarter of a lane's registers elsewhere when as many lanes are to run side by side: 64 with 4 subgroups on a SIMD, which is what
+// a workgroup of 1024 threads leaves.
+inline bool has_few_registers(const DeviceCapabilities& caps) { return caps.subgroup_size_min >= 64; }
 
 // What the driver tells, or a guess.
 inline uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64; }

@@ -48,12 +48,12 @@ TEST_F(PipelineTest, StatisticsAreToldToThoseWhoAskWhereTheDriverHasThem) {
     const Kernel counted = must(Kernel::create(*own, {.module = "self_test", .constants = {64, kSelfTestCount}}));
     EXPECT_EQ(own->validation_message_count(), 0u);
     if (own->capabilities().kernel_statistics) {
-        EXPECT_THAT(counted.statistics(), ::testing::ContainsRegex("[A-Za-z] [0-9]"));
+        EXPECT_THAT(counted.statistics().text(), ::testing::ContainsRegex("[A-Za-z] [0-9]"));
     } else {
-        EXPECT_EQ(counted.statistics(), "");
+        EXPECT_EQ(counted.statistics().text(), "");
     }
     const Kernel plain = must(Kernel::create(device(), {.module = "self_test", .constants = {64, kSelfTestCount}}));
-    EXPECT_EQ(plain.statistics(), "") << "nobody asked";
+    EXPECT_EQ(plain.statistics().text(), "") << "nobody asked";
 }
 
 // As the specification has the words, by itself: no push constant is left, and what was one has set 0 and binding 0.

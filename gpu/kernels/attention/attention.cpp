@@ -132,14 +132,16 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
     uint32_t heads = options().attention_heads != 0 ? options().attention_heads : few ? 1 : heads_per_workgroup(group);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
-    uint32_t per_quad = shape.head_dim > 128 ? 2 : 4;
+    // Tokens whose keys, and whose values, a thread asks for at once.
+    const uint32_t in_flight = caps.small_workgroups ? 2 : heads == 1 ? 16 : has_few_registers(caps) ? 4 : 8;
+    uint32_t per_quad = shape.head_dim > 128 || has_few_registers(caps) ? 2 : 4;
     uint32_t slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u));
     uint32_t one_head = size / lanes * lanes;
     uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
     const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_kv8" : options().kv_type == KvType::kF32 ? "attention_kv32" : "attention",
                              {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
-                              slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0, shape.keys_f16, shape.sinks});
+                              slots, in_flight, params.single_rows != 0, shape.keys_f16, shape.sinks});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
 }

@@ -7,7 +7,8 @@ namespace lorad::gpu {
 
 void RowKernels::add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type, uint32_t block_order, const Closing& closing) {
     CHECK(params.xn_blocks == 0 || act_type != ScalarType::kF32);
-    uint32_t size = threads(threads_for(ceil_div(params.hidden, 4), 128, 1024), 32);
+    const uint32_t threads_most = has_few_registers(capabilities()) ? 512 : 1024;
+    uint32_t size = threads(threads_for(ceil_div(params.hidden, 4), 128, threads_most), 32);
     const Kernel* k = kernel("add_norm", {size, static_cast<uint32_t>(act_type), params.hidden, shape.n_splits,
                                           static_cast<uint32_t>(shape.lora), params.bias != 0, params.gamma != 0,
                                           params.slot_norms != 0, shape.whole_rows, params.xn != 0, params.xn_blocks != 0 ? 1 + block_order : 0,

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "bench/results.h"
 #include "proto/base/format.h"
 

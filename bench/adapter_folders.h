@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "adapters/lease.h"
+#include "adapters/pool/lease.h"
 #include "server/loaded_model.h"
 
 namespace lorad::bench {

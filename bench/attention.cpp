@@ -18,7 +18,7 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
-#include "model/kv_cache.h"
+#include "model/exec/kv_cache.h"
 #include "proto/base/format.h"
 
 namespace lorad::bench {

@@ -14,7 +14,7 @@
 #include "gpu/profiler.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
-#include "model/weight_transform.h"
+#include "model/weights/weight_transform.h"
 #include "proto/base/format.h"
 
 namespace lorad::bench {

@@ -7,7 +7,7 @@
 
 #include "bench/bench_util.h"
 #include "gpu/device.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::bench {
 

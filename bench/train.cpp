@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "adapters/trainable.h"
+#include "adapters/plan/trainable.h"
 #include "bench/commands.h"
 #include "bench/model_shapes.h"
 #include "bench/results.h"

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "gpu/kernels/mixers/mixer_kernels.h"
-#include "model/config_readers.h"
-#include "model/state_cache.h"
+#include "model/config/config_readers.h"
+#include "model/exec/state_cache.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {

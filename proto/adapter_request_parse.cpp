@@ -7,7 +7,7 @@
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/printable.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "proto/known_fields.h"
 
 namespace lorad::proto {

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "proto/base/format.h"
-#include "proto/chat_translation.h"
-#include "proto/generate_request_parts.h"
+#include "proto/generate/chat_translation.h"
+#include "proto/generate/generate_request_parts.h"
 #include "proto/known_fields.h"
 
 namespace lorad::proto {

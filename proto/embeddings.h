@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 
 namespace lorad::proto {
 

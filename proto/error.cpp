@@ -3,7 +3,7 @@
 #include <array>
 
 #include "proto/base/printable.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::proto {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
-#include "proto/generate_request_parts.h"
+#include "proto/generate/generate_request_parts.h"
 
 namespace lorad::proto {
 

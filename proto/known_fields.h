@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::proto {
 

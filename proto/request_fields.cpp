@@ -3,7 +3,7 @@
 #include <array>
 
 #include "proto/base/format.h"
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 #include "proto/known_fields.h"
 
 namespace lorad::proto {

@@ -1,7 +1,7 @@
 #include <array>
 
 #include "proto/base/format.h"
-#include "proto/generate_request_parts.h"
+#include "proto/generate/generate_request_parts.h"
 #include "proto/known_fields.h"
 #include "proto/tokenize_request.h"
 

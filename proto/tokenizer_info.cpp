@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "proto/generate_request_parts.h"
-#include "proto/json.h"
+#include "proto/generate/generate_request_parts.h"
+#include "proto/json/json.h"
 
 namespace lorad::proto {
 namespace {

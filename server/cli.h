@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/sampling_params.h"
+#include "proto/generate/sampling_params.h"
 #include "server/config.h"
 #include "server/loaded_model.h"
 

@@ -2,15 +2,15 @@
 #include <filesystem>
 #include <fstream>
 
-#include "adapters/report.h"
-#include "model/config.h"
-#include "model/kv_groups.h"
-#include "model/model_files.h"
-#include "model/state_cache.h"
-#include "model/weights.h"
+#include "adapters/plan/report.h"
+#include "model/config/config.h"
+#include "model/exec/kv_groups.h"
+#include "model/files/model_files.h"
+#include "model/exec/state_cache.h"
+#include "model/weights/weights.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/access/exposure.h"
 #include "server/access/key_store.h"
 #include "server/cli.h"

@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "model/kv_cache.h"
-#include "model/memory_fit.h"
-#include "model/model_files.h"
+#include "model/exec/kv_cache.h"
+#include "model/exec/memory_fit.h"
+#include "model/files/model_files.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/cli.h"
 #include "server/kernel_survey.h"
 

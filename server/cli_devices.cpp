@@ -3,7 +3,7 @@
 
 #include "gpu/kernels/kernel_ladder.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/cli.h"
 
 namespace lorad::server {

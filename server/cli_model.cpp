@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <memory>
 
-#include "model/npy.h"
-#include "model/runner.h"
+#include "model/files/npy.h"
+#include "model/exec/runner.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/cli.h"
 #include "server/engine/request.h"
 #include "server/model_text.h"

@@ -5,11 +5,11 @@
 
 #include <unistd.h>
 
-#include "model/decode_layers.h"
-#include "model/kv_cache.h"
-#include "model/model_files.h"
-#include "model/rope.h"
-#include "model/state_cache.h"
+#include "model/forward/decode_layers.h"
+#include "model/exec/kv_cache.h"
+#include "model/files/model_files.h"
+#include "model/config/rope.h"
+#include "model/exec/state_cache.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -22,9 +22,9 @@
 #include "server/engine/executor_runner.h"
 #include "server/http/guard/guard_metrics.h"
 #include "server/http/listener.h"
-#include "server/http/response_store.h"
+#include "server/http/generate/response_store.h"
 #include "server/http/routes.h"
-#include "server/http/tokenizing.h"
+#include "server/http/generate/tokenizing.h"
 #include "server/memory_reserve.h"
 #include "server/memory_return.h"
 #include "server/model_text.h"

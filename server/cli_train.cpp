@@ -12,14 +12,14 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "adapters/check.h"
-#include "adapters/trainable.h"
-#include "model/model_files.h"
-#include "model/rope.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/trainable.h"
+#include "model/files/model_files.h"
+#include "model/config/rope.h"
 #include "model/train/base_weights.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/training/dataset.h"
 #include "server/training/durable_file.h"
 #include "server/training/progress.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "proto/base/result.h"
-#include "proto/fine_tuning_request.h"
+#include "proto/training/fine_tuning_request.h"
 #include "server/loaded_model.h"
 
 namespace lorad::server {

@@ -6,7 +6,7 @@
 #include <set>
 #include <variant>
 
-#include "model/tool_calls.h"
+#include "model/text/tool_calls.h"
 #include "proto/base/format.h"
 #include "proto/base/nearest.h"
 #include "proto/base/printable.h"

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
-#include "model/model_files.h"
-#include "model/weights.h"
+#include "model/files/model_files.h"
+#include "model/weights/weights.h"
 
 namespace lorad::server {
 namespace {

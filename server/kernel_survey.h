@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "gpu/device.h"
-#include "model/executor.h"
-#include "model/model_files.h"
+#include "model/exec/executor.h"
+#include "model/files/model_files.h"
 #include "proto/base/result.h"
 #include "server/loaded_model.h"
 

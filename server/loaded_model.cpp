@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-#include "model/kv_cache.h"
+#include "model/exec/kv_cache.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/config.h"

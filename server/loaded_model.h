@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "adapters/registry.h"
-#include "adapters/weight_store.h"
+#include "adapters/pool/registry.h"
+#include "adapters/pool/weight_store.h"
 #include "gpu/device.h"
-#include "model/executor.h"
+#include "model/exec/executor.h"
 #include "proto/base/result.h"
 
 namespace lorad::server {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "model/text.h"
+#include "model/text/text.h"
 
 namespace lorad::server {
 

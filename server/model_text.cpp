@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "model/detokenizer.h"
+#include "model/text/detokenizer.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/generate_request.h"
-#include "proto/json.h"
+#include "proto/generate/generate_request.h"
+#include "proto/json/json.h"
 
 namespace lorad::server {
 namespace {

@@ -5,8 +5,8 @@
 #include <list>
 #include <mutex>
 
-#include "model/model_files.h"
-#include "model/text.h"
+#include "model/files/model_files.h"
+#include "model/text/text.h"
 #include "server/chat/fit.h"
 #include "server/sandbox/grammar_compiler.h"
 #include "server/text_codec.h"

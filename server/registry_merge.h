@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "adapters/registry.h"
-#include "model/executor.h"
+#include "adapters/pool/registry.h"
+#include "model/exec/executor.h"
 #include "server/engine/merge_control.h"
 
 namespace lorad::server {

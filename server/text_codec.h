@@ -11,11 +11,11 @@
 #include <string_view>
 #include <vector>
 
-#include "model/text.h"
-#include "model/tool_calls.h"
+#include "model/text/text.h"
+#include "model/text/tool_calls.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
-#include "proto/structure.h"
+#include "proto/generate/structure.h"
 #include "server/access/shared_places.h"
 #include "server/engine/token_constraint.h"
 

@@ -18,11 +18,11 @@ SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", "target"}
 SKIPPED_PREFIXES = ("deploy/demo-model/", "tests/golden/", "tests/fuzz/corpus/", "model/text/Cargo.lock")
 
 WARN_LINES, FAIL_LINES, FAIL_LINES_TESTS = 400, 600, 800
-MODULE_BUDGET = 120  # SPIR-V modules, so that variants stay a choice and never a cross product
+MODULE_BUDGET = 130  # SPIR-V modules, so that variants stay a choice and never a cross product; serving and training together
 
 # (what is fenced, pattern on an include line, files that may have it, what to use instead)
 INCLUDE_FENCES = [
-    ("JSON library", r"<nlohmann/", r"^(proto/.*\.cpp|tests/.*|bench/.*)$", "read through proto/json.h"),
+    ("JSON library", r"<nlohmann/", r"^(proto/.*\.cpp|tests/.*|bench/.*)$", "read through proto/json/json.h"),
     ("HTTP library", r"<httplib\.h>", r"^(server/http/listener\.cpp|tests/.*|bench/.*)$", "go through server/http/listener.h"),
     ("Vulkan", r"<vulkan/", r"^(gpu/[^/]*\.cpp|gpu/vk\.h|tests/vulkan_layer/.*)$", "use the handles of gpu/*.h"),
     ("logging library", r"<spdlog/", r"^proto/base/log\.cpp$", "use proto/base/log.h"),
@@ -249,8 +249,8 @@ INNOCENT = [
     ("gpu/kernels/used.comp", "#version 450\n"),
     ("gpu/vk.h", "#pragma once\n#include <vulkan/vulkan.h>\n"),
     ("gpu/device.cpp", '#include <vulkan/vulkan.h>\n#include "proto/base/log.h"\nauto nvidia = 0x10de;\n'),
-    ("proto/json.cpp", "#include <nlohmann/json.hpp>\n// we never throw here\n"),
-    ("server/http/listener.cpp", '#include <httplib.h>\n#include "model/text.h"\n'),
+    ("proto/json/json.cpp", "#include <nlohmann/json.hpp>\n// we never throw here\n"),
+    ("server/http/listener.cpp", '#include <httplib.h>\n#include "model/text/text.h"\n'),
     ("server/config.cpp", 'auto v = std::getenv("X");\n'),
     ("model/first.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kSame = 1;\nint same(int a) {\n}\n\n}  // namespace\n"),
     ("model/third.cpp", "namespace lorad::model {\nnamespace {\n\nint same(long a) {\n    int kSame = 1;\n}\n\n}  // namespace\n"),

@@ -1,5 +1,5 @@
 // What the tests of kernels at start-up share: random data, running a recording, how far results are off. Internal to gpu/kernels, but for
-// fill_random, which model/executor_trials.cpp takes for its trial, and to_blocks, which the tests take.
+// fill_random, which model/exec/executor_trials.cpp takes for its trial, and to_blocks, which the tests take.
 #pragma once
 
 #include <cstddef>

@@ -5,14 +5,14 @@
 #include <cmath>
 #include <cstring>
 
-#include "model/config_readers.h"
-#include "model/config_rope.h"
+#include "model/config/config_readers.h"
+#include "model/config/config_rope.h"
 #include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_fields.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

@@ -1,7 +1,7 @@
 // What a GGUF file's fields say of its model.
 #pragma once
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/gguf/gguf_file.h"
 #include "model/gguf/gguf_names.h"
 #include "proto/base/result.h"

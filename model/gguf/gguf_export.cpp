@@ -6,19 +6,19 @@
 #include <utility>
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/gguf/gguf_config.h"
 #include "model/gguf/gguf_folder_fields.h"
 #include "model/gguf/gguf_model.h"
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_writer.h"
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "model/quant/ggml_blocks.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

@@ -9,7 +9,7 @@
 #include "model/gguf/gguf_fields.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

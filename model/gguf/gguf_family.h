@@ -1,7 +1,7 @@
 // The config of families whose layers are more than Llama's, from the fields of a GGUF file: said in the words of config.json, which the family's own reader reads.
 #pragma once
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/gguf/gguf_file.h"
 #include "model/gguf/gguf_names.h"
 #include "proto/base/result.h"

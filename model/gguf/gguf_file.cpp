@@ -6,10 +6,10 @@
 #include <cstring>
 #include <set>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/format.h"
 #include "proto/base/rounding.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 

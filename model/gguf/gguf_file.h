@@ -1,5 +1,5 @@
 // Reads GGUF files, trusting no byte of them: fields, tensors, and where their bytes lie. What the fields mean is other files'
-// business: adapters/gguf_adapter.cpp, model/gguf/gguf_model.h. Versions 2 and 3, little-endian.
+// business: adapters/files/gguf_adapter.cpp, model/gguf/gguf_model.h. Versions 2 and 3, little-endian.
 #pragma once
 
 #include <cstddef>

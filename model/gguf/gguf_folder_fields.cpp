@@ -6,12 +6,12 @@
 #include <span>
 #include <utility>
 
-#include "model/files.h"
+#include "model/files/files.h"
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_words.h"
-#include "model/rope.h"
+#include "model/config/rope.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/gguf/gguf_writer.h"
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

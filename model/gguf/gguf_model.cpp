@@ -10,7 +10,7 @@
 #include "model/gguf/gguf_fields.h"
 #include "model/gguf/gguf_tensors.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/gguf/gguf_file.h"
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_tokenizer.h"
-#include "model/mapped_file.h"
-#include "model/safetensors.h"
+#include "model/files/mapped_file.h"
+#include "model/files/safetensors.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

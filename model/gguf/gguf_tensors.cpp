@@ -7,12 +7,12 @@
 #include <map>
 #include <memory>
 
-#include "model/config_rope.h"
+#include "model/config/config_rope.h"
 #include "model/gguf/ggml_matrix.h"
 #include "model/gguf/gguf_config.h"
 #include "model/gguf/gguf_family.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/gguf/gguf_file.h"
 #include "model/gguf/gguf_names.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

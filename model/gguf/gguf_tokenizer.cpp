@@ -9,7 +9,7 @@
 #include "model/gguf/gguf_fields.h"
 #include "model/gguf/gguf_words.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

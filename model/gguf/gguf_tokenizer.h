@@ -1,11 +1,11 @@
-// The tokenizer of a GGUF file as a tokenizer.json, and its chat templates: what the crate `tokenizers` and model/text.h read.
+// The tokenizer of a GGUF file as a tokenizer.json, and its chat templates: what the crate `tokenizers` and model/text/text.h read.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "model/gguf/gguf_file.h"
-#include "model/text.h"
+#include "model/text/text.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

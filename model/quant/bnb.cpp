@@ -7,7 +7,7 @@
 
 #include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 namespace {

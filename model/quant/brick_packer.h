@@ -6,7 +6,7 @@
 #include <span>
 
 #include "gpu/kernels/formats/weight_format.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

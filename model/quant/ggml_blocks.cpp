@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/check.h"
 
 namespace lorad::model {

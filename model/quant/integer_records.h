@@ -7,7 +7,7 @@
 #include <span>
 
 #include "gpu/kernels/formats/weight_format.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 namespace lorad::model {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/result.h"
 #include "proto/base/rounding.h"
 

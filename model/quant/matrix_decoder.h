@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "gpu/kernels/scalar_type.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

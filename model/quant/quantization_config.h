@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::model {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "model/quant/ggml_types.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/quant/quantization_config.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 namespace lorad::model {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/joined_columns.h"
-#include "model/step_shape.h"
+#include "model/weights/joined_columns.h"
+#include "model/step/step_shape.h"
 #include "proto/base/rounding.h"
 
 namespace lorad::model {

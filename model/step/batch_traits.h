@@ -9,8 +9,8 @@
 #include "gpu/kernels/consumer_shape.h"
 #include "gpu/kernels/scalar_type.h"
 #include "gpu/kernels/step_state.h"
-#include "model/lora_table.h"
-#include "model/step_batch.h"
+#include "model/weights/lora_table.h"
+#include "model/step/step_batch.h"
 
 namespace lorad::model {
 

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "gpu/kernels/launch.h"
-#include "model/scratch.h"
-#include "model/topology.h"
+#include "model/forward/scratch.h"
+#include "model/config/topology.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
-#include "model/config.h"
-#include "model/step_shape.h"
-#include "model/weight_transform.h"
-#include "model/weights.h"
+#include "model/config/config.h"
+#include "model/step/step_shape.h"
+#include "model/weights/weight_transform.h"
+#include "model/weights/weights.h"
 
 namespace lorad::model {
 
@@ -32,7 +32,7 @@ struct ProductUse {
     bool leaves_room = false;       // a shrink runs beside it
     bool may_unpack = true;         // a packed matrix: there is room for a plain copy, as there is of the layers'
 };
-// is_packed: as the step finds it, see is_packed() in model/weight_transform.h.
+// is_packed: as the step finds it, see is_packed() in model/weights/weight_transform.h.
 gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use, bool is_packed);
 inline gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use) { return plan_product(products, w, use, w.is_packed()); }
 // Of gate and up with the activation (ProductPlanner::plan_gated); a packed matrix' where it is unpacked.

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "model/decode_layers.h"
-#include "model/decode_rows.h"
-#include "model/scratch.h"
+#include "model/forward/decode_layers.h"
+#include "model/forward/decode_rows.h"
+#include "model/forward/scratch.h"
 #include "model/step/step_plan.h"
 #include "proto/base/rounding.h"
 

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
-#include "model/config.h"
-#include "model/persistent_programs.h"
+#include "model/config/config.h"
+#include "model/exec/persistent_programs.h"
 #include "model/step/batch_traits.h"
-#include "model/step_shape.h"
-#include "model/topology.h"
-#include "model/weights.h"
+#include "model/step/step_shape.h"
+#include "model/config/topology.h"
+#include "model/weights/weights.h"
 
 namespace lorad::model {
 

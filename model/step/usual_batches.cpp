@@ -3,7 +3,7 @@
 #include <array>
 #include <set>
 
-#include "model/kv_cache.h"
+#include "model/exec/kv_cache.h"
 #include "model/step/step_planner.h"
 #include "proto/base/rounding.h"
 

@@ -1,4 +1,4 @@
-// C ABI of the Rust crate lorad_text: tokenizer, chat template, grammar. C++ code uses model/text.h
+// C ABI of the Rust crate lorad_text: tokenizer, chat template, grammar. C++ code uses model/text/text.h
 // instead. Rules: strings are UTF-8 with a length, never zero terminated; nothing unwinds across
 // this border; handles may be shared by threads unless the function says otherwise; every
 // LoradBytes and LoradIds that is filled must be freed.

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 
 namespace lorad::model {
 

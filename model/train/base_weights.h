@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

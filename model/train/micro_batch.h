@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpu/kernels/train/train_rows.params.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "proto/base/ids.h"
 
 namespace lorad::model {
@@ -54,7 +54,7 @@ struct MicroBatch {
 struct MicroBatchLimits {
     uint32_t n_rows = 0;             // more only where one example has more
     uint64_t n_score_elements = 0;   // of a wave; more only where one run has more; 0: no waves
-    uint32_t short_text_tokens = 0;  // model/rope.h
+    uint32_t short_text_tokens = 0;  // model/config/rope.h
 };
 
 // Queries of a run of an example with so many tokens: all, or as many as keep a run's scores within some millions.

@@ -1,4 +1,4 @@
-// What a training run goes on from, as bytes: values, moments, steps made. The bytes are this build's own form, for the same device's trainer; PEFT's form is adapters/trainable.h.
+// What a training run goes on from, as bytes: values, moments, steps made. The bytes are this build's own form, for the same device's trainer; PEFT's form is adapters/plan/trainable.h.
 #pragma once
 
 #include <cstddef>

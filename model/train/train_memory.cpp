@@ -7,7 +7,7 @@
 
 #include "gpu/kernels/kernel_options.h"
 #include "gpu/upload.h"
-#include "model/rope.h"
+#include "model/config/rope.h"
 #include "model/train/micro_batch.h"
 #include "proto/base/format.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string>
 
-#include "model/lora_table.h"
-#include "model/topology.h"
+#include "model/weights/lora_table.h"
+#include "model/config/topology.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {

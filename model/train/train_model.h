@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/train/trainable.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {

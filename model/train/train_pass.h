@@ -11,13 +11,13 @@
 
 #include "gpu/command.h"
 #include "gpu/kernels/train/train_kernels.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/train/micro_batch.h"
 #include "model/train/train_memory.h"
 #include "model/train/train_model.h"
 #include "model/train/train_parameters.h"
 #include "model/train/train_tables.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace lorad::model {
 

@@ -1,4 +1,4 @@
-// What is trained beside a frozen base model: the adapter's tensors in f32, and where each acts. Knows no files; adapters/trainable.h makes it.
+// What is trained beside a frozen base model: the adapter's tensors in f32, and where each acts. Knows no files; adapters/plan/trainable.h makes it.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace lorad::model {
 

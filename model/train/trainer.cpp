@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "gpu/queue.h"
-#include "model/rope.h"
+#include "model/config/rope.h"
 #include "model/train/micro_batch.h"
 #include "model/train/train_checkpoint.h"
 #include "model/train/train_pass.h"

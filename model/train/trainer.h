@@ -14,9 +14,9 @@
 
 #include "gpu/device.h"
 #include "gpu/profiler.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/train/trainable.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 

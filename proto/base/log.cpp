@@ -7,7 +7,7 @@
 
 #include "proto/base/log_failure.h"
 #include "proto/base/printable.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad {
 namespace {

@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "proto/base/format.h"
-#include "proto/json_tree.h"
+#include "proto/json/json_tree.h"
 
 namespace lorad {
 namespace {

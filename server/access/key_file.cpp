@@ -17,7 +17,7 @@
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/owned_fd.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::server::access {
 namespace {

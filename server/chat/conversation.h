@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/chat/marks.h"
 
 namespace lorad::server {

@@ -6,8 +6,8 @@
 
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
-#include "proto/generate_request.h"
-#include "proto/json.h"
+#include "proto/generate/generate_request.h"
+#include "proto/json/json.h"
 
 namespace lorad::server {
 namespace {

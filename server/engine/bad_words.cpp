@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 
 namespace lorad::server {
 

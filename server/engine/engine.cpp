@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "model/step_shape.h"
+#include "model/step/step_shape.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/rounding.h"

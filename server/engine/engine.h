@@ -34,8 +34,8 @@
 #include <thread>
 #include <vector>
 
-#include "model/kv_groups.h"
-#include "model/step_batch.h"
+#include "model/exec/kv_groups.h"
+#include "model/step/step_batch.h"
 #include "server/access/time_debts.h"
 #include "server/engine/background_turns.h"
 #include "server/engine/background_work.h"
@@ -92,7 +92,7 @@ struct EngineOptions {
     bool has_state = false;  // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it
     uint32_t n_snapshots = 0;  // slots behind those, for states of prefixes (state_snapshots.h); such a model has a prefix cache only with some
     uint32_t snapshot_tokens = kSnapshotTokens;  // of a long prompt a state is kept every so many
-    // Blocks of the layers that see a window (model/kv_groups.h), where they are apart; as many as window_blocks_max() of the limits, and more for the prefix cache.
+    // Blocks of the layers that see a window (model/exec/kv_groups.h), where they are apart; as many as window_blocks_max() of the limits, and more for the prefix cache.
     model::KvGroups groups = {};
     uint32_t n_window_blocks = 0;
 };

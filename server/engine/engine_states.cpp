@@ -1,4 +1,4 @@
-// The engine's part in recurrent states (model/state_cache.h): each running sequence has a slot, and the prefix cache has snapshots of states at the ends of blocks, where
+// The engine's part in recurrent states (model/exec/state_cache.h): each running sequence has a slot, and the prefix cache has snapshots of states at the ends of blocks, where
 // a text that begins the same goes on. Where they are made, of a sequence of whole blocks:
 //
 //   - at the end of its prompt, but for the words that a chat template puts behind the last message: they may be others in the next turn

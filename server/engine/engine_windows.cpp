@@ -1,4 +1,4 @@
-// The engine's part in windows (model/kv_groups.h): a sequence's blocks of the layers that see a window go back behind it, and there are always enough of them for those that
+// The engine's part in windows (model/exec/kv_groups.h): a sequence's blocks of the layers that see a window go back behind it, and there are always enough of them for those that
 // run. A prefix is found where the window before its end is there; of what goes back, that before a border that others may come to stays longest.
 #include "proto/base/check.h"
 #include "server/engine/engine.h"

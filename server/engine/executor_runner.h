@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gpu/queue.h"
-#include "model/executor.h"
+#include "model/exec/executor.h"
 #include "server/engine/step_runner.h"
 
 namespace lorad::server {

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "model/weight_transform.h"
+#include "model/weights/weight_transform.h"
 #include "server/engine/engine.h"
 #include "server/engine/merge_policy.h"
 

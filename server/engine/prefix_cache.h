@@ -26,7 +26,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/kv_cache.h"
+#include "model/exec/kv_cache.h"
 #include "server/engine/prefix_identity.h"
 
 namespace lorad::server {

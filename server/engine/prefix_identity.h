@@ -1,5 +1,5 @@
 // Under which identities the KV blocks of one request may be used again: one digest for each full
-// block of its tokens, each over the one before it (adapters/cache_identity.h). HTTP workers compute
+// block of its tokens, each over the one before it (adapters/pool/cache_identity.h). HTTP workers compute
 // those of the prompt; the engine goes on with the tokens that it generates, a block at a time.
 #pragma once
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "adapters/cache_identity.h"
-#include "adapters/lease.h"
+#include "adapters/pool/cache_identity.h"
+#include "adapters/pool/lease.h"
 
 namespace lorad::server {
 
@@ -33,7 +33,7 @@ class PrefixIdentity {
     // Identities of all full blocks of `tokens`, which begin with the tokens of the calls before.
     // About a microsecond for each new block.
     void extend(std::span<const TokenId> tokens);
-    // The text has become a long one (model/rope.h), whose keys are others: forgets the blocks.
+    // The text has become a long one (model/config/rope.h), whose keys are others: forgets the blocks.
     void lengthen();
     // By block, from the first on.
     std::span<const BlockIdentity> blocks() const { return blocks_; }

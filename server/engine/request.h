@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "model/step_batch.h"
+#include "model/step/step_batch.h"
 #include "proto/base/ids.h"
-#include "proto/sampling_params.h"
+#include "proto/generate/sampling_params.h"
 #include "server/engine/prefix_identity.h"
 #include "server/engine/token_constraint.h"
 #include "server/engine/token_stream.h"

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "model/step_batch.h"
-#include "model/weight_transform.h"
+#include "model/step/step_batch.h"
+#include "model/weights/weight_transform.h"
 #include "proto/base/result.h"
 
 namespace lorad::server {

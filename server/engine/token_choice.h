@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "model/logits.h"
-#include "model/sampler.h"
+#include "model/output/logits.h"
+#include "model/output/sampler.h"
 #include "server/engine/mask_pool.h"
 #include "server/engine/parallel_for.h"
 #include "server/engine/request.h"

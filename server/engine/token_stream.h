@@ -17,7 +17,7 @@
 
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
-#include "proto/logprobs.h"
+#include "proto/generate/logprobs.h"
 
 namespace lorad::server {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/access/principal.h"
 
 namespace lorad::server {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "proto/adapter_request.h"
 #include "server/http/routes.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "adapters/adapter.h"
-#include "adapters/events.h"
-#include "proto/json.h"
+#include "adapters/files/adapter.h"
+#include "adapters/pool/events.h"
+#include "proto/json/json.h"
 #include "server/http/http.h"
 
 namespace lorad::server {

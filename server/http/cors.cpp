@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::server {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
-#include "server/http/generation.h"
+#include "server/http/generate/generation.h"
 
 namespace lorad::server {
 

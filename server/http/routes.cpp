@@ -1,6 +1,6 @@
 #include "server/http/routes.h"
 
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/adapter_metrics.h"
 #include "server/http/adapter_access.h"
 #include "server/http/embedded_files.h"

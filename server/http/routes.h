@@ -6,15 +6,15 @@
 #include <span>
 #include <string>
 
-#include "adapters/registry.h"
-#include "model/reasoning.h"
-#include "model/config.h"
-#include "model/model_files.h"
-#include "proto/generate_request.h"
+#include "adapters/pool/registry.h"
+#include "model/text/reasoning.h"
+#include "model/config/config.h"
+#include "model/files/model_files.h"
+#include "proto/generate/generate_request.h"
 #include "server/access/blob_owners.h"
 #include "server/access/shared_places.h"
 #include "server/engine/engine.h"
-#include "server/http/adapter_choice.h"
+#include "server/http/generate/adapter_choice.h"
 #include "server/http/http.h"
 #include "server/metrics.h"
 #include "server/ops/reload.h"

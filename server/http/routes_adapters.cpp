@@ -5,7 +5,7 @@
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "proto/multipart.h"
 #include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"

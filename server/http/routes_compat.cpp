@@ -3,10 +3,10 @@
 #include "proto/adapter_request.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
-#include "server/http/reply_parts.h"
+#include "server/http/generate/reply_parts.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {

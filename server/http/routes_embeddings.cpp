@@ -6,10 +6,10 @@
 #include "proto/base/format.h"
 #include "proto/embeddings.h"
 #include "server/access/principal.h"
-#include "server/http/adapter_choice.h"
-#include "server/http/generation.h"
-#include "server/http/prompt.h"
-#include "server/http/reply_parts.h"
+#include "server/http/generate/adapter_choice.h"
+#include "server/http/generate/generation.h"
+#include "server/http/generate/prompt.h"
+#include "server/http/generate/reply_parts.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {

@@ -6,9 +6,9 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/printable.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "proto/multipart_stream.h"
-#include "proto/training_write.h"
+#include "proto/training/training_write.h"
 #include "server/http/place.h"
 #include "server/http/training_access.h"
 

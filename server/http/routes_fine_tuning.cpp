@@ -3,12 +3,12 @@
 #include <memory>
 
 #include "proto/base/format.h"
-#include "proto/fine_tuning_request.h"
-#include "proto/json.h"
-#include "proto/training_write.h"
+#include "proto/training/fine_tuning_request.h"
+#include "proto/json/json.h"
+#include "proto/training/training_write.h"
 #include "server/http/adapter_access.h"
 #include "server/http/place.h"
-#include "server/http/reply_parts.h"
+#include "server/http/generate/reply_parts.h"
 #include "server/http/tar.h"
 #include "server/http/training_access.h"
 

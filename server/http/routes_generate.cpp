@@ -1,10 +1,10 @@
 #include "proto/base/format.h"
-#include "proto/custom_tools.h"
-#include "proto/generate_response.h"
+#include "proto/generate/custom_tools.h"
+#include "proto/generate/generate_response.h"
 #include "proto/sse.h"
-#include "server/http/answer.h"
-#include "server/http/generation.h"
-#include "server/http/reply_parts.h"
+#include "server/http/generate/answer.h"
+#include "server/http/generate/generation.h"
+#include "server/http/generate/reply_parts.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {

@@ -1,17 +1,17 @@
 // POST /v1/messages and /v1/messages/count_tokens: Anthropic's interface, over the same generations.
 #include <chrono>
 
-#include "proto/answer_blocks.h"
+#include "proto/generate/answer_blocks.h"
 #include "proto/base/format.h"
-#include "proto/messages_request.h"
-#include "proto/messages_response.h"
-#include "server/http/answer.h"
-#include "server/http/generation.h"
-#include "server/http/prompt.h"
-#include "server/http/reply_parts.h"
-#include "server/http/request_check.h"
+#include "proto/messages/messages_request.h"
+#include "proto/messages/messages_response.h"
+#include "server/http/generate/answer.h"
+#include "server/http/generate/generation.h"
+#include "server/http/generate/prompt.h"
+#include "server/http/generate/reply_parts.h"
+#include "server/http/generate/request_check.h"
 #include "server/http/routes.h"
-#include "server/http/token_count.h"
+#include "server/http/generate/token_count.h"
 
 namespace lorad::server {
 namespace {

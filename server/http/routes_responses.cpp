@@ -1,15 +1,15 @@
 // POST /v1/responses: OpenAI's newer interface, over the same generations.
-#include "proto/answer_blocks.h"
+#include "proto/generate/answer_blocks.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/responses_request.h"
-#include "proto/responses_response.h"
-#include "server/http/answer.h"
-#include "server/http/generation.h"
-#include "server/http/reply_parts.h"
-#include "server/http/response_memory.h"
-#include "server/http/response_store.h"
+#include "proto/responses/responses_request.h"
+#include "proto/responses/responses_response.h"
+#include "server/http/generate/answer.h"
+#include "server/http/generate/generation.h"
+#include "server/http/generate/reply_parts.h"
+#include "server/http/generate/response_memory.h"
+#include "server/http/generate/response_store.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {

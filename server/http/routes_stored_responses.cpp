@@ -1,11 +1,11 @@
 // /v1/responses/ID: answers that are kept; and how many tokens a request of /v1/responses would have.
 #include "proto/base/format.h"
-#include "proto/json.h"
-#include "proto/responses_request.h"
-#include "server/http/reply_parts.h"
-#include "server/http/response_memory.h"
-#include "server/http/response_store.h"
-#include "server/http/token_count.h"
+#include "proto/json/json.h"
+#include "proto/responses/responses_request.h"
+#include "server/http/generate/reply_parts.h"
+#include "server/http/generate/response_memory.h"
+#include "server/http/generate/response_store.h"
+#include "server/http/generate/token_count.h"
 
 namespace lorad::server {
 namespace {

@@ -1,10 +1,10 @@
 // What the model would read, without generating: rendered prompts and tokens; vLLM's names.
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "proto/tokenize_request.h"
-#include "server/http/adapter_choice.h"
-#include "server/http/prompt.h"
-#include "server/http/reply_parts.h"
-#include "server/http/request_check.h"
+#include "server/http/generate/adapter_choice.h"
+#include "server/http/generate/prompt.h"
+#include "server/http/generate/reply_parts.h"
+#include "server/http/generate/request_check.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {

@@ -1,11 +1,11 @@
 // Files that clients send: blobs by their digest, and small adapters whole in one form.
 #include <algorithm>
 
-#include "adapters/files.h"
-#include "adapters/report.h"
+#include "adapters/files/files.h"
+#include "adapters/plan/report.h"
 #include "proto/adapter_request.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "proto/multipart.h"
 #include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"

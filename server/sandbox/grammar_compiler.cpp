@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"

@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "model/text.h"
-#include "proto/structure.h"
+#include "model/text/text.h"
+#include "proto/generate/structure.h"
 #include "server/engine/token_constraint.h"
 #include "server/sandbox/helper_pool.h"
 #include "server/sandbox/turns.h"

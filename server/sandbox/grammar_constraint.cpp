@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 #include "proto/base/format.h"
 #include "proto/base/rounding.h"
 #include "proto/base/thread.h"

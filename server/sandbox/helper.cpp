@@ -8,8 +8,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "model/logits.h"
-#include "model/text.h"
+#include "model/output/logits.h"
+#include "model/text/text.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "server/sandbox/confine.h"

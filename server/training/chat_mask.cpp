@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::server::training {
 namespace {

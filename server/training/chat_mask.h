@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/training_line.h"
+#include "proto/training/training_line.h"
 #include "server/training/training_text.h"
 
 namespace lorad::server::training {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "proto/base/digest.h"
-#include "proto/json_fields.h"
+#include "proto/json/json_fields.h"
 #include "server/training/durable_file.h"
 
 namespace lorad::server::training {

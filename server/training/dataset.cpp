@@ -10,7 +10,7 @@
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/printable.h"
-#include "proto/json_fields.h"
+#include "proto/json/json_fields.h"
 
 namespace lorad::server::training {
 namespace {

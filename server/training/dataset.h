@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/fine_tuning_request.h"
-#include "proto/training_line.h"
+#include "proto/training/fine_tuning_request.h"
+#include "proto/training/training_line.h"
 #include "server/training/line_encoder.h"
 #include "server/training/token_file.h"
 

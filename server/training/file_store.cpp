@@ -10,7 +10,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/training/durable_file.h"
 
 namespace lorad::server::training {

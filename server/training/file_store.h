@@ -14,7 +14,7 @@
 
 #include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
-#include "proto/training_write.h"
+#include "proto/training/training_write.h"
 
 namespace lorad::server::training {
 

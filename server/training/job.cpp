@@ -4,7 +4,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
-#include "proto/json_fields.h"
+#include "proto/json/json_fields.h"
 
 namespace lorad::server::training {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/fine_tuning_request.h"
-#include "proto/training_write.h"
+#include "proto/training/fine_tuning_request.h"
+#include "proto/training/training_write.h"
 #include "server/training/job_state.h"
 #include "server/training/training_run.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/training_write.h"
+#include "proto/training/training_write.h"
 #include "server/training/job.h"
 
 namespace lorad::server::training {

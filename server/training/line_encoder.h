@@ -8,7 +8,7 @@
 
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
-#include "proto/training_line.h"
+#include "proto/training/training_line.h"
 #include "server/training/chat_mask.h"
 #include "server/training/training_text.h"
 

@@ -1,7 +1,7 @@
 #include "server/training/provenance.h"
 
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::server::training {
 namespace {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "adapters/trainable.h"
-#include "proto/training_write.h"
+#include "adapters/plan/trainable.h"
+#include "proto/training/training_write.h"
 #include "server/training/checkpoint_file.h"
 #include "server/training/dataset.h"
 #include "server/training/run_plan.h"

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "adapters/trainable.h"
+#include "adapters/plan/trainable.h"
 #include "model/train/schedule.h"
 #include "model/train/trainer.h"
-#include "proto/fine_tuning_request.h"
+#include "proto/training/fine_tuning_request.h"
 #include "server/training/sample_order.h"
 
 namespace lorad::server::training {

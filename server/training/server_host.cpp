@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "adapters/source.h"
+#include "adapters/files/source.h"
 #include "model/train/trainer.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"

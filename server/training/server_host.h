@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "gpu/device.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "server/training/piece_queue.h"
 #include "server/training/training_host.h"
 

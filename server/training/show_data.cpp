@@ -2,7 +2,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/printable.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::server::training {
 namespace {

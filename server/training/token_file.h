@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "model/mapped_file.h"
+#include "model/files/mapped_file.h"
 #include "proto/base/digest.h"
 #include "proto/base/owned_fd.h"
 #include "proto/base/result.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/trainable.h"
+#include "adapters/plan/trainable.h"
 #include "model/train/trainable.h"
 #include "proto/base/result.h"
 #include "server/training/run_plan.h"

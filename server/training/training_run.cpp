@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "proto/base/format.h"
-#include "proto/training_line.h"
+#include "proto/training/training_line.h"
 
 namespace lorad::server::training {
 namespace {

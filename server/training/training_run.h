@@ -33,7 +33,7 @@ struct RunState {
     std::optional<uint64_t> evaluated_step;  // behind which the last evaluation was made
     bool is_evaluated() const { return evaluated_step == step; }
 };
-// For proto/json_fields.h.
+// For proto/json/json_fields.h.
 inline constexpr auto kRunStateFields = [](auto& fields, auto& state) {
     fields("step", state.step);
     fields("tokens", state.n_tokens);

@@ -6,7 +6,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/thread.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/training/durable_file.h"
 
 namespace lorad::server::training {

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "proto/base/result.h"
-#include "proto/fine_tuning_request.h"
-#include "proto/training_write.h"
+#include "proto/training/fine_tuning_request.h"
+#include "proto/training/training_write.h"
 #include "server/training/dataset.h"
 #include "server/training/file_store.h"
 #include "server/training/job.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/text.h"
+#include "model/text/text.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 #include "server/chat/fit.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::testing {

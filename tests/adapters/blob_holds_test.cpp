@@ -1,11 +1,11 @@
 // What was promised to whoever uploaded a file, whatever others do, and how much of it a tenant may have.
-#include "adapters/blob_holds.h"
+#include "adapters/store/blob_holds.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/registry.h"
-#include "adapters/source.h"
+#include "adapters/pool/registry.h"
+#include "adapters/files/source.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"

@@ -1,4 +1,4 @@
-#include "adapters/cache_identity.h"
+#include "adapters/pool/cache_identity.h"
 
 #include <cmath>
 #include <map>

@@ -1,4 +1,4 @@
-#include "adapters/catalogue.h"
+#include "adapters/store/catalogue.h"
 
 #include <cmath>
 #include <map>
@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/files.h"
+#include "adapters/files/files.h"
 #include "proto/base/format.h"
 
 namespace lorad::adapters::catalogue_test {

@@ -1,4 +1,4 @@
-#include "adapters/chat_files.h"
+#include "adapters/files/chat_files.h"
 
 #include <fstream>
 

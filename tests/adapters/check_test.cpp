@@ -1,4 +1,4 @@
-#include "adapters/check.h"
+#include "adapters/plan/check.h"
 
 #include <cmath>
 #include <limits>

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "adapters/file_system.h"
+#include "adapters/store/file_system.h"
 #include "proto/base/format.h"
 
 namespace lorad::testing {

@@ -1,7 +1,7 @@
 // The registry on a disk that ends the program, or fails, at every single call in turn.
 #include <gtest/gtest.h>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/crash_file_system.h"

@@ -12,10 +12,10 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/registry.h"
-#include "model/runner.h"
+#include "adapters/pool/registry.h"
+#include "model/exec/runner.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/served.h"
 #include "tests/support/goldens.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/weight_store.h"
+#include "adapters/pool/weight_store.h"
 #include "proto/base/format.h"
 
 namespace lorad::testing {

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <fstream>
 
-#include "adapters/registry.h"
-#include "model/runner.h"
-#include "model/topology.h"
+#include "adapters/pool/registry.h"
+#include "model/exec/runner.h"
+#include "model/config/topology.h"
 #include "tests/adapters/served.h"
 #include "tests/support/families.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
-#include "model/safetensors.h"
+#include "model/config/config.h"
+#include "model/files/safetensors.h"
 #include "proto/base/format.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/support/gguf_writer.h"

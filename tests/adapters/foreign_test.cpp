@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/pack.h"
 #include "tests/adapters/foreign_files.h"
 #include "tests/support/source_dir.h"
 

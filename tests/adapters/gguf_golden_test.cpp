@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "adapters/registry.h"
-#include "adapters/weight_store.h"
-#include "model/executor.h"
-#include "model/model_files.h"
-#include "model/runner.h"
+#include "adapters/pool/registry.h"
+#include "adapters/pool/weight_store.h"
+#include "model/exec/executor.h"
+#include "model/files/model_files.h"
+#include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/test_device.h"

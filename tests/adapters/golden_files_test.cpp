@@ -8,9 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
-#include "adapters/registry.h"
-#include "proto/json.h"
+#include "adapters/plan/check.h"
+#include "adapters/pool/registry.h"
+#include "proto/json/json.h"
 #include "tests/adapters/fake_store.h"
 #include "tests/support/source_dir.h"
 

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
-#include "adapters/registry.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/pack.h"
+#include "adapters/pool/registry.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "tests/adapters/served.h"
 #include "tests/support/goldens.h"
 #include "tests/support/read_back.h"

@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
-#include "adapters/report.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/pack.h"
+#include "adapters/plan/report.h"
 #include "tests/adapters/foreign_files.h"
 #include "tests/support/source_dir.h"
 

@@ -1,4 +1,4 @@
-#include "adapters/pack.h"
+#include "adapters/plan/pack.h"
 
 #include <bit>
 #include <cmath>

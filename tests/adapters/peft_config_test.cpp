@@ -1,4 +1,4 @@
-#include "adapters/peft_config.h"
+#include "adapters/files/peft_config.h"
 
 #include <algorithm>
 #include <cmath>

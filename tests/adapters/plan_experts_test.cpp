@@ -1,8 +1,8 @@
 // Adapters on bases with experts, against the config alone.
 #include <gtest/gtest.h>
 
-#include "adapters/plan.h"
-#include "model/config.h"
+#include "adapters/plan/plan.h"
+#include "model/config/config.h"
 #include "proto/base/format.h"
 
 namespace lorad::adapters::plan_experts_test {

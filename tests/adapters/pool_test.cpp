@@ -1,5 +1,5 @@
 // Who gets a place on the device, when, and who has to leave: through the registry, with host memory for a device.
-#include "adapters/pool.h"
+#include "adapters/pool/pool.h"
 
 #include <atomic>
 #include <chrono>
@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
-#include "adapters/registry.h"
-#include "adapters/source.h"
+#include "adapters/plan/check.h"
+#include "adapters/pool/registry.h"
+#include "adapters/files/source.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"

@@ -6,9 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/base_model.h"
-#include "adapters/recorded_base.h"
-#include "adapters/report.h"
+#include "adapters/plan/base_model.h"
+#include "adapters/files/recorded_base.h"
+#include "adapters/plan/report.h"
 #include "tests/support/goldens.h"
 #include "tests/support/temp_dir.h"
 

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/registry.h"
-#include "model/runner.h"
+#include "adapters/pool/registry.h"
+#include "model/exec/runner.h"
 #include "tests/adapters/served.h"
 #include "tests/support/goldens.h"
 

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/pack.h"
 #include "tests/adapters/fake_store.h"
 #include "tests/support/goldens.h"
 #include "tests/support/host_model.h"

@@ -1,5 +1,5 @@
 // Every expectation was compared with Python's re module.
-#include "adapters/regex.h"
+#include "adapters/files/regex.h"
 
 #include <string>
 

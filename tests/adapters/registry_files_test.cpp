@@ -1,5 +1,5 @@
 // Which files the registry keeps while calls are under way, and that it deletes what nobody needs in the end.
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 
 #include <chrono>
 #include <functional>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/source.h"
+#include "adapters/files/source.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"

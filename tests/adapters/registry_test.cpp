@@ -1,4 +1,4 @@
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 
 #include <atomic>
 #include <chrono>

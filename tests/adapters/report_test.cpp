@@ -1,12 +1,12 @@
-#include "adapters/report.h"
+#include "adapters/plan/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "adapters/pack.h"
-#include "proto/json.h"
+#include "adapters/plan/pack.h"
+#include "proto/json/json.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/support/source_dir.h"
 

@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "adapters/registry.h"
-#include "adapters/weight_store.h"
-#include "model/executor.h"
+#include "adapters/pool/registry.h"
+#include "adapters/pool/weight_store.h"
+#include "model/exec/executor.h"
 #include "proto/base/log.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/test_device.h"

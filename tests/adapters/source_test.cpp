@@ -1,4 +1,4 @@
-#include "adapters/source.h"
+#include "adapters/files/source.h"
 
 #include <cerrno>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "adapters/store.h"
+#include "adapters/store/store.h"
 
 #include <chrono>
 #include <fstream>
@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/crash_file_system.h"

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
+#include "adapters/plan/check.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/reference/numbers.h"
 #include "tests/support/source_dir.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "adapters/store.h"
+#include "adapters/store/store.h"
 
 namespace lorad::testing {
 

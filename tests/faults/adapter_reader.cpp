@@ -17,7 +17,7 @@
 #include <pthread.h>
 
 #include "proto/error.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "tests/fuzz/adapter_input.h"
 
 namespace lorad {

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <random>
 
-#include "adapters/catalogue.h"
-#include "adapters/check.h"
-#include "adapters/pack.h"
+#include "adapters/store/catalogue.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/pack.h"
 #include "proto/base/log.h"
 #include "tests/faults/store_life.h"
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
-#include "adapters/report.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/pack.h"
+#include "adapters/plan/report.h"
 
 namespace lorad::fuzz {
 

@@ -6,7 +6,7 @@
 #include "proto/adapter_request.h"
 #include "proto/base/check.h"
 #include "proto/error.h"
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace lorad;

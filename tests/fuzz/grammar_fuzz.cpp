@@ -4,7 +4,7 @@
 #include <string>
 
 #include "proto/base/format.h"
-#include "proto/gbnf.h"
+#include "proto/schema/gbnf.h"
 #include "tests/fuzz/grammar_run.h"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/logits.h"
-#include "model/text.h"
+#include "model/output/logits.h"
+#include "model/text/text.h"
 #include "proto/base/check.h"
 #include "proto/base/thread.h"
 

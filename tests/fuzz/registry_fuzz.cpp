@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "adapters/catalogue.h"
-#include "adapters/files.h"
+#include "adapters/store/catalogue.h"
+#include "adapters/files/files.h"
 #include "proto/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

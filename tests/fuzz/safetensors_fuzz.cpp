@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "proto/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/json.h"
-#include "proto/schema.h"
+#include "proto/json/json.h"
+#include "proto/schema/schema.h"
 #include "tests/fuzz/grammar_run.h"
 #include "tests/fuzz/json_mutator.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/text.h"
+#include "model/text/text.h"
 #include "proto/base/check.h"
 #include "tests/fuzz/template_mutator.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "model/text.h"
+#include "model/text/text.h"
 #include "proto/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -32,7 +32,7 @@ class ChoiceDevice {
 
     ChoiceDevice() : kernels_(value(gpu::KernelSet::create(test_device(), {.path = gpu::KernelPath::kPortable}))) {}
 
-    // Rows of equal length. As model/forward.cpp runs them.
+    // Rows of equal length. As model/forward/forward.cpp runs them.
     std::vector<Found> choose(const std::vector<ChoiceRow>& rows) {
         const auto n = static_cast<uint32_t>(rows.size()), vocab = static_cast<uint32_t>(rows[0].logits.size());
         const uint32_t stride = gpu::padded(vocab);

@@ -1,6 +1,6 @@
 // Incremental text equals the text of all tokens at once, never cuts a character, and ends before a
 // stop string.
-#include "model/detokenizer.h"
+#include "model/text/detokenizer.h"
 
 #include <random>
 

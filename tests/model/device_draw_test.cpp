@@ -5,8 +5,8 @@
 #include <cmath>
 #include <random>
 
-#include "model/logits.h"
-#include "model/sampler.h"
+#include "model/output/logits.h"
+#include "model/output/sampler.h"
 #include "tests/model/choice_device.h"
 
 namespace lorad::model::device_draw_test {

@@ -1,4 +1,4 @@
-#include "model/executor.h"
+#include "model/exec/executor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "model/npy.h"
-#include "model/runner.h"
+#include "model/files/npy.h"
+#include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"

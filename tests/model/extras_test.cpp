@@ -7,7 +7,7 @@
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/upload.h"
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "tests/reference/numbers.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"

@@ -6,10 +6,10 @@
 #include <map>
 #include <sstream>
 
-#include "model/config.h"
-#include "model/config_families.h"
-#include "model/state_cache.h"
-#include "model/topology.h"
+#include "model/config/config.h"
+#include "model/config/config_families.h"
+#include "model/exec/state_cache.h"
+#include "model/config/topology.h"
 #include "tests/support/families.h"
 
 namespace lorad::model::families_test {

@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "model/executor.h"
-#include "model/kv_cache.h"
+#include "model/exec/executor.h"
+#include "model/exec/kv_cache.h"
 #include "tests/support/goldens.h"
 #include "tests/support/test_device.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "model/executor.h"
+#include "model/exec/executor.h"
 #include "tests/support/decode_logits.h"
 #include "tests/support/goldens.h"
 #include "tests/support/random_model.h"

@@ -1,7 +1,7 @@
 // Grammars of llama.cpp's form, converted and compiled: the texts they have, and no others.
-#include "proto/gbnf.h"
+#include "proto/schema/gbnf.h"
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 #include "tests/model/text_goldens.h"
 
 namespace lorad::model::gbnf_grammar_test {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::model::ggml_blocks_test {

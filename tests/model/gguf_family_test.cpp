@@ -4,9 +4,9 @@
 #include <cmath>
 #include <fstream>
 
-#include "model/model_files.h"
-#include "model/rope.h"
-#include "model/runner.h"
+#include "model/files/model_files.h"
+#include "model/config/rope.h"
+#include "model/exec/runner.h"
 #include "tests/support/families.h"
 #include "tests/support/family_gguf.h"
 #include "tests/support/load_executor.h"

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "model/gguf/gguf_names.h"
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "model/quant/matrix_source.h"
-#include "model/rope.h"
+#include "model/config/rope.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/goldens.h"
 #include "tests/support/temp_dir.h"

@@ -1,5 +1,5 @@
 // Base models in GGUF: what the files hold, in the words of a folder; other files by what they are.
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 
 #include <cmath>
 #include <cstring>
@@ -14,7 +14,7 @@
 #include "model/quant/ggml_blocks.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
-#include "model/rope.h"
+#include "model/config/rope.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"

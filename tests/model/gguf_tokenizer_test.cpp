@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "tests/model/text_goldens.h"
 #include "tests/support/gguf_writer.h"
 

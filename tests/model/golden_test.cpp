@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/synthetic_lora.h"

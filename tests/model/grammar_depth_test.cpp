@@ -3,7 +3,7 @@
 #include <functional>
 #include <thread>
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 #include "proto/base/format.h"
 #include "proto/base/thread.h"
 #include "tests/model/text_goldens.h"

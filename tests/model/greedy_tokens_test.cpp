@@ -5,8 +5,8 @@
 #include <cstring>
 #include <functional>
 
-#include "model/executor.h"
-#include "model/lora_table.h"
+#include "model/exec/executor.h"
+#include "model/weights/lora_table.h"
 #include "tests/support/random_model.h"
 #include "tests/support/test_device.h"
 

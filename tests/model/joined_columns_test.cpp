@@ -1,5 +1,5 @@
-#include "model/joined_columns.h"
-#include "model/step_state.h"
+#include "model/weights/joined_columns.h"
+#include "model/step/step_state.h"
 
 #include <gtest/gtest.h>
 

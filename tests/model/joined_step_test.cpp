@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/source_dir.h"

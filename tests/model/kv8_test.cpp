@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/logits.h"
-#include "model/runner.h"
+#include "model/output/logits.h"
+#include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/random_model.h"

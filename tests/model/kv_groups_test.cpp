@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/memory_plan.h"
-#include "model/state_cache.h"
+#include "model/exec/memory_plan.h"
+#include "model/exec/state_cache.h"
 #include "tests/support/families.h"
 
 namespace lorad::model::kv_groups_test {

@@ -1,5 +1,5 @@
 // Which keys eight bits are enough for, told from biases and head norms.
-#include "model/kv_precision.h"
+#include "model/exec/kv_precision.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace lorad::model::kv_precision_test {
 namespace {

@@ -1,5 +1,5 @@
 // What is done to logits and read off them, against the formulas in double.
-#include "model/logits.h"
+#include "model/output/logits.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <map>
 #include <random>
 
-#include "model/sampler.h"
+#include "model/output/sampler.h"
 
 namespace lorad::model::logits_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/temp_dir.h"

@@ -5,10 +5,10 @@
 #include <bit>
 #include <cmath>
 
-#include "model/executor.h"
-#include "model/forward.h"
-#include "model/logits.h"
-#include "model/sampler.h"
+#include "model/exec/executor.h"
+#include "model/forward/forward.h"
+#include "model/output/logits.h"
+#include "model/output/sampler.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 

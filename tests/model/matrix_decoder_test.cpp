@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/executor.h"
+#include "model/exec/executor.h"
 #include "model/quant/matrix_source.h"
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "proto/base/format.h"
 #include "tests/reference/numbers.h"
 #include "tests/support/goldens.h"

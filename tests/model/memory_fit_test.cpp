@@ -1,4 +1,4 @@
-#include "model/memory_fit.h"
+#include "model/exec/memory_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/read_back.h"

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <random>
 
-#include "model/kv_cache.h"
-#include "model/runner.h"
-#include "model/step_state.h"
+#include "model/exec/kv_cache.h"
+#include "model/exec/runner.h"
+#include "model/step/step_state.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/synthetic_lora.h"

@@ -1,11 +1,11 @@
-#include "model/model_folder.h"
+#include "model/files/model_folder.h"
 
 #include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::model::model_folder_test {

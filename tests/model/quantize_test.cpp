@@ -10,11 +10,11 @@
 #include <gtest/gtest.h>
 
 #include "model/gguf/gguf_export.h"
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "model/quant/ggml_blocks.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "tests/support/goldens.h"
 #include "tests/support/temp_dir.h"
 

@@ -8,10 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 #include "tests/support/goldens.h"
 
 namespace lorad::model::quantized_folder_test {

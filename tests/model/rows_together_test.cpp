@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "model/executor.h"
+#include "model/exec/executor.h"
 #include "tests/support/decode_logits.h"
 #include "tests/support/goldens.h"
 #include "tests/support/random_model.h"

@@ -1,4 +1,4 @@
-#include "model/sampler.h"
+#include "model/output/sampler.h"
 
 #include <gtest/gtest.h>
 

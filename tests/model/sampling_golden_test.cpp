@@ -5,8 +5,8 @@
 #include <cmath>
 #include <iterator>
 
-#include "model/logits.h"
-#include "model/sampler.h"
+#include "model/output/logits.h"
+#include "model/output/sampler.h"
 #include "tests/support/sampling_goldens.h"
 
 namespace lorad::model::sampling_golden_test {

@@ -1,4 +1,4 @@
-#include "model/scratch.h"
+#include "model/forward/scratch.h"
 
 #include <gtest/gtest.h>
 

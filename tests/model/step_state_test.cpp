@@ -1,4 +1,4 @@
-#include "model/step_state.h"
+#include "model/step/step_state.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/executor.h"
+#include "model/exec/executor.h"
 #include "tests/support/goldens.h"
 #include "tests/support/source_dir.h"
 

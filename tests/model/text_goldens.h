@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/text.h"
+#include "model/text/text.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::model {

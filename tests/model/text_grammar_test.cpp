@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <random>
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 #include "tests/model/text_goldens.h"
 
 namespace lorad::model::text_grammar_test {

@@ -1,5 +1,5 @@
 // Tool calls and thoughts found in text, however it is cut into pieces.
-#include "model/tool_calls.h"
+#include "model/text/tool_calls.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <tuple>
 
-#include "model/reasoning.h"
+#include "model/text/reasoning.h"
 
 namespace lorad::model::tool_calls_test {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <random>
 
-#include "model/harmony.h"
-#include "model/reasoning.h"
-#include "model/tool_calls.h"
-#include "proto/json.h"
+#include "model/text/harmony.h"
+#include "model/text/reasoning.h"
+#include "model/text/tool_calls.h"
+#include "proto/json/json.h"
 
 namespace lorad::model::tool_forms_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 
 namespace lorad::proto::bad_input_test {
 namespace {

@@ -1,9 +1,9 @@
 // OpenAI's custom tools and allowed tools in chats: functions to the model, texts to the client.
-#include "proto/custom_tools.h"
+#include "proto/generate/custom_tools.h"
 
 #include <gtest/gtest.h>
 
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 
 namespace lorad::proto::custom_tools_test {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/embeddings.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::proto::embeddings_test {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "proto/generate_request.h"
-#include "proto/messages_request.h"
-#include "proto/responses_request.h"
+#include "proto/generate/generate_request.h"
+#include "proto/messages/messages_request.h"
+#include "proto/responses/responses_request.h"
 
 namespace lorad::proto::field_names_test {
 namespace {

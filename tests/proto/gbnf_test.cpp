@@ -1,4 +1,4 @@
-#include "proto/gbnf.h"
+#include "proto/schema/gbnf.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

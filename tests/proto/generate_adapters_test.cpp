@@ -1,7 +1,7 @@
 // Which adapters a request names, in lorad's words and in other servers'.
 #include <gtest/gtest.h>
 
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 
 namespace lorad::proto::generate_adapters_test {
 namespace {

@@ -1,7 +1,7 @@
 // Parameters of one of the two kinds, and what excludes what.
 #include <gtest/gtest.h>
 
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 
 namespace lorad::proto::generate_request_options_test {
 namespace {

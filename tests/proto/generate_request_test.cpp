@@ -1,4 +1,4 @@
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 
 #include <gtest/gtest.h>
 

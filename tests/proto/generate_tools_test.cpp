@@ -1,8 +1,8 @@
 // What answers have to look like: schemas, grammars, tools.
 #include <gtest/gtest.h>
 
-#include "proto/generate_request.h"
-#include "proto/json.h"
+#include "proto/generate/generate_request.h"
+#include "proto/json/json.h"
 
 namespace lorad::proto::generate_tools_test {
 namespace {

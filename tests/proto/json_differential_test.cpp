@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::json_differential_test {
 namespace {

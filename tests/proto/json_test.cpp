@@ -1,4 +1,4 @@
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 #include <cmath>
 

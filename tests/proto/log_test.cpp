@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/base/printable.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::log_test {
 namespace {

@@ -1,8 +1,8 @@
 // /v1/messages: Anthropic's bodies said as chats, and answers as blocks and events.
 #include <gtest/gtest.h>
 
-#include "proto/messages_request.h"
-#include "proto/messages_response.h"
+#include "proto/messages/messages_request.h"
+#include "proto/messages/messages_response.h"
 
 namespace lorad::proto::messages_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/error.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::printable_test {
 namespace {

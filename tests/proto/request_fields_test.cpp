@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 #include "proto/known_fields.h"
-#include "proto/messages_request.h"
-#include "proto/responses_request.h"
+#include "proto/messages/messages_request.h"
+#include "proto/responses/responses_request.h"
 
 namespace lorad::proto::request_fields_test {
 namespace {

@@ -1,9 +1,9 @@
 // /v1/responses: bodies said as chats, and answers as items and events.
 #include <gtest/gtest.h>
 
-#include "proto/answer_blocks.h"
-#include "proto/responses_request.h"
-#include "proto/responses_response.h"
+#include "proto/generate/answer_blocks.h"
+#include "proto/responses/responses_request.h"
+#include "proto/responses/responses_response.h"
 
 namespace lorad::proto::responses_test {
 namespace {

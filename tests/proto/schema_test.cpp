@@ -1,5 +1,5 @@
 // JSON schemas as the grammar compiler gets them.
-#include "proto/schema.h"
+#include "proto/schema/schema.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <regex>
 
 #include "proto/base/format.h"
-#include "proto/schema_patterns.h"
+#include "proto/schema/schema_patterns.h"
 
 namespace lorad::proto::schema_test {
 namespace {

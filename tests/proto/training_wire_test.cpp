@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "proto/fine_tuning_request.h"
+#include "proto/training/fine_tuning_request.h"
 #include "proto/multipart_stream.h"
-#include "proto/training_write.h"
+#include "proto/training/training_write.h"
 
 namespace lorad::proto {
 namespace {

@@ -6,9 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
-#include "model/runner.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/pack.h"
+#include "model/exec/runner.h"
 #include "server/engine/request.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
 #include "tests/server/fake_runner.h"

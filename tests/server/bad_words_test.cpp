@@ -1,8 +1,8 @@
 // Words that an answer must not have: alone, around a grammar, and over HTTP.
 #include "server/engine/bad_words.h"
 
-#include "server/http/bad_word_tokens.h"
-#include "server/http/generation.h"
+#include "server/http/generate/bad_word_tokens.h"
+#include "server/http/generate/generation.h"
 #include "tests/server/http_fixture.h"
 
 namespace lorad::server::bad_words_test {

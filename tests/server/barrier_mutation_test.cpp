@@ -20,10 +20,10 @@
 #include <thread>
 #include <vector>
 
-#include "adapters/registry.h"
-#include "model/forward.h"
-#include "model/logits.h"
-#include "model/sampler.h"
+#include "adapters/pool/registry.h"
+#include "model/forward/forward.h"
+#include "model/output/logits.h"
+#include "model/output/sampler.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "tests/support/goldens.h"

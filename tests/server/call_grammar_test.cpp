@@ -1,5 +1,5 @@
 // Which answers the grammars of calls let through, in each format.
-#include "server/http/call_grammar.h"
+#include "server/http/generate/call_grammar.h"
 
 #include <gtest/gtest.h>
 

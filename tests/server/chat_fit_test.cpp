@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/text.h"
+#include "model/text/text.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::server::chat_fit_test {

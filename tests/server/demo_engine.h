@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "adapters/registry.h"
-#include "adapters/weight_store.h"
+#include "adapters/pool/registry.h"
+#include "adapters/pool/weight_store.h"
 #include "proto/base/log.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
-#include "server/http/adapter_choice.h"
+#include "server/http/generate/adapter_choice.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/test_device.h"

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/step_shape.h"
+#include "model/step/step_shape.h"
 #include "tests/server/engine_fixture.h"
 #include "tests/support/soon.h"
 

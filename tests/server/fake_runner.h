@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "model/kv_cache.h"
-#include "model/logits.h"
-#include "model/sampler.h"
+#include "model/exec/kv_cache.h"
+#include "model/output/logits.h"
+#include "model/output/sampler.h"
 #include "server/engine/step_runner.h"
 
 namespace lorad::server {

@@ -4,7 +4,7 @@
 
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
-#include "server/http/adapter_choice.h"
+#include "server/http/generate/adapter_choice.h"
 #include "tests/adapters/served.h"
 #include "tests/support/goldens.h"
 

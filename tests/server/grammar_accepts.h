@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "proto/structure.h"
+#include "proto/generate/structure.h"
 #include "tests/model/text_goldens.h"
 
 namespace lorad::server {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 #include "server/engine/token_constraint.h"
 
 namespace lorad::server {

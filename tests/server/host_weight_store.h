@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "adapters/weight_store.h"
+#include "adapters/pool/weight_store.h"
 
 namespace lorad::server {
 

@@ -10,10 +10,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "adapters/files.h"
-#include "model/config.h"
+#include "adapters/files/files.h"
+#include "model/config/config.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "server/http/listener.h"
 #include "server/http/routes.h"
 #include "tests/server/fake_runner.h"

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "server/http/response_store.h"
+#include "server/http/generate/response_store.h"
 #include "tests/server/access_fixture.h"
 
 namespace lorad::server::http_response_store_test {

@@ -1,7 +1,7 @@
 // One key against another's share: uploads, readers of events, text.
 #include <gmock/gmock.h>
 
-#include "server/http/tokenizing.h"
+#include "server/http/generate/tokenizing.h"
 #include "tests/server/access_fixture.h"
 
 namespace lorad::server::http_shares_test {

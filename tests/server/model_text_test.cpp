@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "proto/json.h"
+#include "proto/json/json.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 

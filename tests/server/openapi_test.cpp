@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "proto/fine_tuning_request.h"
+#include "proto/training/fine_tuning_request.h"
 #include "proto/known_fields.h"
 #include "server/http/embedded_files.h"
 #include "tests/server/http_fixture.h"

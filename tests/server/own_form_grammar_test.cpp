@@ -1,10 +1,10 @@
 // Which answers the grammars of calls let through where calls are not JSON, and in gpt-oss's channels; what they let through is read as it is meant.
 #include <gtest/gtest.h>
 
-#include "model/harmony.h"
-#include "model/tool_calls.h"
-#include "proto/argument_types.h"
-#include "server/http/call_grammar.h"
+#include "model/text/harmony.h"
+#include "model/text/tool_calls.h"
+#include "proto/schema/argument_types.h"
+#include "server/http/generate/call_grammar.h"
 #include "tests/server/grammar_accepts.h"
 
 namespace lorad::server::own_form_grammar_test {

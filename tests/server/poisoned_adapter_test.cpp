@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include "adapters/source.h"
+#include "adapters/files/source.h"
 #include "tests/server/demo_engine.h"
 #include "tests/support/temp_dir.h"
 

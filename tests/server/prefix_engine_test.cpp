@@ -3,9 +3,9 @@
 // request changes what follows.
 #include <gtest/gtest.h>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "proto/base/log.h"
-#include "server/http/adapter_choice.h"
+#include "server/http/generate/adapter_choice.h"
 #include "tests/adapters/fake_store.h"
 #include "tests/server/engine_fixture.h"
 #include "tests/server/slot_digest.h"

@@ -9,7 +9,7 @@
 
 #include "proto/base/log.h"
 #include "server/engine/engine.h"
-#include "server/http/adapter_choice.h"
+#include "server/http/generate/adapter_choice.h"
 #include "tests/server/adapter_versions.h"
 
 namespace lorad::server::registry_simulation_test {

@@ -16,7 +16,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/logits.h"
+#include "model/output/logits.h"
 #include "proto/base/format.h"
 #include "server/model_text.h"
 #include "server/sandbox/confine.h"

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "model/lora_table.h"
+#include "model/weights/lora_table.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/server/fake_runner.h"
 

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "proto/base/log.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "model/step_shape.h"
+#include "model/step/step_shape.h"
 
 namespace lorad::server::step_times_test {
 namespace {

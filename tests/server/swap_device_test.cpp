@@ -7,11 +7,11 @@
 #include <random>
 #include <thread>
 
-#include "model/runner.h"
+#include "model/exec/runner.h"
 #include "proto/base/log.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
-#include "server/http/adapter_choice.h"
+#include "server/http/generate/adapter_choice.h"
 #include "server/loaded_model.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"

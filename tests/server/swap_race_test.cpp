@@ -12,10 +12,10 @@
 #include <string>
 #include <thread>
 
-#include "adapters/registry.h"
+#include "adapters/pool/registry.h"
 #include "proto/base/log.h"
 #include "server/engine/engine.h"
-#include "server/http/adapter_choice.h"
+#include "server/http/generate/adapter_choice.h"
 #include "tests/server/adapter_versions.h"
 
 namespace lorad::server::swap_race_test {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "proto/generate_request.h"
+#include "proto/generate/generate_request.h"
 #include "tests/server/grammar_accepts.h"
 #include "tests/support/source_dir.h"
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "server/training/line_encoder.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"

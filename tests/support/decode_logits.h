@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "model/executor.h"
+#include "model/exec/executor.h"
 
 namespace lorad::testing {
 

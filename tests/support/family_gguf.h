@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
-#include "model/safetensors.h"
+#include "model/config/config.h"
+#include "model/files/safetensors.h"
 
 namespace lorad::testing {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "model/rope.h"
-#include "model/safetensors.h"
+#include "model/config/rope.h"
+#include "model/files/safetensors.h"
 #include "proto/base/format.h"
 #include "proto/base/rounding.h"
 

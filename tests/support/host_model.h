@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "model/config.h"
-#include "model/lora_table.h"
+#include "model/config/config.h"
+#include "model/weights/lora_table.h"
 #include "tests/reference/transformer.h"
 
 namespace lorad::testing {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/model_files.h"
+#include "model/files/model_files.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::testing {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "model/executor.h"
+#include "model/exec/executor.h"
 
 namespace lorad::testing {
 

@@ -7,7 +7,7 @@
 
 #include "gpu/buffer.h"
 #include "gpu/device.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace lorad::testing {
 

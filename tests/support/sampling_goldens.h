@@ -12,8 +12,8 @@
 
 #include "proto/base/check.h"
 #include "proto/base/ids.h"
-#include "proto/json.h"
-#include "proto/sampling_params.h"
+#include "proto/json/json.h"
+#include "proto/generate/sampling_params.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad {

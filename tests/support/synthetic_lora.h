@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gpu/buffer.h"
-#include "model/config.h"
-#include "model/lora_table.h"
+#include "model/config/config.h"
+#include "model/weights/lora_table.h"
 #include "tests/reference/numbers.h"
 
 namespace lorad::testing {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "adapters/check.h"
-#include "adapters/trainable.h"
+#include "adapters/plan/check.h"
+#include "adapters/plan/trainable.h"
 #include "model/train/base_weights.h"
 #include "model/train/schedule.h"
 #include "model/train/trainer.h"

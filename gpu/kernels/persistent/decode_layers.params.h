@@ -5,7 +5,7 @@
 
 INTEROP_BEGIN
 
-// One layer's addresses. Matrices [n_padded][k_stride] of one 16-bit type, rows as in model/weights.h; vectors f32, or 0 where there is none.
+// One layer's addresses. Matrices [n_padded][k_stride] of one 16-bit type, rows as in model/weights/weights.h; vectors f32, or 0 where there is none.
 struct DecodeLayer {
     uint64_t qkv, qkv_bias;
     uint64_t o, o_bias;

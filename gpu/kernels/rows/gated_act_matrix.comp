@@ -5,7 +5,7 @@
 //   B    [F][rank8]         any type; of another type than ELEMENT it is cut into two parts of that type, as low always is: see matmul_adapters.glsl
 // Workgroup: 32 rows and, for each subgroup, 16 columns of both gate and up. The rows of one adapter are a run; B and low of one run at a time are
 // staged, low with zeros for the rows of others, while the next one's are fetched. A run is two products more for each matrix of its rows, so few runs
-// are fast: has_few_runs() in model/executor_shapes.cpp. grid (F / columns, ceil(T / 32)).
+// are fast: has_few_runs() in model/exec/executor_shapes.cpp. grid (F / columns, ceil(T / 32)).
 // Moves 8 S F bytes in and 2 F out for each row, and a run's B once for each 32 rows.
 #version 460
 #extension GL_GOOGLE_include_directive : require

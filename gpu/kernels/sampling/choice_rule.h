@@ -37,7 +37,7 @@ struct ChoiceRule {
     uint32_t n_changes;
     uint32_t allowed_begin; // sorted ids, at this index of 4 bytes from the begin of the step state
     uint32_t n_allowed;     // 0: all tokens are allowed
-    float repetition;       // penalties, see model/logits.h
+    float repetition;       // penalties, see model/output/logits.h
     float inverse_repetition;
     float frequency;
     float presence;

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "proto/base/format.h"
-#include "proto/json.h"
+#include "proto/json/json.h"
 
 namespace lorad::server {
 namespace {

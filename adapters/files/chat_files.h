@@ -1,0 +1,41 @@
+// What an adapter's files say of chats with it: how they are written, and what ends an answer.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "adapters/store/catalogue.h"
+#include "adapters/files/source.h"
+#include "adapters/files/source_folder.h"
+#include "model/text/text.h"
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+// Whether a file of this name is one of them: kTemplateFile, additional_chat_templates/NAME.jinja, kTokenizerConfigFile and
+// kGenerationConfigFile.
+bool is_chat_file(std::string_view name);
+uint64_t chat_file_bytes_max(std::string_view name);
+
+// Of a folder, as files under those names: templates, also those in tokenizer_config.json, and of both configs no more than
+// what ends an answer. Configs that say nothing of it, or nothing at all, are none of an adapter's.
+Result<std::vector<SourceFile>> read_chat_files(const SourceFolder& folder);
+
+// The templates, as transformers finds them: in files, else in tokenizer_config.json. {name, text} of each file.
+std::vector<model::NamedTemplate> chat_templates(std::span<const std::pair<std::string_view, std::string_view>> files);
+
+ChatEnds chat_ends(std::span<const std::pair<std::string_view, std::string_view>> files);
+
+// What a registered adapter says of chats.
+struct ChatFiles {
+    std::string digest;                  // of the templates' files; empty: there are none
+    std::vector<FileRecord> templates;
+    ChatEnds ends;
+};
+ChatFiles chat_files_of(const GenerationRecord& record);
+
+}  // namespace lorad::adapters

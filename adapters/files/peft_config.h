@@ -1,0 +1,94 @@
+// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale and what has to be there,
+// and names whatever would change the mathematics beyond what lorad applies.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "adapters/files/regex.h"
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+// A module list or an expression, as in target_modules and exclude_modules.
+struct ModuleSelector {
+    enum class Kind : uint8_t { kUnset, kNames, kRegex, kAllLinear, kUnreadableRegex };
+    Kind kind = Kind::kUnset;
+    std::vector<std::string> names;  // whole names, or ends of names at a dot
+    std::optional<Regex> regex;      // matched against the whole name
+    std::string pattern;             // the expression
+    std::string unreadable;          // why it is not read
+};
+
+// Values for the modules whose names match "(.*\.)?(KEY)$"; the first key counts.
+template <typename T>
+struct ModulePattern {
+    struct Entry {
+        std::string key;
+        Regex regex;
+        T value;
+    };
+    std::vector<Entry> entries;
+};
+
+// Of |lora_alpha| and of scales in files; what people train with is below a thousand.
+inline constexpr double kAlphaMax = 1 << 20;
+
+enum class BiasKind : uint8_t { kNone, kLoraOnly, kAll };
+
+// Rows of trained tokens of one embedding.
+struct TokenIndices {
+    std::string module;           // "embed_tokens"
+    std::vector<int64_t> tokens;  // in the order of the tensor's rows
+};
+
+struct PeftConfig {
+    uint32_t rank = 8;
+    double alpha = 8.0;
+    bool use_rslora = false;
+    ModulePattern<uint32_t> rank_pattern;
+    ModulePattern<double> alpha_pattern;
+    ModuleSelector target_modules;
+    ModuleSelector exclude_modules;
+    std::optional<std::vector<int64_t>> layers_to_transform;
+    std::vector<Regex> layers_patterns;  // each "(?:^|.*?\.)PATTERN\.(\d+)\.", of a module's name up to its layer's index
+    std::string base_model_name;
+    std::string peft_version;
+    std::vector<std::string> target_parameters;  // "mlp.experts.gate_up_proj", or an end of it: of experts and routers alone
+    bool use_dora = false;
+    bool lora_bias = false;           // a bias on lora_B
+    BiasKind bias = BiasKind::kNone;  // biases of the base's layers were trained
+    std::vector<std::string> modules_to_save;
+    std::vector<Regex> saved_patterns;  // of those that are more than a name
+    bool ensure_weight_tying = false;
+    std::vector<TokenIndices> token_indices;
+    std::vector<int64_t> invocation_tokens;  // aLoRA
+
+    // Of files without such a config, which say it otherwise: ranks by module, and a scale that is not alpha / rank.
+    std::map<std::string, uint32_t, std::less<>> exact_ranks;
+    std::optional<double> exact_scale;
+
+    // Of one module of the base, by its full name ("model.layers.0.self_attn.q_proj").
+    // An error only where an expression costs more steps than `budget` has left.
+    Result<uint32_t> rank_of(std::string_view module, RegexBudget& budget) const;
+    Result<double> scale_of(std::string_view module, uint32_t rank, RegexBudget& budget) const;
+    // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond adapters/files/regex.h). What modules_to_save
+    // names is no target.
+    Result<std::optional<bool>> targets(std::string_view module, RegexBudget& budget) const;
+    // The index of the layer that a module is in, as layers_to_transform means it.
+    Result<std::optional<int64_t>> layer_of(std::string_view module, RegexBudget& budget) const;
+    // With ensure_weight_tying and a tied base: that the embedding and the output layer share one A and B, whichever of them is targeted.
+    Result<bool> ties_lora(RegexBudget& budget) const;
+};
+
+// kAdapterInvalid: not what PEFT writes, with the field. kAdapterUnsupported: names every variant in it that is not
+// applied; a field that lorad does not know counts as one unless it is null, false, or empty.
+Result<PeftConfig> parse_peft_config(std::string_view text);
+
+}  // namespace lorad::adapters

@@ -1,0 +1,57 @@
+// What the parts of planning share: the tensors by place and role, and the list of what does not fit.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "adapters/plan/plan.h"
+#include "adapters/files/tensor_names.h"
+
+namespace lorad::adapters {
+
+// For one thread and one adapter.
+class PlanChecks {
+  public:
+    PlanChecks(const PeftConfig& peft_config, const BaseModel& base_model) : peft(peft_config), base(base_model) {}
+
+    // Puts a tensor to its place, or says why it has none.
+    void sort_in(const model::Tensor& tensor);
+
+    const model::Tensor* find(const Place& place, TensorRole role) const;
+    bool has_single_experts() const;             // some tensor is of one expert
+    bool has_low_rank(const Place& place) const;  // any of A, B, embedding A and B
+    // What PEFT calls the module, and the config's expressions are about: in the words of the base's files, with the prefix of the adapter's names.
+    std::string peft_name(const Place& place) const;
+
+    void misfit(std::string tensor, std::string expected, std::string found, bool unsupported = false);
+    // That the tensor of this place and role is there, of this shape, of a float type and finite. nullptr with a misfit if not.
+    const model::Tensor* fitting(const Place& place, TensorRole role, std::initializer_list<uint64_t> shape);
+
+    const PeftConfig& peft;
+    const BaseModel& base;
+    RegexBudget budget;
+    using Found = std::array<const model::Tensor*, kTensorRoles>;  // by role
+    std::map<Place, Found> found;
+    std::vector<Misfit> misfits;
+    std::vector<std::string> warnings;
+    std::string_view prefix = "model.";  // of the decoder in the adapter's names; empty: an adapter of the bare decoder
+    uint32_t n_elsewhere = 0;            // tensors of parts that read pictures or sound
+    bool ties_lora = false;  // the output layer's A and B are the embedding's the other way round
+};
+
+// Of one type and shape, with the same bits.
+bool is_same(const model::Tensor& a, const model::Tensor& b);
+
+// Of float types, b with the numbers of a transposed.
+bool is_transposed(const model::Tensor& a, const model::Tensor& b);
+
+// Modules kExpertGateUp and kExpertDown.
+Status plan_experts(PlanChecks& checks, std::vector<LayerPlan>& layers);
+
+// Embedding, output layer, norms, tokens.
+Status plan_extras(PlanChecks& checks, ExtrasPlan& plan);
+
+}  // namespace lorad::adapters

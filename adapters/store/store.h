@@ -1,0 +1,98 @@
+// Where registered adapters are kept: blobs by their digest, and the catalogue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapters/store/blob_holds.h"
+#include "adapters/store/catalogue.h"
+#include "adapters/store/file_system.h"
+#include "adapters/files/source.h"
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+struct StoreLimits {
+    uint64_t bytes_max = 0;               // of all blobs; 0: no limit
+    uint64_t blob_bytes_max = kWeightsBytesMax;
+    uint32_t n_blobs_max = 100'000;
+    uint32_t n_uploads_max = 64;  // at a time
+};
+
+// One blob on its way in. On one thread. Dropped before finish() it leaves nothing.
+class BlobUpload {
+  public:
+    virtual ~BlobUpload() = default;
+    // kAdapterFileTooLarge beyond the announced or largest size, kStorageFull, kStorageFailed.
+    virtual Status write(std::span<const std::byte> bytes) = 0;
+    // Durable when this returns. kDigestMismatch: not the bytes that the digest names.
+    virtual Status finish() = 0;
+};
+
+// Any thread, but save() from one at a time.
+class Store {
+  public:
+    virtual ~Store() = default;
+
+    // The catalogue as it was saved last.
+    virtual const Catalogue& found() const = 0;
+    // Durable when this returns; on an error the one before is still there. kStorageFull; kStoreReadOnly: a disk has failed to sync, and nothing
+    // is taken before a restart.
+    virtual Status save(const Catalogue& catalogue) = 0;
+    // Whether the catalogue that was saved last is what a restart finds. kStoreReadOnly: a save failed half-way, and only a restart tells.
+    virtual Status is_settled() const = 0;
+
+    // `bytes` where the size is known. With a holder the blob is held for it once finish() returns. `may_know`: whoever uploads may learn that the
+    // blob is here already, which then needs no room: neither in the store, nor among what the holder may have where it holds it. kInvalidRequest for what
+    // is no digest, kStorageFull, also for what the holder may have, kAdapterBusy with too many uploads at once.
+    virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
+                                                      const Holder* holder = nullptr, bool may_know = false) = 0;
+    // A file whose digest the caller has computed; durable when this returns. The store may share the bytes. Errors as begin().
+    virtual Status put(std::string_view sha256, const FileBytes& bytes) = 0;
+    virtual std::optional<uint64_t> blob_bytes(std::string_view sha256) const = 0;
+    // The whole blob, compared with its digest: kStorageFailed, and the blob is put aside, where it differs.
+    // kAdapterFileNotFound; kIo where the disk fails.
+    virtual Result<FileBytes> read(std::string_view sha256) = 0;
+    virtual void remove(std::string_view sha256) = 0;
+    virtual uint64_t bytes() const = 0;  // of all blobs
+
+    // blob_holds.h.
+    virtual bool is_held(std::string_view sha256) const = 0;
+    virtual bool is_held_by(std::string_view sha256, std::string_view holder) const = 0;
+    // An adapter was made of it: one upload by this holder has got what it was promised.
+    virtual void keep_promise(std::string_view sha256, std::string_view holder) = 0;
+    // A registration of it was refused: it may go when this holder needs the room.
+    virtual void mark_tried(std::string_view sha256, std::string_view holder) = 0;
+    // Ends holds whose time is over. The blobs that nobody holds any more, and those that came long ago and became nothing: to be removed
+    // unless something needs them.
+    virtual std::vector<std::string> expire(int64_t now_s) = 0;
+
+    // Whether what is kept is still where a restart looks for it. kStoreReadOnly where not.
+    virtual Status is_in_place() const = 0;
+};
+
+// Keeps everything below a folder, which belongs to this store alone while it lives:
+//
+//   registry.json, registry.copy.json   the catalogue, twice; each with its digest
+//   blobs/<sha256>                      files; those that no adapter was made of go away a day after they came
+//   holds/<sha256>.<holder>.<number>    empty; who was promised that file, and since when
+//   incoming/                           uploads under way; emptied at the start
+//   damaged/<sha256>                    blobs that were not what their name says any more
+//   lock
+//
+// What was acknowledged is there after a crash at any moment: a new file is synced, renamed, and its folder synced first.
+// kStorageFailed: the folder cannot be used, or another process has it. kIo: both copies of the catalogue are damaged.
+Result<std::unique_ptr<Store>> disk_store(std::unique_ptr<FileSystem> files, const StoreLimits& limits);
+
+// Keeps everything in memory, for as long as it lives.
+std::unique_ptr<Store> memory_store(const StoreLimits& limits);
+
+}  // namespace lorad::adapters

@@ -1,0 +1,150 @@
+// The recordings of steps: one for each shape, made when it is first wanted, and those that are made at the start.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "model/exec/executor_impl.h"
+#include "proto/base/log.h"
+#include "proto/base/thread.h"
+
+namespace lorad::model {
+namespace {
+
+// So that a start which compiles for long says how far it is. Any thread.
+class ProgressClock {
+  public:
+    // Once in two seconds.
+    bool is_due() {
+        const int64_t now = seconds();
+        int64_t last = last_.load();
+        return now >= last + 2 && last_.compare_exchange_strong(last, now);
+    }
+
+  private:
+    static int64_t seconds() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+    std::atomic<int64_t> last_ = seconds();
+};
+
+}  // namespace
+
+StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
+    return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs.at_work(), merged_facts);
+}
+
+Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights) {
+    const ForwardContext context{*kernels, config, weights, merged_weights, kv_cache, state_cache, scratch, *lora_table, rope_tables.address(), rope_offsets,
+                                 host_logits.address(), decode_layers.get(), decode_rows.get(), gated_lora.get()};
+    return record_forward(recorder, context, plan_step(kernels->planner(), config, weights, shape.weight_set != 0 ? merged_weights : nullptr, shape));
+}
+
+// The program that such a step runs, without which it could be computed all the same.
+std::optional<PersistentProgram> Executor::Impl::program_of(const StepShape& shape) {
+    if (shape.schedule == LayerSchedule::kBetween) return PersistentProgram::kDecodeRows;
+    if (shape.method == AdapterMethod::kGatedProduct) return PersistentProgram::kGatedLora;
+    if (shape.schedule == LayerSchedule::kSeparate) return std::nullopt;
+    return shape.has_adapters() ? PersistentProgram::kDecodeLayersAdapter : PersistentProgram::kDecodeLayers;
+}
+
+// Thread-safe, as recording is.
+Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps, const MergedWeights* merged_weights) {
+    // Behind the first part of a step comes the copy of its masks.
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
+    TRY(record_pass(recorder, shape, merged_weights));
+    return std::move(recorder).end();
+}
+
+// Likewise.
+Result<gpu::CommandBuffer> Executor::Impl::record_whole_step(RingSlot& slot, const StepShape& shape) {
+    CHECK(InFlight::can_be_one_recording(shape));
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    record_prelude(recorder, slot, std::min(InFlight::whole_state_bytes(shape), scratch.step_state.size()));
+    recorder.barrier();
+    TRY(record_pass(recorder, shape, nullptr));
+    recorder.barrier();
+    record_epilogue(recorder, slot, shape.logprobs);
+    TRY(kernels->status());
+    return std::move(recorder).end();
+}
+
+Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
+    if (const gpu::CommandBuffer* known = recordings.find(shape)) return known;
+    TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false, merged.get()));
+    ++n_recordings;
+    return recordings.insert(shape, std::move(made));
+}
+
+Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& slot, const StepShape& shape) {
+    if (const gpu::CommandBuffer* known = slot.whole_steps.find(shape)) return known;
+    TRY_ASSIGN(gpu::CommandBuffer made, record_whole_step(slot, shape));
+    ++n_recordings;
+    return slot.whole_steps.insert(shape, std::move(made));
+}
+
+// What the step is submitted as, with a prelude and an epilogue of its own where it is not all of it.
+Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) {
+    step.is_one_recording = InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= InFlight::whole_state_bytes(step.shape);
+    return step.is_one_recording ? whole_recording_of(ring[step.slot], step.shape) : recording_of(step.shape);
+}
+
+// Compiling pipelines takes most of it and runs well side by side. Those on one recording are of the first slot of the ring.
+std::vector<std::optional<Result<gpu::CommandBuffer>>> Executor::Impl::record_all(const std::vector<StepShape>& shapes) {
+    constexpr uint32_t kThreadsMax = 8;
+    std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
+    std::atomic<size_t> next{0};
+    ProgressClock told;
+    const auto work = [&] {
+        for (size_t i = next++; i < shapes.size(); i = next++) {
+            made[i].emplace(InFlight::can_be_one_recording(shapes[i]) ? record_whole_step(ring[0], shapes[i]) : record_step(shapes[i], false, nullptr));
+            if (told.is_due()) log_info("making kernels: {} of {} usual steps are recorded", i + 1, shapes.size());
+        }
+    };
+    std::vector<std::thread> threads;
+    for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) {
+        if (!start_thread(threads.emplace_back(), work)) {  // fewer will do
+            threads.pop_back();
+            break;
+        }
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
+    return made;
+}
+
+Status Executor::Impl::warm_up() {
+    const std::vector<StepShape> shapes = planner->usual_shapes(programs.offered(), options.n_positions_max);
+    std::vector<std::optional<Result<gpu::CommandBuffer>>> made = record_all(shapes);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+        const bool refused = !made[i]->ok() && made[i]->error().code == ErrorCode::kKernelRefused;
+        if (const auto program = program_of(shapes[i]); refused && program) {  // its trial tells, and leaves it out
+            programs[*program].refusal = made[i]->error().message;
+            continue;
+        }
+        TRY_ASSIGN(gpu::CommandBuffer recording, std::move(*made[i]));
+        ++n_recordings;
+        if (!InFlight::can_be_one_recording(shapes[i])) {
+            recordings.insert(shapes[i], std::move(recording));
+            continue;
+        }
+        ring[0].whole_steps.insert(shapes[i], std::move(recording));
+        for (RingSlot& slot : ring) TRY(whole_recording_of(slot, shapes[i]));  // of the others: compiled by now
+        if (blocks_for_tokens(options.n_positions_max) > InFlight::kWholeStepBlocks && shapes[i].schedule != LayerSchedule::kOneDispatch) TRY(recording_of(shapes[i]));
+    }
+    return ok_status();
+}
+
+// Runs nothing.
+Result<KernelSurvey> Executor::Impl::survey(TensorFiles& files) {
+    TRY_ASSIGN(const auto loader, prepare(files));
+    const std::vector<StepShape> shapes = planner->usual_shapes(programs.offered(), options.n_positions_max);
+    KernelSurvey survey{.kernels = {}, .ladder = kernels->ladder(), .weight_formats = describe_formats(weights), .plan = plan, .n_positions_max = options.n_positions_max, .n_steps = shapes.size(), .failures = {}};
+    for (const auto& made : record_all(shapes)) {
+        if (made->ok() || std::ranges::find(survey.failures, made->error().message) != survey.failures.end()) continue;
+        survey.failures.push_back(made->error().message);
+    }
+    survey.kernels = kernels->reports();
+    return survey;
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,91 @@
+#include "model/forward/decode_layers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "gpu/upload.h"
+#include "model/forward/scratch.h"
+#include "model/config/topology.h"
+
+namespace lorad::model {
+namespace {
+
+// Beside Llama's layers (topology.h); the embedding and the output have dispatches of their own.
+constexpr uint32_t kDecodeLayersSupport = kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+
+}  // namespace
+
+gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora, uint32_t lora_type) {
+    return {.type = weights.layers.front().qkv.type,
+            .hidden = config.hidden_size,
+            .n_q_heads = config.n_heads,
+            .n_kv_heads = config.n_kv_heads,
+            .head_dim = config.head_dim,
+            .rotary_dim = config.rope.rotary_dim,
+            .ffn = config.intermediate_size,
+            .n_splits = n_splits,
+            .lora = lora,
+            .lora_type = lora_type};
+}
+
+bool has_one_type(const ModelWeights& weights) {
+    for (const LayerWeights& w : weights.layers) {
+        for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
+            if (matrix->type != weights.layers.front().qkv.type) return false;
+        }
+    }
+    return true;
+}
+
+bool has_packed(const ModelWeights& weights) {
+    return std::ranges::any_of(weights.layers, [](const LayerWeights& w) {
+        return std::ranges::any_of(products_of(w), [](const Matrix* matrix) { return matrix->is_packed(); });
+    });
+}
+
+bool can_decode_layers(const gpu::PersistentPlanner& kernels, const ModelConfig& config, const ModelWeights& weights) {
+    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && !has_packed(weights) && kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
+}
+
+Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
+                                       const KvCache& kv_cache) {
+    std::vector<gpu::DecodeLayer> layers;
+    for (uint32_t l = 0; l < config.n_layers; ++l) {
+        const LayerWeights& w = weights.layers[l];
+        layers.push_back({.qkv = address_of(w.qkv, merged),
+                          .qkv_bias = address_of(w.qkv_bias, merged),
+                          .o = address_of(w.o, merged),
+                          .o_bias = address_of(w.o_bias, merged),
+                          .gate_up = address_of(w.gate_up, merged),
+                          .gate_up_bias = address_of(w.gate_up_bias, merged),
+                          .down = address_of(w.down, merged),
+                          .down_bias = address_of(w.down_bias, merged),
+                          .input_norm = w.input_norm.address(),
+                          .post_attention_norm = w.ffn_norm.address(),
+                          .q_norm = w.q_norm.address(),
+                          .k_norm = w.k_norm.address(),
+                          .kv = kv_cache.layers[l].address(),
+                          .window = config.layer(l).attention.window,
+                          .pad = 0});
+    }
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(layers));
+    TRY_ASSIGN(gpu::Buffer table, device.create_buffer(bytes.size(), gpu::MemoryKind::kDeviceLocal, "decode layers"));
+    TRY(device.uploader().upload(table, 0, bytes));
+    return table;
+}
+
+Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
+                                                           const KvCache& kv_cache) {
+    auto made = std::make_unique<DecodeLayers>();
+    TRY_ASSIGN(made->table_, decode_layer_table(device, config, weights, nullptr, kv_cache));
+    TRY_ASSIGN(made->sync_, device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
+    TRY_ASSIGN(made->given_up_, GivenUp::create(device, "decode given up"));
+    const std::vector<uint64_t> silence(gpu::PersistentPlanner::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
+    TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal, "decode channels"));
+    const gpu::DecodeSync nobody{};
+    TRY(device.uploader().upload(made->channels_, 0, std::as_bytes(std::span(silence))));
+    TRY(device.uploader().upload(made->sync_, 0, std::as_bytes(std::span(&nobody, 1))));
+    return made;
+}
+
+}  // namespace lorad::model

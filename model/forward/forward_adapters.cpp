@@ -1,0 +1,107 @@
+#include "model/forward/forward_adapters.h"
+
+#include <cstddef>
+
+namespace lorad::model {
+namespace {
+
+static_assert(kModuleGroups <= gpu::kShrinkGroups && kLinearModules == gpu::kLoraModules && kDenseGroups == gpu::kLoraGroups);
+uint32_t first_module(LoraGroup group) { return static_cast<uint32_t>(kModulesOfGroup[group].first); }
+uint32_t n_modules(LoraGroup group) { return kModulesOfGroup[group].n_modules; }
+
+}  // namespace
+
+AdapterPass::AdapterPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
+    : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), has_adapters_(shape.lora != gpu::LoraLevel::kNone),
+      joined_(shape.is_joined()), layout_(shape), step_(context.scratch.step_state.address()), segments_(layout_.segments) {}
+
+void AdapterPass::keep_rows() {
+    header_ = layout_.kept;
+    segments_ = layout_.kept_segments;
+    joined_ = false;
+}
+
+void AdapterPass::shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows, gpu::ShrinkPlace place) const {
+    if (!has_adapters_) return;
+    const uint64_t dispatch = header_ + offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
+    kernels_.lora.lora_shrink(recorder_,
+                         {.lora_layer = context_.lora_layer(layer),
+                          .segments = step_ + segments_,
+                          .x = x,
+                          .low = scratch_.low.address(),
+                          .parts = scratch_.shrink_parts.address(),
+                          .lora_slot_stride = context_.lora_slot_stride(),
+                          .first_module = first_module(group),
+                          .n_modules = n_modules(group),
+                          .k = base.k,
+                          .x_stride = base.k_stride,
+                          .pad = 0,
+                          .joined = joined_ ? step_ + layout_.joined_of(group) : 0,
+                          .joined_low = scratch_.joined_low.address(),
+                          .grid = 0},
+                         kernels_.act_type(base.type), rows, place, scratch_.step_state, dispatch);
+}
+
+void AdapterPass::join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const {
+    shrink(layer, group, x, base, rows, gpu::ShrinkPlace::kFirst);
+    gpu::LoraJoinParams params{.step = step_,
+                               .group = step_ + layout_.joined_of(group),
+                               .windows = step_ + layout_.windows_of(group),
+                               .lora_layer = context_.lora_layer(layer),
+                               .b = scratch_.joined_b.address(),
+                               .low = scratch_.joined_low.address(),
+                               .lora_slot_stride = context_.lora_slot_stride(),
+                               .first_module = first_module(group),
+                               .n_modules = n_modules(group),
+                               .n = base.n_padded,
+                               .module_end = {},
+                               .pad = 0};
+    set_module_ends(layer, group, params.module_end);
+    kernels_.lora.lora_join(recorder_, params, base.type);
+    recorder_.barrier();
+}
+
+gpu::MatmulJoinedParams AdapterPass::with_joined(const gpu::MatmulParams& product, LoraGroup group) const {
+    return {.product = product, .windows = step_ + layout_.windows_of(group), .b = scratch_.joined_b.address(), .low = scratch_.joined_low.address()};
+}
+
+gpu::MatmulLoraParams AdapterPass::with_adapters(const gpu::MatmulParams& product, uint32_t layer, LoraGroup group) const {
+    gpu::MatmulLoraParams params{.product = product,
+                                 .step = step_,
+                                 .lora_layer = context_.lora_layer(layer),
+                                 .low = scratch_.low.address(),
+                                 .lora_slot_stride = context_.lora_slot_stride(),
+                                 .first_module = first_module(group),
+                                 .n_modules = n_modules(group),
+                                 .module_end = {}};
+    set_module_ends(layer, group, params.module_end);
+    return params;
+}
+
+void AdapterPass::expand(uint32_t layer, LoraGroup group, const Matrix& base) const {
+    gpu::LoraExpandParams params{.n_segments = step_ + header_ + offsetof(gpu::StepHeader, n_segments),
+                                 .segments = step_ + segments_,
+                                 .lora_layer = context_.lora_layer(layer),
+                                 .low = scratch_.low.address(),
+                                 .y = scratch_.y.address(),
+                                 .lora_slot_stride = context_.lora_slot_stride(),
+                                 .first_module = first_module(group),
+                                 .n_modules = n_modules(group),
+                                 .y_stride = base.n_padded,
+                                 .module_end = {},
+                                 .pad = 0};
+    set_module_ends(layer, group, params.module_end);
+    kernels_.lora.lora_expand(recorder_, params);
+}
+
+// Behind the last column of each module of a group's product.
+void AdapterPass::set_module_ends(uint32_t layer, LoraGroup group, uint32_t (&module_end)[3]) const {
+    CHECK(n_modules(group) <= 3);
+    uint32_t end = 0;
+    for (uint32_t m = 0; m < n_modules(group); ++m) {
+        end += context_.config.shape(layer, static_cast<LinearModule>(first_module(group) + m)).n;
+        module_end[m] = end;
+    }
+}
+
+}  // namespace lorad::model

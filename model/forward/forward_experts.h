@@ -1,0 +1,38 @@
+// The feed-forward of experts, between the norm in front of it and the sum that closes the layer. Internal to forward.cpp.
+#pragma once
+
+#include "model/weights/expert_places.h"
+#include "model/forward/forward_mixers.h"
+
+namespace lorad::model {
+
+class ExpertParts : protected MixerParts {
+  protected:
+    ExpertParts(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan);
+
+    // When a step begins; a barrier follows before the first layer.
+    void clear_counts();
+    // What the layer's experts and its shared expert give for the rows of the input, as a finished product of its own: split 0 of scratch.y.
+    Product experts(uint32_t layer, const Input& input);
+    // The same of a layer with both, whose dense half ends with this product: the sum of the norms of what both give. x_ is what they read, and xn is used up.
+    Product with_experts(uint32_t layer, const Product& down);
+
+    Matrix hidden_rows_;  // the shape of a row of the residual stream, for what closes a layer behind experts()
+
+  private:
+    // From the rows to what the shared expert gives, without its gate, and to the logit of that.
+    void shared_expert(uint32_t layer, const Input& input);
+    void route(uint32_t layer, DeviceAddress input);
+    // The norm of the residual stream with these weights, for a matrix of this type, in xn.
+    void norm_stream(const Vector& gamma, ScalarType weight_type);
+    // What the experts give for the rows of the input, and the shared expert for its own, in split 0 of scratch.y.
+    void apply(uint32_t layer, DeviceAddress input);
+    Product finished() const;
+    void multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearModule module, DeviceAddress x, uint32_t pairs_of_a_row);
+    DeviceAddress at(uint64_t place) const { return scratch_.experts.address() + place; }
+    gpu::RouterShape router_shape(const ExpertFacts& experts) const;
+
+    const ExpertPlaces places_;
+};
+
+}  // namespace lorad::model

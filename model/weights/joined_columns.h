@@ -1,0 +1,39 @@
+// The adapters of a batch as more k of its products (JoinedGroup, gpu/kernels/step_state.h): which columns each gets. Pure: no device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gpu/kernels/step_state.h"
+#include "model/weights/lora_table.h"
+#include "model/step/step_batch.h"
+#include "model/step/batch_traits.h"
+
+namespace lorad::model {
+
+class JoinedColumns {
+  public:
+    // Of a batch at level kPlain and a model with weights of this type. None where an adapter or the columns of one find no room.
+    static std::optional<JoinedColumns> of(const StepBatch& batch, const SlotLookup& slots, gpu::ScalarType weight_type);
+
+    const std::array<gpu::JoinedGroup, gpu::kLoraGroups>& groups() const { return groups_; }
+    // Of a group, by tile of kJoinedTileRows rows of the batch.
+    std::span<const gpu::JoinedWindow> windows(uint32_t group) const { return windows_[group]; }
+    // An adapter's number, the index in JoinedGroup::adapters.
+    uint32_t number_of(uint32_t slot) const;
+    // Steps of kJoinedStep columns of a row tile, on the average.
+    double mean_steps(uint32_t group) const;
+
+  private:
+    std::vector<uint32_t> slots_;  // by number
+    std::array<gpu::JoinedGroup, gpu::kLoraGroups> groups_{};
+    std::array<std::vector<gpu::JoinedWindow>, gpu::kLoraGroups> windows_;
+
+    bool add(uint32_t slot, const SlotTraits& traits, gpu::ScalarType weight_type);
+    void set_windows(const StepBatch& batch);
+};
+
+}  // namespace lorad::model

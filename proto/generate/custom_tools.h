@@ -1,0 +1,54 @@
+// OpenAI's custom tools, whose input is a text, and its choice among allowed tools: to the model they are functions of one argument,
+// "input", and the tools that are allowed.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/field_names.h"
+#include "proto/generate/generate_response.h"
+#include "proto/json/json.h"
+
+namespace lorad::proto {
+
+using ToolNames = std::set<std::string, std::less<>>;
+
+// A choice among tools names one that is not there.
+Error no_such_tool(std::string_view param, std::string_view name);
+
+// The schema of the function that stands for a custom tool, and its arguments with this input.
+inline constexpr std::string_view kCustomToolSchema =
+    R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
+std::string custom_tool_arguments(std::string_view input);
+// The input within such arguments, of those that an answer was cut in what has come of it; what is no such object, as it is.
+std::string custom_tool_input(const std::string& arguments);
+
+// A chat's body with functions alone.
+struct PlainChat {
+    std::string body;  // JSON
+    ToolNames custom_tools;
+    FieldNames names;  // of its fields in the client's body
+    std::vector<std::string> ignored_fields = {};  // of what is not in it any more, that nobody knows
+};
+// A custom tool, which is `tool` itself or stands in it, as a function; its name. `ignored`: as in check_fields().
+Result<std::string> write_custom_tool(const JsonValue& tool, JsonWriter& writer, std::vector<std::string>& ignored);
+// Nothing where the body has no such tools or choice already. Errors are about the client's fields.
+Result<std::optional<PlainChat>> plain_chat(const JsonValue& root);
+
+// Puts an answer's calls of custom tools into their form. Their input comes when it is whole, so that none is half of a JSON text. For the
+// parts of one answer, whole or streamed; its HTTP worker.
+class CustomCalls {
+  public:
+    explicit CustomCalls(const ToolNames& custom_tools) : custom_tools_(custom_tools) {}
+    void apply(ChoicePart& part);
+
+  private:
+    const ToolNames& custom_tools_;
+    std::map<uint32_t, std::optional<ToolCallPart>> open_;  // by choice: the call that is being written
+};
+
+}  // namespace lorad::proto

@@ -1,0 +1,42 @@
+// The parts of generate_request_parse.cpp, by what they read. Private to proto/generate_*.cpp, and
+// for parsers of other bodies that have the same fields.
+#pragma once
+
+#include "proto/generate/generate_request.h"
+#include "proto/json/json.h"
+
+namespace lorad::proto {
+
+// The whole of it; a chat without custom tools and choices among tools.
+Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind,
+                                              uint32_t vocab_size);
+// With them.
+Result<GenerateRequest> parse_generate_root(const JsonValue& root, ApiKind kind, uint32_t vocab_size);
+// A body that was said as another one, "translated"; `ignored`: what had no effect already.
+Result<GenerateRequest> parse_translated(const std::string& translated, ApiKind kind, uint32_t vocab_size, FieldNames names,
+                                         std::vector<std::string> ignored);
+
+Status parse_sampling(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
+Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
+Status parse_stop(const JsonValue& root, GenerateRequest& request);
+Status parse_output(const JsonValue& root, GenerateRequest& request);  // after limits
+Status parse_prompts(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
+Status parse_messages(const JsonValue& root, GenerateRequest& request);
+Status parse_structure(const JsonValue& root, GenerateRequest& request);
+Status parse_tools(const JsonValue& root, GenerateRequest& request);  // after limits; the structure, too
+Status parse_adapters(const JsonValue& root, GenerateRequest& request);
+Status parse_template_options(const JsonValue& root, GenerateRequest& request);  // after messages
+
+// A number within [min, max], without `min` itself unless min_allowed; nothing where it is absent.
+Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name,
+                                             double min, bool min_allowed, double max);
+// A list of token ids of the vocabulary, n_max at most.
+Result<std::vector<TokenId>> parse_ids(const JsonValue& value, uint32_t vocab_size, size_t n_max);
+// A text of at most n_max bytes; empty where it is absent.
+Result<std::string> short_text(const JsonValue& root, std::string_view name, size_t n_max);
+
+bool is_number(const JsonValue& value, double expected);
+bool is_bool(const JsonValue& value, bool expected);
+bool is_text(const JsonValue& value, std::string_view expected);
+
+}  // namespace lorad::proto

@@ -1,0 +1,20 @@
+// The parts of responses_parse.cpp. Private to proto/responses_*.cpp.
+#pragma once
+
+#include "proto/generate/chat_translation.h"
+#include "proto/responses/responses_stored.h"
+
+namespace lorad::proto {
+
+// Where the input's items go so that they can be kept; responses: null where nothing is.
+struct InputMemory {
+    const ResponsesMemory* responses = nullptr;
+    ResponseItems* own = nullptr;  // with `responses`
+    size_t n_bytes = 0;            // of the conversation before
+};
+Status translate_input(const JsonValue& input, ChatMessages& messages, const InputMemory& memory);
+size_t bytes_of(const ResponseItems& items);
+// Of an earlier response; errors name previous_response_id.
+Status translate_conversation(const ResponseItems& items, ChatMessages& messages);
+
+}  // namespace lorad::proto

@@ -1,0 +1,108 @@
+// Which adapters a request runs with: from its `model`, its `adapters` or `lora`, and the global
+// scales of llama-server's interface to a lease.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapters/pool/registry.h"
+#include "proto/generate/generate_request.h"
+#include "server/engine/request.h"
+
+namespace lorad::server {
+
+namespace access {
+struct Principal;
+}
+struct HttpRequest;
+struct ServerContext;
+
+// llama-server knows adapters by number and gives each a scale that holds for all requests which
+// name none. A name keeps its number for as long as the server runs, also when it goes and comes
+// back (the last 65,536 that went); new names get the next numbers. All scales begin at 0. For a key
+// with some adapters only the numbers count those alone: they tell nothing of others'. Any thread.
+class LoraScales {
+  public:
+    struct Entry {
+        uint32_t id = 0;
+        std::string name;
+        float scale = 0.0f;
+    };
+
+    // The registered adapters that the key may use (null: all) with their numbers, in their order.
+    // Names without one get it, the oldest first.
+    std::vector<Entry> entries(const adapters::Registry& registry, const access::Principal* key);
+    // Of a registered adapter.
+    std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id,
+                                       const access::Principal* key);
+    // Replaces all scales; adapters that are left out get 0. kInvalidRequest for an unknown number.
+    Status set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales);
+    // The names of a request's list. kInvalidRequest, param "lora[i].id".
+    Result<std::vector<adapters::AdapterTerm>> terms(const adapters::Registry& registry,
+                                                     const std::vector<proto::IdScale>& scales);
+    // Adapters with a scale other than 0 that are still there.
+    std::vector<adapters::AdapterTerm> defaults(const adapters::Registry& registry) const;
+
+    // Gives the name the next number.
+    void add(const std::string& name);
+
+  private:
+    static constexpr size_t kGoneMax = 65536;  // names that went and keep their numbers
+    static constexpr size_t kViewsMax = 1024;  // of keys with some adapters only; the one not used for longest is forgotten
+
+    struct Numbers {
+        std::map<std::string, uint32_t, std::less<>> ids;
+        std::map<uint32_t, std::string> names;
+        uint32_t next = 0;
+        uint64_t used_at = 0;
+
+        void add(const std::string& name);
+        void add_all(const std::vector<adapters::AdapterInfo>& registered);
+    };
+    Numbers& numbers_of(const access::Principal* key);  // under mutex_
+
+    mutable std::mutex mutex_;
+    Numbers all_;
+    std::map<std::string, Numbers, std::less<>> views_;  // by the key's patterns
+    uint64_t n_uses_ = 0;
+    std::map<uint32_t, float> scales_;  // those other than 0, by number among all
+};
+
+// For a key with some adapters only, before anything else is done with the request: others' do not exist for it, by name or by number
+// (errors as choose_adapters()), and the scales that are set for everybody are not its.
+Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request);
+
+// Whether the names that the request gives stand for something, for routes that compute nothing:
+// nothing is brought to the device. Errors as choose_adapters() about names.
+Status check_adapters(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request);
+// kModelNotFound, or kAdapterNotFound for BASE:NAME, with the names that are like it among those that the request's key may list.
+Error no_such_model(const ServerContext& context, const HttpRequest& http, const std::string& model);
+
+// The one adapter that the request runs with, where it is one: whose chat template counts.
+std::optional<std::string> only_adapter(ServerContext& context,
+                                        const proto::GenerateRequest& request);
+
+// Waits, within the registry's bound, until everything is on the device; a client that leaves ends
+// the wait. Empty lease: the base. kModelNotFound and kAdapterNotFound with the field that named it,
+// kInvalidRequest where `model` names an adapter and the request lists others, and what
+// Registry::acquire gives.
+Result<adapters::MixLease> choose_adapters(ServerContext& context,
+                                           const proto::GenerateRequest& request,
+                                           const HttpRequest& http);
+
+// What the engine needs of a lease. An activated adapter counts from the last occurrence of its
+// invocation tokens in the prompt on, and not at all where they do not occur.
+AdapterUse use_of(const adapters::MixLease& lease, std::span<const TokenId> prompt);
+
+// Under which identities the prompt's KV blocks may be shared: the contents that the lease pins, as
+// use_of() applies them. Requests with different salts share none.
+PrefixIdentity prefix_of(const adapters::Registry& registry, const adapters::MixLease& lease,
+                         const AdapterUse& use, std::span<const TokenId> prompt,
+                         std::string_view salt);
+
+}  // namespace lorad::server

@@ -1,0 +1,134 @@
+// One HTTP request while the engine answers it: several sequences, one for each answer to each
+// prompt, taken as text. For all routes that generate; shapes on the wire are the routes' own.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/generate/generate_response.h"
+#include "server/access/account.h"
+#include "server/http/generate/prompt.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+
+// One admitted request on its HTTP worker. What it has begun is cancelled when it goes away early.
+class Generation {
+  public:
+    // What has come for one choice since the last time.
+    struct Piece {
+        uint32_t choice = 0;  // prompt index * best_of + number of the answer
+        std::string text;
+        std::vector<TokenId> ids;                     // also those that are not text
+        std::vector<proto::TokenLogprobs> logprobs;   // of the ids that are text
+        std::string finish_reason;                    // set in the choice's last piece
+        std::string stop_text;                        // the stop string that was the reason
+        std::optional<Error> error;                   // instead of a finish reason
+        bool ended() const { return error || !finish_reason.empty(); }
+    };
+
+    // Prepares the prompts, brings the adapters to the device and hands everything to the engine:
+    // all of it or nothing. Errors are about the client's fields.
+    // With a lease its adapters are used, whatever the request's names stand for by now.
+    static Result<std::unique_ptr<Generation>> start(
+        ServerContext& context, const HttpRequest& http, proto::GenerateRequest request,
+        std::optional<adapters::MixLease> lease = std::nullopt);
+    ~Generation();
+    Generation(const Generation&) = delete;
+    Generation& operator=(const Generation&) = delete;
+
+    // Waits, but no longer than until the client has to be looked at again. Choices that have ended
+    // give nothing more.
+    std::vector<Piece> next();
+    bool ended() const { return n_running_ == 0; }
+    void cancel();  // all choices
+
+    uint32_t n_choices() const { return uint32_t(choices_.size()); }
+    const PreparedPrompt& prompt_of(uint32_t choice) const;
+    // As the client wrote it, or the text of its ids.
+    std::string prompt_text(uint32_t choice) const;
+    // Fields of a chat that its template does not show to the model, as the client calls them.
+    std::vector<std::string> unread_fields() const { return request.names.originals(prompts_.front().unread_fields); }
+    // How this request's answers hold tool calls; nothing: they hold none.
+    std::optional<model::ToolFormat> tool_format() const { return tool_format_; }
+    // Between which marks this request's answers hold thoughts; nothing: those are part of the text.
+    const std::optional<model::ThoughtMarks>& thoughts() const { return thoughts_; }
+    // Its answers are messages in channels, which model::HarmonyParser reads.
+    bool has_channels() const { return has_channels_; }
+    // Of all tokens of the choice's prompt but the first; there with its first piece.
+    const std::vector<proto::TokenLogprobs>& prompt_logprobs_of(uint32_t choice) const;
+    // Of the tokens so far, without the prompt's.
+    double logprob_sum(uint32_t choice) const { return choices_[choice].logprob_sum; }
+    uint32_t n_tokens(uint32_t choice) const { return choices_[choice].n_tokens; }
+    // Of a request that embeds, after the choice has ended: empty where it ended early.
+    const std::vector<float>& embedding(uint32_t choice) const {
+        return choices_[choice].embedding;
+    }
+    const std::string& finish_reason(uint32_t choice) const {
+        return choices_[choice].finish_reason;
+    }
+    // Of a request that embeds, for its next inputs.
+    const adapters::MixLease& lease() const { return lease_; }
+    // Of all choices; each prompt counts once.
+    proto::Usage usage() const;
+
+    proto::ResponseHead head;  // without an id
+    const proto::GenerateRequest request;
+
+  private:
+    struct Choice {
+        std::shared_ptr<TokenStream> stream;
+        std::unique_ptr<TextDecoder> decoder;
+        std::vector<proto::TokenLogprobs> prompt_logprobs;
+        std::vector<float> embedding = {};
+        uint32_t n_tokens = 0;
+        double logprob_sum = 0.0;
+        bool ended = false;
+        std::string finish_reason = {};  // once it has ended
+    };
+
+    Generation(ServerContext& context, proto::GenerateRequest its_request);
+    static Result<std::unique_ptr<Generation>> prepared(ServerContext& context, const HttpRequest& http, proto::GenerateRequest request,
+                                                        const std::optional<adapters::MixLease>& lease);
+    Status submit_all(ServerContext& context, const HttpRequest& http,
+                      const std::optional<adapters::MixLease>& given);
+    Status check_template(ServerContext& context, const adapters::MixLease& lease) const;
+    std::string prefix_salt(const HttpRequest& http) const;
+    std::string tenant_of(const HttpRequest& http) const;
+    Status take_quota(const HttpRequest& http, std::vector<Request>& requests);
+    void log_end() const;
+    Status add_constraints(const ServerContext& context, const HttpRequest& http, std::vector<Request>& requests) const;
+    Request engine_request(const ServerContext& context, uint32_t n_tokens_max) const;
+    Piece read(uint32_t index);
+    Status take_tokens(Choice& choice, TokenStream::Batch& batch, Piece& piece);
+
+    std::vector<PreparedPrompt> prompts_;
+    std::vector<Choice> choices_;
+    adapters::MixLease lease_;
+    std::shared_ptr<access::Account::Charge> charge_;  // null: no key, no quota
+    std::string key_id_, request_id_;
+    std::shared_ptr<StreamSignal> signal_ = std::make_shared<StreamSignal>();
+    std::vector<std::shared_ptr<TokenStream>> running_streams_;
+    uint32_t n_running_ = 0;
+    bool is_submitted_ = false;
+    adapters::ChatEnds ends_;           // of the one adapter, if there is one
+    std::vector<TokenId> end_tokens_;   // the base's and the adapter's
+    std::vector<TokenId> stop_tokens_;  // sorted
+    const TextCodec& text_;
+    const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+    std::optional<std::chrono::steady_clock::time_point> first_piece_;  // of any choice
+    std::optional<model::ToolFormat> tool_format_;
+    std::optional<model::ThoughtMarks> thoughts_;
+    bool has_channels_ = false;
+};
+
+uint64_t random_number();
+
+// What the answers of these, of which there is one at least, must look like: each gets a state of its own, and the last one `first` itself, so that no
+// more is held than is followed. Errors name `param`.
+Status share_constraint(std::unique_ptr<TokenConstraint> first, const std::string& param, std::span<Request> requests);
+
+}  // namespace lorad::server

@@ -1,0 +1,84 @@
+// Answers of /v1/responses that are kept for later requests: in memory, and where a folder is given in files as well, so that they outlast
+// the process. Bounded in number, bytes and age; each is its tenant's alone. Any thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "adapters/store/file_system.h"
+#include "proto/base/clock.h"
+#include "proto/responses/responses_stored.h"
+
+namespace lorad::server {
+
+struct ResponseStoreOptions {
+    uint64_t bytes_max = uint64_t(256) << 20;  // of conversations and answers; what responses share counts for each
+    size_t n_max = 100000;
+    int64_t age_max_s = int64_t(30) * 24 * 3600;
+    std::function<int64_t()> now_s = unix_time_s;
+};
+
+class ResponseStore {
+  public:
+    // `files`: null keeps nothing over a restart. What cannot be read in them is removed, with a warning. Errors of the folder.
+    static Result<std::unique_ptr<ResponseStore>> create(const ResponseStoreOptions& options, std::unique_ptr<adapters::FileSystem> files);
+
+    // Where there is no room, the oldest responses of the tenant that has the most make way. kStorageFull for one of more than a sixteenth
+    // of the room or a GiB, and what the disk says; then it is not kept.
+    Status put(proto::StoredResponse response);
+    // Null: this tenant has none of that name.
+    std::shared_ptr<const proto::StoredResponse> find(std::string_view tenant, std::string_view id);
+    std::shared_ptr<const proto::ResponseItem> find_item(std::string_view tenant, std::string_view id) const;
+    // False: there was none.
+    Result<bool> remove(std::string_view tenant, std::string_view id);
+
+    struct Counts {
+        size_t n = 0;
+        uint64_t bytes = 0;
+    };
+    Counts counts() const;
+
+  private:
+    struct Entry {
+        std::shared_ptr<const proto::StoredResponse> response;
+        uint64_t number = 0;
+        uint64_t bytes = 0;
+    };
+    struct Tenant {
+        uint64_t bytes = 0;
+        std::set<uint64_t> numbers;
+    };
+    struct Item {
+        std::shared_ptr<const proto::ResponseItem> item;
+        size_t n_responses = 0;
+    };
+    ResponseStore(const ResponseStoreOptions& options, std::unique_ptr<adapters::FileSystem> files)
+        : options_(options), files_(std::move(files)) {}
+    Status read_files();
+    Status write_file(const proto::StoredResponse& response) const;
+    void remove_files(const std::vector<std::string>& ids) const;
+    // Under mutex_; what makes way is added to `gone`.
+    void insert(proto::StoredResponse response, uint64_t bytes, std::vector<std::string>& gone);
+    void erase(const std::string& id);
+    void drop_old(std::vector<std::string>& gone);
+
+    const ResponseStoreOptions options_;
+    const std::unique_ptr<adapters::FileSystem> files_;
+
+    mutable std::mutex mutex_;  // of all below
+    std::unordered_map<std::string, Entry> entries_;
+    std::map<uint64_t, std::string> order_;
+    std::map<std::string, Tenant, std::less<>> tenants_;
+    std::unordered_map<std::string, Item> items_;  // by tenant and id
+    uint64_t bytes_ = 0;
+    uint64_t n_ever_ = 0;
+};
+
+}  // namespace lorad::server

@@ -1,0 +1,15 @@
+// How many tokens a request's prompt has, without generating: refused as generating would refuse it.
+#pragma once
+
+#include <string>
+
+#include "proto/generate/generate_request.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+
+// `write`: the answer's body. Errors and headers name the fields as the body has them.
+Result<HttpReply> token_count_reply(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request,
+                                    std::string (*write)(uint64_t n_tokens));
+
+}  // namespace lorad::server

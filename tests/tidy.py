@@ -5,6 +5,7 @@
     tests/tidy.py --self-test  plants one violation of each rule in a scratch tree and fails if one goes unseen
 """
 
+import collections
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", "target"}
 SKIPPED_PREFIXES = ("deploy/demo-model/", "tests/golden/", "tests/fuzz/corpus/", "model/text/Cargo.lock")
 
 WARN_LINES, FAIL_LINES, FAIL_LINES_TESTS = 400, 600, 800
+WARN_SOURCES, FAIL_SOURCES = 40, 50  # in one folder of a layer: .h and .cpp
 MODULE_BUDGET = 130  # SPIR-V modules, so that variants stay a choice and never a cross product; serving and training together
 
 # (what is fenced, pattern on an include line, files that may have it, what to use instead)
@@ -198,6 +200,18 @@ def check_names(root, paths, report):
                 report(path, line, f"{key[1]} is also in the unnamed namespace of {other}: they may be compiled together")
 
 
+def check_folders(paths, report, warn):
+    folders = collections.defaultdict(list)
+    for path in paths:
+        if layer_of(path) and path.endswith((".h", ".cpp")):
+            folders[os.path.dirname(path)].append(path)
+    for folder, sources in sorted(folders.items()):
+        if len(sources) > FAIL_SOURCES:
+            report(sources[0], 1, f"{len(sources)} sources in {folder}, at most {FAIL_SOURCES}: make rooms")
+        elif len(sources) > WARN_SOURCES:
+            warn(sources[0], 1, f"{len(sources)} sources in {folder}, more than {WARN_SOURCES}")
+
+
 def check_tree(root):
     problems, warnings = [], []
 
@@ -214,6 +228,7 @@ def check_tree(root):
             check_tests_assert(root, path, report)
     check_names(root, tracked_files(root), report)
     check_kernels(root, report)
+    check_folders(tracked_files(root), report, warn)
     return problems, warnings
 
 
@@ -241,6 +256,7 @@ PLANTED = [
     ("tests/gpu/empty_test.cpp", "TEST(A, B) {\n    f();\n}\n", "asserts nothing"),
     ("model/second.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kA = 1, kSame = 2;\n\n}  // namespace\n", "kSame is also in the unnamed"),
     ("model/second_too.cpp", "namespace lorad::model {\nnamespace {\n\nint same(int b) {\n}\n\n}  // namespace\n", "same(int) is also in the unnamed"),
+    ("adapters/full/a.cpp", "int a;\n", "make rooms"),
     ("gpu/kernels/orphan.comp", "#version 450\n", "without an add_kernel line"),
     ("gpu/kernels/room/orphan.comp", "#version 450\n", "without an add_kernel line"),
 ]
@@ -256,6 +272,8 @@ INNOCENT = [
     ("model/third.cpp", "namespace lorad::model {\nnamespace {\n\nint same(long a) {\n    int kSame = 1;\n}\n\n}  // namespace\n"),
     ("gpu/nearly_long.cpp", "int a;\n" * FAIL_LINES),
     ("tests/gpu/verb_test.cpp", "void same(int a) {\n    EXPECT_EQ(a, 1);\n}\nTEST(A, B) {\n    same(1);\n}\n"),
+    *[(f"adapters/full/b{i}.cpp", "int a;\n") for i in range(FAIL_SOURCES)],
+    *[(f"adapters/tidy/b{i}.cpp", "int a;\n") for i in range(FAIL_SOURCES)],
     ("tests/gpu/good_test.cpp", '#include <nlohmann/json.hpp>\nTEST(A, B) {\n    EXPECT_EQ(1, 1);\n}\n'),
 ]
 

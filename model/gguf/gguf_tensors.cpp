@@ -77,6 +77,7 @@ class Expected {
             case Mixer::kAttention: add_attention(layer, facts.attention, block); break;
             case Mixer::kDeltaNet: add_delta(facts.delta, block); break;
             case Mixer::kShortConv: add_conv(facts.conv, block); break;
+            case Mixer::kMamba: break;  // files of no architecture that is read have one
         }
         if (facts.mixer_norm.after) add(block + "post_attention_norm.weight", {hidden});
         const bool is_behind_attention = architecture_.gguf.starts_with("qwen35") || architecture_.gguf == "qwen3next" || architecture_.gguf == "gpt-oss";

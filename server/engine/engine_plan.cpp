@@ -212,6 +212,8 @@ bool Engine::plan_and_apply() {
     n_held_ = 0;
     restart_long_texts();
     promote_starving_prompts();
+    // Before prefixes are looked up: naming a state may take another one away, which must be there when it is taken.
+    for (const auto& sequence : running_) publish_states(*sequence);
     while (!running_.empty() || !waiting_.empty()) {
         make_views();
         deal_prompts();
@@ -301,6 +303,7 @@ void Engine::release_blocks(Sequence& sequence) {
     windows_.release(held_windows(sequence));
     sequence.window_blocks.clear();
     sequence.n_given_back = 0;
+    sequence.last_step = 0;  // what a step in flight sees of it is of blocks that it has no more
     sequence.n_published = sequence.n_computed = 0;
     sequence.first_merged_block = Sequence::kNoBlock;
 }

@@ -97,6 +97,7 @@ StateSnapshots::Name Engine::state_name(Sequence& sequence, uint32_t n_tokens) c
 // Names those whose tokens are known; the steps that make them have been submitted.
 void Engine::publish_states(Sequence& sequence) {
     std::vector<Sequence::SavedState>& saved = sequence.saved_states;
+    if (saved.empty()) return;
     const uint32_t n_known = uint32_t(sequence.known_tokens().size());
     size_t n_named = 0;
     for (; n_named < saved.size() && saved[n_named].n_tokens <= n_known; ++n_named) {

@@ -129,7 +129,7 @@ void LiteralCallReader::open(Holder holder, char byte) {
     state_ = holder == Holder::kArray ? State::kValue : State::kKey;
 }
 
-void LiteralCallReader::close() {
+void LiteralCallReader::close_holder() {
     arguments += holders_.back() == Holder::kArray ? ']' : '}';
     holders_.pop_back();
     any_.pop_back();
@@ -159,7 +159,7 @@ void LiteralCallReader::take_key_byte(char byte) {
     if (pending_.empty()) {
         if (is_blank_byte(byte)) return;
         if (byte == closer()) {
-            close();
+            close_holder();
             return;
         }
         if (is_literal_text && std::string_view("\"'[{-0123456789").find(byte) != std::string_view::npos) {
@@ -214,7 +214,7 @@ void LiteralCallReader::take_value_byte(char byte) {
         if (is_blank_byte(byte)) return;
         if (holders_.back() == Holder::kArray) {
             if (byte == ']') {
-                close();
+                close_holder();
                 return;
             }
             if (any_.back()) arguments += ", ";
@@ -360,10 +360,17 @@ void LiteralCallReader::take_after_byte(char byte) {
     if (byte == ',') {
         state_ = holders_.back() == Holder::kArray ? State::kValue : State::kKey;
     } else if (byte == closer() || (byte == ')' && style_.is_python && holders_.back() == Holder::kArray)) {
-        close();
+        close_holder();
     } else {
         state_ = State::kFailed;
     }
+}
+
+void LiteralCallReader::close() {
+    if (holders_.size() != 1) return;
+    if (state_ == State::kWord) end_word();
+    const bool is_between = (state_ == State::kAfter && !awaits_separator_) || (state_ == State::kKey && pending_.empty());
+    if (is_between) close_holder();
 }
 
 bool LiteralCallReader::may_be_call() const {

@@ -33,6 +33,7 @@ class LiteralCallReader final : public CallReader {
     bool ended() const override { return state_ == State::kEnded; }
     bool failed() const override { return state_ == State::kFailed; }
     bool may_be_call() const override;
+    void close() override;
 
   private:
     enum class State : uint8_t { kPrefix, kName, kKey, kValue, kWord, kText, kEscape, kHex, kAfter, kUnwrap, kEnded, kFailed };
@@ -51,7 +52,7 @@ class LiteralCallReader final : public CallReader {
     void say(std::string_view text);
     void end_text();
     void open(Holder holder, char byte);
-    void close();
+    void close_holder();
     char closer() const;
 
     const LiteralStyle style_;

@@ -8,6 +8,7 @@ namespace lorad::proto {
 namespace {
 
 constexpr uint32_t kDepthMax = 8;  // of schemas within schemas, and of references
+constexpr uint32_t kSchemasMax = 512;  // that are looked at for one value: references may lead to the same ones again and again
 constexpr ValueTypes kNothing{false, false, false, false, false, false};
 
 void add_name(std::string_view name, ValueTypes& types) {
@@ -69,9 +70,12 @@ JsonValue resolved(const JsonValue& root, JsonValue schema) {
 
 using Resolve = std::function<JsonValue(const JsonValue&)>;
 
-ValueTypes types_of(const Resolve& resolve, const JsonValue& written, uint32_t depth) {
+// Every type where it would take more than n_left schemas to tell.
+ValueTypes types_of(const Resolve& resolve, const JsonValue& written, uint32_t depth, uint32_t& n_left) {
+    if (depth > kDepthMax || n_left == 0) return {};
+    --n_left;
     const JsonValue schema = resolve(written);
-    if (depth > kDepthMax || !schema.is_object()) return {};
+    if (!schema.is_object()) return {};
     ValueTypes types = kNothing;
     if (const std::optional<JsonValue> constant = schema.find("const")) return of_value(*constant);
     if (const std::optional<JsonValue> choices = schema.find("enum"); choices && choices->is_array()) {
@@ -90,11 +94,14 @@ ValueTypes types_of(const Resolve& resolve, const JsonValue& written, uint32_t d
     for (std::string_view key : {"anyOf", "oneOf"}) {
         const std::optional<JsonValue> choices = schema.find(key);
         if (!choices || !choices->is_array()) continue;
-        for (const JsonValue& choice : *choices->as_array()) add(types_of(resolve, choice, depth + 1), types);
+        for (const JsonValue& choice : *choices->as_array()) {
+            if (types == ValueTypes()) break;
+            add(types_of(resolve, choice, depth + 1, n_left), types);
+        }
         return types == kNothing ? ValueTypes() : types;
     }
     if (const std::optional<JsonValue> parts = schema.find("allOf"); parts && parts->is_array() && parts->size() == 1)
-        return types_of(resolve, parts->as_array()->front(), depth + 1);
+        return types_of(resolve, parts->as_array()->front(), depth + 1, n_left);
     if (schema.has("properties")) types.object = true;
     if (schema.has("items")) types.array = true;
     return types == kNothing ? ValueTypes() : types;
@@ -102,7 +109,10 @@ ValueTypes types_of(const Resolve& resolve, const JsonValue& written, uint32_t d
 
 }  // namespace
 
-ValueTypes value_types(const JsonValue& schema, const std::function<JsonValue(const JsonValue&)>& resolve) { return types_of(resolve, schema, 0); }
+ValueTypes value_types(const JsonValue& schema, const std::function<JsonValue(const JsonValue&)>& resolve) {
+    uint32_t n_left = kSchemasMax;
+    return types_of(resolve, schema, 0, n_left);
+}
 
 ValueTypes FunctionTypes::of(std::string_view parameter) const {
     const auto found = std::ranges::find(parameters, parameter, [](const auto& one) { return std::string_view(one.first); });

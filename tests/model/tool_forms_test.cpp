@@ -102,6 +102,16 @@ TEST(ToolForms, TextsOfXmlCallsComeAsTheyAreWritten) {
     EXPECT_GT(out.calls[0].arguments.size(), (1u << 16) - 16);
 }
 
+// References that lead to the same schema by many ways.
+TEST(ToolForms, TypesOfSchemasThatReferToThemselvesAreToldSoon) {
+    std::string choices;
+    for (int i = 0; i < 100; ++i) choices += (i == 0 ? "" : ",") + std::string(R"({"$ref":"#/$defs/a"})");
+    const auto functions = proto::argument_types(R"([{"function":{"name":"f","parameters":{"properties":{"x":{"$ref":"#/$defs/a"},"s":{"type":"string"}},"$defs":{"a":{"anyOf":[)" + choices + "]}}}}}]");
+    ASSERT_EQ(functions.size(), 1u);
+    EXPECT_EQ(functions[0].of("x"), proto::ValueTypes());
+    EXPECT_TRUE(functions[0].of("s").is_text_only());
+}
+
 TEST(ToolForms, Gemma4) {
     const auto format = ToolFormat::kGemma4;
     expect_read(format, "Plain {text}", {"Plain {text}", {}});
@@ -112,6 +122,9 @@ TEST(ToolForms, Gemma4) {
     expect_read(format, "<|tool_call>call:f{s:\"a\\\"b\",u:word}<tool_call|>", {"", {{"f", R"({"s": "a\"b", "u": "word"})"}}});
     expect_read(format, "<|tool_call>call:get_weather{city:<|\"|>Par", {"", {{"get_weather", R"({"city": "Par)"}}}, true);
     expect_read(format, "<|tool_call>call:get_wea", {"", {}}, true);
+    // The model ended without the last bracket.
+    expect_read(format, "<|tool_call>call:get_weather{city:<|\"|>Paris<|\"|>,days:3", {"", {{"get_weather", R"({"city": "Paris", "days": 3})"}}});
+    expect_read(format, "<|tool_call>call:g{", {"", {{"g", "{}"}}});
     expect_read(ToolFormat::kFunctionGemma, "<start_function_call>call:get_weather{city:<escape>São Paulo<escape>}<end_function_call>",
                 {"", {{"get_weather", R"({"city": "São Paulo"})"}}});
 }
@@ -122,6 +135,9 @@ TEST(ToolForms, Python) {
     expect_read(format, "[unknown(a=1)]", {"[unknown(a=1)]", {}});
     expect_read(format, "[get_weather(city=\"Paris\", days=3), g()]", {"", {{"get_weather", R"({"city": "Paris", "days": 3})"}, {"g", "{}"}}});
     expect_read(format, "```tool_code\nprint(get_weather('Paris', days=3))\n```", {"", {{"get_weather", R"({"city": "Paris", "days": 3})"}}});
+    // The model ended without the last bracket, or the last two.
+    expect_read(format, "```tool_code\nprint(get_weather('Paris', days=3)", {"", {{"get_weather", R"({"city": "Paris", "days": 3})"}}});
+    expect_read(format, "```tool_code\nprint(get_weather('Paris', days=3", {"", {{"get_weather", R"({"city": "Paris", "days": 3})"}}});
     expect_read(format, "I look.\n```tool_code\nget_weather(city=\"A\")\nget_weather(city=\"B\")\n```\nDone.",
                 {"I look.\n\nDone.", {{"get_weather", R"({"city": "A"})"}, {"get_weather", R"({"city": "B"})"}}});
     expect_read(format, "<|tool_call_start|>[f(s='it\\'s \"q\"\\n', b=True, u=None, l=[1, (2, 'x')], o={'k': {'n': -1.5}})]<|tool_call_end|>Checking.",

@@ -14,6 +14,8 @@ namespace {
 using model::ToolFormat;
 
 constexpr uint32_t kDepthMax = 16;  // of values within values; deeper ones are free
+// Values and bytes of rules that are written for all tools; what comes behind them is free: references may lead to the same schemas again and again.
+constexpr size_t kValuesMax = 8192, kRulesBytesMax = size_t{2} << 20;
 
 std::string text_of(const JsonValue& value) { return value.is_string() ? std::string(*value.as_string()) : value.dump(); }
 
@@ -82,6 +84,8 @@ struct ArgumentGrammar::Schemas {
     Result<JsonDocument> root;
     std::map<std::string, JsonDocument, std::less<>> definitions;
 };
+
+bool ArgumentGrammar::is_spent() const { return n_values_ >= kValuesMax || rules_.size() > kRulesBytesMax; }
 
 std::string ArgumentGrammar::add_rule(std::string_view kind, std::string_view text, std::string_view attribute) {
     std::string name = format("{}{}", kind, n_rules_++);
@@ -245,6 +249,7 @@ std::string ArgumentGrammar::object_value(const JsonValue& schema, Schemas& sche
 }
 
 std::string ArgumentGrammar::value_of_type(std::string_view type, const JsonValue& schema, Schemas& schemas, uint32_t depth) {
+    if (is_spent()) return any_value();
     if (type == "string") return text_value(&schema);
     if (type == "number" || type == "integer") {
         JsonWriter writer;
@@ -262,8 +267,10 @@ std::string ArgumentGrammar::value_of_type(std::string_view type, const JsonValu
 }
 
 std::string ArgumentGrammar::value_of(const JsonValue& written, Schemas& schemas, uint32_t depth) {
+    if (depth > kDepthMax || is_spent()) return any_value();
+    ++n_values_;
     const JsonValue schema = schemas.resolved(written);
-    if (!schema.is_object() || depth > kDepthMax) return any_value();
+    if (!schema.is_object()) return any_value();
     if (const std::optional<JsonValue> only = schema.find("const")) return constant(*only);
     std::vector<std::string> terms;
     if (const std::optional<JsonValue> list = schema.find("enum"); list && list->is_array() && list->size() > 0) {

@@ -43,6 +43,7 @@ class ArgumentGrammar {
     Members members_of(const JsonValue& object, Schemas& schemas, uint32_t depth, bool is_arguments);
     std::string listed(const Members& members, std::string_view separator);
     std::string any_value();
+    bool is_spent() const;  // as many values are written as may be
     std::string key_term(std::string_view key, bool is_argument) const;
     std::string_view separator() const { return is_python() ? ", " : ","; }
 
@@ -50,7 +51,7 @@ class ArgumentGrammar {
     const std::string quote_;
     const std::string_view quote_text_;
     std::string rules_, any_;
-    size_t n_rules_ = 0;
+    size_t n_rules_ = 0, n_values_ = 0;
 };
 
 }  // namespace lorad::server

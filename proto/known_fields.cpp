@@ -69,15 +69,30 @@ Status check_fields(const JsonValue& object, std::span<const KnownField> known,
     return ok_status();
 }
 
+namespace {
+
+// lora_path, useLora, QLoRA, adapter_parameters; not exploration, whose letters are a word's inside.
+bool speaks_of_adapters(std::string_view key) {
+    const auto is_capital = [](char c) { return c >= 'A' && c <= 'Z'; };
+    std::string name(key);
+    std::ranges::transform(name, name.begin(), [&](char c) { return is_capital(c) ? char(c - 'A' + 'a') : c; });
+    if (name.find("adapter") != std::string::npos) return true;
+    for (size_t at = name.find("lora"); at != std::string::npos; at = name.find("lora", at + 1)) {
+        const bool begins_word = at == 0 || name[at - 1] < 'a' || name[at - 1] > 'z' || name[at - 1] == 'q' || is_capital(key[at]);
+        if (begins_word) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
 Status refuse_unknown_adapters(const JsonValue& object, std::span<const KnownField> known) {
     TRY_ASSIGN(const std::vector<JsonMember> members, object.as_object());
     for (const JsonMember& member : members) {
         const bool is_known = std::ranges::find(known, member.key, &KnownField::name) != known.end();
         if (is_known || member.value.is_null() || is_neutral(member.value, Neutral::kEmpty)) continue;
         if (member.key == "extra_body") return unsupported_field(member.value.path(), "its members belong beside the other fields, where OpenAI's client for Python puts them");
-        std::string name(member.key);
-        std::ranges::transform(name, name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
-        if (name.find("lora") == std::string::npos && name.find("adapter") == std::string::npos) continue;
+        if (!speaks_of_adapters(member.key)) continue;
         return unsupported_field(member.value.path(), "no adapter is chosen by this field; name it by model or adapter");
     }
     return ok_status();

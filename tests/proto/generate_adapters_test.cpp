@@ -39,6 +39,7 @@ TEST(GenerateAdapters, OtherServersWordsForOneAreUnderstood) {
         EXPECT_FALSE(request->adapters) << none;
     }
     EXPECT_EQ(with(R"("adapter_id":"a","adapter_source":"local")")->ignored_fields, std::vector<std::string>{"adapter_source"});
+    EXPECT_EQ(with(R"("exploration":0.5)")->ignored_fields, std::vector<std::string>{"exploration"});
     EXPECT_EQ(with(R"("parameters":{"adapter_id":"a","max_new_tokens":5})")->ignored_fields,
               std::vector<std::string>{"parameters.max_new_tokens"});
 }

@@ -206,6 +206,7 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t n_shared, size_or("attention.shared_kv_layers", 0, n_layers_));
         TRY_ASSIGN(const uint32_t per_layer, size_or("embedding_length_per_layer_input", 0));
         TRY_ASSIGN(const uint32_t n_experts, size_or("expert_count", 0));
+        if (n_experts != 0) return not_said(format("{} {}: Gemma 4 with experts is not read from GGUF; take the model's folder of safetensors", fields_.full("expert_count"), n_experts));
         uint32_t sliding_kv = kv_heads_.front(), full_kv = kv_heads_.front();
         bool k_is_v = false;
         for (uint32_t layer = 0; layer < n_layers_; ++layer) {
@@ -214,7 +215,7 @@ class FamilyConfig {
         }
         json_.field("final_logit_softcapping", softcap).field("sliding_window", window).field("head_dim", sliding_dim).field("global_head_dim", head_dim_);
         json_.field("num_key_value_heads", sliding_kv).field("num_global_key_value_heads", full_kv).field("attention_k_eq_v", k_is_v);
-        json_.field("num_kv_shared_layers", n_shared).field("hidden_size_per_layer_input", per_layer).field("enable_moe_block", n_experts != 0);
+        json_.field("num_kv_shared_layers", n_shared).field("hidden_size_per_layer_input", per_layer).field("enable_moe_block", false);
         json_.field("intermediate_size", ffn_.front()).field("use_double_wide_mlp", ffn_.back() == 2 * ffn_.front());
         if (const GgufTensor* table = tensor("per_layer_token_embd.weight"); table != nullptr && table->shape.size() == 2) json_.field("vocab_size_per_layer_input", table->shape[0]);
         say_windows(windows);

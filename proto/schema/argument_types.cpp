@@ -8,7 +8,7 @@ namespace lorad::proto {
 namespace {
 
 constexpr uint32_t kDepthMax = 8;  // of schemas within schemas, and of references
-constexpr uint32_t kSchemasMax = 512;  // that are looked at for one value: references may lead to the same ones again and again
+constexpr uint32_t kTypedSchemasMax = 512;  // that are looked at for one value: references may lead to the same ones again and again
 constexpr ValueTypes kNothing{false, false, false, false, false, false};
 
 void add_name(std::string_view name, ValueTypes& types) {
@@ -110,7 +110,7 @@ ValueTypes types_of(const Resolve& resolve, const JsonValue& written, uint32_t d
 }  // namespace
 
 ValueTypes value_types(const JsonValue& schema, const std::function<JsonValue(const JsonValue&)>& resolve) {
-    uint32_t n_left = kSchemasMax;
+    uint32_t n_left = kTypedSchemasMax;
     return types_of(resolve, schema, 0, n_left);
 }
 

@@ -42,16 +42,17 @@ class WindowRunner final : public StepRunner {
 };
 
 struct WindowEngine {
-    WindowEngine(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_more_windows)
+    WindowEngine(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_more_windows, uint32_t n_short_text_tokens = 0)
         : n_windows(uint32_t(groups().window_blocks_max(n_sequences, kRows)) + n_more_windows),
           runner(n_blocks, n_windows),
           metrics({.model_name = "base", .block_tokens = model::kBlockTokens, .n_kv_blocks = n_blocks, .n_window_blocks = n_windows}),
-          engine(runner, metrics, options(n_blocks, n_sequences, n_windows)) {}
+          engine(runner, metrics, options(n_blocks, n_sequences, n_windows, n_short_text_tokens)) {}
 
     static constexpr uint32_t kRows = 128;
     static model::KvGroups groups() { return {.window = kWindow, .has_full = true, .windowed = {true, false}}; }
-    static EngineOptions options(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_windows) {
+    static EngineOptions options(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_windows, uint32_t n_short_text_tokens) {
         EngineOptions out;
+        out.n_short_text_tokens = n_short_text_tokens;
         out.limits = {kRows, n_sequences, model::kBlockTokens};
         out.n_kv_blocks = n_blocks;
         out.groups = groups();
@@ -138,6 +139,23 @@ TEST(WindowEngine, WhatSeveralBeginWithIsKeptWhenTheSecondComes) {
     uint32_t found = 0;
     for (uint32_t i = 0; i < 4; ++i) found = served.run(joined(common, prompt_of(400, 10 + i)), 2);
     EXPECT_EQ(found, 640u);
+}
+
+// It is computed again from a prefix on while a step of its earlier rows is in flight.
+TEST(WindowEngine, ATextThatBecomesLongGivesBackByItsNewPlace) {
+    WindowEngine served(200, 2, 40, 600);
+    const auto common = prompt_of(200, 1);
+    const auto is_long = served.submit(joined(common, prompt_of(500, 2)), 2);
+    served.run_until_idle();
+    EXPECT_TRUE(is_long->pop(std::chrono::milliseconds(0)).end);
+    const auto becomes_long = served.submit(joined(common, prompt_of(390, 3)), 60);
+    served.run_until_idle();
+    const TokenStream::Batch batch = becomes_long->pop(std::chrono::milliseconds(0));
+    EXPECT_TRUE(batch.end);
+    EXPECT_EQ(batch.tokens.size(), 60u);
+    EXPECT_EQ(served.runner.n_wrong, 0u);
+    EXPECT_EQ(served.runner.fake.n_broken(), 0u);
+    EXPECT_EQ(served.metric("lorad_kv_window_blocks_used"), 0u);
 }
 
 // Few blocks of both kinds: texts are put back, cancelled and found again; each sees what it should.

@@ -122,9 +122,9 @@ void Engine::forget_content(Sequence& sequence) {
     for (const BlockIdentity& identity : sequence.request.prefix.blocks()) {
         snapshots_.forget({identity, false});
         snapshots_.forget({identity, true});
+        windows_.forget(identity);  // also those that went back behind the window
     }
     blocks_.forget(sequence.blocks);
-    windows_.forget(held_windows(sequence));
     sequence.n_published = uint32_t(sequence.blocks.size());
 }
 

@@ -74,6 +74,13 @@ void PrefixCache::forget(std::span<const BlockId> blocks) {
     }
 }
 
+void PrefixCache::forget(const BlockIdentity& identity) {
+    for (const bool is_merged : {false, true}) {
+        const auto found = index_.find({identity, is_merged});
+        if (found != index_.end()) unname(found->second);
+    }
+}
+
 void PrefixCache::make_idle(BlockId block) {
     blocks_[block].before = last_idle_;
     blocks_[block].after = kNone;

@@ -56,6 +56,8 @@ class PrefixCache {
     void release_first(std::span<const BlockId> blocks) { release(blocks, true); }
     // What is in these held blocks must not be used again: they lose their names.
     void forget(std::span<const BlockId> blocks);
+    // Likewise of what has this name, whoever holds it.
+    void forget(const BlockIdentity& identity);
 
     uint32_t n_blocks() const { return uint32_t(blocks_.size()); }
     uint32_t n_free() const { return pool_.n_free() + n_idle_; }  // that allocate() can give

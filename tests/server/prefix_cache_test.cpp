@@ -58,6 +58,20 @@ TEST(PrefixCache, ABlockIsFreeWhenTheLastHolderLetsGo) {
     EXPECT_EQ(cache.find(chain({1}), false).n_blocks, 0u);
 }
 
+TEST(PrefixCache, ForgetsWhatHasANameAlsoWhereNobodyHoldsIt) {
+    PrefixCache cache(3);
+    const auto blocks = publish(cache, chain({1, 2}));
+    cache.release(blocks);
+    cache.forget(identity_of(1));
+    cache.forget(identity_of(9));
+    EXPECT_EQ(cache.find(chain({1, 2}), false).n_blocks, 0u);
+    const auto again = publish(cache, chain({1}));
+    EXPECT_EQ(cache.find(chain({1, 2}), false).n_blocks, 2u);
+    cache.release(again);
+    std::vector<BlockId> all;
+    EXPECT_TRUE(cache.allocate(3, all));
+}
+
 TEST(PrefixCache, GivesUpWhatWasNotUsedForLongestAndThereTheEndFirst) {
     PrefixCache cache(6);
     auto old = publish(cache, chain({1, 2, 3}));

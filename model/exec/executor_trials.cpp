@@ -25,7 +25,7 @@ static_assert(kTrialRank <= gpu::kDecodeRankMax && kTrialGatedRank <= gpu::kGate
 }  // namespace
 
 // Some step's workgroups waited for each other in vain: the steps in flight are computed again by separate dispatches, and all that follow, whichever program it was:
-// the device no longer runs workgroups side by side. Writing K and V again does
+// the device does not run workgroups side by side. Writing K and V again does
 // no harm; what was fed back to the first of them on the device is the answer of the step before, which the ring still holds.
 Status Executor::Impl::redo_in_flight() {
     const char* which = programs.waited_in_vain();
@@ -44,7 +44,7 @@ Status Executor::Impl::redo_in_flight() {
         if (step.shape.method == AdapterMethod::kGatedProduct) step.shape.method = AdapterMethod::kConsumers;
         step.shape.lora_type = gpu::kAnyLoraType;
         step.shape.attention_splits = std::min(step.shape.attention_splits, planner->splits_for(1, options.n_positions_max));
-        // On the merged weights that it was submitted with, which need not be those of the next steps any more.
+        // On the merged weights that it was submitted with, which need not be those of the next steps.
         TRY_ASSIGN(const gpu::CommandBuffer recording, record_step(step.shape, false, step.merged.get()));
         ++n_recordings;
         TRY(replay(step, recording));

@@ -96,7 +96,7 @@ Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, c
 }
 
 Result<Fit> fit(const FitQuestion& question, const ExecutorOptions& options) {
-    // Of the same bytes and sources.
+    // The copy has the same bytes and sources.
     TensorFiles files = TensorFiles::of({question.files.tensors().begin(), question.files.tensors().end()}, {});
     if (options.quantize) quantize_tensors(files, *options.quantize);
     ModelWeights weights;

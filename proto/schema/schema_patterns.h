@@ -1,4 +1,4 @@
-// Whether one name can match two expressions of "patternProperties", and what is kept of them then. Private to proto/schema*.cpp.
+// Finds out if one name can match two expressions of "patternProperties", and chooses what is kept of them then. Private to proto/schema*.cpp.
 #pragma once
 
 #include <cstddef>

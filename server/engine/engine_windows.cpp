@@ -31,7 +31,7 @@ void Engine::allocate_windows(Sequence& sequence) {
     CHECK(windows_.allocate(uint32_t(sequence.blocks.size() - sequence.window_blocks.size()), sequence.window_blocks));
 }
 
-// What no later row sees. The last row may be computed again, and so may all of a step that is in flight (Executor).
+// Gives back what no later row sees. The last row may be computed again, and so may all of a step that is in flight (Executor).
 void Engine::give_back_windows(Sequence& sequence) {
     if (sequence.n_computed == 0 || sequence.last_step == 0) return;
     const uint32_t first = options_.groups.first_block(sequence.last_step > n_finished_ ? sequence.last_rows : sequence.n_computed - 1);

@@ -23,7 +23,7 @@ class ArgumentGrammar {
 
   private:
     struct Schemas;  // of one tool
-    // What an object may have.
+    // The members that an object may have.
     struct Members {
         std::vector<std::pair<std::string, bool>> terms;  // in their order, and whether each is required
         std::string others;                               // a term of any further one; empty: there are none

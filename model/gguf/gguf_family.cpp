@@ -172,7 +172,7 @@ class FamilyConfig {
         for (const bool one : has_window) json_.value(one ? "sliding_attention" : "full_attention");
         json_.end_array();
     }
-    // Which layers have a window, by the file, else the family's own pattern: all but each nth.
+    // True for layers with a window, by the file, else by the family's own pattern: all but each nth.
     Result<std::vector<bool>> windows_of(uint32_t every) {
         std::vector<bool> has_window;
         for (uint32_t layer = 0; layer < n_layers_; ++layer) has_window.push_back((layer + 1) % every != 0);

@@ -31,7 +31,7 @@ PrefixCache::Match Engine::shorten(Sequence& sequence, const PrefixCache::Match&
     return n_blocks == match.n_blocks ? match : blocks_.find(prefix.first(n_blocks), or_merged);
 }
 
-// Behind the blocks of the match, which it has taken.
+// Holds the snapshot behind the blocks of the match, which the sequence has taken.
 void Engine::take_state(Sequence& sequence, const PrefixCache::Match& match) {
     if (match.n_blocks == 0) return;
     const uint32_t slot = snapshots_.find({sequence.request.prefix.blocks()[match.n_blocks - 1], match.n_unmerged < match.n_blocks});
@@ -54,7 +54,7 @@ uint32_t Engine::kept_tokens(const Sequence& sequence) const {
     return n_prompt > kTurnTailTokens ? uint32_t(n_prompt - kTurnTailTokens) / options_.limits.block_tokens * options_.limits.block_tokens : 0;
 }
 
-// Which states on the way of its next rows are kept: state_saves_.
+// Chooses the states on the way of its next rows that are kept: state_saves_.
 void Engine::plan_saved_states(Sequence& sequence, uint32_t n_rows) {
     using Worth = StateSnapshots::Worth;
     state_saves_.clear();

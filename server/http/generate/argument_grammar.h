@@ -12,7 +12,7 @@ namespace lorad::server {
 
 class ArgumentGrammar {
   public:
-    // quote: what stands around Gemma's texts, as a term; quote_text: the same as text.
+    // quote: the mark around Gemma's texts, as a term; quote_text: the same as text.
     ArgumentGrammar(model::ToolFormat format, std::string quote, std::string_view quote_text)
         : format_(format), quote_(std::move(quote)), quote_text_(quote_text) {}
 

@@ -159,7 +159,7 @@ proto::Structure answer_or_calls(const proto::GenerateRequest& request, const Fo
     return {proto::StructureKind::kJsonSchema, schema.whole(proto::kAnswerSwitches), param};
 }
 
-// The same where calls are not JSON: nothing that is read as a call stands in the text.
+// The same where calls are not JSON: the text holds nothing that is read as a call.
 std::string text_with_own_calls(const proto::GenerateRequest& request, const Form& form, const TextCodec& text) {
     std::vector<std::string> opening;
     if (!form.mark_text.empty() && !form.mark_is_token) opening.push_back(proto::escaped_pattern(form.mark_text));

@@ -1,4 +1,4 @@
-// Finds out if one name can match two expressions of "patternProperties", and chooses what is kept of them then. Private to proto/schema*.cpp.
+// Finds out if one name can match two expressions of "patternProperties", and chooses what is kept of them then. Private to proto/schema/.
 #pragma once
 
 #include <cstddef>

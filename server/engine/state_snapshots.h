@@ -1,5 +1,5 @@
 // Recurrent states of prefixes that others may go on from: which slots hold them, under which names. A state at the end of a full block has the name of that block
-// (prefix_identity.h), which says all that it depends on; so has a row on merged weights, as in prefix_cache.h.
+// (prefix_identity.h), which says all that it depends on, and is_merged tells states of merged weights apart, as in prefix_cache.h.
 //
 //    free --reserve--> reserved --publish--> named --hold--> held, named
 //     ^                   |                    |  ^              |

@@ -21,7 +21,7 @@ struct Options {
     bool batch_invariant = false, brief = false;
 };
 
-// Of the drivers' many names for the same.
+// Drivers have many names for the same number; these are read.
 struct Numbers {
     explicit Numbers(const gpu::KernelStatistics& told)
         : registers(told.find({"VGPRs", "Register Count", "GRF registers"})), scalar_registers(told.find({"SGPRs"})),

@@ -149,7 +149,7 @@ void launch(VkCommandBuffer command, const KernelImpl& kernel, std::span<const s
     kernel.text->launch(command, &info);
 }
 
-// What a recording of a device that only compiles keeps of a dispatch.
+// A device that only compiles records no dispatch: it counts it.
 void only_count(CommandBufferImpl& impl, const Kernel& kernel, uint64_t n_workgroups, const DispatchInfo& info) {
     ++impl.n_dispatches;
     const KernelImpl& k = kernel.impl();

@@ -30,17 +30,17 @@ struct KernelOptions {
     uint32_t threads = 0;
 };
 
-// What the driver tells of a kernel that it has made: empty where it tells nothing.
+// Numbers that the driver tells of a kernel that it has made; empty where it tells nothing.
 struct KernelStatistics {
     uint32_t subgroup_size = 0;  // 0: not told
     std::vector<std::pair<std::string, double>> values;  // by the driver's own names: "VGPRs" 64
 
     std::string text() const;  // "VGPRs 64, Spilled VGPRs 0"
-    // Of the first of these names that the driver has.
+    // The number of the first of these names that the driver has.
     std::optional<double> find(std::initializer_list<std::string_view> names) const;
 };
 
-// What recordings would do with a kernel, counted by those of a device that only compiles.
+// The work that recordings would do with a kernel, counted on a device that only compiles.
 struct KernelUse {
     std::string name;  // DispatchInfo::name of the first dispatch; none: it is in no recording
     uint64_t n_dispatches = 0;
@@ -57,7 +57,7 @@ class Kernel {
     Kernel(Kernel&&) noexcept;
     Kernel& operator=(Kernel&&) noexcept;
 
-    // What the driver told; empty without DeviceOptions::kernel_statistics.
+    // The driver's numbers; empty without DeviceOptions::kernel_statistics.
     const KernelStatistics& statistics() const;
     KernelUse use() const;  // any thread
 

@@ -19,7 +19,7 @@ constexpr std::array<Spelling, 7> kExpertSpellings = {{{"shared_mlp.input_linear
                                                        {"block_sparse_moe.router", "mlp.gate"}, {"mlp.gate.layer", "mlp.gate"}, {"block_sparse_moe", "mlp"},
                                                        {"mlp.input_linear.weight", "mlp.experts.gate_up_proj"}, {"mlp.output_linear.weight", "mlp.experts.down_proj"}}};
 
-// Whether each layer attends; without the key none does.
+// For each layer: it attends. Without the key none does.
 Result<std::vector<bool>> attention_layers(const JsonValue& text, uint32_t n_layers) {
     std::vector<bool> attends(n_layers, false);
     for (const char* key : {"layer_types", "layers_block_type"}) {

@@ -116,7 +116,7 @@ void check_device_formats(const model::ModelFiles& files, const model::ModelConf
     findings.well("on the device", format("{}; {} bytes in all", model::describe_formats(weights), (*loader)->device_bytes()));
 }
 
-// What a text takes beside the weights: of each token, of the last ones that some layers see, and of fixed size.
+// The bytes that a text takes beside the weights: for each token, for the last ones that some layers see, and of fixed size.
 std::string memory_of_texts(const model::ModelConfig& config) {
     const model::KvGroups groups = model::KvGroups::of(config);
     const auto token_bytes = [&](bool of_windows) { return groups.block_bytes(config, {}, of_windows) / model::kBlockTokens; };

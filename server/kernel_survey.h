@@ -1,4 +1,4 @@
-// The kernels and the memory that a model would take on a device, without its weights and without running anything: lorad-bench pipelines, lorad check --memory.
+// The kernels and the memory that a model would take on a device; no weights are read, nothing runs. For lorad-bench pipelines and lorad check --memory-gib.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct ModelSurvey {
     model::KernelSurvey survey;
 };
 
-// Opens the device to compile alone. kInvalidModel: of a folder without weights whose config says that they are quantized. kOutOfMemory: what does not fit memory_bytes.
+// Opens the device to compile alone. kInvalidModel: a folder without weights whose config says that they are quantized. kOutOfMemory: more than memory_bytes.
 Result<ModelSurvey> survey_model(const SurveyArguments& arguments);
 
 }  // namespace lorad::server

@@ -48,7 +48,7 @@ struct LoadArguments {
     model::ExecutorOptions executor;  // kernel_path, decode and adapter_bytes are taken from above
 };
 
-// What serve loads a model with.
+// The arguments that serve loads a model with.
 LoadArguments load_arguments(const Config& config, const std::string& base_name);
 // `executor` with what the texts say; `capabilities` decide what is left to them.
 Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments, const gpu::DeviceCapabilities& capabilities);

@@ -234,7 +234,7 @@ std::string_view suffix_of(TensorRole role) {
 
 }  // namespace
 
-// Of the modules that two mixers have by different names: whether this one's is meant.
+// Mamba 2 shares the modules of convolutions under names of its own: true for the names that files of this mixer have.
 static bool is_of_mixer(const FileModule& module, model::Mixer mixer) {
     const bool is_shared = module.first == model::LinearModule::kConvIn || module.first == model::LinearModule::kConvOut;
     return !is_shared || module.name.starts_with(kMamba) == (mixer == model::Mixer::kMamba);

@@ -194,7 +194,7 @@ class Registry {
     const EventLog& events() const { return pool_->events; }
     uint64_t device_bytes() const;
     uint32_t n_slots() const { return pool_->options.n_slots; }
-    // What adapters are compared with. Lives as long as the registry.
+    // The base that adapters are compared with. Lives as long as the registry.
     const BaseModel& base() const { return base_; }
     // Whether what is registered is still kept where a restart looks for it, as of the last few seconds. Costs nothing.
     bool is_store_in_place() const { return store_in_place_; }

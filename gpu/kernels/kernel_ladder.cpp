@@ -33,7 +33,7 @@ KernelPath KernelLadder::path() const {
 
 namespace {
 
-// What of a rung's needs is missing.
+// The needs of a rung, and the words for those that are missing.
 class Needs {
   public:
     Needs& want(bool is_there, std::string what) {

@@ -22,7 +22,7 @@ Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const Kerne
 
 Status KernelSet::climb_ladder(Device& device) {
     facts_.ladder = ladder_of(device.capabilities(), wanted_path_, facts_.options.left_out);
-    // What only compiles shows nothing of itself: it has what its capabilities offer.
+    // A device that only compiles can run no test: it has what its capabilities offer.
     if (!device.capabilities().compiles_only) TRY(LadderTests(device, *this, facts_).run());
     facts_.options.path = facts_.ladder.path();
     if (wanted_path_ != KernelPath::kAuto && facts_.options.path != wanted_path_) {

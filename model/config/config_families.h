@@ -54,7 +54,7 @@ struct Family {
 Result<const Family*> find_family(const JsonValue& root);
 std::string supported_families();
 
-// What families say that their readers read.
+// Keys that a family says its reader reads.
 struct FamilyKeys {
     std::string_view name;
     std::span<const std::string_view> keys;

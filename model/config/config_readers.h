@@ -16,7 +16,7 @@ Result<uint32_t> window_of(const JsonValue& text, const Family& family, const Mo
 Result<std::vector<bool>> full_layers(const JsonValue& text, uint32_t n_layers, uint32_t every);
 // What is wrong with the sizes of heads; empty: nothing.
 std::string head_size_error(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim);
-// Whether the kernels take so many experts.
+// Refuses numbers of experts that the kernels do not take (kInvalidModel).
 Status check_experts(const JsonValue& text, const ExpertFacts& experts);
 // As ModelConfig::layer() makes them of the common keys.
 std::vector<LayerFacts> usual_layers(const ModelConfig& config);

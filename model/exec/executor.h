@@ -77,7 +77,7 @@ struct StepOutput {
     }
 };
 
-// What a device has made for the usual steps of a model.
+// The kernels that a device has made for the usual steps of a model.
 struct KernelSurvey {
     std::vector<gpu::KernelReport> kernels;  // those of tests at the start are not among them
     gpu::KernelLadder ladder;

@@ -1,4 +1,4 @@
-// What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_trials.cpp tries persistent programs and leaves them. Nobody else includes it.
+// The parts of Executor, for executor.cpp (steps), executor_shapes.cpp (their recordings) and executor_trials.cpp (trials of persistent programs) alone.
 #pragma once
 
 #include <list>

@@ -24,8 +24,8 @@ static_assert(kTrialRank <= gpu::kDecodeRankMax && kTrialGatedRank <= gpu::kGate
 
 }  // namespace
 
-// Some step's workgroups waited for each other in vain: the steps in flight are computed again by separate dispatches, and all that follow, whichever program it was:
-// the device no longer runs workgroups side by side. Writing K and V again does
+// Some step's workgroups waited for each other in vain, so the device does not run workgroups side by side: the steps in flight are computed again by
+// separate dispatches, and so are all that follow, whichever program it was. Writing K and V again does
 // no harm; what was fed back to the first of them on the device is the answer of the step before, which the ring still holds.
 Status Executor::Impl::redo_in_flight() {
     const char* which = programs.waited_in_vain();
@@ -44,7 +44,7 @@ Status Executor::Impl::redo_in_flight() {
         if (step.shape.method == AdapterMethod::kGatedProduct) step.shape.method = AdapterMethod::kConsumers;
         step.shape.lora_type = gpu::kAnyLoraType;
         step.shape.attention_splits = std::min(step.shape.attention_splits, planner->splits_for(1, options.n_positions_max));
-        // On the merged weights that it was submitted with, which need not be those of the next steps any more.
+        // It runs on the merged weights that it was submitted with, which need not be those of the next steps.
         TRY_ASSIGN(const gpu::CommandBuffer recording, record_step(step.shape, false, step.merged.get()));
         ++n_recordings;
         TRY(replay(step, recording));
@@ -54,7 +54,7 @@ Status Executor::Impl::redo_in_flight() {
     return ok_status();
 }
 
-// In kTrialSlot, for which the matrices must live.
+// Puts the trials' adapter into kTrialSlot; its matrices have to live as long.
 Result<gpu::Buffer> Executor::Impl::put_trial_adapter(uint32_t rank) {
     const uint32_t rank8 = round_up(rank, 8);
     const gpu::ScalarType type = weights.layers.front().qkv.type;
@@ -139,7 +139,7 @@ Result<std::vector<float>> Executor::Impl::trial_logits(const TrialStep& step, c
     return std::vector<float>(logits, logits + size_t{step.n_sequences} * config.vocab_size);
 }
 
-// How logits differ from those that are right; empty where they are alike.
+// Says how logits differ from those that are right; empty where they are alike.
 std::string Executor::Impl::difference(std::span<const float> got, std::span<const float> want) const {
     double error = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i) {
@@ -213,7 +213,7 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times(const Trial& tria
     return times;
 }
 
-// Right, and faster than separate dispatches where that is asked? With the model's own weights.
+// A program works if it is right, and faster than separate dispatches where that is asked, with the model's own weights.
 Status Executor::Impl::try_program(PersistentProgram program) {
     ProgramState& state = programs[program];
     if (state.given_up == nullptr) return ok_status();
@@ -234,7 +234,7 @@ Status Executor::Impl::try_program(PersistentProgram program) {
     return ok_status();
 }
 
-// Before the first request.
+// Called before the first request.
 Status Executor::Impl::try_programs() {
     using enum PersistentProgram;
     TRY(try_program(kDecodeLayers));

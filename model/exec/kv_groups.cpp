@@ -11,7 +11,7 @@ KvGroups KvGroups::of(const ModelConfig& config) {
     const auto source = [&](uint32_t layer) { return config.layer(layer).attention.kv_from.value_or(layer); };
     const auto is_attention = [&](uint32_t layer) { return config.layer(layer).mixer == Mixer::kAttention; };
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) groups.windowed[layer] = is_attention(layer) && config.layer(layer).attention.window != 0;
-    // Who reads all of another's keys and values needs all of them kept.
+    // A layer that reads all of another's keys and values needs all of them kept.
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         if (is_attention(layer) && !groups.windowed[layer]) groups.windowed[source(layer)] = false;
     }

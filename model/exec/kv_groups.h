@@ -1,5 +1,5 @@
-// Layers by what they need of a sequence's keys and values: those of all of its tokens, or of a window's. Blocks of the latter are given back behind the window, so they are
-// numbered apart: a sequence has a table of blocks for each group. Layers that read another's keys and values belong to its group and hold none.
+// Groups of layers: some need a sequence's keys and values of all tokens, others of a window. Blocks of the latter are given back behind the window, so each
+// group numbers its own, in a table for each sequence. Layers that read another's keys and values belong to its group and hold none.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct KvGroups {
     uint64_t block_bytes(const ModelConfig& config, const KvFormat& kv, bool of_windows) const;
     // The first block that the row at `position`, or a later one, sees.
     uint32_t first_block(uint32_t position) const { return position + 1 > window ? (position + 1 - window) / kBlockTokens : 0; }
-    // No more blocks of the window group are held at once by n_sequences that have n_rows of a step together, while another step is in flight.
+    // The most blocks of the window group that n_sequences hold at once, with n_rows of a step together and another step in flight.
     uint64_t window_blocks_max(uint32_t n_sequences, uint32_t n_rows) const {
         return uint64_t{n_sequences} * (blocks_for_tokens(window) + 3) + 2 * blocks_for_tokens(n_rows);
     }

@@ -96,7 +96,7 @@ Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, c
 }
 
 Result<Fit> fit(const FitQuestion& question, const ExecutorOptions& options) {
-    // Of the same bytes and sources.
+    // The copy has the same bytes and sources.
     TensorFiles files = TensorFiles::of({question.files.tensors().begin(), question.files.tensors().end()}, {});
     if (options.quantize) quantize_tensors(files, *options.quantize);
     ModelWeights weights;
@@ -111,7 +111,7 @@ Result<Fit> fit(const FitQuestion& question, const ExecutorOptions& options) {
 }
 
 std::optional<Savings> savings_that_fit(const FitQuestion& question, const ExecutorOptions& options) {
-    // From what nobody notices to what changes answers.
+    // The order is from settings that nobody notices to those that change answers.
     const std::vector<std::vector<const Saving*>> ways = {
         {&kFewAdapters}, {&kFewRows}, {&kShortContext}, {&kFewRows, &kShortContext}, {&kInt8Cache, &kFewRows, &kShortContext}, {&kQ8}, {&kQ8, &kFewRows}, {&kQ8, &kFewRows, &kShortContext},
         {&kQ8, &kInt8Cache, &kFewRows, &kFewSequences, &kFewAdapters, &kShortContext}, {&kQ4}, {&kQ4, &kFewRows}, {&kQ4, &kFewRows, &kShortContext},

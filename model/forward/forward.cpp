@@ -115,7 +115,7 @@ class Pass : private ExpertParts {
         else close(layer, down, w.down, w.down_bias, next_input);
     }
 
-    // What the feed-forward gives is added to the residual stream. The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
+    // Adds the feed-forward's result to the residual stream. The norm that follows is the next layer's; after the last only rows with an output are normed.
     void close(uint32_t layer, const Product& sum, const Matrix& down, const Vector& bias, Input& next_input) {
         const LayerWeights& w = weights_.layers[layer];
         const bool is_last = layer + 1 == config_.n_layers;

@@ -25,7 +25,7 @@ class ExpertParts : protected MixerParts {
     void route(uint32_t layer, DeviceAddress input);
     // The norm of the residual stream with these weights, for a matrix of this type, in xn.
     void norm_stream(const Vector& gamma, ScalarType weight_type);
-    // What the experts give for the rows of the input, and the shared expert for its own, in split 0 of scratch.y.
+    // Leaves the experts' results for the rows of the input, and the shared expert's for its own, in split 0 of scratch.y.
     void apply(uint32_t layer, DeviceAddress input);
     Product finished() const;
     void multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearModule module, DeviceAddress x, uint32_t pairs_of_a_row);

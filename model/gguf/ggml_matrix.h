@@ -16,7 +16,7 @@ class GgmlMatrix final : public MatrixSource {
         uint32_t tensor = 0;
         uint64_t row = 0;
     };
-    // Our row -> its tensor and row there. All tensors have the same columns. columns: of each of ours, the file's; empty: the same.
+    // place: our row -> its tensor and row there. All tensors have the same columns. columns: our column -> the file's; empty: the same.
     GgmlMatrix(std::vector<const GgufTensor*> tensors, std::function<Place(uint64_t)> place, std::vector<uint32_t> columns = {});
 
     std::string_view format() const override;

@@ -107,7 +107,7 @@ Status add_folder(const std::filesystem::path& folder, const ModelFiles& files, 
                           return ok_status();
                       });
     }
-    // What is read below lies where the config says.
+    // All that is read below has to lie where the config says.
     ModelWeights weights;
     TRY(WeightLoader::create(tensors, config, weights));
     for (const Tensor& tensor : tensors.tensors()) {

@@ -127,7 +127,7 @@ class FamilyConfig {
         return say_rope();
     }
 
-    // Of all layers, or of those without a window.
+    // Writes the rotary keys of all layers, or of those without a window.
     Status write_rope(std::string_view type_of_default = {}) {
         TRY_ASSIGN(const double theta, number_or("rope.freq_base", 10000.0));
         TRY_ASSIGN(const uint32_t turned, size_or("rope.dimension_count", head_dim_));
@@ -172,7 +172,7 @@ class FamilyConfig {
         for (const bool one : has_window) json_.value(one ? "sliding_attention" : "full_attention");
         json_.end_array();
     }
-    // Which layers have a window, by the file, else the family's own pattern: all but each nth.
+    // True for layers with a window, by the file, else by the family's own pattern: all but each nth.
     Result<std::vector<bool>> windows_of(uint32_t every) {
         std::vector<bool> has_window;
         for (uint32_t layer = 0; layer < n_layers_; ++layer) has_window.push_back((layer + 1) % every != 0);
@@ -339,7 +339,7 @@ class FamilyConfig {
         return ok_status();
     }
 
-    // What was not read and says something changes what the model computes, or is told.
+    // A field that nobody read and that says something is refused where it changes the arithmetic, and told in the log elsewhere.
     Status check_others() const {
         const std::string prefix = fields_.full("");
         for (const auto& [key, value] : file_.fields) {

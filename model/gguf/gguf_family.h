@@ -1,4 +1,4 @@
-// The config of families whose layers are more than Llama's, from the fields of a GGUF file: said in the words of config.json, which the family's own reader reads.
+// Makes the config of families with more than Llama's layers: the fields of a GGUF file are said in config.json's words, which the family's own reader reads.
 #pragma once
 
 #include "model/config/config.h"
@@ -8,10 +8,10 @@
 
 namespace lorad::model {
 
-// Without generation settings. kInvalidModel names fields that are missing, out of bounds, or say what lorad does not compute.
+// The config has no generation settings. kInvalidModel names fields that are missing, out of bounds, or say what lorad does not compute.
 Result<ModelConfig> family_config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture);
 
-// Layers behind the model's own, which draft several tokens at once: their tensors are passed over.
+// Counts the layers behind the model's own, which draft several tokens at once: their tensors are passed over.
 uint32_t n_drafting_layers(const GgufFile& file, const GgufArchitecture& architecture);
 
 }  // namespace lorad::model

@@ -40,8 +40,8 @@ struct RowAdapters {
     std::span<const LoraUse> uses;
     uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)
     uint32_t turn_begin = 0;     // short_text_tokens() (model/config/rope.h) for a text of more tokens than that
-    // Of models with recurrent state (model/exec/state_cache.h): the sequence's own slot. Without one it has that of its place in the batch, which only serves whoever has all
-    // of the device to himself.
+    // The sequence's own slot, in models with recurrent state (model/exec/state_cache.h). Without one it has that of its place in the batch,
+    // which is right only for a batch that has the device to itself.
     uint32_t state_slot = gpu::kNoState;
     uint32_t state_from = gpu::kNoState;        // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
     std::span<const gpu::StateSave> state_saves = {};

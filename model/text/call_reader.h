@@ -1,4 +1,4 @@
-// One tool call in a model's text, taken piece by piece as it comes. Forms differ in how they write it: see the classes that are one.
+// Reads one tool call in a model's text, piece by piece as it comes: a class for each form (call_scanner.h, literal_call.h, xml_call.h). One thread.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ class CallReader {
     // Takes text up to the call's end; returns how many bytes it took. What it says does not depend on how the text is cut.
     virtual size_t take(std::string_view text) = 0;
     virtual bool ended() const = 0;
-    // Something else than a call; what was taken so far is text().
+    // True: it is no call, and what was taken so far is text().
     virtual bool failed() const = 0;
     const std::string& text() const { return text_; }
-    // It is a call, whatever follows.
+    // True: it is a call, whatever follows.
     virtual bool is_call() const { return name.has_value(); }
     virtual bool may_be_call() const { return true; }  // as far as it goes, if it was cut there
     virtual void close() {}  // the answer has ended although the call has not: completes its arguments where only the last bracket is missing

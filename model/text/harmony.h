@@ -1,4 +1,4 @@
-// What gpt-oss writes: messages in channels, each "<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL<|message|>TEXT<|end|>". What it thinks (analysis), what it
+// Reads gpt-oss's messages in channels, each "<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL<|message|>TEXT<|end|>". What it thinks (analysis), what it
 // says (final, and commentary to nobody) and what it calls (commentary to functions.NAME) come apart; no header is part of any of them.
 // Text in, pieces out; what comes of it does not depend on how it is cut. One per answer; one thread.
 #pragma once
@@ -26,7 +26,7 @@ class HarmonyParser {
     HarmonyParser(std::string_view prompt, bool has_functions);
 
     std::vector<Piece> push(std::string_view text);
-    // What was held back. `cut`: the model was not at its end; what has begun as a mark is no text then.
+    // Gives what was held back. `cut`: the model was not at its end; what has begun as a mark is no text then.
     std::vector<Piece> finish(bool cut = false);
     uint32_t n_calls() const { return n_calls_; }
     bool in_call() const { return in_body_ && kind_ == Kind::kCall; }

@@ -22,7 +22,7 @@ size_t LiteralCallReader::take(std::string_view text) {
     size_t n = 0;
     while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
     if (name) {
-        text_.clear();  // nobody asks for it any more
+        text_.clear();  // nobody asks for it behind the name
     } else {
         text_.append(text.substr(0, n));
         if (text_.size() > kHeldCallBytesMax) state_ = State::kFailed;
@@ -293,7 +293,7 @@ void LiteralCallReader::take_text_byte(char byte) {
         end_text();
         return;
     }
-    // What may be the beginning of the mark stays; letters of several bytes are none of it.
+    // Bytes that may begin the mark stay; letters of several bytes are none of it.
     size_t n_held = std::min(pending_.size(), quote_.size() - 1);
     while (n_held > 0 && !std::string_view(pending_).ends_with(quote_.substr(0, n_held))) --n_held;
     const size_t n_sure = pending_.size() - n_held;

@@ -271,7 +271,7 @@ void ToolCallParser::give_back(Output& out) {
     end_call();
 }
 
-// Whether what is pending begins a call, where one may stand between marks.
+// True where the pending text begins a call, which may stand between marks.
 bool ToolCallParser::begins_call() const {
     const char next = pending_.front();
     switch (format_) {

@@ -60,13 +60,13 @@ class ToolCallParser {
                             bool finds_unmarked = true);
 
     Output push(std::string_view text);
-    // What was held back. `cut`: the model was not at its end; what has begun as a call is no text then.
+    // Gives what was held back. `cut`: the model was not at its end; what has begun as a call is no text then.
     Output finish(bool cut = false);
     uint32_t n_calls() const { return n_calls_; }
     bool in_call() const { return named_; }  // whose end has not come
 
   private:
-    // What opens calls.
+    // A mark that opens calls.
     struct Mark {
         std::string_view text = {};
         std::string_view end = {};  // what closes them

@@ -1,4 +1,4 @@
-// What a training run goes on from, as bytes: values, moments, steps made. The bytes are this build's own form, for the same device's trainer; PEFT's form is adapters/plan/trainable.h.
+// Values, moments and steps made, as bytes that training goes on from, in this build's own form for the same device; PEFT's is adapters/plan/trainable.h.
 #pragma once
 
 #include <cstddef>

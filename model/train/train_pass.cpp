@@ -168,7 +168,7 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     if (sizes_.keeps(layer, config_.n_layers)) {
         act(recorder, here, 0, n_rows);
     } else {
-        // Of down its low rows are read again, and with magnitudes its sums.
+        // Down's low rows are read again, and with magnitudes its sums.
         layer_to_down(recorder, rows, layer, here, down.group.has_magnitudes());
         if (!down.group.has_magnitudes()) lows(recorder, down);
     }

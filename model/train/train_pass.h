@@ -51,7 +51,7 @@ class TrainPass {
   public:
     explicit TrainPass(const TrainPassContext& context) : context_(context), kernels_(context.kernels), config_(context.config), sizes_(context.sizes) {}
 
-    // Of the trained pairs as they are, where there are any.
+    // Records the shadows of the trained pairs as they are, where there are any.
     void shadows(gpu::Recorder& recorder) const;
     // Of the outputs with magnitudes, for the trained values as they are.
     void inverse_norms(gpu::Recorder& recorder) const;
@@ -106,7 +106,7 @@ class TrainPass {
     gpu::TrainMatrix low(gpu::DeviceAddress base, uint32_t linear) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
-    // Of the pairs' inputs or the gradients of them.
+    // low: that of the pairs' inputs, or of the gradients of them.
     GroupAt group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const gpu::TrainMatrix& x, const gpu::TrainMatrix& sums, gpu::DeviceAddress low) const;
     gpu::TrainMatrix low_of_group(gpu::DeviceAddress base, const GroupAt& at) const;
     gpu::TrainMatrix shadow_a(const GroupAt& at) const;

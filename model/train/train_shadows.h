@@ -1,8 +1,8 @@
 // The trained pairs of a layer's products in the weights' 16-bit type, side by side, as products read them: y = x W^T + low B^T with low = x A^T, and
 // dx = dy W + dlow A with dlow = dy B. Made anew from the trained values in each step.
 //
-// Of a group with pairs of ranks r1, r2, .. on some of its outputs: A [S][k_stride] has theirs in rows, B [n_padded][S] theirs times their scales in columns, zero for
-// outputs of others. S is the sum of the ranks, each rounded up to 8, padded.
+// In a group with pairs of ranks r1, r2, .. on some of its outputs A [S][k_stride] has theirs in rows, B [n_padded][S] theirs times their scales in columns,
+// zero for outputs of others. S is the sum of the ranks, each rounded up to 8, padded.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct GroupShadow {
     uint64_t a = 0, b = 0;  // bytes from the beginning of the shadows
 };
 
-// Where they lie. Pure.
+// The places of all shadows. Pure.
 struct ShadowPlaces {
     std::vector<GroupShadow> groups;      // [layer][kTrainGroups]
     std::vector<uint32_t> rank_begins;    // [linear]: column of its group's low

@@ -1,4 +1,4 @@
-// What is trained beside a frozen base model: the adapter's tensors in f32, and where each acts. Knows no files; adapters/plan/trainable.h makes it.
+// The tensors of an adapter that are trained beside a frozen base model, in f32, and where each acts. Knows no files; adapters/plan/trainable.h makes it.
 #pragma once
 
 #include <cstdint>

@@ -75,7 +75,7 @@ struct TrainReport {
 // One thread at a time. Takes turns on the compute queue with whoever else submits to it. All that the constructor is given but the adapter outlives the trainer.
 class Trainer {
   public:
-    // What create() would take on such a device. kInvalidConfig, as create() says it.
+    // The memory that create() would take on such a device. kInvalidConfig, as create() says it.
     static Result<TrainMemory> plan_memory(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options,
                                            uint64_t free_bytes);
     // kInvalidConfig: the model has a part, or the adapter a form, that is not trained, by name; tensors of other shapes than the model asks for.

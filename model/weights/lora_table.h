@@ -80,7 +80,7 @@ struct SlotTraits {
     bool has_extras = false;
 };
 
-// set() from one thread at a time (adapters/registry), for slots that no pending step names; the rest from any thread.
+// set() from one thread at a time (adapters/pool/registry.h), for slots that no pending step names; the rest from any thread.
 class LoraTable {
   public:
     static Result<std::unique_ptr<LoraTable>> create(gpu::Device& device, const ModelConfig& config, uint32_t n_slots);

@@ -1,4 +1,4 @@
-// Bodies of other endpoints said as a chat's, which proto/generate_*_parse.cpp then read: one reading
+// Bodies of other endpoints said as a chat's, which generate_*_parse.cpp then read: one reading
 // of sampling, limits, tools and schemas for all of them. Private to parsers in proto/.
 #pragma once
 

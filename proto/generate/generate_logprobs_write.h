@@ -1,5 +1,5 @@
 // Log-probabilities in answers: OpenAI's two forms, and vLLM's for prompts. Private to
-// proto/*_write.cpp.
+// proto/**_write.cpp.
 #pragma once
 
 #include "proto/generate/generate_response.h"

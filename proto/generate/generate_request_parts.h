@@ -1,4 +1,4 @@
-// The parts of generate_request_parse.cpp, by what they read. Private to proto/generate_*.cpp, and
+// The parts of generate_request_parse.cpp, by what they read. Private to proto/generate/, and
 // for parsers of other bodies that have the same fields.
 #pragma once
 

@@ -23,7 +23,7 @@ void list_unknown(const JsonValue& block, const JsonValue& type, ChatMessages& m
     messages.list_unknown_parts(block.find("content"), {"type", "text", "cache_control", "citations"});
 }
 
-// What was shown of arguments that are no JSON object (proto/messages/messages_write.cpp) is that text again.
+// Arguments that are no JSON object were shown within one (proto/messages/messages_write.cpp): they are that text again.
 std::string arguments_of(const JsonValue& input) {
     std::optional<JsonValue> broken = input.size() == 1 ? input.find(kInvalidJsonInput) : std::nullopt;
     return broken && broken->is_string() ? std::string(*broken->as_string()) : input.dump();

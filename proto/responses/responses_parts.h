@@ -1,4 +1,4 @@
-// The parts of responses_parse.cpp. Private to proto/responses_*.cpp.
+// The parts of responses_parse.cpp. Private to proto/responses/.
 #pragma once
 
 #include "proto/generate/chat_translation.h"

@@ -1,4 +1,4 @@
-// What the parameters of functions may be, for calls that are written without JSON: there a text and a number look alike.
+// The types that parameters of functions may have, for calls that are written without JSON, where a text and a number look alike.
 #pragma once
 
 #include <functional>
@@ -27,10 +27,10 @@ struct FunctionTypes {
     ValueTypes of(std::string_view parameter) const;
 };
 
-// What a schema allows; `resolve` follows its references.
+// The types that a schema allows; `resolve` follows its references.
 ValueTypes value_types(const JsonValue& schema, const std::function<JsonValue(const JsonValue&)>& resolve);
 
-// Of the functions of a request's "tools". What cannot be read of a schema says nothing.
+// Reads the functions of a request's "tools". Parts of a schema that cannot be read say nothing.
 std::vector<FunctionTypes> argument_types(std::string_view tools_json);
 
 // The JSON value that a written one stands for: of a type that it may have, else a text. "True" and "None" count as Python writes them.

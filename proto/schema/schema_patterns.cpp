@@ -77,7 +77,7 @@ class PatternReader {
 
   private:
     struct Part {
-        uint32_t begin, end;  // the end has no way on yet
+        uint32_t begin, end;  // the end has no way on
     };
     static constexpr size_t kStatesMax = 2000;
     static constexpr int kDepthMax = 32;

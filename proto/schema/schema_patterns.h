@@ -1,4 +1,4 @@
-// Whether one name can match two expressions of "patternProperties", and what is kept of them then. Private to proto/schema*.cpp.
+// Finds out if one name can match two expressions of "patternProperties", and chooses what is kept of them then. Private to proto/schema/.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ enum class PatternOverlap : uint8_t {
     kUnknown,  // expressions with more than letters, classes, groups, repetitions and anchors at their ends; or too much work
 };
 
-// As validators match them: anywhere in the name, unless "^" and "$" say otherwise. `steps_left` bounds the work of several calls.
+// Patterns match as in validators: anywhere in the name, unless "^" and "$" say otherwise. `steps_left` bounds the work of several calls.
 PatternOverlap pattern_overlap(std::string_view a, std::string_view b, size_t& steps_left);
 
 struct PatternProperty {

@@ -227,7 +227,7 @@ bool is_beyond_grammars(std::string_view pattern) {
         const std::string_view text = pattern.substr(i);
         if (text[0] == '\\') {
             if (text.size() > 1 && !is_common_escape(text[1], in_class)) return true;
-            // What stands within braces behind it is its own: \p{L}, \u{1f600}.
+            // Letters within braces behind it are its own: \p{L}, \u{1f600}.
             if (text.size() > 2 && text[2] == '{' && std::string_view("pPxuU").find(text[1]) != std::string_view::npos) i += std::min(text.find('}'), text.size() - 1) - 1;
             ++i;
         } else if (text[0] == '[') {
@@ -255,7 +255,7 @@ std::optional<std::string> held_number(std::string_view keyword, const JsonValue
         return divisor > kStatesMax ? std::nullopt : std::optional(number.dump());
     }
     const bool is_lower = keyword == "minimum" || keyword == "exclusiveMinimum";
-    // What is to be at least so far away from zero, and what at most.
+    // A bound that leaves only numbers beyond kOutwardMax is lost; one nearer to zero than kNear, or laxer than kFar, becomes about that.
     constexpr double kOutwardMax = 1e18, kNear = 1e-60, kFar = 9.2e18;
     const double outward = is_lower ? *value : -*value;
     if (outward >= kOutwardMax) return std::nullopt;

@@ -1,4 +1,4 @@
-// Keywords of JSON schemas that a grammar holds only in other words. Private to proto/schema*.cpp.
+// Keywords of JSON schemas that a grammar holds only in other words. Private to proto/schema/.
 #pragma once
 
 #include <optional>

@@ -57,7 +57,7 @@ struct TrainingRecipe {
     bool use_best = true;
 };
 
-// What a recipe may hold, whoever makes it.
+// Limits of a recipe, whoever makes it.
 inline constexpr uint32_t kLoraRankMax = 512;
 inline constexpr uint32_t kEpochsMax = 50;
 inline constexpr uint32_t kTrainingBatchMax = 4096;

@@ -162,7 +162,7 @@ class Conversation::Writer {
         writer_.value(reasoning_);
     }
 
-    // What is said before a call, where that belongs to the thought.
+    // The text before a call, where that belongs to the thought.
     std::string aloud(size_t message) {
         std::string said;
         if (!plan_.thinks_aloud || !chat_.speaks_before_calls(message)) return said;

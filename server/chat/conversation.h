@@ -39,7 +39,7 @@ struct ChatPlan {
     std::vector<std::string> thought_names;
     // Arguments of calls that are a text, since they are no JSON object, are {"arguments": TEXT}: for templates that walk through them.
     bool wraps_arguments = false;
-    // What the assistant said before a call is part of its thought: for templates that take one of them alone.
+    // The text that the assistant said before a call is part of its thought, for templates that take one of them alone.
     bool thinks_aloud = false;
 };
 

@@ -31,7 +31,7 @@ PrefixCache::Match Engine::shorten(Sequence& sequence, const PrefixCache::Match&
     return n_blocks == match.n_blocks ? match : blocks_.find(prefix.first(n_blocks), or_merged);
 }
 
-// Behind the blocks of the match, which it has taken.
+// Holds the snapshot behind the blocks of the match, which the sequence has taken.
 void Engine::take_state(Sequence& sequence, const PrefixCache::Match& match) {
     if (match.n_blocks == 0) return;
     const uint32_t slot = snapshots_.find({sequence.request.prefix.blocks()[match.n_blocks - 1], match.n_unmerged < match.n_blocks});
@@ -48,13 +48,13 @@ void Engine::take_state_slot(Sequence& sequence) {
     free_state_slots_.pop_back();
 }
 
-// Of its prompt, what the next turn will begin with as well.
+// Counts the tokens of its prompt that the next turn will begin with as well.
 uint32_t Engine::kept_tokens(const Sequence& sequence) const {
     const size_t n_prompt = sequence.request.prompt.size();
     return n_prompt > kTurnTailTokens ? uint32_t(n_prompt - kTurnTailTokens) / options_.limits.block_tokens * options_.limits.block_tokens : 0;
 }
 
-// Which states on the way of its next rows are kept: state_saves_.
+// Chooses the states on the way of its next rows that are kept: state_saves_.
 void Engine::plan_saved_states(Sequence& sequence, uint32_t n_rows) {
     using Worth = StateSnapshots::Worth;
     state_saves_.clear();
@@ -69,7 +69,7 @@ void Engine::plan_saved_states(Sequence& sequence, uint32_t n_rows) {
     for (uint32_t interval = last; interval > 0; --interval) save_state(sequence, n_rows, interval * every, Worth::kLow, false);
 }
 
-// Of the state behind n_tokens, if the sequence's next n_rows come by there.
+// Has the next step save the state behind n_tokens, if the sequence's next n_rows come by there.
 void Engine::save_state(Sequence& sequence, uint32_t n_rows, uint32_t n_tokens, StateSnapshots::Worth worth, bool replaces) {
     if (n_tokens <= sequence.n_computed || n_tokens > sequence.n_computed + n_rows || state_saves_.size() == gpu::kStateSaves) return;
     const uint32_t n_behind = n_tokens - sequence.n_computed;
@@ -87,7 +87,7 @@ void Engine::save_state(Sequence& sequence, uint32_t n_rows, uint32_t n_tokens, 
     sequence.saved_states.insert(place, {slot, n_tokens, worth, replaces});
 }
 
-// Of the state behind so many tokens, which are known.
+// Names the state behind so many tokens, which are known.
 StateSnapshots::Name Engine::state_name(Sequence& sequence, uint32_t n_tokens) const {
     sequence.request.prefix.extend(sequence.known_tokens());
     const uint32_t last_block = n_tokens / options_.limits.block_tokens - 1;
@@ -116,7 +116,7 @@ void Engine::drop_saved_states(Sequence& sequence) {
     sequence.saved_states.clear();
 }
 
-// What is in its blocks and states must not be used again.
+// Takes the names of its blocks and states: their content must not be used again.
 void Engine::forget_content(Sequence& sequence) {
     drop_saved_states(sequence);
     for (const BlockIdentity& identity : sequence.request.prefix.blocks()) {

@@ -5,7 +5,7 @@
 
 namespace lorad::server {
 
-// By n: whether what a text sees behind the first n blocks of the match is there.
+// [n]: true where all that a text sees behind the first n blocks of the match is there.
 std::vector<bool> Engine::find_windows(const PrefixCache::Match& match, std::span<const BlockIdentity> prefix) const {
     std::vector<bool> is_there(match.n_blocks + 1, true);
     uint32_t first_there = 0;  // all from this one up to the one before n
@@ -16,7 +16,7 @@ std::vector<bool> Engine::find_windows(const PrefixCache::Match& match, std::spa
     return is_there;
 }
 
-// Beside the blocks of the match, which it has taken.
+// Takes the window's blocks beside those of the match, which the sequence has taken.
 void Engine::take_windows(Sequence& sequence, const PrefixCache::Match& match) {
     CHECK(sequence.window_blocks.empty());
     const uint32_t first = std::min(options_.groups.first_block(sequence.n_computed), match.n_blocks);
@@ -26,12 +26,12 @@ void Engine::take_windows(Sequence& sequence, const PrefixCache::Match& match) {
     if (seen.n_blocks > 0) windows_.take(seen, sequence.request.prefix.blocks().subspan(first), sequence.window_blocks);
 }
 
-// As many as it has others.
+// Gives a sequence as many blocks of the window as it has others.
 void Engine::allocate_windows(Sequence& sequence) {
     CHECK(windows_.allocate(uint32_t(sequence.blocks.size() - sequence.window_blocks.size()), sequence.window_blocks));
 }
 
-// What no later row sees. The last row may be computed again, and so may all of a step that is in flight (Executor).
+// Gives back what no later row sees. The last row may be computed again, and so may all of a step that is in flight (Executor).
 void Engine::give_back_windows(Sequence& sequence) {
     if (sequence.n_computed == 0 || sequence.last_step == 0) return;
     const uint32_t first = options_.groups.first_block(sequence.last_step > n_finished_ ? sequence.last_rows : sequence.n_computed - 1);

@@ -51,7 +51,7 @@ class PrefixCache {
     // Names a held block. Where another block has that name already this one stays unnamed.
     void publish(BlockId block, const BlockIdentity& identity, bool is_merged);
     bool has(const BlockIdentity& identity, bool is_merged) const { return index_.contains({identity, is_merged}); }
-    // Of one sequence, in the order of its tokens. First: of what is idle they make way before all others.
+    // Blocks of one sequence, in the order of its tokens. With _first they make way before all others that are idle.
     void release(std::span<const BlockId> blocks) { release(blocks, false); }
     void release_first(std::span<const BlockId> blocks) { release(blocks, true); }
     // What is in these held blocks must not be used again: they lose their names.

@@ -32,7 +32,7 @@ struct Sequence {
     ChoiceState choice;
     uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
-    // Of the window group, where there is one: as many, of which the first n_given_back are others' by now.
+    // Blocks of the window group, where there is one: as many, of which the first n_given_back belong to others.
     std::vector<BlockId> window_blocks;
     uint32_t n_given_back = 0;
     uint64_t last_step = 0;  // that has rows of it, counted from 1, and

@@ -1,5 +1,5 @@
 // Recurrent states of prefixes that others may go on from: which slots hold them, under which names. A state at the end of a full block has the name of that block
-// (prefix_identity.h), which says all that it depends on; so has a row on merged weights, as in prefix_cache.h.
+// (prefix_identity.h), which says all that it depends on, and is_merged tells states of merged weights apart, as in prefix_cache.h.
 //
 //    free --reserve--> reserved --publish--> named --hold--> held, named
 //     ^                   |                    |  ^              |
@@ -38,7 +38,7 @@ class StateSnapshots {
     StateSnapshots(uint32_t first_slot, uint32_t n_slots);
 
     uint32_t find(const Name& name) const;  // its slot, or gpu::kNoState
-    // Of a named slot: it stays as it is until it is released as often; it has been used.
+    // A named slot stays as it is until it is released as often; it counts as used.
     void hold(uint32_t slot);
     void release(uint32_t slot);
 
@@ -49,7 +49,7 @@ class StateSnapshots {
     void drop(uint32_t slot);  // a reserved one
     // The named one goes, if nobody holds it and nobody but its maker has used it.
     void replace(const Name& name);
-    // What is in it must not be used again.
+    // The state of that name must not be used again.
     void forget(const Name& name);
 
     uint32_t n_slots() const { return uint32_t(slots_.size()); }

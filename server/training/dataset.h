@@ -50,7 +50,7 @@ struct DataOptions {
     std::function<bool()> cancelled;  // asked at each line; may be empty
 };
 
-// What a recipe says of its data; max_seq_length as chosen where it says none.
+// The part of a recipe that is about data; max_seq_length as chosen where it says none.
 DataOptions data_options(const proto::TrainingRecipe& recipe, uint32_t n_positions_max, uint32_t vocab_size);
 
 // `writer` null: only the report. A file of which no line can be trained on, with more than there may be, or that cannot be read, is an error; bad lines are

@@ -67,7 +67,7 @@ TEST(CompileOnly, RecordingsCountWhatTheyWouldDoWithAKernel) {
     EXPECT_EQ(n_dispatches, 2u);
 }
 
-// What a fault in the rules of the ladder would be: a rung that is climbed although something is missing, or the other way round.
+// A fault in the rules of the ladder would be a rung that is climbed although something is missing, or the other way round.
 TEST(Rungs, SayWhatIsMissingWhereTheLadderEnds) {
     DeviceCapabilities caps;
     caps.subgroup_size = caps.subgroup_size_min = caps.subgroup_size_max = 64;

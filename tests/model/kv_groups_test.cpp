@@ -117,7 +117,7 @@ TEST(MemoryPlanOfStates, SnapshotsHaveAnEighthOrWhatIsAskedFor) {
     EXPECT_EQ(plan_memory(device, free_bytes, config, 0, 0, options)->n_snapshots, 0u);
     options.snapshot_bytes_max = uint64_t{1} << 40;
     EXPECT_EQ(plan_memory(device, uint64_t{1} << 40, config, 0, 0, options)->n_snapshots, 400u) << "a state at each block's end";
-    // What is asked for, and does not fit.
+    // Blocks that are asked for, and do not fit.
     options.snapshot_bytes_max = 300 * slot;
     EXPECT_FALSE(plan_memory(device, 10 * slot + 100 * block, config, 0, 0, options).ok());
     // Buffers of one allocation.

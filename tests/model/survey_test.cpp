@@ -19,7 +19,7 @@ std::unique_ptr<gpu::Device> open() {
     return std::move(device).value();
 }
 
-// Of a few rows: software compiles fewer kernels for them.
+// Steps have few rows: software compiles fewer kernels for them.
 constexpr uint32_t kRows = 4;
 ExecutorOptions few_rows() { return {.n_rows_max = kRows, .n_sequences_max = kRows, .n_positions_max = 256, .n_adapter_slots = 2, .decode = gpu::PersistentDecode::kOff}; }
 

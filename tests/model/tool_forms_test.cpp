@@ -193,7 +193,7 @@ TEST(Harmony, ChannelsComeApart) {
         expect_told("<|channel|>analysis<|message|>Look.<|end|><|start|>assistant" + std::string(header) + R"({"city": "Paris"}<|call|>)", call);
     }
     expect_told("<|channel|>commentary to=functions.g<|message|>", {"", "", {{"g", "{}"}}});
-    // What is said before a call is said to the user.
+    // A text before a call is said to the user.
     expect_told("<|channel|>commentary<|message|>I check.<|end|><|start|>assistant<|channel|>commentary to=functions.g<|message|>{}", {"", "I check.", {{"g", "{}"}}});
     // Tools of the model's own are thoughts; so is a call where there are no functions.
     expect_told("<|channel|>analysis to=python code<|message|>print(1)<|call|>", {"print(1)", "", {}});

@@ -190,7 +190,7 @@ TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
         EXPECT_EQ(written.text, R"({"type":"number"})") << keyword;
         EXPECT_EQ(written.not_enforced, std::vector<std::string>{name}) << keyword;
     }
-    // What is said of far numbers holds for nearer ones, too.
+    // Claims about far numbers hold for nearer ones, too.
     EXPECT_EQ(text_of(R"({"minimum":-1.7976931348623157e308,"maximum":1e19})"), R"({"minimum":-9000000000000000000,"maximum":9000000000000000000})");
     EXPECT_EQ(text_of(R"({"minimum":-9223372036854775808,"maximum":9223372036854775807})"), R"({"minimum":-9000000000000000000,"maximum":9000000000000000000})");
     EXPECT_EQ(text_of(R"({"exclusiveMinimum":1e-300,"maximum":1})"), R"({"exclusiveMinimum":1e-60,"maximum":1})");
@@ -255,7 +255,7 @@ TEST(Schema, PatternsMeetWhereSomeNameMatchesBoth) {
         const PatternOverlap found = pattern_overlap(texts[0], texts[1], steps);
         const std::regex a(texts[0]), b(texts[1]);
         const bool meet = std::ranges::any_of(names, [&](const std::string& name) { return std::regex_search(name, a) && std::regex_search(name, b); });
-        // What only longer names match is not seen here.
+        // Matches of longer names alone are not seen here.
         if (meet || found == PatternOverlap::kNone) {
             EXPECT_EQ(found, meet ? PatternOverlap::kSome : PatternOverlap::kNone) << texts[0] << "  " << texts[1];
         }

@@ -240,12 +240,12 @@ class FakeRunner final : public StepRunner {
         return result;
     }
 
-    // What a row of the last step that was submitted sees at a position of its sequence, as a number; it changes with the token and with what adapters did there.
+    // The number that a row of the step submitted last sees at a position of its sequence; it changes with the token and with what adapters did there.
     uint64_t seen(const model::StepBatch& batch, const model::BatchRow& row, uint32_t position) const {
         const Entry& entry = cache_[place(batch, row, position)];
         return fake_mix(fake_mix(position + 1, uint64_t(entry.token)), entry.delta);
     }
-    // Of its first n tokens.
+    // The number of its first n tokens.
     uint64_t history(const model::StepBatch& batch, const model::BatchRow& row, uint32_t n) const {
         uint64_t hash = 0;
         for (uint32_t position = 0; position < n; ++position) hash = fake_mix(hash, seen(batch, row, position));

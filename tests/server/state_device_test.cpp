@@ -129,7 +129,7 @@ class StateCacheDevice : public StateDevice {
         for (const Chat& chat : chats) requests.push_back(served_->request(chat.prompt, chat.adapter, kTokens, {.temperature = 0.0f}, chat.scale));
         return served_->run(engine, std::move(requests));
     }
-    // What each says alone, computed from its first token on.
+    // The answers of each alone, computed from its first token on.
     void expect_of(std::vector<Chat>& chats) {
         Engine plain(*served_->runner, served_->metrics, options(false));
         for (Chat& chat : chats) chat.want = run(plain, {chat})[0].tokens;

@@ -297,7 +297,7 @@ TEST_F(Jobs, AnAdapterSaysWhatItsDataHeldButNoneOfItsTexts) {
     EXPECT_THAT(papers->content, ::testing::Not(::testing::HasSubstr("my secret")));
 }
 
-// What the kernel has counted of this thread's sleeps.
+// The number of this thread's sleeps that the kernel has counted.
 uint64_t n_sleeps_of_training_thread() {
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
         std::ifstream comm(task.path() / "comm"), status(task.path() / "status");

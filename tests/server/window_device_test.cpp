@@ -77,7 +77,7 @@ TEST_P(WindowDevice, TokensAreThoseOfBlocksThatAreKept) {
         }
         Engine plain(*kept->runner, kept->metrics, options(*kept, false));
         for (size_t i = 0; i < texts.size(); ++i) want.push_back(run(*kept, plain, {texts[i]})[0].tokens);
-        // What is said next.
+        // The next turn.
         for (size_t i = texts.size() - 2, end = texts.size(); i < end; ++i) {
             Text next = texts[i];
             next.prompt.insert(next.prompt.end(), want[i].begin(), want[i].end());

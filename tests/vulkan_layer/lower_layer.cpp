@@ -265,7 +265,7 @@ VKAPI_ATTR VkResult VKAPI_CALL AllocateMemory(VkDevice device, const VkMemoryAll
     return device_of(device).AllocateMemory(device, info, callbacks, memory);
 }
 
-// Whether all features that are asked for are there; only booleans follow the head of a feature structure.
+// True where all features that are asked for are there; only booleans follow the head of a feature structure.
 template <typename Struct>
 bool has_all(const Struct& asked, const Struct& there, size_t begin) {
     const auto bytes = [](const Struct& s) { return reinterpret_cast<const std::byte*>(&s); };

@@ -1,4 +1,4 @@
-// What the lowering layer makes of a device: the feature sets of GPUs that are not at hand, as far as a software device can stand for them.
+// The devices that the lowering layer makes: feature sets of GPUs that are not at hand, as far as a software device can stand for them.
 #pragma once
 
 #include <vulkan/vulkan.h>

@@ -17,7 +17,7 @@ enum class MatmulVariant : uint32_t {
     kGemv,      // 16-bit activations: matvec for one row
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
-    kWarpgroup,  // 16-bit activations in blocks: matrices of a warpgroup, for 33 rows and more (warpgroup_text.h)
+    kWarpgroup,  // 16-bit activations in blocks: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
     kPacked,    // packed weights: KHR cooperative matrices filled by lanes, for few rows
     kWarpgroupDirect,  // the same with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor (warpgroup_direct_text.h)
 };

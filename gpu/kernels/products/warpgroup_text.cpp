@@ -150,7 +150,7 @@ class Writer : GatedLora {
         } else {
             line("mov.u32 %next, %first;");
         }
-        // Of rows of k this thread's is counted from the split's first one.
+        // Where rows are those of k, this thread's row is counted from the split's first one.
         line("ld.param.u64 %w, [params+8]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", is_transposed() ? "%begin" : "%n0", row_bytes());
         if (joins()) line("ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, {}, {}; add.u64 %joined_w, %joined_w, %wide;", offsetof(MatmulJoinedParams, b), is_transposed() ? "%first" : "%next", joined_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide;");

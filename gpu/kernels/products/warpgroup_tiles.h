@@ -34,7 +34,7 @@ inline constexpr std::array kWarpgroupTiles = {
     WarpgroupTile{96, 32, 2, 1, 128, 3, 3.48},
 };
 
-// Whether it can read a w that lies as [k][n]: a part is as wide as a row of shared memory, and has as many rows as a step has of k.
+// It can read a w that lies as [k][n] where a part is as wide as a row of shared memory, and has as many rows as a step has of k.
 constexpr bool may_read_rows_of_k(const WarpgroupTile& tile) { return tile.part == 64 && tile.k == 64; }
 
 struct WarpgroupWish {

@@ -22,7 +22,7 @@
 #endif
 #include "gpu/kernels/train/train_flash.glsl"
 
-// Of the tile of queries: keys and values of a step, before them the tile's rows, which are as many. Of the tile of keys: these and values, and a step's queries and gradients.
+// A tile of queries stages its own rows, then as many keys and values of a step. A tile of keys stages these and values, and a step's queries and gradients.
 shared uvec4 stage[kBackward == 2 ? (2 * kRows + 2 * 16) * kLine : kRows * kLine];
 
 #include "gpu/kernels/train/train_flash_keys.glsl"

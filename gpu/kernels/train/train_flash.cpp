@@ -19,7 +19,7 @@ constexpr uint32_t kFlashThreads = 128, kFlashLanes = 32;
 constexpr uint32_t kFlashHeadDimMax = 128, kFlashHeadDimStep = 32;
 
 const char* flash_module(ScalarType type) { return type == ScalarType::kBf16 ? "train_flash_bf16" : "train_flash_f16"; }
-// Of train_flash.comp.
+// Values of kBackward in train_flash.glsl.
 constexpr uint32_t kFlashForward = 0, kFlashQueries = 1, kFlashKeys = 2;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Of train_flash.comp: gradients of a tile of keys and values.
+// Gradients of a tile of keys and values, a part of train_flash.comp.
 const uint kQueryStep = 16;  // queries at a time
 const uint kQueryLoads = 2 * kQueryStep * kWords / kThreads;
 const uint kRowLoads = kRows * kWords / kThreads;

@@ -1,4 +1,4 @@
-// Of train_flash.comp: attention of a tile of queries, or their gradients.
+// Attention of a tile of queries, or their gradients, a part of train_flash.comp.
 const uint kStep = 32;  // keys at a time
 const uint kLoads = 2 * kStep * kWords / kThreads;
 const uint kValuesAt = kStep * kLine;
@@ -46,7 +46,7 @@ void rows() {
         barrier();
     }
     [[unroll]] for (uint m = 0; m < kMats; m++) acc[m] = MATRIX(0.0);
-    // Of rows g and g + 8. Forward: greatest scores times scale, and this lane's part of the sums; backward: lse and dots.
+    // Two numbers for rows g and g + 8. Forward: greatest scores times scale, and this lane's part of the sums; backward: lse and dots.
     float top[2], total[2];
     [[unroll]] for (uint r = 0; r < 2; r++) {
         top[r] = kBackward == 0 ? kLeast : of_row(p.lse, gl_NumWorkGroups.x, first + row0 + r * 8 + g);

@@ -59,7 +59,7 @@ struct TrainKernelOptions {
     uint32_t head_dim = 0, head_group = 1;      // of attention; head_group: query heads of a KV head
 };
 
-// What training has of a device beside portable kernels.
+// The ways beside portable kernels that a device offers to training.
 struct TrainRungs {
     ScalarType matrix_type = ScalarType::kF32;  // of products on matrices; f32: none
     bool has_warpgroups = false;                // for padded products
@@ -77,14 +77,14 @@ class TrainKernels {
     Status reserve(Device& device, uint64_t block_bytes);
     // Bytes that reserve() takes.
     static uint64_t scratch_bytes(const TrainRungs& rungs, uint64_t block_bytes);
-    // What a device is expected to have, and what it was found to have.
+    // The first says what a device is expected to have, the second what it was found to have.
     static TrainRungs rungs_of(const DeviceCapabilities& capabilities, const TrainKernelOptions& options);
     TrainRungs rungs() const { return {matrix_type_, has_warpgroups_, has_flash_}; }
     TrainKernels(const TrainKernels&) = delete;
     TrainKernels& operator=(const TrainKernels&) = delete;
     // f32: products are computed in f32.
     ScalarType matrix_type() const { return matrix_type_; }
-    // What softmax() is to leave alone of rows of scores, so that causal products find zeros where they read: TrainSoftmaxParams::zero_tile.
+    // softmax() writes zeros as far as causal products by tiles of so many rows read: TrainSoftmaxParams::zero_tile.
     uint32_t zero_tile() const { return matrix_type_ == ScalarType::kF32 ? 0 : kCausalTile; }
 
     void product(Recorder& recorder, const TrainProduct& product);
@@ -145,7 +145,7 @@ class TrainKernels {
     KernelCache cache_;
     LoraKernels lora_;
     ProductKernels products_;
-    // Of products whose k is cut what is left to barrier().
+    // A sum over a product's parts of k that is left to barrier().
     struct LeftJoin {
         TrainJoinParams params;
         bool adds = false;

@@ -16,7 +16,7 @@ struct TrainBlocksParams {
 };
 INTEROP_SIZE(TrainBlocksParams, 32);
 
-// Of train_round: in blocks, or as rows of f32 times a factor.
+// Parameters of train_round, in blocks or as rows of f32 times a factor.
 struct TrainRoundKernelParams {
     uint64_t from, to;
     uint32_t columns;
@@ -146,7 +146,7 @@ struct TrainSumHeadsParams {
 };
 INTEROP_SIZE(TrainSumHeadsParams, 40);
 
-// Of train_sum_heads: either.
+// Parameters of train_sum_heads, in either form.
 struct TrainHeadSumsParams {
     uint64_t from, to;
     uint64_t dout, rounded;  // TrainDotsParams; from is o, and to dots

@@ -18,7 +18,7 @@ class AnswerParts {
   public:
     explicit AnswerParts(Generation& generation);
 
-    // What a piece adds to its choice, in order; the first of a choice brings the echo of the prompt and what
+    // The parts that a piece adds to its choice, in order; the first of a choice brings the echo of the prompt and what
     // is told about it. At least one; the last has what ends the choice.
     std::vector<proto::ChoicePart> parts_of(Generation::Piece piece);
     // Whether it has anything that a chunk should carry.

@@ -171,7 +171,7 @@ ArgumentGrammar::Members ArgumentGrammar::members_of(const JsonValue& object, Sc
     return members;
 }
 
-// Those in their order with separators between: `first` where none has come, `rest` where one has.
+// Terms in their order with separators between: `first` where none has come, `rest` where one has.
 std::string ArgumentGrammar::listed(const Members& members, std::string_view separator) {
     const std::string comma = json_quote(separator);
     std::string first, rest;

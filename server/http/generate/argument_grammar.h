@@ -12,7 +12,7 @@ namespace lorad::server {
 
 class ArgumentGrammar {
   public:
-    // quote: what stands around Gemma's texts, as a term; quote_text: the same as text.
+    // quote: the mark around Gemma's texts, as a term; quote_text: the same as text.
     ArgumentGrammar(model::ToolFormat format, std::string quote, std::string_view quote_text)
         : format_(format), quote_(std::move(quote)), quote_text_(quote_text) {}
 
@@ -23,7 +23,7 @@ class ArgumentGrammar {
 
   private:
     struct Schemas;  // of one tool
-    // What an object may have.
+    // The members that an object may have.
     struct Members {
         std::vector<std::pair<std::string, bool>> terms;  // in their order, and whether each is required
         std::string others;                               // a term of any further one; empty: there are none

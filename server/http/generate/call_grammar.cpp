@@ -116,7 +116,7 @@ std::string call_rules(const proto::GenerateRequest& request, const Form& form, 
     return format("call: {}\nnext: {}\n{}", calls, nexts, rules);
 }
 
-// What stands behind a mark.
+// The rule for what stands behind a mark.
 std::string block_of(const Form& form, bool parallel) {
     if (form.is_list && !form.is_json) return format("opened{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
     if (form.is_list) return format("\"[\" call{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
@@ -159,7 +159,7 @@ proto::Structure answer_or_calls(const proto::GenerateRequest& request, const Fo
     return {proto::StructureKind::kJsonSchema, schema.whole(proto::kAnswerSwitches), param};
 }
 
-// The same where calls are not JSON: nothing that is read as a call stands in the text.
+// The same where calls are not JSON: the text holds nothing that is read as a call.
 std::string text_with_own_calls(const proto::GenerateRequest& request, const Form& form, const TextCodec& text) {
     std::vector<std::string> opening;
     if (!form.mark_text.empty() && !form.mark_is_token) opening.push_back(proto::escaped_pattern(form.mark_text));
@@ -176,7 +176,7 @@ std::string text_with_own_calls(const proto::GenerateRequest& request, const For
     if (form.format == ToolFormat::kPython) rules += format("BARE: {}\n", bare_call_pattern(request));
     const std::string block = format("{} {}", form.mark, block_of(form, request.parallel_tool_calls));
     if (form.mark_text.empty()) return format("start: TEXT | block\nblock: {}\n{}{}", block, rules, call_rules(request, form, text));
-    // What opens a call ends the text before it.
+    // The mark of a call ends the text before it.
     if (form.mark_is_token) {
         rules += format("block: TEXT? {}\n", block);
     } else {

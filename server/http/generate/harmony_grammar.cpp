@@ -63,7 +63,7 @@ std::string mark_term(const TextCodec& text, std::string_view mark) {
 }
 
 std::optional<proto::Structure> harmony_structure(const proto::GenerateRequest& request, const TextCodec& text) {
-    // What is gone on with is an answer already.
+    // A text that is continued is an answer already.
     if (request.continued_text) return request.structure;
     const bool has_calls = !request.tools.empty() && !request.tools.front().arguments.root.empty();
     const bool is_forced = request.tool_choice == proto::ToolChoice::kRequired || request.tool_choice == proto::ToolChoice::kNamed;

@@ -241,7 +241,7 @@ TEST_F(TrainKernelTest, TheActivationAndItsGradientsMatchTheReference) {
 
 class TrainIn16BitsTest : public TrainKernelTest, public ::testing::WithParamInterface<Type> {
   protected:
-    // Of rounding to the type, relative.
+    // The error of rounding to the type, relative.
     double rounding() const { return GetParam() == Type::kBf16 ? 0x1p-8 : 0x1p-11; }
     std::vector<float> decoded(const Buffer& buffer, size_t n) const { return content(buffer, n, GetParam()); }
 };

@@ -83,10 +83,11 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-passed, failed, skipped = 0, [], []
+passed, failed, skipped, times = 0, [], [], []
 for case in ElementTree.parse(sys.argv[1]).getroot().iter("testcase"):
     output = case.findtext("system-out") or ""
     status = case.get("status")
+    times.append((float(case.get("time") or 0), case.get("name")))
     if status in ("disabled", "notrun"):
         (skipped if case.find("skipped") is not None and "SKIPPED" in output else failed).append((case.get("name"), output))
     elif status == "fail" or case.find("failure") is not None:
@@ -102,6 +103,8 @@ for name, output in skipped:
     print(f"skipped: {name}: {' '.join(reason[1:3]) or 'no reason given'}")
 for name, _ in failed:
     print(f"failed: {name}")
+for seconds, name in sorted(times, reverse=True)[:10]:
+    print(f"slowest: {seconds:5.0f} s  {name}")
 print(f"tests/run.sh: {int(sys.argv[2])} s of tests, {len(skipped)} skipped")
 print(f"{passed} passed, {len(failed)} failed")
 sys.exit(0 if passed and not failed else 1)

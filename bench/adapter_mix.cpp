@@ -22,7 +22,8 @@ std::vector<uint32_t> adapters_of_rows(Mix mix, uint32_t n_rows, uint32_t n_adap
     std::mt19937 random(seed);
     std::discrete_distribution<uint32_t> draw(weights.begin(), weights.end());
     std::vector<uint32_t> rows(n_rows);
-    for (uint32_t i = 0; i < n_rows; ++i) rows[i] = mix == Mix::kIdentical ? 0 : mix == Mix::kDistinct ? i % n_adapters : draw(random);
+    for (uint32_t i = 0; i < n_rows; ++i)
+        rows[i] = mix == Mix::kIdentical ? 0 : mix == Mix::kDistinct ? i % n_adapters : draw(random);
     std::sort(rows.begin(), rows.end());
     return rows;
 }

@@ -1,8 +1,9 @@
 // The subcommands of lorad-bench; each adds its options and runs when it is chosen.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+#include <CLI/CLI.hpp>
 
 #include "gpu/device.h"
 #include "gpu/kernels/kernel_ladder.h"
@@ -15,7 +16,7 @@ struct CommonOptions {
     std::string device;  // index or part of the name
     std::string kernel_path = "auto";
     bool statistics = false;  // of each kernel that is made: registers, spills
-    double pool_gib = 0;  // random data that is read in turn, so that no cache is measured; 0: 6, on a CPU 1/16
+    double pool_gib = 0;      // random data that is read in turn, so that no cache is measured; 0: 6, on a CPU 1/16
 };
 
 void add_engine_command(CLI::App& app, CommonOptions& common);

@@ -1,12 +1,11 @@
-// lorad-bench engine: decode, prefill and mixed speed of the engine's own step (Executor::submit and finish), without HTTP: what
-// a batch of that size costs, wall clock, host work included.
+// lorad-bench engine: decode, prefill and mixed speed of the engine's own step (Executor::submit and finish), without
+// HTTP: what a batch of that size costs, wall clock, host work included.
 //
-// Sequences are filled with random tokens by real prefill steps, once for each context. --in-flight 2 is how the engine runs
-// requests: two steps in flight, the sampled token going straight into the next step on the device; 1 waits for each. With a
-// temperature the device draws.
-// The floor of a decode step is what it must read (weights, keys and values, adapters) at the bandwidth that reading alone
-// reaches on the same device right before.
-#include <CLI/CLI.hpp>
+// Sequences are filled with random tokens by real prefill steps, once for each context. --in-flight 2 is how the engine
+// runs requests: two steps in flight, the sampled token going straight into the next step on the device; 1 waits for
+// each. With a temperature the device draws.
+// The floor of a decode step is what it must read (weights, keys and values, adapters) at the bandwidth that reading
+// alone reaches on the same device right before.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -15,6 +14,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "bench/adapter_folders.h"
 #include "bench/adapter_mix.h"
@@ -69,10 +70,15 @@ struct Case {
 
 class EngineBench {
   public:
-    EngineBench(model::Executor& executor, const Options& options, std::vector<uint32_t> slots, std::vector<uint64_t> adapter_bytes,
-                double ceiling, Results& results)
-        : executor_(executor), options_(options), slots_(std::move(slots)), adapter_bytes_(std::move(adapter_bytes)), ceiling_(ceiling),
-          results_(results), pool_(executor.n_kv_blocks()) {}
+    EngineBench(model::Executor& executor, const Options& options, std::vector<uint32_t> slots,
+                std::vector<uint64_t> adapter_bytes, double ceiling, Results& results)
+        : executor_(executor),
+          options_(options),
+          slots_(std::move(slots)),
+          adapter_bytes_(std::move(adapter_bytes)),
+          ceiling_(ceiling),
+          results_(results),
+          pool_(executor.n_kv_blocks()) {}
 
     void run() {
         for (const uint32_t n_tokens : options_.prefill) {
@@ -116,7 +122,8 @@ class EngineBench {
         return tokens;
     }
 
-    // Runs a prompt in as few steps as possible, two of them under way as in the server; returns the token that follows.
+    // Runs a prompt in as few steps as possible, two of them under way as in the server; returns the token that
+    // follows.
     TokenId prefill(std::span<const TokenId> tokens, std::span<const BlockId> blocks, uint32_t slot) {
         const auto n = static_cast<uint32_t>(tokens.size());
         for (uint32_t begin = 0; begin < n; begin += executor_.options().n_rows_max) {
@@ -137,8 +144,11 @@ class EngineBench {
             if (!pool_.allocate(n_blocks, sequence.blocks)) {
                 Row row("decode");
                 row.field("model", options_.label).field("batch", n).field("context", context);
-                row.field("skipped", lorad::format("{} blocks of keys and values for each sequence, {} in all", n_blocks, pool_.n_blocks()));
-                results_.add(std::move(row), lorad::format("decode {:4} context {:6}  skipped: its keys and values do not fit", n, context));
+                row.field("skipped", lorad::format("{} blocks of keys and values for each sequence, {} in all",
+                                                   n_blocks, pool_.n_blocks()));
+                results_.add(
+                    std::move(row),
+                    lorad::format("decode {:4} context {:6}  skipped: its keys and values do not fit", n, context));
                 return false;
             }
             sequence.next = prefill(random_tokens(context), sequence.blocks, kNoAdapterSlot);
@@ -159,12 +169,18 @@ class EngineBench {
         }
         pool_.release(blocks);
         Row row("prefill");
-        row.field("model", options_.label).field("tokens", n_tokens).field("adapters", n_adapters).field("rows_max", executor_.options().n_rows_max).samples("ms", milliseconds);
+        row.field("model", options_.label)
+            .field("tokens", n_tokens)
+            .field("adapters", n_adapters)
+            .field("rows_max", executor_.options().n_rows_max)
+            .samples("ms", milliseconds);
         const Summary ms = row.summary();
         const double flops = 2.0 * static_cast<double>(layer_elements()) * n_tokens;
         row.field("tokens_per_s", 1e3 * n_tokens / ms.median).field("tflop_s", flops / ms.median * 1e-9);
-        results_.add(std::move(row), lorad::format("prefill {:5} tokens, adapters {:2}  {:9.3f} ms ({:.3f}..{:.3f})  {:10.1f} tok/s  {:6.1f} TFLOP/s of products",
-                                                   n_tokens, n_adapters, ms.median, ms.p10, ms.p90, 1e3 * n_tokens / ms.median, flops / ms.median * 1e-9));
+        results_.add(std::move(row), lorad::format("prefill {:5} tokens, adapters {:2}  {:9.3f} ms ({:.3f}..{:.3f})  "
+                                                   "{:10.1f} tok/s  {:6.1f} TFLOP/s of products",
+                                                   n_tokens, n_adapters, ms.median, ms.p10, ms.p90,
+                                                   1e3 * n_tokens / ms.median, flops / ms.median * 1e-9));
     }
 
     void decode_case(const Case& c) {
@@ -184,33 +200,45 @@ class EngineBench {
         uint64_t bytes = weight_bytes() + kv_bytes(c);
         for (const uint32_t adapter : distinct) bytes += adapter_bytes_[adapter];
         const double floor_ms = static_cast<double>(bytes) / ceiling_ * 1e-6;
-        const std::string name = std::string(c.chunk == 0 ? "decode" : "mixed") + (options_.sampling.greedy() ? "" : "-drawn") +
+        const std::string name = std::string(c.chunk == 0 ? "decode" : "mixed") +
+                                 (options_.sampling.greedy() ? "" : "-drawn") +
                                  (executor_.options().kv_type == gpu::KvType::kInt8 ? "-int8kv" : "");
         Row row(name);
         row.field("model", options_.label).field("batch", c.batch).field("context", c.context).field("chunk", c.chunk);
         if (!options_.sampling.greedy()) {
-            row.field("temperature", options_.sampling.temperature).field("top_p", options_.sampling.top_p).field("top_k", options_.sampling.top_k);
+            row.field("temperature", options_.sampling.temperature)
+                .field("top_p", options_.sampling.top_p)
+                .field("top_k", options_.sampling.top_k);
         }
-        row.field("adapters", c.adapters).field("mix", c.mix).field("distinct", distinct.size()).field("in_flight", c.in_flight);
+        row.field("adapters", c.adapters)
+            .field("mix", c.mix)
+            .field("distinct", distinct.size())
+            .field("in_flight", c.in_flight);
         row.samples("ms", times);
         const Summary ms = row.summary();
         const double tokens_per_s = 1e3 * c.batch / ms.median;
         row.field("tokens_per_s", tokens_per_s).field("bytes", bytes);
-        if (ceiling_ > 0) row.field("floor_ms", floor_ms).field("of_floor", floor_ms / ms.median).field("ceiling_gb_s", ceiling_);
+        if (ceiling_ > 0)
+            row.field("floor_ms", floor_ms).field("of_floor", floor_ms / ms.median).field("ceiling_gb_s", ceiling_);
         std::string line = lorad::format("{:<6} {:4} context {:6} in flight {}", name, c.batch, c.context, c.in_flight);
         if (c.chunk > 0) line += lorad::format(" beside {} prompt rows", c.chunk);
-        if (c.adapters > 0) line += lorad::format(" {} adapters {} ({} in the step)", c.adapters, c.mix, distinct.size());
+        if (c.adapters > 0)
+            line += lorad::format(" {} adapters {} ({} in the step)", c.adapters, c.mix, distinct.size());
         line += lorad::format("  {:9.3f} ms ({:.3f}..{:.3f})  {:10.1f} tok/s", ms.median, ms.p10, ms.p90, tokens_per_s);
-        if (ceiling_ > 0 && c.chunk == 0) line += lorad::format("  {:.2f} of the floor's rate ({:.3f} ms)", floor_ms / ms.median, floor_ms);
+        if (ceiling_ > 0 && c.chunk == 0)
+            line += lorad::format("  {:.2f} of the floor's rate ({:.3f} ms)", floor_ms / ms.median, floor_ms);
         results_.add(std::move(row), line);
     }
 
     void add_output(uint32_t row, uint32_t position) {
-        if (options_.sampling.greedy()) batch_.add_output(row, false);
-        else batch_.add_output(row, model::choice_rule(options_.sampling, position + 1));
+        if (options_.sampling.greedy())
+            batch_.add_output(row, false);
+        else
+            batch_.add_output(row, model::choice_rule(options_.sampling, position + 1));
     }
 
-    // The prompt rows that a mixed step has beside its decodes: always the first ones of a prompt, which has the last decode's adapter.
+    // The prompt rows that a mixed step has beside its decodes: always the first ones of a prompt, which has the last
+    // decode's adapter.
     void add_chunk(const Case& c) {
         if (c.chunk > 0) batch_.add_rows(random_tokens(c.chunk), 0, chunk_blocks_, row_slots_.back());
     }
@@ -223,7 +251,9 @@ class EngineBench {
             const auto start = Clock::now();
             batch_.clear();
             for (uint32_t i = 0; i < c.batch; ++i) {
-                add_output(batch_.add_rows(std::span(&tokens[i], 1), c.context + step, sequences_[i].blocks, row_slots_[i]), c.context + step);
+                add_output(
+                    batch_.add_rows(std::span(&tokens[i], 1), c.context + step, sequences_[i].blocks, row_slots_[i]),
+                    c.context + step);
             }
             add_chunk(c);
             must(executor_.submit(batch_));
@@ -241,8 +271,9 @@ class EngineBench {
             batch_.clear();
             for (uint32_t i = 0; i < c.batch; ++i) {
                 const Sequence& sequence = sequences_[i];
-                const uint32_t row = step == 0 ? batch_.add_rows(std::span(&sequence.next, 1), c.context, sequence.blocks, row_slots_[i])
-                                               : batch_.add_fed_back_row(i, c.context + step, sequence.blocks, row_slots_[i]);
+                const uint32_t row =
+                    step == 0 ? batch_.add_rows(std::span(&sequence.next, 1), c.context, sequence.blocks, row_slots_[i])
+                              : batch_.add_fed_back_row(i, c.context + step, sequence.blocks, row_slots_[i]);
                 add_output(row, c.context + step);
             }
             add_chunk(c);
@@ -272,12 +303,13 @@ class EngineBench {
     }
     uint64_t weight_bytes() const {
         uint64_t bytes = bytes_of(executor_.weights().output());
-        for (const model::LayerWeights& layer : executor_.weights().layers) bytes += bytes_of(layer.qkv) + bytes_of(layer.o) + bytes_of(layer.gate_up) + bytes_of(layer.down);
+        for (const model::LayerWeights& layer : executor_.weights().layers)
+            bytes += bytes_of(layer.qkv) + bytes_of(layer.o) + bytes_of(layer.gate_up) + bytes_of(layer.down);
         return bytes;
     }
     uint64_t kv_bytes(const Case& c) const {
-        return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) * model::kv_block_bytes(executor_.config(), executor_.memory_plan().kv) /
-               model::kBlockTokens;
+        return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) *
+               model::kv_block_bytes(executor_.config(), executor_.memory_plan().kv) / model::kBlockTokens;
     }
 
     model::Executor& executor_;
@@ -344,12 +376,19 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--context", options->context, "tokens in each sequence before the first step")->delimiter(',');
     command->add_option("--prefill", options->prefill, "prompt lengths; 0: none")->delimiter(',');
     command->add_option("--chunk", options->chunk, "prompt rows beside the decodes")->delimiter(',');
-    command->add_option("--in-flight", options->in_flight, "steps in flight")->delimiter(',')->check(CLI::Range(1u, 2u));
-    command->add_option("--adapter", options->adapter_folders, "adapter folders, or a pattern DIR{} for DIR1, DIR2, ...");
+    command->add_option("--in-flight", options->in_flight, "steps in flight")
+        ->delimiter(',')
+        ->check(CLI::Range(1u, 2u));
+    command->add_option("--adapter", options->adapter_folders,
+                        "adapter folders, or a pattern DIR{} for DIR1, DIR2, ...");
     command->add_option("--adapters", options->adapters, "numbers of adapters; 0: the base alone")->delimiter(',');
-    command->add_option("--mix", options->mix, "which rows have which")->delimiter(',')->check(CLI::IsMember({"identical", "distinct", "uniform", "zipf"}));
-    command->add_option("--steps", options->steps, "timed steps, after a quarter as many untimed ones")->check(CLI::Range(1u, 100000u));
-    command->add_option("--rows-max", options->rows_max, "of a step: what --max-num-batched-tokens is to the server")->check(CLI::Range(64u, 65536u));
+    command->add_option("--mix", options->mix, "which rows have which")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"identical", "distinct", "uniform", "zipf"}));
+    command->add_option("--steps", options->steps, "timed steps, after a quarter as many untimed ones")
+        ->check(CLI::Range(1u, 100000u));
+    command->add_option("--rows-max", options->rows_max, "of a step: what --max-num-batched-tokens is to the server")
+        ->check(CLI::Range(64u, 65536u));
     command->add_option("--prefill-runs", options->prefill_runs, "timed prompts")->check(CLI::Range(1u, 1000u));
     command->add_option("--temperature", options->sampling.temperature, "of drawn tokens; 0: the most probable one");
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
@@ -357,11 +396,17 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--dtype", options->dtype, "auto, float16, bfloat16 or float32");
     command->add_option("--quantized-weights", options->quantized_weights, "keep or decode");
     command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
-    command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch, or in one each of a few rows and behind a longer context than --one-dispatch-context")
+    command
+        ->add_option("--persistent-decode", options->persistent_decode,
+                     "the layers of a one-row step in one dispatch, or in one each of a few rows and behind a longer "
+                     "context than --one-dispatch-context")
         ->check(CLI::IsMember({"auto", "on", "off"}));
-    command->add_option("--one-dispatch-context", options->one_dispatch_context_max, "tokens up to which one dispatch has attention, too");
+    command->add_option("--one-dispatch-context", options->one_dispatch_context_max,
+                        "tokens up to which one dispatch has attention, too");
     command->add_flag("--vector-lora", options->vector_lora, "LoRA without cooperative matrices, to compare");
-    command->add_option("--expand-rows", options->expand_rows, "rows of gated_act in a workgroup where rows are many, to compare")
+    command
+        ->add_option("--expand-rows", options->expand_rows,
+                     "rows of gated_act in a workgroup where rows are many, to compare")
         ->check(CLI::IsMember({1u, 2u, 4u, 8u, 16u}));
     command->callback([options, &common] {
         std::erase(options->batch, 0u);

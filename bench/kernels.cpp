@@ -1,9 +1,10 @@
-// lorad-bench kernels: the matrix products alone, as the engine plans them: microseconds, GB/s, TFLOP/s and the share of the
-// bandwidth that reading alone reaches in the same run. Each dispatch is followed by a barrier, as in a step, and takes
-// another set of weights, so that no cache is measured, nor one of address translations. Chains are timed as a whole: timestamps between
-// dispatches add some 3 us to each. Sampled results are compared with fp64 on the CPU.
+// lorad-bench kernels: the matrix products alone, as the engine plans them: microseconds, GB/s, TFLOP/s and the share
+// of the bandwidth that reading alone reaches in the same run. Each dispatch is followed by a barrier, as in a step,
+// and takes another set of weights, so that no cache is measured, nor one of address translations. Chains are timed as
+// a whole: timestamps between dispatches add some 3 us to each. Sampled results are compared with fp64 on the CPU.
 // With --model: every kernel of that model's own step instead, by name and bytes.
-#include <CLI/CLI.hpp>
+#include "gpu/kernels/kernels.h"
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -19,15 +20,16 @@
 #include <thread>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include "bench/adapter_folders.h"
 #include "bench/commands.h"
 #include "bench/model_shapes.h"
 #include "bench/results.h"
 #include "bench/weight_pool.h"
+#include "gpu/kernels/launch.h"
 #include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/products/deferred_norm.h"
-#include "gpu/kernels/kernels.h"
-#include "gpu/kernels/launch.h"
 #include "gpu/profiler.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
@@ -68,15 +70,23 @@ struct Options {
 
 class KernelsBench {
   public:
-    KernelsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, ScalarType type, double gib, Results& results)
-        : device_(device), kernels_(kernels), options_(options), type_(type), results_(results), pool_(device, type, gib) {
+    KernelsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, ScalarType type, double gib,
+                 Results& results)
+        : device_(device),
+          kernels_(kernels),
+          options_(options),
+          type_(type),
+          results_(results),
+          pool_(device, type, gib) {
         uint64_t x_elements = 0, y_elements = 0;
         for (const Shape& s : products_of(kModelShapes.at(options.shape))) {
             for (const uint32_t rows : options.rows) {
                 const MatmulPlan plan = engine_plan(s, rows);
                 const uint64_t tall = round_up(rows, plan.row_tile) + gpu::kSlackRows;
                 x_elements = std::max(x_elements, tall * gpu::padded(s.k));
-                if (!skipped(s, rows)) y_elements = std::max(y_elements, ((options.sweep && rows <= 128 ? 16 : plan.n_splits) * tall) * gpu::padded(s.n));
+                if (!skipped(s, rows))
+                    y_elements = std::max(
+                        y_elements, ((options.sweep && rows <= 128 ? 16 : plan.n_splits) * tall) * gpu::padded(s.n));
             }
         }
         x_ = must(device.create_buffer(x_elements * 4, MemoryKind::kHostUpload, "activations"));
@@ -117,12 +127,15 @@ class KernelsBench {
     static constexpr double kWantedUs = 6000;  // of a chain
     static constexpr double kWarmUs = 2e4;
     static constexpr uint32_t kWarmChainsMax = 1000;
-    static constexpr double kSweepUs = 2000;    // of each candidate's chain
+    static constexpr double kSweepUs = 2000;     // of each candidate's chain
     static constexpr size_t kSweepChecked = 12;  // the fastest ones
 
     static uint32_t max_splits(const Shape& s) { return std::strcmp(s.name, "lm_head") == 0 ? 1 : 16; }
-    static bool skipped(const Shape& s, uint32_t rows) { return max_splits(s) == 1 && rows > 256; }  // prefill needs few logits
-    uint64_t next_weights(const Shape& s) { return pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_)); }
+    // prefill needs few logits
+    static bool skipped(const Shape& s, uint32_t rows) { return max_splits(s) == 1 && rows > 256; }
+    uint64_t next_weights(const Shape& s) {
+        return pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_));
+    }
     double bytes(const Shape& s) const { return static_cast<double>(gpu::bytes_of(type_)) * s.n * s.k; }
 
     gpu::MatmulParams params(const Shape& s, const MatmulPlan& plan, uint64_t w) const {
@@ -143,15 +156,18 @@ class KernelsBench {
         Shape shape;
         MatmulPlan plan;
     };
-    // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for warpgroups alone; in steps of decodes it may be
-    // in blocks as it comes.
+    // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for
+    // warpgroups alone; in steps of decodes it may be in blocks as it comes.
     MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
         const MatmulPlan in_blocks = kernels_.products.plan_matmul(s.n, s.k, type_, rows, max_splits(s), true);
-        if (std::strcmp(s.name, "o") != 0 || rows <= 64 || (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup)) return in_blocks;
+        if (std::strcmp(s.name, "o") != 0 || rows <= 64 ||
+            (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup))
+            return in_blocks;
         return kernels_.products.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
     }
 
-    // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take wanted_us; a sample is a chain.
+    // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take
+    // wanted_us; a sample is a chain.
     std::vector<double> measure(const std::vector<Planned>& turn, uint32_t rows, double wanted_us) {
         std::memcpy(count_.mapped().data(), &rows, 4);
         double guess_us = 0;
@@ -168,13 +184,17 @@ class KernelsBench {
     struct Sample {
         uint32_t t, n;
     };
-    static Sample sample(const Shape& s, uint32_t rows, uint32_t i) { return {i * 7919u % rows, static_cast<uint32_t>(uint64_t{i} * 2654435761u % s.n)}; }
+    static Sample sample(const Shape& s, uint32_t rows, uint32_t i) {
+        return {i * 7919u % rows, static_cast<uint32_t>(uint64_t{i} * 2654435761u % s.n)};
+    }
 
     // Largest error of sampled results, in units of the result's typical size. have: of each sample.
-    double sampled_error(const Shape& s, uint32_t rows, const MatmulPlan& plan, const std::array<double, kSamples>& have) {
+    double sampled_error(const Shape& s, uint32_t rows, const MatmulPlan& plan,
+                         const std::array<double, kSamples>& have) {
         const uint32_t stride = gpu::padded(s.k);
         const auto x = [&](uint32_t t, uint32_t k) {
-            const uint64_t element = plan.x_in_blocks ? gpu::block_offset(t, k, stride, plan.x_order) / 2 : uint64_t{t} * stride + k;
+            const uint64_t element =
+                plan.x_in_blocks ? gpu::block_offset(t, k, stride, plan.x_order) / 2 : uint64_t{t} * stride + k;
             if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
             return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };
@@ -210,7 +230,8 @@ class KernelsBench {
         run_and_wait(device_, must(std::move(recorder).end()));
         std::array<double, kSamples> have{};
         for (uint32_t i = 0; i < kSamples; i++) {
-            for (uint32_t split = 0; split < plan.splits_of(sample(s, rows, i).t); split++) have[i] += got()[size_t{i} * 16 + split];
+            for (uint32_t split = 0; split < plan.splits_of(sample(s, rows, i).t); split++)
+                have[i] += got()[size_t{i} * 16 + split];
         }
         return sampled_error(s, rows, plan, have);
     }
@@ -238,7 +259,8 @@ class KernelsBench {
         for (const uint32_t rows : options_.rows) {
             for (const Shape& s : products_of(kModelShapes.at(options_.shape))) {
                 if (skipped(s, rows)) continue;
-                std::vector<MatmulPlan> plans = kernels_.products.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
+                std::vector<MatmulPlan> plans =
+                    kernels_.products.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
                 std::erase_if(plans, [&](const MatmulPlan& p) {
                     const uint64_t tall = round_up(rows, p.row_tile) + gpu::kSlackRows;
                     return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
@@ -262,33 +284,45 @@ class KernelsBench {
                     size_t plan;
                 };
                 std::vector<Timed> timed;
-                for (size_t i = 0; i < plans.size(); i++) timed.push_back({summarize(measure({{s, plans[i]}}, rows, kSweepUs)).median, i});
+                for (size_t i = 0; i < plans.size(); i++)
+                    timed.push_back({summarize(measure({{s, plans[i]}}, rows, kSweepUs)).median, i});
                 std::ranges::sort(timed, {}, &Timed::us);
                 for (size_t i = 0; i < timed.size(); i++) {
                     const MatmulPlan& plan = plans[timed[i].plan];
                     const bool present = timed[i].plan + 1 == plans.size();
                     const double error = i < kSweepChecked || present ? check(s, rows, plan) : 0;
-                    std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  %6.1f TFLOP/s  error %.0e  %s splits %u%s\n", s.name, rows, timed[i].us,
-                                bytes(s) / timed[i].us * 1e-6, 2e-6 * s.n * s.k * rows / timed[i].us, error, gpu::describe(plan).c_str(),
+                    std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  %6.1f TFLOP/s  error %.0e  %s splits %u%s\n",
+                                s.name, rows, timed[i].us, bytes(s) / timed[i].us * 1e-6,
+                                2e-6 * s.n * s.k * rows / timed[i].us, error, gpu::describe(plan).c_str(),
                                 plan.n_splits, present ? " <- what the engine takes" : "");
                 }
                 std::fflush(stdout);
-                if (rows <= gpu::kDeferredRows && (std::strcmp(s.name, "o") == 0 || std::strcmp(s.name, "down") == 0)) sweep_residual(s, rows);
+                if (rows <= gpu::kDeferredRows && (std::strcmp(s.name, "o") == 0 || std::strcmp(s.name, "down") == 0))
+                    sweep_residual(s, rows);
             }
         }
     }
 
-    // Products that end in the residual stream, which take the place of splits and add_norm. x is as ever; the stream, gamma, xn and the norm's parts
-    // lie one after the other where other products have their results.
+    // Products that end in the residual stream, which take the place of splits and add_norm. x is as ever; the stream,
+    // gamma, xn and the norm's parts lie one after the other where other products have their results.
     void sweep_residual(const Shape& s, uint32_t rows) {
         const uint32_t stride = gpu::padded(s.n);
         const uint64_t slot = uint64_t{round_up(rows, 16) + gpu::kSlackRows} * stride * 4;
         const auto record = [&](gpu::Recorder& recorder, const gpu::ResidualPlan& plan) {
             kernels_.products.matmul_residual(recorder,
-                                     {.n_rows = count_.address(), .w = next_weights(s), .x = x_device_.address(), .bias = 0, .stream = y_.address(),
-                                      .gamma = y_.address() + slot, .xn = y_.address() + 2 * slot, .norms = y_.address() + 3 * slot,
-                                      .w_stride = gpu::padded(s.k), .stream_stride = stride, .xn_stride = stride, .pad = 0},
-                                     plan);
+                                              {.n_rows = count_.address(),
+                                               .w = next_weights(s),
+                                               .x = x_device_.address(),
+                                               .bias = 0,
+                                               .stream = y_.address(),
+                                               .gamma = y_.address() + slot,
+                                               .xn = y_.address() + 2 * slot,
+                                               .norms = y_.address() + 3 * slot,
+                                               .w_stride = gpu::padded(s.k),
+                                               .stream_stride = stride,
+                                               .xn_stride = stride,
+                                               .pad = 0},
+                                              plan);
             recorder.barrier();
         };
         struct Timed {
@@ -299,13 +333,16 @@ class KernelsBench {
         std::vector<Timed> timed;
         for (const gpu::ResidualPlan& plan : kernels_.products.residual_candidates(s.n, s.k, type_, rows)) {
             const auto n_turns = static_cast<uint32_t>(std::clamp(kSweepUs / (bytes(s) / 3e6 + 3), 5.0, 100.0));
-            const double us = summarize(measure_chains(n_turns, [&](gpu::Recorder& recorder) { record(recorder, plan); })).median;
+            const double us =
+                summarize(measure_chains(n_turns, [&](gpu::Recorder& recorder) { record(recorder, plan); })).median;
             pool_.rewind();
             gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
             recorder.fill(y_, 0, y_.size(), 0);
             recorder.barrier();
             record(recorder, plan);
-            for (uint32_t i = 0; i < kSamples; i++) recorder.copy(y_, (uint64_t{sample(s, rows, i).t} * stride + sample(s, rows, i).n) * 4, y_host_, i * 4, 4);
+            for (uint32_t i = 0; i < kSamples; i++)
+                recorder.copy(y_, (uint64_t{sample(s, rows, i).t} * stride + sample(s, rows, i).n) * 4, y_host_, i * 4,
+                              4);
             recorder.barrier();
             stop_on_error(kernels_.status());
             run_and_wait(device_, must(std::move(recorder).end()));
@@ -318,10 +355,12 @@ class KernelsBench {
         std::ranges::sort(timed, {}, &Timed::us);
         const std::optional<gpu::ResidualPlan> taken = kernels_.products.plan_residual(s.n, s.k, type_, rows);
         for (const Timed& t : timed) {
-            const bool present = taken && t.plan.columns == taken->columns && t.plan.subgroups == taken->subgroups && t.plan.k_step == taken->k_step;
-            std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  error %.0e  to the residual stream: %u columns, %u subgroups, %u of k%s\n", s.name, rows, t.us,
-                        bytes(s) / t.us * 1e-6, t.error, t.plan.columns, t.plan.subgroups, t.plan.k_step,
-                        present ? " <- what the engine takes" : "");
+            const bool present = taken && t.plan.columns == taken->columns && t.plan.subgroups == taken->subgroups &&
+                                 t.plan.k_step == taken->k_step;
+            std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  error %.0e  to the residual stream: %u columns, %u "
+                        "subgroups, %u of k%s\n",
+                        s.name, rows, t.us, bytes(s) / t.us * 1e-6, t.error, t.plan.columns, t.plan.subgroups,
+                        t.plan.k_step, present ? " <- what the engine takes" : "");
         }
         std::fflush(stdout);
     }
@@ -333,29 +372,51 @@ class KernelsBench {
             if (max_splits(s) > 1) layer.push_back({s, engine_plan(s, rows)});
         }
         Row row("layer_products");
-        row.field("shape", options_.shape).field("type", options_.type).field("rows", rows).samples("us", measure(layer, rows, kWantedUs));
+        row.field("shape", options_.shape)
+            .field("type", options_.type)
+            .field("rows", rows)
+            .samples("us", measure(layer, rows, kWantedUs));
         const Summary us = row.summary();
-        results_.add(std::move(row), lorad::format("rows {:4}: those of a layer in turns {:.2f} us ({:.2f}..{:.2f})", rows, us.median, us.p10, us.p90));
+        results_.add(std::move(row), lorad::format("rows {:4}: those of a layer in turns {:.2f} us ({:.2f}..{:.2f})",
+                                                   rows, us.median, us.p10, us.p90));
     }
 
     double print(const Shape& s, uint32_t rows) {
         const MatmulPlan plan = engine_plan(s, rows);
         const double error = type_ == ScalarType::kF32 ? 0 : check(s, rows, plan);
         if (!(error < 1e-4)) {
-            std::fprintf(stderr, "lorad-bench stopped: %s %s rows %u is wrong, error %.1e\n", variant_name(plan), s.name, rows, error);
+            std::fprintf(stderr, "lorad-bench stopped: %s %s rows %u is wrong, error %.1e\n", variant_name(plan),
+                         s.name, rows, error);
             std::exit(1);
         }
         Row row("kernel");
-        row.field("kernel", variant_name(plan)).field("product", s.name).field("shape", options_.shape).field("type", options_.type);
-        row.field("n", s.n).field("k", s.k).field("rows", rows).field("splits", plan.n_splits).field("whole_rows", plan.whole_rows).field("row_tile", plan.row_tile);
-        row.field("timed", "chain").field("column_tile", plan.column_tile).field("x_in_blocks", plan.x_in_blocks).samples("us", measure({{s, plan}}, rows, kWantedUs));
+        row.field("kernel", variant_name(plan))
+            .field("product", s.name)
+            .field("shape", options_.shape)
+            .field("type", options_.type);
+        row.field("n", s.n)
+            .field("k", s.k)
+            .field("rows", rows)
+            .field("splits", plan.n_splits)
+            .field("whole_rows", plan.whole_rows)
+            .field("row_tile", plan.row_tile);
+        row.field("timed", "chain")
+            .field("column_tile", plan.column_tile)
+            .field("x_in_blocks", plan.x_in_blocks)
+            .samples("us", measure({{s, plan}}, rows, kWantedUs));
         const Summary us = row.summary();
         const double tb_s = bytes(s) / us.median * 1e-6, tflop_s = 2e-6 * s.n * s.k * rows / us.median;
-        row.field("bytes", bytes(s)).field("gb_s", tb_s * 1e3).field("tflop_s", tflop_s).field("of_ceiling", tb_s / ceiling_);
+        row.field("bytes", bytes(s))
+            .field("gb_s", tb_s * 1e3)
+            .field("tflop_s", tflop_s)
+            .field("of_ceiling", tb_s / ceiling_);
         row.field("error", error);
-        results_.add(std::move(row), lorad::format("{:<8} rows {:4}  {:<21} tile {:3}x{:<3} splits {:2}{} {:8.2f} us ({:.2f}..{:.2f})  {:5.2f} TB/s {:3.0f} %  {:6.1f} TFLOP/s  error {:.0e}",
-                                                   s.name, rows, variant_name(plan), plan.row_tile, plan.column_tile, plan.n_splits, plan.x_in_blocks ? " x in blocks" : "", us.median,
-                                                   us.p10, us.p90, tb_s, 100 * tb_s / ceiling_, tflop_s, error));
+        results_.add(std::move(row),
+                     lorad::format("{:<8} rows {:4}  {:<21} tile {:3}x{:<3} splits {:2}{} {:8.2f} us ({:.2f}..{:.2f})  "
+                                   "{:5.2f} TB/s {:3.0f} %  {:6.1f} TFLOP/s  error {:.0e}",
+                                   s.name, rows, variant_name(plan), plan.row_tile, plan.column_tile, plan.n_splits,
+                                   plan.x_in_blocks ? " x in blocks" : "", us.median, us.p10, us.p90, tb_s,
+                                   100 * tb_s / ceiling_, tflop_s, error));
         return us.median;
     }
 
@@ -376,7 +437,8 @@ void profile_model(const CommonOptions& common, const Options& options) {
     arguments.folder = options.model;
     arguments.base_name = "base";
     arguments.kernel_path = common.kernel_path;
-    const uint32_t rows_max = *std::ranges::max_element(options.rows), context_max = *std::ranges::max_element(options.context);
+    const uint32_t rows_max = *std::ranges::max_element(options.rows),
+                   context_max = *std::ranges::max_element(options.context);
     arguments.executor.n_positions_max = std::max({context_max, rows_max, options.chunk}) + 64;
     arguments.executor.n_rows_max = std::max(2048u, rows_max + options.chunk);
     arguments.n_adapters_max = std::max(options.adapters, 1u);
@@ -394,22 +456,35 @@ void profile_model(const CommonOptions& common, const Options& options) {
     const std::string name = std::filesystem::path(options.model).filename().string();
     for (const uint32_t rows : options.rows) {
         for (const uint32_t context : options.context) {
-            const auto kernels = must(loaded.executor->profile({.n_rows = rows, .n_context = context, .is_prompt = options.prompt, .n_chunk = options.chunk},
-                                                                loaded_adapters.slots, options.repeats));
+            const auto kernels = must(loaded.executor->profile(
+                {.n_rows = rows, .n_context = context, .is_prompt = options.prompt, .n_chunk = options.chunk},
+                loaded_adapters.slots, options.repeats));
             double total_us = 0;
             for (const gpu::KernelProfile& kernel : kernels) total_us += kernel.us / options.repeats;
-            results->say(lorad::format("{}, {} {}, context {}, {} rows of a prompt beside them, {} adapters: {:.1f} us in kernels", name, rows,
-                                       options.prompt ? "rows of a prompt" : "rows", context, options.chunk, options.adapters, total_us));
+            results->say(lorad::format(
+                "{}, {} {}, context {}, {} rows of a prompt beside them, {} adapters: {:.1f} us in kernels", name, rows,
+                options.prompt ? "rows of a prompt" : "rows", context, options.chunk, options.adapters, total_us));
             for (const gpu::KernelProfile& kernel : kernels) {
-                const double calls = static_cast<double>(kernel.n_calls) / options.repeats, us = kernel.us / options.repeats;
+                const double calls = static_cast<double>(kernel.n_calls) / options.repeats,
+                             us = kernel.us / options.repeats;
                 const double gb_s = us > 0 ? static_cast<double>(kernel.bytes) / options.repeats / us * 1e-3 : 0;
                 Row row("model_kernel");
                 row.field("model", name).field("kernel", kernel.name).field("rows", rows).field("context", context);
-                row.field("prompt", options.prompt).field("chunk", options.chunk).field("adapters", options.adapters).field("calls", calls).field("us", us).field("share", us / total_us);
-                row.field("bytes", static_cast<double>(kernel.bytes) / options.repeats).field("bytes_each", kernel.bytes / kernel.n_calls).field("gb_s", gb_s).field("of_ceiling", gb_s / ceiling);
+                row.field("prompt", options.prompt)
+                    .field("chunk", options.chunk)
+                    .field("adapters", options.adapters)
+                    .field("calls", calls)
+                    .field("us", us)
+                    .field("share", us / total_us);
+                row.field("bytes", static_cast<double>(kernel.bytes) / options.repeats)
+                    .field("bytes_each", kernel.bytes / kernel.n_calls)
+                    .field("gb_s", gb_s)
+                    .field("of_ceiling", gb_s / ceiling);
                 row.field("samples", options.repeats);
-                results->add(std::move(row), lorad::format("  {:<36} {:6.0f} calls {:10.1f} us {:5.1f} %  {:8.2f} us each  {:8.1f} GB/s {:3.0f} % of the ceiling",
-                                                           kernel.name, calls, us, 100 * us / total_us, us / calls, gb_s, 100 * gb_s / ceiling));
+                results->add(std::move(row), lorad::format("  {:<36} {:6.0f} calls {:10.1f} us {:5.1f} %  {:8.2f} us "
+                                                           "each  {:8.1f} GB/s {:3.0f} % of the ceiling",
+                                                           kernel.name, calls, us, 100 * us / total_us, us / calls,
+                                                           gb_s, 100 * gb_s / ceiling));
             }
         }
     }
@@ -424,8 +499,9 @@ void run_kernels(const CommonOptions& common, const Options& options) {
     Results results(common.json, device->capabilities());
     const auto begin = std::chrono::steady_clock::now();
     const auto kernels = must(gpu::KernelSet::create(*device, {.path = kernel_path(common)}));
-    results.say(lorad::format("{}, {}, {} multiprocessors; kernels chosen and tested in {:.2f} s", device->capabilities().name,
-                              device->capabilities().driver, device->capabilities().n_compute_units_hint,
+    results.say(lorad::format("{}, {}, {} multiprocessors; kernels chosen and tested in {:.2f} s",
+                              device->capabilities().name, device->capabilities().driver,
+                              device->capabilities().n_compute_units_hint,
                               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
     const double gib = common.pool_gib > 0 || device->capabilities().is_cpu ? pool_gib(common, *device) : 15.0;
     KernelsBench(*device, *kernels, options, type, gib, results).run();
@@ -435,7 +511,8 @@ void run_kernels(const CommonOptions& common, const Options& options) {
 
 void add_kernels_command(CLI::App& app, CommonOptions& common) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("kernels", "the matrix products of a model's shape, or every kernel of a model's step");
+    CLI::App* command =
+        app.add_subcommand("kernels", "the matrix products of a model's shape, or every kernel of a model's step");
     command->add_option("--shape", options->shape)->check(CLI::IsMember(kModelShapes));
     command->add_option("--rows", options->rows)->delimiter(',');
     command->add_option("--type", options->type)->check(CLI::IsMember({"f16", "bf16", "f32"}));
@@ -443,9 +520,13 @@ void add_kernels_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--model", options->model, "model folder: time each kernel of its step");
     command->add_option("--context", options->context, "with --model: positions that each row sees")->delimiter(',');
     command->add_flag("--prompt", options->prompt, "with --model: the rows are one prompt's");
-    command->add_option("--chunk", options->chunk, "with --model: rows of one prompt beside the decodes")->check(CLI::Range(0u, 65536u))->excludes("--prompt");
-    command->add_option("--adapter", options->adapter_folders, "with --model: adapter folders, or a pattern DIR{} for DIR1, DIR2, ...");
-    command->add_option("--adapters", options->adapters, "with --model: how many of them the decodes have in turns; the prompt has the first");
+    command->add_option("--chunk", options->chunk, "with --model: rows of one prompt beside the decodes")
+        ->check(CLI::Range(0u, 65536u))
+        ->excludes("--prompt");
+    command->add_option("--adapter", options->adapter_folders,
+                        "with --model: adapter folders, or a pattern DIR{} for DIR1, DIR2, ...");
+    command->add_option("--adapters", options->adapters,
+                        "with --model: how many of them the decodes have in turns; the prompt has the first");
     command->add_option("--repeats", options->repeats, "with --model")->check(CLI::Range(1u, 1000u));
     command->callback([options, &common] { run_kernels(common, *options); });
 }

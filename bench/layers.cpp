@@ -1,12 +1,14 @@
-// lorad-bench layers: the layers of a one-row step in one dispatch, for a model's shape and without its files: GPU time by splits of the context and
-// workgroups, all of them in turns, against the time that its weights take at the ceiling. Results are compared with those of the first case.
-#include <CLI/CLI.hpp>
+// lorad-bench layers: the layers of a one-row step in one dispatch, for a model's shape and without its files: GPU time
+// by splits of the context and workgroups, all of them in turns, against the time that its weights take at the ceiling.
+// Results are compared with those of the first case.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "bench/commands.h"
 #include "bench/model_shapes.h"
@@ -31,7 +33,10 @@ struct Options {
 class LayersBench {
   public:
     LayersBench(gpu::Device& device, const CommonOptions& common, const Options& options, Results& results)
-        : device_(device), options_(options), results_(results), shape_(kModelShapes.at(options.shape)),
+        : device_(device),
+          options_(options),
+          results_(results),
+          shape_(kModelShapes.at(options.shape)),
           pool_(device, gpu::ScalarType::kF16, pool_gib(common, device)) {
         make_inputs();
         make_layers();
@@ -43,7 +48,8 @@ class LayersBench {
         // All pipelines first: what is compiled in between lets the device's clock fall.
         std::vector<Case> cases;
         for (const uint32_t workgroups : options_.workgroups) {
-            kernels_.push_back(must(gpu::KernelSet::create(device_, {.decode = gpu::PersistentDecode::kOn, .decode_workgroups = workgroups})));
+            kernels_.push_back(must(gpu::KernelSet::create(
+                device_, {.decode = gpu::PersistentDecode::kOn, .decode_workgroups = workgroups})));
             for (const uint32_t splits : options_.splits) {
                 if (!kernels_.back()->persistent.can_decode_layers(decode_shape(splits))) {
                     results_.say(lorad::format("workgroups {}: not possible here", workgroups));
@@ -68,7 +74,8 @@ class LayersBench {
     }
 
   private:
-    // What workgroups tell each other by. Each case has its own, because a part of the matrices stays with its multiprocessor.
+    // What workgroups tell each other by. Each case has its own, because a part of the matrices stays with its
+    // multiprocessor.
     struct Talk {
         Buffer channels, sync;
     };
@@ -85,11 +92,19 @@ class LayersBench {
 
     uint32_t n_blocks() const { return options_.context / gpu::kBlockTokens + 1; }
 
-    Buffer make(uint64_t n_bytes, MemoryKind kind = MemoryKind::kDeviceLocal) { return must(device_.create_buffer(n_bytes, kind, "layers")); }
+    Buffer make(uint64_t n_bytes, MemoryKind kind = MemoryKind::kDeviceLocal) {
+        return must(device_.create_buffer(n_bytes, kind, "layers"));
+    }
 
     gpu::DecodeLayersShape decode_shape(uint32_t splits) const {
-        return {.type = gpu::ScalarType::kF16, .hidden = shape_.hidden, .n_q_heads = shape_.q_heads, .n_kv_heads = shape_.kv_heads,
-                .head_dim = shape_.head_dim, .rotary_dim = shape_.head_dim, .ffn = shape_.ffn, .n_splits = splits};
+        return {.type = gpu::ScalarType::kF16,
+                .hidden = shape_.hidden,
+                .n_q_heads = shape_.q_heads,
+                .n_kv_heads = shape_.kv_heads,
+                .head_dim = shape_.head_dim,
+                .rotary_dim = shape_.head_dim,
+                .ffn = shape_.ffn,
+                .n_splits = splits};
     }
 
     void make_inputs() {
@@ -127,7 +142,8 @@ class LayersBench {
     }
 
     Talk make_talk() {
-        Talk talk{make(gpu::PersistentPlanner::decode_channel_words(decode_shape(1), kSplitsMax) * 8), make(sizeof(gpu::DecodeSync))};
+        Talk talk{make(gpu::PersistentPlanner::decode_channel_words(decode_shape(1), kSplitsMax) * 8),
+                  make(sizeof(gpu::DecodeSync))};
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.fill(talk.channels, 0, talk.channels.size(), 0);
         recorder.fill(talk.sync, 0, talk.sync.size(), 0);
@@ -160,10 +176,19 @@ class LayersBench {
         recorder.copy(x_first_, 0, x_, 0, x_.size());
         recorder.barrier();
         kernels.persistent.decode_layers(recorder,
-                              {.step = step_.address(), .layers = table_.address(), .block_tables = block_table_, .rope = rope_.address(), .x = x_.address(),
-                               .channels = talk.channels.address(), .sync = talk.sync.address(), .given_up = given_up_.address(), .n_layers = shape_.n_layers,
-                               .max_polls = 0, .eps = 1e-6f, .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim))},
-                              decode_shape(splits));
+                                         {.step = step_.address(),
+                                          .layers = table_.address(),
+                                          .block_tables = block_table_,
+                                          .rope = rope_.address(),
+                                          .x = x_.address(),
+                                          .channels = talk.channels.address(),
+                                          .sync = talk.sync.address(),
+                                          .given_up = given_up_.address(),
+                                          .n_layers = shape_.n_layers,
+                                          .max_polls = 0,
+                                          .eps = 1e-6f,
+                                          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim))},
+                                         decode_shape(splits));
         recorder.barrier();
         stop_on_error(kernels.status());
         return must(std::move(recorder).end());
@@ -188,14 +213,22 @@ class LayersBench {
         uint32_t gave_up = 0;
         std::memcpy(&gave_up, given_up_.mapped().data(), sizeof(gave_up));
         Row row("layers");
-        row.field("shape", options_.shape).field("context", options_.context).field("splits", c.splits).field("workgroups", c.workgroups);
+        row.field("shape", options_.shape)
+            .field("context", options_.context)
+            .field("splits", c.splits)
+            .field("workgroups", c.workgroups);
         row.samples("us", c.us);
         const Summary s = row.summary();
         const double gb_s = static_cast<double>(weight_bytes_) / s.median * 1e-3;
-        row.field("gb_s", gb_s).field("share_of_ceiling", gb_s / ceiling_gb_s).field("difference", c.difference).field("gave_up", gave_up != 0);
-        results_.add(std::move(row), lorad::format("{} layers, context {}, {:2} splits, {:3} workgroups  {:9.1f} us ({:.1f}..{:.1f})  {:7.1f} GB/s  {:.2f} of the ceiling  difference {:.1e}{}",
-                                                   options_.shape, options_.context, c.splits, c.workgroups, s.median, s.p10, s.p90, gb_s, gb_s / ceiling_gb_s,
-                                                   c.difference, gave_up != 0 ? "  GAVE UP" : ""));
+        row.field("gb_s", gb_s)
+            .field("share_of_ceiling", gb_s / ceiling_gb_s)
+            .field("difference", c.difference)
+            .field("gave_up", gave_up != 0);
+        results_.add(std::move(row),
+                     lorad::format("{} layers, context {}, {:2} splits, {:3} workgroups  {:9.1f} us ({:.1f}..{:.1f})  "
+                                   "{:7.1f} GB/s  {:.2f} of the ceiling  difference {:.1e}{}",
+                                   options_.shape, options_.context, c.splits, c.workgroups, s.median, s.p10, s.p90,
+                                   gb_s, gb_s / ceiling_gb_s, c.difference, gave_up != 0 ? "  GAVE UP" : ""));
     }
 
     gpu::Device& device_;
@@ -213,11 +246,13 @@ class LayersBench {
 
 void add_layers_command(CLI::App& app, CommonOptions& common) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("layers", "all layers of a one-row step in one dispatch, for a model's shape");
+    CLI::App* command =
+        app.add_subcommand("layers", "all layers of a one-row step in one dispatch, for a model's shape");
     command->add_option("--shape", options->shape)->check(CLI::IsMember(kModelShapes));
     command->add_option("--context", options->context, "tokens before the row")->check(CLI::Range(1u, 32768u));
     command->add_option("--splits", options->splits, "of the context")->delimiter(',')->check(CLI::Range(1u, 16u));
-    command->add_option("--workgroups", options->workgroups, "all at work at once; 0: one for each multiprocessor")->delimiter(',');
+    command->add_option("--workgroups", options->workgroups, "all at work at once; 0: one for each multiprocessor")
+        ->delimiter(',');
     command->add_option("--rounds", options->rounds, "turns that all cases take")->check(CLI::Range(1u, 1000u));
     command->add_option("--runs", options->runs, "in a turn")->check(CLI::Range(1u, 1000u));
     command->callback([options, &common] {

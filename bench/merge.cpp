@@ -1,10 +1,12 @@
-// lorad-bench merge: what making adapters part of the weights costs on the device: GPU time of merges for a model's shape,
-// without its files. The floor is reading and writing the weights once at the bandwidth that a plain copy reaches in the same run.
-#include <CLI/CLI.hpp>
+// lorad-bench merge: what making adapters part of the weights costs on the device: GPU time of merges for a model's
+// shape, without its files. The floor is reading and writing the weights once at the bandwidth that a plain copy
+// reaches in the same run.
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "bench/commands.h"
 #include "bench/model_shapes.h"
@@ -43,10 +45,16 @@ model::ModelConfig config_of(const std::string& shape) {
 class MergeBench {
   public:
     MergeBench(gpu::Device& device, const Options& options, Results& results)
-        : device_(device), options_(options), results_(results), config_(config_of(options.shape)),
-          type_(options.type == "f32" ? ScalarType::kF32 : options.type == "f16" ? ScalarType::kF16 : ScalarType::kBf16),
+        : device_(device),
+          options_(options),
+          results_(results),
+          config_(config_of(options.shape)),
+          type_(options.type == "f32"   ? ScalarType::kF32
+                : options.type == "f16" ? ScalarType::kF16
+                                        : ScalarType::kBf16),
           kernels_(must(gpu::KernelSet::create(device, {.path = gpu::KernelPath::kPortable}))),
-          weight_pool_(device, type_, kPoolGib), adapter_pool_(device, ScalarType::kBf16, kPoolGib) {
+          weight_pool_(device, type_, kPoolGib),
+          adapter_pool_(device, ScalarType::kBf16, kPoolGib) {
         const uint32_t hidden = config_.hidden_size, ffn = config_.intermediate_size;
         weights_.layers.resize(config_.n_layers);
         for (model::LayerWeights& w : weights_.layers) {
@@ -100,7 +108,8 @@ class MergeBench {
             buffers_.push_back(random_buffer(uint64_t{rank} * gpu::padded(shape.k) * 2, adapter_pool_));
             const gpu::DeviceAddress a = buffers_.back().address();
             buffers_.push_back(random_buffer(uint64_t{shape.n} * round_up(rank, 8) * 2, adapter_pool_));
-            view.modules.push_back({.a = a, .b = buffers_.back().address(), .rank = rank, .scale = 2.0f, .weight_type = 2});
+            view.modules.push_back(
+                {.a = a, .b = buffers_.back().address(), .rank = rank, .scale = 2.0f, .weight_type = 2});
         }
         stop_on_error(device_.uploader().finish());
         return view;
@@ -110,11 +119,19 @@ class MergeBench {
         std::vector<gpu::Buffer> copies;
         for (const model::LayerWeights& w : weights_.layers) {
             for (const model::Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
-                copies.push_back(must(device_.create_buffer(matrix->buffer.size(), gpu::MemoryKind::kDeviceLocal, "copy")));
+                copies.push_back(
+                    must(device_.create_buffer(matrix->buffer.size(), gpu::MemoryKind::kDeviceLocal, "copy")));
                 kernels_->lora.merge_weights(recorder,
-                                        {.from = matrix->buffer.address(), .to = copies.back().address(), .parts = 0, .n_parts = 0,
-                                         .n_rows = matrix->n_padded, .n_changed = 0, .stride = matrix->k_stride, .first_row = 0, .pad = 0},
-                                        matrix->type);
+                                             {.from = matrix->buffer.address(),
+                                              .to = copies.back().address(),
+                                              .parts = 0,
+                                              .n_parts = 0,
+                                              .n_rows = matrix->n_padded,
+                                              .n_changed = 0,
+                                              .stride = matrix->k_stride,
+                                              .first_row = 0,
+                                              .pad = 0},
+                                             matrix->type);
             }
         }
         stop_on_error(kernels_->status());
@@ -134,12 +151,19 @@ class MergeBench {
     }
     void report(const char* what, uint32_t rank, uint32_t n, const std::vector<double>& times, double copy_ms) const {
         Row row(what);
-        row.field("shape", options_.shape).field("type", options_.type).field("rank", rank).field("adapters", n).samples("ms", times);
+        row.field("shape", options_.shape)
+            .field("type", options_.type)
+            .field("rank", rank)
+            .field("adapters", n)
+            .samples("ms", times);
         const Summary ms = row.summary();
         const double gb_per_s = 2e-6 * static_cast<double>(n_bytes_) / ms.median;
         row.field("gb_s", gb_per_s).field("over_copy", ms.median / copy_ms);
-        results_.add(std::move(row), lorad::format("{:<6} rank {:3}  adapters {}  {:8.3f} ms ({:.3f}..{:.3f}) on the device  {:6.0f} GB/s  {:.2f}x a copy",
-                                                   what, rank, n, ms.median, ms.p10, ms.p90, gb_per_s, ms.median / copy_ms));
+        results_.add(
+            std::move(row),
+            lorad::format(
+                "{:<6} rank {:3}  adapters {}  {:8.3f} ms ({:.3f}..{:.3f}) on the device  {:6.0f} GB/s  {:.2f}x a copy",
+                what, rank, n, ms.median, ms.p10, ms.p90, gb_per_s, ms.median / copy_ms));
     }
 
     gpu::Device& device_;

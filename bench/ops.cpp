@@ -1,10 +1,10 @@
-// lorad-bench ops: single operations as dependent chains inside one recording, GPU time for each: what the result of one
-// costs when the next one needs it. One row (LoRA) or [64][1024] (normalisations), f32 and f16, 200 in a chain.
+// lorad-bench ops: single operations as dependent chains inside one recording, GPU time for each: what the result of
+// one costs when the next one needs it. One row (LoRA) or [64][1024] (normalisations), f32 and f16, 200 in a chain.
 //
-// The first line is the smallest dispatch with a barrier: what any operation costs at least here. Weights are random; with
-// --weight-sets 1 (the default, and how other implementations of these measurements do it) a chain uses the same ones throughout,
-// so that they may lie in a cache; more sets take turns.
-#include <CLI/CLI.hpp>
+// The first line is the smallest dispatch with a barrier: what any operation costs at least here. Weights are random;
+// with
+// --weight-sets 1 (the default, and how other implementations of these measurements do it) a chain uses the same ones
+// throughout, so that they may lie in a cache; more sets take turns.
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -15,6 +15,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "bench/commands.h"
 #include "bench/results.h"
@@ -91,8 +93,10 @@ class OpsBench {
         for (size_t i = 0; i < values.size(); i++) {
             const float value = values[i] * factor;
             const uint16_t half = half_of(value);
-            if (type == ScalarType::kF32) std::memcpy(&bytes[i * 4], &value, 4);
-            else std::memcpy(&bytes[i * 2], &half, 2);
+            if (type == ScalarType::kF32)
+                std::memcpy(&bytes[i * 4], &value, 4);
+            else
+                std::memcpy(&bytes[i * 2], &half, 2);
         }
         Buffer buffer = must(device_.create_buffer(bytes.size(), gpu::MemoryKind::kDeviceLocal, "operation"));
         stop_on_error(device_.uploader().upload(buffer, 0, bytes));
@@ -147,8 +151,10 @@ class OpsBench {
             for (Chain& chain : chains_) {
                 run_and_wait(device_, *chain.data->restart);
                 const double us = run_span_us(device_, *chain.recording) / options_.chain;
-                if (i >= kWarm) chain.us.push_back(us);
-                else if (i == 0) expect_alive(chain);
+                if (i >= kWarm)
+                    chain.us.push_back(us);
+                else if (i == 0)
+                    expect_alive(chain);
             }
         }
     }
@@ -164,8 +170,10 @@ class OpsBench {
         const Summary us = chain.row.summary();
         if (alone_us_ == 0) alone_us_ = us.median;
         chain.row.field("bytes", chain.bytes).field("dispatch_alone_us", alone_us_);
-        results_.add(std::move(chain.row), lorad::format("{:<44} {:8.2f} us ({:.2f}..{:.2f})  {:6.2f} above a dispatch alone  {:8.1f} GB/s", chain.name,
-                                                         us.median, us.p10, us.p90, us.median - alone_us_, chain.bytes / us.median * 1e-3));
+        results_.add(std::move(chain.row),
+                     lorad::format("{:<44} {:8.2f} us ({:.2f}..{:.2f})  {:6.2f} above a dispatch alone  {:8.1f} GB/s",
+                                   chain.name, us.median, us.p10, us.p90, us.median - alone_us_,
+                                   chain.bytes / us.median * 1e-3));
     }
 
     void dispatch_alone() {
@@ -197,7 +205,9 @@ class OpsBench {
             }
             n_good += std::isfinite(value) && value != 0;
         }
-        if (n_good * 10 < chain.n_elements * 9) stop_on_error(make_error(ErrorCode::kInternal, chain.name + ": the chain's result has infinite or zero values"));
+        if (n_good * 10 < chain.n_elements * 9)
+            stop_on_error(
+                make_error(ErrorCode::kInternal, chain.name + ": the chain's result has infinite or zero values"));
     }
 
     struct Weights {
@@ -205,7 +215,8 @@ class OpsBench {
     };
 
     // How much one link makes a vector longer, on the average of some links.
-    static double growth(const std::vector<Weights>& sets, std::vector<float> x, uint32_t rank, uint32_t rank8, float scale) {
+    static double growth(const std::vector<Weights>& sets, std::vector<float> x, uint32_t rank, uint32_t rank8,
+                         float scale) {
         constexpr int kWarm = 20, kCounted = 60;
         const size_t n = x.size();
         double log_growth = 0;
@@ -231,14 +242,16 @@ class OpsBench {
         const float scale = with_base ? 0.1f : 1.0f;
         std::vector<Weights> weights;
         for (uint32_t i = 0; i < options_.weight_sets; i++) {
-            weights.push_back({random_values(with_base ? size_t{n} * n : 0, 1 / std::sqrt(n)), random_values(size_t{rank} * n, 1 / std::sqrt(n)),
+            weights.push_back({random_values(with_base ? size_t{n} * n : 0, 1 / std::sqrt(n)),
+                               random_values(size_t{rank} * n, 1 / std::sqrt(n)),
                                random_values(size_t{n} * rank8, 1 / std::sqrt(rank))});
         }
         // After 200 links x is about as long as before, neither zero nor infinite.
         const auto factor = static_cast<float>(1 / growth(weights, random_values(n, 1), rank, rank8, scale));
         const auto data = std::make_shared<Data>();
         for (const Weights& s : weights) {
-            data->sets.push_back({with_base ? upload(s.w, type, factor) : Buffer(), upload(s.a, type), upload(s.b, type, factor)});
+            data->sets.push_back(
+                {with_base ? upload(s.w, type, factor) : Buffer(), upload(s.a, type), upload(s.b, type, factor)});
         }
         make_rows(*data, n, type);
         data->low = must(device_.create_buffer(gpu::kLoraVectorScratchBytes, gpu::MemoryKind::kDeviceLocal, "low"));
@@ -246,14 +259,26 @@ class OpsBench {
         stop_on_error(device_.uploader().finish());
         const double elements = static_cast<double>(rank) * 2 * n + (with_base ? static_cast<double>(n) * n : 0);
         for_lora_options([&](const gpu::LoraVectorOptions& how, const std::string& said, Row&& row) {
-            const std::string name = lorad::format("{} {} rank {} {}{}", with_base ? "base and LoRA in one" : "LoRA alone", n, rank, gpu_type(type), said);
-            row.field("op", with_base ? "base_lora" : "lora").field("n", n).field("rank", rank).field("type", gpu_type(type));
+            const std::string name = lorad::format(
+                "{} {} rank {} {}{}", with_base ? "base and LoRA in one" : "LoRA alone", n, rank, gpu_type(type), said);
+            row.field("op", with_base ? "base_lora" : "lora")
+                .field("n", n)
+                .field("rank", rank)
+                .field("type", gpu_type(type));
             row.field("weight_sets", options_.weight_sets);
-            Chain chain{.name = name, .row = std::move(row), .bytes = elements * gpu::bytes_of(type), .n_elements = n, .type = type, .data = data};
+            Chain chain{.name = name,
+                        .row = std::move(row),
+                        .bytes = elements * gpu::bytes_of(type),
+                        .n_elements = n,
+                        .type = type,
+                        .data = data};
             add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t i) {
                 const Data::Set& set = data->sets[i % data->sets.size()];
-                kernels_.lora.lora_vector(recorder, {data->x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
-                                                data->x[(i + 1) % 2].address(), data->low.address(), n, n, rank, scale}, type, type, how);
+                kernels_.lora.lora_vector(
+                    recorder,
+                    {data->x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
+                     data->x[(i + 1) % 2].address(), data->low.address(), n, n, rank, scale},
+                    type, type, how);
             });
         });
     }
@@ -267,7 +292,8 @@ class OpsBench {
                 for (const uint32_t group_rows : options_.group_rows) {
                     for (const uint32_t slices : options_.slices) {
                         for (const uint32_t at_once : options_.at_once) {
-                            with_lora_options(sharing, {gpu::LowSharing::kAuto, threads, group_rows, slices, at_once}, measure);
+                            with_lora_options(sharing, {gpu::LowSharing::kAuto, threads, group_rows, slices, at_once},
+                                              measure);
                         }
                     }
                 }
@@ -276,7 +302,8 @@ class OpsBench {
     }
 
     // What is automatic is neither said nor a field.
-    static void with_lora_options(const std::string& sharing, gpu::LoraVectorOptions how, const LoraMeasurement& measure) {
+    static void with_lora_options(const std::string& sharing, gpu::LoraVectorOptions how,
+                                  const LoraMeasurement& measure) {
         std::string said;
         Row row("op");
         if (sharing != "auto") {
@@ -305,14 +332,20 @@ class OpsBench {
         data->beta = upload(random_values(kColumns, 1e-3), ScalarType::kF32);
         const float value = operation == gpu::RowOperation::kSoftmax ? 1.0f : 1e-5f;
         for (const uint32_t threads : options_.row_threads) {
-            Chain chain{.bytes = 2.0 * kRows * kColumns * gpu::bytes_of(type), .n_elements = kRows * kColumns, .type = type, .data = data};
+            Chain chain{.bytes = 2.0 * kRows * kColumns * gpu::bytes_of(type),
+                        .n_elements = kRows * kColumns,
+                        .type = type,
+                        .data = data};
             chain.row.field("op", name).field("rows", kRows).field("n", kColumns).field("type", gpu_type(type));
             std::string said;
             say(threads, "row_threads", said, chain.row);
             chain.name = lorad::format("{} [{}][{}] {}{}", name, kRows, kColumns, gpu_type(type), said);
             add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t i) {
-                kernels_.rows.row_normalize(recorder, operation, {data->x[i % 2].address(), data->x[(i + 1) % 2].address(), data->gamma.address(),
-                                                             data->beta.address(), kColumns, kColumns, kColumns, value}, type, kRows, threads);
+                kernels_.rows.row_normalize(
+                    recorder, operation,
+                    {data->x[i % 2].address(), data->x[(i + 1) % 2].address(), data->gamma.address(),
+                     data->beta.address(), kColumns, kColumns, kColumns, value},
+                    type, kRows, threads);
             });
         }
     }
@@ -334,25 +367,44 @@ void add_ops_command(CLI::App& app, CommonOptions& common) {
     auto options = std::make_shared<Options>();
     CLI::App* command = app.add_subcommand("ops", "single operations in dependent chains");
     command->add_option("--sizes", options->sizes)->delimiter(',')->check(CLI::Range(8u, 16384u));
-    command->add_option("--ranks", options->ranks, "of LoRA alone; 0: none")->delimiter(',')->check(CLI::Range(0u, 512u));
-    command->add_option("--base-rank", options->base_rank, "of LoRA with its base; 0: none")->check(CLI::Range(0u, 512u));
+    command->add_option("--ranks", options->ranks, "of LoRA alone; 0: none")
+        ->delimiter(',')
+        ->check(CLI::Range(0u, 512u));
+    command->add_option("--base-rank", options->base_rank, "of LoRA with its base; 0: none")
+        ->check(CLI::Range(0u, 512u));
     command->add_option("--chain", options->chain)->check(CLI::Range(1u, 100000u));
     command->add_option("--samples", options->samples)->check(CLI::Range(1u, 100000u));
     command->add_option("--weight-sets", options->weight_sets)->check(CLI::Range(1u, 64u));
-    command->add_option("--sharing", options->sharing, "who computes A x: workgroups together, each by itself, or what is faster")
-        ->delimiter(',')->check(CLI::IsMember({"auto", "always", "never"}));
+    command
+        ->add_option("--sharing", options->sharing,
+                     "who computes A x: workgroups together, each by itself, or what is faster")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"auto", "always", "never"}));
     // Lists, a line for each value; 0: what is best for the size.
-    const auto power_of_two = CLI::Validator([](const std::string& text) {
-        uint32_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool is_one = error == std::errc() && end == text.data() + text.size() && value <= 1024 && (value & (value - 1)) == 0;
-        return is_one ? std::string() : text + " is not 0 or a power of two up to 1024";
-    }, "POWER_OF_TWO");
-    command->add_option("--threads", options->threads, "of a workgroup of LoRA, with or without its base")->delimiter(',')->check(power_of_two);
-    command->add_option("--group-rows", options->group_rows, "elements that such a workgroup computes")->delimiter(',')->check(power_of_two);
-    command->add_option("--slices", options->slices, "of k, joined through shared memory")->delimiter(',')->check(power_of_two);
-    command->add_option("--at-once", options->at_once, "chunks of rows that a subgroup asks for before it uses them")->delimiter(',')->check(power_of_two);
-    command->add_option("--row-threads", options->row_threads, "of a row of softmax and the norms")->delimiter(',')->check(power_of_two);
+    const auto power_of_two = CLI::Validator(
+        [](const std::string& text) {
+            uint32_t value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool is_one =
+                error == std::errc() && end == text.data() + text.size() && value <= 1024 && (value & (value - 1)) == 0;
+            return is_one ? std::string() : text + " is not 0 or a power of two up to 1024";
+        },
+        "POWER_OF_TWO");
+    command->add_option("--threads", options->threads, "of a workgroup of LoRA, with or without its base")
+        ->delimiter(',')
+        ->check(power_of_two);
+    command->add_option("--group-rows", options->group_rows, "elements that such a workgroup computes")
+        ->delimiter(',')
+        ->check(power_of_two);
+    command->add_option("--slices", options->slices, "of k, joined through shared memory")
+        ->delimiter(',')
+        ->check(power_of_two);
+    command->add_option("--at-once", options->at_once, "chunks of rows that a subgroup asks for before it uses them")
+        ->delimiter(',')
+        ->check(power_of_two);
+    command->add_option("--row-threads", options->row_threads, "of a row of softmax and the norms")
+        ->delimiter(',')
+        ->check(power_of_two);
     command->callback([options, &common] {
         const auto device = open_device(common);
         Results results(common.json, device->capabilities());

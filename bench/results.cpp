@@ -34,7 +34,8 @@ Row& Row::samples(const char* unit, const std::vector<double>& values) {
     return *this;
 }
 
-Results::Results(const std::string& json_path, const gpu::DeviceCapabilities& device) : device_(device.name), driver_(device.driver) {
+Results::Results(const std::string& json_path, const gpu::DeviceCapabilities& device)
+    : device_(device.name), driver_(device.driver) {
     if (json_path.empty()) return;
     file_ = std::fopen(json_path.c_str(), "a");
     if (file_ == nullptr) {

@@ -1,4 +1,5 @@
-// Where results go: a line for people on stdout, and a JSON line with all that is needed to compare it with another run.
+// Where results go: a line for people on stdout, and a JSON line with all that is needed to compare it with another
+// run.
 #pragma once
 
 #include <cstdio>

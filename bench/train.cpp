@@ -1,6 +1,5 @@
-// lorad-bench train: optimizer steps of LoRA on all seven linear modules of a Qwen2.5 shape with random weights: tokens a second, device memory, and with --profile
-// where the time goes.
-#include <CLI/CLI.hpp>
+// lorad-bench train: optimizer steps of LoRA on all seven linear modules of a Qwen2.5 shape with random weights: tokens
+// a second, device memory, and with --profile where the time goes.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,6 +8,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "adapters/plan/trainable.h"
 #include "bench/commands.h"
@@ -83,14 +84,16 @@ class RandomWeights {
         const uint64_t n_bytes = matrix.row_bytes() * matrix.n_padded;
         matrix.buffer = must(device_.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, "weights"));
         for (uint64_t at = 0; at < n_bytes; at += block_.size()) {
-            stop_on_error(device_.uploader().upload(matrix.buffer, at, std::span(block_).first(std::min<uint64_t>(block_.size(), n_bytes - at))));
+            stop_on_error(device_.uploader().upload(
+                matrix.buffer, at, std::span(block_).first(std::min<uint64_t>(block_.size(), n_bytes - at))));
         }
         n_bytes_ += n_bytes;
     }
     void fill(model::Vector& vector, uint32_t n, float value) {
         vector.n = n;
         const std::vector<float> values(gpu::padded(n), value);
-        vector.buffer = must(device_.create_buffer(values.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "weights"));
+        vector.buffer =
+            must(device_.create_buffer(values.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "weights"));
         stop_on_error(device_.uploader().upload(vector.buffer, 0, std::as_bytes(std::span(values))));
     }
 
@@ -149,9 +152,11 @@ void print_profile(const std::vector<gpu::KernelProfile>& kernels) {
     for (const gpu::KernelProfile& kernel : kernels) us += kernel.us;
     for (const gpu::KernelProfile& kernel : kernels) {
         if (kernel.us < us / 200) continue;
-        Results::say(lorad::format("  {:<28} {:5} calls {:9.2f} ms {:5.1f} %  {:7.1f} TFLOP/s {:8.1f} GB/s  {:.1f} MB a call", kernel.name, kernel.n_calls, kernel.us / 1e3, 100 * kernel.us / us,
-                                   static_cast<double>(kernel.flops) / kernel.us * 1e-6, static_cast<double>(kernel.bytes) / kernel.us * 1e-3,
-                                   static_cast<double>(kernel.bytes) / static_cast<double>(kernel.n_calls) * 1e-6));
+        Results::say(lorad::format(
+            "  {:<28} {:5} calls {:9.2f} ms {:5.1f} %  {:7.1f} TFLOP/s {:8.1f} GB/s  {:.1f} MB a call", kernel.name,
+            kernel.n_calls, kernel.us / 1e3, 100 * kernel.us / us, static_cast<double>(kernel.flops) / kernel.us * 1e-6,
+            static_cast<double>(kernel.bytes) / kernel.us * 1e-3,
+            static_cast<double>(kernel.bytes) / static_cast<double>(kernel.n_calls) * 1e-6));
     }
 }
 
@@ -168,7 +173,8 @@ double difference(const std::vector<model::TrainedTensor>& of, const std::vector
 }
 
 // The loss and the gradients of a step with random B, beside those of products in f32.
-void check_step(gpu::Device& device, const model::ModelConfig& config, const model::ModelWeights& weights, model::TrainableAdapter adapter, const model::TrainerOptions& options,
+void check_step(gpu::Device& device, const model::ModelConfig& config, const model::ModelWeights& weights,
+                model::TrainableAdapter adapter, const model::TrainerOptions& options,
                 const std::vector<model::TrainExample>& examples) {
     std::mt19937 random(9);
     std::normal_distribution<float> value(0.0f, 0.01f);
@@ -186,9 +192,11 @@ void check_step(gpu::Device& device, const model::ModelConfig& config, const mod
         if (in_f32) continue;
         must(trainer->step(examples, 0.0));
         const auto again = must(trainer->gradients());
-        Results::say(lorad::format("  the same step again: gradients {}", difference(again, gradients[0]) == 0 ? "of the same bits" : "DIFFER"));
+        Results::say(lorad::format("  the same step again: gradients {}",
+                                   difference(again, gradients[0]) == 0 ? "of the same bits" : "DIFFER"));
     }
-    Results::say(lorad::format("  beside f32: loss {:.6f} and {:.6f}, {:.1e} apart; gradients {:.1e} apart", losses[0], losses[1], std::abs(losses[0] / losses[1] - 1), difference(gradients[0], gradients[1])));
+    Results::say(lorad::format("  beside f32: loss {:.6f} and {:.6f}, {:.1e} apart; gradients {:.1e} apart", losses[0],
+                               losses[1], std::abs(losses[0] / losses[1] - 1), difference(gradients[0], gradients[1])));
 }
 
 void run_train(const TrainOptions& options, const CommonOptions& common) {
@@ -198,7 +206,9 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
     uint32_t n_positions = 0;
     for (const std::string& batch : options.batch) n_positions = std::max(n_positions, parse_batch(batch).length);
     const model::ModelConfig config = config_of(shape, options.shape == "0.5b" || options.shape == "1.5b", n_positions);
-    const gpu::ScalarType type = options.dtype == "f32" ? gpu::ScalarType::kF32 : options.dtype == "f16" ? gpu::ScalarType::kF16 : gpu::ScalarType::kBf16;
+    const gpu::ScalarType type = options.dtype == "f32"   ? gpu::ScalarType::kF32
+                                 : options.dtype == "f16" ? gpu::ScalarType::kF16
+                                                          : gpu::ScalarType::kBf16;
     model::ModelWeights weights;
     uint64_t weight_bytes = 0;
     {
@@ -212,7 +222,8 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
     std::mt19937 random(3);
     for (const std::string& batch : options.batch) {
         const BatchSize size = parse_batch(batch);
-        model::TrainerOptions trainer_options{.n_rows = options.rows, .n_positions_max = n_positions, .memory_bytes = options.memory_mib << 20};
+        model::TrainerOptions trainer_options{
+            .n_rows = options.rows, .n_positions_max = n_positions, .memory_bytes = options.memory_mib << 20};
         trainer_options.optimizer.max_grad_norm = 1.0;
         const auto trainer = must(model::Trainer::create(*device, config, weights, adapter, trainer_options));
         std::vector<double> milliseconds;
@@ -221,18 +232,32 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
             const auto examples = random_examples(size, config.vocab_size, random);
             const auto begin = Clock::now();
             loss = must(trainer->step(examples, 1e-4)).loss;
-            if (step > 0) milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+            if (step > 0)
+                milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
         }
         Row row("train");
-        row.field("shape", options.shape).field("batch", batch).field("dtype", options.dtype).field("rank", options.rank).field("rows", trainer->options().n_rows);
+        row.field("shape", options.shape)
+            .field("batch", batch)
+            .field("dtype", options.dtype)
+            .field("rank", options.rank)
+            .field("rows", trainer->options().n_rows);
         row.samples("ms", milliseconds);
         const double tokens_per_s = 1e3 * size.n * size.length / row.summary().median;
         const double gib = static_cast<double>(weight_bytes + trainer->memory().sum()) / (1 << 30);
-        row.field("tokens_per_s", tokens_per_s).field("gib", gib).field("kept_layers", trainer->memory().n_kept_layers).field("loss", loss);
+        row.field("tokens_per_s", tokens_per_s)
+            .field("gib", gib)
+            .field("kept_layers", trainer->memory().n_kept_layers)
+            .field("loss", loss);
         const double median = row.summary().median;
-        results.add(std::move(row), lorad::format("train {:<5} {:<8} r {:3} {}  {:9.1f} ms a step  {:9.1f} tok/s  {:6.2f} GiB, {} of {} layers kept", options.shape, batch, options.rank, options.dtype,
-                                                  median, tokens_per_s, gib, trainer->memory().n_kept_layers, config.n_layers));
-        if (options.check) check_step(*device, config, weights, adapter, trainer_options, random_examples(size, config.vocab_size, random));
+        results.add(
+            std::move(row),
+            lorad::format(
+                "train {:<5} {:<8} r {:3} {}  {:9.1f} ms a step  {:9.1f} tok/s  {:6.2f} GiB, {} of {} layers kept",
+                options.shape, batch, options.rank, options.dtype, median, tokens_per_s, gib,
+                trainer->memory().n_kept_layers, config.n_layers));
+        if (options.check)
+            check_step(*device, config, weights, adapter, trainer_options,
+                       random_examples(size, config.vocab_size, random));
         if (options.profile) print_profile(must(trainer->profile(random_examples(size, config.vocab_size, random))));
     }
 }
@@ -246,9 +271,11 @@ void add_train_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--batch", options->batch, "examples x tokens of a step, such as 4x2048")->delimiter(',');
     command->add_option("--dtype", options->dtype, "of the weights")->check(CLI::IsMember({"f32", "f16", "bf16"}));
     command->add_option("--rank", options->rank)->check(CLI::Range(1, 512));
-    command->add_option("--rows", options->rows, "tokens of a micro-batch; if it is not given what the trainer chooses")->check(CLI::Range(64, 65536));
+    command->add_option("--rows", options->rows, "tokens of a micro-batch; if it is not given what the trainer chooses")
+        ->check(CLI::Range(64, 65536));
     command->add_option("--steps", options->steps)->check(CLI::Range(1, 1000));
-    command->add_option("--memory-mib", options->memory_mib, "what the trainer may take beside the weights; 0: nine tenths of what is free");
+    command->add_option("--memory-mib", options->memory_mib,
+                        "what the trainer may take beside the weights; 0: nine tenths of what is free");
     command->add_flag("--check", options->check, "loss and gradients of a step beside those of products in f32");
     command->add_flag("--profile", options->profile, "time of each kernel of one step");
     command->callback([options, &common] { run_train(*options, common); });

@@ -81,9 +81,10 @@ double run_span_us(gpu::Device& device, const gpu::CommandBuffer& recording) {
 
 namespace {
 
-// Rates of reading one slab after another, n_slabs in each sample, in GB/s; `record` records the kernel that reads `bytes` at an address.
-std::vector<double> read_rates(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, uint64_t bytes, uint32_t n_slabs,
-                               const std::function<void(gpu::Recorder&, uint64_t)>& record) {
+// Rates of reading one slab after another, n_slabs in each sample, in GB/s; `record` records the kernel that reads
+// `bytes` at an address.
+std::vector<double> read_rates(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, uint64_t bytes,
+                               uint32_t n_slabs, const std::function<void(gpu::Recorder&, uint64_t)>& record) {
     std::vector<double> gb_per_s;
     for (int i = 0; i < kCeilingSamples + 3; i++) {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device, {.span_timestamps = true}));
@@ -101,8 +102,10 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
     const auto n = static_cast<uint32_t>(pool.slab_bytes() / (kWidth * 2) / gpu::kWeightAlign * gpu::kWeightAlign);
     bytes = uint64_t{n} * kWidth * 2;
     const gpu::MatmulPlan plan = kernels.products.plan_matmul(n, kWidth, gpu::ScalarType::kF16, 1, 1);
-    const gpu::Buffer x = must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * kWidth * 4, gpu::MemoryKind::kDeviceLocal, "row"));
-    const gpu::Buffer y = must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * n * 4, gpu::MemoryKind::kDeviceLocal, "products"));
+    const gpu::Buffer x =
+        must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * kWidth * 4, gpu::MemoryKind::kDeviceLocal, "row"));
+    const gpu::Buffer y =
+        must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * n * 4, gpu::MemoryKind::kDeviceLocal, "products"));
     const gpu::Buffer count = must(device.create_buffer(16, gpu::MemoryKind::kHostUpload, "row count"));
     pool.copy_to(device, x);
     stop_on_error(device.uploader().finish());
@@ -160,10 +163,12 @@ double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool&
     };
     const auto reading = [&](uint32_t loads, uint32_t n_slabs) {
         return read_rates(device, kernels, pool, slab, n_slabs, [&](gpu::Recorder& recorder, uint64_t from) {
-            kernels.rows.read_stream(recorder, {from, found.address(), static_cast<uint32_t>(slab / 16), 0xffffffffu}, loads);
+            kernels.rows.read_stream(recorder, {from, found.address(), static_cast<uint32_t>(slab / 16), 0xffffffffu},
+                                     loads);
         });
     };
-    for (const uint32_t loads : {4u, 8u, 16u}) take(lorad::format("reading, {} loads in flight", loads), slab, reading(loads, 1));
+    for (const uint32_t loads : {4u, 8u, 16u})
+        take(lorad::format("reading, {} loads in flight", loads), slab, reading(loads, 1));
     uint64_t bytes = 0;
     auto products = product_rates(device, kernels, pool, bytes);
     take("matrix times one row", bytes, std::move(products));
@@ -174,8 +179,11 @@ double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool&
     const auto n_slabs = static_cast<uint32_t>(kSustainedMs * 1e6 * s.median / static_cast<double>(slab)) + 1;
     const Summary sustained = summarize(reading(kSustainedLoads, n_slabs));
     row.field("sustained_gb_s", sustained.median);
-    results.add(std::move(row), lorad::format("ceiling: {:.1f} GB/s ({:.1f}..{:.1f}), {} MiB, {}; reading for {:.0f} ms {:.1f} ({:.1f}..{:.1f})", s.median, s.p10, s.p90,
-                                              best_bytes / kMiB, best_name, kSustainedMs, sustained.median, sustained.p10, sustained.p90));
+    results.add(std::move(row),
+                lorad::format(
+                    "ceiling: {:.1f} GB/s ({:.1f}..{:.1f}), {} MiB, {}; reading for {:.0f} ms {:.1f} ({:.1f}..{:.1f})",
+                    s.median, s.p10, s.p90, best_bytes / kMiB, best_name, kSustainedMs, sustained.median, sustained.p10,
+                    sustained.p90));
     return s.median;
 }
 

@@ -1,4 +1,5 @@
-// Random data in device memory, far more than any cache holds, handed out piece by piece; and the bandwidth of reading it.
+// Random data in device memory, far more than any cache holds, handed out piece by piece; and the bandwidth of reading
+// it.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +40,13 @@ class WeightPool {
     uint64_t at_ = 0;
 };
 
-// A GPU that had nothing to do comes back to its clock over seconds of work (an H200 from 345 MHz: about five). Reads until that
-// gets no faster; what is measured right after is measured at full clock.
+// A GPU that had nothing to do comes back to its clock over seconds of work (an H200 from 345 MHz: about five). Reads
+// until that gets no faster; what is measured right after is measured at full clock.
 void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool);
 void wait_for_clock(gpu::Device& device);
 
-// GB/s at which some kernel reads all of a slab at a time: the best of kernels that only read, and of a matrix times one row.
+// GB/s at which some kernel reads all of a slab at a time: the best of kernels that only read, and of a matrix times
+// one row.
 // Adds its samples as a row "ceiling", with the rate of reading for 20 ms beside it.
 double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, Results& results);
 // The same on a device of its own, gone when this returns.

@@ -15,8 +15,7 @@ namespace {
 constexpr VkPipelineStageFlags2 kCompute = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT;
 constexpr VkPipelineStageFlags2 kTransfer = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
 constexpr VkAccessFlags2 kShaderWrites = VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT;
-constexpr VkAccessFlags2 kShaderAccess =
-    VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT;
+constexpr VkAccessFlags2 kShaderAccess = VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT;
 constexpr VkAccessFlags2 kTransferAccess = VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT;
 
 void record_barrier(VkCommandBuffer command, VkPipelineStageFlags2 from, VkAccessFlags2 writes,
@@ -79,10 +78,13 @@ bool begin_timed(CommandBufferImpl& impl, const DispatchInfo& info) {
 
 void end_timed(CommandBufferImpl& impl) { write_timestamp(impl, static_cast<uint32_t>(impl.timed.size()) * 2 - 1); }
 
-// Finds the parameters among the last ones, or copies them to where the dispatch will read them. Null, and there can be no dispatch, if there is no memory for them.
+// Finds the parameters among the last ones, or copies them to where the dispatch will read them. Null, and there can be
+// no dispatch, if there is no memory for them.
 const CommandBufferImpl::PutParams* put_params(CommandBufferImpl& impl, std::span<const std::byte> params) {
     for (const CommandBufferImpl::PutParams& last : impl.last_put) {
-        if (last.slab != nullptr && last.size == params.size() && std::memcmp(last.bytes.data(), params.data(), params.size()) == 0) return &last;
+        if (last.slab != nullptr && last.size == params.size() &&
+            std::memcmp(last.bytes.data(), params.data(), params.size()) == 0)
+            return &last;
     }
     ParamMemory& memory = *impl.device->params;
     if (impl.params.empty() || impl.params_used + ParamMemory::kParamBytesMax > ParamMemory::kBlockBytes) {
@@ -109,7 +111,8 @@ const CommandBufferImpl::PutParams* put_params(CommandBufferImpl& impl, std::spa
 bool bind_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<const std::byte> params) {
     const CommandBufferImpl::PutParams* const put = put_params(impl, params);
     if (put == nullptr) return false;
-    vkCmdBindDescriptorSets(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, &put->slab->set, 1, &put->offset);
+    vkCmdBindDescriptorSets(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, &put->slab->set, 1,
+                            &put->offset);
     return true;
 }
 
@@ -124,7 +127,8 @@ bool before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<co
         if (impl.bound != k.pipeline) vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
         impl.bound = k.pipeline;
         if (!k.params_in_buffer) {
-            vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, static_cast<uint32_t>(params.size()), params.data());
+            vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                               static_cast<uint32_t>(params.size()), params.data());
         } else if (!bind_params(impl, k, params)) {
             return false;
         }
@@ -135,7 +139,8 @@ bool before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<co
 }
 
 // The parameters are copied.
-void launch(VkCommandBuffer command, const KernelImpl& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y, uint32_t z) {
+void launch(VkCommandBuffer command, const KernelImpl& kernel, std::span<const std::byte> params, uint32_t x,
+            uint32_t y, uint32_t z) {
     const void* const all_params[] = {params.data()};
     VkCuLaunchInfoNVX info{VK_STRUCTURE_TYPE_CU_LAUNCH_INFO_NVX};
     info.function = kernel.function;
@@ -210,13 +215,15 @@ Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options)
     return Recorder(std::move(impl));
 }
 
-void Recorder::dispatch_raw(const Kernel& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y,
-                            uint32_t z, const DispatchInfo& info) {
+void Recorder::dispatch_raw(const Kernel& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y, uint32_t z,
+                            const DispatchInfo& info) {
     if (impl_->device->compiles_only()) return only_count(*impl_, kernel, uint64_t{x} * y * z, info);
     if (!before_dispatch(*impl_, kernel, params, info)) return;
     const KernelImpl& k = kernel.impl();
-    if (k.function != VK_NULL_HANDLE) launch(impl_->command, k, params, x, y, z);
-    else vkCmdDispatch(impl_->command, x, y, z);
+    if (k.function != VK_NULL_HANDLE)
+        launch(impl_->command, k, params, x, y, z);
+    else
+        vkCmdDispatch(impl_->command, x, y, z);
     after_dispatch(*impl_);
 }
 
@@ -266,9 +273,10 @@ Result<CommandBuffer> Recorder::end() && {
     if (impl.span) end_timed(impl);
     // Else the next recording, and the host once the timeline says so, see everything that this one wrote.
     if (!impl.ends_open) {
-        record_barrier(impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
-                       kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,
-                       kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_2_HOST_READ_BIT);
+        record_barrier(
+            impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
+            kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,
+            kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_2_HOST_READ_BIT);
     }
     VK_TRY(vkEndCommandBuffer(impl.command));
     if (!impl.failure.ok()) return impl.failure.error();

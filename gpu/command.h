@@ -43,7 +43,9 @@ struct DispatchInfo {
 struct RecorderOptions {
     bool timestamps = false;  // one timestamp pair per dispatch, read by gpu/profiler.h; forces a barrier after each
     bool span_timestamps = false;  // instead: one pair around all of it, read as one dispatch named "recording"
-    bool ends_open = false;  // no barrier at its end: what is submitted behind it needs nothing of it, touches nothing that it uses, and ends with one
+    // no barrier at its end: what is submitted behind it needs nothing of it, touches nothing that it uses, and ends
+    // with one
+    bool ends_open = false;
 };
 
 // Records one command buffer. Engine thread only.
@@ -53,8 +55,8 @@ class Recorder {
     Recorder(Recorder&&) noexcept;
     ~Recorder();
 
-    // Params: the struct of the kernel's push constants (at most 128 bytes), shared with the shader; or, if the kernel reads them from a buffer, a copy there. A program
-    // from text may have up to 256 bytes.
+    // Params: the struct of the kernel's push constants (at most 128 bytes), shared with the shader; or, if the kernel
+    // reads them from a buffer, a copy there. A program from text may have up to 256 bytes.
     template <typename Params>
     void dispatch(const Kernel& kernel, const Params& params, uint32_t x, uint32_t y, uint32_t z,
                   const DispatchInfo& info) {
@@ -82,8 +84,7 @@ class Recorder {
   private:
     explicit Recorder(std::unique_ptr<CommandBufferImpl> impl);
     void dispatch_raw(const Kernel&, std::span<const std::byte>, uint32_t, uint32_t, uint32_t, const DispatchInfo&);
-    void dispatch_indirect_raw(const Kernel&, std::span<const std::byte>, const Buffer&, uint64_t,
-                               const DispatchInfo&);
+    void dispatch_indirect_raw(const Kernel&, std::span<const std::byte>, const Buffer&, uint64_t, const DispatchInfo&);
     std::unique_ptr<CommandBufferImpl> impl_;
 };
 

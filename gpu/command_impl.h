@@ -34,7 +34,8 @@ struct CommandBufferImpl {
     uint32_t params_used = 0;                // bytes of the last one
 
     // While recording.
-    // The last parameters that were put into the blocks. A dispatch that has the same reads these: they are in the cache by then.
+    // The last parameters that were put into the blocks. A dispatch that has the same reads these: they are in the
+    // cache by then.
     struct PutParams {
         std::array<std::byte, ParamMemory::kParamBytesMax> bytes{};
         size_t size = 0;
@@ -44,10 +45,10 @@ struct CommandBufferImpl {
     std::array<PutParams, 4> last_put;
     size_t n_put = 0;  // entry n_put % 4 is the oldest
     VkPipeline bound = VK_NULL_HANDLE;
-    bool transfers_pending = false;   // copies or fills since the last barrier
-    bool ends_open = false;           // RecorderOptions
-    bool dispatches_hidden = false;   // a barrier for dispatches alone was recorded; copies may not rely on it
-    Status failure = ok_status();  // the first, reported by end()
+    bool transfers_pending = false;  // copies or fills since the last barrier
+    bool ends_open = false;          // RecorderOptions
+    bool dispatches_hidden = false;  // a barrier for dispatches alone was recorded; copies may not rely on it
+    Status failure = ok_status();    // the first, reported by end()
 
     CommandBufferImpl() = default;
     ~CommandBufferImpl();

@@ -155,12 +155,15 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     impl->queue_impl->queue = &impl->compute;
     impl->queue_impl->uploads = &impl->uploader_impl->timeline();
     if (impl->physical.capabilities.is_cpu) impl->queue_impl->patience = std::chrono::minutes(10);
-    if (!options.compile_only) TRY(impl->queue_impl->timeline.init(impl->vk, impl->health, "compute queue"));
-    else impl->queue_impl->refusal = format("{} was opened to compile kernels: nothing runs on it", impl->physical.capabilities.name);
+    if (!options.compile_only)
+        TRY(impl->queue_impl->timeline.init(impl->vk, impl->health, "compute queue"));
+    else
+        impl->queue_impl->refusal =
+            format("{} was opened to compile kernels: nothing runs on it", impl->physical.capabilities.name);
     impl->queue.emplace(impl->queue_impl.get());
 
-    log_debug("vulkan device={} driver={} api={}", impl->physical.capabilities.name,
-              impl->physical.capabilities.driver, impl->physical.capabilities.api_version);
+    log_debug("vulkan device={} driver={} api={}", impl->physical.capabilities.name, impl->physical.capabilities.driver,
+              impl->physical.capabilities.api_version);
     return std::unique_ptr<Device>(new Device(std::move(impl)));
 }
 
@@ -190,7 +193,8 @@ void Device::wait_idle() {
 }
 
 void Device::save_pipeline_cache() const {
-    if (!impl_->cache_path.empty() && !impl_->health.lost()) write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path);
+    if (!impl_->cache_path.empty() && !impl_->health.lost())
+        write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path);
 }
 
 }  // namespace lorad::gpu

@@ -19,10 +19,11 @@ struct DeviceCapabilities {
     std::string driver;       // driver name and version, as text
     std::string api_version;  // "1.4.312"
     bool is_cpu = false;      // lavapipe and the like
-    bool small_workgroups = false;  // few threads for a workgroup, no work shared out to fill the device: is_cpu, unless DeviceOptions says otherwise
+    // few threads for a workgroup, no work shared out to fill the device: is_cpu, unless DeviceOptions says otherwise
+    bool small_workgroups = false;
     uint64_t device_local_bytes = 0;
     uint64_t device_local_free_bytes = 0;  // VK_EXT_memory_budget where present, else device_local_bytes
-    uint64_t max_allocation_bytes = 0;  // the largest buffer that create_buffer can make
+    uint64_t max_allocation_bytes = 0;     // the largest buffer that create_buffer can make
     uint32_t subgroup_size = 0;
     uint32_t subgroup_size_min = 0, subgroup_size_max = 0;
     uint32_t shared_memory_bytes = 0;
@@ -34,19 +35,24 @@ struct DeviceCapabilities {
     bool subgroup_vote = false;
     bool subgroup_ballot = false;
     bool kernel_statistics = false;  // VK_KHR_pipeline_executable_properties
-    bool compiles_only = false;  // opened with DeviceOptions::compile_only: nothing can be submitted
-    bool multiprocessor_ids = false;  // a shader can tell which one it runs on: VK_NV_shader_sm_builtins, and subgroup_ballot
-    bool int64_atomics = false;    // shaderBufferInt64Atomics
-    bool float16 = false;          // shaderFloat16 and 16-bit storage
-    bool int16 = false;            // shaderInt16
-    bool bfloat16_coopmat = false; // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation
-    bool coopmat_f16 = false;      // VK_KHR_cooperative_matrix 16x16x16 f16 x f16 -> f32, subgroup scope, listed or by flexible dimensions
+    bool compiles_only = false;      // opened with DeviceOptions::compile_only: nothing can be submitted
+    // a shader can tell which one it runs on: VK_NV_shader_sm_builtins, and subgroup_ballot
+    bool multiprocessor_ids = false;
+    bool int64_atomics = false;     // shaderBufferInt64Atomics
+    bool float16 = false;           // shaderFloat16 and 16-bit storage
+    bool int16 = false;             // shaderInt16
+    bool bfloat16_coopmat = false;  // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation
+    // VK_KHR_cooperative_matrix 16x16x16 f16 x f16 -> f32, subgroup scope, listed or by flexible dimensions
+    bool coopmat_f16 = false;
     std::string no_coopmat_f16, no_bfloat16_coopmat;  // why not, where a driver's list or a quirk says so
-    bool coopmat_f16_16x8 = false; // the same with 16x8x16
-    bool coopmat2 = false;         // VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing
+    bool coopmat_f16_16x8 = false;                    // the same with 16x8x16
+    bool coopmat2 = false;  // VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing
     bool coopmat2_bfloat16 = false;
-    bool warpgroup_matrices = false;  // kernels from text (gpu/pipeline.h), and the device is one whose warpgroups multiply: VK_NVX_binary_import on GH100
-    // Reductions, conversions between uses and operations on each element, of VK_NV_cooperative_matrix2; with coopmat_f16.
+    // kernels from text (gpu/pipeline.h), and the device is one whose warpgroups multiply: VK_NVX_binary_import on
+    // GH100
+    bool warpgroup_matrices = false;
+    // Reductions, conversions between uses and operations on each element, of VK_NV_cooperative_matrix2; with
+    // coopmat_f16.
     bool matrix_functions = false;
 };
 
@@ -59,14 +65,17 @@ struct DeviceReport {
 };
 
 struct DeviceOptions {
-    int device_index = -1;         // -1: the best usable device; else this one or an error
-    bool validation = false;       // core + synchronisation validation; every message is counted and logged
+    int device_index = -1;                 // -1: the best usable device; else this one or an error
+    bool validation = false;               // core + synchronisation validation; every message is counted and logged
     std::filesystem::path pipeline_cache;  // empty: no cache file. A stale or foreign file is ignored.
     bool workgroups_of_gpu = false;  // on a software device, too: tests reach what many subgroups do together, slowly
-    bool params_in_buffer = false;   // all kernels read their parameters from a buffer, not only those that gain by it where a device does: for tests
-    bool kernel_statistics = false;  // each kernel that is made says in the log what the driver tells of it: registers, spills
-    // Kernels are made and recordings count what they would do, but there is no memory and no queue behind it: buffers are addresses, uploads go nowhere, and what is
-    // submitted is refused. Also a device without hardware opens so (RADV_FORCE_FAMILY), on which nothing else works.
+    // all kernels read their parameters from a buffer, not only those that gain by it where a device does: for tests
+    bool params_in_buffer = false;
+    // each kernel that is made says in the log what the driver tells of it: registers, spills
+    bool kernel_statistics = false;
+    // Kernels are made and recordings count what they would do, but there is no memory and no queue behind it: buffers
+    // are addresses, uploads go nowhere, and what is submitted is refused. Also a device without hardware opens so
+    // (RADV_FORCE_FAMILY), on which nothing else works.
     bool compile_only = false;
     uint64_t pretended_memory_bytes = 0;  // of a device that only compiles; 0: 1 TiB, so that every model fits
 };
@@ -94,12 +103,12 @@ class Device {
     // kOutOfMemory names the bytes asked for and the bytes free.
     Result<Buffer> create_buffer(uint64_t size_bytes, MemoryKind kind, const char* name);
 
-    Queue& compute_queue();   // where steps run
-    Uploader& uploader();     // host -> device copies, on the transfer queue when there is one
+    Queue& compute_queue();  // where steps run
+    Uploader& uploader();    // host -> device copies, on the transfer queue when there is one
 
-    uint64_t allocated_bytes() const;       // device-local bytes handed out
-    uint64_t reserved_bytes() const;        // taken from the device in slabs, host memory included
-    uint64_t free_bytes_estimate() const;   // what could still be allocated device-local
+    uint64_t allocated_bytes() const;      // device-local bytes handed out
+    uint64_t reserved_bytes() const;       // taken from the device in slabs, host memory included
+    uint64_t free_bytes_estimate() const;  // what could still be allocated device-local
     uint64_t validation_message_count() const;
     bool validation_active() const;  // asked for, and the layer is installed
     void save_pipeline_cache() const;

@@ -38,8 +38,8 @@ Result<size_t> choose_device(const std::vector<DeviceCandidate>& candidates, int
         }
         if (!candidates[index].rejection.empty()) {
             return make_error(ErrorCode::kNoDevice,
-                              format("Vulkan device {} ({}) cannot be used: {}", device_index,
-                                     candidates[index].name, candidates[index].rejection),
+                              format("Vulkan device {} ({}) cannot be used: {}", device_index, candidates[index].name,
+                                     candidates[index].rejection),
                               "device");
         }
         return index;
@@ -62,8 +62,7 @@ Result<size_t> choose_device(const std::vector<DeviceCandidate>& candidates, int
     return best;
 }
 
-std::string choice_reason(const std::vector<DeviceCandidate>& candidates, size_t i, bool chosen,
-                          int device_index) {
+std::string choice_reason(const std::vector<DeviceCandidate>& candidates, size_t i, bool chosen, int device_index) {
     const DeviceCandidate& c = candidates[i];
     if (!c.rejection.empty()) return c.rejection;
     const char* type = device_type_text(c.type);

@@ -1,4 +1,5 @@
-// Whether a device still works. A loss seen by any call on any queue counts for all of them, for ever. Internal to gpu/.
+// Whether a device still works. A loss seen by any call on any queue counts for all of them, for ever. Internal to
+// gpu/.
 #pragma once
 
 #include <atomic>

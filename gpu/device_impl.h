@@ -27,7 +27,8 @@ struct SharedQueue {
     std::mutex mutex;
 };
 
-// A semaphore whose value counts submissions. Its failures are the device's loss, but for submissions without memory for them:
+// A semaphore whose value counts submissions. Its failures are the device's loss, but for submissions without memory
+// for them:
 // these were not made, and are tried a few times.
 class Timeline {
   public:
@@ -72,7 +73,10 @@ struct TextKernelFunctions {
     PFN_vkCmdCuLaunchKernelNVX launch = nullptr;
 
     void load(VkDevice device);
-    bool all() const { return create_module != nullptr && create_function != nullptr && destroy_module != nullptr && destroy_function != nullptr && launch != nullptr; }
+    bool all() const {
+        return create_module != nullptr && create_function != nullptr && destroy_module != nullptr &&
+               destroy_function != nullptr && launch != nullptr;
+    }
 };
 
 struct DeviceImpl {
@@ -88,13 +92,14 @@ struct DeviceImpl {
     TextKernelFunctions text_kernels;
 
     SharedQueue compute;
-    SharedQueue second;                  // only used where the upload queue is not the compute queue
+    SharedQueue second;  // only used where the upload queue is not the compute queue
     SharedQueue* upload_queue = nullptr;
 
     std::unique_ptr<MemoryPool> memory;
     std::optional<ParamMemory> params;  // none where push constants serve as well
     bool all_params_in_buffer = false;  // also of kernels that do not ask for it, for tests
-    bool compiles_only() const { return physical.capabilities.compiles_only; }  // no command pools, timelines and memory then
+    // no command pools, timelines and memory then
+    bool compiles_only() const { return physical.capabilities.compiles_only; }
     std::unique_ptr<QueueImpl> queue_impl;
     std::unique_ptr<UploaderImpl> uploader_impl;
     std::optional<Queue> queue;

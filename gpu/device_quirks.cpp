@@ -9,18 +9,26 @@ constexpr uint32_t kVendorIntel = 0x8086;
 
 struct Entry {
     VkDriverId driver;
-    uint32_t vendor;                // 0: any
+    uint32_t vendor;                     // 0: any
     uint32_t first_device, last_device;  // PCI ids, inclusive
-    uint32_t fixed_in;              // driverVersion as the driver encodes it; kAnyVersion: not fixed
+    uint32_t fixed_in;                   // driverVersion as the driver encodes it; kAnyVersion: not fixed
     DeviceQuirk quirk;
 };
 
 // A row costs speed on the devices it names, so it needs a reported fault behind it.
 constexpr Entry kEntries[] = {
-    {VK_DRIVER_ID_INTEL_OPEN_SOURCE_MESA, kVendorIntel, 0x5690, 0x56bf, kAnyVersion,
+    {VK_DRIVER_ID_INTEL_OPEN_SOURCE_MESA,
+     kVendorIntel,
+     0x5690,
+     0x56bf,
+     kAnyVersion,
      {.what = "Intel Arc A series loses the device in cooperative-matrix kernels: they are off",
       .disable_coopmat = true}},
-    {VK_DRIVER_ID_NVIDIA_PROPRIETARY, kVendorNvidia, 0x1e00, 0x21ff, kAnyVersion,
+    {VK_DRIVER_ID_NVIDIA_PROPRIETARY,
+     kVendorNvidia,
+     0x1e00,
+     0x21ff,
+     kAnyVersion,
      {.what = "cooperative-matrix kernels are miscompiled for Turing: they are off",
       .disable_coopmat = true,
       .disable_coopmat2 = true}},

@@ -15,7 +15,8 @@ struct DeviceQuirk {
 // The union of all entries that match; `what` of the first one.
 DeviceQuirk quirks_of(const VkPhysicalDeviceProperties& device, const VkPhysicalDeviceDriverProperties& driver);
 
-// The first version of this driver that has all that lorad needs, where the hardware can: "Mesa 22.0"; empty: not known.
+// The first version of this driver that has all that lorad needs, where the hardware can: "Mesa 22.0"; empty: not
+// known.
 const char* first_version_that_serves(VkDriverId driver);
 
 }  // namespace lorad::gpu

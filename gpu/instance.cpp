@@ -31,8 +31,7 @@ bool has_layer(const char* name) {
 
 VKAPI_ATTR VkBool32 VKAPI_CALL Instance::on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
                                                     VkDebugUtilsMessageTypeFlagsEXT,
-                                                    const VkDebugUtilsMessengerCallbackDataEXT* data,
-                                                    void* user) {
+                                                    const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
     static_cast<Instance*>(user)->n_messages_.fetch_add(1);
     if (severity >= VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT) {
         log_error("vulkan validation: {}", data->pMessage);
@@ -65,8 +64,7 @@ Result<std::unique_ptr<Instance>> Instance::create(bool validation) {
     messenger.pfnUserCallback = &Instance::on_message;
     messenger.pUserData = self.get();
 
-    const VkValidationFeatureEnableEXT enables[] = {
-        VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
+    const VkValidationFeatureEnableEXT enables[] = {VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
     VkValidationFeaturesEXT features{VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT};
     features.enabledValidationFeatureCount = 1;
     features.pEnabledValidationFeatures = enables;
@@ -82,8 +80,7 @@ Result<std::unique_ptr<Instance>> Instance::create(bool validation) {
         info.enabledExtensionCount = 1;
         info.ppEnabledExtensionNames = extensions;
     } else if (validation) {
-        log_warn("{} is not installed: running without validation (package vulkan-validationlayers)",
-                 kValidationLayer);
+        log_warn("{} is not installed: running without validation (package vulkan-validationlayers)", kValidationLayer);
     }
 
     const VkResult result = vkCreateInstance(&info, nullptr, &self->instance_);

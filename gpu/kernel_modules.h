@@ -7,8 +7,9 @@
 
 namespace lorad::gpu {
 
-// The SPIR-V module that an add_kernel line of gpu/kernels/CMakeLists.txt compiled under `name`. Empty if there is no such
-// line, or if the shader compiler of this build could not compile that variant. Any thread; the words live forever.
+// The SPIR-V module that an add_kernel line of gpu/kernels/CMakeLists.txt compiled under `name`. Empty if there is no
+// such line, or if the shader compiler of this build could not compile that variant. Any thread; the words live
+// forever.
 std::span<const uint32_t> kernel_spirv(std::string_view name);
 
 // The names of all modules in this build, sorted.

@@ -34,23 +34,26 @@ std::optional<double> KernelStatistics::find(std::initializer_list<std::string_v
 }
 
 KernelStatistics kernel_statistics(VkDevice device, VkPipeline pipeline) {
-    const auto properties =
-        reinterpret_cast<PFN_vkGetPipelineExecutablePropertiesKHR>(vkGetDeviceProcAddr(device, "vkGetPipelineExecutablePropertiesKHR"));
-    const auto statistics =
-        reinterpret_cast<PFN_vkGetPipelineExecutableStatisticsKHR>(vkGetDeviceProcAddr(device, "vkGetPipelineExecutableStatisticsKHR"));
+    const auto properties = reinterpret_cast<PFN_vkGetPipelineExecutablePropertiesKHR>(
+        vkGetDeviceProcAddr(device, "vkGetPipelineExecutablePropertiesKHR"));
+    const auto statistics = reinterpret_cast<PFN_vkGetPipelineExecutableStatisticsKHR>(
+        vkGetDeviceProcAddr(device, "vkGetPipelineExecutableStatisticsKHR"));
     if (properties == nullptr || statistics == nullptr) return {};
     const VkPipelineInfoKHR whole{VK_STRUCTURE_TYPE_PIPELINE_INFO_KHR, nullptr, pipeline};
     uint32_t n_executables = 0;
     if (properties(device, &whole, &n_executables, nullptr) != VK_SUCCESS) return {};
     KernelStatistics told;
-    std::vector<VkPipelineExecutablePropertiesKHR> executables(n_executables, {VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_PROPERTIES_KHR, nullptr, 0, {}, {}, 0});
+    std::vector<VkPipelineExecutablePropertiesKHR> executables(
+        n_executables, {VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_PROPERTIES_KHR, nullptr, 0, {}, {}, 0});
     if (properties(device, &whole, &n_executables, executables.data()) != VK_SUCCESS) return {};
     if (n_executables > 0) told.subgroup_size = executables.front().subgroupSize;
     for (uint32_t i = 0; i < n_executables; ++i) {
-        const VkPipelineExecutableInfoKHR executable{VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, nullptr, pipeline, i};
+        const VkPipelineExecutableInfoKHR executable{VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, nullptr, pipeline,
+                                                     i};
         uint32_t n = 0;
         if (statistics(device, &executable, &n, nullptr) != VK_SUCCESS) continue;
-        std::vector<VkPipelineExecutableStatisticKHR> all(n, {VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR, nullptr, {}, {}, {}, {}});
+        std::vector<VkPipelineExecutableStatisticKHR> all(
+            n, {VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR, nullptr, {}, {}, {}, {}});
         if (statistics(device, &executable, &n, all.data()) != VK_SUCCESS) continue;
         for (const VkPipelineExecutableStatisticKHR& statistic : all) {
             told.values.emplace_back(statistic.name, number_of(statistic));

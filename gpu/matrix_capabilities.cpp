@@ -35,13 +35,15 @@ bool sums_in_f32(const Properties& s, VkComponentTypeKHR input, VkScopeKHR scope
 struct MatrixShapes {
     std::vector<VkCooperativeMatrixPropertiesKHR> listed;
 #ifdef VK_NV_cooperative_matrix2
-    std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV> flexible;  // multiples of what they say; empty where the device has none
+    std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV>
+        flexible;  // multiples of what they say; empty where the device has none
 #endif
 
     // A subgroup's product of 16 x 16 by 16 x n.
     bool has_16x16_by(uint32_t n, VkComponentTypeKHR input) const {
         for (const auto& s : listed) {
-            if (s.MSize == 16 && s.NSize == n && s.KSize == 16 && sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) return true;
+            if (s.MSize == 16 && s.NSize == n && s.KSize == 16 && sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR))
+                return true;
         }
 #ifdef VK_NV_cooperative_matrix2
         for (const auto& s : flexible) {
@@ -56,7 +58,8 @@ struct MatrixShapes {
     std::string text(VkComponentTypeKHR input) const {
         std::string all;
         for (const auto& s : listed) {
-            if (sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) all += format("{}{}x{}x{}", all.empty() ? "" : ", ", s.MSize, s.NSize, s.KSize);
+            if (sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR))
+                all += format("{}{}x{}x{}", all.empty() ? "" : ", ", s.MSize, s.NSize, s.KSize);
         }
         return all.empty() ? "none" : all;
     }
@@ -73,8 +76,10 @@ struct MatrixShapes {
 
 MatrixShapes read_shapes(VkInstance instance, VkPhysicalDevice device, [[maybe_unused]] bool flexible) {
     MatrixShapes shapes;
-    shapes.listed = list_properties<VkCooperativeMatrixPropertiesKHR, PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
-        instance, device, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR);
+    shapes.listed =
+        list_properties<VkCooperativeMatrixPropertiesKHR, PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
+            instance, device, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR",
+            VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR);
 #ifdef VK_NV_cooperative_matrix2
     if (!flexible) return shapes;
     shapes.flexible = list_properties<VkCooperativeMatrixFlexibleDimensionsPropertiesNV,
@@ -94,7 +99,8 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
 #ifdef VK_KHR_cooperative_matrix
     DeviceCapabilities& caps = device.capabilities;
     if (!features.coopmat.cooperativeMatrix || quirk.disable_coopmat) {
-        caps.no_coopmat_f16 = caps.no_bfloat16_coopmat = quirk.disable_coopmat ? std::string(quirk.what) : std::string(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+        caps.no_coopmat_f16 = caps.no_bfloat16_coopmat =
+            quirk.disable_coopmat ? std::string(quirk.what) : std::string(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
         return;
     }
     bool flexible = false;
@@ -105,23 +111,29 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
     // Kernels store operands as 16-bit values, so the storage feature belongs to the capability.
     caps.coopmat_f16_16x8 = caps.float16 && shapes.has_16x16_by(8, VK_COMPONENT_TYPE_FLOAT16_KHR);
     const auto lack = [&](VkComponentTypeKHR input, const char* type) {
-        return format("cooperative matrices of {} of 16x16x16 with sums in f32: the driver lists {}", type, shapes.text(input));
+        return format("cooperative matrices of {} of 16x16x16 with sums in f32: the driver lists {}", type,
+                      shapes.text(input));
     };
     caps.coopmat_f16 = caps.float16 && shapes.has_16x16_by(16, VK_COMPONENT_TYPE_FLOAT16_KHR);
-    if (!caps.coopmat_f16) caps.no_coopmat_f16 = caps.float16 ? lack(VK_COMPONENT_TYPE_FLOAT16_KHR, "f16") : "shaderFloat16 with 16-bit storage";
+    if (!caps.coopmat_f16)
+        caps.no_coopmat_f16 =
+            caps.float16 ? lack(VK_COMPONENT_TYPE_FLOAT16_KHR, "f16") : "shaderFloat16 with 16-bit storage";
 #ifdef VK_KHR_shader_bfloat16
-    const bool bfloat16 = features.bfloat16.shaderBFloat16Type &&
-                          features.bfloat16.shaderBFloat16CooperativeMatrix &&
+    const bool bfloat16 = features.bfloat16.shaderBFloat16Type && features.bfloat16.shaderBFloat16CooperativeMatrix &&
                           features.v11.storageBuffer16BitAccess;
     caps.bfloat16_coopmat = bfloat16 && shapes.has_16x16_by(16, VK_COMPONENT_TYPE_BFLOAT16_KHR);
     if (!caps.bfloat16_coopmat) {
-        caps.no_bfloat16_coopmat = bfloat16 ? lack(VK_COMPONENT_TYPE_BFLOAT16_KHR, "bf16") : std::string(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME) + " with shaderBFloat16CooperativeMatrix";
+        caps.no_bfloat16_coopmat =
+            bfloat16 ? lack(VK_COMPONENT_TYPE_BFLOAT16_KHR, "bf16")
+                     : std::string(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME) + " with shaderBFloat16CooperativeMatrix";
     }
 #endif
 #ifdef VK_NV_cooperative_matrix2
-    caps.matrix_functions = caps.coopmat_f16 && !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixReductions &&
-                            features.coopmat2.cooperativeMatrixConversions && features.coopmat2.cooperativeMatrixPerElementOperations;
-    const bool workgroups = flexible && features.coopmat2.cooperativeMatrixWorkgroupScope && features.coopmat2.cooperativeMatrixTensorAddressing;
+    caps.matrix_functions =
+        caps.coopmat_f16 && !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixReductions &&
+        features.coopmat2.cooperativeMatrixConversions && features.coopmat2.cooperativeMatrixPerElementOperations;
+    const bool workgroups = flexible && features.coopmat2.cooperativeMatrixWorkgroupScope &&
+                            features.coopmat2.cooperativeMatrixTensorAddressing;
     caps.coopmat2 = workgroups && caps.float16 && shapes.has_workgroups(VK_COMPONENT_TYPE_FLOAT16_KHR);
 #ifdef VK_KHR_shader_bfloat16
     caps.coopmat2_bfloat16 = caps.coopmat2 && bfloat16 && shapes.has_workgroups(VK_COMPONENT_TYPE_BFLOAT16_KHR);

@@ -62,8 +62,8 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device, DeviceH
         Kind& kind = kinds_[static_cast<size_t>(k)];
         kind.type = find_memory_type(memory, needs.memoryRequirements.memoryTypeBits, k);
         if (kind.type < 0) {
-            return make_error(ErrorCode::kNoDevice, format("{} has no memory for {} buffers",
-                                                           physical.capabilities.name, kind_text(k)));
+            return make_error(ErrorCode::kNoDevice,
+                              format("{} has no memory for {} buffers", physical.capabilities.name, kind_text(k)));
         }
         kind.heap = memory.memoryTypes[kind.type].heapIndex;
         kind.slab_bytes = k == MemoryKind::kDeviceLocal ? kDeviceSlabBytes : kHostSlabBytes;
@@ -82,8 +82,7 @@ MemoryPool::~MemoryPool() {
     }
 }
 
-Result<std::unique_ptr<BufferImpl>> MemoryPool::allocate(uint64_t size_bytes, MemoryKind kind_name,
-                                                         const char* name) {
+Result<std::unique_ptr<BufferImpl>> MemoryPool::allocate(uint64_t size_bytes, MemoryKind kind_name, const char* name) {
     CHECK(size_bytes > 0);
     std::lock_guard lock(mutex_);
     Kind& kind = kinds_[static_cast<size_t>(kind_name)];
@@ -145,8 +144,8 @@ void MemoryPool::release(const BufferImpl& buffer) {
         device_local_used_ -= before - buffer.slab->ranges->used_bytes();
     }
     if (!buffer.slab->ranges->empty()) return;
-    const auto slab = std::find_if(kind.slabs.begin(), kind.slabs.end(),
-                                   [&](const auto& s) { return s.get() == buffer.slab; });
+    const auto slab =
+        std::find_if(kind.slabs.begin(), kind.slabs.end(), [&](const auto& s) { return s.get() == buffer.slab; });
     CHECK(slab != kind.slabs.end());
     free_slab(**slab);
     kind.slabs.erase(slab);
@@ -159,8 +158,11 @@ Result<std::unique_ptr<Slab>> MemoryPool::pretend_slab(uint64_t size, bool host_
     slab->address = next_address_;
     next_address_ += round_up(size, RangeAllocator::kAlignment);
     if (host_visible) {
-        void* mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (mapped == MAP_FAILED) return make_error(ErrorCode::kOutOfMemory, format("{} bytes of address space for a buffer that is only pretended", size));
+        void* mapped =
+            ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapped == MAP_FAILED)
+            return make_error(ErrorCode::kOutOfMemory,
+                              format("{} bytes of address space for a buffer that is only pretended", size));
         slab->mapped = static_cast<std::byte*>(mapped);
     }
     slab->ranges = std::make_unique<RangeAllocator>(size);
@@ -220,18 +222,21 @@ Result<std::unique_ptr<Slab>> MemoryPool::make_slab(const Kind& kind, uint64_t s
     return slab;
 }
 
-// A software device keeps its memory in one file without a name, and does not look whether that may grow: beyond the limit the first access ends the
-// process. Under mutex_.
+// A software device keeps its memory in one file without a name, and does not look whether that may grow: beyond the
+// limit the first access ends the process. Under mutex_.
 Status MemoryPool::check_file_size(uint64_t size) const {
     rlimit limit{};
-    if (!memory_is_a_file_ || ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return ok_status();
+    if (!memory_is_a_file_ || ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return ok_status();
     uint64_t bytes = 0;
     for (const Kind& kind : kinds_) {
         for (const auto& slab : kind.slabs) bytes += slab->size;
     }
     if (bytes + size <= limit.rlim_cur) return ok_status();
-    return make_error(ErrorCode::kOutOfMemory, format("{} bytes of a software device's memory, which counts as a file, beside {} taken: beyond the process's limit of "
-                                                      "file sizes, {} bytes (ulimit -f)", size, bytes, uint64_t{limit.rlim_cur}));
+    return make_error(ErrorCode::kOutOfMemory, format("{} bytes of a software device's memory, which counts as a file, "
+                                                      "beside {} taken: beyond the process's limit of "
+                                                      "file sizes, {} bytes (ulimit -f)",
+                                                      size, bytes, uint64_t{limit.rlim_cur}));
 }
 
 void MemoryPool::free_slab(Slab& slab) {
@@ -261,8 +266,8 @@ uint64_t MemoryPool::free_in_heap(const Kind& kind) const {
 
 Error MemoryPool::out_of_memory(uint64_t size_bytes, const char* name, const Kind& kind) const {
     return make_error(ErrorCode::kOutOfMemory,
-                      format("not enough memory for buffer '{}': {} bytes asked for, {} bytes free", name,
-                             size_bytes, free_in_heap(kind)));
+                      format("not enough memory for buffer '{}': {} bytes asked for, {} bytes free", name, size_bytes,
+                             free_in_heap(kind)));
 }
 
 uint64_t MemoryPool::device_local_free() const {

@@ -16,12 +16,13 @@
 
 namespace lorad::gpu {
 
-// One VkDeviceMemory with one VkBuffer over all of it; buffers are ranges of it. Of a device that only compiles neither.
+// One VkDeviceMemory with one VkBuffer over all of it; buffers are ranges of it. Of a device that only compiles
+// neither.
 struct Slab {
     VkDeviceMemory memory = VK_NULL_HANDLE;
     VkBuffer buffer = VK_NULL_HANDLE;
-    uint64_t size = 0;       // bytes taken from the device
-    uint64_t first = 0;      // offset in the buffer of range 0: makes its address a multiple of 256
+    uint64_t size = 0;   // bytes taken from the device
+    uint64_t first = 0;  // offset in the buffer of range 0: makes its address a multiple of 256
     DeviceAddress address = 0;
     std::byte* mapped = nullptr;
     std::unique_ptr<RangeAllocator> ranges;
@@ -57,7 +58,7 @@ class MemoryPool {
 
   private:
     struct Kind {
-        int type = -1;          // memory type index
+        int type = -1;  // memory type index
         uint32_t heap = 0;
         uint64_t slab_bytes = 0;  // of shared slabs
         std::vector<std::unique_ptr<Slab>> slabs;
@@ -76,7 +77,7 @@ class MemoryPool {
     std::function<void(uint64_t)> settle_;
     bool has_budget_ = false;
     bool memory_is_a_file_ = false;
-    uint64_t pretended_bytes_ = 0;  // of each kind, on a device that only compiles; else 0
+    uint64_t pretended_bytes_ = 0;                    // of each kind, on a device that only compiles; else 0
     DeviceAddress next_address_ = uint64_t{1} << 32;  // there
     uint64_t max_buffer_ = 0;
     uint64_t address_slack_ = 0;  // bytes to add to a slab whose address may not be a multiple of 256

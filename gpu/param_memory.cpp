@@ -9,7 +9,8 @@ namespace {
 
 constexpr uint32_t kSlabBytes = 4 << 20;
 constexpr uint32_t kAlignmentMin = 64;
-constexpr VkMemoryPropertyFlags kProperties = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+constexpr VkMemoryPropertyFlags kProperties =
+    VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
 
 VkBufferCreateInfo buffer_info() {
     VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
@@ -23,7 +24,8 @@ VkBufferCreateInfo buffer_info() {
 Status ParamMemory::init(const PhysicalDevice& physical, VkDevice device, const DeviceHealth& health) {
     device_ = device;
     health_ = &health;
-    alignment_ = std::max(kAlignmentMin, static_cast<uint32_t>(physical.properties.limits.minUniformBufferOffsetAlignment));
+    alignment_ =
+        std::max(kAlignmentMin, static_cast<uint32_t>(physical.properties.limits.minUniformBufferOffsetAlignment));
     const VkBufferCreateInfo info = buffer_info();
     const VkDeviceBufferMemoryRequirements query{VK_STRUCTURE_TYPE_DEVICE_BUFFER_MEMORY_REQUIREMENTS, nullptr, &info};
     VkMemoryRequirements2 needs{VK_STRUCTURE_TYPE_MEMORY_REQUIREMENTS_2};
@@ -31,12 +33,14 @@ Status ParamMemory::init(const PhysicalDevice& physical, VkDevice device, const 
     VkPhysicalDeviceMemoryProperties memory;
     vkGetPhysicalDeviceMemoryProperties(physical.vk, &memory);
     const auto serves = [&](uint32_t type) {
-        return (needs.memoryRequirements.memoryTypeBits >> type & 1) != 0 && (memory.memoryTypes[type].propertyFlags & kProperties) == kProperties;
+        return (needs.memoryRequirements.memoryTypeBits >> type & 1) != 0 &&
+               (memory.memoryTypes[type].propertyFlags & kProperties) == kProperties;
     };
     while (memory_type_ < memory.memoryTypeCount && !serves(memory_type_)) ++memory_type_;
     if (memory_type_ == memory.memoryTypeCount) return ok_status();
 
-    const VkDescriptorSetLayoutBinding binding{0, VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC, 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
+    const VkDescriptorSetLayoutBinding binding{0, VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER_DYNAMIC, 1,
+                                               VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
     VkDescriptorSetLayoutCreateInfo layout{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
     layout.bindingCount = 1;
     layout.pBindings = &binding;
@@ -110,7 +114,8 @@ Status ParamMemory::add_slab() {
     write.pBufferInfo = &range;
     vkUpdateDescriptorSets(device_, 1, &write, 0, nullptr);
     slabs_.push_back(std::move(slab));
-    for (uint32_t begin = kSlabBytes; begin > 0; begin -= kBlockBytes) free_.push_back({slabs_.back().get(), begin - kBlockBytes});
+    for (uint32_t begin = kSlabBytes; begin > 0; begin -= kBlockBytes)
+        free_.push_back({slabs_.back().get(), begin - kBlockBytes});
     return ok_status();
 }
 

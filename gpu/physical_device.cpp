@@ -19,8 +19,11 @@ constexpr const char* kLacks = "lacks ";
 // Which driver has what is missing, beside the one that is there.
 std::string newer_driver(const VkPhysicalDeviceDriverProperties& driver) {
     const std::string_view first = first_version_that_serves(driver.driverID);
-    const std::string there = driver.driverName[0] == 0 ? "another driver is needed" : format("{} {} is installed", driver.driverName, driver.driverInfo);
-    return first.empty() ? there + ", a newer one may have it" : format("{}; from {} on it is there, where the hardware can", there, first);
+    const std::string there = driver.driverName[0] == 0
+                                  ? "another driver is needed"
+                                  : format("{} {} is installed", driver.driverName, driver.driverInfo);
+    return first.empty() ? there + ", a newer one may have it"
+                         : format("{}; from {} on it is there, where the hardware can", there, first);
 }
 
 void find_queue_families(PhysicalDevice& device) {
@@ -35,8 +38,8 @@ void find_queue_families(PhysicalDevice& device) {
         const VkQueueFlags flags = families[i].queueFlags;
         if (flags & VK_QUEUE_COMPUTE_BIT) {
             // A family without graphics is preferred: nothing else competes for it.
-            if (compute < 0 || ((families[compute].queueFlags & VK_QUEUE_GRAPHICS_BIT) &&
-                                !(flags & VK_QUEUE_GRAPHICS_BIT))) {
+            if (compute < 0 ||
+                ((families[compute].queueFlags & VK_QUEUE_GRAPHICS_BIT) && !(flags & VK_QUEUE_GRAPHICS_BIT))) {
                 compute = static_cast<int>(i);
             }
         } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & VK_QUEUE_GRAPHICS_BIT) && transfer < 0) {
@@ -58,7 +61,8 @@ void read_memory(PhysicalDevice& device) {
     VkPhysicalDeviceMemoryProperties memory;
     vkGetPhysicalDeviceMemoryProperties(device.vk, &memory);
     if (memory.memoryHeapCount == 0) {
-        device.compiles_only = "there is no hardware behind it, as with RADV_FORCE_FAMILY: nothing can run on it (lorad-bench pipelines compiles for it)";
+        device.compiles_only = "there is no hardware behind it, as with RADV_FORCE_FAMILY: nothing can run on it "
+                               "(lorad-bench pipelines compiles for it)";
         return;
     }
     device.has_memory_budget = device.has_extension(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
@@ -78,10 +82,8 @@ void read_properties(PhysicalDevice& device) {
     core.pNext = &v11;
     v11.pNext = &v12;
     v12.pNext = &v13;
-    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV sm{
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
-    VkPhysicalDeviceShaderCoreProperties2AMD amd{
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD};
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV sm{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
+    VkPhysicalDeviceShaderCoreProperties2AMD amd{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD};
     const bool has_sm = device.has_extension(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME);
     const bool has_amd = device.has_extension(VK_AMD_SHADER_CORE_PROPERTIES_2_EXTENSION_NAME);
     if (has_sm) v13.pNext = &sm;
@@ -92,8 +94,8 @@ void read_properties(PhysicalDevice& device) {
     caps.driver = format("{} {}", v12.driverName, v12.driverInfo);
     // A slab may need that much more than the buffer in it (gpu/memory_pool.cpp).
     const uint64_t largest = std::min(v11.maxMemoryAllocationSize, v13.maxBufferSize);
-    caps.max_allocation_bytes = largest / RangeAllocator::kAlignment * RangeAllocator::kAlignment -
-                                RangeAllocator::kAlignment;
+    caps.max_allocation_bytes =
+        largest / RangeAllocator::kAlignment * RangeAllocator::kAlignment - RangeAllocator::kAlignment;
     caps.subgroup_size = v11.subgroupSize;
     caps.subgroup_size_min = v13.minSubgroupSize;
     caps.subgroup_size_max = v13.maxSubgroupSize;
@@ -110,8 +112,8 @@ void read_properties(PhysicalDevice& device) {
         device.rejection = format("{}subgroup arithmetic or shuffle in compute shaders", kLacks);
     }
     if (caps.max_push_constant_bytes < kMinPushConstantBytes && device.rejection.empty()) {
-        device.rejection = format("push constants hold {} bytes, {} are needed", caps.max_push_constant_bytes,
-                                  kMinPushConstantBytes);
+        device.rejection =
+            format("push constants hold {} bytes, {} are needed", caps.max_push_constant_bytes, kMinPushConstantBytes);
     }
 }
 
@@ -152,7 +154,8 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     FeatureChain features(device.extensions);
     vkGetPhysicalDeviceFeatures2(vk, &features.core);
     const std::string missing = features.missing_required();
-    if (device.rejection.empty() && !missing.empty()) device.rejection = format("{}{}: {}", kLacks, missing, newer_driver(driver));
+    if (device.rejection.empty() && !missing.empty())
+        device.rejection = format("{}{}: {}", kLacks, missing, newer_driver(driver));
     caps.kernel_statistics = device.has_extension(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
     caps.int64_atomics = features.v12.shaderBufferInt64Atomics;
     caps.multiprocessor_ids = features.sm_builtins.shaderSMBuiltins && caps.subgroup_ballot;
@@ -161,8 +164,10 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
 
     const DeviceQuirk quirk = quirks_of(properties, driver);
     read_matrix_capabilities(instance, device, features, quirk);
-    // By PCI number: no extension of Vulkan tells an architecture, and to switch this one on costs the driver a context of its own.
-    const bool is_gh100 = driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY && (properties.deviceID & 0xff00) == 0x2300;
+    // By PCI number: no extension of Vulkan tells an architecture, and to switch this one on costs the driver a context
+    // of its own.
+    const bool is_gh100 =
+        driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY && (properties.deviceID & 0xff00) == 0x2300;
     caps.warpgroup_matrices = is_gh100 && caps.coopmat_f16 && device.has_extension(VK_NVX_BINARY_IMPORT_EXTENSION_NAME);
     device.params_in_buffer = driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY;
     if (quirk.no_separate_transfer_queue) {
@@ -191,7 +196,8 @@ bool PhysicalDevice::has_extension(const char* name) const {
 std::vector<DeviceCandidate> candidates_of(const std::vector<PhysicalDevice>& devices, bool compile_only) {
     std::vector<DeviceCandidate> candidates;
     for (const PhysicalDevice& device : devices) {
-        candidates.push_back({device.capabilities.name, type_of(device.properties.deviceType), device.capabilities.device_local_bytes,
+        candidates.push_back({device.capabilities.name, type_of(device.properties.deviceType),
+                              device.capabilities.device_local_bytes,
                               device.rejection.empty() && !compile_only ? device.compiles_only : device.rejection});
     }
     return candidates;
@@ -202,16 +208,17 @@ Result<std::vector<PhysicalDevice>> probe_physical_devices(VkInstance instance) 
     VkResult result = vkEnumeratePhysicalDevices(instance, &n, nullptr);
     std::vector<VkPhysicalDevice> handles(n);
     if (result == VK_SUCCESS) result = vkEnumeratePhysicalDevices(instance, &n, handles.data());
-    if (result == VK_ERROR_INITIALIZATION_FAILED) handles.clear();  // what loaders say when no driver works
-    else if (result != VK_SUCCESS && result != VK_INCOMPLETE) return vk_error("vkEnumeratePhysicalDevices", result);
+    if (result == VK_ERROR_INITIALIZATION_FAILED)
+        handles.clear();  // what loaders say when no driver works
+    else if (result != VK_SUCCESS && result != VK_INCOMPLETE)
+        return vk_error("vkEnumeratePhysicalDevices", result);
     std::vector<PhysicalDevice> devices;
     for (VkPhysicalDevice handle : handles) devices.push_back(probe(instance, handle));
     return devices;
 }
 
 uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint32_t heap) {
-    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
     VkPhysicalDeviceMemoryProperties2 memory{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
     if (has_memory_budget) memory.pNext = &budget;
     vkGetPhysicalDeviceMemoryProperties2(device, &memory);

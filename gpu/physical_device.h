@@ -16,17 +16,18 @@ struct PhysicalDevice {
     VkPhysicalDevice vk = VK_NULL_HANDLE;
     VkPhysicalDeviceProperties properties{};
     DeviceCapabilities capabilities;
-    std::string rejection;  // empty: usable
-    std::string compiles_only;  // why kernels can be compiled for it but not run; empty: they can
+    std::string rejection;                // empty: usable
+    std::string compiles_only;            // why kernels can be compiled for it but not run; empty: they can
     std::vector<std::string> extensions;  // present on the device
 
     uint32_t compute_family = 0;
     uint32_t transfer_family = 0;  // == compute_family where there is no transfer-only family
     uint32_t n_compute_queues = 0;
-    uint32_t timestamp_bits = 0;      // of the compute family; 0: no timestamps
+    uint32_t timestamp_bits = 0;  // of the compute family; 0: no timestamps
     double timestamp_period_ns = 0;
     bool has_memory_budget = false;
-    bool params_in_buffer = false;  // kernels may have their parameters sooner from a uniform buffer than from push constants: ParamMemory
+    // kernels may have their parameters sooner from a uniform buffer than from push constants: ParamMemory
+    bool params_in_buffer = false;
 
     bool has_extension(const char* name) const;
     bool has_transfer_family() const { return transfer_family != compute_family; }

@@ -18,7 +18,9 @@ KernelImpl::~KernelImpl() {
 }
 
 void TextKernelFunctions::load(VkDevice device) {
-    const auto find = [&](const char* name, auto& function) { function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(vkGetDeviceProcAddr(device, name)); };
+    const auto find = [&](const char* name, auto& function) {
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(vkGetDeviceProcAddr(device, name));
+    };
     find("vkCreateCuModuleNVX", create_module);
     find("vkCreateCuFunctionNVX", create_function);
     find("vkDestroyCuModuleNVX", destroy_module);
@@ -31,7 +33,8 @@ namespace {
 Result<Kernel> create_from_text(Device& device, const KernelOptions& options) {
     DeviceImpl& impl = device.impl();
     if (!impl.text_kernels.all()) {
-        return make_error(ErrorCode::kInternal, format("kernel '{}' is a program of its own, which {} does not take", options.module, device.capabilities().name));
+        return make_error(ErrorCode::kInternal, format("kernel '{}' is a program of its own, which {} does not take",
+                                                       options.module, device.capabilities().name));
     }
     auto kernel = std::make_unique<KernelImpl>();
     kernel->device = impl.vk;
@@ -41,11 +44,15 @@ Result<Kernel> create_from_text(Device& device, const KernelOptions& options) {
     VkCuModuleCreateInfoNVX module{VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX};
     module.dataSize = options.text.size() + 1;  // with the zero behind it
     module.pData = options.text.c_str();
-    if (const VkResult result = impl.text_kernels.create_module(impl.vk, &module, nullptr, &kernel->text_module); result != VK_SUCCESS) return vk_error("vkCreateCuModuleNVX", result);
+    if (const VkResult result = impl.text_kernels.create_module(impl.vk, &module, nullptr, &kernel->text_module);
+        result != VK_SUCCESS)
+        return vk_error("vkCreateCuModuleNVX", result);
     VkCuFunctionCreateInfoNVX function{VK_STRUCTURE_TYPE_CU_FUNCTION_CREATE_INFO_NVX};
     function.module = kernel->text_module;
     function.pName = "matmul";
-    if (const VkResult result = impl.text_kernels.create_function(impl.vk, &function, nullptr, &kernel->function); result != VK_SUCCESS) return vk_error("vkCreateCuFunctionNVX", result);
+    if (const VkResult result = impl.text_kernels.create_function(impl.vk, &function, nullptr, &kernel->function);
+        result != VK_SUCCESS)
+        return vk_error("vkCreateCuFunctionNVX", result);
     return Kernel(std::move(kernel));
 }
 
@@ -66,9 +73,9 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     if (!options.text.empty()) return create_from_text(device, options);
     const std::span<const uint32_t> words = kernel_spirv(options.module);
     if (words.empty()) {
-        return make_error(ErrorCode::kInternal,
-                          format("kernel '{}' is not in this build: its shader compiler could not compile it",
-                                 options.module));
+        return make_error(
+            ErrorCode::kInternal,
+            format("kernel '{}' is not in this build: its shader compiler could not compile it", options.module));
     }
     const DeviceCapabilities& caps = device.capabilities();
     const uint32_t subgroup = options.required_subgroup_size;
@@ -105,8 +112,7 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     info.layout = pipeline_layout;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
     info.stage.pNext = subgroup != 0 ? &required : nullptr;
-    info.stage.flags =
-        options.require_full_subgroups ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0;
+    info.stage.flags = options.require_full_subgroups ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0;
     info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
     info.stage.module = module;
     info.stage.pName = "main";
@@ -127,7 +133,9 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     }
     if (impl.kernel_statistics) {
         kernel->statistics = kernel_statistics(impl.vk, kernel->pipeline);
-        if (!impl.compiles_only()) log_info("kernel {} [{}]: {}", options.module, fmt::join(options.constants, " "), kernel->statistics.text());
+        if (!impl.compiles_only())
+            log_info("kernel {} [{}]: {}", options.module, fmt::join(options.constants, " "),
+                     kernel->statistics.text());
     }
     return Kernel(std::move(kernel));
 }

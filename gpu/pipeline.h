@@ -1,4 +1,5 @@
-// A compute pipeline made from one SPIR-V module and its specialization constants, or a program in NVIDIA's PTX ISA that the driver compiles.
+// A compute pipeline made from one SPIR-V module and its specialization constants, or a program in NVIDIA's PTX ISA
+// that the driver compiles.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +20,22 @@ class Device;
 struct KernelImpl;
 
 struct KernelOptions {
-    std::string_view module;                 // name given to add_kernel
-    std::vector<uint32_t> constants;         // specialization constants 0..n-1, 32 bits each
-    uint32_t required_subgroup_size = 0;     // 0: the driver's choice
+    std::string_view module;              // name given to add_kernel
+    std::vector<uint32_t> constants;      // specialization constants 0..n-1, 32 bits each
+    uint32_t required_subgroup_size = 0;  // 0: the driver's choice
     bool require_full_subgroups = false;
-    bool params_in_buffer = false;  // that it reads its parameters from, where the device has them sooner so: gpu/param_memory.h
-    // Instead of a module and constants, on devices with DeviceCapabilities::warpgroup_matrices: a program, its entry "matmul" with one parameter (the
-    // dispatch's params), and its workgroup's threads. Its static shared memory is all that it has; 64 KiB of a multiprocessor's go to such kernels.
+    // that it reads its parameters from, where the device has them sooner so: gpu/param_memory.h
+    bool params_in_buffer = false;
+    // Instead of a module and constants, on devices with DeviceCapabilities::warpgroup_matrices: a program, its entry
+    // "matmul" with one parameter (the dispatch's params), and its workgroup's threads. Its static shared memory is all
+    // that it has; 64 KiB of a multiprocessor's go to such kernels.
     std::string text;
     uint32_t threads = 0;
 };
 
 // Numbers that the driver tells of a kernel that it has made; empty where it tells nothing.
 struct KernelStatistics {
-    uint32_t subgroup_size = 0;  // 0: not told
+    uint32_t subgroup_size = 0;                          // 0: not told
     std::vector<std::pair<std::string, double>> values;  // by the driver's own names: "VGPRs" 64
 
     std::string text() const;  // "VGPRs 64, Spilled VGPRs 0"

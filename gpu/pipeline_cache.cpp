@@ -2,8 +2,9 @@
 #include <cstring>
 #include <fstream>
 #include <system_error>
-#include <unistd.h>
 #include <vector>
+
+#include <unistd.h>
 
 #include "gpu/device_impl.h"
 #include "proto/base/log.h"

@@ -12,7 +12,7 @@ namespace lorad::gpu {
 
 struct KernelImpl {
     VkDevice device = VK_NULL_HANDLE;
-    const DeviceHealth* health = nullptr;  // the device's
+    const DeviceHealth* health = nullptr;      // the device's
     VkPipelineLayout layout = VK_NULL_HANDLE;  // one of the device's
     bool params_in_buffer = false;
     VkPipeline pipeline = VK_NULL_HANDLE;

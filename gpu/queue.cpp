@@ -46,7 +46,8 @@ Timeline::~Timeline() {
 
 void Timeline::saw_completed(uint64_t value) {
     uint64_t seen = seen_completed_.load();
-    while (seen < value && !seen_completed_.compare_exchange_weak(seen, value)) {}
+    while (seen < value && !seen_completed_.compare_exchange_weak(seen, value)) {
+    }
 }
 
 Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands, Timeline* after,
@@ -105,9 +106,9 @@ Status Timeline::wait(uint64_t value, std::chrono::milliseconds deadline) {
         return ok_status();
     }
     if (result == VK_TIMEOUT) {
-        return health_->note_loss(make_error(ErrorCode::kDeviceLost,
-                               format("the {} did not finish submission {} within {} ms: the device hangs", what_,
-                                      value, deadline.count())));
+        return health_->note_loss(make_error(
+            ErrorCode::kDeviceLost, format("the {} did not finish submission {} within {} ms: the device hangs", what_,
+                                           value, deadline.count())));
     }
     return health_->note_loss(vk_error("vkWaitSemaphores", result));
 }
@@ -125,13 +126,11 @@ Result<uint64_t> Queue::submit(std::span<const CommandBuffer* const> recordings)
     return submit_after_upload(recordings, 0);
 }
 
-Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const> recordings,
-                                            uint64_t upload_value) {
+Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const> recordings, uint64_t upload_value) {
     if (!impl_->refusal.empty()) return make_error(ErrorCode::kInternal, impl_->refusal);
     std::vector<VkCommandBuffer> commands;
     for (const CommandBuffer* recording : recordings) commands.push_back(recording->impl().command);
-    TRY_ASSIGN(const uint64_t value,
-               impl_->timeline.submit(*impl_->queue, commands, impl_->uploads, upload_value));
+    TRY_ASSIGN(const uint64_t value, impl_->timeline.submit(*impl_->queue, commands, impl_->uploads, upload_value));
     for (const CommandBuffer* recording : recordings) recording->impl().last_submission = value;
     return value;
 }

@@ -1,5 +1,6 @@
 // Submission and completion by timeline value. A lost device stays lost: every later call returns the first loss.
-// What belongs to a lost device is not destroyed with its owners: drivers fault there. Thread-safe; a recording is submitted by one thread at a time.
+// What belongs to a lost device is not destroyed with its owners: drivers fault there. Thread-safe; a recording is
+// submitted by one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -18,14 +19,15 @@ class Queue {
     explicit Queue(QueueImpl* impl) : impl_(impl) {}
 
     // Submits recordings in order; they start after all earlier submissions of this queue. Returns the timeline
-    // value that is reached when all of them have finished and their writes are visible to the host. kDeviceLost is final;
+    // value that is reached when all of them have finished and their writes are visible to the host. kDeviceLost is
+    // final;
     // kOutOfMemory: nothing was submitted, and later submissions may be.
     Result<uint64_t> submit(std::span<const CommandBuffer* const> recordings);
     // As submit, after the uploader's timeline has reached upload_value (0: no wait).
     Result<uint64_t> submit_after_upload(std::span<const CommandBuffer* const> recordings, uint64_t upload_value);
 
-    // kDeviceLost on loss or after the deadline (a hung device); without one that is a minute, or ten for a software device, which
-    // compiles a kernel at its first dispatch.
+    // kDeviceLost on loss or after the deadline (a hung device); without one that is a minute, or ten for a software
+    // device, which compiles a kernel at its first dispatch.
     Status wait(uint64_t value);
     Status wait(uint64_t value, std::chrono::milliseconds deadline);
     Result<uint64_t> completed() const;  // highest value reached

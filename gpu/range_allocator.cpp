@@ -49,9 +49,7 @@ void RangeAllocator::release(uint64_t offset) {
     add_hole(begin, size);
 }
 
-uint64_t RangeAllocator::largest_hole() const {
-    return holes_by_size_.empty() ? 0 : holes_by_size_.rbegin()->first;
-}
+uint64_t RangeAllocator::largest_hole() const { return holes_by_size_.empty() ? 0 : holes_by_size_.rbegin()->first; }
 
 void RangeAllocator::add_hole(uint64_t offset, uint64_t size) {
     holes_.emplace(offset, size);

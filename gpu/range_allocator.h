@@ -26,9 +26,9 @@ class RangeAllocator {
     void add_hole(uint64_t offset, uint64_t size);
     void remove_hole(std::map<uint64_t, uint64_t>::iterator hole);
 
-    std::map<uint64_t, uint64_t> holes_;                        // offset -> size
-    std::set<std::pair<uint64_t, uint64_t>> holes_by_size_;     // (size, offset)
-    std::map<uint64_t, uint64_t> used_;                         // offset -> size
+    std::map<uint64_t, uint64_t> holes_;                     // offset -> size
+    std::set<std::pair<uint64_t, uint64_t>> holes_by_size_;  // (size, offset)
+    std::map<uint64_t, uint64_t> used_;                      // offset -> size
     uint64_t used_bytes_ = 0;
 };
 

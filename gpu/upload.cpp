@@ -52,8 +52,7 @@ Status UploaderImpl::init() {
 Status UploaderImpl::open_chunk() {
     Chunk& chunk = chunks_[current_];
     if (!chunk.staging) {
-        TRY_ASSIGN(auto staging,
-                   device_.memory->allocate(chunk_bytes_, MemoryKind::kHostUpload, "upload staging"));
+        TRY_ASSIGN(auto staging, device_.memory->allocate(chunk_bytes_, MemoryKind::kHostUpload, "upload staging"));
         chunk.staging = Buffer(std::move(staging));
     }
     TRY(timeline_.wait(chunk.busy_until, kDeadline));
@@ -71,8 +70,9 @@ Status UploaderImpl::submit_current() {
     open_ = false;
     const VkCommandBuffer commands[] = {chunk.command};
     const VkResult ended = vkEndCommandBuffer(chunk.command);
-    const Result<uint64_t> submitted = ended == VK_SUCCESS ? timeline_.submit(*device_.upload_queue, commands, nullptr, 0)
-                                                           : Result<uint64_t>(vk_error("vkEndCommandBuffer of an upload", ended));
+    const Result<uint64_t> submitted = ended == VK_SUCCESS
+                                           ? timeline_.submit(*device_.upload_queue, commands, nullptr, 0)
+                                           : Result<uint64_t>(vk_error("vkEndCommandBuffer of an upload", ended));
     // The chunk holds uploads of other threads as well, which have been told that theirs would come.
     if (!submitted.ok()) return device_.health.note_loss(submitted.error());
     chunk.busy_until = *submitted;
@@ -83,10 +83,9 @@ Status UploaderImpl::submit_current() {
 // Copies run in any order unless a barrier stands between them: one is recorded where two would write the same bytes.
 void UploaderImpl::note_write(const Buffer& to, uint64_t offset, uint64_t size) {
     const Write write{to.impl().vk(), to.impl().offset + offset, to.impl().offset + offset + size};
-    const bool overlaps =
-        std::any_of(unordered_writes_.begin(), unordered_writes_.end(), [&](const Write& other) {
-            return other.buffer == write.buffer && other.begin < write.end && write.begin < other.end;
-        });
+    const bool overlaps = std::any_of(unordered_writes_.begin(), unordered_writes_.end(), [&](const Write& other) {
+        return other.buffer == write.buffer && other.begin < write.end && write.begin < other.end;
+    });
     if (overlaps || unordered_writes_.size() >= kMaxUnorderedWrites) {
         VkMemoryBarrier2 memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER_2};
         memory.srcStageMask = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
@@ -107,8 +106,8 @@ Status UploaderImpl::append(const Buffer& to, std::span<const std::byte> bytes, 
     Chunk& chunk = chunks_[current_];
     copy_pool_.copy(chunk.staging.mapped().data() + used_, bytes.data(), bytes.size());
     for (VkBufferCopy& region : regions) region.srcOffset += chunk.staging.impl().offset + used_;
-    vkCmdCopyBuffer(chunk.command, chunk.staging.impl().vk(), to.impl().vk(),
-                    static_cast<uint32_t>(regions.size()), regions.data());
+    vkCmdCopyBuffer(chunk.command, chunk.staging.impl().vk(), to.impl().vk(), static_cast<uint32_t>(regions.size()),
+                    regions.data());
     used_ = std::min(chunk_bytes_, round_up(used_ + bytes.size(), 256));
     if (used_ == chunk_bytes_) return submit_current();
     return ok_status();
@@ -132,8 +131,7 @@ Status UploaderImpl::upload_rows(const Buffer& to, uint64_t to_offset, uint64_t 
         while (n < room && regions.size() < kMaxRegions) {
             const uint64_t row = (done + n) / row_bytes;
             const uint64_t column = (done + n) % row_bytes;
-            const uint64_t piece =
-                to_stride == row_bytes ? room - n : std::min(row_bytes - column, room - n);
+            const uint64_t piece = to_stride == row_bytes ? room - n : std::min(row_bytes - column, room - n);
             regions.push_back({n, base + row * to_stride + column, piece});
             n += piece;
         }
@@ -183,8 +181,8 @@ Status Uploader::upload(const Buffer& to, uint64_t to_offset, std::span<const st
     return impl_->upload_rows(to, to_offset, bytes.size(), bytes, bytes.size(), 1);
 }
 
-Status Uploader::upload_rows(const Buffer& to, uint64_t to_offset, uint64_t to_stride,
-                             std::span<const std::byte> bytes, uint64_t row_bytes, uint64_t n_rows) {
+Status Uploader::upload_rows(const Buffer& to, uint64_t to_offset, uint64_t to_stride, std::span<const std::byte> bytes,
+                             uint64_t row_bytes, uint64_t n_rows) {
     return impl_->upload_rows(to, to_offset, to_stride, bytes, row_bytes, n_rows);
 }
 

@@ -46,12 +46,12 @@ struct UploaderImpl {
     DeviceImpl& device_;
     Timeline timeline_;
     CopyPool copy_pool_;
-    std::mutex mutex_;  // guards all below
+    std::mutex mutex_;           // guards all below
     std::vector<Chunk> chunks_;  // staging memory comes with the first upload
     uint64_t chunk_bytes_ = 0;
     size_t current_ = 0;
-    bool open_ = false;       // chunk current_ is being recorded
-    uint64_t used_ = 0;       // staging bytes used in it
+    bool open_ = false;                    // chunk current_ is being recorded
+    uint64_t used_ = 0;                    // staging bytes used in it
     std::vector<Write> unordered_writes_;  // recorded since the last barrier, in this or earlier chunks
 };
 

@@ -1,9 +1,9 @@
 // The only place that includes Vulkan. Seen by gpu/*.cpp and the *_impl.h headers beside them, by nobody else.
 #pragma once
 
-#include <vulkan/vulkan.h>
-
 #include <string>
+
+#include <vulkan/vulkan.h>
 
 #include "proto/base/result.h"
 

@@ -17,10 +17,10 @@ class JsonValue;
 
 namespace lorad::proto {
 
-inline constexpr size_t kAdapterTermsMax = 8;       // of one request or mix
-inline constexpr double kAdapterScaleMax = 100.0;   // |scale|
-inline constexpr size_t kAdapterFilesMax = 16;      // of one adapter
-inline constexpr size_t kLoraEntriesMax = 4096;     // of a list with llama-server's ids
+inline constexpr size_t kAdapterTermsMax = 8;      // of one request or mix
+inline constexpr double kAdapterScaleMax = 100.0;  // |scale|
+inline constexpr size_t kAdapterFilesMax = 16;     // of one adapter
+inline constexpr size_t kLoraEntriesMax = 4096;    // of a list with llama-server's ids
 inline constexpr uint32_t kTimeoutMsMax = 3600000;
 
 struct NamedScale {
@@ -45,10 +45,10 @@ Status check_file_name(std::string_view name, std::string_view param);
 struct LoadAdapterRequest {
     std::string name;
     std::string path;
-    bool load_inplace = false;        // replace an adapter of this name
-    std::string expected_generation;  // with load_inplace: only if this is the present one; empty:
-                                      // whatever it is
-    bool pin = false;                 // keep it on the device (SGLang's "pinned")
+    bool load_inplace = false;                     // replace an adapter of this name
+    std::string expected_generation;               // with load_inplace: only if this is the present one; empty:
+                                                   // whatever it is
+    bool pin = false;                              // keep it on the device (SGLang's "pinned")
     std::vector<std::string> ignored_fields = {};  // those that nobody knows
 };
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body);

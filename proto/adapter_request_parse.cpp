@@ -18,14 +18,11 @@ constexpr size_t kFileNameBytesMax = 255;
 
 Error refused(std::string_view name) {
     return make_error(ErrorCode::kUnsupportedParameter,
-                      format("{}: this server does not support it; leave it out", name),
-                      std::string(name));
+                      format("{}: this server does not support it; leave it out", name), std::string(name));
 }
 
 // Parts of the routes' paths: an adapter of that name could not be reached by its own.
-bool is_reserved(std::string_view name) {
-    return name == "blobs" || name == "events" || name == "validate";
-}
+bool is_reserved(std::string_view name) { return name == "blobs" || name == "events" || name == "validate"; }
 
 // The registry checks the rest of what a name may be.
 Result<std::string> parse_name(const JsonValue& root, std::string_view key) {
@@ -34,8 +31,7 @@ Result<std::string> parse_name(const JsonValue& root, std::string_view key) {
     if (text.empty()) return name.error("expected a name, found an empty string");
     if (is_reserved(text)) {
         return make_error(ErrorCode::kInvalidAdapterName,
-                          format("{}: {} is a word of this interface", key, json_quote(text)),
-                          std::string(key));
+                          format("{}: {} is a word of this interface", key, json_quote(text)), std::string(key));
     }
     return std::string(text);
 }
@@ -61,8 +57,7 @@ Result<std::string> parse_generation(const JsonValue& root, std::string_view key
 Result<std::vector<FileDigest>> parse_files(const JsonValue& value) {
     TRY_ASSIGN(std::vector<JsonMember> members, value.as_object());
     if (members.empty() || members.size() > kAdapterFilesMax) {
-        return value.error(
-            format("expected 1 to {} files, found {}", kAdapterFilesMax, members.size()));
+        return value.error(format("expected 1 to {} files, found {}", kAdapterFilesMax, members.size()));
     }
     std::vector<FileDigest> files;
     for (const JsonMember& member : members) {
@@ -77,8 +72,8 @@ Result<std::vector<FileDigest>> parse_files(const JsonValue& value) {
 Result<float> parse_scale(const JsonValue& value) {
     TRY_ASSIGN(double number, value.as_number());
     if (!(std::abs(number) <= kAdapterScaleMax)) {
-        return value.error(format("expected a number from {} to {}, found {}", -kAdapterScaleMax,
-                                  kAdapterScaleMax, value.describe()));
+        return value.error(
+            format("expected a number from {} to {}, found {}", -kAdapterScaleMax, kAdapterScaleMax, value.describe()));
     }
     return float(number);
 }
@@ -87,8 +82,7 @@ Status check_keys(const JsonValue& root, std::span<const std::string_view> known
     TRY_ASSIGN(std::vector<JsonMember> members, root.as_object());
     for (const JsonMember& member : members) {
         if (std::find(known.begin(), known.end(), member.key) == known.end()) {
-            return member.value.error(
-                format("no such field; there are {}", fmt::join(known, ", ")));
+            return member.value.error(format("no such field; there are {}", fmt::join(known, ", ")));
         }
     }
     return ok_status();
@@ -105,8 +99,7 @@ Result<JsonDocument> parse_optional(std::string_view body) {
 
 Status check_expected(const std::string& expected, bool replace, std::string_view replace_key) {
     if (expected.empty() || replace) return ok_status();
-    return make_error(ErrorCode::kInvalidRequest,
-                      format("expected_generation: needs \"{}\": true", replace_key),
+    return make_error(ErrorCode::kInvalidRequest, format("expected_generation: needs \"{}\": true", replace_key),
                       "expected_generation");
 }
 
@@ -116,17 +109,16 @@ Result<std::string> parse_digest(std::string_view text, std::string_view param) 
     constexpr std::string_view kAlgorithm = "sha256:";
     if (text.starts_with(kAlgorithm) && is_sha256_hex(text.substr(kAlgorithm.size())))
         return std::string(text.substr(kAlgorithm.size()));
-    return make_error(ErrorCode::kInvalidRequest,
-                      format("{}: expected sha256: and 64 lower-case hex digits, found {}", param,
-                             json_quote(text.substr(0, 100))),
-                      std::string(param));
+    return make_error(
+        ErrorCode::kInvalidRequest,
+        format("{}: expected sha256: and 64 lower-case hex digits, found {}", param, json_quote(text.substr(0, 100))),
+        std::string(param));
 }
 
 Status check_file_name(std::string_view name, std::string_view param) {
     const auto refuse = [&](std::string_view what) {
         return make_error(ErrorCode::kInvalidRequest,
-                          format("{}: {} is no file name: {}", param,
-                                 json_quote(name.substr(0, 100)), what),
+                          format("{}: {} is no file name: {}", param, json_quote(name.substr(0, 100)), what),
                           std::string(param));
     };
     if (name.empty() || name.size() > kFileNameBytesMax)
@@ -138,15 +130,17 @@ Status check_file_name(std::string_view name, std::string_view param) {
         if (c == '/' || c == '\\') return refuse("it names a folder");
     }
     if (file.empty() || file.front() == '.') return refuse("it begins with a dot");
-    if (!is_printable(name)) return refuse("expected UTF-8 without control characters, line separators, marks of direction or invisible characters");
+    if (!is_printable(name))
+        return refuse(
+            "expected UTF-8 without control characters, line separators, marks of direction or invisible characters");
     return ok_status();
 }
 
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
-    static constexpr KnownField kFields[] = {{"lora_name"}, {"lora_path"}, {"load_inplace"}, {"pinned"},
-                                             {"is_3d_lora_weight"}, {"expected_generation"}};
+    static constexpr KnownField kFields[] = {{"lora_name"}, {"lora_path"},         {"load_inplace"},
+                                             {"pinned"},    {"is_3d_lora_weight"}, {"expected_generation"}};
     LoadAdapterRequest request;
     TRY(check_fields(root, kFields, request.ignored_fields));
     TRY_ASSIGN(request.name, parse_name(root, "lora_name"));
@@ -165,7 +159,8 @@ Result<UnloadAdapterRequest> parse_unload_adapter_request(std::string_view body)
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
     // vLLM's number of the adapter is one of another process.
-    static constexpr KnownField kFields[] = {{"lora_name"}, {"expected_generation"}, {"lora_int_id", false, Neutral::kNone, Neutral::kAny}};
+    static constexpr KnownField kFields[] = {
+        {"lora_name"}, {"expected_generation"}, {"lora_int_id", false, Neutral::kNone, Neutral::kAny}};
     UnloadAdapterRequest request;
     TRY(check_fields(root, kFields, request.ignored_fields));
     TRY_ASSIGN(request.name, parse_name(root, "lora_name"));
@@ -183,8 +178,7 @@ Result<RegisterAdapterRequest> parse_register_request(std::string_view body) {
     std::optional<JsonValue> mix = root.find("adapters");
     if (files.has_value() == mix.has_value()) {
         return make_error(ErrorCode::kInvalidRequest,
-                          "files: expected either files or adapters, a mix of other adapters",
-                          "files");
+                          "files: expected either files or adapters, a mix of other adapters", "files");
     }
     if (files) {
         TRY_ASSIGN(request.files, parse_files(*files));
@@ -206,8 +200,7 @@ Result<ValidateAdapterRequest> parse_validate_request(std::string_view body) {
     std::optional<JsonValue> files = root.find("files");
     std::optional<JsonValue> path = root.find("path");
     if (files.has_value() == path.has_value()) {
-        return make_error(ErrorCode::kInvalidRequest, "files: expected either files or path",
-                          "files");
+        return make_error(ErrorCode::kInvalidRequest, "files: expected either files or path", "files");
     }
     if (files) {
         TRY_ASSIGN(request.files, parse_files(*files));
@@ -226,9 +219,7 @@ Result<ActivateRequest> parse_activate_request(std::string_view body) {
         TRY_ASSIGN(std::string_view text, mode->as_string());
         if (text != "unmerged" && text != "merged" && text != "auto") {
             return make_error(ErrorCode::kInvalidLoadPolicy,
-                              format("mode: expected unmerged, merged or auto, found {}",
-                                     mode->describe()),
-                              "mode");
+                              format("mode: expected unmerged, merged or auto, found {}", mode->describe()), "mode");
         }
         request.mode = std::string(text);
     }
@@ -260,8 +251,7 @@ Result<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
 Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list) {
     TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
     if (elements.size() > kAdapterTermsMax) {
-        return list.error(format("expected at most {} adapters, found {}", kAdapterTermsMax,
-                                 elements.size()));
+        return list.error(format("expected at most {} adapters, found {}", kAdapterTermsMax, elements.size()));
     }
     std::vector<NamedScale> terms;
     std::set<std::string_view> seen;
@@ -270,8 +260,7 @@ Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list) {
         TRY_ASSIGN(JsonValue name, element.require("name"));
         TRY_ASSIGN(std::string_view text, name.as_string());
         if (text.empty()) return name.error("expected a name, found an empty string");
-        if (!seen.insert(text).second)
-            return name.error(format("{} is named twice", json_quote(text)));
+        if (!seen.insert(text).second) return name.error(format("{} is named twice", json_quote(text)));
         NamedScale term{std::string(text), 1.0f};
         if (std::optional<JsonValue> scale = element.find("scale")) {
             TRY_ASSIGN(term.scale, parse_scale(*scale));
@@ -286,8 +275,7 @@ Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<
     static constexpr KnownField kFields[] = {{"id"}, {"scale"}, {"path"}, {"task_name"}, {"prompt_prefix"}};
     TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
     if (elements.size() > kLoraEntriesMax) {
-        return list.error(
-            format("expected at most {} entries, found {}", kLoraEntriesMax, elements.size()));
+        return list.error(format("expected at most {} entries, found {}", kLoraEntriesMax, elements.size()));
     }
     std::vector<IdScale> entries;
     std::set<uint32_t> seen;
@@ -304,8 +292,8 @@ Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<
         entries.push_back(entry);
     }
     if (n_used > kAdapterTermsMax) {
-        return list.error(format("expected at most {} adapters with a scale other than 0, found {}",
-                                 kAdapterTermsMax, n_used));
+        return list.error(
+            format("expected at most {} adapters with a scale other than 0, found {}", kAdapterTermsMax, n_used));
     }
     return entries;
 }

@@ -50,13 +50,13 @@ constexpr std::array kEmbeddingFields = {
 // Clients that tokenize themselves do it for OpenAI's models, unless they are told otherwise.
 Error of_another_vocabulary(const JsonValue& ids, Error error, uint32_t vocab_size) {
     const std::vector<JsonValue> elements = *ids.as_array();
-    const bool is_outside = std::ranges::any_of(elements, [&](const JsonValue& id) {
-        return id.is_integer() && !id.as_int(0, int64_t(vocab_size) - 1).ok();
-    });
+    const bool is_outside = std::ranges::any_of(
+        elements, [&](const JsonValue& id) { return id.is_integer() && !id.as_int(0, int64_t(vocab_size) - 1).ok(); });
     if (!is_outside) return error;
-    error.message += format(" (ids of this model's tokenizer are 0 to {}; others' stand for other texts: send texts, with LangChain by "
-                            "check_embedding_ctx_length=False)",
-                            vocab_size - 1);
+    error.message += format(
+        " (ids of this model's tokenizer are 0 to {}; others' stand for other texts: send texts, with LangChain by "
+        "check_embedding_ctx_length=False)",
+        vocab_size - 1);
     return error;
 }
 
@@ -69,8 +69,7 @@ Result<Prompt> one_input(const JsonValue& value, uint32_t vocab_size) {
         return prompt;
     }
     if (!value.is_array()) {
-        return value.error(
-            format("expected a string or a list of token ids, found {}", value.describe()));
+        return value.error(format("expected a string or a list of token ids, found {}", value.describe()));
     }
     if (value.size() == 0) return value.error("expected at least one token id, found an empty list");
     Result<std::vector<TokenId>> ids = parse_ids(value, vocab_size, value.size());
@@ -90,8 +89,7 @@ Result<std::vector<Prompt>> parse_input(const JsonValue& input, uint32_t vocab_s
         if (is_list) elements = std::move(list);
     }
     if (elements.size() > kEmbeddingInputsMax) {
-        return input.error(format("expected at most {} inputs, found {}", kEmbeddingInputsMax,
-                                  elements.size()));
+        return input.error(format("expected at most {} inputs, found {}", kEmbeddingInputsMax, elements.size()));
     }
     std::vector<Prompt> prompts;
     for (const JsonValue& element : elements) {
@@ -105,12 +103,10 @@ Result<std::vector<Prompt>> parse_input(const JsonValue& input, uint32_t vocab_s
 
 std::span<const KnownField> embeddings_fields() { return kEmbeddingFields; }
 
-Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32_t vocab_size,
-                                                   uint32_t hidden_size) {
+Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32_t vocab_size, uint32_t hidden_size) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
-    if (!root.is_object())
-        return root.error(format("expected an object, found {}", root.describe()));
+    if (!root.is_object()) return root.error(format("expected an object, found {}", root.describe()));
     EmbeddingsRequest out;
     std::vector<std::string> ignored;
     TRY(refuse_unknown_adapters(root, kEmbeddingFields));
@@ -120,8 +116,7 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
     if (std::optional<JsonValue> encoding = root.find("encoding_format")) {
         out.as_base64 = is_text(*encoding, "base64");
         if (!out.as_base64 && !is_text(*encoding, "float")) {
-            return encoding->error(
-                format("expected \"float\" or \"base64\", found {}", encoding->describe()));
+            return encoding->error(format("expected \"float\" or \"base64\", found {}", encoding->describe()));
         }
     }
     if (std::optional<JsonValue> dimensions = root.find("dimensions")) {
@@ -131,22 +126,22 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
     TRY_ASSIGN(out.normalized, root.bool_or("normalize", true));
     JsonWriter completion;
     completion.begin_object().field("prompt", "-");
-    static constexpr std::string_view kCopied[] = {"model", "user", "adapter", "adapters", "lora", "lora_path", "adapter_id", "parameters", "lora_request",
-                       "lora_name", "adapter_name", "priority", "cache_salt", "add_special_tokens", "truncate_prompt_tokens"};
+    static constexpr std::string_view kCopied[] = {
+        "model",        "user",       "adapter",    "adapters",           "lora",
+        "lora_path",    "adapter_id", "parameters", "lora_request",       "lora_name",
+        "adapter_name", "priority",   "cache_salt", "add_special_tokens", "truncate_prompt_tokens"};
     copy_fields(root, kCopied, completion);
     FieldNames names;
     names.add("prompt", "input");
-    TRY_ASSIGN(out.generate, parse_translated(completion.end_object().take(), ApiKind::kCompletion, vocab_size, std::move(names),
-                                              std::move(ignored)));
+    TRY_ASSIGN(out.generate, parse_translated(completion.end_object().take(), ApiKind::kCompletion, vocab_size,
+                                              std::move(names), std::move(ignored)));
     out.generate.prompts = std::move(prompts);
     out.generate.embed = true;
     return out;
 }
 
-std::vector<float> shown_embedding(std::span<const float> hidden,
-                                   const EmbeddingsRequest& request) {
-    if (request.n_dimensions && *request.n_dimensions < hidden.size())
-        hidden = hidden.first(*request.n_dimensions);
+std::vector<float> shown_embedding(std::span<const float> hidden, const EmbeddingsRequest& request) {
+    if (request.n_dimensions && *request.n_dimensions < hidden.size()) hidden = hidden.first(*request.n_dimensions);
     std::vector<float> shown(hidden.begin(), hidden.end());
     if (!request.normalized) return shown;
     double squares = 0.0;
@@ -158,8 +153,7 @@ std::vector<float> shown_embedding(std::span<const float> hidden,
 }
 
 std::string base64_floats(std::span<const float> values) {
-    static constexpr std::string_view kDigits =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     std::string bytes;
     bytes.reserve(values.size() * 4);
     for (float value : values) {
@@ -171,10 +165,8 @@ std::string base64_floats(std::span<const float> values) {
     for (size_t i = 0; i < bytes.size(); i += 3) {
         const size_t n = std::min<size_t>(3, bytes.size() - i);
         uint32_t group = 0;
-        for (size_t k = 0; k < 3; ++k)
-            group = group << 8 | (k < n ? uint8_t(bytes[i + k]) : 0u);
-        for (size_t k = 0; k < 4; ++k)
-            text += k <= n ? kDigits[group >> (18 - 6 * k) & 63] : '=';
+        for (size_t k = 0; k < 3; ++k) group = group << 8 | (k < n ? uint8_t(bytes[i + k]) : 0u);
+        for (size_t k = 0; k < 4; ++k) text += k <= n ? kDigits[group >> (18 - 6 * k) & 63] : '=';
     }
     return text;
 }
@@ -195,8 +187,7 @@ std::string embeddings_response(const EmbeddingsAnswer& answer, bool as_base64) 
         writer.end_object();
     }
     writer.end_array().field("model", answer.model);
-    if (!answer.adapter_generation.empty())
-        writer.field("adapter_generation", answer.adapter_generation);
+    if (!answer.adapter_generation.empty()) writer.field("adapter_generation", answer.adapter_generation);
     writer.key("usage")
         .begin_object()
         .field("prompt_tokens", answer.n_prompt_tokens)

@@ -17,12 +17,11 @@ inline constexpr size_t kEmbeddingInputsMax = 2048;  // of one request, as OpenA
 struct EmbeddingsRequest {
     GenerateRequest generate;  // one prompt for each input; embed is set
     bool as_base64 = false;
-    bool normalized = true;    // to the length 1
+    bool normalized = true;                // to the length 1
     std::optional<uint32_t> n_dimensions;  // only the first so many
 };
 // Errors name the fields of the body. hidden_size: how many dimensions there are.
-Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32_t vocab_size,
-                                                   uint32_t hidden_size);
+Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32_t vocab_size, uint32_t hidden_size);
 
 // A hidden state as the request wants it: cut, then normalized.
 std::vector<float> shown_embedding(std::span<const float> hidden, const EmbeddingsRequest& request);

@@ -93,16 +93,13 @@ int retry_after_s(ErrorCode code) {
         case ErrorCode::kOverloaded:
         case ErrorCode::kRateLimited:
         case ErrorCode::kAdapterBusy:
-        case ErrorCode::kTooManyConnections:
-            return 1;
+        case ErrorCode::kTooManyConnections: return 1;
         case ErrorCode::kDraining:
         case ErrorCode::kDeviceLost:
         case ErrorCode::kStoreReadOnly:
         case ErrorCode::kSandboxUnavailable:
-        case ErrorCode::kIo:
-            return 5;
-        default:
-            return 0;
+        case ErrorCode::kIo: return 5;
+        default: return 0;
     }
 }
 

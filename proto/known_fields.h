@@ -40,10 +40,10 @@ struct KnownField {
 
 // kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral or a hint.
 // Hints, and fields that nobody knows, are added to `ignored` with their path, up to kIgnoredFieldsMax.
-Status check_fields(const JsonValue& object, std::span<const KnownField> known,
-                    std::vector<std::string>& ignored);
-// kUnsupportedParameter for a field that nobody knows, says something, and names an adapter by its own name ("lora_weights"): an answer of the base would not
-// be what was asked for. Likewise for "extra_body", whose members belong beside the others.
+Status check_fields(const JsonValue& object, std::span<const KnownField> known, std::vector<std::string>& ignored);
+// kUnsupportedParameter for a field that nobody knows, says something, and names an adapter by its own name
+// ("lora_weights"): an answer of the base would not be what was asked for. Likewise for "extra_body", whose members
+// belong beside the others.
 Status refuse_unknown_adapters(const JsonValue& object, std::span<const KnownField> known);
 // Only lists what nobody knows, where it says something: parts of a history come back as servers wrote them, with
 // nulls and empty lists. Objects only.
@@ -55,8 +55,8 @@ void list_unknown_fields(const JsonValue& object, std::initializer_list<std::str
 void list_field(std::string path, std::vector<std::string>& ignored);
 Error unsupported_field(std::string_view name, std::string_view why);
 
-// Bodies that ask for an answer. One table (request_fields.cpp) has the fields at the root of all of them: what is known to the
-// clients of one is known at all.
+// Bodies that ask for an answer. One table (request_fields.cpp) has the fields at the root of all of them: what is
+// known to the clients of one is known at all.
 enum class Endpoint : uint8_t { kCompletions, kChats, kResponses, kMessages };
 std::span<const KnownField> request_fields(Endpoint endpoint);
 // Those that the endpoint honours exactly as chats do; none for completions and chats.

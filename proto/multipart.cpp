@@ -17,8 +17,7 @@ Error malformed(std::string_view what) {
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](char x, char y) { return lower(x) == lower(y); });
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
 }
 std::string_view trim(std::string_view text) {
     while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -91,8 +90,7 @@ Status read_part_header(std::string_view header, FormPart& part) {
             std::string_view value = trim(line.substr(colon + 1));
             if (!equal_ignoring_case(value, "binary") && !equal_ignoring_case(value, "8bit") &&
                 !equal_ignoring_case(value, "7bit")) {
-                return malformed(format("Content-Transfer-Encoding {} is not read",
-                                        json_quote(value.substr(0, 40))));
+                return malformed(format("Content-Transfer-Encoding {} is not read", json_quote(value.substr(0, 40))));
             }
         }
         if (!equal_ignoring_case(key, "Content-Disposition")) continue;
@@ -142,21 +140,18 @@ Result<std::vector<FormPart>> parse_multipart(std::string_view body, std::string
         }
         size_t header_end = rest.substr(0, kFormHeaderBytesMax).find("\r\n\r\n");
         if (header_end == std::string_view::npos) {
-            return malformed(
-                format("a part's header does not end within {} bytes", kFormHeaderBytesMax));
+            return malformed(format("a part's header does not end within {} bytes", kFormHeaderBytesMax));
         }
         FormPart part;
         TRY(read_part_header(rest.substr(0, header_end), part));
         rest.remove_prefix(header_end + 4);
         // The delimiter's line break may be the one that ends the header of an empty part.
-        size_t content_end =
-            rest.starts_with(delimiter) ? 0 : rest.find(next_delimiter);
+        size_t content_end = rest.starts_with(delimiter) ? 0 : rest.find(next_delimiter);
         if (content_end == std::string_view::npos) {
             return malformed("it ends within a part: the last boundary is missing");
         }
         part.content = rest.substr(0, content_end);
-        size_t skipped = rest.starts_with(delimiter) ? delimiter.size()
-                                                     : content_end + next_delimiter.size();
+        size_t skipped = rest.starts_with(delimiter) ? delimiter.size() : content_end + next_delimiter.size();
         at = size_t(rest.data() - body.data()) + skipped;
         parts.push_back(std::move(part));
     }

@@ -9,11 +9,14 @@ namespace {
 
 constexpr size_t kBoundaryLineBytesMax = 256;  // blanks may stand behind a boundary
 
-Error malformed_stream(std::string_view what) { return make_error(ErrorCode::kInvalidRequest, format("the form is malformed: {}", what)); }
+Error malformed_stream(std::string_view what) {
+    return make_error(ErrorCode::kInvalidRequest, format("the form is malformed: {}", what));
+}
 
 }  // namespace
 
-MultipartStream::MultipartStream(std::string_view boundary, MultipartSink sink) : delimiter_(format("\r\n--{}", boundary)), sink_(std::move(sink)) {}
+MultipartStream::MultipartStream(std::string_view boundary, MultipartSink sink)
+    : delimiter_(format("\r\n--{}", boundary)), sink_(std::move(sink)) {}
 
 Status MultipartStream::push(std::string_view piece) {
     if (state_ == State::kDone) return ok_status();  // what stands behind the last boundary says nothing
@@ -26,13 +29,15 @@ Status MultipartStream::push(std::string_view piece) {
 
 Status MultipartStream::finish() {
     if (state_ == State::kDone) return ok_status();
-    return malformed_stream(state_ == State::kPreamble ? "the boundary does not occur" : "it ends within a part: the last boundary is missing");
+    return malformed_stream(state_ == State::kPreamble ? "the boundary does not occur"
+                                                       : "it ends within a part: the last boundary is missing");
 }
 
 // Up to the next boundary, as far as it has come. True once that is there.
 Result<bool> MultipartStream::pass_content(bool is_wanted) {
     const size_t found = held_.find(delimiter_);
-    const size_t n_certain = found != std::string::npos ? found : held_.size() - std::min(held_.size(), delimiter_.size() - 1);
+    const size_t n_certain =
+        found != std::string::npos ? found : held_.size() - std::min(held_.size(), delimiter_.size() - 1);
     if (is_wanted && n_certain > 0) TRY(sink_.content(std::string_view(held_).substr(0, n_certain)));
     held_.erase(0, found != std::string::npos ? found + delimiter_.size() : n_certain);
     return found != std::string::npos;
@@ -65,7 +70,8 @@ Result<bool> MultipartStream::advance() {
         case State::kHeader: {
             const size_t header_end = std::string_view(held_).substr(0, kFormHeaderBytesMax).find("\r\n\r\n");
             if (header_end == std::string::npos && held_.size() < kFormHeaderBytesMax) return false;
-            if (header_end == std::string::npos) return malformed_stream(format("a part's header does not end within {} bytes", kFormHeaderBytesMax));
+            if (header_end == std::string::npos)
+                return malformed_stream(format("a part's header does not end within {} bytes", kFormHeaderBytesMax));
             FormPart part;
             TRY(read_part_header(std::string_view(held_).substr(0, header_end), part));
             held_.erase(0, header_end + 4);

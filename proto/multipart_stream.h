@@ -1,4 +1,5 @@
-// A body of multipart/form-data that is taken apart while it comes, for files that are not held in memory. The same rules and bounds as multipart.h.
+// A body of multipart/form-data that is taken apart while it comes, for files that are not held in memory. The same
+// rules and bounds as multipart.h.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@ namespace lorad::proto {
 
 // Who takes the parts; an error of any of them ends the body.
 struct MultipartSink {
-    std::function<Status(const FormPart& part)> begin;  // its name and file name; content is empty
+    std::function<Status(const FormPart& part)> begin;        // its name and file name; content is empty
     std::function<Status(std::string_view content)> content;  // piece after piece
     std::function<Status()> end;
 };

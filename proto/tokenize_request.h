@@ -10,8 +10,8 @@
 namespace lorad::proto {
 
 struct TokenizeRequest {
-    GenerateRequest prompt;      // one text, or a chat
-    bool with_strings = false;   // each token's text beside its id
+    GenerateRequest prompt;     // one text, or a chat
+    bool with_strings = false;  // each token's text beside its id
 };
 // A body with "messages" is a chat's, one with "prompt" a completion's; both may also have what
 // those generate with.

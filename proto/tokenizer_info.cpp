@@ -9,7 +9,8 @@
 namespace lorad::proto {
 namespace {
 
-constexpr std::array kPaths = {std::string_view("name_or_path"), std::string_view("tokenizer_file"), std::string_view("special_tokens_map_file")};
+constexpr std::array kPaths = {std::string_view("name_or_path"), std::string_view("tokenizer_file"),
+                               std::string_view("special_tokens_map_file")};
 
 // {"content": TEXT, "special": true, ...}
 std::optional<JsonValue> token_text(const JsonValue& value) {
@@ -50,7 +51,8 @@ std::optional<JsonValue> template_of(const JsonValue& value) {
 }  // namespace
 
 Result<std::string> tokenizer_info(std::string_view config, std::string_view chat_template) {
-    JsonParseOptions options{.name = "tokenizer_config.json", .code = ErrorCode::kInvalidModel, .allow_duplicate_keys = true};
+    JsonParseOptions options{
+        .name = "tokenizer_config.json", .code = ErrorCode::kInvalidModel, .allow_duplicate_keys = true};
     TRY_ASSIGN(JsonDocument document, parse_json(config.empty() ? "{}" : config, options));
     TRY_ASSIGN(std::vector<JsonMember> members, document.root().as_object());
     JsonWriter writer;

@@ -8,9 +8,10 @@
 
 namespace lorad::proto {
 
-// An object with the members of tokenizer_config.json (`config`; empty: there is none), `tokenizer_class` and, where there is one,
-// `chat_template`: `chat_template` if it is not empty, else that of the configuration. Tokens that are written as objects become their
-// texts; paths of the machine that the model was made on are left out. kInvalidModel for what is no JSON object.
+// An object with the members of tokenizer_config.json (`config`; empty: there is none), `tokenizer_class` and, where
+// there is one, `chat_template`: `chat_template` if it is not empty, else that of the configuration. Tokens that are
+// written as objects become their texts; paths of the machine that the model was made on are left out. kInvalidModel
+// for what is no JSON object.
 Result<std::string> tokenizer_info(std::string_view config, std::string_view chat_template);
 
 }  // namespace lorad::proto

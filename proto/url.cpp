@@ -57,8 +57,8 @@ std::string percent_encode(std::string_view text) {
     constexpr std::string_view kHex = "0123456789ABCDEF";
     std::string out;
     for (char c : text) {
-        bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                     c == '-' || c == '.' || c == '_' || c == '~';
+        bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+                     c == '.' || c == '_' || c == '~';
         if (plain) {
             out += c;
         } else {

@@ -20,7 +20,7 @@ std::optional<std::string> percent_decode(std::string_view text, bool plus_is_sp
 std::string percent_encode(std::string_view text);
 
 struct Target {
-    std::vector<std::string> segments;  // decoded, so that one may hold a '/'; "/a/b" has two
+    std::vector<std::string> segments;                       // decoded, so that one may hold a '/'; "/a/b" has two
     std::vector<std::pair<std::string, std::string>> query;  // decoded, in order
 };
 

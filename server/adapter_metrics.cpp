@@ -50,8 +50,7 @@ std::string names_waiting_for_place(const std::vector<adapters::AdapterInfo>& ad
 }
 
 std::string adapter_metrics_text(const std::vector<adapters::AdapterInfo>& adapters,
-                                 const adapters::RegistryStats& stats,
-                                 std::string_view model_name) {
+                                 const adapters::RegistryStats& stats, std::string_view model_name) {
     std::string out;
     // vLLM's names for residency; the nearest copy counts.
     write_metric_head(out, "vllm:lora_adapter_loaded", "gauge",
@@ -61,56 +60,44 @@ std::string adapter_metrics_text(const std::vector<adapters::AdapterInfo>& adapt
         if (adapter.draining || adapter.tier == adapters::Tier::kDisk) continue;
         bool on_gpu = adapter.tier == adapters::Tier::kGpu;
         if (n_gpu + n_cpu < kNamedSeriesMax) {
-            out += format(
-                "vllm:lora_adapter_loaded{{adapter_name=\"{}\",level=\"{}\",pinned=\"{}\"}} 1\n",
-                escaped_label(adapter.name), on_gpu ? "gpu" : "cpu", adapter.pinned);
+            out += format("vllm:lora_adapter_loaded{{adapter_name=\"{}\",level=\"{}\",pinned=\"{}\"}} 1\n",
+                          escaped_label(adapter.name), on_gpu ? "gpu" : "cpu", adapter.pinned);
         }
         ++(on_gpu ? n_gpu : n_cpu);
     }
     const std::vector<Traffic> busy = traffic_of(adapters);
     write_metric_head(out, "lorad_adapter_requests_running", "gauge", "Requests that hold the adapter.");
     for (const Traffic& traffic : busy) {
-        out += format("lorad_adapter_requests_running{{adapter_name=\"{}\"}} {}\n",
-                      escaped_label(traffic.name), traffic.n_running);
+        out += format("lorad_adapter_requests_running{{adapter_name=\"{}\"}} {}\n", escaped_label(traffic.name),
+                      traffic.n_running);
     }
     write_metric_head(out, "lorad_adapter_requests_waiting", "gauge",
                       "Requests that wait until the adapter is on the device.");
     for (const Traffic& traffic : busy) {
-        out += format("lorad_adapter_requests_waiting{{adapter_name=\"{}\"}} {}\n",
-                      escaped_label(traffic.name), traffic.n_waiting);
+        out += format("lorad_adapter_requests_waiting{{adapter_name=\"{}\"}} {}\n", escaped_label(traffic.name),
+                      traffic.n_waiting);
     }
     const Series series[] = {
-        {"vllm:num_gpu_loaded_lora_adapters", "gauge", "Names whose adapter is on the device.",
-         double(n_gpu)},
-        {"vllm:num_cpu_loaded_lora_adapters", "gauge", "Names whose adapter is in host memory only.",
-         double(n_cpu)},
+        {"vllm:num_gpu_loaded_lora_adapters", "gauge", "Names whose adapter is on the device.", double(n_gpu)},
+        {"vllm:num_cpu_loaded_lora_adapters", "gauge", "Names whose adapter is in host memory only.", double(n_cpu)},
         {"lorad_adapters_registered", "gauge", "Names.", double(stats.n_names)},
         {"lorad_adapter_generations", "gauge", "Different contents.", double(stats.n_generations)},
         {"lorad_adapter_leases", "gauge", "Requests that hold adapters.", double(stats.n_leases)},
-        {"lorad_adapter_waiting", "gauge", "Requests that wait for a place on the device.",
-         double(stats.n_waiting)},
-        {"lorad_adapter_device_bytes", "gauge", "Device memory of all adapters.",
-         double(stats.device_bytes)},
-        {"lorad_adapter_ram_bytes", "gauge", "Host memory of packed adapters.",
-         double(stats.ram_bytes)},
+        {"lorad_adapter_waiting", "gauge", "Requests that wait for a place on the device.", double(stats.n_waiting)},
+        {"lorad_adapter_device_bytes", "gauge", "Device memory of all adapters.", double(stats.device_bytes)},
+        {"lorad_adapter_ram_bytes", "gauge", "Host memory of packed adapters.", double(stats.ram_bytes)},
         {"lorad_adapter_stored_bytes", "gauge", "Files in the store.", double(stats.stored_bytes)},
-        {"lorad_adapter_loads_total", "counter", "Adapters brought to the device.",
-         double(stats.n_loads)},
+        {"lorad_adapter_loads_total", "counter", "Adapters brought to the device.", double(stats.n_loads)},
         {"lorad_adapter_loads_from_ram_total", "counter", "Of those, from host memory.",
          double(stats.n_loads_from_ram)},
         {"lorad_adapter_load_failures_total", "counter", "Adapters that could not be brought there.",
          double(stats.n_load_failures)},
         {"lorad_adapter_load_seconds_total", "counter", "Time that this took.", stats.load_s},
-        {"lorad_adapter_loaded_bytes_total", "counter", "Bytes brought to the device.",
-         double(stats.bytes_loaded)},
-        {"lorad_adapter_evictions_total", "counter", "Adapters that made room for others.",
-         double(stats.n_evictions)},
-        {"lorad_adapter_evicted_bytes_total", "counter", "Bytes of those.",
-         double(stats.bytes_evicted)},
-        {"lorad_adapter_waits_total", "counter", "Requests that had to wait for a place.",
-         double(stats.n_waits)},
-        {"lorad_adapter_wait_timeouts_total", "counter", "Of those, answered 429.",
-         double(stats.n_wait_timeouts)},
+        {"lorad_adapter_loaded_bytes_total", "counter", "Bytes brought to the device.", double(stats.bytes_loaded)},
+        {"lorad_adapter_evictions_total", "counter", "Adapters that made room for others.", double(stats.n_evictions)},
+        {"lorad_adapter_evicted_bytes_total", "counter", "Bytes of those.", double(stats.bytes_evicted)},
+        {"lorad_adapter_waits_total", "counter", "Requests that had to wait for a place.", double(stats.n_waits)},
+        {"lorad_adapter_wait_timeouts_total", "counter", "Of those, answered 429.", double(stats.n_wait_timeouts)},
         {"lorad_adapter_wait_seconds_total", "counter", "Time that they waited.", stats.wait_s},
     };
     std::string model = escaped_label(model_name);

@@ -34,14 +34,21 @@ std::string AdapterTraffic::text(const std::string& base_name) const {
     const auto write = [&](const char* name, const char* help, auto&& value_of) {
         write_metric_head(out, name, "counter", help);
         for (const auto& [adapter, sums] : sorted)
-            out += format("{}{{adapter_name=\"{}\"}} {}\n", name, escaped_label(adapter.empty() ? base_name : adapter), value_of(sums));
+            out += format("{}{{adapter_name=\"{}\"}} {}\n", name, escaped_label(adapter.empty() ? base_name : adapter),
+                          value_of(sums));
     };
-    write("lorad_adapter_requests_total", "Requests that ended, by adapter; the base has its own name.", [](const Sums& sums) { return sums.n_requests; });
-    write("lorad_adapter_request_seconds_total", "Of these, arrival to the end.", [](const Sums& sums) { return sums.total_s; });
-    write("lorad_adapter_prompt_tokens_total", "Prompt tokens of these requests.", [](const Sums& sums) { return sums.n_prompt; });
-    write("lorad_adapter_generation_tokens_total", "Tokens that these requests generated.", [](const Sums& sums) { return sums.n_generated; });
-    write("lorad_adapter_first_tokens_total", "Requests that came to a first token.", [](const Sums& sums) { return sums.n_first_tokens; });
-    write("lorad_adapter_first_token_seconds_total", "Of these, arrival to the first token.", [](const Sums& sums) { return sums.first_token_s; });
+    write("lorad_adapter_requests_total", "Requests that ended, by adapter; the base has its own name.",
+          [](const Sums& sums) { return sums.n_requests; });
+    write("lorad_adapter_request_seconds_total", "Of these, arrival to the end.",
+          [](const Sums& sums) { return sums.total_s; });
+    write("lorad_adapter_prompt_tokens_total", "Prompt tokens of these requests.",
+          [](const Sums& sums) { return sums.n_prompt; });
+    write("lorad_adapter_generation_tokens_total", "Tokens that these requests generated.",
+          [](const Sums& sums) { return sums.n_generated; });
+    write("lorad_adapter_first_tokens_total", "Requests that came to a first token.",
+          [](const Sums& sums) { return sums.n_first_tokens; });
+    write("lorad_adapter_first_token_seconds_total", "Of these, arrival to the first token.",
+          [](const Sums& sums) { return sums.first_token_s; });
     return out;
 }
 

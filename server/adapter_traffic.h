@@ -1,4 +1,5 @@
-// What each adapter is asked for and how long its requests take, for /metrics and the console. The engine thread adds, any thread reads.
+// What each adapter is asked for and how long its requests take, for /metrics and the console. The engine thread adds,
+// any thread reads.
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@ namespace lorad::server {
 inline constexpr int kExitError = 1;
 inline constexpr int kExitDeviceLost = 75;  // EX_TEMPFAIL of sysexits.h: started again, it may well serve
 
-// Serves until SIGTERM or SIGINT, then drains; on SIGHUP takes what `read_again` gives, as far as it can be changed while serving. A
-// device that gives up is an error.
+// Serves until SIGTERM or SIGINT, then drains; on SIGHUP takes what `read_again` gives, as far as it can be changed
+// while serving. A device that gives up is an error.
 Status run_serve(const Config& config, const std::function<Result<Config>()>& read_again);
 
 // A table of all Vulkan devices with capabilities and the verdict on each.
@@ -26,13 +26,13 @@ Status run_devices(const DeviceArguments& device, bool as_json);
 struct KeyArguments {
     std::string id;
     std::vector<std::string> scopes;
-    std::vector<std::string> adapters;  // patterns; empty: all
-    std::string tenant;                 // empty: the id
-    std::string expires;                // empty: never
+    std::vector<std::string> adapters;                          // patterns; empty: all
+    std::string tenant;                                         // empty: the id
+    std::string expires;                                        // empty: never
     uint32_t requests_per_minute = 0, max_queued_requests = 0;  // 0: no limit
     uint64_t tokens_per_minute = 0, max_queued_tokens = 0;
     int32_t priority_min = 0;  // lower ones, which come earlier, are not for this key
-    std::string file;  // the entry is appended to it; empty: it is printed
+    std::string file;          // the entry is appended to it; empty: it is printed
 };
 // Makes a key and prints it, this once.
 Status run_key_new(const KeyArguments& arguments);
@@ -73,14 +73,15 @@ struct GenerateArguments {
 Status run_generate(const GenerateArguments& arguments);
 
 struct CheckArguments {
-    std::string model;    // empty: the configuration's
-    std::string adapter;  // folder or file; empty: the configuration's adapters
-    std::string config;   // file; empty: none is asked for
+    std::string model;                 // empty: the configuration's
+    std::string adapter;               // folder or file; empty: the configuration's adapters
+    std::string config;                // file; empty: none is asked for
     std::vector<uint32_t> memory_gib;  // of cards that the model is to fit; empty: it is not asked
     bool as_json = false;
 };
-// With sizes of cards: what the model takes of each, and the flags that it needs to fit; true if it fits all. With an adapter: says what it is and what of it does not fit. Else: whether `lorad serve` would get as far as the device with this
-// configuration, and why not, a line for each part. Needs no device and serves nothing. True if all is well.
+// With sizes of cards: what the model takes of each, and the flags that it needs to fit; true if it fits all. With an
+// adapter: says what it is and what of it does not fit. Else: whether `lorad serve` would get as far as the device with
+// this configuration, and why not, a line for each part. Needs no device and serves nothing. True if all is well.
 Result<bool> run_check(const CheckArguments& arguments);
 
 // As above, of the model and settings of a configuration: a table, or JSON.
@@ -97,9 +98,9 @@ struct ProfileArguments {
     uint32_t n_rows = 1;
     uint32_t n_context = 256;
     uint32_t n_repeats = 20;
-    bool prompt = false;  // the rows are one prompt's, not those of decoding sequences
+    bool prompt = false;                                  // the rows are one prompt's, not those of decoding sequences
     proto::SamplingParams sampling{.temperature = 0.0f};  // of decode rows
-    bool plan = false;  // says how the step is computed, and runs nothing
+    bool plan = false;                                    // says how the step is computed, and runs nothing
     bool as_json = false;
 };
 Status run_profile(const ProfileArguments& arguments);

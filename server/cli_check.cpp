@@ -5,8 +5,8 @@
 #include "adapters/plan/report.h"
 #include "model/config/config.h"
 #include "model/exec/kv_groups.h"
-#include "model/files/model_files.h"
 #include "model/exec/state_cache.h"
+#include "model/files/model_files.h"
 #include "model/weights/weights.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
@@ -21,7 +21,9 @@ namespace {
 // One line for each part of what serving needs, and whether it is well.
 class Findings {
   public:
-    void well(const std::string& what, const std::string& text) { std::printf("ok    %s: %s\n", what.c_str(), text.c_str()); }
+    void well(const std::string& what, const std::string& text) {
+        std::printf("ok    %s: %s\n", what.c_str(), text.c_str());
+    }
     void bad(const std::string& what, const Error& error) {
         all_well_ = false;
         std::printf("error %s: %s\n", what.c_str(), proto::error_message(error).c_str());
@@ -67,18 +69,21 @@ void check_file(const std::string& what, const std::string& file, Findings& find
     }
 }
 
-void check_adapters(const std::vector<LoraArgument>& adapters, const Result<adapters::BaseModel>& base, Findings& findings) {
+void check_adapters(const std::vector<LoraArgument>& adapters, const Result<adapters::BaseModel>& base,
+                    Findings& findings) {
     std::error_code ignored;
     for (const LoraArgument& adapter : adapters) {
         const std::string what = "adapter " + adapter.name;
         if (!base.ok()) {
             if (!std::filesystem::exists(adapter.dir, ignored))
-                findings.bad(what, make_error(ErrorCode::kAdapterNotFound, format("{}: there is no such adapter folder", adapter.dir)));
+                findings.bad(what, make_error(ErrorCode::kAdapterNotFound,
+                                              format("{}: there is no such adapter folder", adapter.dir)));
             continue;
         }
         const adapters::AdapterReport report = adapters::inspect_adapter(adapter.dir, *base);
         if (report.fits()) {
-            findings.well(what, format("rank {} to {}, {} bytes on the device", report.rank_min, report.rank_max, report.device_bytes));
+            findings.well(what, format("rank {} to {}, {} bytes on the device", report.rank_min, report.rank_max,
+                                       report.device_bytes));
         } else {
             findings.bad(what, *report.error);
         }
@@ -92,8 +97,9 @@ void check_end_token(const std::string& folder, adapters::AdapterReport& report)
     if (!files.ok()) return;
     const Result<std::shared_ptr<const model::Tokenizer>> tokenizer = (*files)->tokenizer();
     if (!tokenizer.ok() || !*tokenizer || (*tokenizer)->token_id(report.ends.token)) return;
-    report.warnings.push_back(format("{}: the base's vocabulary has no token {}, the adapter's eos_token: it ends nothing",
-                                     adapters::kTokenizerConfigFile, json_quote_short(report.ends.token)));
+    report.warnings.push_back(
+        format("{}: the base's vocabulary has no token {}, the adapter's eos_token: it ends nothing",
+               adapters::kTokenizerConfigFile, json_quote_short(report.ends.token)));
 }
 
 void check_text(const model::ModelFiles& files, Findings& findings) {
@@ -103,7 +109,8 @@ void check_text(const model::ModelFiles& files, Findings& findings) {
     findings.well("tokenizer", format("{}, {} tokens", files.tokenizer_kind(), (*tokenizer)->vocab_size()));
     const auto chat_template = files.chat_template();
     if (!chat_template.ok()) return findings.bad("chat template", chat_template.error());
-    findings.well("chat template", (*chat_template)->exists() ? "loaded" : "none: chats are refused, prompts are completed");
+    findings.well("chat template",
+                  (*chat_template)->exists() ? "loaded" : "none: chats are refused, prompts are completed");
 }
 
 // How the matrices of a quantized model lie on the device: formats and their bytes.
@@ -113,13 +120,17 @@ void check_device_formats(const model::ModelFiles& files, const model::ModelConf
     model::ModelWeights weights;
     const auto loader = model::WeightLoader::create(*tensors, config, weights);
     if (!loader.ok()) return findings.bad("on the device", loader.error());
-    findings.well("on the device", format("{}; {} bytes in all", model::describe_formats(weights), (*loader)->device_bytes()));
+    findings.well("on the device",
+                  format("{}; {} bytes in all", model::describe_formats(weights), (*loader)->device_bytes()));
 }
 
-// The bytes that a text takes beside the weights: for each token, for the last ones that some layers see, and of fixed size.
+// The bytes that a text takes beside the weights: for each token, for the last ones that some layers see, and of fixed
+// size.
 std::string memory_of_texts(const model::ModelConfig& config) {
     const model::KvGroups groups = model::KvGroups::of(config);
-    const auto token_bytes = [&](bool of_windows) { return groups.block_bytes(config, {}, of_windows) / model::kBlockTokens; };
+    const auto token_bytes = [&](bool of_windows) {
+        return groups.block_bytes(config, {}, of_windows) / model::kBlockTokens;
+    };
     std::string text = format("{} bytes for each token of a text in f16", token_bytes(false));
     if (groups.has_windows()) text += format(", {} for each of its last {}", token_bytes(true), groups.window);
     if (model::has_state(config)) text += format("; a state of {} bytes", model::state_slot_bytes(config));
@@ -131,7 +142,8 @@ void check_model(const std::string& folder, const std::vector<LoraArgument>& ada
     const Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
     if (base.ok()) {
         const model::ModelConfig& config = base->config;
-        findings.well("model", format("{}: {} layers, hidden size {}, {} tokens", folder, config.n_layers, config.hidden_size, config.vocab_size));
+        findings.well("model", format("{}: {} layers, hidden size {}, {} tokens", folder, config.n_layers,
+                                      config.hidden_size, config.vocab_size));
         const std::string method = config.quantization.summary();
         findings.well("weights", format("{}{}{}{}", method, method.empty() ? "" : ": ", base->formats.text(),
                                         config.quantization.note.empty() ? "" : "; " + config.quantization.note));
@@ -155,19 +167,24 @@ bool check_serving(const CheckArguments& arguments) {
     if (!folder.empty()) {
         check_model(folder, adapters.ok() ? *adapters : std::vector<LoraArgument>(), findings);
     } else if (errors.empty()) {  // else what is wrong may be the line that was to name it
-        findings.bad("model", make_error(ErrorCode::kInvalidConfig, "none is named: --model DIR, LORAD_MODEL or model = in the file"));
+        findings.bad("model", make_error(ErrorCode::kInvalidConfig,
+                                         "none is named: --model DIR, LORAD_MODEL or model = in the file"));
     }
     if (has_keys(config)) {
-        Result<std::unique_ptr<access::KeyStore>> keys = access::KeyStore::create({.file = config.api_key_file, .full_key = config.api_key});
+        Result<std::unique_ptr<access::KeyStore>> keys =
+            access::KeyStore::create({.file = config.api_key_file, .full_key = config.api_key});
         if (keys.ok()) {
             findings.well("keys", format("{}", (*keys)->n_keys()));
         } else {
             findings.bad("keys", keys.error());
         }
     }
-    const access::Exposure exposure{.host = config.host, .admin_listen = config.admin_listen, .has_keys = has_keys(config),
+    const access::Exposure exposure{.host = config.host,
+                                    .admin_listen = config.admin_listen,
+                                    .has_keys = has_keys(config),
                                     .insecure_no_keys = config.insecure_no_keys};
-    if (const Status exposed = access::check_exposure(exposure); !exposed.ok() && !config.host.empty()) findings.bad("host", exposed.error());
+    if (const Status exposed = access::check_exposure(exposure); !exposed.ok() && !config.host.empty())
+        findings.bad("host", exposed.error());
     check_file("tls-cert", config.tls_cert, findings);
     check_file("tls-key", config.tls_key, findings);
     check_folder("adapter-root", config.adapter_root, findings);
@@ -184,7 +201,9 @@ Result<bool> run_check(const CheckArguments& arguments) {
             TRY_ASSIGN(config, read_config(arguments.config));
         }
         if (!arguments.model.empty()) config.model = arguments.model;
-        if (config.model.empty()) return make_error(ErrorCode::kInvalidConfig, "check --memory-gib needs --model DIR or a configuration that names one");
+        if (config.model.empty())
+            return make_error(ErrorCode::kInvalidConfig,
+                              "check --memory-gib needs --model DIR or a configuration that names one");
         return check_memory(config, arguments.memory_gib, arguments.as_json);
     }
     if (arguments.adapter.empty()) return check_serving(arguments);
@@ -193,7 +212,9 @@ Result<bool> run_check(const CheckArguments& arguments) {
         TRY_ASSIGN(const Config config, read_config(arguments.config));
         folder = config.model;
     }
-    if (folder.empty()) return make_error(ErrorCode::kInvalidConfig, "check --adapter needs --model DIR or a configuration that names one");
+    if (folder.empty())
+        return make_error(ErrorCode::kInvalidConfig,
+                          "check --adapter needs --model DIR or a configuration that names one");
     TRY_ASSIGN(const adapters::BaseModel base, adapters::BaseModel::load(folder));
     adapters::AdapterReport report = adapters::inspect_adapter(arguments.adapter, base);
     check_end_token(folder, report);

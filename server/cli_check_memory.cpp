@@ -37,7 +37,8 @@ struct CardFit {
     std::optional<model::Fit> fit;
 };
 
-Result<CardFit> fit_card(uint32_t gib, const LoadArguments& load, const model::ModelConfig& config, const model::TensorFiles& files) {
+Result<CardFit> fit_card(uint32_t gib, const LoadArguments& load, const model::ModelConfig& config,
+                         const model::TensorFiles& files) {
     CardFit card{.gib = gib, .flags = {}, .refusal = {}, .fit = {}};
     const gpu::DeviceCapabilities caps = usual_gpu(uint64_t{gib} << 30);
     const model::FitQuestion question{caps, caps.device_local_free_bytes, config, files};
@@ -60,8 +61,10 @@ std::string gib_text(uint64_t bytes) { return format("{:.2f}", static_cast<doubl
 std::string row_text(const CardFit& card) {
     if (!card.fit) return format("| {} GiB | does not fit: {} | | | | | |\n", card.gib, card.refusal);
     const model::MemoryPlan& plan = card.fit->plan;
-    return format("| {} GiB | {} | {} ({}) | {} | {} | {} | {} tokens, {} of one sequence |\n", card.gib, card.flags.empty() ? "as it is" : "`" + card.flags + "`", gib_text(plan.weight_bytes),
-                  plan.weight_formats, gib_text(plan.scratch_bytes), gib_text(plan.adapter_bytes), gib_text(plan.kv_bytes), uint64_t{plan.n_kv_blocks} * model::kBlockTokens, card.fit->n_positions_max);
+    return format("| {} GiB | {} | {} ({}) | {} | {} | {} | {} tokens, {} of one sequence |\n", card.gib,
+                  card.flags.empty() ? "as it is" : "`" + card.flags + "`", gib_text(plan.weight_bytes),
+                  plan.weight_formats, gib_text(plan.scratch_bytes), gib_text(plan.adapter_bytes),
+                  gib_text(plan.kv_bytes), uint64_t{plan.n_kv_blocks} * model::kBlockTokens, card.fit->n_positions_max);
 }
 
 void write_json(JsonWriter& writer, const CardFit& card) {
@@ -69,8 +72,13 @@ void write_json(JsonWriter& writer, const CardFit& card) {
     if (!card.refusal.empty()) writer.field("refusal_without_flags", card.refusal);
     if (card.fit) {
         const model::MemoryPlan& plan = card.fit->plan;
-        writer.field("weight_bytes", plan.weight_bytes).field("weight_formats", plan.weight_formats).field("scratch_bytes", plan.scratch_bytes).field("adapter_bytes", plan.adapter_bytes);
-        writer.field("kv_bytes", plan.kv_bytes).field("kv_tokens", uint64_t{plan.n_kv_blocks} * model::kBlockTokens).field("n_positions_max", card.fit->n_positions_max);
+        writer.field("weight_bytes", plan.weight_bytes)
+            .field("weight_formats", plan.weight_formats)
+            .field("scratch_bytes", plan.scratch_bytes)
+            .field("adapter_bytes", plan.adapter_bytes);
+        writer.field("kv_bytes", plan.kv_bytes)
+            .field("kv_tokens", uint64_t{plan.n_kv_blocks} * model::kBlockTokens)
+            .field("n_positions_max", card.fit->n_positions_max);
     }
     writer.end_object();
 }
@@ -84,7 +92,8 @@ Result<bool> check_memory(const Config& config, const std::vector<uint32_t>& siz
     const LoadArguments load = load_arguments(config, model::served_name_of(config.model));
     JsonWriter writer;
     writer.begin_array();
-    std::string text = "| card | flags | weights, GiB | scratch | adapters | KV cache | room |\n|---|---|---|---:|---:|---:|---|\n";
+    std::string text =
+        "| card | flags | weights, GiB | scratch | adapters | KV cache | room |\n|---|---|---|---:|---:|---:|---|\n";
     bool all_fit = true;
     for (const uint32_t gib : sizes_gib) {
         TRY_ASSIGN(const CardFit card, fit_card(gib, load, model_config, tensors.files));

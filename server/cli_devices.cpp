@@ -12,22 +12,27 @@ namespace {
 double gib(uint64_t bytes) { return double(bytes) / (1u << 30); }
 const char* yes_no(bool flag) { return flag ? "yes" : "no"; }
 
-// Each part of a step with the best way that the device has, and what it lacks for better ones. Parts that are alike are one line.
+// Each part of a step with the best way that the device has, and what it lacks for better ones. Parts that are alike
+// are one line.
 std::string rungs_text(const gpu::DeviceCapabilities& capabilities) {
     struct Part {
         std::string name, best = "portable kernels", above;
     };
     std::vector<Part> parts;
     for (const gpu::Rung& rung : gpu::rungs_of(capabilities, gpu::KernelPath::kAuto)) {
-        if (parts.empty() || std::ranges::find(parts, rung.part, &Part::name) == parts.end()) parts.push_back({.name = rung.part, .above = {}});
+        if (parts.empty() || std::ranges::find(parts, rung.part, &Part::name) == parts.end())
+            parts.push_back({.name = rung.part, .above = {}});
         Part& part = *std::ranges::find(parts, rung.part, &Part::name);
-        if (rung.missing.empty()) part.best = rung.name;
-        else part.above += format("       not {} ({}): needs {}\n", rung.name, rung.gain, fmt::join(rung.missing, "; "));
+        if (rung.missing.empty())
+            part.best = rung.name;
+        else
+            part.above += format("       not {} ({}): needs {}\n", rung.name, rung.gain, fmt::join(rung.missing, "; "));
     }
     std::string out;
     for (size_t i = 0; i < parts.size(); ++i) {
         std::string names = parts[i].name;
-        while (i + 1 < parts.size() && parts[i + 1].best == parts[i].best && parts[i + 1].above == parts[i].above) names += ", " + parts[++i].name;
+        while (i + 1 < parts.size() && parts[i + 1].best == parts[i].best && parts[i + 1].above == parts[i].above)
+            names += ", " + parts[++i].name;
         out += format("     kernels      {}: {}\n{}", names, parts[i].best, parts[i].above);
     }
     return out;
@@ -35,8 +40,7 @@ std::string rungs_text(const gpu::DeviceCapabilities& capabilities) {
 
 std::string table_entry(size_t index, const gpu::DeviceReport& report) {
     const gpu::DeviceCapabilities& c = report.capabilities;
-    std::string out =
-        format("{} {}: {}{}\n", report.chosen ? "*" : " ", index, c.name, c.is_cpu ? " (CPU)" : "");
+    std::string out = format("{} {}: {}{}\n", report.chosen ? "*" : " ", index, c.name, c.is_cpu ? " (CPU)" : "");
     out += format("     verdict      {}: {}\n",
                   report.chosen   ? "chosen"
                   : report.usable ? "usable"
@@ -44,19 +48,15 @@ std::string table_entry(size_t index, const gpu::DeviceReport& report) {
                   report.reason);
     out += format("     driver       {}, Vulkan {}\n", c.driver, c.api_version);
     out += format("     memory       {:.1f} GiB, {:.1f} free, at most {:.1f} in one allocation\n",
-                  gib(c.device_local_bytes), gib(c.device_local_free_bytes),
-                  gib(c.max_allocation_bytes));
-    out += format(
-        "     subgroups    {} (from {} to {}), {} KiB shared memory, {} bytes of push constants\n",
-        c.subgroup_size, c.subgroup_size_min, c.subgroup_size_max, c.shared_memory_bytes >> 10,
-        c.max_push_constant_bytes);
-    out += format(
-        "     matrices     f16 arithmetic {}, cooperative matrix f16 {}, bf16 {}, NV matrix2 {} "
-        "(bf16 {}, functions {})\n",
-        yes_no(c.float16), yes_no(c.coopmat_f16), yes_no(c.bfloat16_coopmat), yes_no(c.coopmat2),
-        yes_no(c.coopmat2_bfloat16), yes_no(c.matrix_functions));
-    out += format("     copies       {}\n",
-                  c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
+                  gib(c.device_local_bytes), gib(c.device_local_free_bytes), gib(c.max_allocation_bytes));
+    out += format("     subgroups    {} (from {} to {}), {} KiB shared memory, {} bytes of push constants\n",
+                  c.subgroup_size, c.subgroup_size_min, c.subgroup_size_max, c.shared_memory_bytes >> 10,
+                  c.max_push_constant_bytes);
+    out += format("     matrices     f16 arithmetic {}, cooperative matrix f16 {}, bf16 {}, NV matrix2 {} "
+                  "(bf16 {}, functions {})\n",
+                  yes_no(c.float16), yes_no(c.coopmat_f16), yes_no(c.bfloat16_coopmat), yes_no(c.coopmat2),
+                  yes_no(c.coopmat2_bfloat16), yes_no(c.matrix_functions));
+    out += format("     copies       {}\n", c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
     return out + rungs_text(c);
 }
 
@@ -90,7 +90,13 @@ void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& repor
         .key("rungs")
         .begin_array();
     for (const gpu::Rung& rung : gpu::rungs_of(c, gpu::KernelPath::kAuto)) {
-        writer.begin_object().field("part", rung.part).field("name", rung.name).field("gain", rung.gain).field("available", rung.missing.empty()).key("missing").begin_array();
+        writer.begin_object()
+            .field("part", rung.part)
+            .field("name", rung.name)
+            .field("gain", rung.gain)
+            .field("available", rung.missing.empty())
+            .key("missing")
+            .begin_array();
         for (const std::string& what : rung.missing) writer.value(what);
         writer.end_array().end_object();
     }
@@ -110,11 +116,9 @@ Status run_devices(const DeviceArguments& device, bool as_json) {
         std::printf("%s\n", writer.take().c_str());
         return ok_status();
     }
-    for (size_t i = 0; i < reports.size(); ++i)
-        std::fputs(table_entry(i, reports[i]).c_str(), stdout);
+    for (size_t i = 0; i < reports.size(); ++i) std::fputs(table_entry(i, reports[i]).c_str(), stdout);
     if (reports.empty())
-        std::puts(
-            "no Vulkan device; install a driver, or mesa-vulkan-drivers for the software device");
+        std::puts("no Vulkan device; install a driver, or mesa-vulkan-drivers for the software device");
     return ok_status();
 }
 

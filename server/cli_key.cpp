@@ -22,7 +22,7 @@ Status append_line(const std::string& path, std::string line) {
     const OwnedFd file(open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
     auto failed = [&] { return make_error(ErrorCode::kIo, format("{}: {}", path, std::strerror(errno))); };
     if (!file.ok()) return failed();
-    struct stat about {};
+    struct stat about{};
     if (fstat(file.get(), &about) != 0) return failed();
     char last = '\n';
     if (about.st_size > 0 && pread(file.get(), &last, 1, about.st_size - 1) != 1) return failed();
@@ -40,14 +40,17 @@ Status run_key_new(const KeyArguments& arguments) {
     principal.tenant = arguments.tenant.empty() ? arguments.id : arguments.tenant;
     for (const std::string& name : arguments.scopes) {
         std::optional<Scope> scope = scope_of(name);
-        if (!scope) return make_error(ErrorCode::kInvalidConfig, format("scope: expected {}, found \"{}\"", scope_names(), name));
+        if (!scope)
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("scope: expected {}, found \"{}\"", scope_names(), name));
         principal.scopes.add(*scope);
     }
     if (!arguments.adapters.empty()) principal.adapters = arguments.adapters;
     if (!arguments.expires.empty()) {
         TRY_ASSIGN(principal.expires_s, parse_utc(arguments.expires));
     }
-    entry.quotas = {arguments.requests_per_minute, arguments.tokens_per_minute, arguments.max_queued_requests, arguments.max_queued_tokens};
+    entry.quotas = {arguments.requests_per_minute, arguments.tokens_per_minute, arguments.max_queued_requests,
+                    arguments.max_queued_tokens};
     principal.priority_min = arguments.priority_min;
     TRY_ASSIGN(std::string key, new_key());
     entry.digest = digest_of_key(key);
@@ -56,11 +59,13 @@ Status run_key_new(const KeyArguments& arguments) {
     TRY(parse_keys(line, "the new key"));
     if (!arguments.file.empty()) {
         std::error_code ignored;
-        if (std::filesystem::exists(arguments.file, ignored) && std::filesystem::file_size(arguments.file, ignored) > 0) {
+        if (std::filesystem::exists(arguments.file, ignored) &&
+            std::filesystem::file_size(arguments.file, ignored) > 0) {
             TRY_ASSIGN(std::vector<KeyEntry> known, read_key_file(arguments.file));
             for (const KeyEntry& one : known) {
                 if (one.principal.id == principal.id)
-                    return make_error(ErrorCode::kInvalidConfig, format("{}: the id {} is there already", arguments.file, principal.id));
+                    return make_error(ErrorCode::kInvalidConfig,
+                                      format("{}: the id {} is there already", arguments.file, principal.id));
             }
         }
         TRY(append_line(arguments.file, line));

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "model/files/npy.h"
 #include "model/exec/runner.h"
+#include "model/files/npy.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json/json.h"
@@ -32,25 +32,22 @@ Result<std::vector<TokenId>> parse_ids(std::string_view text, const std::string&
         TokenId id = 0;
         auto [stopped, error] = std::from_chars(at, end, id);
         if (error != std::errc() || id < 0) {
-            return make_error(
-                ErrorCode::kInvalidConfig,
-                format("{}: expected token ids, found {}", place,
-                       json_quote(std::string_view(at, size_t(std::min<ptrdiff_t>(end - at, 24))))),
-                "tokens");
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("{}: expected token ids, found {}", place,
+                                     json_quote(std::string_view(at, size_t(std::min<ptrdiff_t>(end - at, 24))))),
+                              "tokens");
         }
         ids.push_back(id);
         at = stopped;
     }
     if (ids.empty())
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("{}: expected token ids, found none", place), "tokens");
+        return make_error(ErrorCode::kInvalidConfig, format("{}: expected token ids, found none", place), "tokens");
     return ids;
 }
 
 // "1,2,3", or the name of a file that holds ids.
 Result<std::vector<TokenId>> read_ids(const std::string& argument) {
-    bool is_list =
-        !argument.empty() && argument.find_first_not_of("0123456789, ") == std::string::npos;
+    bool is_list = !argument.empty() && argument.find_first_not_of("0123456789, ") == std::string::npos;
     if (is_list) return parse_ids(argument, "--tokens");
     // stdio, whose reads of a folder fail without an exception; a pipe will do as well.
     struct Closer {
@@ -62,26 +59,21 @@ Result<std::vector<TokenId>> read_ids(const std::string& argument) {
     if (!file || std::ferror(file.get()) != 0) {
         return make_error(
             ErrorCode::kInvalidConfig,
-            format("--tokens: \"{}\" is neither a list such as 1,2,3 nor a file that can be read",
-                   argument),
-            "tokens");
+            format("--tokens: \"{}\" is neither a list such as 1,2,3 nor a file that can be read", argument), "tokens");
     }
     if (text.size() > kTokensFileBytesMax) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("--tokens: \"{}\" is larger than {} bytes", argument,
-                                 kTokensFileBytesMax),
-                          "tokens");
+                          format("--tokens: \"{}\" is larger than {} bytes", argument, kTokensFileBytesMax), "tokens");
     }
     return parse_ids(text, argument);
 }
 
-Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_max,
-                         uint32_t n_outputs_max) {
+Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_max, uint32_t n_outputs_max) {
     if (arguments.adapters.size() > kLoraUsesMax) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("--adapter: {} were given, at most {} can be added up",
-                                 arguments.adapters.size(), kLoraUsesMax),
-                          "adapter");
+        return make_error(
+            ErrorCode::kInvalidConfig,
+            format("--adapter: {} were given, at most {} can be added up", arguments.adapters.size(), kLoraUsesMax),
+            "adapter");
     }
     LoadArguments load;
     load.device = arguments.device;
@@ -104,8 +96,7 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
 Result<std::pair<std::string, float>> parse_adapter(const std::string& text) {
     std::error_code ignored;
     size_t at = text.rfind('@');
-    if (at == std::string::npos || std::filesystem::exists(text, ignored))
-        return std::pair(text, 1.0f);
+    if (at == std::string::npos || std::filesystem::exists(text, ignored)) return std::pair(text, 1.0f);
     float scale = 0;
     const char* end = text.data() + text.size();
     auto [stopped, error] = std::from_chars(text.data() + at + 1, end, scale);
@@ -126,7 +117,8 @@ Result<adapters::MixLease> load_adapters(LoadedModel& loaded, const ModelArgumen
         TRY_ASSIGN(const auto adapter, parse_adapter(argument));
         terms.push_back({format("adapter-{}", terms.size()), adapter.second});
         const auto known = loaded.registry->load(terms.back().name, adapter.first);
-        if (!known.ok()) return make_error(known.error().code, format("adapter {}: {}", adapter.first, known.error().message));
+        if (!known.ok())
+            return make_error(known.error().code, format("adapter {}: {}", adapter.first, known.error().message));
     }
     return loaded.registry->acquire(terms);
 }
@@ -143,9 +135,8 @@ Status run_logits(const LogitsArguments& arguments) {
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, arguments.all_positions ? 64 : 1));
     TRY_ASSIGN(adapters::MixLease lease, load_adapters(loaded, arguments.model));
     model::Runner runner(*loaded.executor);
-    TRY_ASSIGN(std::vector<float> logits,
-               runner.logits(tokens, arguments.all_positions,
-                             model::RowAdapters{lease.uses(), uses_from(lease, tokens)}));
+    TRY_ASSIGN(std::vector<float> logits, runner.logits(tokens, arguments.all_positions,
+                                                        model::RowAdapters{lease.uses(), uses_from(lease, tokens)}));
     std::vector<uint64_t> shape{loaded.config.vocab_size};
     if (arguments.all_positions) shape.insert(shape.begin(), tokens.size());
     TRY(model::write_npy(arguments.out, shape, logits));
@@ -159,14 +150,11 @@ Status run_generate(const GenerateArguments& arguments) {
     if (arguments.tokens.empty()) {
         if (!text->has_tokenizer()) {
             return make_error(ErrorCode::kInvalidConfig,
-                              format("{} has no tokenizer: give --tokens instead of --prompt",
-                                     arguments.model.model),
+                              format("{} has no tokenizer: give --tokens instead of --prompt", arguments.model.model),
                               "prompt");
         }
         TRY_ASSIGN(prompt, text->encode(arguments.prompt, true));
-        if (prompt.empty())
-            return make_error(ErrorCode::kInvalidConfig, "--prompt: the text has no tokens",
-                              "prompt");
+        if (prompt.empty()) return make_error(ErrorCode::kInvalidConfig, "--prompt: the text has no tokens", "prompt");
     } else {
         TRY_ASSIGN(prompt, read_ids(arguments.tokens));
     }
@@ -215,12 +203,15 @@ Status run_generate(const GenerateArguments& arguments) {
 }
 
 Status run_profile(const ProfileArguments& arguments) {
-    TRY_ASSIGN(LoadedModel loaded, load(arguments.model, arguments.prompt ? 1 : std::min(arguments.n_rows, kRowsMax), 0));
+    TRY_ASSIGN(LoadedModel loaded,
+               load(arguments.model, arguments.prompt ? 1 : std::min(arguments.n_rows, kRowsMax), 0));
     TRY_ASSIGN(adapters::MixLease lease, load_adapters(loaded, arguments.model));
     std::vector<uint32_t> slots;
     for (const LoraUse& use : lease.uses()) slots.push_back(use.slot);
-    const model::Executor::ProfileStep step{
-        .n_rows = arguments.n_rows, .n_context = arguments.n_context, .is_prompt = arguments.prompt, .sampling = arguments.sampling};
+    const model::Executor::ProfileStep step{.n_rows = arguments.n_rows,
+                                            .n_context = arguments.n_context,
+                                            .is_prompt = arguments.prompt,
+                                            .sampling = arguments.sampling};
     if (arguments.plan) {
         TRY_ASSIGN(const std::string text, loaded.executor->describe_step(step, slots));
         std::fputs(text.c_str(), stdout);
@@ -244,10 +235,7 @@ Status run_profile(const ProfileArguments& arguments) {
         writer.begin_object().field("rows", arguments.n_rows).field("context", arguments.n_context);
         writer.field("total_us", total_us).key("kernels").begin_array();
         for (const gpu::KernelProfile& kernel : kernels) {
-            writer.begin_object()
-                .field("name", kernel.name)
-                .field("calls", kernel.n_calls)
-                .field("us", kernel.us);
+            writer.begin_object().field("name", kernel.name).field("calls", kernel.n_calls).field("us", kernel.us);
             writer.field("bytes", kernel.bytes)
                 .field("flops", kernel.flops)
                 .field("gb_per_s", gb_per_s(kernel))
@@ -258,15 +246,16 @@ Status run_profile(const ProfileArguments& arguments) {
         return ok_status();
     }
     const char* device = loaded.device->capabilities().name.c_str();
-    if (arguments.prompt) std::printf("one step of a prompt of %u tokens, on %s\n", arguments.n_rows, device);
+    if (arguments.prompt)
+        std::printf("one step of a prompt of %u tokens, on %s\n", arguments.n_rows, device);
     else
-        std::printf("one step of %u rows that each see %u tokens, on %s\n", arguments.n_rows, arguments.n_context, device);
+        std::printf("one step of %u rows that each see %u tokens, on %s\n", arguments.n_rows, arguments.n_context,
+                    device);
     std::printf("%-40s %7s %12s %7s %12s %10s\n", "kernel", "calls", "us", "share", "MB", "GB/s");
     for (const gpu::KernelProfile& kernel : kernels) {
         std::printf("%-40s %7llu %12.1f %6.1f%% %12.2f %10.1f\n", kernel.name.c_str(),
                     static_cast<unsigned long long>(kernel.n_calls), kernel.us,
-                    total_us > 0 ? 100 * kernel.us / total_us : 0, double(kernel.bytes) * 1e-6,
-                    gb_per_s(kernel));
+                    total_us > 0 ? 100 * kernel.us / total_us : 0, double(kernel.bytes) * 1e-6, gb_per_s(kernel));
     }
     std::printf("%-40s %7s %12.1f\n", "sum", "", total_us);
     return ok_status();

@@ -16,7 +16,8 @@ Status run_quantize(const QuantizeArguments& arguments) {
         n_bytes = n;
         if (Clock::now() - told < std::chrono::seconds(2)) return;
         told = Clock::now();
-        std::fprintf(stderr, "%s: %.0f%% of %.2f GB\n", arguments.out.c_str(), 100.0 * static_cast<double>(n_done) / static_cast<double>(n), static_cast<double>(n) * 1e-9);
+        std::fprintf(stderr, "%s: %.0f%% of %.2f GB\n", arguments.out.c_str(),
+                     100.0 * static_cast<double>(n_done) / static_cast<double>(n), static_cast<double>(n) * 1e-9);
     }));
     std::printf("%s: %llu bytes of tensors\n", arguments.out.c_str(), static_cast<unsigned long long>(n_bytes));
     return ok_status();

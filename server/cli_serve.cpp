@@ -5,11 +5,11 @@
 
 #include <unistd.h>
 
-#include "model/forward/decode_layers.h"
-#include "model/exec/kv_cache.h"
-#include "model/files/model_files.h"
 #include "model/config/rope.h"
+#include "model/exec/kv_cache.h"
 #include "model/exec/state_cache.h"
+#include "model/files/model_files.h"
+#include "model/forward/decode_layers.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -20,11 +20,11 @@
 #include "server/cli.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
+#include "server/http/generate/response_store.h"
+#include "server/http/generate/tokenizing.h"
 #include "server/http/guard/guard_metrics.h"
 #include "server/http/listener.h"
-#include "server/http/generate/response_store.h"
 #include "server/http/routes.h"
-#include "server/http/generate/tokenizing.h"
 #include "server/memory_reserve.h"
 #include "server/memory_return.h"
 #include "server/model_text.h"
@@ -52,10 +52,11 @@ LogLevel log_level_of(const std::string& text) {
 
 GuardOptions guard_options(const Config& config) {
     GuardOptions guard;
-    guard.n_workers = config.http_threads != 0 ? config.http_threads
-                                               : std::min(config.max_num_seqs + config.max_queue + 16 +
-                                                              kUploadsMax + kWatchersMax + kDrainWaitsMax,
-                                                          kHttpThreadsMax);
+    guard.n_workers =
+        config.http_threads != 0
+            ? config.http_threads
+            : std::min(config.max_num_seqs + config.max_queue + 16 + kUploadsMax + kWatchersMax + kDrainWaitsMax,
+                       kHttpThreadsMax);
     guard.n_connections_max = config.max_connections;
     guard.n_connections_per_address_max = config.max_connections_per_address;
     return guard;
@@ -65,8 +66,8 @@ Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& argum
     for (const LoraArgument& argument : arguments) {
         Result<adapters::AdapterInfo> info = loaded.registry->load(argument.name, argument.dir, {.load_inplace = true});
         if (!info.ok()) {
-            return make_error(info.error().code, format("adapter {} from {}: {}", argument.name,
-                                                        argument.dir, info.error().message));
+            return make_error(info.error().code,
+                              format("adapter {} from {}: {}", argument.name, argument.dir, info.error().message));
         }
     }
     return ok_status();
@@ -77,8 +78,7 @@ bool has_prefix_cache(const Config& config, const LoadedModel& loaded) {
     return !config.no_prefix_cache && (!model::has_state(loaded.config) || loaded.executor->n_snapshots() > 0);
 }
 
-Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
-                             const LoadedModel& loaded) {
+Metrics::Shape metrics_shape(const Config& config, const std::string& base_name, const LoadedModel& loaded) {
     const gpu::DeviceCapabilities& device = loaded.device->capabilities();
     Metrics::Shape shape;
     shape.model_name = base_name;
@@ -94,14 +94,10 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.n_snapshots = loaded.executor->n_snapshots();
     shape.memory_utilization = config.gpu_memory_utilization;
     const model::MemoryPlan& plan = loaded.executor->memory_plan();
-    shape.memory_plan = {{"weights", plan.weight_bytes},
-                         {"scratch", plan.scratch_bytes},
-                         {"adapters", plan.adapter_bytes},
-                         {"merged", plan.merged_bytes},
-                         {"training", plan.training_bytes},
-                         {"states", plan.state_bytes},
-                         {"snapshots", plan.snapshot_bytes},
-                         {"kv", plan.kv_bytes}};
+    shape.memory_plan = {{"weights", plan.weight_bytes},     {"scratch", plan.scratch_bytes},
+                         {"adapters", plan.adapter_bytes},   {"merged", plan.merged_bytes},
+                         {"training", plan.training_bytes},  {"states", plan.state_bytes},
+                         {"snapshots", plan.snapshot_bytes}, {"kv", plan.kv_bytes}};
     return shape;
 }
 
@@ -115,8 +111,10 @@ Result<std::unique_ptr<ResponseStore>> response_store(const Config& config, cons
     if (config.response_store == "state") {
         const std::filesystem::path folder = config.state_dir.empty() ? default_state_dir() : config.state_dir;
         if (folder.empty()) {
-            return make_error(ErrorCode::kInvalidConfig, "response-store: \"state\" needs a state folder, and this user has none: name one with state-dir",
-                              "response-store");
+            return make_error(
+                ErrorCode::kInvalidConfig,
+                "response-store: \"state\" needs a state folder, and this user has none: name one with state-dir",
+                "response-store");
         }
         TRY_ASSIGN(files, adapters::open_file_system(folder / ("responses-" + base_fingerprint.substr(0, 16))));
         TRY(files->lock("lock"));
@@ -141,14 +139,16 @@ Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
         if (config.insecure_no_keys) log_warn("there are no keys: whoever reaches this server may use and change it");
         return std::unique_ptr<access::KeyStore>();
     }
-    TRY_ASSIGN(std::unique_ptr<access::KeyStore> keys, access::KeyStore::create({.file = config.api_key_file, .full_key = config.api_key}));
+    TRY_ASSIGN(std::unique_ptr<access::KeyStore> keys,
+               access::KeyStore::create({.file = config.api_key_file, .full_key = config.api_key}));
     log_info("access: {} keys", keys->n_keys());
     return keys;
 }
 
-// What clients send as grammars, and adapters as templates, is tried in processes of its own. Where they cannot be started the server does without
-// such requests.
-Status isolate_text(ModelText& text, const Config& config, const model::ModelConfig& model, std::function<bool()> is_busy) {
+// What clients send as grammars, and adapters as templates, is tried in processes of its own. Where they cannot be
+// started the server does without such requests.
+Status isolate_text(ModelText& text, const Config& config, const model::ModelConfig& model,
+                    std::function<bool()> is_busy) {
     sandbox::HelperPool::Options options;
     TRY_ASSIGN(options.setup.words, text.helper_words());
     options.setup.vocab_size = model.vocab_size;
@@ -190,8 +190,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     const ServiceEnvironment service = service_environment();
     ops::ServiceManager manager(service);
     if (config.model.empty()) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          "no model: give --model DIR, LORAD_MODEL or model = in the file",
+        return make_error(ErrorCode::kInvalidConfig, "no model: give --model DIR, LORAD_MODEL or model = in the file",
                           "model");
     }
     TRY_ASSIGN(std::vector<LoraArgument> lora, lora_arguments(config));
@@ -207,7 +206,10 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     add_routes(router, gate);
     access::Audit audit;
     access::SharedPlaces bodies(kBodiesMax * uint64_t(config.body_bytes_max));
-    router.set_guard({.keys = keys.get(), .audit = &audit, .bodies = &bodies, .administers_elsewhere = !config.admin_listen.empty(),
+    router.set_guard({.keys = keys.get(),
+                      .audit = &audit,
+                      .bodies = &bodies,
+                      .administers_elsewhere = !config.admin_listen.empty(),
                       .metrics_without_key = config.metrics_without_key});
     std::atomic<Metrics*> metrics_of_responses{nullptr};
     ListenerOptions listener_options;
@@ -220,8 +222,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     listener_options.guard = guard_options(config);
     TRY_ASSIGN(std::unique_ptr<Listener> listener,
                Listener::create(std::move(listener_options), router, [&](int status) {
-                   if (Metrics* metrics = metrics_of_responses.load())
-                       metrics->on_http_response(status);
+                   if (Metrics* metrics = metrics_of_responses.load()) metrics->on_http_response(status);
                }));
     TRY(listener->start());
     log_info("listening on {}:{}, loading {}", config.host, listener->port(), config.model);
@@ -242,8 +243,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     Metrics metrics(metrics_shape(config, base_name, loaded));
     ExecutorRunner runner(*loaded.executor, &loaded.device->compute_queue());
     EngineOptions engine_options;
-    engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs,
-                             model::kBlockTokens};
+    engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs, model::kBlockTokens};
     engine_options.n_kv_blocks = loaded.executor->n_kv_blocks();
     engine_options.n_short_text_tokens =
         model::short_text_tokens(loaded.config.rope, loaded.executor->options().n_positions_max);
@@ -255,12 +255,12 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     engine_options.snapshot_tokens = config.state_cache_tokens;
     engine_options.prefix_cache = has_prefix_cache(config, loaded);
     if (!config.no_prefix_cache && !engine_options.prefix_cache) {
-        log_info("prefix cache: off, as layers of this model remember more of a text than its keys and values, and state-cache-mib leaves no room for that");
+        log_info("prefix cache: off, as layers of this model remember more of a text than its keys and values, and "
+                 "state-cache-mib leaves no room for that");
     }
-    engine_options.n_waiting_tokens_max =
-        config.max_num_queued_tokens != 0
-            ? config.max_num_queued_tokens
-            : uint64_t(4) * engine_options.n_kv_blocks * model::kBlockTokens;
+    engine_options.n_waiting_tokens_max = config.max_num_queued_tokens != 0
+                                              ? config.max_num_queued_tokens
+                                              : uint64_t(4) * engine_options.n_kv_blocks * model::kBlockTokens;
     engine_options.request_time_max = std::chrono::seconds(config.max_request_s);
     engine_options.starvation_bound = std::chrono::milliseconds(config.starvation_bound_ms);
     engine_options.n_prefill_rows_max = config.prefill_chunk_tokens;
@@ -274,7 +274,8 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
                         merge_options(config.batch_invariant, loaded.executor->weights(), metrics));
     loaded.registry->restore_active();
 
-    TRY_ASSIGN(const std::unique_ptr<ResponseStore> responses, response_store(config, loaded.registry->base().fingerprint));
+    TRY_ASSIGN(const std::unique_ptr<ResponseStore> responses,
+               response_store(config, loaded.registry->base().fingerprint));
     TRY_ASSIGN(const TrainingSetup training, open_training(config, base_name, loaded, *text, engine, pieces));
     ServerContext context{engine,
                           metrics,
@@ -313,14 +314,19 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     loading.reset();
     gate = &context;
     ops::signals_drain();
-    const std::string serving = format("serves {} and {} adapters on port {}", base_name, lora.size(), listener->port());
-    const std::string url = format("{}://{}:{}", config.tls_cert.empty() ? "http" : "https", config.host, listener->port());
-    std::printf("lorad is ready: %s serves %s and %zu adapters; in a browser: %s/console\n", url.c_str(), base_name.c_str(), lora.size(), url.c_str());
+    const std::string serving =
+        format("serves {} and {} adapters on port {}", base_name, lora.size(), listener->port());
+    const std::string url =
+        format("{}://{}:{}", config.tls_cert.empty() ? "http" : "https", config.host, listener->port());
+    std::printf("lorad is ready: %s serves %s and %zu adapters; in a browser: %s/console\n", url.c_str(),
+                base_name.c_str(), lora.size(), url.c_str());
     std::fflush(stdout);
     log_info("ready: {}", url);
     if (keys) reload.add([&keys](const Config&) { return keys->prepare(); });
     // The last to be checked is the one that takes what it checks at once.
-    reload.add([](const Config& next) -> Result<ops::Reload::Commit> { return ops::Reload::Commit([next] { apply_log_settings(next); }); });
+    reload.add([](const Config& next) -> Result<ops::Reload::Commit> {
+        return ops::Reload::Commit([next] { apply_log_settings(next); });
+    });
     reload.add([&listener](const Config&) -> Result<ops::Reload::Commit> {
         TRY(listener->reload_tls());
         return ops::Reload::Commit([] {});
@@ -337,7 +343,8 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     const bool all_ended = listener->stop();
     loaded.device->save_pipeline_cache();
     if (!all_ended) {
-        log_error("a request still computes although its client is told that the server ends; the process ends without it");
+        log_error(
+            "a request still computes although its client is told that the server ends; the process ends without it");
         std::fflush(nullptr);
         _exit(failed ? 1 : 0);
     }

@@ -14,8 +14,8 @@
 
 #include "adapters/plan/check.h"
 #include "adapters/plan/trainable.h"
-#include "model/files/model_files.h"
 #include "model/config/rope.h"
+#include "model/files/model_files.h"
 #include "model/train/base_weights.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -41,7 +41,7 @@ std::atomic<bool> is_interrupted{false};
 
 // The first signal asks for a checkpoint; the second one ends the program as ever.
 void catch_interrupts() {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = [](int) { is_interrupted.store(true); };
     action.sa_flags = int(SA_RESETHAND);
     ::sigaction(SIGINT, &action, nullptr);
@@ -77,11 +77,19 @@ class StepReport {
         if (!file_) return bad_argument("report", format("{} cannot be written", path));
         return ok_status();
     }
-    void add(const StepResult& step, const std::optional<EvalResult>& before, const std::optional<EvalResult>& after, double seconds) {
+    void add(const StepResult& step, const std::optional<EvalResult>& before, const std::optional<EvalResult>& after,
+             double seconds) {
         if (!file_) return;
         JsonWriter writer;
-        writer.begin_object().field("step", step.step).field("loss", step.loss).field("grad_norm", step.grad_norm).field("lr", step.learning_rate);
-        writer.field("tokens", step.n_trained_tokens).field("all_tokens", step.n_tokens).field("accuracy", step.accuracy).field("s", seconds);
+        writer.begin_object()
+            .field("step", step.step)
+            .field("loss", step.loss)
+            .field("grad_norm", step.grad_norm)
+            .field("lr", step.learning_rate);
+        writer.field("tokens", step.n_trained_tokens)
+            .field("all_tokens", step.n_tokens)
+            .field("accuracy", step.accuracy)
+            .field("s", seconds);
         if (before) writer.field("valid_loss_before", before->loss);
         if (after) writer.field("valid_loss", after->loss);
         std::fprintf(file_.get(), "%s\n", writer.end_object().take().c_str());
@@ -97,7 +105,8 @@ class StepReport {
 
 class TrainCommand {
   public:
-    explicit TrainCommand(const TrainArguments& arguments) : arguments_(arguments), out_(arguments.out), work_(out_ / "training") {}
+    explicit TrainCommand(const TrainArguments& arguments)
+        : arguments_(arguments), out_(arguments.out), work_(out_ / "training") {}
 
     Result<int> run() {
         TRY(check_arguments());
@@ -108,7 +117,8 @@ class TrainCommand {
         if (tokenizer) {
             TRY_ASSIGN(chat_template, files_->chat_template());
         }
-        text_ = std::make_unique<TrainingText>(std::move(tokenizer), std::move(chat_template), config_.generation.eos_token_ids);
+        text_ = std::make_unique<TrainingText>(std::move(tokenizer), std::move(chat_template),
+                                               config_.generation.eos_token_ids);
         if (arguments_.n_shown > 0) TRY(show());
         if (out_.empty() && !arguments_.check) return 0;
         TRY(prepare());
@@ -126,7 +136,8 @@ class TrainCommand {
   private:
     Status check_arguments() const {
         std::error_code ignored;
-        if (out_.empty() && !arguments_.check && arguments_.n_shown == 0) return bad_argument("out", "expected the folder that the adapter is written to");
+        if (out_.empty() && !arguments_.check && arguments_.n_shown == 0)
+            return bad_argument("out", "expected the folder that the adapter is written to");
         if (arguments_.resume && (out_.empty() || !fs::exists(work_ / "checkpoint", ignored)))
             return bad_argument("resume", "the folder has no checkpoint of a run that was interrupted");
         TRY(saved_type_of(arguments_.save_dtype));
@@ -140,14 +151,17 @@ class TrainCommand {
     }
 
     Status show() const {
-        TRY_ASSIGN(const std::vector<TrainingSequence> sequences, first_sequences(arguments_.data, *text_, options_of_data(), arguments_.n_shown));
-        for (const TrainingSequence& one : sequences) std::fputs(shown_sequence(one, *text_, ::isatty(STDOUT_FILENO) != 0).c_str(), stdout);
+        TRY_ASSIGN(const std::vector<TrainingSequence> sequences,
+                   first_sequences(arguments_.data, *text_, options_of_data(), arguments_.n_shown));
+        for (const TrainingSequence& one : sequences)
+            std::fputs(shown_sequence(one, *text_, ::isatty(STDOUT_FILENO) != 0).c_str(), stdout);
         std::fflush(stdout);
         return ok_status();
     }
 
     // A file's tokens, in the folder of work.
-    Result<std::unique_ptr<const TokenFile>> prepare_file(const std::string& data, const char* name, DataReport& report) const {
+    Result<std::unique_ptr<const TokenFile>> prepare_file(const std::string& data, const char* name,
+                                                          DataReport& report) const {
         std::unique_ptr<TokenFileWriter> writer;
         if (!arguments_.check) {
             TRY_ASSIGN(writer, TokenFileWriter::create(work_ / name));
@@ -157,8 +171,12 @@ class TrainCommand {
         report = *prepared;
         std::fprintf(stderr, "%s: %s", data.c_str(), report.text().c_str());
         if (report.n_bad_lines > 0 && !arguments_.recipe.skip_bad_lines)
-            return make_error(ErrorCode::kInvalidRequest, format("{}: {} lines cannot be used; correct them, or leave them out with --skip-bad-lines", data, report.n_bad_lines));
-        if (report.n_sequences == 0) return make_error(ErrorCode::kInvalidRequest, format("{}: no line can be trained on", data));
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format("{}: {} lines cannot be used; correct them, or leave them out with --skip-bad-lines", data,
+                       report.n_bad_lines));
+        if (report.n_sequences == 0)
+            return make_error(ErrorCode::kInvalidRequest, format("{}: no line can be trained on", data));
         if (arguments_.check) return std::unique_ptr<const TokenFile>();
         return TokenFile::open(work_ / name, report.digest);
     }
@@ -183,15 +201,19 @@ class TrainCommand {
         if (arguments_.init_adapter.empty()) {
             TRY_ASSIGN(adapter_, adapters::make_trainable(lora_recipe(recipe), *base_));
         } else {
-            TRY_ASSIGN(const auto checked, adapters::check_adapter(adapters::AdapterLocation(arguments_.init_adapter), *base_));
+            TRY_ASSIGN(const auto checked,
+                       adapters::check_adapter(adapters::AdapterLocation(arguments_.init_adapter), *base_));
             TRY_ASSIGN(adapter_, adapters::to_trainable(*checked, *base_));
             take_form(*checked, recipe);
         }
         identity_.base_fingerprint = base_->fingerprint;
         identity_.recipe = proto::recipe_json(recipe);
-        std::fprintf(stderr, "%llu steps of %u sequences, %llu trained numbers in %zu tensors, about %llu tokens in all\n", static_cast<unsigned long long>(plan_.n_steps()),
-                     plan_.order.batch_size, static_cast<unsigned long long>(adapter_.n_parameters()), std::as_const(adapter_).tensors().size(),
-                     static_cast<unsigned long long>(report_.n_tokens * plan_.order.n_samples / std::max<uint64_t>(1, report_.n_sequences)));
+        std::fprintf(stderr,
+                     "%llu steps of %u sequences, %llu trained numbers in %zu tensors, about %llu tokens in all\n",
+                     static_cast<unsigned long long>(plan_.n_steps()), plan_.order.batch_size,
+                     static_cast<unsigned long long>(adapter_.n_parameters()), std::as_const(adapter_).tensors().size(),
+                     static_cast<unsigned long long>(report_.n_tokens * plan_.order.n_samples /
+                                                     std::max<uint64_t>(1, report_.n_sequences)));
         return ok_status();
     }
 
@@ -219,7 +241,8 @@ class TrainCommand {
         trainer.seed = plan_.recipe.seed;
         TRY_ASSIGN(auto made, model::Trainer::create(*device_, config_, *weights_, adapter_, trainer));
         const model::TrainMemory memory = made->memory();
-        std::fprintf(stderr, "on %s: %.1f MiB for parameters, %.1f for activations, %.1f for scratch\n", device_->capabilities().name.c_str(), double(memory.parameters) / (1 << 20),
+        std::fprintf(stderr, "on %s: %.1f MiB for parameters, %.1f for activations, %.1f for scratch\n",
+                     device_->capabilities().name.c_str(), double(memory.parameters) / (1 << 20),
                      double(memory.activations) / (1 << 20), double(memory.scratch) / (1 << 20));
         trainer_ = step_trainer_of(std::move(made));
         RunState state;
@@ -247,10 +270,11 @@ class TrainCommand {
         catch_interrupts();
         Progress progress(plan_.n_steps(), run_->state().step, ::isatty(STDERR_FILENO) != 0);
         begun_ = last_checkpoint_ = CommandClock::now();
-        std::optional<StepResult> step;        // whose line of the report is not written yet
+        std::optional<StepResult> step;  // whose line of the report is not written yet
         std::optional<EvalResult> before, after;
         const auto tell = [&] {
-            if (step) steps_.add(*step, before, after, std::chrono::duration<double>(CommandClock::now() - begun_).count());
+            if (step)
+                steps_.add(*step, before, after, std::chrono::duration<double>(CommandClock::now() - begun_).count());
             if (step) before.reset(), after.reset();
             step.reset();
         };
@@ -275,10 +299,13 @@ class TrainCommand {
                 tell();
                 progress.end();
                 TRY(save_checkpoint());
-                std::fprintf(stderr, "interrupted behind step %llu; the same command with --resume goes on from there\n", static_cast<unsigned long long>(run_->state().step));
+                std::fprintf(stderr,
+                             "interrupted behind step %llu; the same command with --resume goes on from there\n",
+                             static_cast<unsigned long long>(run_->state().step));
                 return false;
             }
-            if (run_->is_at_rest() && CommandClock::now() - last_checkpoint_ >= kCheckpointEvery) TRY(save_checkpoint());
+            if (run_->is_at_rest() && CommandClock::now() - last_checkpoint_ >= kCheckpointEvery)
+                TRY(save_checkpoint());
         }
         tell();
         progress.end();
@@ -303,7 +330,8 @@ class TrainCommand {
         provenance.n_parameters = trained.n_parameters();
         provenance.data = report_;
         provenance.device = device_->capabilities().name;
-        provenance.init_from = arguments_.init_adapter.empty() ? "" : fs::path(arguments_.init_adapter).filename().string();
+        provenance.init_from =
+            arguments_.init_adapter.empty() ? "" : fs::path(arguments_.init_adapter).filename().string();
         provenance.seconds = std::chrono::duration<double>(CommandClock::now() - begun_).count();
         TRY(write_durably(out_ / kProvenanceFile, provenance_json(provenance)));
         TRY(write_durably(out_ / kCardFile, model_card(provenance)));
@@ -314,7 +342,9 @@ class TrainCommand {
         return ok_status();
     }
 
-    std::string base_name() const { return arguments_.base_name.empty() ? model::served_name_of(arguments_.model) : arguments_.base_name; }
+    std::string base_name() const {
+        return arguments_.base_name.empty() ? model::served_name_of(arguments_.model) : arguments_.base_name;
+    }
 
     const TrainArguments& arguments_;
     const fs::path out_, work_;

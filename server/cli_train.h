@@ -16,14 +16,14 @@ struct TrainArguments {
     std::string report;            // file of one JSON object a step; empty: none
     std::string dtype = "auto";    // of the base's matrices
     std::string save_dtype = "float32";
-    std::string base_name;         // as the adapter's files call it; empty: the model's folder
+    std::string base_name;  // as the adapter's files call it; empty: the model's folder
     DeviceArguments device;
     proto::TrainingRecipe recipe;
     bool resume = false;
-    bool check = false;    // says what the data is and what training would take, and trains nothing
-    uint32_t n_shown = 0;  // lines that are shown with what of them is trained
-    uint32_t n_rows = 0;            // tokens of a micro-batch; 0: by the model's shape and the kind of device
-    uint64_t memory_mib = 0;        // that training may take beside the weights; 0: what is free
+    bool check = false;       // says what the data is and what training would take, and trains nothing
+    uint32_t n_shown = 0;     // lines that are shown with what of them is trained
+    uint32_t n_rows = 0;      // tokens of a micro-batch; 0: by the model's shape and the kind of device
+    uint64_t memory_mib = 0;  // that training may take beside the weights; 0: what is free
 };
 
 // The status that the program ends with: 130 where a signal ended it, with a checkpoint to go on from.

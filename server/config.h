@@ -42,17 +42,17 @@ struct Config {
     bool insecure_no_keys = false;  // listens beyond loopback without keys
     bool metrics_without_key = false;
     std::vector<std::string> cors_origin;  // see cors_origins() in http/cors.h; none: no page of another origin
-    std::string admin_listen;       // HOST:PORT or unix:PATH; empty: administration is on the main listener
+    std::string admin_listen;              // HOST:PORT or unix:PATH; empty: administration is on the main listener
 
     std::string tool_call_parser = "auto";  // a format's name
     std::string reasoning_parser = "none";  // or think
-    std::string response_store = "off";         // off, memory, state
+    std::string response_store = "off";     // off, memory, state
     uint32_t response_store_mib = 256;
     uint32_t response_store_age_s = 2592000;
     bool strict = false;  // what would be ignored and listed in a header is refused
 
-    std::string device;                // empty: the best one
-    std::string kernel_path = "auto";  // auto, portable, coopmat, coopmat2
+    std::string device;                      // empty: the best one
+    std::string kernel_path = "auto";        // auto, portable, coopmat, coopmat2
     std::string persistent_decode = "auto";  // auto, on, off
     bool batch_invariant = false;
     bool validation = false;
@@ -65,16 +65,16 @@ struct Config {
     bool no_prefix_cache = false;
     uint32_t state_cache_mib = 0;  // 0: by what keys and values have
     uint32_t state_cache_tokens = 4096;
-    std::string dtype = "auto";           // auto, float16, bfloat16, float32
+    std::string dtype = "auto";              // auto, float16, bfloat16, float32
     std::string quantize = "none";           // none, q8_0, q6_k, q4_k, nf4
     std::string quantized_weights = "auto";  // auto, keep, decode
-    std::string kv_cache_dtype = "auto";  // auto, float16, int8
-    uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
+    std::string kv_cache_dtype = "auto";     // auto, float16, int8
+    uint32_t num_kv_blocks = 0;              // 0: from the memory that is left
     uint32_t max_loras = 64;
-    uint32_t adapter_memory_mib = 0;  // 0: a tenth of the device's memory, at most 8 GiB
-    uint32_t merge_memory_mib = 0;    // 0: what is free when it is asked for
-    std::string adapter_root;            // folder that loads may read from; empty: any
-    uint32_t adapter_file_mib = 8192;    // largest uploaded file
+    uint32_t adapter_memory_mib = 0;   // 0: a tenth of the device's memory, at most 8 GiB
+    uint32_t merge_memory_mib = 0;     // 0: what is free when it is asked for
+    std::string adapter_root;          // folder that loads may read from; empty: any
+    uint32_t adapter_file_mib = 8192;  // largest uploaded file
     uint32_t max_queue = 256;
     uint32_t max_num_queued_tokens = 0;  // 0: four times what the KV cache holds
     uint32_t max_request_s = 0;          // 0: no limit
@@ -102,7 +102,7 @@ struct Config {
 
 // One setting as the command line, the file and the environment see it.
 struct ConfigOption {
-    std::string name;  // "max-num-seqs": --max-num-seqs, LORAD_MAX_NUM_SEQS, max_num_seqs = in TOML
+    std::string name;        // "max-num-seqs": --max-num-seqs, LORAD_MAX_NUM_SEQS, max_num_seqs = in TOML
     std::string value_name;  // for --help; empty for switches
     std::string help;
     std::string default_text;
@@ -128,7 +128,8 @@ struct ConfigSource {
     std::vector<Value> values;
 };
 
-// Later sources win. Checks types, ranges and what must be there for serving; the error is the first of all that there are.
+// Later sources win. Checks types, ranges and what must be there for serving; the error is the first of all that there
+// are.
 Result<Config> build_config(const std::vector<ConfigSource>& sources);
 // The same, with everything that is wrong; the settings that are well have their values.
 Config build_config(const std::vector<ConfigSource>& sources, std::vector<Error>& errors);
@@ -141,7 +142,8 @@ Result<ConfigSource> config_from_environment();
 // With `errors`, what is wrong with single keys goes there, and the others are read; without, the first is the result.
 Result<ConfigSource> config_from_file(const std::string& path, std::vector<Error>* errors = nullptr);
 // What every command has: the file (empty: the one that LORAD_CONFIG names, if any), then the environment.
-Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file, std::vector<Error>* errors = nullptr);
+Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file,
+                                                                   std::vector<Error>* errors = nullptr);
 
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
 inline bool has_keys(const Config& config) { return !config.api_key_file.empty() || !config.api_key.empty(); }
@@ -152,7 +154,8 @@ std::string default_pipeline_cache();
 // Where registered adapters are kept when nothing else is asked for: systemd's STATE_DIRECTORY, or a
 // folder of the user; empty without a home folder.
 std::string default_state_dir();
-// What a helper process (server/sandbox) gets of this one's environment: where libraries are, and the time zone. No settings, and no keys.
+// What a helper process (server/sandbox) gets of this one's environment: where libraries are, and the time zone. No
+// settings, and no keys.
 std::vector<std::string> helper_environment();
 
 }  // namespace lorad::server

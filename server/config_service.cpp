@@ -36,7 +36,8 @@ bool is_for_us(const char* name) {
 ServiceEnvironment service_environment() {
     ServiceEnvironment out;
     out.notify_socket = variable("NOTIFY_SOCKET");
-    if (const auto usec = number("WATCHDOG_USEC"); usec && *usec > 0 && (variable("WATCHDOG_PID").empty() || is_for_us("WATCHDOG_PID")))
+    if (const auto usec = number("WATCHDOG_USEC");
+        usec && *usec > 0 && (variable("WATCHDOG_PID").empty() || is_for_us("WATCHDOG_PID")))
         out.watchdog = std::chrono::microseconds(*usec);
     const auto n_sockets = number("LISTEN_FDS");
     if (!n_sockets || *n_sockets > kInheritedMax || !is_for_us("LISTEN_PID")) return out;

@@ -10,7 +10,8 @@
 namespace lorad::server {
 
 struct ServiceEnvironment {
-    std::string notify_socket;                          // NOTIFY_SOCKET: a path, or @name for an abstract socket; empty: nobody listens
+    // NOTIFY_SOCKET: a path, or @name for an abstract socket; empty: nobody listens
+    std::string notify_socket;
     std::optional<std::chrono::microseconds> watchdog;  // WATCHDOG_USEC, where it is meant for this process
     struct InheritedSocket {
         int fd = -1;

@@ -41,10 +41,13 @@ std::vector<std::string> names_of(const std::vector<ConfigOption>& options, std:
 }
 
 // What a key of the file says; no texts where it is an empty list.
-Result<ConfigSource::Value> value_of(const std::vector<ConfigOption>& options, std::string_view key, const toml::node& node, const std::string& place) {
-    const auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) { return toml_key(o.name) == key; });
+Result<ConfigSource::Value> value_of(const std::vector<ConfigOption>& options, std::string_view key,
+                                     const toml::node& node, const std::string& place) {
+    const auto option =
+        std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) { return toml_key(o.name) == key; });
     if (option == options.end())
-        return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting{}", place, did_you_mean(key, names_of(options, toml_key))));
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("{}: no such setting{}", place, did_you_mean(key, names_of(options, toml_key))));
     ConfigSource::Value value{option->name, {}, place};
     if (const toml::array* list = node.as_array(); list != nullptr && option->repeatable) {
         for (const toml::node& element : *list) {
@@ -60,9 +63,11 @@ Result<ConfigSource::Value> value_of(const std::vector<ConfigOption>& options, s
     return value;
 }
 
-// systemd gives one absolute path for each StateDirectory= or CacheDirectory=, between colons; the first is ours. Else a folder of the user.
+// systemd gives one absolute path for each StateDirectory= or CacheDirectory=, between colons; the first is ours. Else
+// a folder of the user.
 std::string own_folder(const char* of_service, const char* of_user, std::string_view below_home) {
-    const std::string service = environment_value(of_service), user = environment_value(of_user), home = environment_value("HOME");
+    const std::string service = environment_value(of_service), user = environment_value(of_user),
+                      home = environment_value("HOME");
     if (!service.empty()) return service.substr(0, service.find(':'));
     if (!user.empty()) return user + "/lorad";
     return home.empty() ? home : format("{}/{}/lorad", home, below_home);
@@ -72,7 +77,8 @@ std::string own_folder(const char* of_service, const char* of_user, std::string_
 
 std::vector<std::string> helper_environment() {
     std::vector<std::string> out;
-    for (const char* name : {"LD_LIBRARY_PATH", "TZ", "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+    for (const char* name :
+         {"LD_LIBRARY_PATH", "TZ", "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
         if (const char* value = std::getenv(name)) out.push_back(format("{}={}", name, value));
     }
     return out;
@@ -93,11 +99,11 @@ Result<ConfigSource> config_from_environment() {
         std::string name(text.substr(0, equals));
         std::string value(equals == std::string_view::npos ? "" : text.substr(equals + 1));
         if (name == "LORAD_CONFIG") continue;  // read by the command line: the file's own name
-        auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) {
-            return environment_name(o.name) == name;
-        });
+        auto option = std::find_if(options.begin(), options.end(),
+                                   [&](const ConfigOption& o) { return environment_name(o.name) == name; });
         if (option == options.end()) {
-            log_warn("environment variable {} is none of lorad's settings and has no effect{}", name, did_you_mean(name, names_of(options, environment_name)));
+            log_warn("environment variable {} is none of lorad's settings and has no effect{}", name,
+                     did_you_mean(name, names_of(options, environment_name)));
             continue;
         }
         std::vector<std::string> texts;
@@ -127,14 +133,14 @@ Result<ConfigSource> config_from_file(const std::string& path, std::vector<Error
     try {
         table = toml::parse_file(path);
     } catch (const toml::parse_error& error) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("{}:{}:{}: {}", path, error.source().begin.line,
-                                 error.source().begin.column, error.description()));
+        return make_error(ErrorCode::kInvalidConfig, format("{}:{}:{}: {}", path, error.source().begin.line,
+                                                            error.source().begin.column, error.description()));
     }
     const std::vector<ConfigOption> options = config_options();
     ConfigSource source;
     for (const auto& [key, node] : table) {
-        Result<ConfigSource::Value> value = value_of(options, key.str(), node, format("{}:{}: {}", path, node.source().begin.line, key.str()));
+        Result<ConfigSource::Value> value =
+            value_of(options, key.str(), node, format("{}:{}: {}", path, node.source().begin.line, key.str()));
         if (!value.ok() && errors == nullptr) return value.error();
         if (!value.ok()) {
             errors->push_back(value.error());
@@ -145,7 +151,8 @@ Result<ConfigSource> config_from_file(const std::string& path, std::vector<Error
     return source;
 }
 
-Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file, std::vector<Error>* errors) {
+Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file,
+                                                                   std::vector<Error>* errors) {
     std::vector<ConfigSource> sources;
     const std::string path = file.empty() ? environment_value("LORAD_CONFIG") : file;
     if (!path.empty()) {

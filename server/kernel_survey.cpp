@@ -20,7 +20,8 @@ bool holds_weights(const std::filesystem::path& folder) {
 
 }  // namespace
 
-Result<ModelTensors> tensors_of(const model::ModelFiles& files, const std::filesystem::path& folder, const model::ModelConfig& config) {
+Result<ModelTensors> tensors_of(const model::ModelFiles& files, const std::filesystem::path& folder,
+                                const model::ModelConfig& config) {
     const bool has_weights = holds_weights(folder);
     TRY_ASSIGN(model::TensorFiles tensors, has_weights ? files.tensors() : model::WeightLoader::imagine(config));
     return ModelTensors{std::move(tensors), has_weights};

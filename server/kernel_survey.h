@@ -1,4 +1,5 @@
-// The kernels and the memory that a model would take on a device; no weights are read, nothing runs. For lorad-bench pipelines and lorad check --memory-gib.
+// The kernels and the memory that a model would take on a device; no weights are read, nothing runs. For lorad-bench
+// pipelines and lorad check --memory-gib.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,11 @@ struct ModelTensors {
     bool has_weights = false;  // in the folder: their headers were read
 };
 // The tensors of a model, or those that its config asks for where there are none. `files` outlive them.
-Result<ModelTensors> tensors_of(const model::ModelFiles& files, const std::filesystem::path& folder, const model::ModelConfig& config);
+Result<ModelTensors> tensors_of(const model::ModelFiles& files, const std::filesystem::path& folder,
+                                const model::ModelConfig& config);
 
 struct SurveyArguments {
-    LoadArguments load;  // folder: config.json is enough
+    LoadArguments load;         // folder: config.json is enough
     uint64_t memory_bytes = 0;  // that the device is taken to have; 0: enough
 };
 
@@ -31,7 +33,8 @@ struct ModelSurvey {
     model::KernelSurvey survey;
 };
 
-// Opens the device to compile alone. kInvalidModel: a folder without weights whose config says that they are quantized. kOutOfMemory: more than memory_bytes.
+// Opens the device to compile alone. kInvalidModel: a folder without weights whose config says that they are quantized.
+// kOutOfMemory: more than memory_bytes.
 Result<ModelSurvey> survey_model(const SurveyArguments& arguments);
 
 }  // namespace lorad::server

@@ -36,31 +36,34 @@ Result<std::optional<gpu::ScalarType>> parse_dtype(const std::string& text) {
     if (text == "float16" || text == "half") return Wish(gpu::ScalarType::kF16);
     if (text == "bfloat16") return Wish(gpu::ScalarType::kBf16);
     if (text == "float32" || text == "float") return Wish(gpu::ScalarType::kF32);
-    return make_error(ErrorCode::kInvalidConfig, format("dtype: expected auto, float16, bfloat16 or float32, found \"{}\"", text), "dtype");
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("dtype: expected auto, float16, bfloat16 or float32, found \"{}\"", text), "dtype");
 }
 
-// vLLM's flag. Its fp8 types keep three bits of a number; int8 with a scale for each 32 values takes as much room and keeps seven.
+// vLLM's flag. Its fp8 types keep three bits of a number; int8 with a scale for each 32 values takes as much room and
+// keeps seven.
 Result<gpu::KvType> parse_kv_type(const std::string& text) {
     if (text == "auto" || text == "float16") return gpu::KvType::kF16;
     if (text == "int8") return gpu::KvType::kInt8;
-    return make_error(
-        ErrorCode::kInvalidConfig,
-        format("kv-cache-dtype: expected auto, float16 or int8, found \"{}\"", text),
-        "kv-cache-dtype");
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("kv-cache-dtype: expected auto, float16 or int8, found \"{}\"", text), "kv-cache-dtype");
 }
 
 // None: the device decides.
 Result<std::optional<bool>> parse_quantized_weights(const std::string& text) {
     if (text == "auto") return std::optional<bool>();
     if (text == "keep" || text == "decode") return std::optional(text == "keep");
-    return make_error(ErrorCode::kInvalidConfig, format("quantized-weights: expected auto, keep or decode, found \"{}\"", text), "quantized-weights");
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("quantized-weights: expected auto, keep or decode, found \"{}\"", text),
+                      "quantized-weights");
 }
 
 Result<gpu::PersistentDecode> parse_persistent_decode(const std::string& text) {
     if (text == "auto") return gpu::PersistentDecode::kAuto;
     if (text == "on") return gpu::PersistentDecode::kOn;
     if (text == "off") return gpu::PersistentDecode::kOff;
-    return make_error(ErrorCode::kInvalidConfig, format("persistent-decode: expected auto, on or off, found \"{}\"", text), "persistent-decode");
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("persistent-decode: expected auto, on or off, found \"{}\"", text), "persistent-decode");
 }
 
 // Tells how far loading is, at most once in two seconds and only when it takes that long.
@@ -85,8 +88,7 @@ Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments, bool
     options.compile_only = compile_only;
     options.validation = arguments.validation;
     options.kernel_statistics = arguments.kernel_statistics;
-    options.pipeline_cache =
-        arguments.pipeline_cache.empty() ? default_pipeline_cache() : arguments.pipeline_cache;
+    options.pipeline_cache = arguments.pipeline_cache.empty() ? default_pipeline_cache() : arguments.pipeline_cache;
     if (arguments.device.empty()) return options;
     const char* end = arguments.device.data() + arguments.device.size();
     int index = 0;
@@ -97,43 +99,37 @@ Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments, bool
     }
     TRY_ASSIGN(std::vector<gpu::DeviceReport> reports, gpu::list_devices(options));
     auto lower = [](std::string text) {
-        std::transform(text.begin(), text.end(), text.begin(),
-                       [](unsigned char c) { return std::tolower(c); });
+        std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
         return text;
     };
     for (size_t i = 0; i < reports.size(); ++i) {
-        if (lower(reports[i].capabilities.name).find(lower(arguments.device)) == std::string::npos)
-            continue;
+        if (lower(reports[i].capabilities.name).find(lower(arguments.device)) == std::string::npos) continue;
         options.device_index = int(i);
         return options;
     }
     return make_error(ErrorCode::kNoDevice,
-                      format("no Vulkan device has \"{}\" in its name; `lorad devices` lists them",
-                             arguments.device),
+                      format("no Vulkan device has \"{}\" in its name; `lorad devices` lists them", arguments.device),
                       "device");
 }
 
 namespace {
 
 // The store of adapters for this base: a folder below `state_dir`, named by the base's fingerprint.
-Result<std::unique_ptr<adapters::Store>> open_store(const LoadArguments& arguments,
-                                                    const adapters::BaseModel& base) {
+Result<std::unique_ptr<adapters::Store>> open_store(const LoadArguments& arguments, const adapters::BaseModel& base) {
     adapters::StoreLimits limits;
     limits.bytes_max = arguments.adapter_store_bytes;
     if (arguments.state_dir.empty()) return adapters::memory_store(limits);
-    const std::filesystem::path folder =
-        std::filesystem::path(arguments.state_dir) / base.fingerprint.substr(0, 16);
+    const std::filesystem::path folder = std::filesystem::path(arguments.state_dir) / base.fingerprint.substr(0, 16);
     auto opened = [&]() -> Result<std::unique_ptr<adapters::Store>> {
         TRY_ASSIGN(auto files, adapters::open_file_system(folder));
         return adapters::disk_store(std::move(files), limits);
     }();
     if (!opened.ok()) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("state-dir {}: {}", folder.string(), opened.error().message),
-                          "state-dir");
+                          format("state-dir {}: {}", folder.string(), opened.error().message), "state-dir");
     }
-    log_info("adapter store: {} ({} adapters, {} MiB)", folder.string(),
-             (*opened)->found().aliases.size(), (*opened)->bytes() >> 20);
+    log_info("adapter store: {} ({} adapters, {} MiB)", folder.string(), (*opened)->found().aliases.size(),
+             (*opened)->bytes() >> 20);
     return opened;
 }
 
@@ -152,12 +148,10 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.persistent_decode = config.persistent_decode;
     load.n_adapters_max = config.max_loras;
     load.adapter_bytes = uint64_t(config.adapter_memory_mib) << 20;
-    if (config.state_dir != "none")
-        load.state_dir = config.state_dir.empty() ? default_state_dir() : config.state_dir;
-    load.adapter_ram_bytes =
-        config.adapter_ram_mib != 0
-            ? uint64_t(config.adapter_ram_mib) << 20
-            : uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)) / 4;
+    if (config.state_dir != "none") load.state_dir = config.state_dir.empty() ? default_state_dir() : config.state_dir;
+    load.adapter_ram_bytes = config.adapter_ram_mib != 0
+                                 ? uint64_t(config.adapter_ram_mib) << 20
+                                 : uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)) / 4;
     load.adapter_store_bytes = uint64_t(config.adapter_store_mib) << 20;
     load.adapter_wait_s = config.adapter_wait_s;
     load.executor.n_rows_max = config.max_num_batched_tokens;
@@ -167,9 +161,12 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.memory_utilization = config.gpu_memory_utilization;
     load.executor.n_kv_blocks = config.num_kv_blocks;
     load.executor.may_group_kv = true;
-    if (config.no_prefix_cache) load.executor.snapshot_bytes_max = 0;
-    else if (config.state_cache_mib != 0) load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
-    else load.executor.snapshot_bytes_max = std::nullopt;
+    if (config.no_prefix_cache)
+        load.executor.snapshot_bytes_max = 0;
+    else if (config.state_cache_mib != 0)
+        load.executor.snapshot_bytes_max = uint64_t(config.state_cache_mib) << 20;
+    else
+        load.executor.snapshot_bytes_max = std::nullopt;
     load.executor.batch_invariant = config.batch_invariant;
     load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
     if (config.training_jobs > 0) load.executor.training_bytes = uint64_t(config.training_memory_mib) << 20;
@@ -177,7 +174,8 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     return load;
 }
 
-Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments, const gpu::DeviceCapabilities& capabilities) {
+Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments,
+                                                const gpu::DeviceCapabilities& capabilities) {
     model::ExecutorOptions options = arguments.executor;
     TRY_ASSIGN(options.kernel_path, parse_kernel_path(arguments.kernel_path));
     TRY_ASSIGN(options.weight_type, parse_dtype(arguments.dtype));
@@ -190,7 +188,8 @@ Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments, 
     // Software devices compute with plain weights several times as fast, and have the host's memory.
     options.keeps_packed = keeps_packed.value_or(!capabilities.is_cpu || arguments.quantize != "none");
     options.adapter_bytes = arguments.adapter_bytes;
-    if (options.adapter_bytes == 0) options.adapter_bytes = std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
+    if (options.adapter_bytes == 0)
+        options.adapter_bytes = std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
     return options;
 }
 
@@ -209,15 +208,13 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     TRY_ASSIGN(loaded.device, gpu::Device::create(options));
     const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();
     TRY_ASSIGN(const model::ExecutorOptions options_of_executor, executor_options(arguments, capabilities));
-    log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver,
-             capabilities.api_version,
+    log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver, capabilities.api_version,
              capabilities.is_cpu ? ", a software device: no GPU was found or chosen" : "");
 
     ProgressLog progress;
-    TRY_ASSIGN(
-        loaded.executor,
-        model::Executor::load(*loaded.device, arguments.folder, loaded.config, options_of_executor,
-                              [&](uint64_t done, uint64_t all) { progress(done, all); }));
+    TRY_ASSIGN(loaded.executor,
+               model::Executor::load(*loaded.device, arguments.folder, loaded.config, options_of_executor,
+                                     [&](uint64_t done, uint64_t all) { progress(done, all); }));
     const std::string plan = loaded.executor->memory_plan().table();
     for (const auto line : std::views::split(std::string_view(plan), '\n')) {
         if (!line.empty()) log_info("memory plan: {}", std::string_view(line.begin(), line.end()));
@@ -229,13 +226,12 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     registry_options.device_bytes_max = options_of_executor.adapter_bytes;
     registry_options.ram_bytes_max = arguments.adapter_ram_bytes;
     registry_options.wait_timeout = std::chrono::seconds(arguments.adapter_wait_s);
-    loaded.registry = std::make_unique<adapters::Registry>(std::move(base), *loaded.store,
-                                                           registry_options, std::move(files));
-    double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    loaded.registry =
+        std::make_unique<adapters::Registry>(std::move(base), *loaded.store, registry_options, std::move(files));
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     log_info("model {} loaded in {:.2f} s: {}, {} layers, {} KV blocks of {} tokens",
-             arguments.folder.filename().string(), seconds, loaded.config.architecture,
-             loaded.config.n_layers, loaded.executor->n_kv_blocks(), model::kBlockTokens);
+             arguments.folder.filename().string(), seconds, loaded.config.architecture, loaded.config.n_layers,
+             loaded.executor->n_kv_blocks(), model::kBlockTokens);
     return loaded;
 }
 

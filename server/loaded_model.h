@@ -21,7 +21,7 @@ struct Config;
 struct DeviceArguments {
     std::string device;  // index, or part of the name; empty: the best one
     bool validation = false;
-    std::string pipeline_cache;  // empty: the user's
+    std::string pipeline_cache;      // empty: the user's
     bool kernel_statistics = false;  // as in gpu::DeviceOptions
 };
 
@@ -39,10 +39,10 @@ struct LoadArguments {
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";  // auto, on, off
     uint32_t n_adapters_max = 64;
-    uint64_t adapter_bytes = 0;       // 0: a tenth of the device's memory, at most 8 GiB
-    std::string state_dir;            // parent of the adapter stores, one for each base; empty: in memory
-    uint64_t adapter_ram_bytes = 0;   // packed adapters that are kept in host memory
-    uint64_t adapter_store_bytes = 0; // of all stored files; 0: no limit
+    uint64_t adapter_bytes = 0;        // 0: a tenth of the device's memory, at most 8 GiB
+    std::string state_dir;             // parent of the adapter stores, one for each base; empty: in memory
+    uint64_t adapter_ram_bytes = 0;    // packed adapters that are kept in host memory
+    uint64_t adapter_store_bytes = 0;  // of all stored files; 0: no limit
     uint32_t adapter_wait_s = 60;
     std::function<Status(std::string_view source)> check_template;  // of adapters::BaseModel
     model::ExecutorOptions executor;  // kernel_path, decode and adapter_bytes are taken from above
@@ -51,7 +51,8 @@ struct LoadArguments {
 // The arguments that serve loads a model with.
 LoadArguments load_arguments(const Config& config, const std::string& base_name);
 // `executor` with what the texts say; `capabilities` decide what is left to them.
-Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments, const gpu::DeviceCapabilities& capabilities);
+Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments,
+                                                const gpu::DeviceCapabilities& capabilities);
 
 // Members are in the order of their dependencies: destroyed in reverse.
 struct LoadedModel {

@@ -1,5 +1,6 @@
-// Memory that large requests leave with the allocator. glibc keeps what is freed in arenas, up to eight for each core, and a text of 16 MiB passes hundreds of
-// times its size through them: without this a daemon stays as large as its largest moments, once for each arena.
+// Memory that large requests leave with the allocator. glibc keeps what is freed in arenas, up to eight for each core,
+// and a text of 16 MiB passes hundreds of times its size through them: without this a daemon stays as large as its
+// largest moments, once for each arena.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ void bound_allocator();
 
 // Any thread: a large request has ended, with all that it had.
 void note_large_request();
-// A thread that may wait some milliseconds; at times: gives the system what is free if large requests have ended since the last time. At most once a second.
+// A thread that may wait some milliseconds; at times: gives the system what is free if large requests have ended since
+// the last time. At most once a second.
 void return_memory();
 
 }  // namespace lorad::server

@@ -16,16 +16,15 @@ std::string escaped_label(std::string_view text) {
     return out;
 }
 
-void write_metric_head(std::string& out, std::string_view name, std::string_view type,
-                std::string_view help) {
+void write_metric_head(std::string& out, std::string_view name, std::string_view type, std::string_view help) {
     out += format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
 }
 
 namespace {
 
 template <typename T>
-void write_one(std::string& out, std::string_view name, std::string_view type,
-               std::string_view labels, T value, std::string_view help) {
+void write_one(std::string& out, std::string_view name, std::string_view type, std::string_view labels, T value,
+               std::string_view help) {
     write_metric_head(out, name, type, help);
     out += format("{}{{{}}} {}\n", name, labels, value);
 }
@@ -37,15 +36,11 @@ void raise_to(std::atomic<uint32_t>& maximum, uint32_t value) {
 }
 
 std::vector<double> latency_bounds() {
-    return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-            0.5,   1.0,    2.5,   5.0,  10.0,  30.0, 60.0};
+    return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0};
 }
-std::vector<double> count_bounds() {
-    return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
-}
+std::vector<double> count_bounds() { return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192}; }
 std::vector<double> token_bounds() {
-    return {1,   2,    5,    10,   20,    50,    100,   200,   500,
-            1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+    return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 }
 
 // Names of a label, comma-separated, cut where there are too many to be worth a label.
@@ -58,18 +53,15 @@ std::string bounded_names(std::string_view names) {
 }  // namespace
 
 Histogram::Histogram(std::vector<double> upper_bounds)
-    : upper_bounds_(std::move(upper_bounds)),
-      counts_(new std::atomic<uint64_t>[upper_bounds_.size() + 1] {}) {}
+    : upper_bounds_(std::move(upper_bounds)), counts_(new std::atomic<uint64_t>[upper_bounds_.size() + 1] {}) {}
 
 void Histogram::observe(double value) {
-    size_t bucket = size_t(std::lower_bound(upper_bounds_.begin(), upper_bounds_.end(), value) -
-                           upper_bounds_.begin());
+    size_t bucket = size_t(std::lower_bound(upper_bounds_.begin(), upper_bounds_.end(), value) - upper_bounds_.begin());
     counts_[bucket].fetch_add(1, std::memory_order_relaxed);
     sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
-void Histogram::write(std::string& out, std::string_view name, std::string_view labels,
-                      std::string_view help) const {
+void Histogram::write(std::string& out, std::string_view name, std::string_view labels, std::string_view help) const {
     write_metric_head(out, name, "histogram", help);
     uint64_t total = 0;
     for (size_t i = 0; i < upper_bounds_.size(); ++i) {
@@ -78,8 +70,8 @@ void Histogram::write(std::string& out, std::string_view name, std::string_view 
     }
     total += counts_[upper_bounds_.size()].load(std::memory_order_relaxed);
     out += format("{}_bucket{{{},le=\"+Inf\"}} {}\n", name, labels, total);
-    out += format("{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels,
-                  sum_.load(std::memory_order_relaxed), name, labels, total);
+    out += format("{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_.load(std::memory_order_relaxed), name,
+                  labels, total);
 }
 
 Metrics::Metrics(Shape shape)
@@ -138,13 +130,11 @@ void Metrics::on_finished(const Finished& finished) {
     if (finished.prefill_s < 0) return;
     prefill_time_.observe(finished.prefill_s);
     decode_time_.observe(finished.decode_s);
-    if (finished.n_generated > 1)
-        time_per_token_.observe(finished.decode_s / double(finished.n_generated - 1));
+    if (finished.n_generated > 1) time_per_token_.observe(finished.decode_s / double(finished.n_generated - 1));
 }
 
 void Metrics::on_http_response(int status) {
-    n_http_responses_[size_t(std::clamp(status / 100, 0, 5))].fetch_add(1,
-                                                                        std::memory_order_relaxed);
+    n_http_responses_[size_t(std::clamp(status / 100, 0, 5))].fetch_add(1, std::memory_order_relaxed);
 }
 
 void Metrics::set_requests(uint32_t n_running, uint32_t n_waiting) {
@@ -153,8 +143,7 @@ void Metrics::set_requests(uint32_t n_running, uint32_t n_waiting) {
 }
 
 void Metrics::set_active_adapters(std::string running, std::string waiting) {
-    double now_s =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     std::lock_guard lock(adapters_mutex_);
     running_adapters_ = std::move(running);
     waiting_adapters_ = std::move(waiting);
@@ -170,8 +159,7 @@ T load(const std::atomic<T>& value) {
 
 }  // namespace
 
-std::string Metrics::text(const std::vector<Resident>& adapters,
-                          std::string_view waiting_for_place) const {
+std::string Metrics::text(const std::vector<Resident>& adapters, std::string_view waiting_for_place) const {
     std::string out;
     std::string model = format("model_name=\"{}\"", escaped_label(shape_.model_name));
     write_requests(out, model);
@@ -182,16 +170,12 @@ std::string Metrics::text(const std::vector<Resident>& adapters,
 }
 
 void Metrics::write_requests(std::string& out, const std::string& model) const {
-    double kv_used =
-        shape_.n_kv_blocks == 0 ? 0.0 : double(load(n_kv_blocks_used_)) / shape_.n_kv_blocks;
-    write_one(out, "vllm:num_requests_running", "gauge", model, load(n_running_),
-              "Requests that are being computed.");
-    write_one(out, "vllm:num_requests_waiting", "gauge", model, load(n_waiting_),
-              "Requests that wait for a place.");
+    double kv_used = shape_.n_kv_blocks == 0 ? 0.0 : double(load(n_kv_blocks_used_)) / shape_.n_kv_blocks;
+    write_one(out, "vllm:num_requests_running", "gauge", model, load(n_running_), "Requests that are being computed.");
+    write_one(out, "vllm:num_requests_waiting", "gauge", model, load(n_waiting_), "Requests that wait for a place.");
     write_one(out, "lorad_waiting_tokens", "gauge", model, load(n_waiting_tokens_),
               "Prompt tokens of requests that have not begun.");
-    write_one(out, "vllm:kv_cache_usage_perc", "gauge", model, kv_used,
-              "Share of KV blocks in use, 0 to 1.");
+    write_one(out, "vllm:kv_cache_usage_perc", "gauge", model, kv_used, "Share of KV blocks in use, 0 to 1.");
     write_one(out, "lorad_kv_blocks_idle", "gauge", model, load(n_kv_blocks_idle_),
               "KV blocks that only the prefix cache keeps.");
     write_one(out, "vllm:cache_config_info", "gauge",
@@ -202,55 +186,49 @@ void Metrics::write_requests(std::string& out, const std::string& model) const {
               1, "KV cache: tokens in a block, and blocks.");
     write_one(out, "vllm:prompt_tokens_total", "counter", model, load(n_prompt_tokens_),
               "Prompt tokens of requests that came to their first token.");
-    write_one(out, "vllm:generation_tokens_total", "counter", model, load(n_generated_tokens_),
-              "Tokens generated.");
+    write_one(out, "vllm:generation_tokens_total", "counter", model, load(n_generated_tokens_), "Tokens generated.");
     write_one(out, "vllm:prefix_cache_queries_total", "counter", model, load(n_prefix_queries_),
               "Prompt tokens looked up in the prefix cache.");
     write_one(out, "vllm:prefix_cache_hits_total", "counter", model, load(n_prefix_hits_),
               "Prompt tokens that the prefix cache had.");
     if (shape_.n_window_blocks > 0) {
-        write_one(out, "lorad_kv_window_blocks", "gauge", model, shape_.n_window_blocks, "KV blocks of the layers that see a window.");
-        write_one(out, "lorad_kv_window_blocks_used", "gauge", model, load(n_window_blocks_used_), "Of those, held by requests.");
+        write_one(out, "lorad_kv_window_blocks", "gauge", model, shape_.n_window_blocks,
+                  "KV blocks of the layers that see a window.");
+        write_one(out, "lorad_kv_window_blocks_used", "gauge", model, load(n_window_blocks_used_),
+                  "Of those, held by requests.");
     }
     if (shape_.n_snapshots > 0) {
-        write_one(out, "lorad_state_snapshots", "gauge", model, load(n_snapshots_), "States of prefixes that texts may go on from.");
+        write_one(out, "lorad_state_snapshots", "gauge", model, load(n_snapshots_),
+                  "States of prefixes that texts may go on from.");
         write_one(out, "lorad_state_snapshots_max", "gauge", model, shape_.n_snapshots, "Places for them.");
-        write_one(out, "lorad_state_snapshots_used_total", "counter", model, load(n_snapshots_used_), "Texts that went on from one.");
-        write_one(out, "lorad_state_snapshots_evicted_total", "counter", model, load(n_snapshots_evicted_), "Those that made way for others.");
+        write_one(out, "lorad_state_snapshots_used_total", "counter", model, load(n_snapshots_used_),
+                  "Texts that went on from one.");
+        write_one(out, "lorad_state_snapshots_evicted_total", "counter", model, load(n_snapshots_evicted_),
+                  "Those that made way for others.");
     }
     write_one(out, "vllm:num_preemptions_total", "counter", model, load(n_preemptions_),
               "Sequences put back because KV blocks ran out, or for one that starved.");
-    write_one(out, "lorad_yields_total", "counter", model, load(n_yields_),
-              "Of those, for one that starved.");
+    write_one(out, "lorad_yields_total", "counter", model, load(n_yields_), "Of those, for one that starved.");
     write_one(out, "lorad_requests_refused_total", "counter", model, load(n_refused_),
               "Requests answered 429 or 503 because the queue was full or closed.");
-    write_metric_head(out, "vllm:request_success_total", "counter",
-                      "Requests that ended, by reason.");
-    for (FinishReason reason :
-         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kError,
-          FinishReason::kAdapterRemoved, FinishReason::kTimeout}) {
-        out += format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", model,
-                      to_string(reason), load(n_finished_[size_t(reason)]));
+    write_metric_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
+    for (FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
+                                FinishReason::kError, FinishReason::kAdapterRemoved, FinishReason::kTimeout}) {
+        out += format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", model, to_string(reason),
+                      load(n_finished_[size_t(reason)]));
     }
-    time_to_first_token_.write(out, "vllm:time_to_first_token_seconds", model,
-                               "Arrival to first token.");
-    inter_token_latency_.write(out, "vllm:inter_token_latency_seconds", model,
-                               "Between tokens of a request.");
+    time_to_first_token_.write(out, "vllm:time_to_first_token_seconds", model, "Arrival to first token.");
+    inter_token_latency_.write(out, "vllm:inter_token_latency_seconds", model, "Between tokens of a request.");
     time_per_token_.write(out, "vllm:request_time_per_output_token_seconds", model,
                           "Mean time between the tokens of a request.");
-    request_latency_.write(out, "vllm:e2e_request_latency_seconds", model,
-                           "Arrival to the end.");
+    request_latency_.write(out, "vllm:e2e_request_latency_seconds", model, "Arrival to the end.");
     queue_time_.write(out, "vllm:request_queue_time_seconds", model, "Arrival to the first step.");
-    prefill_time_.write(out, "vllm:request_prefill_time_seconds", model,
-                        "First step to first token.");
+    prefill_time_.write(out, "vllm:request_prefill_time_seconds", model, "First step to first token.");
     decode_time_.write(out, "vllm:request_decode_time_seconds", model, "First token to last.");
-    inference_time_.write(out, "vllm:request_inference_time_seconds", model,
-                          "First step to the end.");
+    inference_time_.write(out, "vllm:request_inference_time_seconds", model, "First step to the end.");
     request_prompt_tokens_.write(out, "vllm:request_prompt_tokens", model, "Prompt tokens of a request.");
-    request_generation_tokens_.write(out, "vllm:request_generation_tokens", model,
-                                     "Generated tokens of a request.");
-    request_max_tokens_.write(out, "vllm:request_params_max_tokens", model,
-                              "Tokens that a request may generate.");
+    request_generation_tokens_.write(out, "vllm:request_generation_tokens", model, "Generated tokens of a request.");
+    request_max_tokens_.write(out, "vllm:request_params_max_tokens", model, "Tokens that a request may generate.");
 }
 
 void Metrics::write_adapters(std::string& out, const std::vector<Resident>& adapters,
@@ -258,22 +236,17 @@ void Metrics::write_adapters(std::string& out, const std::vector<Resident>& adap
     {
         std::lock_guard lock(adapters_mutex_);
         std::string waiting = waiting_adapters_;
-        if (!waiting_for_place.empty())
-            waiting += (waiting.empty() ? "" : ",") + std::string(waiting_for_place);
-        write_one(
-            out, "vllm:lora_requests_info", "gauge",
-            format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
-                   shape_.n_adapters_max, bounded_names(running_adapters_), bounded_names(waiting)),
-            adapters_changed_at_s_,
-            "Adapters with requests; the value is the Unix time of the last change.");
+        if (!waiting_for_place.empty()) waiting += (waiting.empty() ? "" : ",") + std::string(waiting_for_place);
+        write_one(out, "vllm:lora_requests_info", "gauge",
+                  format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+                         shape_.n_adapters_max, bounded_names(running_adapters_), bounded_names(waiting)),
+                  adapters_changed_at_s_, "Adapters with requests; the value is the Unix time of the last change.");
     }
-    write_one(out, "lorad_adapters_resident", "gauge",
-              format("model_name=\"{}\"", escaped_label(shape_.model_name)), adapters.size(),
-              "Adapters in device memory.");
+    write_one(out, "lorad_adapters_resident", "gauge", format("model_name=\"{}\"", escaped_label(shape_.model_name)),
+              adapters.size(), "Adapters in device memory.");
     write_metric_head(out, "lorad_adapter_bytes", "gauge", "Device bytes of an adapter.");
     for (const Resident& adapter : adapters) {
-        out += format("lorad_adapter_bytes{{adapter_name=\"{}\"}} {}\n",
-                      escaped_label(adapter.name), adapter.bytes);
+        out += format("lorad_adapter_bytes{{adapter_name=\"{}\"}} {}\n", escaped_label(adapter.name), adapter.bytes);
     }
 }
 
@@ -282,8 +255,7 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
               format("name=\"{}\",driver=\"{}\",type=\"{}\"", escaped_label(shape_.device_name),
                      escaped_label(shape_.device_driver), shape_.device_is_cpu ? "cpu" : "gpu"),
               1, "The Vulkan device that computes.");
-    write_metric_head(out, "lorad_device_memory_planned_bytes", "gauge",
-                      "Device memory by what it is planned for.");
+    write_metric_head(out, "lorad_device_memory_planned_bytes", "gauge", "Device memory by what it is planned for.");
     for (const auto& [part, bytes] : shape_.memory_plan)
         out += format("lorad_device_memory_planned_bytes{{part=\"{}\"}} {}\n", part, bytes);
     write_one(out, "lorad_steps_total", "counter", model, load(n_steps_), "Engine steps.");
@@ -305,12 +277,10 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
               "Time that merges took on the device, milliseconds.");
     write_one(out, "lorad_merged_weights_bytes", "gauge", model, load(merged_bytes_),
               "Device memory of the merged weights; 0: nothing is merged.");
-    write_one(out, "lorad_prefill_rows_total", "counter", model, load(n_prefill_rows_),
-              "Rows of prefill chunks.");
+    write_one(out, "lorad_prefill_rows_total", "counter", model, load(n_prefill_rows_), "Rows of prefill chunks.");
     write_one(out, "lorad_prefill_chunk_rows", "gauge", model, load(prefill_chunk_),
               "Rows of prompts that a step with decodes may have now.");
-    write_one(out, "lorad_step_rows_max", "gauge", model, load(n_step_rows_max_),
-              "Most rows in one step so far.");
+    write_one(out, "lorad_step_rows_max", "gauge", model, load(n_step_rows_max_), "Most rows in one step so far.");
     write_one(out, "lorad_step_sequences_max", "gauge", model, load(n_step_sequences_max_),
               "Most sequences in one step so far.");
     write_one(out, "lorad_step_adapters_max", "gauge", model, load(n_step_adapters_max_),
@@ -318,13 +288,12 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
     step_rows_.write(out, "vllm:iteration_tokens_total", model, "Rows (tokens) in a step.");
     step_rows_.write(out, "lorad_step_rows", model, "Rows (tokens) in a step.");
     step_sequences_.write(out, "lorad_step_sequences", model, "Sequences in a step.");
-    step_dispatches_.write(out, "lorad_step_dispatches", model, "Kernels that a step runs, those that bring its state and its answers among them.");
+    step_dispatches_.write(out, "lorad_step_dispatches", model,
+                           "Kernels that a step runs, those that bring its state and its answers among them.");
     step_seconds_.write(out, "lorad_step_seconds", model, "Submission to result of a step.");
-    write_metric_head(out, "lorad_http_responses_total", "counter",
-                      "HTTP responses by class of status.");
+    write_metric_head(out, "lorad_http_responses_total", "counter", "HTTP responses by class of status.");
     for (size_t i = 2; i < n_http_responses_.size(); ++i) {
-        out += format("lorad_http_responses_total{{class=\"{}xx\"}} {}\n", i,
-                      load(n_http_responses_[i]));
+        out += format("lorad_http_responses_total{{class=\"{}xx\"}} {}\n", i, load(n_http_responses_[i]));
     }
 }
 

@@ -21,16 +21,14 @@ namespace lorad::server {
 
 // A label's value: of printable characters (proto/base/printable.h), quotes and backslashes escaped.
 std::string escaped_label(std::string_view text);
-void write_metric_head(std::string& out, std::string_view name, std::string_view type,
-                       std::string_view help);
+void write_metric_head(std::string& out, std::string_view name, std::string_view type, std::string_view help);
 
 // Cumulative buckets are formed when the text is written; observing is two relaxed adds.
 class Histogram {
   public:
     explicit Histogram(std::vector<double> upper_bounds);
     void observe(double value);
-    void write(std::string& out, std::string_view name, std::string_view labels,
-               std::string_view help) const;
+    void write(std::string& out, std::string_view name, std::string_view labels, std::string_view help) const;
 
   private:
     std::vector<double> upper_bounds_;
@@ -69,7 +67,7 @@ class Metrics {
         uint32_t n_dispatches = 0;
         // Of a step whose draw waits for the masks of grammars.
         bool is_masked = false;
-        bool is_ahead = false;   // it began before the tokens of the step before were known
+        bool is_ahead = false;    // it began before the tokens of the step before were known
         bool has_waited = false;  // the device was done with all else before the masks were there
         double mask_seconds = 0.0;
         uint32_t n_masks_late = 0;  // rows that were left out, since their masks were not there
@@ -131,9 +129,7 @@ class Metrics {
     std::string text(const std::vector<Resident>& adapters, std::string_view waiting_for_place = {}) const;
 
     uint64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
-    uint32_t n_step_sequences_max() const {
-        return n_step_sequences_max_.load(std::memory_order_relaxed);
-    }
+    uint32_t n_step_sequences_max() const { return n_step_sequences_max_.load(std::memory_order_relaxed); }
 
   private:
     const Shape shape_;

@@ -17,9 +17,7 @@ class ModelDecoder final : public TextDecoder {
         : detokenizer_(std::move(tokenizer), options.skip_special_tokens, std::move(options.stop),
                        options.include_stop),
           n_tokens_min_(options.n_tokens_min) {}
-    Result<std::string> push(TokenId token) override {
-        return detokenizer_.push(token, ++n_tokens_ > n_tokens_min_);
-    }
+    Result<std::string> push(TokenId token) override { return detokenizer_.push(token, ++n_tokens_ > n_tokens_min_); }
     bool found_stop() const override { return detokenizer_.stopped(); }
     std::string matched_stop() const override { return detokenizer_.matched_stop(); }
     Result<std::string> finish() override { return detokenizer_.flush(); }
@@ -41,13 +39,14 @@ class SilentDecoder final : public TextDecoder {
 
 // The family whose words the chat template uses.
 model::ToolFormat format_of(const model::ChatTemplate& chat_template) {
-    if (chat_template.mentions("<|channel|>") && chat_template.mentions("<|start|>")) return model::ToolFormat::kHarmony;
+    if (chat_template.mentions("<|channel|>") && chat_template.mentions("<|start|>"))
+        return model::ToolFormat::kHarmony;
     if (chat_template.mentions("<|tool_call>")) return model::ToolFormat::kGemma4;
     if (chat_template.mentions("<start_function_call>")) return model::ToolFormat::kFunctionGemma;
-    if (chat_template.mentions("<|tool_call_start|>") || chat_template.mentions("<|python_start|>")) return model::ToolFormat::kPython;
+    if (chat_template.mentions("<|tool_call_start|>") || chat_template.mentions("<|python_start|>"))
+        return model::ToolFormat::kPython;
     if (chat_template.mentions("<function=")) return model::ToolFormat::kQwenXml;
-    if (chat_template.mentions("<|tool_call|>") || chat_template.mentions("functools"))
-        return model::ToolFormat::kPhi;
+    if (chat_template.mentions("<|tool_call|>") || chat_template.mentions("functools")) return model::ToolFormat::kPhi;
     if (chat_template.mentions("[TOOL_CALLS]")) return model::ToolFormat::kMistral;
     if (chat_template.mentions("<|python_tag|>")) return model::ToolFormat::kLlama3;
     // Gemma 3 has no marks of its own: it writes calls as Python or JSON does.
@@ -62,7 +61,9 @@ Error no_tokenizer() {
 }
 
 Error no_helpers() {
-    return make_error(ErrorCode::kSandboxUnavailable, "an adapter's own chat template needs a process that could not be started; the server's log says why");
+    return make_error(
+        ErrorCode::kSandboxUnavailable,
+        "an adapter's own chat template needs a process that could not be started; the server's log says why");
 }
 
 // Stands behind the text that is continued, so that its end is found whatever the text is and the
@@ -83,13 +84,13 @@ Result<std::string> cut_at_mark(std::string rendered, std::string_view text) {
     bool trims = rendered.compare(end, kEndMark.size(), kEndMark) != 0;
     rendered.resize(end);
     size_t last = text.find_last_not_of(kBlanks);
-    if (trims && last != std::string_view::npos)
-        rendered.resize(end - std::min(end, text.size() - last - 1));
+    if (trims && last != std::string_view::npos) rendered.resize(end - std::min(end, text.size() - last - 1));
     return rendered;
 }
 
 // A variable that the template's text does not even mention.
-void add_unread_kwargs(const ChatInput& chat, const std::function<bool(std::string_view)>& mentions, std::vector<std::string>& unread) {
+void add_unread_kwargs(const ChatInput& chat, const std::function<bool(std::string_view)>& mentions,
+                       std::vector<std::string>& unread) {
     if (chat.kwargs_json.empty()) return;
     Result<JsonDocument> kwargs = parse_json(chat.kwargs_json);
     if (!kwargs.ok() || !kwargs->root().is_object()) return;
@@ -100,9 +101,11 @@ void add_unread_kwargs(const ChatInput& chat, const std::function<bool(std::stri
 }
 
 void warn_of_lost_tools(const model::ChatTemplate& chat_template) {
-    const std::optional<bool> shown = shows_tools([&](const std::string& input) { return chat_template.render(input); });
+    const std::optional<bool> shown =
+        shows_tools([&](const std::string& input) { return chat_template.render(input); });
     if (shown && !*shown)
-        log_warn("the chat template shows no tools to the model: requests with tools say so in the header x-lorad-ignored-fields");
+        log_warn("the chat template shows no tools to the model: requests with tools say so in the header "
+                 "x-lorad-ignored-fields");
 }
 
 }  // namespace
@@ -116,7 +119,9 @@ Result<std::unique_ptr<ModelText>> ModelText::load(const model::ModelFiles& file
     auto text = std::unique_ptr<ModelText>(new ModelText);
     TRY_ASSIGN(text->tokenizer_, files.tokenizer());
     if (!text->tokenizer_) {
-        log_warn("{} has no tokenizer that lorad reads (tokenizer.json, or the fields of a GGUF file): prompts must be token ids, answers have no text", name);
+        log_warn("{} has no tokenizer that lorad reads (tokenizer.json, or the fields of a GGUF file): prompts must be "
+                 "token ids, answers have no text",
+                 name);
         return text;
     }
     TRY_ASSIGN(text->chat_template_, files.chat_template());
@@ -125,14 +130,12 @@ Result<std::unique_ptr<ModelText>> ModelText::load(const model::ModelFiles& file
     return text;
 }
 
-Result<std::vector<TokenId>> ModelText::encode(std::string_view text,
-                                               bool add_special_tokens) const {
+Result<std::vector<TokenId>> ModelText::encode(std::string_view text, bool add_special_tokens) const {
     if (!tokenizer_) return no_tokenizer();
     return tokenizer_->encode(text, add_special_tokens);
 }
 
-Result<std::string> ModelText::decode(std::span<const TokenId> tokens,
-                                      bool skip_special_tokens) const {
+Result<std::string> ModelText::decode(std::span<const TokenId> tokens, bool skip_special_tokens) const {
     if (!tokenizer_) return std::string();
     return tokenizer_->decode(tokens, skip_special_tokens);
 }
@@ -149,10 +152,13 @@ void ModelText::isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::T
     helpers_ = std::move(helpers);
     turns_ = std::make_unique<sandbox::Turns>(std::move(turns));
     if (!tokenizer_) return;
-    compiler_ = std::make_unique<sandbox::GrammarCompiler>(tokenizer_, helpers_.get(), *turns_, sandbox::GrammarCompiler::Options{});
+    compiler_ = std::make_unique<sandbox::GrammarCompiler>(tokenizer_, helpers_.get(), *turns_,
+                                                           sandbox::GrammarCompiler::Options{});
 }
 
-Result<std::string> ModelText::helper_words() const { return tokenizer_ ? tokenizer_->words() : Result<std::string>(std::string()); }
+Result<std::string> ModelText::helper_words() const {
+    return tokenizer_ ? tokenizer_->words() : Result<std::string>(std::string());
+}
 
 Result<ModelText::Templates> ModelText::own_templates(const ChatInput& chat) const {
     constexpr size_t kOwnMax = 64;
@@ -190,7 +196,8 @@ Result<RenderChat> ModelText::renderer(const Templates& own, sandbox::Turns::Tur
     if (!helpers_) return no_helpers();
     TRY_ASSIGN(std::string tokens, chat_template_->tokens_json());
     return RenderChat([this, own, &turn, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
-        sandbox::Frame job{sandbox::kRender, {tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}};
+        sandbox::Frame job{sandbox::kRender,
+                           {tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}};
         for (const model::NamedTemplate& one : *own) {
             job.fields.push_back(one.name);
             job.fields.push_back(one.source);
@@ -214,7 +221,8 @@ Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
     if (own && turns_) {
         TRY_ASSIGN(turn, turns_->enter(chat.holder));
     }
-    TRY_ASSIGN(FittedChat fitted, fits_.fit(own ? chat.template_digest : std::string(), chat, chat.continued_text ? kEndMark : std::string_view(), render));
+    TRY_ASSIGN(FittedChat fitted, fits_.fit(own ? chat.template_digest : std::string(), chat,
+                                            chat.continued_text ? kEndMark : std::string_view(), render));
     Result<std::string> rendered = render(fitted.input);
     if (rendered.ok() && chat.continued_text) rendered = cut_at_mark(std::move(*rendered), *chat.continued_text);
     if (!rendered.ok()) {
@@ -222,14 +230,16 @@ Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
         if (error.param.empty()) error.param = "messages";
         if (!fitted.developer.empty() && error.code == ErrorCode::kInvalidRequest) {
             error.param = fitted.developer;
-            error.message = format("{}: the chat template takes the message neither as \"developer\" nor as \"system\": {}",
-                                   fitted.developer, error.message);
+            error.message =
+                format("{}: the chat template takes the message neither as \"developer\" nor as \"system\": {}",
+                       fitted.developer, error.message);
         }
         return error;
     }
     const auto mentions = [&](std::string_view name) {
         if (!own) return chat_template_->mentions(name);
-        return std::ranges::any_of(*own, [&](const model::NamedTemplate& one) { return one.source.find(name) != std::string::npos; });
+        return std::ranges::any_of(
+            *own, [&](const model::NamedTemplate& one) { return one.source.find(name) != std::string::npos; });
     };
     add_unread_kwargs(chat, mentions, fitted.unread);
     return RenderedChat{std::move(*rendered), std::move(fitted.unread)};
@@ -240,16 +250,16 @@ std::unique_ptr<TextDecoder> ModelText::make_decoder(DecodeOptions options) cons
     return std::make_unique<ModelDecoder>(tokenizer_, std::move(options));
 }
 
-Result<std::unique_ptr<TokenConstraint>> ModelText::make_constraint(
-    const proto::Structure& structure, std::span<const TokenId> eos_ids, uint32_t vocab_size,
-    const access::Holder& holder) const {
+Result<std::unique_ptr<TokenConstraint>> ModelText::make_constraint(const proto::Structure& structure,
+                                                                    std::span<const TokenId> eos_ids,
+                                                                    uint32_t vocab_size,
+                                                                    const access::Holder& holder) const {
     if (!tokenizer_) return no_tokenizer();
     if (compiler_) return compiler_->compile(structure, eos_ids, vocab_size, holder);
     Result<std::unique_ptr<model::Grammar>> grammar = model::Grammar::create(
         *tokenizer_, sandbox::grammar_kind(structure.kind), structure.source, eos_ids, vocab_size);
     if (!grammar.ok()) {
-        return make_error(grammar.error().code,
-                          format("{}: {}", structure.param, grammar.error().message),
+        return make_error(grammar.error().code, format("{}: {}", structure.param, grammar.error().message),
                           structure.param);
     }
     return std::unique_ptr<TokenConstraint>(

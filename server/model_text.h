@@ -24,22 +24,20 @@ class ModelText final : public TextCodec {
     // The model's own; null where it has none.
     const std::shared_ptr<const model::Tokenizer>& tokenizer() const { return tokenizer_; }
     const std::shared_ptr<const model::ChatTemplate>& chat_template() const { return chat_template_; }
-    Result<std::vector<TokenId>> encode(std::string_view text,
-                                        bool add_special_tokens) const override;
-    Result<std::string> decode(std::span<const TokenId> tokens,
-                               bool skip_special_tokens) const override;
+    Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override;
+    Result<std::string> decode(std::span<const TokenId> tokens, bool skip_special_tokens) const override;
     std::optional<TokenId> token_id(std::string_view spelling) const override;
     std::string token_bytes(TokenId token) const override;
     Result<RenderedChat> render_chat(const ChatInput& chat) const override;
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override;
     Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
-                                                             std::span<const TokenId> eos_ids,
-                                                             uint32_t vocab_size,
+                                                             std::span<const TokenId> eos_ids, uint32_t vocab_size,
                                                              const access::Holder& holder) const override;
     model::ToolFormat tool_format() const override { return tool_format_; }
 
-    // From here on grammars are compiled and adapters' templates rendered in helpers, in such turns; with null neither is
-    // done (kSandboxUnavailable). Before there are requests. Without this call, as in tools, all is done in this process.
+    // From here on grammars are compiled and adapters' templates rendered in helpers, in such turns; with null neither
+    // is done (kSandboxUnavailable). Before there are requests. Without this call, as in tools, all is done in this
+    // process.
     void isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Turns::Options turns);
     // Whether an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
     Status check_template(std::string_view source) const;

@@ -16,7 +16,8 @@ class RegistryMerge final : public adapters::MergeControl {
   public:
     RegistryMerge(adapters::Registry& registry, Engine& engine, model::Executor& executor, MergeControlOptions options)
         : registry_(registry),
-          control_(engine, [&executor](std::span<const LoraUse> uses) { return executor.merge(uses); }, std::move(options)) {
+          control_(
+              engine, [&executor](std::span<const LoraUse> uses) { return executor.merge(uses); }, std::move(options)) {
         registry_.set_merge_control(this);
     }
     ~RegistryMerge() override { registry_.set_merge_control(nullptr); }

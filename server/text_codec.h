@@ -45,10 +45,10 @@ struct DecodeOptions {
 
 // What a chat template gets: JSON texts, empty where there is none.
 struct ChatInput {
-    std::string messages_json;   // an array of messages
-    std::string tools_json;      // an array of tools
-    std::string documents_json;  // an array of objects
-    std::string kwargs_json;     // an object: more variables
+    std::string messages_json;          // an array of messages
+    std::string tools_json;             // an array of tools
+    std::string documents_json;         // an array of objects
+    std::string kwargs_json;            // an object: more variables
     bool add_generation_prompt = true;  // ends with what makes the assistant speak
     // The last message's text: the prompt ends with it, so that the answer continues it.
     std::optional<std::string> continued_text;
@@ -69,24 +69,24 @@ struct RenderedChat {
 class TextCodec {
   public:
     virtual ~TextCodec() = default;
-    virtual Result<std::vector<TokenId>> encode(std::string_view text,
-                                                bool add_special_tokens) const = 0;
-    virtual Result<std::string> decode(std::span<const TokenId> tokens,
-                                       bool skip_special_tokens) const = 0;
+    virtual Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const = 0;
+    virtual Result<std::string> decode(std::span<const TokenId> tokens, bool skip_special_tokens) const = 0;
     // The token that the vocabulary spells so; nothing where it has none.
     virtual std::optional<TokenId> token_id(std::string_view spelling) const = 0;
     // The bytes that a token adds to a text; empty for ids without one.
     virtual std::string token_bytes(TokenId token) const = 0;
-    // The prompt text of a chat, each message as its template takes it. kInvalidRequest, naming the role, where the template
-    // shows nothing of a message.
+    // The prompt text of a chat, each message as its template takes it. kInvalidRequest, naming the role, where the
+    // template shows nothing of a message.
     virtual Result<RenderedChat> render_chat(const ChatInput& chat) const = 0;
     virtual std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const = 0;
     // What an answer of this structure may go on with; compiling takes milliseconds and is bounded.
-    // kInvalidRequest, naming structure.param, for what it cannot take; kInputTooComplex for what takes too much. eos_ids end the answer.
+    // kInvalidRequest, naming structure.param, for what it cannot take; kInputTooComplex for what takes too much.
+    // eos_ids end the answer.
     // holder: whose share of the places it takes.
-    virtual Result<std::unique_ptr<TokenConstraint>> make_constraint(
-        const proto::Structure& structure, std::span<const TokenId> eos_ids,
-        uint32_t vocab_size, const access::Holder& holder) const = 0;
+    virtual Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
+                                                                     std::span<const TokenId> eos_ids,
+                                                                     uint32_t vocab_size,
+                                                                     const access::Holder& holder) const = 0;
     // How the served model writes tool calls, as far as its chat template says.
     virtual model::ToolFormat tool_format() const = 0;
 };

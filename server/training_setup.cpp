@@ -19,30 +19,30 @@ training::TrainingLimits training_limits(const Config& config) {
 
 }  // namespace
 
-Result<TrainingSetup> open_training(const Config& config, const std::string& base_name, LoadedModel& loaded, const ModelText& text, Engine& engine,
-                                    training::PieceQueue& pieces) {
+Result<TrainingSetup> open_training(const Config& config, const std::string& base_name, LoadedModel& loaded,
+                                    const ModelText& text, Engine& engine, training::PieceQueue& pieces) {
     TrainingSetup setup;
     if (config.training_jobs == 0) return setup;
-    const std::filesystem::path state = config.state_dir == "none" ? std::string() : config.state_dir.empty() ? default_state_dir() : config.state_dir;
+    const std::filesystem::path state = config.state_dir == "none" ? std::string()
+                                        : config.state_dir.empty() ? default_state_dir()
+                                                                   : config.state_dir;
     if (state.empty()) {
         log_info("without a state folder nothing is trained: files and jobs have to be kept somewhere");
         return setup;
     }
     const adapters::BaseModel& base = loaded.registry->base();
     training::ServerHost::Options options;
-    options.facts = {base_name,
-                     base.fingerprint,
-                     loaded.device->capabilities().name,
-                     LORAD_VERSION,
-                     loaded.config.vocab_size,
-                     loaded.executor->options().n_positions_max};
+    options.facts = {base_name,     base.fingerprint,         loaded.device->capabilities().name,
+                     LORAD_VERSION, loaded.config.vocab_size, loaded.executor->options().n_positions_max};
     options.memory_bytes = uint64_t(config.training_memory_mib) << 20;
     options.wake = [&engine] { engine.wake(); };
     options.is_alive = [&engine] { return engine.accepting(); };
     const std::filesystem::path folder = state / ("training-" + base.fingerprint.substr(0, 16));
-    auto training_text = std::make_unique<const training::TrainingText>(text.tokenizer(), text.chat_template(), loaded.config.generation.eos_token_ids);
+    auto training_text = std::make_unique<const training::TrainingText>(text.tokenizer(), text.chat_template(),
+                                                                        loaded.config.generation.eos_token_ids);
     setup.host = std::make_unique<training::ServerHost>(
-        training::ServerParts{*loaded.device, loaded.config, loaded.executor->weights(), *loaded.registry, pieces}, std::move(training_text), std::move(options));
+        training::ServerParts{*loaded.device, loaded.config, loaded.executor->weights(), *loaded.registry, pieces},
+        std::move(training_text), std::move(options));
     TRY_ASSIGN(setup.service, training::TrainingService::open(folder, *setup.host, training_limits(config)));
     return setup;
 }

@@ -22,7 +22,7 @@ struct TrainingSetup {
 };
 
 // The references outlive what is returned.
-Result<TrainingSetup> open_training(const Config& config, const std::string& base_name, LoadedModel& loaded, const ModelText& text, Engine& engine,
-                                    training::PieceQueue& pieces);
+Result<TrainingSetup> open_training(const Config& config, const std::string& base_name, LoadedModel& loaded,
+                                    const ModelText& text, Engine& engine, training::PieceQueue& pieces);
 
 }  // namespace lorad::server

@@ -14,10 +14,12 @@ import tempfile
 
 LAYERS = ["proto", "gpu", "model", "adapters", "server"]
 CODE = (".h", ".cpp", ".comp", ".glsl", ".rs")
+WIDE = (".h", ".cpp")  # what clang-format wraps
 TEXT = CODE + (".js", ".css", ".html", ".py", ".sh", ".md", ".txt", ".cmake", ".json", ".toml", ".yaml", ".service", ".in", ".supp")
 SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", "target"}
 SKIPPED_PREFIXES = ("deploy/demo-model/", "tests/golden/", "tests/fuzz/corpus/", "model/text/Cargo.lock")
 
+WIDTH = 120  # columns of C++; a line with a string may be longer
 WARN_LINES, FAIL_LINES, FAIL_LINES_TESTS = 400, 600, 800
 WARN_SOURCES, FAIL_SOURCES = 40, 50  # in one folder of a layer: .h and .cpp
 MODULE_BUDGET = 130  # SPIR-V modules, so that variants stay a choice and never a cross product; serving and training together
@@ -108,6 +110,8 @@ def check_file(root, path, report, warn):
             for what, pattern, holds_for, allowed, advice in LINE_FENCES:
                 if re.match(holds_for, path) and not re.match(allowed, path) and re.search(pattern, strip_comment(line)):
                     report(path, number, f"{what} outside its fence: {advice}")
+        if path.endswith(WIDE) and len(line) > WIDTH and '"' not in line:
+            report(path, number, f"{len(line)} columns, at most {WIDTH}")
         if UNFINISHED.search(line):
             report(path, number, "unfinished work marked in the tree: finish it, or open an issue")
         if MACHINE_WORDS.search(line):
@@ -248,6 +252,7 @@ PLANTED = [
     ("model/catches.cpp", "try { f(); } catch (...) {}\n", "catch"),
     ("model/throws.cpp", "throw 1;\n", "throw"),
     ("gpu/vendor.cpp", "if (id == 0x10DE) {}\n", "vendor id"),
+    ("gpu/wide.cpp", "int " + "a" * WIDTH + ";\n", "columns"),
     ("gpu/long.cpp", "int a;\n" * (FAIL_LINES + 1), "split it"),
     ("tests/gpu/long_test.cpp", "int a;\n" * (FAIL_LINES_TESTS + 1), "split it"),
     ("gpu/no_pragma.h", "int a;\n", "no #pragma once"),

@@ -21,16 +21,16 @@ struct Transition {
 using enum AdapterState;
 using enum StateChange;
 constexpr std::array kTransitions = {
-    Transition{kStored, kLoadBegins, kLoading},      //
-    Transition{kStored, kFoundDamaged, kDamaged},    //
-    Transition{kStored, kDropped, kGone},            //
-    Transition{kLoading, kLoadEnds, kResident},      //
-    Transition{kLoading, kLoadFails, kStored},       //
-    Transition{kLoading, kFoundDamaged, kDamaged},   //
-    Transition{kResident, kEvicted, kStored},        //
-    Transition{kResident, kDropped, kGone},          //
-    Transition{kDamaged, kStoredAgain, kStored},     //
-    Transition{kDamaged, kDropped, kGone},           //
+    Transition{kStored, kLoadBegins, kLoading},     //
+    Transition{kStored, kFoundDamaged, kDamaged},   //
+    Transition{kStored, kDropped, kGone},           //
+    Transition{kLoading, kLoadEnds, kResident},     //
+    Transition{kLoading, kLoadFails, kStored},      //
+    Transition{kLoading, kFoundDamaged, kDamaged},  //
+    Transition{kResident, kEvicted, kStored},       //
+    Transition{kResident, kDropped, kGone},         //
+    Transition{kDamaged, kStoredAgain, kStored},    //
+    Transition{kDamaged, kDropped, kGone},          //
 };
 
 constexpr std::array kModes = {ActivationMode::kNone, ActivationMode::kUnmerged, ActivationMode::kMerged,
@@ -104,7 +104,9 @@ Status check_adapter_name(std::string_view name, std::string_view base_name) {
     }
     if (replace_invalid_utf8(name) != name) return refuse("expected UTF-8");
     if (!is_printable(name)) {
-        return refuse(format("expected no control characters, line separators, marks of direction or invisible characters, found {}", json_quote(name)));
+        return refuse(format(
+            "expected no control characters, line separators, marks of direction or invisible characters, found {}",
+            json_quote(name)));
     }
     if (name.front() == ' ' || name.back() == ' ') return refuse("expected no space at either end");
     if (name.front() == '/') return refuse("expected no / at the beginning");
@@ -118,7 +120,8 @@ Status check_adapter_name(std::string_view name, std::string_view base_name) {
     if (name == base_name) return refuse(format("{} is the base model", json_quote(name)));
     // BASE:NAME in a request means the adapter NAME.
     if (!base_name.empty() && name.starts_with(base_name) && name.substr(base_name.size()).starts_with(':')) {
-        return refuse(format("expected a name that does not begin with that of the base model and a colon, found {}", json_quote(name)));
+        return refuse(format("expected a name that does not begin with that of the base model and a colon, found {}",
+                             json_quote(name)));
     }
     return ok_status();
 }

@@ -34,7 +34,15 @@ enum class AdapterState : uint8_t {
     kDamaged,   // its files are not what they were when they were stored; not served
     kGone,      // nothing is left
 };
-enum class StateChange : uint8_t { kLoadBegins, kLoadEnds, kLoadFails, kEvicted, kFoundDamaged, kStoredAgain, kDropped };
+enum class StateChange : uint8_t {
+    kLoadBegins,
+    kLoadEnds,
+    kLoadFails,
+    kEvicted,
+    kFoundDamaged,
+    kStoredAgain,
+    kDropped
+};
 
 std::string_view name_of(AdapterState state);  // "stored", "loading", "resident", "damaged", "gone"
 std::string_view name_of(StateChange change);  // "load_begins", ...
@@ -45,7 +53,8 @@ std::optional<AdapterState> next_state(AdapterState state, StateChange change);
 // What ends an answer beside the base's own ends.
 struct ChatEnds {
     std::vector<TokenId> ids;  // of generation_config.json
-    std::string token;         // where that has none: the end token of tokenizer_config.json, as its vocabulary spells it
+    // where that has none: the end token of tokenizer_config.json, as its vocabulary spells it
+    std::string token;
     bool empty() const { return ids.empty() && token.empty(); }
     bool operator==(const ChatEnds&) const = default;
 };
@@ -64,8 +73,8 @@ std::string_view name_of(ActivationMode mode);  // "none", "unmerged", "merged",
 std::optional<ActivationMode> activation_mode_of(std::string_view name);
 
 inline constexpr uint32_t kMixTermsMax = kLoraUsesMax;  // adapters of one request or mix
-inline constexpr float kMixScaleMax = 100.0f;       // |scale|
-inline constexpr uint32_t kHistoryMax = 4;          // earlier targets of a name that rollback can go to
+inline constexpr float kMixScaleMax = 100.0f;           // |scale|
+inline constexpr uint32_t kHistoryMax = 4;              // earlier targets of a name that rollback can go to
 inline constexpr size_t kAdapterNameBytesMax = 128;
 
 struct AdapterTerm {
@@ -92,17 +101,17 @@ struct AdapterInfo {
     bool draining = false;  // no name stands for it any more; lives until its last lease ends
     Tier tier = Tier::kDisk;
     ActivationMode mode = ActivationMode::kNone;
-    bool pinned = false;  // stays on the device
-    uint32_t rank = 0;       // the largest of any module
-    uint32_t n_modules = 0;  // adapted matrices over all layers
+    bool pinned = false;        // stays on the device
+    uint32_t rank = 0;          // the largest of any module
+    uint32_t n_modules = 0;     // adapted matrices over all layers
     uint64_t device_bytes = 0;  // that it takes when resident
     uint64_t stored_bytes = 0;  // of its files
     uint32_t slot = kNoAdapterSlot;
-    uint32_t n_leases = 0;   // requests that hold it
-    uint32_t n_waiting = 0;  // requests that wait until it is resident
-    int64_t loaded_at_s = 0;  // Unix time since when the name stands for this
-    std::vector<PastTarget> history;  // the newest first
-    std::string problem;  // of a damaged one
+    uint32_t n_leases = 0;              // requests that hold it
+    uint32_t n_waiting = 0;             // requests that wait until it is resident
+    int64_t loaded_at_s = 0;            // Unix time since when the name stands for this
+    std::vector<PastTarget> history;    // the newest first
+    std::string problem;                // of a damaged one
     std::vector<std::string> warnings;  // of the call that registered it: what somebody may have meant otherwise
 };
 

@@ -127,7 +127,8 @@ Status read_named_templates(const SourceFolder& folder, std::vector<SourceFile>&
 }  // namespace
 
 bool is_chat_file(std::string_view name) {
-    return name == kTemplateFile || name == kTokenizerConfigFile || name == kGenerationConfigFile || !template_name_of(name).empty();
+    return name == kTemplateFile || name == kTokenizerConfigFile || name == kGenerationConfigFile ||
+           !template_name_of(name).empty();
 }
 
 uint64_t chat_file_bytes_max(std::string_view name) {
@@ -143,7 +144,8 @@ Result<std::vector<SourceFile>> read_chat_files(const SourceFolder& folder) {
     TRY(read_named_templates(folder, files));
     TRY_ASSIGN(const std::string tokenizer, read_config_text(folder, kTokenizerConfigFile));
     TRY_ASSIGN(const std::string generation, read_config_text(folder, kGenerationConfigFile));
-    const std::pair<std::string_view, std::string_view> configs[] = {{kTokenizerConfigFile, tokenizer}, {kGenerationConfigFile, generation}};
+    const std::pair<std::string_view, std::string_view> configs[] = {{kTokenizerConfigFile, tokenizer},
+                                                                     {kGenerationConfigFile, generation}};
     if (files.empty()) {
         for (const model::NamedTemplate& one : chat_templates(configs)) {
             const bool is_default = one.name == model::kDefaultTemplate;
@@ -152,7 +154,8 @@ Result<std::vector<SourceFile>> read_chat_files(const SourceFolder& folder) {
         }
     }
     const ChatEnds ends = chat_ends(configs);
-    if (!ends.empty()) files.push_back(made_file(ends.ids.empty() ? kTokenizerConfigFile : kGenerationConfigFile, ends_json(ends)));
+    if (!ends.empty())
+        files.push_back(made_file(ends.ids.empty() ? kTokenizerConfigFile : kGenerationConfigFile, ends_json(ends)));
     return files;
 }
 
@@ -160,7 +163,8 @@ std::vector<model::NamedTemplate> chat_templates(Files files) {
     std::vector<model::NamedTemplate> templates;
     for (const auto& [name, text] : files) {
         if (name == kTemplateFile) templates.push_back({std::string(model::kDefaultTemplate), std::string(text)});
-        if (const std::string_view named = template_name_of(name); !named.empty()) templates.push_back({std::string(named), std::string(text)});
+        if (const std::string_view named = template_name_of(name); !named.empty())
+            templates.push_back({std::string(named), std::string(text)});
     }
     if (!templates.empty()) return templates;
     const std::optional<JsonDocument> config = parse_config(text_of(files, kTokenizerConfigFile));
@@ -171,13 +175,16 @@ ChatEnds chat_ends(Files files) {
     ChatEnds ends;
     if (const auto config = parse_config(text_of(files, kGenerationConfigFile))) ends.ids = end_ids_of(config->root());
     if (!ends.ids.empty()) return ends;
-    if (const auto config = parse_config(text_of(files, kTokenizerConfigFile))) ends.token = end_token_of(config->root());
+    if (const auto config = parse_config(text_of(files, kTokenizerConfigFile)))
+        ends.token = end_token_of(config->root());
     return ends;
 }
 
 ChatFiles chat_files_of(const GenerationRecord& record) {
     ChatFiles chat{.ends = record.ends};
-    const auto is_template = [](const FileRecord& file) { return file.name == kTemplateFile || !template_name_of(file.name).empty(); };
+    const auto is_template = [](const FileRecord& file) {
+        return file.name == kTemplateFile || !template_name_of(file.name).empty();
+    };
     std::ranges::copy_if(record.files, std::back_inserter(chat.templates), is_template);
     if (chat.templates.empty()) {
         const auto config = std::ranges::find(record.files, kTokenizerConfigFile, &FileRecord::name);

@@ -7,22 +7,22 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/store/catalogue.h"
 #include "adapters/files/source.h"
 #include "adapters/files/source_folder.h"
+#include "adapters/store/catalogue.h"
 #include "model/text/text.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
 
-// Whether a file of this name is one of them: kTemplateFile, additional_chat_templates/NAME.jinja, kTokenizerConfigFile and
-// kGenerationConfigFile.
+// Whether a file of this name is one of them: kTemplateFile, additional_chat_templates/NAME.jinja, kTokenizerConfigFile
+// and kGenerationConfigFile.
 bool is_chat_file(std::string_view name);
 uint64_t chat_file_bytes_max(std::string_view name);
 
-// Of a folder, as files under those names: templates, also those in tokenizer_config.json, and of both configs no more than
-// what ends an answer. Configs that say nothing of it, or nothing at all, are none of an adapter's.
+// Of a folder, as files under those names: templates, also those in tokenizer_config.json, and of both configs no more
+// than what ends an answer. Configs that say nothing of it, or nothing at all, are none of an adapter's.
 Result<std::vector<SourceFile>> read_chat_files(const SourceFolder& folder);
 
 // The templates, as transformers finds them: in files, else in tokenizer_config.json. {name, text} of each file.
@@ -32,7 +32,7 @@ ChatEnds chat_ends(std::span<const std::pair<std::string_view, std::string_view>
 
 // What a registered adapter says of chats.
 struct ChatFiles {
-    std::string digest;                  // of the templates' files; empty: there are none
+    std::string digest;  // of the templates' files; empty: there are none
     std::vector<FileRecord> templates;
     ChatEnds ends;
 };

@@ -62,16 +62,18 @@ Result<FileReader> FileReader::open(OwnedFd file, std::string_view name, uint64_
                           format("{}: cannot open: {}", name, system_text(errno)));
     }
     FileReader reader(std::move(file), std::string(name));
-    struct stat status {};
+    struct stat status{};
     if (::fstat(reader.file_.get(), &status) != 0) {
         return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name, system_text(errno)));
     }
     if (!S_ISREG(status.st_mode)) {
-        return make_error(ErrorCode::kAdapterInvalid, format("{}: expected a regular file, found something else", name));
+        return make_error(ErrorCode::kAdapterInvalid,
+                          format("{}: expected a regular file, found something else", name));
     }
     const auto size = static_cast<uint64_t>(status.st_size);
     if (size > bytes_max) {
-        return make_error(ErrorCode::kAdapterInvalid, format("{}: {} bytes, at most {} are read", name, size, bytes_max));
+        return make_error(ErrorCode::kAdapterInvalid,
+                          format("{}: {} bytes, at most {} are read", name, size, bytes_max));
     }
     TRY_ASSIGN(reader.contents_, FileBytes::allocate(size, name));
     return reader;
@@ -80,7 +82,8 @@ Result<FileReader> FileReader::open(OwnedFd file, std::string_view name, uint64_
 Status FileReader::read_until(uint64_t n_bytes) {
     n_bytes = std::min<uint64_t>(n_bytes, size());
     while (n_read_ < n_bytes) {
-        const ssize_t got = ::read(file_.get(), contents_.bytes.get() + n_read_, std::min<size_t>(n_bytes - n_read_, kReadBytes));
+        const ssize_t got =
+            ::read(file_.get(), contents_.bytes.get() + n_read_, std::min<size_t>(n_bytes - n_read_, kReadBytes));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name_, system_text(errno)));
         if (got == 0) {

@@ -15,7 +15,8 @@
 
 namespace lorad::adapters {
 
-// The bytes stay where they are when it is moved. Copies share them; who made them writes, nobody does once they are shared.
+// The bytes stay where they are when it is moved. Copies share them; who made them writes, nobody does once they are
+// shared.
 struct FileBytes {
     std::shared_ptr<std::byte[]> bytes;
     size_t size = 0;
@@ -27,14 +28,16 @@ struct FileBytes {
     static FileBytes copy_of(std::span<const std::byte> contents);
 };
 
-// A hint for memory that is about to be filled: an adapter touches tens of thousands of fresh pages otherwise, which costs as
-// much as reading it.
+// A hint for memory that is about to be filled: an adapter touches tens of thousands of fresh pages otherwise, which
+// costs as much as reading it.
 void prefer_huge_pages(void* begin, size_t size);
 
-// A file that is read from its beginning, as far as it is wanted: so that nonsense is refused after its first bytes. One thread.
+// A file that is read from its beginning, as far as it is wanted: so that nonsense is refused after its first bytes.
+// One thread.
 class FileReader {
   public:
-    // What was opened just now, or was not (errno): a regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid:
+    // What was opened just now, or was not (errno): a regular file of at most bytes_max bytes. Messages call it `name`.
+    // kAdapterInvalid:
     // missing, not a regular file or too large. kIo, kOutOfMemory.
     static Result<FileReader> open(OwnedFd file, std::string_view name, uint64_t bytes_max);
 

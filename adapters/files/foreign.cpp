@@ -4,7 +4,8 @@
 
 namespace lorad::adapters {
 
-Result<std::span<std::byte>> add_owned(AdapterTensors& tensors, std::string name, model::DType dtype, std::vector<uint64_t> shape) {
+Result<std::span<std::byte>> add_owned(AdapterTensors& tensors, std::string name, model::DType dtype,
+                                       std::vector<uint64_t> shape) {
     uint64_t n_bytes = model::bytes_of(dtype);
     for (const uint64_t size : shape) n_bytes *= size;  // of a tensor that lies in memory in another order or narrower
     TRY_ASSIGN(FileBytes bytes, FileBytes::allocate(n_bytes, name));
@@ -20,7 +21,8 @@ Status add_transposed(AdapterTensors& tensors, std::string name, const model::Te
     TRY_ASSIGN(const std::span<std::byte> to, add_owned(tensors, std::move(name), matrix.dtype, {columns, rows}));
     for (uint64_t row = 0; row < rows; ++row) {
         for (uint64_t column = 0; column < columns; ++column) {
-            std::memcpy(to.data() + (column * rows + row) * n_bytes, matrix.data.data() + (row * columns + column) * n_bytes, n_bytes);
+            std::memcpy(to.data() + (column * rows + row) * n_bytes,
+                        matrix.data.data() + (row * columns + column) * n_bytes, n_bytes);
         }
     }
     return ok_status();

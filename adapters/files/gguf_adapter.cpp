@@ -9,8 +9,8 @@
 #include "adapters/files/tensor_names.h"
 #include "model/gguf/gguf_file.h"
 #include "model/gguf/gguf_names.h"
-#include "model/weights/lora_table.h"
 #include "model/quant/ggml_blocks.h"
+#include "model/weights/lora_table.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
 
@@ -34,9 +34,9 @@ Status check_is_no_model(const GgufFile& gguf) {
     const std::string type = gguf.text("general.type");
     const bool is_model = type.empty() ? gguf.field("general.architecture") != nullptr : type == "model";
     if (!is_model) return ok_status();
-    return make_error(ErrorCode::kAdapterUnsupported,
-                      format("general.type: expected \"adapter\", found {}: a whole model in GGUF, and no LoRA adapter; give it as --model",
-                             type.empty() ? "nothing" : "\"model\""));
+    return make_error(ErrorCode::kAdapterUnsupported, format("general.type: expected \"adapter\", found {}: a whole "
+                                                             "model in GGUF, and no LoRA adapter; give it as --model",
+                                                             type.empty() ? "nothing" : "\"model\""));
 }
 
 class GgufAdapterReader {
@@ -52,10 +52,12 @@ class GgufAdapterReader {
   private:
     Status read_fields() {
         if (const std::string type = file_.text("general.type"); type != "adapter") {
-            return make_error(ErrorCode::kAdapterInvalid, format("{}: general.type: expected \"adapter\", found {}", kGgufFile, json_quote(type)));
+            return make_error(ErrorCode::kAdapterInvalid,
+                              format("{}: general.type: expected \"adapter\", found {}", kGgufFile, json_quote(type)));
         }
         if (const std::string type = file_.text("adapter.type"); type != "lora") {
-            return make_error(ErrorCode::kAdapterUnsupported, format("{}: adapter.type = {} is not supported; lora is", kGgufFile, json_quote(type)));
+            return make_error(ErrorCode::kAdapterUnsupported,
+                              format("{}: adapter.type = {} is not supported; lora is", kGgufFile, json_quote(type)));
         }
         const model::GgufArchitecture* known = model::gguf_architecture_of(base_.config.architecture);
         const std::string architecture = file_.text("general.architecture");
@@ -69,12 +71,16 @@ class GgufAdapterReader {
         adapter_.config.base_model_name = file_.text("general.base_model.0.name");
         adapter_.tensors.base_fingerprint = file_.text(kFingerprintKey);
         if (!file_.text("adapter.lora.prompt_prefix").empty()) {
-            adapter_.warnings.push_back("adapter.lora.prompt_prefix is not put before prompts; send it with the request");
+            adapter_.warnings.push_back(
+                "adapter.lora.prompt_prefix is not put before prompts; send it with the request");
         }
         TRY(read_alpha());
         if (const model::GgufValue* field = file_.field("adapter.alora.invocation_tokens")) {
             const auto tokens = field->as_integers();
-            if (!tokens) return make_error(ErrorCode::kAdapterInvalid, format("{}: adapter.alora.invocation_tokens: expected an array of integers", kGgufFile));
+            if (!tokens)
+                return make_error(
+                    ErrorCode::kAdapterInvalid,
+                    format("{}: adapter.alora.invocation_tokens: expected an array of integers", kGgufFile));
             adapter_.config.invocation_tokens = *tokens;
         }
         return ok_status();
@@ -85,8 +91,9 @@ class GgufAdapterReader {
         const model::GgufValue* field = file_.field("adapter.lora.alpha");
         const auto alpha = field == nullptr ? std::optional(0.0) : field->as_number();
         if (!alpha || !(std::abs(*alpha) <= kAlphaMax)) {
-            return make_error(ErrorCode::kAdapterInvalid,
-                              format("{}: adapter.lora.alpha: expected a finite number, at most {:g}", kGgufFile, kAlphaMax));
+            return make_error(
+                ErrorCode::kAdapterInvalid,
+                format("{}: adapter.lora.alpha: expected a finite number, at most {:g}", kGgufFile, kAlphaMax));
         }
         adapter_.config.alpha = *alpha;
         if (*alpha == 0.0) adapter_.config.exact_scale = 1.0;
@@ -99,8 +106,9 @@ class GgufAdapterReader {
 
     Status read_tensor(const GgufTensor& tensor) {
         if (std::ranges::find(kAdapterTypes, tensor.type) == kAdapterTypes.end()) {
-            return make_error(ErrorCode::kAdapterUnsupported, format("{}: tensor {}: {} is not supported in adapters; F32, F16, BF16 and Q8_0 are",
-                                                                     kGgufFile, json_quote(tensor.name), model::name_of(tensor.type)));
+            return make_error(ErrorCode::kAdapterUnsupported,
+                              format("{}: tensor {}: {} is not supported in adapters; F32, F16, BF16 and Q8_0 are",
+                                     kGgufFile, json_quote(tensor.name), model::name_of(tensor.type)));
         }
         std::string_view name = tensor.name;
         const bool is_a = name.ends_with(".weight.lora_a"), is_b = name.ends_with(".weight.lora_b");
@@ -110,18 +118,23 @@ class GgufAdapterReader {
             return ok_status();
         }
         name = name.substr(0, name.rfind(".weight"));
-        const std::optional<std::string> ours = model::name_from_gguf(name, base_.config.fused_gate_up, base_.config.layer(0).mixer_norm.after);
+        const std::optional<std::string> ours =
+            model::name_from_gguf(name, base_.config.fused_gate_up, base_.config.layer(0).mixer_norm.after);
         if (!ours) {
-            misfit(tensor, "a matrix of the base, such as blk.0.attn_q", format("{}, which the base does not have", name));
+            misfit(tensor, "a matrix of the base, such as blk.0.attn_q",
+                   format("{}, which the base does not have", name));
             return ok_status();
         }
         // Their rows lie in another order in GGUF, and experts have an order of their own.
         if (ours->find(".linear_attn.") != std::string::npos || ours->find(".experts.") != std::string::npos) {
-            misfit(tensor, "a matrix of attention or a dense feed-forward: others are read from PEFT's folders", std::string(name), true);
+            misfit(tensor, "a matrix of attention or a dense feed-forward: others are read from PEFT's folders",
+                   std::string(name), true);
             return ok_status();
         }
         // The place alone is asked for: with a part that it may have.
-        const std::string_view part = ours->ends_with("norm") ? ".weight" : *ours == kEmbeddingName ? ".lora_embedding_A" : ".lora_A.weight";
+        const std::string_view part = ours->ends_with("norm")   ? ".weight"
+                                      : *ours == kEmbeddingName ? ".lora_embedding_A"
+                                                                : ".lora_A.weight";
         const ParsedName parsed = parse_tensor_name(*ours + std::string(part), base_.config);
         if (!parsed.expected.empty()) {
             misfit(tensor, parsed.expected, parsed.found, parsed.unsupported);
@@ -167,7 +180,8 @@ class GgufAdapterReader {
             return add_transposed(adapter_.tensors, name, plain);
         }
         const bool is_turned = place.kind == PlaceKind::kLinear && (place.linear == kFileQ || place.linear == kFileK);
-        if (permutes_ && !is_a && is_turned) return add_permuted(tensor, name, place.linear == kFileQ ? base_.config.n_heads : base_.config.n_kv_heads);
+        if (permutes_ && !is_a && is_turned)
+            return add_permuted(tensor, name, place.linear == kFileQ ? base_.config.n_heads : base_.config.n_kv_heads);
         return add_plain(tensor, name, tensor.shape);
     }
 
@@ -189,7 +203,8 @@ class GgufAdapterReader {
         const uint64_t row_bytes = tensor.shape[1] * model::bytes_of(plain.dtype);
         TRY_ASSIGN(const std::span<std::byte> to, add_owned(adapter_.tensors, name, plain.dtype, tensor.shape));
         for (uint64_t row = 0; row < rows; ++row) {
-            std::memcpy(to.data() + model::row_from_gguf(row, half) * row_bytes, plain.data.data() + row * row_bytes, row_bytes);
+            std::memcpy(to.data() + model::row_from_gguf(row, half) * row_bytes, plain.data.data() + row * row_bytes,
+                        row_bytes);
         }
         return ok_status();
     }
@@ -220,7 +235,9 @@ class GgufAdapterReader {
 }  // namespace
 
 Result<ForeignAdapter> read_gguf_adapter(const AdapterSource& source, const BaseModel& base) {
-    const auto named = [](const Error& error) { return make_error(error.code, format("{}: {}", kGgufFile, error.message)); };
+    const auto named = [](const Error& error) {
+        return make_error(error.code, format("{}: {}", kGgufFile, error.message));
+    };
     const Result<GgufFile> file = model::parse_gguf(source.file(kGgufFile).span(), model::kGgufAdapterCodes);
     if (!file.ok()) return named(file.error());
     if (const Status no_model = check_is_no_model(*file); !no_model.ok()) return named(no_model.error());

@@ -30,8 +30,8 @@ Result<PeftConfig> read_config(std::string_view text) {
     TRY_ASSIGN(const std::string_view type, root.string_or("fine_tune_type", "lora"));
     if (type != "lora" && type != "dora") {
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: not supported: fine_tune_type = {}{}; lora and dora are", kConfigFile, json_quote(type),
-                                 type == "full" ? " (all weights of the model)" : ""));
+                          format("{}: not supported: fine_tune_type = {}{}; lora and dora are", kConfigFile,
+                                 json_quote(type), type == "full" ? " (all weights of the model)" : ""));
     }
     config.use_dora = type == "dora";
     TRY_ASSIGN(const JsonValue parameters, root.require("lora_parameters"));
@@ -48,7 +48,8 @@ Result<PeftConfig> read_config(std::string_view text) {
     if (!std::isfinite(static_cast<float>(scale_value))) {
         return scale.error(format("expected a number within float32, found {}", scale.dump()));
     }
-    if (std::abs(scale_value) > kAlphaMax) return scale.error(format("expected at most {:g}, found {}", kAlphaMax, scale.dump()));
+    if (std::abs(scale_value) > kAlphaMax)
+        return scale.error(format("expected at most {:g}, found {}", kAlphaMax, scale.dump()));
     config.exact_scale = scale_value;
     if (const auto name = root.find("model"); name && name->is_string()) config.base_model_name = *name->as_string();
     return config;
@@ -68,9 +69,11 @@ class MlxAdapterReader {
             return ok_status();
         }
         if (end != ".lora_a" && end != ".lora_b") {
-            const bool is_quantized = end == ".lora_a_scales" || end == ".lora_b_scales" || end == ".lora_a_biases" || end == ".lora_b_biases";
+            const bool is_quantized = end == ".lora_a_scales" || end == ".lora_b_scales" || end == ".lora_a_biases" ||
+                                      end == ".lora_b_biases";
             adapter_.misfits.push_back({tensor.name, "a name ending in .lora_a, .lora_b or .m",
-                                        is_quantized ? "a quantized adapter, which is not supported" : "another name", is_quantized});
+                                        is_quantized ? "a quantized adapter, which is not supported" : "another name",
+                                        is_quantized});
             return ok_status();
         }
         if (tensor.shape.size() != 2) {

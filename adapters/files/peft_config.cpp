@@ -13,25 +13,39 @@ namespace lorad::adapters {
 
 namespace {
 
-// Fields that leave the result of a trained LoRA as it is, whatever they hold. *_config of initialisations are here because
-// init_lora_weights says whether they were used; fan_in_fan_out because PEFT resets it for the linear layers of these models.
-constexpr std::array<std::string_view, 16> kWithoutEffect = {
-    "auto_mapping",      "base_model_name_or_path", "corda_config", "eva_config",   "fan_in_fan_out", "inference_mode",
-    "loftq_config",      "lora_dropout",            "lora_ga_config", "megatron_core", "merge_weights",  "peft_version",
-    "qalora_group_size", "revision",                "runtime_config", "task_type"};
+// Fields that leave the result of a trained LoRA as it is, whatever they hold. *_config of initialisations are here
+// because init_lora_weights says whether they were used; fan_in_fan_out because PEFT resets it for the linear layers of
+// these models.
+constexpr std::array<std::string_view, 16> kWithoutEffect = {"auto_mapping",      "base_model_name_or_path",
+                                                             "corda_config",      "eva_config",
+                                                             "fan_in_fan_out",    "inference_mode",
+                                                             "loftq_config",      "lora_dropout",
+                                                             "lora_ga_config",    "megatron_core",
+                                                             "merge_weights",     "peft_version",
+                                                             "qalora_group_size", "revision",
+                                                             "runtime_config",    "task_type"};
 
 // Fields that are read below.
-constexpr std::array<std::string_view, 20> kRead = {
-    "peft_type",           "r",
-    "lora_alpha",          "use_rslora",
-    "bias",                "rank_pattern",
-    "alpha_pattern",       "target_modules",
-    "exclude_modules",     "layers_to_transform",
-    "layers_pattern",      "init_lora_weights",
-    "use_dora",            "lora_bias",
-    "modules_to_save",     "ensure_weight_tying",
-    "trainable_token_indices", "alora_invocation_tokens",
-    "invocation_string",   "target_parameters"};
+constexpr std::array<std::string_view, 20> kRead = {"peft_type",
+                                                    "r",
+                                                    "lora_alpha",
+                                                    "use_rslora",
+                                                    "bias",
+                                                    "rank_pattern",
+                                                    "alpha_pattern",
+                                                    "target_modules",
+                                                    "exclude_modules",
+                                                    "layers_to_transform",
+                                                    "layers_pattern",
+                                                    "init_lora_weights",
+                                                    "use_dora",
+                                                    "lora_bias",
+                                                    "modules_to_save",
+                                                    "ensure_weight_tying",
+                                                    "trainable_token_indices",
+                                                    "alora_invocation_tokens",
+                                                    "invocation_string",
+                                                    "target_parameters"};
 
 // What a field means to the user, for the refusal.
 struct Variant {
@@ -46,7 +60,8 @@ constexpr std::array<Variant, 9> kVariants = {{
     {"kasa_config", "KaSA"},
     {"velora_config", "VeLoRA"},
     {"monteclora_config", "MonteCLoRA"},
-    {"nvfp4_merge_aware", "trained to be merged and rounded to NVFP4, and another model unmerged; merge it by the program that trained it"},
+    {"nvfp4_merge_aware",
+     "trained to be merged and rounded to NVFP4, and another model unmerged; merge it by the program that trained it"},
 }};
 
 // Other methods by peft_type, as people call them.
@@ -86,8 +101,8 @@ bool is_empty(const JsonValue& value) {
     return false;
 }
 
-// Initialisations by what is left of the base weights. Those that change them are plain LoRA once PEFT has converted the adapter, and the field says
-// true then.
+// Initialisations by what is left of the base weights. Those that change them are plain LoRA once PEFT has converted
+// the adapter, and the field says true then.
 constexpr std::array<std::string_view, 6> kKeepBaseWeights = {"gaussian", "eva", "orthogonal", "mica", "true", "false"};
 constexpr std::array<std::string_view, 4> kChangeBaseWeights = {"olora", "loftq", "lora_ga", "lora-ga"};
 constexpr std::array<std::string_view, 2> kChangeBaseWeightsPrefixes = {"pissa", "corda"};  // "pissa_niter_16"
@@ -103,9 +118,12 @@ std::string_view refused_init(std::string_view init) {
     const std::string lower = lower_case(init);
     if (contains(kKeepBaseWeights, lower)) return {};
     const bool changes = contains(kChangeBaseWeights, lower) ||
-                         std::ranges::any_of(kChangeBaseWeightsPrefixes, [&](std::string_view prefix) { return lower.starts_with(prefix); });
-    return changes ? "it changes the base weights; convert the adapter to plain LoRA when saving, by path_initial_model_for_weight_conversion"
-                   : "an initialisation that lorad does not know; where it leaves the base weights as they are, true says the same";
+                         std::ranges::any_of(kChangeBaseWeightsPrefixes,
+                                             [&](std::string_view prefix) { return lower.starts_with(prefix); });
+    return changes ? "it changes the base weights; convert the adapter to plain LoRA when saving, by "
+                     "path_initial_model_for_weight_conversion"
+                   : "an initialisation that lorad does not know; where it leaves the base weights as they are, true "
+                     "says the same";
 }
 
 Status check_supported(const JsonValue& root) {
@@ -114,9 +132,9 @@ Status check_supported(const JsonValue& root) {
         if (contains(kWithoutEffect, member.key) || contains(kRead, member.key) || is_empty(member.value)) continue;
         const auto variant = std::find_if(kVariants.begin(), kVariants.end(),
                                           [&](const Variant& known) { return known.field == member.key; });
-        refused.push_back(variant == kVariants.end()
-                              ? format("{} = {} (a field that lorad does not know)", member.key, member.value.describe())
-                              : format("{} ({})", member.key, variant->meaning));
+        refused.push_back(variant == kVariants.end() ? format("{} = {} (a field that lorad does not know)", member.key,
+                                                              member.value.describe())
+                                                     : format("{} ({})", member.key, variant->meaning));
     }
     if (!root.has("alora_invocation_tokens") && root.find("invocation_string")) {
         refused.push_back("invocation_string (an activated LoRA of an old form; alora_invocation_tokens say it)");
@@ -158,7 +176,10 @@ Status check_length(const JsonValue& list, size_t max) {
     return list.error(format("expected at most {} entries, found {}", max, list.size()));
 }
 
-bool is_in_names(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.'; }
+bool is_in_names(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.';
+}
 
 // Everything beyond A and B on linear layers.
 Status parse_variants(const JsonValue& root, PeftConfig& config) {
@@ -217,7 +238,8 @@ Result<ModuleSelector> parse_selector(const JsonValue& root, std::string_view ke
         if (selector.names.empty() && key == "exclude_modules") selector.kind = ModuleSelector::Kind::kUnset;
         return selector;
     }
-    if (!value->is_string()) return value->error(format("expected string or array of strings, found {}", value->describe()));
+    if (!value->is_string())
+        return value->error(format("expected string or array of strings, found {}", value->describe()));
     const std::string_view pattern = *value->as_string();
     if (key == "exclude_modules" && pattern.empty()) return selector;
     // PEFT compares without regard to case.
@@ -272,7 +294,8 @@ Result<double> read_alpha(const JsonValue& value) {
     if (!std::isfinite(static_cast<float>(alpha))) {
         return value.error(format("expected a number within float32, found {}", value.dump()));
     }
-    if (std::abs(alpha) > kAlphaMax) return value.error(format("expected at most {:g}, found {}", kAlphaMax, value.dump()));
+    if (std::abs(alpha) > kAlphaMax)
+        return value.error(format("expected at most {:g}, found {}", kAlphaMax, value.dump()));
     return alpha;
 }
 
@@ -313,16 +336,21 @@ Status parse_layers(const JsonValue& root, PeftConfig& config) {
 constexpr std::array<std::string_view, 4> kParameters = {"gate_up_proj", "down_proj", "gate.weight", "router.weight"};
 
 Status parse_parameters(const JsonValue& root, PeftConfig& config) {
-    if (const auto version = root.find("peft_version"); version && version->is_string()) config.peft_version = version->as_string()->substr(0, 64);
+    if (const auto version = root.find("peft_version"); version && version->is_string())
+        config.peft_version = version->as_string()->substr(0, 64);
     const auto list = root.find("target_parameters");
     if (!list) return ok_status();
     TRY(check_length(*list, kListMax));
     TRY_ASSIGN(const auto items, list->as_array());
     for (const JsonValue& item : items) {
         TRY_ASSIGN(const std::string_view name, item.as_string());
-        const bool is_known = std::ranges::any_of(kParameters, [&](std::string_view end) { return name == end || (name.ends_with(end) && name[name.size() - end.size() - 1] == '.'); });
+        const bool is_known = std::ranges::any_of(kParameters, [&](std::string_view end) {
+            return name == end || (name.ends_with(end) && name[name.size() - end.size() - 1] == '.');
+        });
         if (!is_known) {
-            Error error = item.error(format("LoRA on the parameter {}, which is not supported; those of experts and routers are", json_quote_short(name)));
+            Error error =
+                item.error(format("LoRA on the parameter {}, which is not supported; those of experts and routers are",
+                                  json_quote_short(name)));
             error.code = ErrorCode::kAdapterUnsupported;
             return error;
         }
@@ -345,11 +373,12 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
     TRY_ASSIGN(const JsonValue type, root.require("peft_type"));
     TRY_ASSIGN(const std::string_view type_name, type.as_string());
     if (type_name != "LORA") {
-        const auto method =
-            std::find_if(kOtherMethods.begin(), kOtherMethods.end(), [&](const Variant& known) { return known.field == type_name; });
-        return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: not supported: peft_type = {}{}; only LORA is", kConfigFile, json_quote_short(type_name),
-                                 method == kOtherMethods.end() ? "" : format(" ({})", method->meaning)));
+        const auto method = std::find_if(kOtherMethods.begin(), kOtherMethods.end(),
+                                         [&](const Variant& known) { return known.field == type_name; });
+        return make_error(
+            ErrorCode::kAdapterUnsupported,
+            format("{}: not supported: peft_type = {}{}; only LORA is", kConfigFile, json_quote_short(type_name),
+                   method == kOtherMethods.end() ? "" : format(" ({})", method->meaning)));
     }
 
     PeftConfig config;

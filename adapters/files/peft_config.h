@@ -1,5 +1,5 @@
-// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale and what has to be there,
-// and names whatever would change the mathematics beyond what lorad applies.
+// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale and what has to be
+// there, and names whatever would change the mathematics beyond what lorad applies.
 #pragma once
 
 #include <cstdint>
@@ -57,10 +57,12 @@ struct PeftConfig {
     ModuleSelector target_modules;
     ModuleSelector exclude_modules;
     std::optional<std::vector<int64_t>> layers_to_transform;
-    std::vector<Regex> layers_patterns;  // each "(?:^|.*?\.)PATTERN\.(\d+)\.", of a module's name up to its layer's index
+    // each "(?:^|.*?\.)PATTERN\.(\d+)\.", of a module's name up to its layer's index
+    std::vector<Regex> layers_patterns;
     std::string base_model_name;
     std::string peft_version;
-    std::vector<std::string> target_parameters;  // "mlp.experts.gate_up_proj", or an end of it: of experts and routers alone
+    // "mlp.experts.gate_up_proj", or an end of it: of experts and routers alone
+    std::vector<std::string> target_parameters;
     bool use_dora = false;
     bool lora_bias = false;           // a bias on lora_B
     BiasKind bias = BiasKind::kNone;  // biases of the base's layers were trained
@@ -78,12 +80,13 @@ struct PeftConfig {
     // An error only where an expression costs more steps than `budget` has left.
     Result<uint32_t> rank_of(std::string_view module, RegexBudget& budget) const;
     Result<double> scale_of(std::string_view module, uint32_t rank, RegexBudget& budget) const;
-    // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond adapters/files/regex.h). What modules_to_save
-    // names is no target.
+    // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond
+    // adapters/files/regex.h). What modules_to_save names is no target.
     Result<std::optional<bool>> targets(std::string_view module, RegexBudget& budget) const;
     // The index of the layer that a module is in, as layers_to_transform means it.
     Result<std::optional<int64_t>> layer_of(std::string_view module, RegexBudget& budget) const;
-    // With ensure_weight_tying and a tied base: that the embedding and the output layer share one A and B, whichever of them is targeted.
+    // With ensure_weight_tying and a tied base: that the embedding and the output layer share one A and B, whichever of
+    // them is targeted.
     Result<bool> ties_lora(RegexBudget& budget) const;
 };
 

@@ -57,7 +57,8 @@ bool names_module(const std::vector<std::string>& names, std::string_view module
     bool found = false;
     for (const std::string& name : names) {
         if (name == module) return exactly = true;
-        found |= module.size() > name.size() && module.ends_with(name) && module[module.size() - name.size() - 1] == '.';
+        found |=
+            module.size() > name.size() && module.ends_with(name) && module[module.size() - name.size() - 1] == '.';
     }
     return found;
 }
@@ -119,8 +120,8 @@ Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBu
     return std::optional(layer && std::ranges::find(*layers_to_transform, *layer) != layers_to_transform->end());
 }
 
-// The index behind the first of the patterns that the name has, where it has it first: the list of layers may stand at the root
-// ("layers.3."). Without patterns PEFT wants something before it ("model.layers.3.", `.*?\.[^.]*\.(\d+)\.`).
+// The index behind the first of the patterns that the name has, where it has it first: the list of layers may stand at
+// the root ("layers.3."). Without patterns PEFT wants something before it ("model.layers.3.", `.*?\.[^.]*\.(\d+)\.`).
 Result<std::optional<int64_t>> PeftConfig::layer_of(std::string_view module, RegexBudget& budget) const {
     const std::vector<LayerIndex> indices = indices_in(module);
     for (const LayerIndex& index : indices) {

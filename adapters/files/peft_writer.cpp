@@ -5,10 +5,10 @@
 #include <map>
 #include <set>
 
-#include "adapters/store/file_system.h"
 #include "adapters/files/source.h"
 #include "adapters/files/tensor_names.h"
 #include "adapters/plan/trainable.h"
+#include "adapters/store/file_system.h"
 #include "model/quant/matrix_decoder.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
@@ -50,7 +50,8 @@ auto most_common(const std::vector<TrainedModule>& modules, const Get& get) {
 
 class ConfigWriter {
   public:
-    ConfigWriter(const model::TrainableAdapter& adapter, const BaseModel& base, const PeftFileOptions& options) : adapter_(adapter), base_(base), options_(options) {
+    ConfigWriter(const model::TrainableAdapter& adapter, const BaseModel& base, const PeftFileOptions& options)
+        : adapter_(adapter), base_(base), options_(options) {
         for (const model::TrainedLinear& linear : adapter.linears) add_module(linear.pair, linear.layer);
         if (adapter.embedding) add_module(*adapter.embedding, std::nullopt);
         if (adapter.head) add_module(*adapter.head, std::nullopt);
@@ -60,12 +61,17 @@ class ConfigWriter {
         const bool has_modules = !modules_.empty();
         const uint32_t rank = has_modules ? most_common(modules_, rank_of) : 8;
         const double alpha = has_modules ? most_common(modules_, alpha_of) : 8;
-        const bool use_dora = std::ranges::any_of(adapter_.linears, [](const model::TrainedLinear& linear) { return linear.pair.magnitude.has_value(); });
+        const bool use_dora = std::ranges::any_of(
+            adapter_.linears, [](const model::TrainedLinear& linear) { return linear.pair.magnitude.has_value(); });
         json_.begin_object();
         json_.key("alpha_pattern").begin_object();
         pattern(alpha, alpha_of);
         json_.end_object();
-        json_.field("base_model_name_or_path", options_.base_name).field("bias", "none").field("fan_in_fan_out", false).field("inference_mode", true).field("init_lora_weights", true);
+        json_.field("base_model_name_or_path", options_.base_name)
+            .field("bias", "none")
+            .field("fan_in_fan_out", false)
+            .field("inference_mode", true)
+            .field("init_lora_weights", true);
         layers();
         json_.key("lora_alpha");
         number(alpha);
@@ -78,7 +84,10 @@ class ConfigWriter {
         json_.key("target_modules").begin_array();
         for (const std::string& name : targets_) json_.value(name);
         json_.end_array();
-        json_.field("task_type", "CAUSAL_LM").field("use_dora", use_dora).field("use_rslora", options_.use_rslora).end_object();
+        json_.field("task_type", "CAUSAL_LM")
+            .field("use_dora", use_dora)
+            .field("use_rslora", options_.use_rslora)
+            .end_object();
         return json_.take();
     }
 
@@ -105,7 +114,8 @@ class ConfigWriter {
         }
     }
 
-    // Short names where every layer that has one of them has all of them; else each module by its whole name, which PEFT takes whatever the layers are.
+    // Short names where every layer that has one of them has all of them; else each module by its whole name, which
+    // PEFT takes whatever the layers are.
     void layers() {
         std::set<std::string> short_names;
         std::set<uint32_t> layers;
@@ -115,9 +125,11 @@ class ConfigWriter {
             if (module.layer) layers.insert(*module.layer);
             has_outer |= !module.layer;
         }
-        const size_t n_inner = static_cast<size_t>(std::ranges::count_if(modules_, [](const TrainedModule& module) { return module.layer.has_value(); }));
+        const size_t n_inner = static_cast<size_t>(
+            std::ranges::count_if(modules_, [](const TrainedModule& module) { return module.layer.has_value(); }));
         const size_t n_outer = modules_.size() - n_inner;
-        const bool is_regular = n_inner == layers.size() * (short_names.size() - n_outer), is_everywhere = layers.size() == base_.config.n_layers;
+        const bool is_regular = n_inner == layers.size() * (short_names.size() - n_outer),
+                   is_everywhere = layers.size() == base_.config.n_layers;
         json_.key("layers_to_transform");
         if (is_regular && (is_everywhere || layers.empty() || !has_outer)) {
             targets_.assign(short_names.begin(), short_names.end());
@@ -198,7 +210,9 @@ struct WrittenTensor {
 // In the type that was wished, or in f32 where a number is beyond that.
 WrittenTensor written(const TrainedTensor& tensor, model::DType type) {
     WrittenTensor made{&tensor, type, std::vector<std::byte>(tensor.values.size() * model::bytes_of(type))};
-    const bool fits = type != model::DType::kF32 && model::narrow(tensor.values, static_cast<gpu::ScalarType>(model::weight_type_of(type)), made.bytes.data());
+    const bool fits =
+        type != model::DType::kF32 &&
+        model::narrow(tensor.values, static_cast<gpu::ScalarType>(model::weight_type_of(type)), made.bytes.data());
     if (fits) return made;
     const auto bytes = std::as_bytes(std::span(tensor.values));
     return {&tensor, model::DType::kF32, {bytes.begin(), bytes.end()}};
@@ -214,7 +228,11 @@ std::vector<std::byte> tensors_of(const model::TrainableAdapter& adapter, const 
     json.end_object();
     uint64_t end = 0;
     for (const WrittenTensor& tensor : tensors) {
-        json.key(tensor.tensor->name).begin_object().field("dtype", model::name_of(tensor.type)).key("shape").begin_array();
+        json.key(tensor.tensor->name)
+            .begin_object()
+            .field("dtype", model::name_of(tensor.type))
+            .key("shape")
+            .begin_array();
         for (const uint64_t size : tensor.tensor->shape) json.value(size);
         const uint64_t begin = end;
         end += tensor.bytes.size();

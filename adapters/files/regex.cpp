@@ -74,8 +74,7 @@ class Compiler {
         return true;
     }
     Error syntax(std::string_view what) const {
-        return make_error(ErrorCode::kAdapterInvalid,
-                          format("not a regular expression: {} at position {}", what, at_));
+        return make_error(ErrorCode::kAdapterInvalid, format("not a regular expression: {} at position {}", what, at_));
     }
     Error unsupported(std::string_view what) const {
         return make_error(ErrorCode::kAdapterUnsupported,
@@ -285,7 +284,10 @@ class Compiler {
         if (c == 'A' || c == 'Z' || c == 'b' || c == 'B') {
             ++at_;
             repeatable = false;
-            const Op op = c == 'A' ? Op::kTextBegin : c == 'Z' ? Op::kTextEnd : c == 'b' ? Op::kWordBorder : Op::kNotWordBorder;
+            const Op op = c == 'A'   ? Op::kTextBegin
+                          : c == 'Z' ? Op::kTextEnd
+                          : c == 'b' ? Op::kWordBorder
+                                     : Op::kNotWordBorder;
             return Program{{.op = op}};
         }
         TRY_ASSIGN(const char byte, byte_escape());

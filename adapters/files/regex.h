@@ -20,8 +20,8 @@ struct RegexBudget {
 // Bytes, not characters; '.' matches all but a newline. Compiled once, then used by any number of threads.
 class Regex {
   public:
-    // kAdapterInvalid: Python would not compile it either. kAdapterUnsupported: back references, conditionals, flags, atomic
-    // groups and possessive repeats, or an expression that is too large. The message says where.
+    // kAdapterInvalid: Python would not compile it either. kAdapterUnsupported: back references, conditionals, flags,
+    // atomic groups and possessive repeats, or an expression that is too large. The message says where.
     static Result<Regex> compile(std::string_view pattern);
 
     // Like re.fullmatch. An error if the budget is used up.
@@ -30,9 +30,9 @@ class Regex {
     // One step of the compiled program; targets are relative to the instruction.
     struct Instruction {
         enum class Op : uint8_t {
-            kBytes,       // one byte of `set`
-            kSplit,       // go on at both a and b
-            kJump,        // go on at a
+            kBytes,  // one byte of `set`
+            kSplit,  // go on at both a and b
+            kJump,   // go on at a
             kTextBegin,
             kTextEnd,
             kWordBorder,

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "adapters/files/chat_files.h"
-#include "model/gguf/gguf_file.h"
 #include "model/files/safetensors.h"
+#include "model/gguf/gguf_file.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
 
@@ -41,8 +41,8 @@ constexpr std::array<KindFiles, 3> kKinds = {{
     {AdapterKind::kGguf, kGgufFile, false},
 }};
 
-// What torch.save wrote: a zip archive, or a bare pickle. A safetensors file begins with the length of its header, whose upper
-// half is zero.
+// What torch.save wrote: a zip archive, or a bare pickle. A safetensors file begins with the length of its header,
+// whose upper half is zero.
 bool is_pickle(std::string_view file) {
     if (file.starts_with("PK\x03\x04")) return true;
     const bool magic = file.starts_with("\x80\x02") || file.starts_with("\x80\x03") || file.starts_with("\x80\x04");
@@ -53,8 +53,9 @@ bool is_pickle(std::string_view file) {
 Status check_magic(AdapterKind kind, std::string_view name, std::string_view text) {
     const bool is_gguf = text.starts_with(kGgufMagic);
     if (is_pickle(text)) {
-        return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: a pickle under the name of another format; pickles can run code and are not read", name));
+        return make_error(
+            ErrorCode::kAdapterUnsupported,
+            format("{}: a pickle under the name of another format; pickles can run code and are not read", name));
     }
     if (is_gguf != (kind == AdapterKind::kGguf)) {
         return make_error(ErrorCode::kAdapterInvalid,
@@ -81,7 +82,8 @@ Status check_beginning(FileReader& reader, AdapterKind kind, std::string_view na
     return make_error(checked.error().code, format("{}: {}", name, checked.error().message));
 }
 
-Result<FileBytes> read_weights(const SourceFolder& folder, std::string_view file, AdapterKind kind, std::string_view name) {
+Result<FileBytes> read_weights(const SourceFolder& folder, std::string_view file, AdapterKind kind,
+                               std::string_view name) {
     TRY_ASSIGN(FileReader reader, folder.reader(file, name, kWeightsBytesMax));
     if (reader.size() > kSmallFileBytes) TRY(check_beginning(reader, kind, name));
     return std::move(reader).read_all();
@@ -90,7 +92,8 @@ Result<FileBytes> read_weights(const SourceFolder& folder, std::string_view file
 Result<AdapterSource> finished(AdapterSource source) {
     std::ranges::sort(source.files, {}, &SourceFile::name);
     for (const SourceFile& file : source.files) {
-        if (file.name != kConfigFile && !is_chat_file(file.name)) TRY(check_magic(source.kind, file.name, file.bytes.text()));
+        if (file.name != kConfigFile && !is_chat_file(file.name))
+            TRY(check_magic(source.kind, file.name, file.bytes.text()));
     }
     std::vector<std::pair<std::string, std::string>> digests;
     for (SourceFile& file : source.files) {
@@ -172,7 +175,9 @@ Result<AdapterSource> read_adapter_source(const AdapterLocation& location) {
         if (folder.file_name().ends_with(".gguf")) return read_gguf(folder, folder.file_name());
         return make_error(ErrorCode::kAdapterUnsupported,
                           format("expected a folder with {} and {}, or a .gguf file, found {}", kConfigFile, kPeftFile,
-                                 folder.file_name().ends_with(".safetensors") ? "one safetensors file: give the folder that it lies in" : "another file"),
+                                 folder.file_name().ends_with(".safetensors")
+                                     ? "one safetensors file: give the folder that it lies in"
+                                     : "another file"),
                           "lora_path");
     }
     if (folder.has(kPeftFile)) return read_folder(folder, kKinds[0]);
@@ -180,8 +185,9 @@ Result<AdapterSource> read_adapter_source(const AdapterLocation& location) {
     TRY_ASSIGN(const std::vector<std::string> ggufs, folder.names_ending(".gguf"));
     if (ggufs.size() == 1) return read_gguf(folder, ggufs.front());
     if (ggufs.size() > 1) {
-        return make_error(ErrorCode::kAdapterInvalid,
-                          format("the adapter folder has {} .gguf files: expected one; name the file itself", ggufs.size()));
+        return make_error(
+            ErrorCode::kAdapterInvalid,
+            format("the adapter folder has {} .gguf files: expected one; name the file itself", ggufs.size()));
     }
     for (const ForeignFile& foreign : kForeignFiles) {
         if (!folder.has(foreign.name)) continue;
@@ -190,7 +196,8 @@ Result<AdapterSource> read_adapter_source(const AdapterLocation& location) {
     }
     if (is_model_folder(folder)) {
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("a whole model (config.json, no {}), not an adapter; expected a LoRA adapter: a folder with {} and {}, or a .gguf file. "
+                          format("a whole model (config.json, no {}), not an adapter; expected a LoRA adapter: a "
+                                 "folder with {} and {}, or a .gguf file. "
                                  "A model is served with --model DIR",
                                  kConfigFile, kConfigFile, kPeftFile),
                           "lora_path");
@@ -203,7 +210,8 @@ Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files) {
     const KindFiles* kind = nullptr;
     for (SourceFile& file : files) {
         if (const ForeignFile* foreign = foreign_file(file.name)) {
-            return make_error(ErrorCode::kAdapterUnsupported, format("files.{}: {}", file.name, foreign->reason), "files");
+            return make_error(ErrorCode::kAdapterUnsupported, format("files.{}: {}", file.name, foreign->reason),
+                              "files");
         }
         if (is_chat_file(file.name)) {
             const uint64_t bytes_max = chat_file_bytes_max(file.name);
@@ -217,8 +225,8 @@ Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files) {
         const auto* found = std::ranges::find(kKinds, std::string_view(file.name), &KindFiles::weights);
         if (found == kKinds.end() && file.name != kConfigFile) {
             return make_error(ErrorCode::kAdapterInvalid,
-                              format("files: expected {} with {} or {}, or one .gguf file, and perhaps {}, found {}", kConfigFile,
-                                     kPeftFile, kMlxFile, kTemplateFile, json_quote(file.name)),
+                              format("files: expected {} with {} or {}, or one .gguf file, and perhaps {}, found {}",
+                                     kConfigFile, kPeftFile, kMlxFile, kTemplateFile, json_quote(file.name)),
                               "files");
         }
         if (found != kKinds.end()) {
@@ -239,8 +247,8 @@ Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files) {
     }
     if (n_configs != (kind->has_config ? 1u : 0u)) {
         return make_error(ErrorCode::kAdapterInvalid,
-                          format("files: expected {} {} beside {}, found {}", kind->has_config ? "one" : "no", kConfigFile,
-                                 kind->weights, n_configs),
+                          format("files: expected {} {} beside {}, found {}", kind->has_config ? "one" : "no",
+                                 kConfigFile, kind->weights, n_configs),
                           "files");
     }
     source.kind = kind->kind;

@@ -1,4 +1,5 @@
-// The files of one adapter as somebody brought them: a PEFT folder, a GGUF file or an MLX folder, or the same by upload.
+// The files of one adapter as somebody brought them: a PEFT folder, a GGUF file or an MLX folder, or the same by
+// upload.
 #pragma once
 
 #include <cstdint>
@@ -56,14 +57,16 @@ struct AdapterSource {
     uint64_t n_bytes() const;
 };
 
-// `path`: a folder with a PEFT or an MLX adapter or with exactly one .gguf file, or a .gguf file; other files are not looked at,
-// but for those about chats, as read_chat_files() has them.
+// `path`: a folder with a PEFT or an MLX adapter or with exactly one .gguf file, or a .gguf file; other files are not
+// looked at, but for those about chats, as read_chat_files() has them.
 // kAdapterNotFound: no such path. kAdapterUnsupported: a format that is not read (pickles, shards, .npz), by name.
-// kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed. Of large files the beginning is
-// checked first (kAdapterInvalid, kAdapterUnsupported): a header that does not fit the file's length costs no reading.
+// kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed. Of large files the
+// beginning is checked first (kAdapterInvalid, kAdapterUnsupported): a header that does not fit the file's length costs
+// no reading.
 Result<AdapterSource> read_adapter_source(const AdapterLocation& location);
 
-// The same from files that a client sent: exactly those of one kind, and any about chats. The kind and name of each are checked, nothing else;
+// The same from files that a client sent: exactly those of one kind, and any about chats. The kind and name of each are
+// checked, nothing else;
 // a digest that is given is believed.
 Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files);
 

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_link(int fd) {
-    struct stat status {};
+    struct stat status{};
     return ::fstat(fd, &status) == 0 && S_ISLNK(status.st_mode);
 }
 
@@ -32,7 +32,9 @@ OwnedFd open_location(const AdapterLocation& location, int flags) {
 }
 
 Error forbidden_link(std::string_view what) {
-    return make_error(ErrorCode::kAdapterPathForbidden, format("{}: a link; below the folder that adapters are read from none is followed", what), "lora_path");
+    return make_error(ErrorCode::kAdapterPathForbidden,
+                      format("{}: a link; below the folder that adapters are read from none is followed", what),
+                      "lora_path");
 }
 
 }  // namespace
@@ -68,15 +70,18 @@ OwnedFd open_beneath(int root, const fs::path& path, int flags) {
 }
 
 Result<SourceFolder> SourceFolder::open(const AdapterLocation& location) {
-    // Messages go to clients and into the log: they hold no path. Who asked knows it, and the command line tells it beside the message.
-    const auto not_there = [] { return make_error(ErrorCode::kAdapterNotFound, "there is no such adapter folder", "lora_path"); };
+    // Messages go to clients and into the log: they hold no path. Who asked knows it, and the command line tells it
+    // beside the message.
+    const auto not_there = [] {
+        return make_error(ErrorCode::kAdapterNotFound, "there is no such adapter folder", "lora_path");
+    };
     // The system would read on the part before a NUL.
     if (location.path.native().find('\0') != std::string::npos) return not_there();
     SourceFolder source;
     source.follows_links_ = location.root.empty();
     OwnedFd fd = open_location(location, O_PATH);
     if (!fd.ok()) return errno == ELOOP && !source.follows_links_ ? forbidden_link("the adapter's path") : not_there();
-    struct stat status {};
+    struct stat status{};
     if (::fstat(fd.get(), &status) != 0) return not_there();
     if (S_ISDIR(status.st_mode)) {
         source.folder_ = std::move(fd);
@@ -95,16 +100,18 @@ Result<SourceFolder> SourceFolder::inner(std::string_view name) const {
     const int links = follows_links_ ? 0 : O_NOFOLLOW;
     SourceFolder found;
     found.follows_links_ = follows_links_;
-    found.folder_ = OwnedFd(::openat(folder_.get(), std::string(name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | links));
+    found.folder_ =
+        OwnedFd(::openat(folder_.get(), std::string(name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | links));
     if (found.folder_.ok()) return found;
-    struct stat status {};
-    const bool is_linked = ::fstatat(folder_.get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
+    struct stat status{};
+    const bool is_linked = ::fstatat(folder_.get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                           S_ISLNK(status.st_mode);
     if (is_linked && !follows_links_) return forbidden_link(name);
     return make_error(ErrorCode::kAdapterInvalid, format("{}: expected a folder", name));
 }
 
 bool SourceFolder::has(std::string_view name) const {
-    struct stat status {};
+    struct stat status{};
     return ::fstatat(folder_.get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
@@ -122,7 +129,8 @@ Result<FileBytes> SourceFolder::read(std::string_view name, uint64_t bytes_max) 
 
 Result<std::vector<std::string>> SourceFolder::names_ending(std::string_view end) const {
     const auto failed = [](int error) {
-        return make_error(ErrorCode::kIo, format("the adapter folder: cannot read: {}", std::error_code(error, std::generic_category()).message()));
+        return make_error(ErrorCode::kIo, format("the adapter folder: cannot read: {}",
+                                                 std::error_code(error, std::generic_category()).message()));
     };
     OwnedFd list(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!list.ok()) return failed(errno);

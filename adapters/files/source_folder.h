@@ -30,15 +30,16 @@ struct AdapterLocation {
     std::filesystem::path below;  // of the root; normal, without ".."
 };
 
-// What `path` names below the folder `root`, with no link followed on the way; not ok: errno, ELOOP for a link. The second is for kernels and
-// sandboxes without openat2, and opens part by part.
+// What `path` names below the folder `root`, with no link followed on the way; not ok: errno, ELOOP for a link. The
+// second is for kernels and sandboxes without openat2, and opens part by part.
 OwnedFd open_beneath(int root, const std::filesystem::path& path, int flags);
 OwnedFd walk_beneath(int root, const std::filesystem::path& path, int flags);
 
 // One thread.
 class SourceFolder {
   public:
-    // The folder, or that of the file that was named. kAdapterNotFound; kAdapterPathForbidden: it is reached by a link, and none is followed.
+    // The folder, or that of the file that was named. kAdapterNotFound; kAdapterPathForbidden: it is reached by a link,
+    // and none is followed.
     static Result<SourceFolder> open(const AdapterLocation& location);
 
     bool is_file() const { return !file_name_.empty(); }  // a file was named, and not a folder

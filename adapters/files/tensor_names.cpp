@@ -35,7 +35,8 @@ constexpr std::array<NamePart, 10> kUnsupportedParts = {{
     {"prompt_embeddings", "prompt tuning"},
 }};
 
-// Parts that wrappers put into names; PEFT would look for such modules in the base, find none, and leave the tensors out without a word.
+// Parts that wrappers put into names; PEFT would look for such modules in the base, find none, and leave the tensors
+// out without a word.
 constexpr std::array<NamePart, 3> kWrappers = {{
     {"_orig_mod.", "saved from a compiled model (torch.compile); save the model that it was made of, its _orig_mod"},
     {"_fsdp_wrapped_module.", "saved from a model in FSDP; save its full state"},
@@ -101,7 +102,8 @@ std::optional<TensorRole> take_suffix(std::string_view& name) {
 std::optional<uint32_t> read_layer(std::string_view digits) {
     uint32_t layer = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
-    if (digits.empty() || end != digits.data() + digits.size() || (digits.size() > 1 && digits.front() == '0')) return std::nullopt;
+    if (digits.empty() || end != digits.data() + digits.size() || (digits.size() > 1 && digits.front() == '0'))
+        return std::nullopt;
     return error == std::errc() ? layer : UINT32_MAX;
 }
 
@@ -211,7 +213,10 @@ std::string_view refused_role(PlaceKind kind, TensorRole role) {
                 case TensorRole::kBias: return "a bias of the output layer";
                 default: return "a part of an embedding on the output layer";
             }
-        default: return role == TensorRole::kWeight || role == TensorRole::kOriginal ? "" : "something other than the weights of a norm";
+        default:
+            return role == TensorRole::kWeight || role == TensorRole::kOriginal
+                       ? ""
+                       : "something other than the weights of a norm";
     }
 }
 
@@ -236,7 +241,8 @@ std::string_view suffix_of(TensorRole role) {
 
 // Mamba 2 shares the modules of convolutions under names of its own: true for the names that files of this mixer have.
 static bool is_of_mixer(const FileModule& module, model::Mixer mixer) {
-    const bool is_shared = module.first == model::LinearModule::kConvIn || module.first == model::LinearModule::kConvOut;
+    const bool is_shared =
+        module.first == model::LinearModule::kConvIn || module.first == model::LinearModule::kConvOut;
     return !is_shared || module.name.starts_with(kMamba) == (mixer == model::Mixer::kMamba);
 }
 
@@ -255,7 +261,8 @@ bool has_norm(const model::LayerFacts& layer, PlaceKind kind) {
 }
 
 uint32_t file_module_of(model::LinearModule module, model::Mixer mixer) {
-    const auto* found = std::ranges::find_if(kFileModules, [&](const FileModule& of) { return !of.fused && of.first == module && is_of_mixer(of, mixer); });
+    const auto* found = std::ranges::find_if(
+        kFileModules, [&](const FileModule& of) { return !of.fused && of.first == module && is_of_mixer(of, mixer); });
     return static_cast<uint32_t>(found - kFileModules.begin());
 }
 
@@ -266,7 +273,8 @@ std::string name_of(const Place& place, std::string_view prefix) {
         const std::string name = name_of(place);
         return name.starts_with(kModel) ? std::string(prefix) + name.substr(kModel.size()) : name;
     }
-    if (place.kind == PlaceKind::kLinear && place.linear == kPleModelName) return format("{}{}", kModel, kFileModules[kPleModelName].name);
+    if (place.kind == PlaceKind::kLinear && place.linear == kPleModelName)
+        return format("{}{}", kModel, kFileModules[kPleModelName].name);
     switch (place.kind) {
         case PlaceKind::kEmbedding: return "model.embed_tokens";
         case PlaceKind::kHead: return "lm_head";
@@ -327,9 +335,11 @@ model::LinearShape shape_of(const model::ModelConfig& config, uint32_t layer, co
     const bool is_dense = module.first >= model::LinearModule::kGate && module.first <= model::LinearModule::kDown;
     const bool is_beside_experts = config.layer(layer).ffn.kind == model::FeedForward::kExperts;
     if (is_dense && module.name.starts_with(kSharedExpert) != is_beside_experts) return {};
-    if (is_dense && module.fused && is_beside_experts && !config.fused_gate_up) return {};  // such a model's files never fuse these, and mean the experts by that name
+    // such a model's files never fuse these, and mean the experts by that name
+    if (is_dense && module.fused && is_beside_experts && !config.fused_gate_up) return {};
     if (!is_of_mixer(module, config.layer(layer).mixer)) return {};
-    const bool is_parameter = module.name == kFileModules[kExpertsFirst].name || module.name == kFileModules[kExpertsFirst + 1].name;
+    const bool is_parameter =
+        module.name == kFileModules[kExpertsFirst].name || module.name == kFileModules[kExpertsFirst + 1].name;
     if (is_parameter) return {};
     model::LinearShape shape = config.shape(layer, module.first);
     for (auto part = static_cast<uint8_t>(module.first) + 1; part <= static_cast<uint8_t>(module.last); ++part) {

@@ -14,7 +14,8 @@
 
 namespace lorad::adapters {
 
-// A matrix as adapter files name it: the linear layers, and those that files fuse. Which of them a model's layer has: shape_of().
+// A matrix as adapter files name it: the linear layers, and those that files fuse. Which of them a model's layer has:
+// shape_of().
 struct FileModule {
     std::string_view name;
     bool fused = false;
@@ -50,8 +51,8 @@ inline constexpr std::array<FileModule, 36> kFileModules = {{
     {"mlp.shared_expert.gate_up_proj", true, model::LinearModule::kGate, model::LinearModule::kUp},
     {"mamba.in_proj", false, model::LinearModule::kConvIn, model::LinearModule::kConvIn},
     {"mamba.out_proj", false, model::LinearModule::kConvOut, model::LinearModule::kConvOut},
-    // Experts. First the two parameters by their own names, which no tensor has; what PEFT writes for one of them, or for the outer of both, and for the inner; then the
-    // layers of one expert, which is Place::expert.
+    // Experts. First the two parameters by their own names, which no tensor has; what PEFT writes for one of them, or
+    // for the outer of both, and for the inner; then the layers of one expert, which is Place::expert.
     {"mlp.experts.gate_up_proj", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
     {"mlp.experts.down_proj", false, model::LinearModule::kExpertDown, model::LinearModule::kExpertDown},
     {"mlp.experts", false, model::LinearModule::kExpertDown, model::LinearModule::kExpertDown},
@@ -60,14 +61,28 @@ inline constexpr std::array<FileModule, 36> kFileModules = {{
     {"mlp.experts.#.up_proj", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
     {"mlp.experts.#.down_proj", false, model::LinearModule::kExpertDown, model::LinearModule::kExpertDown},
 }};
-inline constexpr uint32_t kExpertsFirst = 29, kExpertsOuter = 31, kExpertsInner = 32, kExpertGate = 33, kExpertUp = 34, kExpertDown = 35;  // in kFileModules
-static_assert(kFileModules[kExpertsOuter].name == "mlp.experts" && kFileModules[kExpertDown].name == "mlp.experts.#.down_proj");
+// in kFileModules
+inline constexpr uint32_t kExpertsFirst = 29, kExpertsOuter = 31, kExpertsInner = 32, kExpertGate = 33, kExpertUp = 34,
+                          kExpertDown = 35;
+static_assert(kFileModules[kExpertsOuter].name == "mlp.experts" &&
+              kFileModules[kExpertDown].name == "mlp.experts.#.down_proj");
 
 // The entry that is this module alone, in a layer of this mixer where mixers have it by several names.
 uint32_t file_module_of(model::LinearModule module, model::Mixer mixer = model::Mixer::kAttention);
 
 // Norms by their names; which norm of a layer has which name: ExtrasPlanner::plan_norms().
-enum class PlaceKind : uint8_t { kLinear, kEmbedding, kHead, kInputNorm, kPostAttentionNorm, kPreFeedForwardNorm, kPostFeedForwardNorm, kQNorm, kKNorm, kFinalNorm };
+enum class PlaceKind : uint8_t {
+    kLinear,
+    kEmbedding,
+    kHead,
+    kInputNorm,
+    kPostAttentionNorm,
+    kPreFeedForwardNorm,
+    kPostFeedForwardNorm,
+    kQNorm,
+    kKNorm,
+    kFinalNorm
+};
 
 // A part of the base model that adapters can change.
 struct Place {
@@ -107,8 +122,9 @@ struct ParsedName {
     std::string expected, found;
     bool unsupported = false;
 };
-// `name` with or without PEFT's prefix, the adapter name "default" and "model.", which adapters of AutoModel lack, and with what models that read more than text have
-// instead: "model.language_model.", "language_model.model.". In the family's words or in Llama's (ModelConfig::spellings).
+// `name` with or without PEFT's prefix, the adapter name "default" and "model.", which adapters of AutoModel lack, and
+// with what models that read more than text have instead: "model.language_model.", "language_model.model.". In the
+// family's words or in Llama's (ModelConfig::spellings).
 ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& config);
 
 // "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"

@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kSampleBytes = 256;
 constexpr size_t kSamples = 4;  // of a tensor, evenly over it
 
-// The binary digits that the numbers of a table need, whatever type they are stored in: what was rounded to bf16 and widened again needs 8.
+// The binary digits that the numbers of a table need, whatever type they are stored in: what was rounded to bf16 and
+// widened again needs 8.
 int n_digits(const model::Tensor& tensor) {
     constexpr int kF32Digits = 24;
     const int of_type = tensor.dtype == model::DType::kBF16 ? 8 : tensor.dtype == model::DType::kF16 ? 11 : kF32Digits;
@@ -29,7 +30,8 @@ int n_digits(const model::Tensor& tensor) {
     return most;
 }
 
-// By how much a number may have moved when it was rounded, or cut off, to so many digits. In f16, which people train in too, small numbers have fewer.
+// By how much a number may have moved when it was rounded, or cut off, to so many digits. In f16, which people train in
+// too, small numbers have fewer.
 float step_of(float value, int digits) {
     constexpr int kF16Digits = 11, kF16SmallestStep = -24;
     int exponent = 0;
@@ -38,7 +40,9 @@ float step_of(float value, int digits) {
     return std::ldexp(1.0f, is_small ? std::max(exponent - digits, kF16SmallestStep) : exponent - digits);
 }
 
-std::string_view type_name(const model::Tensor& tensor) { return tensor.source ? tensor.source->format() : model::name_of(tensor.dtype); }
+std::string_view type_name(const model::Tensor& tensor) {
+    return tensor.source ? tensor.source->format() : model::name_of(tensor.dtype);
+}
 
 WeightFormats formats_of(const model::TensorFiles& files) {
     WeightFormats formats{.file_bytes = files.total_bytes()};
@@ -49,13 +53,16 @@ WeightFormats formats_of(const model::TensorFiles& files) {
     return formats;
 }
 
-// A config that ties the output layer to the embedding, beside files with an output layer of other numbers: these count, as in transformers since version 5.
+// A config that ties the output layer to the embedding, beside files with an output layer of other numbers: these
+// count, as in transformers since version 5.
 void untie_own_head(const model::TensorFiles& files, model::ModelConfig& config) {
     const model::Tensor* head = files.find("lm_head.weight");
     const model::Tensor* embedding = files.find("model.embed_tokens.weight");
     if (!config.tied_embeddings || head == nullptr || embedding == nullptr) return;
-    if (head->shape == embedding->shape && compare_tables(*embedding, *head).kind == TableComparison::Kind::kSame) return;
-    log_warn("config.json says tie_word_embeddings, but lm_head.weight is not the embedding: the output layer is lm_head.weight");
+    if (head->shape == embedding->shape && compare_tables(*embedding, *head).kind == TableComparison::Kind::kSame)
+        return;
+    log_warn("config.json says tie_word_embeddings, but lm_head.weight is not the embedding: the output layer is "
+             "lm_head.weight");
     config.tied_embeddings = false;
     config.tied_by_name = true;
 }
@@ -73,17 +80,21 @@ std::string WeightFormats::text() const {
 
 std::string base_fingerprint(const model::ModelConfig& config, const model::TensorFiles& files) {
     Sha256 digest;
-    digest.add(format("lorad base 1\n{} vocab {} hidden {} ffn {} layers {} heads {} {} dim {} eps {} theta {} rotary {}\n",
-                      config.architecture, config.vocab_size, config.hidden_size, config.intermediate_size, config.n_layers,
-                      config.n_heads, config.n_kv_heads, config.head_dim, config.rms_norm_eps, config.rope.theta,
-                      config.rope.rotary_dim));
+    digest.add(
+        format("lorad base 1\n{} vocab {} hidden {} ffn {} layers {} heads {} {} dim {} eps {} theta {} rotary {}\n",
+               config.architecture, config.vocab_size, config.hidden_size, config.intermediate_size, config.n_layers,
+               config.n_heads, config.n_kv_heads, config.head_dim, config.rms_norm_eps, config.rope.theta,
+               config.rope.rotary_dim));
     for (const double factor : config.rope.frequency_factors) digest.add(format("rope / {}\n", factor));
     for (const model::LayerFacts& layer : config.layers) {  // of models whose layers are more than the above
         const model::AttentionFacts& attention = layer.attention;
-        digest.add(format("layer {} heads {} {} dim {} window {} rope {} scale {} cap {} ffn {} residual {}\n", static_cast<int>(layer.mixer), attention.n_heads, attention.n_kv_heads,
-                          attention.head_dim, attention.window, attention.rope, attention.scale, attention.softcap, layer.ffn.size, layer.residual_multiplier));
+        digest.add(format("layer {} heads {} {} dim {} window {} rope {} scale {} cap {} ffn {} residual {}\n",
+                          static_cast<int>(layer.mixer), attention.n_heads, attention.n_kv_heads, attention.head_dim,
+                          attention.window, attention.rope, attention.scale, attention.softcap, layer.ffn.size,
+                          layer.residual_multiplier));
     }
-    if (!config.layers.empty()) digest.add(format("scales {} {} cap {}\n", config.embed_scale, config.logit_scale, config.final_softcap));
+    if (!config.layers.empty())
+        digest.add(format("scales {} {} cap {}\n", config.embed_scale, config.logit_scale, config.final_softcap));
     for (const model::Tensor& tensor : files.tensors()) {  // by name
         digest.add(format("{} {} {}\n", tensor.name, type_name(tensor), model::shape_text(tensor.shape)));
         const size_t size = tensor.data.size();
@@ -119,7 +130,8 @@ TableComparison compare_tables(const model::Tensor& base, const model::Tensor& s
     using Kind = TableComparison::Kind;
     if (base.dtype == saved.dtype && std::ranges::equal(base.data, saved.data)) return {.kind = Kind::kSame};
     if (!model::is_weight_type(base.dtype) || !model::is_weight_type(saved.dtype)) return {};
-    // A type that holds all of the base's digits rounds nothing, so that a difference was trained: only small numbers of f16 have less of them.
+    // A type that holds all of the base's digits rounds nothing, so that a difference was trained: only small numbers
+    // of f16 have less of them.
     constexpr int kNoRounding = 64;
     const int of_base = n_digits(base), of_saved = n_digits(saved);
     const bool is_rounded = of_saved < of_base || origin == TableOrigin::kFrozen;

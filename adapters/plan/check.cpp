@@ -33,29 +33,33 @@ Result<AdapterTensors> read_peft_tensors(const AdapterSource& source) {
     return tensors;
 }
 
-// A template that does not parse is no reason to refuse the adapter: completions need none. But better told now than at the first chat. One that
-// is no text is a damaged file.
+// A template that does not parse is no reason to refuse the adapter: completions need none. But better told now than at
+// the first chat. One that is no text is a damaged file.
 Status check_templates(CheckedAdapter& adapter, const BaseModel& base) {
     for (const model::NamedTemplate& one : chat_templates(adapter.source.chat_files())) {
-        const std::string file = one.name == model::kDefaultTemplate ? std::string(kTemplateFile) : one.name + std::string(model::kTemplateSuffix);
+        const std::string file = one.name == model::kDefaultTemplate ? std::string(kTemplateFile)
+                                                                     : one.name + std::string(model::kTemplateSuffix);
         const std::string readable = replace_invalid_utf8(one.source);
         if (readable != one.source) {
             const auto damaged = std::ranges::mismatch(one.source, readable).in1 - one.source.begin();
             return make_error(ErrorCode::kAdapterInvalid, format("{}: byte {}: expected UTF-8", file, damaged));
         }
-        const Status status = base.check_template ? base.check_template(one.source) : model::ChatTemplate::check_source(one.source);
+        const Status status =
+            base.check_template ? base.check_template(one.source) : model::ChatTemplate::check_source(one.source);
         if (status.ok()) continue;
         const ErrorCode code = status.error().code;
         if (code == ErrorCode::kOverloaded || code == ErrorCode::kSandboxUnavailable) {
             adapter.warnings.push_back(format("{}: could not be looked at now: {}", file, status.error().message));
             continue;
         }
-        adapter.warnings.push_back(format("{}: {}; chats with this adapter alone will be refused", file, status.error().message));
+        adapter.warnings.push_back(
+            format("{}: {}; chats with this adapter alone will be refused", file, status.error().message));
     }
     return ok_status();
 }
 
-// LoRA on a tied embedding that the output layer follows, in a file that has it once: PEFT makes the second of the first when it loads.
+// LoRA on a tied embedding that the output layer follows, in a file that has it once: PEFT makes the second of the
+// first when it loads.
 Status add_tied_lora(CheckedAdapter& adapter, const BaseModel& base) {
     RegexBudget budget;
     if (!base.config.tied_embeddings) return ok_status();
@@ -68,7 +72,8 @@ Status add_tied_lora(CheckedAdapter& adapter, const BaseModel& base) {
         if (!parsed.expected.empty() || parsed.is_elsewhere) continue;
         // The bare decoder has no output layer to follow.
         if (parsed.prefix.empty() || (parsed.place.kind == PlaceKind::kHead && is_low_rank)) return ok_status();
-        const bool fits = parsed.place.kind == PlaceKind::kEmbedding && tensor.shape.size() == 2 && model::is_weight_type(tensor.dtype);
+        const bool fits = parsed.place.kind == PlaceKind::kEmbedding && tensor.shape.size() == 2 &&
+                          model::is_weight_type(tensor.dtype);
         if (fits && parsed.role == TensorRole::kEmbeddingA) of_embedding[0] = tensor;
         if (fits && parsed.role == TensorRole::kEmbeddingB) of_embedding[1] = tensor;
     }
@@ -82,8 +87,9 @@ void check_ends(CheckedAdapter& adapter, const BaseModel& base) {
     const auto is_unknown = [&](TokenId id) { return uint32_t(id) >= base.config.vocab_size; };
     for (const TokenId id : adapter.ends.ids) {
         if (is_unknown(id)) {
-            adapter.warnings.push_back(format("{}: eos_token_id {} is not in the base's vocabulary of {} tokens and ends nothing",
-                                              kGenerationConfigFile, id, base.config.vocab_size));
+            adapter.warnings.push_back(
+                format("{}: eos_token_id {} is not in the base's vocabulary of {} tokens and ends nothing",
+                       kGenerationConfigFile, id, base.config.vocab_size));
         }
     }
     std::erase_if(adapter.ends.ids, is_unknown);
@@ -113,13 +119,15 @@ Status check_tensors(CheckedAdapter& adapter, const BaseModel& base, std::vector
     const std::string& recorded = adapter.tensors.base_fingerprint;
     if (!recorded.empty() && !base.fingerprint.empty() && recorded != base.fingerprint) {
         if (base.formats.is_quantized) {
-            adapter.warnings.push_back(format("{} is not that of this base, whose weights are quantized: it was made for the model in another form, or for another model",
+            adapter.warnings.push_back(format("{} is not that of this base, whose weights are quantized: it was made "
+                                              "for the model in another form, or for another model",
                                               kFingerprintKey));
         } else {
             misfits.push_back({std::string(kFingerprintKey), base.fingerprint + ", the base's", recorded});
         }
     }
-    if (auto warning = quantization_warning(adapter.peft.base_model_name, base.formats)) adapter.warnings.push_back(std::move(*warning));
+    if (auto warning = quantization_warning(adapter.peft.base_model_name, base.formats))
+        adapter.warnings.push_back(std::move(*warning));
     for (Misfit& misfit : misfits) {
         const auto name = adapter.tensors.file_names.find(misfit.tensor);
         if (name != adapter.tensors.file_names.end()) misfit.tensor = name->second;

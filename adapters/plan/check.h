@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "adapters/files/adapter.h"
+#include "adapters/files/source.h"
 #include "adapters/plan/base_model.h"
 #include "adapters/plan/plan.h"
-#include "adapters/files/source.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {

@@ -39,7 +39,8 @@ Error misfit_error(std::vector<Misfit> misfits) {
                           misfits[i].found);
     }
     if (misfits.size() > kMisfitsShown) message += format("; and {} more", misfits.size() - kMisfitsShown);
-    return make_error(only_unsupported ? ErrorCode::kAdapterUnsupported : ErrorCode::kAdapterInvalid, std::move(message));
+    return make_error(only_unsupported ? ErrorCode::kAdapterUnsupported : ErrorCode::kAdapterInvalid,
+                      std::move(message));
 }
 
 }  // namespace lorad::adapters

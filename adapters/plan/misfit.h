@@ -19,8 +19,8 @@ struct Misfit {
 // More are not told one by one.
 inline constexpr size_t kMisfitsMax = 1000;
 
-// "2 problems: TENSOR: expected X, found Y; ...", at most 20 of them: kAdapterInvalid, or kAdapterUnsupported if that is all
-// there is. What is broken comes before what is merely not supported.
+// "2 problems: TENSOR: expected X, found Y; ...", at most 20 of them: kAdapterInvalid, or kAdapterUnsupported if that
+// is all there is. What is broken comes before what is merely not supported.
 Error misfit_error(std::vector<Misfit> misfits);
 
 // Names come from the files: a message stays one line of valid UTF-8 and bounded length whatever they hold.

@@ -24,7 +24,8 @@ class Layout {
   public:
     explicit Layout(const CheckedAdapter& adapter) : plan_(adapter.plan) {
         for (const LayerPlan& layer : plan_.layers) {
-            for (uint32_t module = 0; module < plan_.n_modules; ++module) view.modules.push_back(view_of(layer[module]));
+            for (uint32_t module = 0; module < plan_.n_modules; ++module)
+                view.modules.push_back(view_of(layer[module]));
         }
         if (!plan_.extras.is_used()) return;
         view.has_extras = true;
@@ -66,12 +67,13 @@ class Layout {
     // f32 [n rounded up to 64]
     gpu::DeviceAddress add_vector(const Tensor& tensor, float plus = 0.0f) {
         return once(&tensor, [&] {
-            return add(gpu::padded(static_cast<uint32_t>(tensor.shape[0])) * sizeof(float), [&tensor, plus](std::byte* to) {
-                for (uint64_t i = 0; i < tensor.shape[0]; ++i) {
-                    const float value = number_at(tensor, i) + plus;
-                    std::memcpy(to + i * sizeof(float), &value, sizeof(value));
-                }
-            });
+            return add(gpu::padded(static_cast<uint32_t>(tensor.shape[0])) * sizeof(float),
+                       [&tensor, plus](std::byte* to) {
+                           for (uint64_t i = 0; i < tensor.shape[0]; ++i) {
+                               const float value = number_at(tensor, i) + plus;
+                               std::memcpy(to + i * sizeof(float), &value, sizeof(value));
+                           }
+                       });
         });
     }
     gpu::DeviceAddress add_values(const std::vector<float>& values) {
@@ -85,7 +87,8 @@ class Layout {
             const uint64_t columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
             for (const model::RowRange& range : module.rows) {
                 for (uint64_t row = range.begin; row < uint64_t{range.begin} + range.n; ++row, to += row_bytes) {
-                    for (uint64_t column = 0; column < columns; ++column) write_number(to + column * model::bytes_of(type), tensor, row * columns + column, type);
+                    for (uint64_t column = 0; column < columns; ++column)
+                        write_number(to + column * model::bytes_of(type), tensor, row * columns + column, type);
                 }
             }
         });
@@ -107,43 +110,53 @@ class Layout {
             const uint32_t b_stride = round_up(module.rank, 8);
             made.a = add_matrix(*module.a, module.rank, gpu::padded(module.k), type);
             made.b = !module.rows.empty() ? add_rows(*module.b, module, b_stride, type)
-                                          : add_matrix(*module.b, module.b->shape[0], b_stride, type) + uint64_t{module.row_begin} * b_stride * model::bytes_of(type);
+                                          : add_matrix(*module.b, module.b->shape[0], b_stride, type) +
+                                                uint64_t{module.row_begin} * b_stride * model::bytes_of(type);
             made.rank = module.rank;
             made.scale = module.scale;
             made.weight_type = model::weight_type_of(type);
         }
         if (module.magnitude != nullptr) {
-            made.gain = !module.rows.empty() ? add_rows(*module.magnitude, module, 1, DType::kF32) : add_vector(*module.magnitude) + module.row_begin * sizeof(float);
+            made.gain = !module.rows.empty() ? add_rows(*module.magnitude, module, 1, DType::kF32)
+                                             : add_vector(*module.magnitude) + module.row_begin * sizeof(float);
         }
         if (!module.bias.empty()) made.bias = add_values(module.bias);
         return made;
     }
 
-    // A [experts][rank][k_stride], B [experts][n][rank rounded up to 8]; what no piece fills is zero. A router is one expert.
+    // A [experts][rank][k_stride], B [experts][n][rank rounded up to 8]; what no piece fills is zero. A router is one
+    // expert.
     void add_experts(const ModulePlan& module, model::LoraModuleView& made) {
         const ExpertPiece& first = module.experts.front();
         bool is_alike = true;
         uint32_t n_experts = 1;
         for (const ExpertPiece& piece : module.experts) {
-            is_alike = is_alike && piece.a->dtype == first.a->dtype && piece.b->dtype == first.a->dtype && piece.scale == 1.0f;
+            is_alike =
+                is_alike && piece.a->dtype == first.a->dtype && piece.b->dtype == first.a->dtype && piece.scale == 1.0f;
             n_experts = std::max({n_experts, piece.n_experts, piece.expert + 1});
         }
         n_experts = std::max(n_experts, module.n_experts);
         const DType type = is_alike ? first.a->dtype : DType::kF32;
-        const uint64_t bytes = model::bytes_of(type), a_stride = gpu::padded(module.k), b_stride = round_up(module.rank, 8);
+        const uint64_t bytes = model::bytes_of(type), a_stride = gpu::padded(module.k),
+                       b_stride = round_up(module.rank, 8);
         made.a = add(n_experts * module.rank * a_stride * bytes, [&module, type, bytes, a_stride](std::byte* to) {
             for (const ExpertPiece& piece : module.experts) {
                 for (uint64_t j = 0; j < piece.rank; ++j) {
-                    std::byte* row = to + ((uint64_t{piece.expert} * module.rank + piece.rank_begin + j) * a_stride) * bytes;
-                    for (uint64_t i = 0; i < module.k; ++i) write_number(row + i * bytes, *a_of(piece), a_element(piece, j, i, module.k), type);
+                    std::byte* row =
+                        to + ((uint64_t{piece.expert} * module.rank + piece.rank_begin + j) * a_stride) * bytes;
+                    for (uint64_t i = 0; i < module.k; ++i)
+                        write_number(row + i * bytes, *a_of(piece), a_element(piece, j, i, module.k), type);
                 }
             }
         });
         made.b = add(n_experts * module.n * b_stride * bytes, [&module, type, bytes, b_stride](std::byte* to) {
             for (const ExpertPiece& piece : module.experts) {
                 for (uint64_t i = 0; i < piece.n; ++i) {
-                    std::byte* row = to + ((uint64_t{piece.expert} * module.n + piece.row_begin + i) * b_stride + piece.rank_begin) * bytes;
-                    for (uint64_t j = 0; j < piece.rank; ++j) write_scaled(row + j * bytes, *b_of(piece), b_element(piece, i, j), type, piece.scale);
+                    std::byte* row =
+                        to + ((uint64_t{piece.expert} * module.n + piece.row_begin + i) * b_stride + piece.rank_begin) *
+                                 bytes;
+                    for (uint64_t j = 0; j < piece.rank; ++j)
+                        write_scaled(row + j * bytes, *b_of(piece), b_element(piece, i, j), type, piece.scale);
                 }
             }
         });
@@ -152,13 +165,18 @@ class Layout {
         made.weight_type = model::weight_type_of(type);
     }
     // Which tensor has rank j and input i of A, output i and rank j of B, and where.
-    static const Tensor* a_of(const ExpertPiece& piece) { return piece.form == ExpertForm::kStackedSwapped ? piece.b : piece.a; }
-    static const Tensor* b_of(const ExpertPiece& piece) { return piece.form == ExpertForm::kStackedSwapped ? piece.a : piece.b; }
+    static const Tensor* a_of(const ExpertPiece& piece) {
+        return piece.form == ExpertForm::kStackedSwapped ? piece.b : piece.a;
+    }
+    static const Tensor* b_of(const ExpertPiece& piece) {
+        return piece.form == ExpertForm::kStackedSwapped ? piece.a : piece.b;
+    }
     static uint64_t a_element(const ExpertPiece& piece, uint64_t j, uint64_t i, uint64_t k) {
         switch (piece.form) {
             case ExpertForm::kOwn: return j * k + i;
             case ExpertForm::kStacked: return (uint64_t{piece.expert} * piece.rank + j) * k + i;
-            case ExpertForm::kStackedSwapped: return i * piece.rank * piece.n_experts + j * piece.n_experts + piece.expert;
+            case ExpertForm::kStackedSwapped:
+                return i * piece.rank * piece.n_experts + j * piece.n_experts + piece.expert;
         }
         return 0;
     }
@@ -221,10 +239,12 @@ class Layout {
     }
 
     void lay_out_norms() {
-        const auto vector = [&](const Tensor* tensor) { return tensor ? add_vector(*tensor, plan_.extras.one_plus_norms ? 1.0f : 0.0f) : 0; };
+        const auto vector = [&](const Tensor* tensor) {
+            return tensor ? add_vector(*tensor, plan_.extras.one_plus_norms ? 1.0f : 0.0f) : 0;
+        };
         for (const ExtrasPlan::LayerNorms& norms : plan_.extras.norms) {
-            view.extras.norms.push_back(
-                {vector(norms.input), vector(norms.mixer_after), vector(norms.ffn), vector(norms.ffn_after), vector(norms.q), vector(norms.k)});
+            view.extras.norms.push_back({vector(norms.input), vector(norms.mixer_after), vector(norms.ffn),
+                                         vector(norms.ffn_after), vector(norms.q), vector(norms.k)});
         }
         view.extras.final_norm = vector(plan_.extras.final_norm);
     }
@@ -234,8 +254,10 @@ class Layout {
     // In the tensor's own type, or widened.
     static void write_number(std::byte* to, const Tensor& tensor, uint64_t element, DType type) {
         const size_t bytes = model::bytes_of(type);
-        if (tensor.dtype == type) std::memcpy(to, tensor.data.data() + element * bytes, bytes);
-        else write_widened(to, tensor, element);
+        if (tensor.dtype == type)
+            std::memcpy(to, tensor.data.data() + element * bytes, bytes);
+        else
+            write_widened(to, tensor, element);
     }
 
     static void write_scaled(std::byte* to, const Tensor& tensor, uint64_t element, DType type, float scale) {
@@ -306,17 +328,19 @@ void for_each_address(model::AdapterView& view, const std::function<void(gpu::De
     }
     model::AdapterExtrasView& extras = view.extras;
     for (gpu::DeviceAddress* address :
-         {&extras.embed_table, &extras.embed_a, &extras.embed_b, &extras.token_ids, &extras.token_rows, &extras.head_table,
-          &extras.head_a, &extras.head_b, &extras.head_bias, &extras.final_norm}) {
+         {&extras.embed_table, &extras.embed_a, &extras.embed_b, &extras.token_ids, &extras.token_rows,
+          &extras.head_table, &extras.head_a, &extras.head_b, &extras.head_bias, &extras.final_norm}) {
         change(*address);
     }
     for (model::AdapterExtrasView::LayerNorms& norms : extras.norms) {
-        for (gpu::DeviceAddress* address : {&norms.input, &norms.mixer_after, &norms.ffn, &norms.ffn_after, &norms.q, &norms.k}) change(*address);
+        for (gpu::DeviceAddress* address :
+             {&norms.input, &norms.mixer_after, &norms.ffn, &norms.ffn_after, &norms.q, &norms.k})
+            change(*address);
     }
 }
 
-// The image cut into blocks of at most block_bytes_max where pieces begin; a piece that is larger gets a block of its own,
-// which the store then refuses.
+// The image cut into blocks of at most block_bytes_max where pieces begin; a piece that is larger gets a block of its
+// own, which the store then refuses.
 std::vector<uint64_t> block_begins(const PackedImage& image, uint64_t block_bytes_max) {
     std::vector<uint64_t> begins;
     for (size_t i = 0; i < image.pieces.size(); ++i) {

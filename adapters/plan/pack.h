@@ -1,11 +1,13 @@
-// A checked adapter in the layout that the LoRA kernels read, at its true ranks: first in host memory, then on the device.
+// A checked adapter in the layout that the LoRA kernels read, at its true ranks: first in host memory, then on the
+// device.
 //
 //   image: | A of module | B of module | A of the next | ...        every piece begins at a multiple of 256 bytes
 //   A [rank][k rounded up to 64]     B [n][rank rounded up to 8]    padding zero, the file's type kept
 //
-// Fused names (qkv_proj) become modules that share one A and address row ranges of one B. Where A and B of a module have
-// different types both are widened to f32, which is exact. Vectors (magnitudes, biases, norms) are f32, padded to 64; tables of the
-// embedding and the output layer are [vocab rounded up to 64][hidden rounded up to 64]. All layouts: model/weights/lora_table.h.
+// Fused names (qkv_proj) become modules that share one A and address row ranges of one B. Where A and B of a module
+// have different types both are widened to f32, which is exact. Vectors (magnitudes, biases, norms) are f32, padded to
+// 64; tables of the embedding and the output layer are [vocab rounded up to 64][hidden rounded up to 64]. All layouts:
+// model/weights/lora_table.h.
 #pragma once
 
 #include <cstdint>

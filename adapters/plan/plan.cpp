@@ -16,8 +16,12 @@ namespace {
 using model::LinearModule;
 using model::Tensor;
 
-constexpr uint32_t kQ = 0, kO = 3, kGate = 4, kDown = 6, kQkv = 7, kGateUp = 8, kDeltaQkv = 12, kDeltaB = 14, kRouter = 19, kDeltaQkvz = 21, kDeltaBa = 22, kSharedGate = 23, kSharedGateUp = 26;  // in kFileModules
-static_assert(kFileModules[kDeltaQkv].first == LinearModule::kDeltaQkv && kFileModules[kRouter].first == LinearModule::kRouter && kFileModules[kDeltaBa].first == LinearModule::kDeltaB &&
+// in kFileModules
+constexpr uint32_t kQ = 0, kO = 3, kGate = 4, kDown = 6, kQkv = 7, kGateUp = 8, kDeltaQkv = 12, kDeltaB = 14,
+                   kRouter = 19, kDeltaQkvz = 21, kDeltaBa = 22, kSharedGate = 23, kSharedGateUp = 26;
+static_assert(kFileModules[kDeltaQkv].first == LinearModule::kDeltaQkv &&
+              kFileModules[kRouter].first == LinearModule::kRouter &&
+              kFileModules[kDeltaBa].first == LinearModule::kDeltaB &&
               kFileModules[kSharedGate].first == LinearModule::kGate && kFileModules[kSharedGateUp].fused);
 
 class LinearPlanner {
@@ -42,7 +46,8 @@ class LinearPlanner {
   private:
     bool file_has(uint32_t linear) const {
         return std::ranges::any_of(checks_.found, [&](const auto& entry) {
-            return entry.first.kind == PlaceKind::kLinear && entry.first.linear == linear && checks_.has_low_rank(entry.first);
+            return entry.first.kind == PlaceKind::kLinear && entry.first.linear == linear &&
+                   checks_.has_low_rank(entry.first);
         });
     }
 
@@ -68,17 +73,22 @@ class LinearPlanner {
         modules.push_back(kO);
         modules.push_back(kDown);
         for (uint32_t linear = kGateUp + 1; linear < kExpertsFirst; ++linear) {
-            const bool is_of_delta = (linear >= kDeltaQkv && linear <= kDeltaB + 1) || linear == kDeltaQkvz || linear == kDeltaBa;
+            const bool is_of_delta =
+                (linear >= kDeltaQkv && linear <= kDeltaB + 1) || linear == kDeltaQkvz || linear == kDeltaBa;
             const bool is_of_shared = linear == kSharedGate || linear == kSharedGate + 1 || linear == kSharedGateUp;
-            if (!is_of_delta && !is_of_shared && linear != kRouter) modules.push_back(linear);  // a router is no linear layer to PEFT
+            // a router is no linear layer to PEFT
+            if (!is_of_delta && !is_of_shared && linear != kRouter) modules.push_back(linear);
         }
-        for (const uint32_t linear : names_of_group(kSharedGateUp, kSharedGate, kSharedGate + 1, config_.fused_gate_up)) modules.push_back(linear);
+        for (const uint32_t linear : names_of_group(kSharedGateUp, kSharedGate, kSharedGate + 1, config_.fused_gate_up))
+            modules.push_back(linear);
         for (const auto& [fused, first] : {std::pair(kDeltaQkvz, kDeltaQkv), std::pair(kDeltaBa, kDeltaB)}) {
-            for (const uint32_t linear : names_of_group(fused, first, first + 1, config_.fused_delta)) modules.push_back(linear);
+            for (const uint32_t linear : names_of_group(fused, first, first + 1, config_.fused_delta))
+                modules.push_back(linear);
         }
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             for (const uint32_t linear : modules) {
-                if (shape_of(config_, layer, kFileModules[linear]).n != 0) TRY(compare_with_target({PlaceKind::kLinear, layer, linear}, TensorRole::kA));
+                if (shape_of(config_, layer, kFileModules[linear]).n != 0)
+                    TRY(compare_with_target({PlaceKind::kLinear, layer, linear}, TensorRole::kA));
             }
         }
         TRY(compare_with_target({PlaceKind::kEmbedding}, TensorRole::kEmbeddingA));
@@ -87,17 +97,21 @@ class LinearPlanner {
         return ok_status();
     }
 
-    // Where the file has all numbers of a module they count, whatever the config says: it may mean what this does not know, and nobody saves what
-    // was not trained. A config that names nothing of the base at all is one for another base.
+    // Where the file has all numbers of a module they count, whatever the config says: it may mean what this does not
+    // know, and nobody saves what was not trained. A config that names nothing of the base at all is one for another
+    // base.
     void tell_left_out() {
         if (left_out_.empty()) return;
         if (is_any_targeted_) {
-            checks_.warnings.push_back(format("target_modules, exclude_modules or layers_to_transform leave out {} of the file's modules, such as {}; they are applied, "
-                                              "since the file has their tensors", left_out_.size(), one_line(left_out_.front()->name)));
+            checks_.warnings.push_back(format("target_modules, exclude_modules or layers_to_transform leave out {} of "
+                                              "the file's modules, such as {}; they are applied, "
+                                              "since the file has their tensors",
+                                              left_out_.size(), one_line(left_out_.front()->name)));
             return;
         }
         for (const Tensor* tensor : left_out_) {
-            checks_.misfit(tensor->name, "a module that target_modules and layers_to_transform name", "one that they leave out");
+            checks_.misfit(tensor->name, "a module that target_modules and layers_to_transform name",
+                           "one that they leave out");
         }
     }
 
@@ -133,10 +147,12 @@ class LinearPlanner {
         const model::LinearShape shape = shape_of(config_, place.layer, module);
         TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(checks_.peft_name(place), checks_.budget));
         TRY_ASSIGN(const double scale, checks_.peft.scale_of(checks_.peft_name(place), rank, checks_.budget));
-        if (place.linear == kRouter && is_swapped_router(place, rank, shape)) return plan_swapped_router(place, rank, scale, shape, layer);
+        if (place.linear == kRouter && is_swapped_router(place, rank, shape))
+            return plan_swapped_router(place, rank, scale, shape, layer);
         const Tensor* a = checks_.fitting(place, TensorRole::kA, {rank, shape.k});
         const Tensor* b = checks_.fitting(place, TensorRole::kB, {shape.n, rank});
-        const Tensor* magnitude = optional_vector(place, TensorRole::kMagnitude, shape.n, checks_.peft.use_dora, "use_dora");
+        const Tensor* magnitude =
+            optional_vector(place, TensorRole::kMagnitude, shape.n, checks_.peft.use_dora, "use_dora");
         const Tensor* b_bias = optional_vector(place, TensorRole::kBBias, shape.n, checks_.peft.lora_bias, "lora_bias");
         if (a == nullptr || b == nullptr) return ok_status();
         std::vector<float> bias;
@@ -144,29 +160,33 @@ class LinearPlanner {
             bias = model::numbers_of(*b_bias);
             for (float& value : bias) value = static_cast<float>(scale * value);
         }
-        for_each_part(place.layer, module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& part_shape) {
-            std::vector<model::RowRange> rows;
-            if (place.linear == kDeltaQkvz || place.linear == kDeltaBa) rows = model::fused_delta_rows(config_.layer(place.layer).delta, part).rows;
-            ModulePlan& entry = layer[static_cast<size_t>(part)];
-            if (entry.a != nullptr) {
-                checks_.misfit(a->name, "either fused or split names for a matrix", format("also {}", entry.a->name));
-                return;
-            }
-            entry.a = a;
-            entry.b = b;
-            entry.magnitude = magnitude;
-            entry.row_begin = row_begin;
-            entry.rows = rows;
-            entry.n = part_shape.n;
-            entry.k = part_shape.k;
-            entry.rank = rank;
-            entry.scale = static_cast<float>(scale);
-            if (bias.empty()) return;
-            if (rows.empty()) rows.push_back({row_begin, part_shape.n});
-            std::vector<float> own;
-            for (const model::RowRange& range : rows) own.insert(own.end(), bias.begin() + range.begin, bias.begin() + range.begin + range.n);
-            add_to_bias(entry, own);
-        });
+        for_each_part(place.layer, module,
+                      [&](LinearModule part, uint32_t row_begin, const model::LinearShape& part_shape) {
+                          std::vector<model::RowRange> rows;
+                          if (place.linear == kDeltaQkvz || place.linear == kDeltaBa)
+                              rows = model::fused_delta_rows(config_.layer(place.layer).delta, part).rows;
+                          ModulePlan& entry = layer[static_cast<size_t>(part)];
+                          if (entry.a != nullptr) {
+                              checks_.misfit(a->name, "either fused or split names for a matrix",
+                                             format("also {}", entry.a->name));
+                              return;
+                          }
+                          entry.a = a;
+                          entry.b = b;
+                          entry.magnitude = magnitude;
+                          entry.row_begin = row_begin;
+                          entry.rows = rows;
+                          entry.n = part_shape.n;
+                          entry.k = part_shape.k;
+                          entry.rank = rank;
+                          entry.scale = static_cast<float>(scale);
+                          if (bias.empty()) return;
+                          if (rows.empty()) rows.push_back({row_begin, part_shape.n});
+                          std::vector<float> own;
+                          for (const model::RowRange& range : rows)
+                              own.insert(own.end(), bias.begin() + range.begin, bias.begin() + range.begin + range.n);
+                          add_to_bias(entry, own);
+                      });
         return ok_status();
     }
 
@@ -175,7 +195,8 @@ class LinearPlanner {
         const Tensor* a = checks_.find(place, TensorRole::kA);
         return shape.n != shape.k && a != nullptr && a->shape == std::vector<uint64_t>{rank, shape.n};
     }
-    Status plan_swapped_router(const Place& place, uint32_t rank, double scale, const model::LinearShape& shape, LayerPlan& layer) {
+    Status plan_swapped_router(const Place& place, uint32_t rank, double scale, const model::LinearShape& shape,
+                               LayerPlan& layer) {
         const Tensor* a = checks_.fitting(place, TensorRole::kA, {rank, shape.n});
         const Tensor* b = checks_.fitting(place, TensorRole::kB, {shape.k, rank});
         if (a == nullptr || b == nullptr) return ok_status();
@@ -189,7 +210,8 @@ class LinearPlanner {
     }
 
     // A vector that is there if, and only if, the config says so.
-    const Tensor* optional_vector(const Place& place, TensorRole role, uint64_t n, bool is_configured, std::string_view field) {
+    const Tensor* optional_vector(const Place& place, TensorRole role, uint64_t n, bool is_configured,
+                                  std::string_view field) {
         const Tensor* tensor = checks_.find(place, role);
         if (tensor != nullptr && !is_configured) {
             checks_.misfit(tensor->name, format("{} = true in the config", field), "false");
@@ -216,14 +238,16 @@ class LinearPlanner {
 
     bool base_has_bias(uint32_t layer, LinearModule module) const {
         const model::LayerFacts facts = config_.layer(layer);
-        if (module == LinearModule::kConvIn || module == LinearModule::kConvOut) return facts.mixer == model::Mixer::kMamba ? facts.mamba.proj_bias : facts.conv.bias;
+        if (module == LinearModule::kConvIn || module == LinearModule::kConvOut)
+            return facts.mixer == model::Mixer::kMamba ? facts.mamba.proj_bias : facts.conv.bias;
         if (module == LinearModule::kRouter) return facts.ffn.experts.bias;
         if (module > LinearModule::kDown) return false;
         if (module <= LinearModule::kV) return facts.attention.qkv_bias;
         return module == LinearModule::kO ? facts.attention.o_bias : facts.ffn.bias;
     }
 
-    // bias = all, lora_only: the layer's bias as it was after training; what is applied is the difference to the base's.
+    // bias = all, lora_only: the layer's bias as it was after training; what is applied is the difference to the
+    // base's.
     void plan_trained_bias(const Place& place, LayerPlan& layer) {
         const Tensor* tensor = checks_.find(place, TensorRole::kBias);
         if (tensor == nullptr) return;
@@ -242,7 +266,8 @@ class LinearPlanner {
             if (module.fused) part_place.linear = file_module_of(part);
             const auto base_bias = checks_.base.biases.find(name_of(part_place) + ".bias");
             if (base_bias == checks_.base.biases.end() || base_bias->second.size() != shape.n) {
-                return checks_.misfit(tensor->name, "the base's bias to compare with", "a base of which only the config is known");
+                return checks_.misfit(tensor->name, "the base's bias to compare with",
+                                      "a base of which only the config is known");
             }
             ModulePlan& entry = layer[static_cast<size_t>(part)];
             entry.n = shape.n;
@@ -263,8 +288,10 @@ class LinearPlanner {
 void warn_of_unreadable(PlanChecks& checks) {
     const auto warn = [&](std::string_view field, const ModuleSelector& selector) {
         if (selector.kind != ModuleSelector::Kind::kUnreadableRegex) return;
-        checks.warnings.push_back(format("{}: the expression {} is not read ({}); what the file has is applied, and whether all that it should have is there "
-                                         "is not checked", field, json_quote_short(selector.pattern), selector.unreadable));
+        checks.warnings.push_back(format("{}: the expression {} is not read ({}); what the file has is applied, and "
+                                         "whether all that it should have is there "
+                                         "is not checked",
+                                         field, json_quote_short(selector.pattern), selector.unreadable));
     };
     warn("target_modules", checks.peft.target_modules);
     warn("exclude_modules", checks.peft.exclude_modules);
@@ -293,7 +320,8 @@ void plan_invocation(PlanChecks& checks, AdapterPlan& plan) {
 
 bool changes_something(const AdapterPlan& plan) {
     if (plan.extras.is_used()) return true;
-    return std::ranges::any_of(plan.layers, [](const LayerPlan& layer) { return std::ranges::any_of(layer, &ModulePlan::is_used); });
+    return std::ranges::any_of(plan.layers,
+                               [](const LayerPlan& layer) { return std::ranges::any_of(layer, &ModulePlan::is_used); });
 }
 
 }  // namespace
@@ -306,7 +334,9 @@ Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const Te
     }
     warn_of_unreadable(checks);
     if (checks.n_elsewhere > 0) {
-        checks.warnings.push_back(format("{} tensors are of a part that reads pictures or sound, which is not loaded; for text they change nothing", checks.n_elsewhere));
+        checks.warnings.push_back(format(
+            "{} tensors are of a part that reads pictures or sound, which is not loaded; for text they change nothing",
+            checks.n_elsewhere));
     }
     PlanOutcome outcome;
     outcome.plan.n_modules = base.config.lora_stride();

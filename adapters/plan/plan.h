@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "adapters/plan/base_model.h"
 #include "adapters/files/files.h"
-#include "adapters/plan/misfit.h"
 #include "adapters/files/peft_config.h"
+#include "adapters/plan/base_model.h"
+#include "adapters/plan/misfit.h"
 #include "model/config/config.h"
 #include "model/files/safetensors.h"
 #include "proto/base/ids.h"
@@ -21,8 +21,9 @@ namespace lorad::adapters {
 
 // How an expert's A and B lie in their tensors.
 enum class ExpertForm : uint8_t {
-    kOwn,             // a [rank][k], b [n][rank] of one expert
-    kStacked,         // a [experts * rank][k], an expert's rows side by side; b [n][rank * experts], column rank * experts + expert
+    kOwn,  // a [rank][k], b [n][rank] of one expert
+    // a [experts * rank][k], an expert's rows side by side; b [n][rank * experts], column rank * experts + expert
+    kStacked,
     kStackedSwapped,  // the same of the transposed matrix: a [experts * rank][n], b [k][rank * experts]
 };
 // Of one expert: where its A and B come from, and which ranks and outputs of the module they are.
@@ -35,10 +36,11 @@ struct ExpertPiece {
     float scale = 1.0f;  // on B, where a module's experts have several
 };
 
-// One adapted linear module. Fused names give several of them that share A, B and magnitude and take row ranges of the last two.
+// One adapted linear module. Fused names give several of them that share A, B and magnitude and take row ranges of the
+// last two.
 struct ModulePlan {
-    const model::Tensor* a = nullptr;  // [rank][k]; nullptr: no low-rank part
-    const model::Tensor* b = nullptr;  // [n or more][rank]
+    const model::Tensor* a = nullptr;          // [rank][k]; nullptr: no low-rank part
+    const model::Tensor* b = nullptr;          // [n or more][rank]
     const model::Tensor* magnitude = nullptr;  // [n or more]; DoRA
     uint32_t row_begin = 0;                    // in b and magnitude
     std::vector<model::RowRange> rows = {};    // of b and magnitude instead, where the module's do not lie side by side
@@ -73,16 +75,16 @@ struct ExtrasPlan {
     LowRankPlan head;                            // a [rank][hidden], b [vocab][rank]
     std::vector<float> head_bias;                // [vocab] or empty, scale in it
     struct LayerNorms {
-        const model::Tensor *input = nullptr, *mixer_after = nullptr, *ffn = nullptr, *ffn_after = nullptr, *q = nullptr, *k = nullptr;
+        const model::Tensor *input = nullptr, *mixer_after = nullptr, *ffn = nullptr, *ffn_after = nullptr,
+                            *q = nullptr, *k = nullptr;
     };
     std::vector<LayerNorms> norms;  // [n_layers], or empty
     const model::Tensor* final_norm = nullptr;
-    bool one_plus_norms = false;    // as ModelConfig::one_plus_norms
-    bool has_norms_after = false;   // post_attention_layernorm is of what the mixer gives, not in front of the feed-forward
+    bool one_plus_norms = false;  // as ModelConfig::one_plus_norms
+    // post_attention_layernorm is of what the mixer gives, not in front of the feed-forward
+    bool has_norms_after = false;
 
-    bool has_replaced_parts() const {
-        return embed_table || head_table || token_rows || final_norm || !norms.empty();
-    }
+    bool has_replaced_parts() const { return embed_table || head_table || token_rows || final_norm || !norms.empty(); }
     bool is_used() const { return has_replaced_parts() || embed.a || head.a || !head_bias.empty(); }
 };
 
@@ -92,7 +94,8 @@ struct AdapterPlan {
     ExtrasPlan extras;
     std::vector<TokenId> invocation_tokens;  // aLoRA: the adapter acts from their last occurrence on; empty: everywhere
 
-    // Parts that stand in for the base's and cannot be scaled or summed: requests that mix or scale such an adapter are refused.
+    // Parts that stand in for the base's and cannot be scaled or summed: requests that mix or scale such an adapter are
+    // refused.
     bool has_replaced_parts() const { return extras.has_replaced_parts(); }
 };
 
@@ -110,8 +113,10 @@ struct PlanOutcome {
     std::vector<std::string> warnings;  // it fits, but somebody may have meant something else
 };
 
-// Compares every tensor with the base's shapes and the config. An error only where the config's expressions cost too much.
-Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const model::Tensor> tensors, const BaseModel& base);
+// Compares every tensor with the base's shapes and the config. An error only where the config's expressions cost too
+// much.
+Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const model::Tensor> tensors,
+                                      const BaseModel& base);
 
 // The same, with everything that does not fit in one error.
 Result<AdapterPlan> plan_adapter(const PeftConfig& peft, std::span<const model::Tensor> tensors, const BaseModel& base);

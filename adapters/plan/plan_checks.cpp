@@ -51,7 +51,8 @@ bool is_same(const Tensor& a, const Tensor& b) {
 }
 
 bool is_transposed(const Tensor& a, const Tensor& b) {
-    if (a.shape.size() != 2 || b.shape.size() != 2 || a.shape[0] != b.shape[1] || a.shape[1] != b.shape[0]) return false;
+    if (a.shape.size() != 2 || b.shape.size() != 2 || a.shape[0] != b.shape[1] || a.shape[1] != b.shape[0])
+        return false;
     for (uint64_t row = 0; row < a.shape[0]; ++row) {
         for (uint64_t column = 0; column < a.shape[1]; ++column) {
             if (number_at(a, row * a.shape[1] + column) != number_at(b, column * a.shape[0] + row)) return false;
@@ -84,7 +85,9 @@ void PlanChecks::sort_in(const Tensor& tensor) {
     place = &tensor;
 }
 
-std::string PlanChecks::peft_name(const Place& place) const { return model::name_in_files(name_of(place, prefix), base.config); }
+std::string PlanChecks::peft_name(const Place& place) const {
+    return model::name_in_files(name_of(place, prefix), base.config);
+}
 
 const Tensor* PlanChecks::find(const Place& place, TensorRole role) const {
     const auto entry = found.find(place);
@@ -92,7 +95,9 @@ const Tensor* PlanChecks::find(const Place& place, TensorRole role) const {
 }
 
 bool PlanChecks::has_single_experts() const {
-    return std::ranges::any_of(found, [](const auto& entry) { return entry.first.kind == PlaceKind::kLinear && entry.first.linear >= kExpertGate; });
+    return std::ranges::any_of(found, [](const auto& entry) {
+        return entry.first.kind == PlaceKind::kLinear && entry.first.linear >= kExpertGate;
+    });
 }
 
 bool PlanChecks::has_low_rank(const Place& place) const {
@@ -123,7 +128,8 @@ const Tensor* PlanChecks::fitting(const Place& place, TensorRole role, std::init
         const std::string what = is_finite ? format("{:g}", value) : "infinity or NaN";
         const uint64_t columns = expected.size() == 2 ? expected[1] : 1;
         misfit(tensor->name, is_finite ? format("numbers up to {:g}", kWeightMax) : "finite numbers",
-               expected.size() == 2 ? format("{} at [{}, {}]", what, *bad / columns, *bad % columns) : format("{} at [{}]", what, *bad));
+               expected.size() == 2 ? format("{} at [{}, {}]", what, *bad / columns, *bad % columns)
+                                    : format("{} at [{}]", what, *bad));
         return nullptr;
     }
     return tensor;

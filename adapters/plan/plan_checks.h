@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "adapters/plan/plan.h"
 #include "adapters/files/tensor_names.h"
+#include "adapters/plan/plan.h"
 
 namespace lorad::adapters {
 
@@ -21,13 +21,15 @@ class PlanChecks {
     void sort_in(const model::Tensor& tensor);
 
     const model::Tensor* find(const Place& place, TensorRole role) const;
-    bool has_single_experts() const;             // some tensor is of one expert
+    bool has_single_experts() const;              // some tensor is of one expert
     bool has_low_rank(const Place& place) const;  // any of A, B, embedding A and B
-    // What PEFT calls the module, and the config's expressions are about: in the words of the base's files, with the prefix of the adapter's names.
+    // What PEFT calls the module, and the config's expressions are about: in the words of the base's files, with the
+    // prefix of the adapter's names.
     std::string peft_name(const Place& place) const;
 
     void misfit(std::string tensor, std::string expected, std::string found, bool unsupported = false);
-    // That the tensor of this place and role is there, of this shape, of a float type and finite. nullptr with a misfit if not.
+    // That the tensor of this place and role is there, of this shape, of a float type and finite. nullptr with a misfit
+    // if not.
     const model::Tensor* fitting(const Place& place, TensorRole role, std::initializer_list<uint64_t> shape);
 
     const PeftConfig& peft;
@@ -39,7 +41,7 @@ class PlanChecks {
     std::vector<std::string> warnings;
     std::string_view prefix = "model.";  // of the decoder in the adapter's names; empty: an adapter of the bare decoder
     uint32_t n_elsewhere = 0;            // tensors of parts that read pictures or sound
-    bool ties_lora = false;  // the output layer's A and B are the embedding's the other way round
+    bool ties_lora = false;              // the output layer's A and B are the embedding's the other way round
 };
 
 // Of one type and shape, with the same bits.

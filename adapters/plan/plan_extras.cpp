@@ -23,7 +23,8 @@ class ExtrasPlanner {
         plan_tables();
         check_originals();
         if (checks_.peft.ensure_weight_tying && config_.tied_by_name) {
-            checks_.misfit("ensure_weight_tying", "a base whose output layer is its embedding", "tie_word_embeddings beside an lm_head.weight of other numbers", true);
+            checks_.misfit("ensure_weight_tying", "a base whose output layer is its embedding",
+                           "tie_word_embeddings beside an lm_head.weight of other numbers", true);
         }
         plan_norms();
         plan_tokens();
@@ -44,11 +45,14 @@ class ExtrasPlanner {
         return ok_status();
     }
 
-    // PEFT trains one A and B for both and saves them twice; add_tied_lora() in check.cpp adds the second where a file has one.
+    // PEFT trains one A and B for both and saves them twice; add_tied_lora() in check.cpp adds the second where a file
+    // has one.
     void check_tied_lora() {
         if (!checks_.ties_lora || plan_.embed.a == nullptr || plan_.head.a == nullptr) return;
         if (is_transposed(*plan_.embed.a, *plan_.head.b) && is_transposed(*plan_.embed.b, *plan_.head.a)) return;
-        checks_.misfit(plan_.head.a->name, format("{} and {} the other way round, as ensure_weight_tying ties them", plan_.embed.a->name, plan_.embed.b->name),
+        checks_.misfit(plan_.head.a->name,
+                       format("{} and {} the other way round, as ensure_weight_tying ties them", plan_.embed.a->name,
+                              plan_.embed.b->name),
                        "other numbers");
     }
 
@@ -82,16 +86,18 @@ class ExtrasPlanner {
     // A magnitude there would have been refused by its name; without one PEFT would use a fresh one.
     void refuse_dora(const Place& place) {
         if (!checks_.peft.use_dora) return;
-        checks_.misfit(name_of(place), "DoRA on linear layers of the decoder", "DoRA on the embedding or output layer, which is not supported",
-                       true);
+        checks_.misfit(name_of(place), "DoRA on linear layers of the decoder",
+                       "DoRA on the embedding or output layer, which is not supported", true);
     }
 
     bool is_saved(const Place& place) const {
         const std::string name = checks_.peft_name(place);
-        return std::ranges::any_of(checks_.peft.modules_to_save, [&](const std::string& end) { return name.ends_with(end); });
+        return std::ranges::any_of(checks_.peft.modules_to_save,
+                                   [&](const std::string& end) { return name.ends_with(end); });
     }
 
-    // The table of a place: one that modules_to_save put beside the base's, or one that PEFT loads into the base's own weights.
+    // The table of a place: one that modules_to_save put beside the base's, or one that PEFT loads into the base's own
+    // weights.
     // nullptr: the base's, also where a table was saved along that is the base's.
     const Tensor* table(const Place& place, bool& replaces_base) {
         const Tensor* weight = checks_.find(place, TensorRole::kWeight);
@@ -123,14 +129,18 @@ class ExtrasPlanner {
         // A copy that modules_to_save keeps is PEFT's to use, however near.
         if (comparison.kind == Kind::kRounded && is_saved(place)) return false;
         if (comparison.kind == Kind::kRounded) {
-            checks_.warnings.push_back(format("{} is the base's {} but for rounding (differences up to {:.3g}); the base's own is used", one_line(saved.name), name,
-                                              comparison.largest));
+            checks_.warnings.push_back(
+                format("{} is the base's {} but for rounding (differences up to {:.3g}); the base's own is used",
+                       one_line(saved.name), name, comparison.largest));
         }
         if (comparison.kind != Kind::kOther) return true;
         if (comparison.n_different > 0 && !is_saved(place)) {
-            checks_.warnings.push_back(format("{} is not the base's {}: {} of {} numbers differ, by up to {:.3g}. It takes {} bytes more on the device, and the adapter "
-                                              "can neither be mixed nor scaled. If it was not trained, leave it out (save_embedding_layers=False)",
-                                              one_line(saved.name), name, comparison.n_different, saved.n_elements(), comparison.largest, saved.data.size()));
+            checks_.warnings.push_back(format(
+                "{} is not the base's {}: {} of {} numbers differ, by up to {:.3g}. It takes {} bytes more on the "
+                "device, and the adapter "
+                "can neither be mixed nor scaled. If it was not trained, leave it out (save_embedding_layers=False)",
+                one_line(saved.name), name, comparison.n_different, saved.n_elements(), comparison.largest,
+                saved.data.size()));
         }
         return false;
     }
@@ -154,7 +164,8 @@ class ExtrasPlanner {
         }
     }
 
-    // What modules_to_save stands in for is not read, but of a tied base's two tables one may be saved alone, and the other is the original.
+    // What modules_to_save stands in for is not read, but of a tied base's two tables one may be saved alone, and the
+    // other is the original.
     void check_originals() {
         for (const auto& [place, found] : checks_.found) {
             const Tensor* original = found[static_cast<size_t>(TensorRole::kOriginal)];
@@ -163,9 +174,13 @@ class ExtrasPlanner {
                 checks_.misfit(original->name, "the copy of modules_to_save beside it", "none");
             } else if (is_norm(place.kind)) {
                 checks_.fitting(place, TensorRole::kOriginal, {norm_size(place)});
-            } else if (checks_.fitting(place, TensorRole::kOriginal, {config_.vocab_size, config_.hidden_size}) != nullptr && config_.tied_embeddings &&
-                       checks_.base.compare_table(name_of(kEmbedding) + ".weight", *original, TableOrigin::kFrozen).kind == TableComparison::Kind::kOther) {
-                checks_.misfit(original->name, format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "others");
+            } else if (checks_.fitting(place, TensorRole::kOriginal, {config_.vocab_size, config_.hidden_size}) !=
+                           nullptr &&
+                       config_.tied_embeddings &&
+                       checks_.base.compare_table(name_of(kEmbedding) + ".weight", *original, TableOrigin::kFrozen)
+                               .kind == TableComparison::Kind::kOther) {
+                checks_.misfit(original->name,
+                               format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "others");
             }
         }
     }
@@ -179,7 +194,9 @@ class ExtrasPlanner {
 
     void plan_norms() {
         const auto norm = [&](const Place& place) {
-            return checks_.find(place, TensorRole::kWeight) ? checks_.fitting(place, TensorRole::kWeight, {norm_size(place)}) : nullptr;
+            return checks_.find(place, TensorRole::kWeight)
+                       ? checks_.fitting(place, TensorRole::kWeight, {norm_size(place)})
+                       : nullptr;
         };
         plan_.one_plus_norms = config_.one_plus_norms;
         std::vector<ExtrasPlan::LayerNorms> norms(config_.n_layers);
@@ -214,26 +231,33 @@ class ExtrasPlanner {
             } else if (names(kHead)) {
                 of_head = &entry;
             } else {
-                checks_.misfit(format("trainable_token_indices: {}", entry.module), "embed_tokens or lm_head", "another module");
+                checks_.misfit(format("trainable_token_indices: {}", entry.module), "embed_tokens or lm_head",
+                               "another module");
             }
         }
-        const bool head_follows = of_head && of_embedding && config_.tied_embeddings && of_head->tokens == of_embedding->tokens;
+        const bool head_follows =
+            of_head && of_embedding && config_.tied_embeddings && of_head->tokens == of_embedding->tokens;
         if (of_head != nullptr && !head_follows) {
-            checks_.misfit("trainable_token_indices: lm_head", "tokens of the embedding, or the same of a tied output layer",
+            checks_.misfit("trainable_token_indices: lm_head",
+                           "tokens of the embedding, or the same of a tied output layer",
                            "tokens of the output layer alone, which is not supported", true);
         }
         // A tied output layer's rows may be saved along without being named.
         const bool head_is_tied = of_head == nullptr && of_embedding != nullptr && config_.tied_embeddings;
         for (const Place& place : {kEmbedding, kHead}) {
             const Tensor* rows = checks_.find(place, TensorRole::kTokenRows);
-            const bool is_known = place.kind == PlaceKind::kEmbedding ? of_embedding != nullptr : of_head != nullptr || head_is_tied;
-            if (rows != nullptr && !is_known) checks_.misfit(rows->name, "trainable_token_indices in the config", "none");
+            const bool is_known =
+                place.kind == PlaceKind::kEmbedding ? of_embedding != nullptr : of_head != nullptr || head_is_tied;
+            if (rows != nullptr && !is_known)
+                checks_.misfit(rows->name, "trainable_token_indices in the config", "none");
         }
         if (of_embedding == nullptr) return;
         plan_token_rows(*of_embedding);
         const Tensor* head_rows = checks_.find(kHead, TensorRole::kTokenRows);
-        if ((head_follows || head_is_tied) && head_rows && plan_.token_rows && !is_same(*head_rows, *plan_.token_rows)) {
-            checks_.misfit(head_rows->name, format("the same as {}, as the base ties them", plan_.token_rows->name), "other numbers");
+        if ((head_follows || head_is_tied) && head_rows && plan_.token_rows &&
+            !is_same(*head_rows, *plan_.token_rows)) {
+            checks_.misfit(head_rows->name, format("the same as {}, as the base ties them", plan_.token_rows->name),
+                           "other numbers");
         }
     }
 
@@ -244,13 +268,15 @@ class ExtrasPlanner {
         for (size_t i = 0; i < order.size(); ++i) {
             const int64_t token = entry.tokens[order[i]];
             if (token < 0 || token >= int64_t{config_.vocab_size}) {
-                return checks_.misfit("trainable_token_indices", format("tokens 0 to {}", config_.vocab_size - 1), std::to_string(token));
+                return checks_.misfit("trainable_token_indices", format("tokens 0 to {}", config_.vocab_size - 1),
+                                      std::to_string(token));
             }
             if (i > 0 && entry.tokens[order[i - 1]] == token) {
                 return checks_.misfit("trainable_token_indices", "each token once", format("{} twice", token));
             }
         }
-        const Tensor* rows = checks_.fitting(kEmbedding, TensorRole::kTokenRows, {entry.tokens.size(), config_.hidden_size});
+        const Tensor* rows =
+            checks_.fitting(kEmbedding, TensorRole::kTokenRows, {entry.tokens.size(), config_.hidden_size});
         if (rows == nullptr) return;
         if (is_saved(kEmbedding) || checks_.has_low_rank(kEmbedding)) {
             return checks_.misfit(rows->name, "either token rows or another change of the embedding", "both");
@@ -260,12 +286,14 @@ class ExtrasPlanner {
         for (const uint32_t i : plan_.token_order) plan_.token_ids.push_back(static_cast<uint32_t>(entry.tokens[i]));
         if (config_.tied_by_name) {
             // PEFT goes by the config and puts the embedding's rows into an output layer that is another matrix.
-            return checks_.misfit(rows->name, "a base whose output layer is its embedding, or whose config does not say so",
+            return checks_.misfit(rows->name,
+                                  "a base whose output layer is its embedding, or whose config does not say so",
                                   "tie_word_embeddings beside an lm_head.weight of other numbers", true);
         }
         plan_.tokens_in_head = config_.tied_embeddings;
         if (plan_.tokens_in_head && (is_saved(kHead) || checks_.has_low_rank(kHead))) {
-            checks_.misfit(rows->name, "either token rows or another change of the output layer, as the base ties them", "both");
+            checks_.misfit(rows->name, "either token rows or another change of the output layer, as the base ties them",
+                           "both");
         }
     }
 
@@ -274,39 +302,49 @@ class ExtrasPlanner {
         std::vector<Place> places{kEmbedding, kHead, {PlaceKind::kFinalNorm}};
         std::vector<std::string> containers{"model", "model.layers"};
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-            for (const PlaceKind kind : {PlaceKind::kInputNorm, PlaceKind::kPostAttentionNorm, PlaceKind::kPreFeedForwardNorm, PlaceKind::kPostFeedForwardNorm, PlaceKind::kQNorm, PlaceKind::kKNorm}) {
+            for (const PlaceKind kind :
+                 {PlaceKind::kInputNorm, PlaceKind::kPostAttentionNorm, PlaceKind::kPreFeedForwardNorm,
+                  PlaceKind::kPostFeedForwardNorm, PlaceKind::kQNorm, PlaceKind::kKNorm}) {
                 if (has_norm(config_.layer(layer), kind)) places.push_back({kind, layer});
             }
             const std::string prefix = format("model.layers.{}", layer);
             for (const char* part : {"", ".self_attn", ".mlp", ".mlp.act_fn"}) containers.push_back(prefix + part);
             for (uint32_t linear = 0; linear < kFileModules.size(); ++linear) {
                 if (shape_of(config_, layer, kFileModules[linear]).n == 0) continue;
-                const bool is_gate_up = kFileModules[linear].name.starts_with("mlp.gate") || kFileModules[linear].name == "mlp.up_proj";
-                const bool is_whole = kFileModules[linear].first == model::LinearModule::kO || kFileModules[linear].first >= model::LinearModule::kDown;
+                const bool is_gate_up =
+                    kFileModules[linear].name.starts_with("mlp.gate") || kFileModules[linear].name == "mlp.up_proj";
+                const bool is_whole = kFileModules[linear].first == model::LinearModule::kO ||
+                                      kFileModules[linear].first >= model::LinearModule::kDown;
                 const bool base_is_fused = is_gate_up ? config_.fused_gate_up : config_.fused_qkv;
-                if (is_whole || kFileModules[linear].fused == base_is_fused) places.push_back({PlaceKind::kLinear, layer, linear});
+                if (is_whole || kFileModules[linear].fused == base_is_fused)
+                    places.push_back({PlaceKind::kLinear, layer, linear});
             }
         }
         for (const std::string& end : checks_.peft.modules_to_save) check_saved(end, places, containers);
     }
 
-    void check_saved(const std::string& end, const std::vector<Place>& places, const std::vector<std::string>& containers) {
+    void check_saved(const std::string& end, const std::vector<Place>& places,
+                     const std::vector<std::string>& containers) {
         bool is_known = false;
         for (const Place& place : places) {
             if (!checks_.peft_name(place).ends_with(end)) continue;
             is_known = true;
             if (place.kind == PlaceKind::kLinear) {
-                checks_.misfit(format("modules_to_save: {}", name_of(place)), "the embedding, the output layer or norms",
+                checks_.misfit(format("modules_to_save: {}", name_of(place)),
+                               "the embedding, the output layer or norms",
                                "a fully trained linear layer, which is not supported", true);
             } else if (checks_.find(place, TensorRole::kWeight) == nullptr) {
-                checks_.misfit(tensor_name(place, TensorRole::kWeight), "a tensor, as modules_to_save names the module", "none");
+                checks_.misfit(tensor_name(place, TensorRole::kWeight), "a tensor, as modules_to_save names the module",
+                               "none");
             }
         }
         if (is_known) return;
-        const bool is_container = std::ranges::any_of(containers, [&](const std::string& name) { return name.ends_with(end); });
-        checks_.misfit(format("modules_to_save: {}", end), "the embedding, the output layer or norms",
-                       is_container ? "a part with linear layers, which is not supported" : "a module that the base does not have",
-                       is_container);
+        const bool is_container =
+            std::ranges::any_of(containers, [&](const std::string& name) { return name.ends_with(end); });
+        checks_.misfit(
+            format("modules_to_save: {}", end), "the embedding, the output layer or norms",
+            is_container ? "a part with linear layers, which is not supported" : "a module that the base does not have",
+            is_container);
     }
 
     PlanChecks& checks_;

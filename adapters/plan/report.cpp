@@ -1,11 +1,11 @@
 #include "adapters/plan/report.h"
 
 #include <algorithm>
-#include <set>
 #include <map>
+#include <set>
 
-#include "adapters/plan/pack.h"
 #include "adapters/files/tensor_names.h"
+#include "adapters/plan/pack.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
 #include "proto/json/json.h"
@@ -27,12 +27,15 @@ bool is_all_zero(const Tensor& tensor) {
     return true;
 }
 
-std::string_view type_of(const Tensor& a, const Tensor& b) { return model::name_of(a.dtype == b.dtype ? a.dtype : model::DType::kF32); }
+std::string_view type_of(const Tensor& a, const Tensor& b) {
+    return model::name_of(a.dtype == b.dtype ? a.dtype : model::DType::kF32);
+}
 
 // Fills the report from the plan.
 class Describer {
   public:
-    Describer(const CheckedAdapter& adapter, const model::ModelConfig& config, AdapterReport& report) : plan_(adapter.plan), config_(config), report_(report) {}
+    Describer(const CheckedAdapter& adapter, const model::ModelConfig& config, AdapterReport& report)
+        : plan_(adapter.plan), config_(config), report_(report) {}
 
     void describe() {
         const ExtrasPlan& extras = plan_.extras;
@@ -40,7 +43,11 @@ class Describer {
         for (uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
             for (uint32_t module = 0; module < plan_.n_modules; ++module) {
                 const ModulePlan& part = plan_.layers[layer][module];
-                if (part.is_used()) add_linear(name_of({PlaceKind::kLinear, layer, file_module_of(static_cast<model::LinearModule>(module), config_.layer(layer).mixer)}), part);
+                if (part.is_used())
+                    add_linear(
+                        name_of({PlaceKind::kLinear, layer,
+                                 file_module_of(static_cast<model::LinearModule>(module), config_.layer(layer).mixer)}),
+                        part);
             }
         }
         if (extras.head.a != nullptr) add_low_rank("lm_head", extras.head, !extras.head_bias.empty());
@@ -80,7 +87,9 @@ class Describer {
                     if (counted.insert(tensor).second) count(tensor);
                 }
             }
-            if (!all_zero) all_zero = std::ranges::all_of(part.experts, [this](const ExpertPiece& piece) { return is_zero(piece.a) || is_zero(piece.b); });
+            if (!all_zero)
+                all_zero = std::ranges::all_of(
+                    part.experts, [this](const ExpertPiece& piece) { return is_zero(piece.a) || is_zero(piece.b); });
             module.is_zero = module.is_zero && all_zero;
         }
         report_.n_parameters += part.bias.size();
@@ -110,7 +119,9 @@ class Describer {
             const ExtrasPlan::LayerNorms& norms = extras.norms[layer];
             add(norms.input, name_of({PlaceKind::kInputNorm, layer}));
             add(norms.mixer_after, name_of({PlaceKind::kPostAttentionNorm, layer}));
-            add(norms.ffn, name_of({extras.has_norms_after ? PlaceKind::kPreFeedForwardNorm : PlaceKind::kPostAttentionNorm, layer}));
+            add(norms.ffn,
+                name_of(
+                    {extras.has_norms_after ? PlaceKind::kPreFeedForwardNorm : PlaceKind::kPostAttentionNorm, layer}));
             add(norms.ffn_after, name_of({PlaceKind::kPostFeedForwardNorm, layer}));
             add(norms.q, name_of({PlaceKind::kQNorm, layer}));
             add(norms.k, name_of({PlaceKind::kKNorm, layer}));
@@ -154,9 +165,10 @@ AdapterReport::Fingerprint compare_fingerprint(const std::string& recorded, cons
 std::string modules_text(const AdapterReport& report) {
     std::vector<std::pair<std::string, uint32_t>> lines;  // and how many
     for (const AdapterReport::Module& module : report.modules) {
-        std::string line = format("  {:<14} rank {:<4} scale {:<10.6g} {:<5}{}{}{}", module.name.substr(module.name.rfind('.') + 1),
-                                  module.rank, module.scale, module.dtype, module.has_dora ? " DoRA" : "",
-                                  module.has_bias ? " bias" : "", module.is_zero ? " all zero" : "");
+        std::string line =
+            format("  {:<14} rank {:<4} scale {:<10.6g} {:<5}{}{}{}", module.name.substr(module.name.rfind('.') + 1),
+                   module.rank, module.scale, module.dtype, module.has_dora ? " DoRA" : "",
+                   module.has_bias ? " bias" : "", module.is_zero ? " all zero" : "");
         const auto known = std::ranges::find(lines, line, &std::pair<std::string, uint32_t>::first);
         if (known == lines.end()) {
             lines.emplace_back(std::move(line), 1);
@@ -244,7 +256,10 @@ std::string report_json(const AdapterReport& report) {
     texts("warnings", report.warnings);
     writer.key("refused").begin_array();
     for (const Misfit& misfit : report.refused) {
-        writer.begin_object().field("tensor", misfit.tensor).field("expected", misfit.expected).field("found", misfit.found);
+        writer.begin_object()
+            .field("tensor", misfit.tensor)
+            .field("expected", misfit.expected)
+            .field("found", misfit.found);
         writer.field("reason", misfit.unsupported ? "unsupported" : "invalid").end_object();
     }
     writer.end_array().key("error");
@@ -261,13 +276,14 @@ std::string report_json(const AdapterReport& report) {
 std::string report_text(const AdapterReport& report) {
     std::string text = report.fits() ? "fits the base model\n" : "refused\n";
     if (!report.generation.empty()) {
-        text += format("  kind           {}, {} bytes in files\n  generation     {}\n", name_of(report.kind), report.file_bytes,
-                       report.generation);
+        text += format("  kind           {}, {} bytes in files\n  generation     {}\n", name_of(report.kind),
+                       report.file_bytes, report.generation);
     }
     if (!report.base_model_name.empty()) text += format("  made for       {}\n", report.base_model_name);
     if (!report.modules.empty() || !report.replaced_parts.empty()) {
         text += format("  on the GPU     {} bytes, {} numbers\n", report.device_bytes, report.n_parameters);
-        text += format("  base           {} (fingerprint in the adapter: {})\n", report.base_fingerprint, name_of(report.fingerprint));
+        text += format("  base           {} (fingerprint in the adapter: {})\n", report.base_fingerprint,
+                       name_of(report.fingerprint));
         text += modules_text(report);
     }
     for (const std::string& part : report.replaced_parts) text += format("  replaced       {}\n", part);

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "adapters/files/source.h"
 #include "adapters/plan/base_model.h"
 #include "adapters/plan/check.h"
 #include "adapters/plan/misfit.h"
-#include "adapters/files/source.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 
@@ -32,12 +32,12 @@ struct AdapterReport {
 
     // Of what fits, in the order of the model.
     struct Module {
-        std::string name;  // "model.layers.3.self_attn.q_proj", "lm_head"
-        uint32_t rank = 0;       // 0: no A and B, only a bias
-        float scale = 0.0f;      // effective: alpha / rank, alpha / sqrt(rank), or what the file says
-        std::string dtype;       // "F16"; of the wider one where A and B differ
+        std::string name;    // "model.layers.3.self_attn.q_proj", "lm_head"
+        uint32_t rank = 0;   // 0: no A and B, only a bias
+        float scale = 0.0f;  // effective: alpha / rank, alpha / sqrt(rank), or what the file says
+        std::string dtype;   // "F16"; of the wider one where A and B differ
         bool has_dora = false, has_bias = false;
-        bool is_zero = false;    // A or B is all zero, the scale is 0: it changes nothing
+        bool is_zero = false;  // A or B is all zero, the scale is 0: it changes nothing
     };
     std::vector<Module> modules;
     std::vector<std::string> targets;         // "q_proj", without layers

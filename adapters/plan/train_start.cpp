@@ -9,10 +9,10 @@
 #include "adapters/files/peft_config.h"
 #include "adapters/files/tensor_names.h"
 #include "adapters/plan/trainable.h"
-#include "model/weights/lora_table.h"
 #include "model/files/model_files.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/train/philox.h"
+#include "model/weights/lora_table.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
 
@@ -40,7 +40,12 @@ void write_selector(JsonWriter& json, std::string_view field, const std::vector<
 // The recipe in PEFT's own words, so that one reader decides what they mean.
 std::string config_of(const LoraRecipe& recipe) {
     JsonWriter json;
-    json.begin_object().field("peft_type", "LORA").field("r", recipe.r).field("lora_alpha", recipe.lora_alpha).field("use_rslora", recipe.use_rslora).field("use_dora", recipe.use_dora);
+    json.begin_object()
+        .field("peft_type", "LORA")
+        .field("r", recipe.r)
+        .field("lora_alpha", recipe.lora_alpha)
+        .field("use_rslora", recipe.use_rslora)
+        .field("use_dora", recipe.use_dora);
     write_selector(json, "target_modules", recipe.target_modules);
     if (!recipe.exclude_modules.empty()) write_selector(json, "exclude_modules", recipe.exclude_modules);
     json.key("rank_pattern").begin_object();
@@ -61,7 +66,8 @@ std::string config_of(const LoraRecipe& recipe) {
 
 class TrainStart {
   public:
-    TrainStart(const LoraRecipe& recipe, const BaseModel& base, const PeftConfig& peft) : recipe_(recipe), base_(base), config_(base.config), peft_(peft) {}
+    TrainStart(const LoraRecipe& recipe, const BaseModel& base, const PeftConfig& peft)
+        : recipe_(recipe), base_(base), config_(base.config), peft_(peft) {}
 
     Result<model::TrainableAdapter> make() {
         if (!base_.folder.empty()) {
@@ -69,12 +75,15 @@ class TrainStart {
             TRY_ASSIGN(files_, model_files_->tensors());
         }
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-            for (uint32_t linear = 0; linear < kFileModules.size(); ++linear) TRY(add_linear({PlaceKind::kLinear, layer, linear}));
+            for (uint32_t linear = 0; linear < kFileModules.size(); ++linear)
+                TRY(add_linear({PlaceKind::kLinear, layer, linear}));
         }
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-            for (const PlaceKind kind : {PlaceKind::kInputNorm, PlaceKind::kPostAttentionNorm, PlaceKind::kQNorm, PlaceKind::kKNorm}) {
+            for (const PlaceKind kind :
+                 {PlaceKind::kInputNorm, PlaceKind::kPostAttentionNorm, PlaceKind::kQNorm, PlaceKind::kKNorm}) {
                 const bool is_of_head = kind == PlaceKind::kQNorm || kind == PlaceKind::kKNorm;
-                if (!is_of_head || config_.qk_norm) TRY(add_saved({kind, layer}, {is_of_head ? config_.head_dim : config_.hidden_size}));
+                if (!is_of_head || config_.qk_norm)
+                    TRY(add_saved({kind, layer}, {is_of_head ? config_.head_dim : config_.hidden_size}));
             }
         }
         TRY(add_saved({PlaceKind::kFinalNorm}, {config_.hidden_size}));
@@ -97,7 +106,11 @@ class TrainStart {
 
     Result<bool> is_target(const std::string& module) {
         TRY_ASSIGN(const std::optional<bool> targeted, peft_.targets(module, budget_));
-        if (!targeted) return make_error(ErrorCode::kInvalidRequest, format("target_modules: {}: an expression that is not read", json_quote_short(peft_.target_modules.pattern)), "target_modules");
+        if (!targeted)
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("target_modules: {}: an expression that is not read",
+                                     json_quote_short(peft_.target_modules.pattern)),
+                              "target_modules");
         return *targeted;
     }
 
@@ -111,7 +124,8 @@ class TrainStart {
         if (recipe_.use_dora) {
             TRY_ASSIGN(pair.magnitude, row_norms(place, shape_of(config_, place.layer, linear)));
         }
-        made_.linears.push_back({.layer = place.layer, .first = linear.first, .last = linear.last, .pair = std::move(pair)});
+        made_.linears.push_back(
+            {.layer = place.layer, .first = linear.first, .last = linear.last, .pair = std::move(pair)});
         return ok_status();
     }
 
@@ -119,9 +133,12 @@ class TrainStart {
         const std::string module = name_of(place);
         TRY_ASSIGN(const bool is_targeted, is_target(module));
         if (!is_targeted) return ok_status();
-        if (recipe_.use_dora) return make_error(ErrorCode::kInvalidRequest, format("use_dora: DoRA of {} is not trained", module), "use_dora");
+        if (recipe_.use_dora)
+            return make_error(ErrorCode::kInvalidRequest, format("use_dora: DoRA of {} is not trained", module),
+                              "use_dora");
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
-        const model::LinearShape shape = is_embedding ? model::LinearShape{config_.hidden_size, config_.vocab_size} : model::LinearShape{config_.vocab_size, config_.hidden_size};
+        const model::LinearShape shape = is_embedding ? model::LinearShape{config_.hidden_size, config_.vocab_size}
+                                                      : model::LinearShape{config_.vocab_size, config_.hidden_size};
         TRY_ASSIGN((is_embedding ? made_.embedding : made_.head), start_of(place, shape));
         return ok_status();
     }
@@ -133,16 +150,22 @@ class TrainStart {
         TRY_ASSIGN(const double scale, peft_.scale_of(module, rank, budget_));
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
         model::TrainedPair pair{.scale = static_cast<float>(scale),
-                                .a = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingA : TensorRole::kA), {rank, shape.k}, std::vector<float>(size_t{rank} * shape.k)},
-                                .b = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingB : TensorRole::kB), {shape.n, rank}, std::vector<float>(size_t{shape.n} * rank)}};
+                                .a = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingA : TensorRole::kA),
+                                      {rank, shape.k},
+                                      std::vector<float>(size_t{rank} * shape.k)},
+                                .b = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingB : TensorRole::kB),
+                                      {shape.n, rank},
+                                      std::vector<float>(size_t{shape.n} * rank)}};
         std::vector<float>& drawn = is_embedding ? pair.b.values : pair.a.values;
         const float bound = 1.0f / std::sqrt(static_cast<float>(shape.k));
         for (size_t i = 0; i < drawn.size(); i += 2) {
-            const auto words = model::philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), n_drawn_, 0},
-                                             {static_cast<uint32_t>(recipe_.seed), static_cast<uint32_t>(recipe_.seed >> 32)});
+            const auto words =
+                model::philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), n_drawn_, 0},
+                              {static_cast<uint32_t>(recipe_.seed), static_cast<uint32_t>(recipe_.seed >> 32)});
             const float u = model::uniform_of(words[0]), v = model::uniform_of(words[1]);
             const float radius = std::sqrt(-2.0f * std::log(u)), angle = 2.0f * std::numbers::pi_v<float> * v;
-            const float pair_of[2] = {is_embedding ? radius * std::cos(angle) : (2.0f * u - 1.0f) * bound, is_embedding ? radius * std::sin(angle) : (2.0f * v - 1.0f) * bound};
+            const float pair_of[2] = {is_embedding ? radius * std::cos(angle) : (2.0f * u - 1.0f) * bound,
+                                      is_embedding ? radius * std::sin(angle) : (2.0f * v - 1.0f) * bound};
             for (size_t j = i; j < std::min(i + 2, drawn.size()); ++j) drawn[j] = pair_of[j - i];
         }
         ++n_drawn_;
@@ -155,7 +178,8 @@ class TrainStart {
         for (const std::string& end : recipe_.modules_to_save) is_saved |= module.ends_with(end);
         if (!is_saved) return ok_status();
         const bool is_tied_head = place.kind == PlaceKind::kHead && config_.tied_embeddings;
-        TRY_ASSIGN(const Tensor* tensor, base_tensor(name_of(is_tied_head ? Place{PlaceKind::kEmbedding} : place) + ".weight"));
+        TRY_ASSIGN(const Tensor* tensor,
+                   base_tensor(name_of(is_tied_head ? Place{PlaceKind::kEmbedding} : place) + ".weight"));
         model::TrainedWhole whole;
         switch (place.kind) {
             case PlaceKind::kEmbedding: whole.part = model::TrainedPart::kEmbedding; break;
@@ -173,7 +197,8 @@ class TrainStart {
         whole.weight = {tensor_name(place, TensorRole::kWeight), std::move(shape), {}};
         if (tensor->source != nullptr) {
             whole.weight.values.resize(tensor->n_elements());
-            TRY(model::decode_rows(*tensor, 0, tensor->shape[0], gpu::ScalarType::kF32, std::as_writable_bytes(std::span(whole.weight.values))));
+            TRY(model::decode_rows(*tensor, 0, tensor->shape[0], gpu::ScalarType::kF32,
+                                   std::as_writable_bytes(std::span(whole.weight.values))));
         } else {
             whole.weight.values = model::numbers_of(*tensor);
         }
@@ -183,7 +208,10 @@ class TrainStart {
 
     Result<const Tensor*> base_tensor(const std::string& name) const {
         const Tensor* tensor = files_ ? files_->find(name) : nullptr;
-        if (tensor == nullptr) return make_error(ErrorCode::kInvalidRequest, format("{}: the base's files do not have it, and training begins from its numbers", name));
+        if (tensor == nullptr)
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format("{}: the base's files do not have it, and training begins from its numbers", name));
         return tensor;
     }
 
@@ -193,7 +221,8 @@ class TrainStart {
         std::vector<float> rows(kRowsAtOnce * shape.k);
         for (uint64_t row = 0; row < shape.n; row += kRowsAtOnce) {
             const uint64_t n = std::min(kRowsAtOnce, shape.n - row);
-            TRY(model::decode_rows(*tensor, row, n, gpu::ScalarType::kF32, std::as_writable_bytes(std::span(rows).first(n * shape.k))));
+            TRY(model::decode_rows(*tensor, row, n, gpu::ScalarType::kF32,
+                                   std::as_writable_bytes(std::span(rows).first(n * shape.k))));
             for (uint64_t i = 0; i < n; ++i) {
                 double squares = 0;
                 for (uint32_t j = 0; j < shape.k; ++j) squares += double{rows[i * shape.k + j]} * rows[i * shape.k + j];
@@ -207,12 +236,19 @@ class TrainStart {
     Status check_all_found() const {
         std::vector<std::string> trained;
         for (const model::TrainedTensor* tensor : std::as_const(made_).tensors()) trained.push_back(tensor->name);
-        if (trained.empty()) return make_error(ErrorCode::kInvalidRequest, "target_modules: none of them is a module of the model", "target_modules");
+        if (trained.empty())
+            return make_error(ErrorCode::kInvalidRequest, "target_modules: none of them is a module of the model",
+                              "target_modules");
         const auto check = [&](const std::vector<std::string>& names, const char* field) -> Status {
             for (const std::string& name : names) {
                 if (name == "all-linear" || is_expression(name)) continue;
-                if (std::ranges::any_of(trained, [&](const std::string& tensor) { return tensor.find(name + ".") != std::string::npos; })) continue;
-                return make_error(ErrorCode::kInvalidRequest, format("{}: {}: not a module of the model that is trained", field, json_quote_short(name)), field);
+                if (std::ranges::any_of(trained, [&](const std::string& tensor) {
+                        return tensor.find(name + ".") != std::string::npos;
+                    }))
+                    continue;
+                return make_error(
+                    ErrorCode::kInvalidRequest,
+                    format("{}: {}: not a module of the model that is trained", field, json_quote_short(name)), field);
             }
             return ok_status();
         };

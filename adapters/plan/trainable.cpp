@@ -47,8 +47,10 @@ class TrainableReader {
     TrainableReader(const CheckedAdapter& adapter, const BaseModel& base) : adapter_(adapter), base_(base) {}
 
     Result<model::TrainableAdapter> read() {
-        if (!adapter_.plan.invocation_tokens.empty()) return not_trained("alora_invocation_tokens", "an activated LoRA");
-        if (adapter_.peft.ensure_weight_tying) return not_trained("ensure_weight_tying", "an adapter that ties embedding and output layer");
+        if (!adapter_.plan.invocation_tokens.empty())
+            return not_trained("alora_invocation_tokens", "an activated LoRA");
+        if (adapter_.peft.ensure_weight_tying)
+            return not_trained("ensure_weight_tying", "an adapter that ties embedding and output layer");
         std::map<Place, PlaceTensors> places;
         for (const Tensor& tensor : adapter_.tensors.tensors) {
             const ParsedName name = parse_tensor_name(tensor.name, base_.config);
@@ -66,7 +68,8 @@ class TrainableReader {
         for (const TensorRole role : {TensorRole::kBBias, TensorRole::kBias}) {
             if (const Tensor* tensor = of(tensors, role)) return not_trained(tensor->name, "a trained bias");
         }
-        if (const Tensor* tensor = of(tensors, TensorRole::kTokenRows)) return not_trained(tensor->name, "an embedding of single tokens");
+        if (const Tensor* tensor = of(tensors, TensorRole::kTokenRows))
+            return not_trained(tensor->name, "an embedding of single tokens");
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
         const Tensor* a = of(tensors, is_embedding ? TensorRole::kEmbeddingA : TensorRole::kA);
         const Tensor* b = of(tensors, is_embedding ? TensorRole::kEmbeddingB : TensorRole::kB);
@@ -74,18 +77,23 @@ class TrainableReader {
         const Tensor* weight = of(tensors, TensorRole::kWeight);
         if (weight == nullptr) return replaced_base(place, of(tensors, TensorRole::kBaseWeight));
         const std::string name = name_of(place, prefix_);
-        const bool is_saved = is_norm(place.kind) || std::ranges::any_of(adapter_.peft.modules_to_save, [&](const std::string& end) { return name.ends_with(end); });
+        const bool is_saved =
+            is_norm(place.kind) || std::ranges::any_of(adapter_.peft.modules_to_save,
+                                                       [&](const std::string& end) { return name.ends_with(end); });
         if (!is_saved) return replaced_base(place, weight);
         const std::optional<TrainedPart> part = part_of(place.kind);
         if (!part) return not_trained(weight->name, "a norm of what a part gives");
-        made_.wholes.push_back({.part = *part, .layer = place.layer, .weight = tensor_of(place, TensorRole::kWeight, *weight)});
+        made_.wholes.push_back(
+            {.part = *part, .layer = place.layer, .weight = tensor_of(place, TensorRole::kWeight, *weight)});
         return ok_status();
     }
 
-    // A table that was only saved along is the base's and left out; one that is another is part of what the adapter was trained on.
+    // A table that was only saved along is the base's and left out; one that is another is part of what the adapter was
+    // trained on.
     Status replaced_base(const Place& place, const Tensor* table) const {
         if (table == nullptr) return ok_status();
-        const Tensor* used = place.kind == PlaceKind::kHead ? adapter_.plan.extras.head_table : adapter_.plan.extras.embed_table;
+        const Tensor* used =
+            place.kind == PlaceKind::kHead ? adapter_.plan.extras.head_table : adapter_.plan.extras.embed_table;
         if (used == nullptr) return ok_status();
         return not_trained(table->name, "a table in place of the base's that modules_to_save does not name");
     }
@@ -101,7 +109,8 @@ class TrainableReader {
         if (magnitude != nullptr) pair.magnitude = tensor_of(place, TensorRole::kMagnitude, *magnitude);
         if (place.kind == PlaceKind::kLinear) {
             const FileModule& linear = kFileModules[place.linear];
-            made_.linears.push_back({.layer = place.layer, .first = linear.first, .last = linear.last, .pair = std::move(pair)});
+            made_.linears.push_back(
+                {.layer = place.layer, .first = linear.first, .last = linear.last, .pair = std::move(pair)});
         } else {
             (is_embedding ? made_.embedding : made_.head) = std::move(pair);
         }
@@ -109,7 +118,9 @@ class TrainableReader {
     }
 
     model::TrainedTensor tensor_of(const Place& place, TensorRole role, const Tensor& tensor) const {
-        return {.name = trained_tensor_name(place, role, prefix_), .shape = tensor.shape, .values = model::numbers_of(tensor)};
+        return {.name = trained_tensor_name(place, role, prefix_),
+                .shape = tensor.shape,
+                .values = model::numbers_of(tensor)};
     }
 
     const CheckedAdapter& adapter_;
@@ -121,6 +132,8 @@ class TrainableReader {
 
 }  // namespace
 
-Result<model::TrainableAdapter> to_trainable(const CheckedAdapter& adapter, const BaseModel& base) { return TrainableReader(adapter, base).read(); }
+Result<model::TrainableAdapter> to_trainable(const CheckedAdapter& adapter, const BaseModel& base) {
+    return TrainableReader(adapter, base).read();
+}
 
 }  // namespace lorad::adapters

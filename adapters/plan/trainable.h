@@ -1,4 +1,5 @@
-// From what somebody wants to train, or an adapter that is there, to the tensors that a model::Trainer trains, and from those to a PEFT folder.
+// From what somebody wants to train, or an adapter that is there, to the tensors that a model::Trainer trains, and from
+// those to a PEFT folder.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,8 @@ struct LoraRecipe {
     double lora_alpha = 32.0;
     bool use_rslora = false;
     bool use_dora = false;
-    std::vector<std::string> target_modules = {"all-linear"};  // names or ends of names at a dot; one with any of ^$*+?()[]{}|\ is an expression
+    // names or ends of names at a dot; one with any of ^$*+?()[]{}|\ is an expression
+    std::vector<std::string> target_modules = {"all-linear"};
     std::vector<std::string> exclude_modules;
     std::vector<std::pair<std::string, uint32_t>> rank_pattern;
     std::vector<std::pair<std::string, double>> alpha_pattern;
@@ -31,17 +33,20 @@ struct LoraRecipe {
     uint64_t seed = 0;  // of A
 };
 
-// PEFT's start: A uniform in +-1/sqrt(k) by Philox4x32-10 from the seed, B zero, magnitudes the norms of the base's rows, saved modules the base's. Reads of the base's
-// files what that needs. kInvalidRequest with the field: a target that is not in the model, a rank of 0 or beyond 512, what is not trained.
+// PEFT's start: A uniform in +-1/sqrt(k) by Philox4x32-10 from the seed, B zero, magnitudes the norms of the base's
+// rows, saved modules the base's. Reads of the base's files what that needs. kInvalidRequest with the field: a target
+// that is not in the model, a rank of 0 or beyond 512, what is not trained.
 Result<model::TrainableAdapter> make_trainable(const LoraRecipe& recipe, const BaseModel& base);
 
-// The tensors of an adapter that was checked against the same base, to be trained on. kAdapterUnsupported: parts that are not trained (biases, trained tokens, aLoRA), by name.
+// The tensors of an adapter that was checked against the same base, to be trained on. kAdapterUnsupported: parts that
+// are not trained (biases, trained tokens, aLoRA), by name.
 Result<model::TrainableAdapter> to_trainable(const CheckedAdapter& adapter, const BaseModel& base);
 
 struct PeftFileOptions {
-    std::string base_name;                                    // base_model_name_or_path
-    model::DType type = model::DType::kF32;                   // of the tensors: F32, F16 or BF16
-    bool use_rslora = false;                                  // what the config says of the scales, which are the same numbers either way
+    std::string base_name;                   // base_model_name_or_path
+    model::DType type = model::DType::kF32;  // of the tensors: F32, F16 or BF16
+    // what the config says of the scales, which are the same numbers either way
+    bool use_rslora = false;
 };
 struct PeftFiles {
     std::string config;              // adapter_config.json
@@ -49,7 +54,8 @@ struct PeftFiles {
 };
 // As PEFT's save_pretrained() writes them; lorad and PEFT read them.
 PeftFiles peft_files(const model::TrainableAdapter& adapter, const BaseModel& base, const PeftFileOptions& options);
-// Into a folder, which is made if it is not there: each file is written beside its place, synced and renamed. kStorageFull, kStorageFailed.
+// Into a folder, which is made if it is not there: each file is written beside its place, synced and renamed.
+// kStorageFull, kStorageFailed.
 Status write_peft_folder(const PeftFiles& files, const std::filesystem::path& folder);
 
 }  // namespace lorad::adapters

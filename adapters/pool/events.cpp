@@ -21,11 +21,13 @@ std::string_view name_of(EventKind kind) {
 }
 
 void EventLog::add(EventKind kind, std::string name, std::string generation, std::string detail) {
-    add(AdapterEvent{.kind = kind, .name = std::move(name), .generation = std::move(generation), .detail = std::move(detail)});
+    add(AdapterEvent{
+        .kind = kind, .name = std::move(name), .generation = std::move(generation), .detail = std::move(detail)});
 }
 
 void EventLog::add_upload(std::string blob, uint64_t bytes, std::optional<uint64_t> bytes_total) {
-    add(AdapterEvent{.kind = EventKind::kUploading, .blob = std::move(blob), .bytes = bytes, .bytes_total = bytes_total});
+    add(AdapterEvent{
+        .kind = EventKind::kUploading, .blob = std::move(blob), .bytes = bytes, .bytes_total = bytes_total});
 }
 
 void EventLog::add(AdapterEvent event) {

@@ -36,8 +36,8 @@ struct AdapterEvent {
     std::string name;        // empty where a generation without a name is meant
     std::string generation;  // 64 hex digits
     std::string detail;
-    std::string blob = {};  // of an upload: its SHA-256
-    uint64_t bytes = 0;     // that have come
+    std::string blob = {};                     // of an upload: its SHA-256
+    uint64_t bytes = 0;                        // that have come
     std::optional<uint64_t> bytes_total = {};  // where the client has said
 };
 

@@ -1,5 +1,5 @@
-// What a request holds from admission until its last step has finished: the generations that its adapters had when it was
-// admitted, their slots, and its scales.
+// What a request holds from admission until its last step has finished: the generations that its adapters had when it
+// was admitted, their slots, and its scales.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,17 @@ struct LeasedContent {
     float scale = 1.0f;
 };
 
-// Copied and moved freely, from any thread; the copies share one hold. The engine lets go of the last one only after the
-// last step that names a slot has finished. Empty for the base model.
+// Copied and moved freely, from any thread; the copies share one hold. The engine lets go of the last one only after
+// the last step that names a slot has finished. Empty for the base model.
 class MixLease {
   public:
     MixLease() = default;
 
     explicit operator bool() const { return state_ != nullptr; }
     const std::vector<LoraUse>& uses() const;  // at most kMixTermsMax, in the order of the request
-    uint32_t slot() const;                    // of the first use; kNoAdapterSlot for an empty lease
-    const std::string& name() const;          // as it was asked for; of several: "a+b"; empty for an empty lease
-    const std::string& generation() const;    // of the one adapter at scale 1; else the digest of the mix
+    uint32_t slot() const;                     // of the first use; kNoAdapterSlot for an empty lease
+    const std::string& name() const;           // as it was asked for; of several: "a+b"; empty for an empty lease
+    const std::string& generation() const;     // of the one adapter at scale 1; else the digest of the mix
     std::span<const LeasedContent> content() const;
     // Weights of a use, as the table of adapters has them. Valid while the lease lives.
     const model::AdapterView& view(size_t use) const;

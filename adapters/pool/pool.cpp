@@ -95,7 +95,8 @@ bool Pool::evict_idle(const GenerationPtr& generation) {
     Freed freed;
     {
         const std::lock_guard lock(mutex);
-        if (generation->state != AdapterState::kResident || generation->n_uses > 0 || generation->n_pins > 0) return false;
+        if (generation->state != AdapterState::kResident || generation->n_uses > 0 || generation->n_pins > 0)
+            return false;
         evict(*generation, freed);
     }
     free(std::move(freed));

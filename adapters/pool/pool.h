@@ -1,10 +1,11 @@
 // Who is on the device: slots, bytes, leases, and those who wait for them. Names and files are not known here.
 //
-// A request takes a place for all of its adapters at once, or waits. Waiting tickets stand in a queue; only the first one
-// evicts and reserves, so nobody holds some places while it waits for others, except the first, who waits for nobody in
-// the queue. Whoever reserved a place loads into it on its own thread, with the queue open again; others who want the same
-// adapter wait for that load. A request whose adapters are all resident goes past the queue, unless a door is closed: when
-// the first ticket has waited for `starvation_bound`, no new leases are given on enough busy adapters, which then drain.
+// A request takes a place for all of its adapters at once, or waits. Waiting tickets stand in a queue; only the first
+// one evicts and reserves, so nobody holds some places while it waits for others, except the first, who waits for
+// nobody in the queue. Whoever reserved a place loads into it on its own thread, with the queue open again; others who
+// want the same adapter wait for that load. A request whose adapters are all resident goes past the queue, unless a
+// door is closed: when the first ticket has waited for `starvation_bound`, no new leases are given on enough busy
+// adapters, which then drain.
 #pragma once
 
 #include <atomic>
@@ -22,11 +23,11 @@
 #include <string>
 #include <vector>
 
-#include "adapters/store/catalogue.h"
+#include "adapters/plan/pack.h"
 #include "adapters/pool/events.h"
 #include "adapters/pool/lease.h"
-#include "adapters/plan/pack.h"
 #include "adapters/pool/weight_store.h"
+#include "adapters/store/catalogue.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
@@ -37,15 +38,15 @@ class Pool;
 struct Generation {
     explicit Generation(GenerationRecord own_record) : record(std::move(own_record)) {}
     void change(StateChange by);  // along the table; anything else is a bug
-    Error damage() const;  // why it is not served, of a damaged one
+    Error damage() const;         // why it is not served, of a damaged one
     Tier tier() const { return state == AdapterState::kResident ? Tier::kGpu : image ? Tier::kRam : Tier::kDisk; }
 
     const GenerationRecord record;
     AdapterState state = AdapterState::kStored;
     uint32_t slot = kNoAdapterSlot;
-    PlacedAdapter placed;      // when resident
+    PlacedAdapter placed;                      // when resident
     std::shared_ptr<const PackedImage> image;  // in host memory, also while it is resident
-    bool in_catalogue = false;  // a name stands or stood for it
+    bool in_catalogue = false;                 // a name stands or stood for it
     uint32_t n_names = 0;      // names that stand for it now; without one it leaves the device after its last lease
     uint32_t n_pins = 0;       // of them, pinned ones
     uint32_t n_refs = 0;       // leases, granted or waiting
@@ -99,7 +100,8 @@ struct PoolOptions {
 };
 
 struct PoolCounters {
-    std::atomic<uint64_t> n_loads{0}, n_loads_from_ram{0}, n_load_failures{0}, n_evictions{0}, n_waits{0}, n_wait_timeouts{0};
+    std::atomic<uint64_t> n_loads{0}, n_loads_from_ram{0}, n_load_failures{0}, n_evictions{0}, n_waits{0},
+        n_wait_timeouts{0};
     std::atomic<uint64_t> bytes_loaded{0}, bytes_evicted{0};
     std::atomic<uint64_t> load_us{0}, wait_us{0};  // sums
 };
@@ -111,7 +113,8 @@ class Pool {
 
     Pool(WeightStore& store, const PoolOptions& options);
 
-    // Waits until all of the lease's generations are resident, loads those that nobody else loads, and grants the lease.
+    // Waits until all of the lease's generations are resident, loads those that nobody else loads, and grants the
+    // lease.
     // kOutOfMemory: they never fit. kAdapterBusy: not within the time, or cancelled. Else what loading gave.
     Status grant(LeaseState& lease, const Loader& load, const WaitOptions& options);
     // Makes an idle generation leave the device now. False if it is in use or not there.
@@ -121,7 +124,8 @@ class Pool {
     enum class ImageRoom : uint8_t { kMade, kFree };
     // Whether give_image() would keep one: the generation is there, will need it, and has none. Any thread.
     bool wants_image(std::string_view generation, ImageRoom room);
-    // An image that was made before the generation comes to the device; its load then reads no files. May be dropped again.
+    // An image that was made before the generation comes to the device; its load then reads no files. May be dropped
+    // again.
     void give_image(std::string_view generation, PackedImage image, ImageRoom room);
 
     WeightStore& store;
@@ -133,10 +137,10 @@ class Pool {
     // All below under the mutex.
     std::map<std::string, GenerationPtr, std::less<>> generations;
     std::set<LeaseState*> leases;
-    uint64_t device_bytes = 0;     // of resident ones and of reserved places
+    uint64_t device_bytes = 0;  // of resident ones and of reserved places
     uint64_t n_pinned = 0, n_pinned_bytes = 0;
 
-    void take(LeaseState& lease);      // refs; the pool's list
+    void take(LeaseState& lease);       // refs; the pool's list
     void give_back(LeaseState& lease);  // any thread
     // After names have changed: what no name stands for and nobody uses leaves.
     void drop_unnamed(Freed& freed);

@@ -26,8 +26,8 @@ struct Pool::Ticket {
     std::condition_variable changed;
     std::vector<bool> claimed = std::vector<bool>(lease.generations.size(), false);
     std::vector<GenerationPtr> own_loads;
-    std::vector<GenerationPtr> doors;           // that it has closed
-    uint64_t device_bytes_below = UINT64_MAX;   // after the device had less room than its plan: try again below this
+    std::vector<GenerationPtr> doors;          // that it has closed
+    uint64_t device_bytes_below = UINT64_MAX;  // after the device had less room than its plan: try again below this
     bool again = false;
 
     bool wants(const Generation* generation) const {
@@ -77,8 +77,8 @@ Status Pool::fits_ever(const LeaseState& lease) const {
     }
     if (n_slots + pinned_slots > options.n_slots) {
         return make_error(ErrorCode::kOutOfMemory,
-                          format("{} needs {} adapter slots; there are {}, of which {} are pinned", json_quote(lease.name),
-                                 n_slots, options.n_slots, pinned_slots));
+                          format("{} needs {} adapter slots; there are {}, of which {} are pinned",
+                                 json_quote(lease.name), n_slots, options.n_slots, pinned_slots));
     }
     return ok_status();
 }
@@ -167,7 +167,8 @@ Status Pool::claim(Ticket& ticket, bool& complete) {
         if (ticket.claimed[i]) continue;
         if (generation->state == AdapterState::kStored) {
             const uint64_t bytes = generation->record.device_bytes;
-            if (device_bytes + bytes > device_bytes_max() || free_slots_.empty() || device_bytes >= ticket.device_bytes_below) {
+            if (device_bytes + bytes > device_bytes_max() || free_slots_.empty() ||
+                device_bytes >= ticket.device_bytes_below) {
                 complete = false;
                 continue;
             }
@@ -196,7 +197,8 @@ GenerationPtr Pool::idle_victim(const Ticket* ticket) const {
     return victim;
 }
 
-// Closes the doors of as many busy adapters as make room: of those with the fewest leases, then of the longest resident.
+// Closes the doors of as many busy adapters as make room: of those with the fewest leases, then of the longest
+// resident.
 void Pool::close_doors(Ticket& ticket) {
     uint64_t bytes_wanted = device_bytes, n_wanted = 0;
     for (size_t i = 0; i < ticket.claimed.size(); ++i) {
@@ -230,7 +232,8 @@ void Pool::close_doors(Ticket& ticket) {
 }
 
 // Into its slot: from the image in host memory, or from the files, whose image then stays.
-Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& generation, uint32_t slot, const Loader& load) {
+Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& generation, uint32_t slot,
+                                     const Loader& load) {
     std::shared_ptr<const PackedImage> image;
     {
         const std::lock_guard lock(mutex);
@@ -279,8 +282,7 @@ Status Pool::load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<s
             counters.n_loads.fetch_add(1, std::memory_order_relaxed);
             counters.bytes_loaded.fetch_add(generation->placed.device_bytes, std::memory_order_relaxed);
             counters.load_us.fetch_add(static_cast<uint64_t>(took.count()), std::memory_order_relaxed);
-            events.add(EventKind::kResident, ticket.lease.name, generation->record.id,
-                        format("{} us", took.count()));
+            events.add(EventKind::kResident, ticket.lease.name, generation->record.id, format("{} us", took.count()));
         } else {
             const bool damaged = placed.error().code == ErrorCode::kStorageFailed;
             generation->change(damaged ? StateChange::kFoundDamaged : StateChange::kLoadFails);
@@ -288,7 +290,7 @@ Status Pool::load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<s
             device_bytes -= generation->record.device_bytes;
             counters.n_load_failures.fetch_add(1, std::memory_order_relaxed);
             events.add(damaged ? EventKind::kDamaged : EventKind::kLoadFailed, ticket.lease.name, generation->record.id,
-                        placed.error().message);
+                       placed.error().message);
             log_warn("adapter not loaded generation={}: {}", short_id(generation->record.id), placed.error().message);
             generation->load_error = std::move(placed).error();
             wake_first();

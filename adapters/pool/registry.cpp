@@ -32,8 +32,7 @@ PoolOptions pool_options(const RegistryOptions& options, const WeightStore& weig
 Registry::Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options)
     : Registry(std::move(base), weights, options, memory_store({})) {}
 
-Registry::Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options,
-                   std::unique_ptr<Store> files)
+Registry::Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options, std::unique_ptr<Store> files)
     : base_(std::move(base)),
       options_(options),
       files_(std::move(files)),
@@ -138,12 +137,14 @@ void Registry::discard_files(const std::vector<std::string>& blobs) {
     delete_unwanted();
 }
 
-// Under commit_mutex_. What a call holds, or a generation that has no name any more needs, stays unwanted and is looked at again when that ends. What a
-// named one needs is wanted: it goes to the trash with its last name. So is what was promised to its uploader: expire_uploads() tells when that ends.
+// Under commit_mutex_. What a call holds, or a generation that has no name any more needs, stays unwanted and is looked
+// at again when that ends. What a named one needs is wanted: it goes to the trash with its last name. So is what was
+// promised to its uploader: expire_uploads() tells when that ends.
 void Registry::delete_unwanted() {
     std::set<std::string> blobs;
     std::ranges::set_difference(unwanted_blobs_, held_blobs_, std::inserter(blobs, blobs.end()));
-    std::erase_if(blobs, [&](const std::string& blob) { return files_->is_held(blob) && unwanted_blobs_.erase(blob) > 0; });
+    std::erase_if(blobs,
+                  [&](const std::string& blob) { return files_->is_held(blob) && unwanted_blobs_.erase(blob) > 0; });
     if (blobs.empty()) return;
     {
         const std::lock_guard lock(pool_->mutex);
@@ -192,7 +193,8 @@ Result<AdapterInfo> Registry::set_name(const std::string& name, Target target, c
         if (record != nullptr) next.generations.try_emplace(record->id, *record);
         for (const Part& part : target.parts) {  // of a mix, found before this call's turn came
             if (next.generations.contains(part.generation)) continue;
-            return make_error(ErrorCode::kAdapterNotFound, format("{} was removed or replaced by another call", json_quote(part.name)), "adapters");
+            return make_error(ErrorCode::kAdapterNotFound,
+                              format("{} was removed or replaced by another call", json_quote(part.name)), "adapters");
         }
         return next.set(name, target, options);
     });
@@ -225,7 +227,8 @@ Result<AdapterInfo> Registry::register_mix(std::string_view name, std::span<cons
 
 Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions& options) {
     const std::string key(name);
-    TRY_ASSIGN(AdapterInfo info, commit(key, [&](Catalogue& next) { return next.remove(key, options.expected_generation); }));
+    TRY_ASSIGN(AdapterInfo info,
+               commit(key, [&](Catalogue& next) { return next.remove(key, options.expected_generation); }));
     if (merge_ != nullptr) merge_->release(key);
     const auto count = [&] {
         uint32_t n = 0;
@@ -252,7 +255,8 @@ Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions&
     info.draining = true;
     info.slot = info.n_leases > 0 ? info.slot : kNoAdapterSlot;
     pool_->events.add(EventKind::kRemoved, key, info.generation);
-    log_info("adapter removed name={} generation={} leases={}", json_quote(name), short_id(info.generation), info.n_leases);
+    log_info("adapter removed name={} generation={} leases={}", json_quote(name), short_id(info.generation),
+             info.n_leases);
     collect_files();
     return info;
 }
@@ -272,7 +276,8 @@ Result<AdapterInfo> Registry::rollback(std::string_view name, std::string_view g
     return committed;
 }
 
-// ------------------------------------------------------------------------------------------------------------ activation
+// ------------------------------------------------------------------------------------------------------------
+// activation
 
 Result<AdapterInfo> Registry::activate(std::string_view name, const ActivateOptions& options) {
     const std::string key(name);
@@ -292,8 +297,8 @@ Result<AdapterInfo> Registry::activate(std::string_view name, const ActivateOpti
         TRY(next.find(key));
         Alias& alias = next.aliases.find(key)->second;
         if (alias.target.generation() != generation) {
-            return make_error(ErrorCode::kGenerationConflict, format("{} was replaced by another call", json_quote(key)),
-                              "lora_name");
+            return make_error(ErrorCode::kGenerationConflict,
+                              format("{} was replaced by another call", json_quote(key)), "lora_name");
         }
         alias.mode = options.mode;
         alias.pinned = options.pin;
@@ -354,7 +359,8 @@ void Registry::restore_active() {
     for (const auto& [name, alias] : catalogue()->aliases) keep_active(name);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- leases
+// ----------------------------------------------------------------------------------------------------------------
+// leases
 
 // Under Pool::mutex.
 Result<std::vector<Part>> Registry::parts_of(std::span<const AdapterTerm> terms, std::vector<UsedName>* names) const {
@@ -372,18 +378,20 @@ Result<std::vector<Part>> Registry::parts_of(std::span<const AdapterTerm> terms,
     parts = simplified(std::move(parts));
     if (parts.size() > kMixTermsMax) {
         return make_error(ErrorCode::kInvalidRequest,
-                          format("adapters: {} with the parts of mixes, at most {}", parts.size(), kMixTermsMax), "adapters");
+                          format("adapters: {} with the parts of mixes, at most {}", parts.size(), kMixTermsMax),
+                          "adapters");
     }
     if (parts.size() == 1 && parts.front().scale == 1.0f) return parts;
     for (const Part& part : parts) {
         const GenerationRecord& record = catalogue_->generations.at(part.generation);
         const bool begins_later = parts.size() > 1 && !record.invocation_tokens.empty();
         if (!record.replaces_parts && !begins_later) continue;
-        return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{} {}", json_quote(part.name),
-                                 begins_later ? "acts from its invocation tokens on (aLoRA); it cannot be mixed with others"
-                                              : "replaces parts of the base model; it cannot be mixed or scaled"),
-                          "adapters");
+        return make_error(
+            ErrorCode::kAdapterUnsupported,
+            format("{} {}", json_quote(part.name),
+                   begins_later ? "acts from its invocation tokens on (aLoRA); it cannot be mixed with others"
+                                : "replaces parts of the base model; it cannot be mixed or scaled"),
+            "adapters");
     }
     return parts;
 }

@@ -1,6 +1,7 @@
 // The adapters of a running server: what names stand for, where the weights are, and who uses them.
 //
-//   register  HTTP thread: the files go to the store, are read, checked, and the name stands for them once that is durable
+//   register  HTTP thread: the files go to the store, are read, checked, and the name stands for them once that is
+//       durable
 //   acquire   HTTP thread: pins what the names stand for now, and waits until that is on the device; decoding goes on
 //   lease     what a request holds until its last step has finished (lease.h)
 //   remove    the name is gone at once; content that no name needs goes when its last lease has ended
@@ -25,26 +26,26 @@
 #include <vector>
 
 #include "adapters/files/adapter.h"
-#include "adapters/plan/base_model.h"
-#include "adapters/store/catalogue.h"
 #include "adapters/files/chat_files.h"
+#include "adapters/plan/base_model.h"
 #include "adapters/plan/check.h"
+#include "adapters/plan/report.h"
 #include "adapters/pool/events.h"
 #include "adapters/pool/lease.h"
 #include "adapters/pool/pool.h"
-#include "adapters/plan/report.h"
-#include "adapters/store/store.h"
 #include "adapters/pool/turns.h"
 #include "adapters/pool/weight_store.h"
+#include "adapters/store/catalogue.h"
+#include "adapters/store/store.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
 
 struct RegistryOptions {
-    std::string base_name;         // no adapter may have it
-    uint32_t n_adapters_max = 0;   // on the device at a time; 0: as many as the table has slots
-    uint64_t device_bytes_max = 0; // of all adapters on the device; 0: what the device has
-    uint64_t ram_bytes_max = 0;    // of packed adapters in host memory, ready to be copied
+    std::string base_name;          // no adapter may have it
+    uint32_t n_adapters_max = 0;    // on the device at a time; 0: as many as the table has slots
+    uint64_t device_bytes_max = 0;  // of all adapters on the device; 0: what the device has
+    uint64_t ram_bytes_max = 0;     // of packed adapters in host memory, ready to be copied
     uint32_t n_names_max = 50'000;
     std::chrono::milliseconds wait_timeout{60'000};     // for a place on the device, where a call gives no other
     std::chrono::milliseconds starvation_bound{1'000};  // pool.h
@@ -110,35 +111,38 @@ class Registry {
     Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options);
     // With what `files` has found. Names come back; weights come to the device when they are used, pinned ones with
     // restore_active().
-    Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options,
-             std::unique_ptr<Store> files);
+    Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options, std::unique_ptr<Store> files);
     ~Registry();
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
 
     // Set before requests come, not owned; nullptr: merged and auto are refused.
     void set_merge_control(MergeControl* merge) { merge_ = merge; }
-    // Brings back to the device what was pinned or activated when the server stopped. What fails is logged and stays stored.
+    // Brings back to the device what was pinned or activated when the server stopped. What fails is logged and stays
+    // stored.
     void restore_active();
 
-    // Pins what the names stand for now, with mixes resolved and terms at scale 0 dropped; nothing left: an empty lease.
-    // Waits until all of it is on the device. kAdapterNotFound; kInvalidRequest (terms); kAdapterUnsupported (adapters that
-    // replace parts of the base, mixed or scaled); kOutOfMemory if it can never fit; kAdapterBusy after the timeout or when
-    // cancelled; what loading its files gave.
+    // Pins what the names stand for now, with mixes resolved and terms at scale 0 dropped; nothing left: an empty
+    // lease.
+    // Waits until all of it is on the device. kAdapterNotFound; kInvalidRequest (terms); kAdapterUnsupported (adapters
+    // that replace parts of the base, mixed or scaled); kOutOfMemory if it can never fit; kAdapterBusy after the
+    // timeout or when cancelled; what loading its files gave.
     Result<MixLease> acquire(std::span<const AdapterTerm> terms, const AcquireOptions& options = {});
     Result<MixLease> acquire(std::string_view name, const AcquireOptions& options = {});
 
-    // An upload, durable after finish(); see BlobUpload. With a holder it stays for that one, whatever others do, until it registers an adapter of
-    // it or a day has gone (blob_holds.h). Blobs that no adapter was made of go away after a day. `may_know`: Store::begin().
-    Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder = nullptr,
-                                                 bool may_know = false);
+    // An upload, durable after finish(); see BlobUpload. With a holder it stays for that one, whatever others do, until
+    // it registers an adapter of it or a day has gone (blob_holds.h). Blobs that no adapter was made of go away after a
+    // day. `may_know`: Store::begin().
+    Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes,
+                                                 const Holder* holder = nullptr, bool may_know = false);
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const;
     bool holds_blob(std::string_view sha256, std::string_view holder) const;
     // Deletes uploads whose time is over; the registry does so every minute.
     void expire_uploads(int64_t now_s);
     // While the result lives, nobody's discard_blobs() or removal of an adapter deletes these, stored already or not.
     std::shared_ptr<const void> hold_blobs(std::vector<std::string> blobs);
-    // Deletes uploads of which nothing became, unless somebody holds them, or an adapter or a call under way needs them.
+    // Deletes uploads of which nothing became, unless somebody holds them, or an adapter or a call under way needs
+    // them.
     void discard_blobs(const std::vector<std::string>& blobs) { discard_files(blobs); }
 
     // Dry runs: what the files are, and all that does not fit. Nothing changes and no device memory is taken.
@@ -147,25 +151,30 @@ class Registry {
     Result<AdapterReport> inspect(std::string_view name);
     AdapterReport inspect(const AdapterLocation& location) const { return inspect_adapter(location, base_); }
 
-    // What the name's adapter says of chats; nothing for mixes and for names that are not there. A generation's id does as well.
+    // What the name's adapter says of chats; nothing for mixes and for names that are not there. A generation's id does
+    // as well.
     ChatFiles chat_files(std::string_view name_or_generation) const;
-    // Its templates, read from the store; none where its files have none. kAdapterFileNotFound once no adapter needs them;
+    // Its templates, read from the store; none where its files have none. kAdapterFileNotFound once no adapter needs
+    // them;
     // kStorageFailed, kIo.
     Result<std::vector<model::NamedTemplate>> templates(const ChatFiles& chat) const;
 
-    // The adapter that a name or a generation's id stands for, in host memory and whole. kAdapterNotFound; kInvalidRequest for the name of a mix; what
-    // reading its files gives.
+    // The adapter that a name or a generation's id stands for, in host memory and whole. kAdapterNotFound;
+    // kInvalidRequest for the name of a mix; what reading its files gives.
     Result<std::unique_ptr<CheckedAdapter>> read(std::string_view name_or_generation) const;
 
-    // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
+    // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the
+    // device.
     // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and
-    // kAdapterUnsupported (with all that does not fit; the blobs are gone then, but for those that somebody holds), kAdapterLimit, kStorageFailed.
+    // kAdapterUnsupported (with all that does not fit; the blobs are gone then, but for those that somebody holds),
+    // kAdapterLimit, kStorageFailed.
     Result<AdapterInfo> register_adapter(std::string_view name, std::span<const UploadedFile> files,
                                          const ChangeOptions& options = {}, std::string_view holder = {});
     // The name stands for this sum of what the terms' names stand for now; names that change later do not change it.
     Result<AdapterInfo> register_mix(std::string_view name, std::span<const AdapterTerm> terms,
                                      const ChangeOptions& options = {});
-    // Copies a folder's files into the store, checks them, brings them to the device, and makes the name stand for them.
+    // Copies a folder's files into the store, checks them, brings them to the device, and makes the name stand for
+    // them.
     // On any error nothing has changed. As register_adapter; kAdapterNotFound: no such folder; kOutOfMemory.
     Result<AdapterInfo> load(std::string_view name, const AdapterLocation& location, const LoadOptions& options = {});
 
@@ -180,8 +189,8 @@ class Registry {
     // Back to the generation before, or to that one of the history. kGenerationConflict where there is none.
     Result<AdapterInfo> rollback(std::string_view name, std::string_view generation = {});
 
-    // By name, then what only leases keep. Taken page by page, so that nobody else waits for a long list; what changes meanwhile
-    // may be in it or not.
+    // By name, then what only leases keep. Taken page by page, so that nobody else waits for a long list; what changes
+    // meanwhile may be in it or not.
     std::vector<AdapterInfo> list() const;
     // The next n_max by name after that one; with the last of them also what only leases keep, and `more` is false.
     struct Page {
@@ -233,9 +242,9 @@ class Registry {
     std::shared_ptr<Pool> pool_;  // leases keep it alive
     MergeControl* merge_ = nullptr;
 
-    Turns commit_mutex_;  // one change at a time; taken before Pool::mutex
-    std::multiset<std::string> held_blobs_;  // by calls under way; under commit_mutex_
-    std::set<std::string> unwanted_blobs_;   // to be deleted once nobody holds or needs them; under commit_mutex_
+    Turns commit_mutex_;                          // one change at a time; taken before Pool::mutex
+    std::multiset<std::string> held_blobs_;       // by calls under way; under commit_mutex_
+    std::set<std::string> unwanted_blobs_;        // to be deleted once nobody holds or needs them; under commit_mutex_
     std::shared_ptr<const Catalogue> catalogue_;  // written under both mutexes, read under either
     bool stopping_ = false;                       // under Pool::mutex
     std::atomic<bool> store_in_place_{true};

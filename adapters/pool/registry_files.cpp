@@ -1,4 +1,5 @@
-// The registry's calls that read an adapter's files: from a folder, from uploads, and again when it comes to the device.
+// The registry's calls that read an adapter's files: from a folder, from uploads, and again when it comes to the
+// device.
 #include <algorithm>
 
 #include "adapters/plan/check.h"
@@ -62,7 +63,8 @@ class Registry::BlobHold {
 
     void release() {
         const std::lock_guard lock(registry_.commit_mutex_);
-        for (const std::string& blob : std::exchange(blobs_, {})) registry_.held_blobs_.erase(registry_.held_blobs_.find(blob));
+        for (const std::string& blob : std::exchange(blobs_, {}))
+            registry_.held_blobs_.erase(registry_.held_blobs_.find(blob));
         registry_.delete_unwanted();
     }
 
@@ -74,7 +76,8 @@ class Registry::BlobHold {
 // An upload of a blob that is about to be deleted, with the adapter that it belonged to, saves it.
 class Registry::HeldUpload final : public BlobUpload {
   public:
-    HeldUpload(Registry& registry, std::string sha256, std::optional<uint64_t> bytes_total, bool is_promised, std::unique_ptr<BlobUpload> upload)
+    HeldUpload(Registry& registry, std::string sha256, std::optional<uint64_t> bytes_total, bool is_promised,
+               std::unique_ptr<BlobUpload> upload)
         : registry_(registry),
           is_promised_(is_promised),
           sha256_(std::move(sha256)),
@@ -115,7 +118,8 @@ class Registry::HeldUpload final : public BlobUpload {
   private:
     void tell() {
         registry_.pool_->events.add_upload(sha256_, n_bytes_, bytes_total_);
-        // Small files are told of when they are there, and large ones not too often: readers of events have a bounded log.
+        // Small files are told of when they are there, and large ones not too often: readers of events have a bounded
+        // log.
         next_told_ = n_bytes_ + std::max(kToldBytes, bytes_total_.value_or(0) / 10);
     }
 
@@ -129,25 +133,31 @@ class Registry::HeldUpload final : public BlobUpload {
     std::unique_ptr<BlobUpload> upload_;
 };
 
-Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder, bool may_know) {
+Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes,
+                                                       const Holder* holder, bool may_know) {
     TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, files_->begin(sha256, bytes, holder, may_know));
-    return std::unique_ptr<BlobUpload>(std::make_unique<HeldUpload>(*this, std::string(sha256), bytes, holder != nullptr, std::move(upload)));
+    return std::unique_ptr<BlobUpload>(
+        std::make_unique<HeldUpload>(*this, std::string(sha256), bytes, holder != nullptr, std::move(upload)));
 }
 
 std::optional<uint64_t> Registry::blob_bytes(std::string_view sha256) const { return files_->blob_bytes(sha256); }
 
-bool Registry::holds_blob(std::string_view sha256, std::string_view holder) const { return files_->is_held_by(sha256, holder); }
+bool Registry::holds_blob(std::string_view sha256, std::string_view holder) const {
+    return files_->is_held_by(sha256, holder);
+}
 
-std::shared_ptr<const void> Registry::hold_blobs(std::vector<std::string> blobs) { return std::make_shared<BlobHold>(*this, std::move(blobs)); }
+std::shared_ptr<const void> Registry::hold_blobs(std::vector<std::string> blobs) {
+    return std::make_shared<BlobHold>(*this, std::move(blobs));
+}
 
 Result<std::vector<FileRecord>> Registry::uploaded(std::span<const UploadedFile> files) const {
     std::vector<FileRecord> records;
     for (const UploadedFile& file : files) {
         const std::optional<uint64_t> bytes = files_->blob_bytes(file.sha256);
         if (!bytes) {
-            return make_error(ErrorCode::kAdapterFileNotFound,
-                              format("files: {}: no blob {} was uploaded", json_quote(file.name), json_quote(file.sha256)),
-                              "files");
+            return make_error(
+                ErrorCode::kAdapterFileNotFound,
+                format("files: {}: no blob {} was uploaded", json_quote(file.name), json_quote(file.sha256)), "files");
         }
         records.push_back({file.name, file.sha256, *bytes});
     }
@@ -164,7 +174,8 @@ Result<AdapterReport> Registry::inspect(std::string_view name) {
     TRY_ASSIGN(const Alias* alias, now->find(name));
     if (alias->target.parts.size() != 1) {
         return make_error(ErrorCode::kInvalidRequest,
-                          format("{} is a mix; its parts are adapters that can be looked at", json_quote(name)), "lora_name");
+                          format("{} is a mix; its parts are adapters that can be looked at", json_quote(name)),
+                          "lora_name");
     }
     return inspect_records(now->generations.at(alias->target.parts.front().generation).files);
 }
@@ -214,8 +225,10 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
     return info;
 }
 
-// What was read and checked is packed at once where host memory is there for it: so it is not read again to come to the device.
-void Registry::give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked, Pool::ImageRoom room) {
+// What was read and checked is packed at once where host memory is there for it: so it is not read again to come to the
+// device.
+void Registry::give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked,
+                          Pool::ImageRoom room) {
     if (!pool_->wants_image(generation, room)) return;
     auto image = pack(*checked);
     checked.reset();
@@ -299,12 +312,16 @@ Result<std::unique_ptr<CheckedAdapter>> Registry::read(std::string_view name_or_
     std::string_view generation = name_or_generation;
     if (const auto alias = now->aliases.find(name_or_generation); alias != now->aliases.end()) {
         if (alias->second.target.is_mix())
-            return make_error(ErrorCode::kInvalidRequest, format("{} is a mix of others, not an adapter of its own", json_quote_short(name_or_generation)), "lora_name");
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format("{} is a mix of others, not an adapter of its own", json_quote_short(name_or_generation)),
+                "lora_name");
         generation = alias->second.target.parts.front().generation;
     }
     const auto record = now->generations.find(generation);
     if (record == now->generations.end())
-        return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(name_or_generation)), "lora_name");
+        return make_error(ErrorCode::kAdapterNotFound,
+                          format("no adapter is called {}", json_quote_short(name_or_generation)), "lora_name");
     TRY_ASSIGN(AdapterSource source, read_stored(*files_, record->second.files));
     return check_adapter(std::move(source), base_);
 }
@@ -315,9 +332,11 @@ Result<PackedImage> Registry::load_image(const GenerationRecord& record) {
         Error error = std::move(source).error();
         if (error.code != ErrorCode::kAdapterFileNotFound) return error;
         // Gone, or put aside when another adapter that shares it was loaded: as bad as one that has changed.
-        const auto missing = std::ranges::find_if(record.files, [&](const FileRecord& file) { return !files_->blob_bytes(file.sha256); });
-        return make_error(ErrorCode::kStorageFailed, format("a stored file of the adapter is missing or was found damaged ({}); upload it again",
-                                                            missing == record.files.end() ? "it is back by now" : "sha256:" + missing->sha256));
+        const auto missing = std::ranges::find_if(
+            record.files, [&](const FileRecord& file) { return !files_->blob_bytes(file.sha256); });
+        return make_error(ErrorCode::kStorageFailed,
+                          format("a stored file of the adapter is missing or was found damaged ({}); upload it again",
+                                 missing == record.files.end() ? "it is back by now" : "sha256:" + missing->sha256));
     }
     TRY_ASSIGN(const std::unique_ptr<CheckedAdapter> checked, check_adapter(std::move(source).value(), base_));
     return pack(*checked);

@@ -57,10 +57,14 @@ AdapterInfo Registry::info_of(const std::string& name, const Alias& alias, const
         if (alias.target.parts.size() == 1) info.slot = generation.slot;
         // The worst one's: damaged, then stored, then loading.
         const auto order = [](AdapterState state) {
-            return state == AdapterState::kResident ? 3 : state == AdapterState::kLoading ? 2 : state == AdapterState::kStored ? 1 : 0;
+            return state == AdapterState::kResident  ? 3
+                   : state == AdapterState::kLoading ? 2
+                   : state == AdapterState::kStored  ? 1
+                                                     : 0;
         };
         if (order(generation.state) < order(info.state)) info.state = generation.state;
-        if (generation.state == AdapterState::kDamaged && generation.load_error) info.problem = generation.load_error->message;
+        if (generation.state == AdapterState::kDamaged && generation.load_error)
+            info.problem = generation.load_error->message;
     }
     const auto count = counts.by_name_and_generation.find({name, info.generation});
     if (count != counts.by_name_and_generation.end()) {

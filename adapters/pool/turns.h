@@ -1,5 +1,5 @@
-// A mutex that is given away in the order in which it was asked for, where a call that does much must not be passed by others for
-// ever. For use with std::lock_guard.
+// A mutex that is given away in the order in which it was asked for, where a call that does much must not be passed by
+// others for ever. For use with std::lock_guard.
 #pragma once
 
 #include <condition_variable>

@@ -36,7 +36,8 @@ class WeightStore {
     virtual Status upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) = 0;
     virtual Status finish() = 0;
 
-    // DoRA: magnitudes lie at the gains of the view, uploaded and arrived; on return the gains do (see model/weights/lora_table.h).
+    // DoRA: magnitudes lie at the gains of the view, uploaded and arrived; on return the gains do (see
+    // model/weights/lora_table.h).
     virtual Status finish_gains(const model::AdapterView& adapter);
 
     virtual uint32_t n_slots() const = 0;

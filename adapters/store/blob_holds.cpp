@@ -27,7 +27,9 @@ const BlobHolds::Hold* BlobHolds::find(std::string_view sha256, std::string_view
     return hold == blob->second.end() ? nullptr : &hold->second;
 }
 
-bool BlobHolds::is_held_by(std::string_view sha256, std::string_view holder) const { return find(sha256, holder) != nullptr; }
+bool BlobHolds::is_held_by(std::string_view sha256, std::string_view holder) const {
+    return find(sha256, holder) != nullptr;
+}
 
 BlobHolds::Promise BlobHolds::next(std::string_view sha256, std::string_view holder) const {
     Promise promise{std::string(sha256), std::string(holder), 0};
@@ -65,7 +67,8 @@ void BlobHolds::restore(const Promise& promise, int64_t since_s) {
 std::optional<BlobHolds::Promise> BlobHolds::take(std::string_view sha256, std::string_view holder) {
     Hold* hold = find(sha256, holder);
     if (hold == nullptr) return std::nullopt;
-    const auto oldest = std::ranges::min_element(hold->promises, {}, [](const auto& promise) { return promise.second; });
+    const auto oldest =
+        std::ranges::min_element(hold->promises, {}, [](const auto& promise) { return promise.second; });
     const Promise taken{std::string(sha256), std::string(holder), oldest->first};
     remove(taken);
     return taken;
@@ -124,14 +127,17 @@ Status BlobHolds::make_room(const Holder& holder, uint64_t bytes, int64_t now_s,
             oldest_s = hold->second.newest_s();
         }
         if (oldest == nullptr) {
-            return make_error(ErrorCode::kStorageFull,
-                              format("no room for {} bytes more: this key's tenant has uploaded {} of {} bytes and {} of {} files of which no adapter "
-                                     "was made yet; register them, or wait until they go, {} hours after they came",
-                                     bytes, now.bytes + now.incoming_bytes, holder.bytes_max, now.n + std::max<uint64_t>(now.n_incoming, 1) - 1, holder.n_max,
-                                     kHoldSeconds / 3600));
+            return make_error(
+                ErrorCode::kStorageFull,
+                format("no room for {} bytes more: this key's tenant has uploaded {} of {} bytes and {} of {} files of "
+                       "which no adapter "
+                       "was made yet; register them, or wait until they go, {} hours after they came",
+                       bytes, now.bytes + now.incoming_bytes, holder.bytes_max,
+                       now.n + std::max<uint64_t>(now.n_incoming, 1) - 1, holder.n_max, kHoldSeconds / 3600));
         }
         const std::string sha256 = *oldest;
-        for (const auto& [number, since_s] : find(sha256, holder.key)->promises) dropped.push_back({sha256, holder.key, number});
+        for (const auto& [number, since_s] : find(sha256, holder.key)->promises)
+            dropped.push_back({sha256, holder.key, number});
         forget(sha256, holder.key);
     }
 }

@@ -1,5 +1,6 @@
-// Who has been promised a blob. An upload that was acknowledged stays for whoever sent it until an adapter is made of it or the time is over: nobody
-// else's removal, replacement or refused registration takes it away. Pure bookkeeping; the stores keep it and call it under their lock.
+// Who has been promised a blob. An upload that was acknowledged stays for whoever sent it until an adapter is made of
+// it or the time is over: nobody else's removal, replacement or refused registration takes it away. Pure bookkeeping;
+// the stores keep it and call it under their lock.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,8 @@ inline constexpr int64_t kTriedHoldSeconds = 10 * 60;
 
 class BlobHolds {
   public:
-    // One acknowledged upload. Two of the same file are two promises: the adapter of one uploader may come and go before the other registers.
+    // One acknowledged upload. Two of the same file are two promises: the adapter of one uploader may come and go
+    // before the other registers.
     struct Promise {
         std::string sha256, holder;
         uint32_t number = 0;
@@ -54,7 +56,8 @@ class BlobHolds {
     bool is_held(std::string_view sha256) const { return blobs_.contains(sha256); }
     bool is_held_by(std::string_view sha256, std::string_view holder) const;
 
-    // Uploads under way count too. kStorageFull where `bytes` more do not fit; `dropped` gets what a tried hold has left for them.
+    // Uploads under way count too. kStorageFull where `bytes` more do not fit; `dropped` gets what a tried hold has
+    // left for them.
     Status make_room(const Holder& holder, uint64_t bytes, int64_t now_s, std::vector<Promise>& dropped);
     void begin_upload(std::string_view holder) { ++uses_[std::string(holder)].n_incoming; }
     void add_incoming(std::string_view holder, uint64_t bytes) { uses_[std::string(holder)].incoming_bytes += bytes; }

@@ -42,7 +42,8 @@ std::vector<Part> simplified(std::vector<Part> parts) {
 Result<const Alias*> Catalogue::find(std::string_view name) const {
     const auto found = aliases.find(name);
     if (found == aliases.end()) {
-        return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(name)), "lora_name");
+        return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(name)),
+                          "lora_name");
     }
     return &found->second;
 }
@@ -101,9 +102,9 @@ Status Catalogue::rollback(std::string_view name, std::string_view generation, i
     });
     if (found == alias.history.end()) {
         return make_error(ErrorCode::kGenerationConflict,
-                          generation.empty()
-                              ? format("{} has no earlier generation", json_quote(name))
-                              : format("generation {} is not in the history of {}", json_quote_short(generation), json_quote(name)),
+                          generation.empty() ? format("{} has no earlier generation", json_quote(name))
+                                             : format("generation {} is not in the history of {}",
+                                                      json_quote_short(generation), json_quote(name)),
                           "generation");
     }
     Target back = std::move(*found);

@@ -79,7 +79,8 @@ struct Catalogue {
     // may_set, then the present target becomes history. The same target again changes nothing but the path.
     Status set(std::string_view name, Target target, const ChangeOptions& options);
     Status remove(std::string_view name, std::string_view expected_generation);
-    // Back to the target before, or to the newest one in the history that has `generation`. What was present becomes history.
+    // Back to the target before, or to the newest one in the history that has `generation`. What was present becomes
+    // history.
     Status rollback(std::string_view name, std::string_view generation, int64_t now_s);
 
     // Forgets generations that no name stands for or stood for, and puts blobs that only they had into the trash.

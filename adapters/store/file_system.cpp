@@ -34,7 +34,7 @@ Error system_error(std::string_view what, const std::string& path, int error) {
         }
     };
     return make_error(code(), format("the adapter store: cannot {} {}: {}", what, json_quote(path),
-                                   std::error_code(error, std::generic_category()).message()));
+                                     std::error_code(error, std::generic_category()).message()));
 }
 
 class SystemFile final : public NewFile {
@@ -62,11 +62,14 @@ class SystemFile final : public NewFile {
 
 class SystemFileSystem final : public FileSystem {
   public:
-    SystemFileSystem(OwnedFd root, std::filesystem::path path) : root_(std::move(path)) { folders_.emplace("", std::move(root)); }
+    SystemFileSystem(OwnedFd root, std::filesystem::path path) : root_(std::move(path)) {
+        folders_.emplace("", std::move(root));
+    }
 
     Status make_folder(const std::string& path) override {
         const int root = folders_.at("").get();
-        if (::mkdirat(root, path.c_str(), 0700) != 0 && errno != EEXIST) return system_error("make the folder", path, errno);
+        if (::mkdirat(root, path.c_str(), 0700) != 0 && errno != EEXIST)
+            return system_error("make the folder", path, errno);
         OwnedFd folder(::openat(root, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
         if (!folder.ok()) return system_error("open the folder", path, errno);
         folders_.emplace(path, std::move(folder));
@@ -91,21 +94,24 @@ class SystemFileSystem final : public FileSystem {
             return error;
         };
         if (!file.ok()) return failed("open");
-        struct stat status {};
+        struct stat status{};
         if (::fstat(file.get(), &status) != 0) return failed("read");
         const auto size = static_cast<uint64_t>(status.st_size);
         if (!S_ISREG(status.st_mode) || size > bytes_max) {
             return make_error(ErrorCode::kStorageFailed,
-                              format("the adapter store: {}: expected a regular file of at most {} bytes", json_quote(path),
-                                     bytes_max));
+                              format("the adapter store: {}: expected a regular file of at most {} bytes",
+                                     json_quote(path), bytes_max));
         }
         TRY_ASSIGN(FileBytes contents, FileBytes::allocate(size, path));
         size_t at = 0;
         while (at < size) {
-            const ssize_t n = ::read(file.get(), contents.bytes.get() + at, std::min<size_t>(size - at, kTransferBytes));
+            const ssize_t n =
+                ::read(file.get(), contents.bytes.get() + at, std::min<size_t>(size - at, kTransferBytes));
             if (n < 0 && errno == EINTR) continue;
             if (n < 0) return failed("read");
-            if (n == 0) return make_error(ErrorCode::kStorageFailed, format("the adapter store: {} is cut off", json_quote(path)));
+            if (n == 0)
+                return make_error(ErrorCode::kStorageFailed,
+                                  format("the adapter store: {} is cut off", json_quote(path)));
             at += static_cast<size_t>(n);
         }
         return contents;
@@ -113,7 +119,8 @@ class SystemFileSystem final : public FileSystem {
 
     Status rename(const std::string& from, const std::string& to) override {
         const Place source = place_of(from), target = place_of(to);
-        if (::renameat(source.folder, source.name, target.folder, target.name) != 0) return system_error("rename", from, errno);
+        if (::renameat(source.folder, source.name, target.folder, target.name) != 0)
+            return system_error("rename", from, errno);
         return ok_status();
     }
 
@@ -140,7 +147,7 @@ class SystemFileSystem final : public FileSystem {
         for (errno = 0; const dirent* found = ::readdir(stream); errno = 0) {
             const std::string name = found->d_name;
             if (name == "." || name == "..") continue;
-            struct stat status {};
+            struct stat status{};
             if (::fstatat(fd, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
             entries.push_back({name, S_ISREG(status.st_mode), static_cast<uint64_t>(status.st_size),
                                static_cast<int64_t>(status.st_mtime)});
@@ -165,10 +172,11 @@ class SystemFileSystem final : public FileSystem {
 
     Status is_in_place() const override {
         for (const auto& [name, folder] : folders_) {
-            struct stat ours {}, named {};
+            struct stat ours{}, named{};
             const bool is_there = ::fstat(folder.get(), &ours) == 0 && ::stat((root_ / name).c_str(), &named) == 0;
             if (is_there && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino) continue;
-            return make_error(ErrorCode::kStoreReadOnly, "the folder of the adapter store was moved or removed; nothing is taken until it is back, or a restart");
+            return make_error(ErrorCode::kStoreReadOnly, "the folder of the adapter store was moved or removed; "
+                                                         "nothing is taken until it is back, or a restart");
         }
         return ok_status();
     }
@@ -178,7 +186,8 @@ class SystemFileSystem final : public FileSystem {
         int folder;
         const char* name;  // of the path that was asked about
     };
-    // Folders are opened once; what lies behind their names later does not matter. Takes no memory: uploads that fail for want of it clean up.
+    // Folders are opened once; what lies behind their names later does not matter. Takes no memory: uploads that fail
+    // for want of it clean up.
     Place place_of(const std::string& path) const {
         const size_t slash = path.find('/');
         if (slash == std::string::npos) return {folders_.find(std::string_view())->second.get(), path.c_str()};
@@ -197,10 +206,12 @@ class SystemFileSystem final : public FileSystem {
 Result<std::unique_ptr<FileSystem>> open_file_system(const std::filesystem::path& root) {
     std::error_code error;
     std::filesystem::create_directories(root.parent_path(), error);
-    if (::mkdir(root.c_str(), 0700) != 0 && errno != EEXIST) return system_error("make the folder", root.string(), errno);
+    if (::mkdir(root.c_str(), 0700) != 0 && errno != EEXIST)
+        return system_error("make the folder", root.string(), errno);
     OwnedFd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!folder.ok()) return system_error("open the folder", root.string(), errno);
-    return std::unique_ptr<FileSystem>(std::make_unique<SystemFileSystem>(std::move(folder), std::filesystem::absolute(root, error)));
+    return std::unique_ptr<FileSystem>(
+        std::make_unique<SystemFileSystem>(std::move(folder), std::filesystem::absolute(root, error)));
 }
 
 }  // namespace lorad::adapters

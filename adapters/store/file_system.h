@@ -1,5 +1,5 @@
-// The few file operations that the store is made of, below one folder. An interface, so that tests end the program, or fail
-// the disk, at each of them.
+// The few file operations that the store is made of, below one folder. An interface, so that tests end the program, or
+// fail the disk, at each of them.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class NewFile {
 };
 
 // Paths are "name" or "folder/name" below the root; nothing is followed out of it: links are errors. Any thread.
-// Errors: kAdapterFileNotFound where there is no such file; kStorageFull; kStoreReadOnly of a disk that is; kOutOfMemory; read(): kIo where
-// the disk fails; else kStorageFailed.
+// Errors: kAdapterFileNotFound where there is no such file; kStorageFull; kStoreReadOnly of a disk that is;
+// kOutOfMemory; read(): kIo where the disk fails; else kStorageFailed.
 class FileSystem {
   public:
     struct Entry {
@@ -37,7 +37,7 @@ class FileSystem {
     };
     virtual ~FileSystem() = default;
 
-    virtual Status make_folder(const std::string& path) = 0;  // nothing if it is there
+    virtual Status make_folder(const std::string& path) = 0;                       // nothing if it is there
     virtual Result<std::unique_ptr<NewFile>> create(const std::string& path) = 0;  // an error if it is there
     virtual Result<FileBytes> read(const std::string& path, uint64_t bytes_max) = 0;
     virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
@@ -46,7 +46,8 @@ class FileSystem {
     virtual Result<std::vector<Entry>> list(const std::string& folder) = 0;
     // For as long as this lives; an error if another process has it.
     virtual Status lock(const std::string& path) = 0;
-    // That the root and its folders are still what their names lead to: a folder that was moved or removed is written without a complaint.
+    // That the root and its folders are still what their names lead to: a folder that was moved or removed is written
+    // without a complaint.
     virtual Status is_in_place() const { return ok_status(); }
 };
 

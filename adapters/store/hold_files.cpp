@@ -22,7 +22,8 @@ std::optional<BlobHolds::Promise> promise_of(std::string_view name) {
     BlobHolds::Promise promise{std::string(name.substr(0, kDigits)), std::string(name.substr(kDigits + 1, kDigits)), 0};
     const std::string_view digits = name.substr(2 * kDigits + 2);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), promise.number);
-    const bool is_number = error == std::errc() && end == digits.data() + digits.size() && promise.number < BlobHolds::kPromisesMax;
+    const bool is_number =
+        error == std::errc() && end == digits.data() + digits.size() && promise.number < BlobHolds::kPromisesMax;
     if (!is_number || !is_sha256_hex(promise.sha256) || !is_sha256_hex(promise.holder)) return std::nullopt;
     return promise;
 }
@@ -51,6 +52,8 @@ Status write_hold_file(FileSystem& files, const std::string& fresh, const BlobHo
     return files.rename(fresh, hold_path(promise));
 }
 
-void remove_hold_file(FileSystem& files, const BlobHolds::Promise& promise) { (void)files.remove(hold_path(promise)).ok(); }
+void remove_hold_file(FileSystem& files, const BlobHolds::Promise& promise) {
+    (void)files.remove(hold_path(promise)).ok();
+}
 
 }  // namespace lorad::adapters

@@ -1,4 +1,5 @@
-// The holds of a store on its disk: an empty file for each promise, whose name says which, and whose time says since when.
+// The holds of a store on its disk: an empty file for each promise, whose name says which, and whose time says since
+// when.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct HoldFile {
 // Those whose time is not over; the others, and what is none, are removed.
 Result<std::vector<HoldFile>> read_hold_files(FileSystem& files, int64_t now_s);
 
-// Durable once the folder is synced too. `fresh` is the path under which it is written first, so that its time is now also where it is renewed.
+// Durable once the folder is synced too. `fresh` is the path under which it is written first, so that its time is now
+// also where it is renewed.
 Status write_hold_file(FileSystem& files, const std::string& fresh, const BlobHolds::Promise& promise);
 void remove_hold_file(FileSystem& files, const BlobHolds::Promise& promise);
 

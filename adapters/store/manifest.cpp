@@ -1,6 +1,6 @@
 // The catalogue as one line of JSON: {"format":1,"sha256":"<of what follows>","registry":{...}}
-#include "adapters/store/catalogue.h"
 #include "adapters/files/files.h"
+#include "adapters/store/catalogue.h"
 #include "adapters/store/store.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
@@ -189,7 +189,8 @@ Result<Catalogue> parse_manifest(std::string_view text) {
         return make_error(ErrorCode::kIo, format("registry.json: {}", what));
     };
     const size_t body_begin = kManifestHead.size() + kDigestDigits + kManifestMiddle.size();
-    if (text.size() < body_begin + kManifestTail.size() || !text.starts_with(kManifestHead) || !text.ends_with(kManifestTail) ||
+    if (text.size() < body_begin + kManifestTail.size() || !text.starts_with(kManifestHead) ||
+        !text.ends_with(kManifestTail) ||
         text.substr(kManifestHead.size() + kDigestDigits, kManifestMiddle.size()) != kManifestMiddle) {
         return damaged("not a registry of format 1, or cut off");
     }

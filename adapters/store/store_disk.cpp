@@ -24,7 +24,8 @@ std::string blob_path(std::string_view sha256) { return format("blobs/{}", sha25
 
 class DiskStore final : public HoldingStore {
   public:
-    DiskStore(std::unique_ptr<FileSystem> files, const StoreLimits& limits) : files_(std::move(files)), limits_(limits), catalogue_(*files_, health_) {}
+    DiskStore(std::unique_ptr<FileSystem> files, const StoreLimits& limits)
+        : files_(std::move(files)), limits_(limits), catalogue_(*files_, health_) {}
 
     Status open() {
         for (const char* folder : {"blobs", "incoming", "damaged", kHoldsFolder}) TRY(files_->make_folder(folder));
@@ -52,12 +53,14 @@ class DiskStore final : public HoldingStore {
 
     Status is_settled() const override { return catalogue_.is_settled(); }
 
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder, bool may_know) override {
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
+                                              const Holder* holder, bool may_know) override {
         return begin_upload(sha256, bytes, Digest::kCompare, holder, may_know);
     }
 
     Status put(std::string_view sha256, const FileBytes& bytes) override {
-        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, begin_upload(sha256, bytes.size, Digest::kKnown, nullptr, true));
+        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload,
+                   begin_upload(sha256, bytes.size, Digest::kKnown, nullptr, true));
         TRY(upload->write(bytes.span()));
         return upload->finish();
     }
@@ -103,7 +106,8 @@ class DiskStore final : public HoldingStore {
         const std::lock_guard lock(mutex_);
         std::vector<std::string> loose = end_holds(now_s);
         for (const auto& [sha256, blob] : blobs_) {
-            if (!used_.contains(sha256) && !holds_.is_held(sha256) && now_s - blob.since_s > kLooseBlobSeconds) loose.push_back(sha256);
+            if (!used_.contains(sha256) && !holds_.is_held(sha256) && now_s - blob.since_s > kLooseBlobSeconds)
+                loose.push_back(sha256);
         }
         return loose;
     }
@@ -128,8 +132,8 @@ class DiskStore final : public HoldingStore {
     };
     enum class Digest : uint8_t { kCompare, kKnown };
 
-    Result<std::unique_ptr<BlobUpload>> begin_upload(std::string_view sha256, std::optional<uint64_t> bytes, Digest digest, const Holder* holder,
-                                                     bool may_know) {
+    Result<std::unique_ptr<BlobUpload>> begin_upload(std::string_view sha256, std::optional<uint64_t> bytes,
+                                                     Digest digest, const Holder* holder, bool may_know) {
         TRY(health_.check_writable());
         TRY(is_in_place());
         if (!is_sha256_hex(sha256)) {
@@ -142,7 +146,8 @@ class DiskStore final : public HoldingStore {
         {
             const std::lock_guard lock(mutex_);
             if (n_uploads_ >= limits_.n_uploads_max) {
-                return make_error(ErrorCode::kAdapterBusy, format("{} uploads are under way, as many as there may be", n_uploads_));
+                return make_error(ErrorCode::kAdapterBusy,
+                                  format("{} uploads are under way, as many as there may be", n_uploads_));
             }
             TRY(upload->admit(format("incoming/{}", next_upload_++), bytes.value_or(0)));
         }
@@ -152,7 +157,8 @@ class DiskStore final : public HoldingStore {
 
     class Upload final : public BlobUpload {
       public:
-        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, Digest digest, const Holder* holder, bool may_know)
+        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, Digest digest, const Holder* holder,
+               bool may_know)
             : store_(store),
               holder_(holder == nullptr ? std::nullopt : std::optional(*holder)),
               sha256_(std::move(sha256)),
@@ -239,8 +245,8 @@ class DiskStore final : public HoldingStore {
         }
 
       private:
-        // The rest of an upload for which there is no room, where the same blob is here and may be known to be: its bytes are compared with its
-        // digest, and what is here stays. Else `why`.
+        // The rest of an upload for which there is no room, where the same blob is here and may be known to be: its
+        // bytes are compared with its digest, and what is here stays. Else `why`.
         Status keep_none(const Error& why) {
             const std::lock_guard lock(store_.mutex_);
             return keep_none_locked(why);
@@ -258,7 +264,9 @@ class DiskStore final : public HoldingStore {
                 const std::lock_guard lock(store_.mutex_);
                 const auto known = store_.blobs_.find(sha256_);
                 if (known == store_.blobs_.end()) {
-                    return make_error(ErrorCode::kStorageFull, format("no room for {} bytes more, and the blob that was here is gone", n_bytes_));
+                    return make_error(
+                        ErrorCode::kStorageFull,
+                        format("no room for {} bytes more, and the blob that was here is gone", n_bytes_));
                 }
                 known->second.since_s = unix_time_s();
             }
@@ -268,7 +276,8 @@ class DiskStore final : public HoldingStore {
         Status hold_has_room() {
             if (!holder_ || is_counted_) return ok_status();
             const std::lock_guard lock(store_.mutex_);
-            return store_.holds_.is_held_by(sha256_, holder_->key) ? ok_status() : store_.make_room_of(*holder_, n_bytes_);
+            return store_.holds_.is_held_by(sha256_, holder_->key) ? ok_status()
+                                                                   : store_.make_room_of(*holder_, n_bytes_);
         }
         // Both under the store's mutex.
         void count_incoming(uint64_t bytes) {
@@ -297,7 +306,8 @@ class DiskStore final : public HoldingStore {
     };
 
     static Error too_large(uint64_t max) {
-        return make_error(ErrorCode::kAdapterFileTooLarge, format("more than the {} bytes that were announced or are taken", max));
+        return make_error(ErrorCode::kAdapterFileTooLarge,
+                          format("more than the {} bytes that were announced or are taken", max));
     }
 
     // Durable when it returns: what was acknowledged is held over a restart too.
@@ -361,7 +371,8 @@ class DiskStore final : public HoldingStore {
             }
         }
         for (const std::string& sha256 : used_) {
-            if (!blobs_.contains(sha256)) log_error("the adapter store: blob {} is missing; its adapters cannot be used", sha256);
+            if (!blobs_.contains(sha256))
+                log_error("the adapter store: blob {} is missing; its adapters cannot be used", sha256);
         }
         return ok_status();
     }
@@ -380,10 +391,11 @@ class DiskStore final : public HoldingStore {
                 if (loose && (oldest == blobs_.end() || it->second.since_s < oldest->second.since_s)) oldest = it;
             }
             if (oldest == blobs_.end()) {
-                return make_error(ErrorCode::kStorageFull,
-                                  format("no room for {} bytes more: {} of {} bytes and {} of {} files are in use; remove adapters "
-                                         "first",
-                                         bytes, bytes_ + incoming_bytes_, limits_.bytes_max, blobs_.size(), limits_.n_blobs_max));
+                return make_error(
+                    ErrorCode::kStorageFull,
+                    format("no room for {} bytes more: {} of {} bytes and {} of {} files are in use; remove adapters "
+                           "first",
+                           bytes, bytes_ + incoming_bytes_, limits_.bytes_max, blobs_.size(), limits_.n_blobs_max));
             }
             (void)files_->remove(blob_path(oldest->first)).ok();
             forget(oldest);
@@ -412,7 +424,8 @@ class DiskStore final : public HoldingStore {
     Result<uint64_t> begin_read(std::string_view sha256) {
         const std::lock_guard lock(mutex_);
         const auto found = blobs_.find(sha256);
-        if (found == blobs_.end()) return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
+        if (found == blobs_.end())
+            return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
         found->second.since_s = unix_time_s();
         return found->second.edition;
     }

@@ -21,7 +21,8 @@ class MemoryStore final : public HoldingStore {
     Status save(const Catalogue&) override { return ok_status(); }
     Status is_settled() const override { return ok_status(); }
 
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder, bool may_know) override {
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
+                                              const Holder* holder, bool may_know) override {
         if (!is_sha256_hex(sha256)) {
             return make_error(ErrorCode::kInvalidRequest,
                               format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
@@ -112,15 +113,16 @@ class MemoryStore final : public HoldingStore {
         Status finish() override {
             const std::string found = digest_.hex();
             if (found != sha256_) {
-                return make_error(ErrorCode::kDigestMismatch,
-                                  format("expected the SHA-256 {}, found {} in {} bytes", sha256_, found, text_.size()));
+                return make_error(ErrorCode::kDigestMismatch, format("expected the SHA-256 {}, found {} in {} bytes",
+                                                                     sha256_, found, text_.size()));
             }
             auto text = std::make_shared<std::string>(std::move(text_));
             auto* const bytes = reinterpret_cast<std::byte*>(text->data());
             const size_t size = text->size();
             // What was uploaded as held already counts if that hold has ended meanwhile.
             if (holder_ && !is_counted_ && !store_.is_held_by(sha256_, holder_->key)) TRY(admit(size));
-            return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size}, holder_ ? &*holder_ : nullptr);
+            return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size},
+                               holder_ ? &*holder_ : nullptr);
         }
 
       private:
@@ -145,9 +147,10 @@ class MemoryStore final : public HoldingStore {
     // The rest under mutex_.
     Status keep_bytes(const std::string& sha256, FileBytes bytes) {
         if (blobs_.contains(sha256)) return ok_status();
-        if ((limits_.bytes_max != 0 && bytes_ + bytes.size > limits_.bytes_max) || blobs_.size() >= limits_.n_blobs_max) {
-            return make_error(ErrorCode::kStorageFull,
-                              format("{} bytes more than the {} that adapters may take", bytes.size, limits_.bytes_max));
+        if ((limits_.bytes_max != 0 && bytes_ + bytes.size > limits_.bytes_max) ||
+            blobs_.size() >= limits_.n_blobs_max) {
+            return make_error(ErrorCode::kStorageFull, format("{} bytes more than the {} that adapters may take",
+                                                              bytes.size, limits_.bytes_max));
         }
         bytes_ += bytes.size;
         blobs_.emplace(sha256, std::move(bytes));

@@ -18,7 +18,8 @@ constexpr uint64_t kManifestBytesMax = uint64_t{1} << 30;
 
 Status DiskHealth::check_writable() const {
     if (!is_read_only_) return ok_status();
-    return make_error(ErrorCode::kStoreReadOnly, "the adapter store is read-only after a failure of its disk; see the log");
+    return make_error(ErrorCode::kStoreReadOnly,
+                      "the adapter store is read-only after a failure of its disk; see the log");
 }
 
 Status DiskHealth::synced(NewFile& file) {
@@ -30,7 +31,8 @@ Status DiskHealth::synced(NewFile& file) {
 Error DiskHealth::read_only(const Error& why) {
     is_read_only_ = true;
     log_error("the adapter store is read-only from here on: {}", why.message);
-    return make_error(ErrorCode::kStoreReadOnly, "the disk of the adapter store fails; the store is read-only, see the log");
+    return make_error(ErrorCode::kStoreReadOnly,
+                      "the disk of the adapter store fails; the store is read-only, see the log");
 }
 
 Status write_synced(FileSystem& files, DiskHealth& health, const std::string& path, std::string_view text) {
@@ -65,7 +67,8 @@ Status StoredCatalogue::save(const Catalogue& catalogue) {
     is_half_saved_ = true;
     if (!renamed.ok()) return health_.read_only(renamed.error());
     if (!leaves_copy) {
-        if (const Status copied = files_.rename(kCopyNew, kCopy); !copied.ok()) return health_.read_only(copied.error());
+        if (const Status copied = files_.rename(kCopyNew, kCopy); !copied.ok())
+            return health_.read_only(copied.error());
     }
     if (const Status synced = files_.sync_folder(""); !synced.ok()) return health_.read_only(synced.error());
     is_half_saved_ = false;
@@ -80,7 +83,8 @@ Status StoredCatalogue::write_both(std::string_view text) {
     return write_synced(files_, health_, kCopyNew, text);
 }
 
-// The second copy of what was saved, where a full disk left none. Without it one sound copy is there still, and the next save writes both.
+// The second copy of what was saved, where a full disk left none. Without it one sound copy is there still, and the
+// next save writes both.
 void StoredCatalogue::mend_copy() {
     const auto mended = [&]() -> Status {
         TRY_ASSIGN(const FileBytes saved, files_.read(kManifest, kManifestBytesMax));
@@ -115,8 +119,9 @@ Status StoredCatalogue::read() {
         found_ = std::move(catalogue).value();
     }
     if (problem && sequences.empty()) {
-        return make_error(ErrorCode::kIo,
-                          format("{}; no copy of it is sound. Put both files aside to begin with no adapters", problem->message));
+        return make_error(
+            ErrorCode::kIo,
+            format("{}; no copy of it is sound. Put both files aside to begin with no adapters", problem->message));
     }
     const bool both = sequences.size() == 2 && sequences[0] == sequences[1];
     if (!both && !sequences.empty()) {

@@ -1,4 +1,5 @@
-// The catalogue on the disk, twice, and what a disk that fails to sync means for all that is written there. adapters/store/store.h says what the files are.
+// The catalogue on the disk, twice, and what a disk that fails to sync means for all that is written there.
+// adapters/store/store.h says what the files are.
 #pragma once
 
 #include <atomic>
@@ -12,13 +13,15 @@
 
 namespace lorad::adapters {
 
-// Read-only for good once a sync has failed: it may succeed when it is tried again although the bytes are lost, so nothing is kept any more. Any thread.
+// Read-only for good once a sync has failed: it may succeed when it is tried again although the bytes are lost, so
+// nothing is kept any more. Any thread.
 class DiskHealth {
   public:
     bool is_read_only() const { return is_read_only_; }
     // kStoreReadOnly.
     Status check_writable() const;
-    // Syncs. kStorageFull without room for the bytes: the new file goes away, and with it all that could not be written.
+    // Syncs. kStorageFull without room for the bytes: the new file goes away, and with it all that could not be
+    // written.
     Status synced(NewFile& file);
     // From here on. What to answer.
     Error read_only(const Error& why);
@@ -42,7 +45,8 @@ class StoredCatalogue {
     Status read();
     const Catalogue& found() const { return found_; }
 
-    // Durable when it returns; on an error the one before is still there. What makes the catalogue no larger, such as a removal, works on a full disk.
+    // Durable when it returns; on an error the one before is still there. What makes the catalogue no larger, such as a
+    // removal, works on a full disk.
     // kStorageFull, kStorageFailed, kStoreReadOnly.
     Status save(const Catalogue& catalogue);
     // kStoreReadOnly: a save failed half-way, and only a restart tells what it has left.

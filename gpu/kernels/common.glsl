@@ -1,5 +1,5 @@
-// Typed loads and stores by address, and sums over a workgroup. Types: 0 f32, 1 f16, 2 bf16; 16-bit values travel in 32-bit
-// words, so that no 16-bit feature is needed. Constant 0 of every kernel is its workgroup size.
+// Typed loads and stores by address, and sums over a workgroup. Types: 0 f32, 1 f16, 2 bf16; 16-bit values travel in
+// 32-bit words, so that no 16-bit feature is needed. Constant 0 of every kernel is its workgroup size.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -30,10 +30,12 @@ uvec4 step_row_begin(uint64_t step, uint t) { return Uvec4Ref(step + kHeaderByte
 uvec4 step_row_end(uint64_t step, uint t) { return Uvec4Ref(step + kHeaderBytes + uint64_t(t) * kRowBytes + (kRowBytes - 16)).v; }
 RowRef step_row(uint64_t step, uint t) { return RowRef(step + kHeaderBytes + uint64_t(t) * kRowBytes); }
 
-// Shrink result of low row t and module number `index` of a group of n_modules. (Kernels on matrices write it out: glslc does not inline calls there.)
+// Shrink result of low row t and module number `index` of a group of n_modules. (Kernels on matrices write it out:
+// glslc does not inline calls there.)
 uint64_t low_row(uint64_t low, uint t, uint index, uint n_modules) { return low + uint64_t(t * n_modules + index) * (kMaxRank * 4); }
 
-// With few rows it costs more to wait for their number before anything else is loaded than to load for rows that there are not:
+// With few rows it costs more to wait for their number before anything else is loaded than to load for rows that there
+// are not:
 // then their number decides only what is written.
 const uint kFewRows = 128;
 // follows_row: the kernel asks for addresses that only a step's rows have.
@@ -57,14 +59,15 @@ uint pack_pair(vec2 pair, uint type) {
     return type == 1 ? packHalf2x16(pair) : bf16_bits(pair.x) | (bf16_bits(pair.y) << 16);
 }
 
-// The leading bits of v, which the 16-bit type holds exactly; 0 where v would be a subnormal f16. By integers, because what a
-// compiler may do to a conversion there and back is not said.
+// The leading bits of v, which the 16-bit type holds exactly; 0 where v would be a subnormal f16. By integers, because
+// what a compiler may do to a conversion there and back is not said.
 vec4 leading(vec4 v, uint type) {
     vec4 bits = uintBitsToFloat(floatBitsToUint(v) & (type == 1 ? 0xffffe000u : 0xffff0000u));
     return type == 1 ? mix(bits, vec4(0.0), lessThan(abs(v), vec4(6.103515625e-5))) : bits;
 }
 
-// What the 16-bit type can hold: no part of a value is infinite then, which times a zero were no number. bf16 holds all.
+// What the 16-bit type can hold: no part of a value is infinite then, which times a zero were no number. bf16 holds
+// all.
 vec4 bounded(vec4 v, uint type) { return type == 1 ? clamp(v, vec4(-65504.0), vec4(65504.0)) : v; }
 
 // Element `index` of an array of any of the types.

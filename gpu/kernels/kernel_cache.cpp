@@ -16,13 +16,16 @@ struct KernelCache::Impl {
     // Compiled outside the lock, by whoever asks first; others that want the same one wait for it alone.
     struct Entry {
         std::mutex mutex;
-        std::optional<Kernel> kernel;   // guarded by mutex; stays once it is there
-        std::optional<Error> refusal;   // likewise: the driver is not asked again. Memory may be there the next time
+        std::optional<Kernel> kernel;  // guarded by mutex; stays once it is there
+        std::optional<Error> refusal;  // likewise: the driver is not asked again. Memory may be there the next time
     };
     std::mutex mutex;
-    std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;  // guarded by mutex; entries stay where they are
-    std::map<std::thread::id, Error> errors;                                // guarded by mutex; each thread's first one since its last status()
-    std::map<std::string, ErrorCode> failed;                                // guarded by mutex; by module, a refusal before a lack of memory
+    // guarded by mutex; entries stay where they are
+    std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;
+    // guarded by mutex; each thread's first one since its last status()
+    std::map<std::thread::id, Error> errors;
+    // guarded by mutex; by module, a refusal before a lack of memory
+    std::map<std::string, ErrorCode> failed;
 
     void note(const char* module, Error error) {
         std::lock_guard lock(mutex);
@@ -63,7 +66,10 @@ std::vector<KernelReport> KernelCache::reports() const {
     std::lock_guard lock(impl_->mutex);
     for (auto& [key, entry] : impl_->kernels) {
         std::lock_guard made(entry.mutex);
-        KernelReport report{.module = key.first, .constants = {key.second.begin(), key.second.end() - 1}, .subgroup_size = key.second.back(), .refusal = {}};
+        KernelReport report{.module = key.first,
+                            .constants = {key.second.begin(), key.second.end() - 1},
+                            .subgroup_size = key.second.back(),
+                            .refusal = {}};
         if (entry.kernel) {
             report.statistics = entry.kernel->statistics();
             report.use = entry.kernel->use();
@@ -79,12 +85,16 @@ void KernelCache::refuse(std::vector<std::string> modules) { refused_ = std::mov
 
 namespace {
 
-// Whether a module is an operation by itself, which no step of a model has: in chains of those the parameters stay in the cache.
-bool is_operation(std::string_view module) { return module == "row_normalize" || module == "lora_vector" || module == "lora_vector_shared"; }
+// Whether a module is an operation by itself, which no step of a model has: in chains of those the parameters stay in
+// the cache.
+bool is_operation(std::string_view module) {
+    return module == "row_normalize" || module == "lora_vector" || module == "lora_vector_shared";
+}
 
 }  // namespace
 
-const Kernel* KernelCache::find_or_make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
+const Kernel* KernelCache::find_or_make(const char* module, const std::vector<uint32_t>& constants,
+                                        uint32_t subgroup_size) {
     std::vector<uint32_t> key = constants;
     key.push_back(subgroup_size);
     Impl::Entry* entry = nullptr;
@@ -107,9 +117,11 @@ const Kernel* KernelCache::find_or_make(const char* module, const std::vector<ui
     return nullptr;
 }
 
-Result<Kernel> KernelCache::make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) const {
+Result<Kernel> KernelCache::make(const char* module, const std::vector<uint32_t>& constants,
+                                 uint32_t subgroup_size) const {
     if (std::ranges::find(refused_, module) != refused_.end()) {
-        return make_error(ErrorCode::kKernelRefused, lorad::format("kernel '{}' is refused, as a test wants it", module));
+        return make_error(ErrorCode::kKernelRefused,
+                          lorad::format("kernel '{}' is refused, as a test wants it", module));
     }
     KernelOptions kernel_options;
     kernel_options.module = module;

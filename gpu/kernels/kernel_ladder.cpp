@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/self_test.h"
 #include "gpu/pipeline.h"
 #include "proto/base/format.h"
@@ -55,7 +55,8 @@ class Needs {
 // Climbs the ladder of a device, and keeps why it does not get further.
 class Climb {
   public:
-    Climb(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) : caps_(capabilities), path_(path), left_out_(left_out) {
+    Climb(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out)
+        : caps_(capabilities), path_(path), left_out_(left_out) {
         ask(all_);
         for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) climb(type);
         climb_attention();
@@ -65,15 +66,19 @@ class Climb {
     std::vector<Rung> rungs() { return std::move(rungs_); }
 
   private:
-    bool is_left_out(const std::string& module) const { return std::ranges::find(left_out_, module) != left_out_.end(); }
+    bool is_left_out(const std::string& module) const {
+        return std::ranges::find(left_out_, module) != left_out_.end();
+    }
     Needs& want_module(Needs& needs, const std::string& module) const {
-        needs.want(has_kernel_module(module), lorad::format("kernel {}, which the shader compiler of this build could not make", module));
+        needs.want(has_kernel_module(module),
+                   lorad::format("kernel {}, which the shader compiler of this build could not make", module));
         return needs.want(!is_left_out(module), lorad::format("kernel {}, which was left out", module));
     }
     void ask(Needs& needs) const {
         needs.want(path_ != KernelPath::kPortable, "a kernel path above portable, which was asked for");
         // It has matrices for tests: compiling their kernels takes it minutes.
-        needs.want(!caps_.is_cpu || path_ != KernelPath::kAuto, "a GPU: software devices take it only when they are asked to");
+        needs.want(!caps_.is_cpu || path_ != KernelPath::kAuto,
+                   "a GPU: software devices take it only when they are asked to");
     }
     void add(bool& field, const Needs& needs, const char* part, const char* type, const char* name, const char* gain) {
         field = needs.are_met();
@@ -86,8 +91,10 @@ class Climb {
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     void want_smallest_tile(Needs& needs) const {
         needs.want(caps_.subgroup_size >= 8, lorad::format("subgroups of 8 or more, not {}", caps_.subgroup_size));
-        needs.want(caps_.shared_memory_bytes >= 32 * 1024, lorad::format("32 KiB of shared memory, not {}", caps_.shared_memory_bytes >> 10));
-        needs.want(threads_max(caps_) >= 4 * caps_.subgroup_size, lorad::format("workgroups of {} threads, not {}", 4 * caps_.subgroup_size, threads_max(caps_)));
+        needs.want(caps_.shared_memory_bytes >= 32 * 1024,
+                   lorad::format("32 KiB of shared memory, not {}", caps_.shared_memory_bytes >> 10));
+        needs.want(threads_max(caps_) >= 4 * caps_.subgroup_size,
+                   lorad::format("workgroups of {} threads, not {}", 4 * caps_.subgroup_size, threads_max(caps_)));
     }
     static std::string told_or(const std::string& why, const char* usual) { return why.empty() ? usual : why; }
 
@@ -109,10 +116,15 @@ void Climb::climb(ScalarType type) {
     };
     Needs matrices = all_;
     want_smallest_tile(matrices);
-    if (is_bf16) matrices.want(caps_.bfloat16_coopmat, told_or(caps_.no_bfloat16_coopmat, "cooperative matrices of bf16, 16x16x16 with sums in f32"));
-    else matrices.want(caps_.coopmat_f16, told_or(caps_.no_coopmat_f16, "cooperative matrices of f16, 16x16x16 with sums in f32"));
+    if (is_bf16)
+        matrices.want(caps_.bfloat16_coopmat,
+                      told_or(caps_.no_bfloat16_coopmat, "cooperative matrices of bf16, 16x16x16 with sums in f32"));
+    else
+        matrices.want(caps_.coopmat_f16,
+                      told_or(caps_.no_coopmat_f16, "cooperative matrices of f16, 16x16x16 with sums in f32"));
     modules(matrices, {"matmul_coopmat"});
-    add(ladder_.coopmat[t], matrices, "products", of, "KHR cooperative matrices", "prompts about ten times and many rows several times as fast, half the bytes of activations");
+    add(ladder_.coopmat[t], matrices, "products", of, "KHR cooperative matrices",
+        "prompts about ten times and many rows several times as fast, half the bytes of activations");
 
     // Cheap and certain kernels for single parts of a step.
     Needs shrink = matrices, gated_act = matrices, gated = matrices, adapters = matrices;
@@ -120,14 +132,18 @@ void Climb::climb(ScalarType type) {
     modules(shrink, {"lora_shrink"});
     add(ladder_.shrink[t], shrink, "adapters' first product", of, "KHR cooperative matrices", "prompts with adapters");
     modules(gated_act, {"gated_act"});
-    add(ladder_.gated_act[t], gated_act, "activation with adapters", of, "KHR cooperative matrices", "many rows with adapters");
+    add(ladder_.gated_act[t], gated_act, "activation with adapters", of, "KHR cooperative matrices",
+        "many rows with adapters");
     modules(gated, {"matmul_coopmat_gated"});
-    add(ladder_.gated[t], gated, "gate, up and activation in one", of, "KHR cooperative matrices", "a pass over the activations less");
+    add(ladder_.gated[t], gated, "gate, up and activation in one", of, "KHR cooperative matrices",
+        "a pass over the activations less");
     modules(adapters, {"matmul_coopmat_lora"});
-    add(ladder_.adapters[t], adapters, "products with their adapters", of, "KHR cooperative matrices", "prompts of adapters in one product");
+    add(ladder_.adapters[t], adapters, "products with their adapters", of, "KHR cooperative matrices",
+        "prompts of adapters in one product");
     Needs gated_adapters = gated;
     modules(gated_adapters, {"matmul_coopmat_gated_lora"});
-    add(ladder_.gated_adapters[t], gated_adapters, "gate, up and activation with their adapters", of, "KHR cooperative matrices", "prompts of adapters in one product");
+    add(ladder_.gated_adapters[t], gated_adapters, "gate, up and activation with their adapters", of,
+        "KHR cooperative matrices", "prompts of adapters in one product");
 
     const std::string subgroups = lorad::format("subgroups of 32, not {}", caps_.subgroup_size);
     Needs lanes = matrices;
@@ -135,21 +151,27 @@ void Climb::climb(ScalarType type) {
     if (is_bf16) lanes.want(caps_.int16, "shaderInt16");  // by which pairs of bits become bf16
     Needs blocks = lanes;
     blocks.want(gated_adapters).want(adapters);
-    blocks.want(fits(kCoopmatTiles[kBlocksTile], kTestProductN, kTestProductK, caps_), "shared memory and threads for the tile of blocks");
-    modules(blocks, {"matmul_coopmat_blocks", "matmul_coopmat_lora_blocks", "matmul_coopmat_gated_blocks", "matmul_coopmat_gated_lora_blocks"});
-    add(ladder_.blocks[t], blocks, "activations in blocks", of, "KHR cooperative matrices", "many rows: loads without conflicts");
+    blocks.want(fits(kCoopmatTiles[kBlocksTile], kTestProductN, kTestProductK, caps_),
+                "shared memory and threads for the tile of blocks");
+    modules(blocks, {"matmul_coopmat_blocks", "matmul_coopmat_lora_blocks", "matmul_coopmat_gated_blocks",
+                     "matmul_coopmat_gated_lora_blocks"});
+    add(ladder_.blocks[t], blocks, "activations in blocks", of, "KHR cooperative matrices",
+        "many rows: loads without conflicts");
     Needs residual = lanes;
     residual.want(gated);
     modules(residual, {"matmul_residual", "matmul_coopmat_deferred", "matmul_coopmat_gated_deferred"});
-    add(ladder_.residual[t], residual, "products that end in the residual stream", of, "KHR cooperative matrices", "two dispatches a layer less");
+    add(ladder_.residual[t], residual, "products that end in the residual stream", of, "KHR cooperative matrices",
+        "two dispatches a layer less");
     Needs packed = lanes;
     modules(packed, {"matmul_packed"});
-    add(ladder_.packed[t], packed, "products of weights in few bits", of, "KHR cooperative matrices", "many rows without unpacking");
+    add(ladder_.packed[t], packed, "products of weights in few bits", of, "KHR cooperative matrices",
+        "many rows without unpacking");
     climb_warpgroups(type, suffix, matrices);
 
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     Needs matrices2 = matrices;
-    matrices2.want(is_bf16 ? caps_.coopmat2_bfloat16 : caps_.coopmat2, "VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing");
+    matrices2.want(is_bf16 ? caps_.coopmat2_bfloat16 : caps_.coopmat2,
+                   "VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing");
     modules(matrices2, {"matmul_coopmat2"});
     matrices2.want(path_ == KernelPath::kCoopmat2, "--kernel-path coopmat2: nowhere faster");
     add(ladder_.coopmat2[t], matrices2, "products", of, "NV cooperative matrices 2", "nothing that was measured");
@@ -159,7 +181,9 @@ void Climb::climb_warpgroups(ScalarType type, const char* suffix, const Needs& m
     const auto t = static_cast<uint32_t>(type);
     const char* of = type == ScalarType::kBf16 ? " (bf16 weights)" : " (f16 weights)";
     const auto without = [&](Needs& needs, std::initializer_list<const char*> kinds) {
-        for (const char* kind : kinds) needs.want(!is_left_out(lorad::format("matmul_warpgroup{}_{}", kind, suffix)), lorad::format("kernel matmul_warpgroup{}_{}, which was left out", kind, suffix));
+        for (const char* kind : kinds)
+            needs.want(!is_left_out(lorad::format("matmul_warpgroup{}_{}", kind, suffix)),
+                       lorad::format("kernel matmul_warpgroup{}_{}, which was left out", kind, suffix));
     };
     Needs warpgroup = all_;
     warpgroup.want(path_ == KernelPath::kAuto || path_ == KernelPath::kWarpgroup, "a kernel path of auto or warpgroup");
@@ -168,7 +192,8 @@ void Climb::climb_warpgroups(ScalarType type, const char* suffix, const Needs& m
     ladder_.warpgroup[t] = warpgroup.are_met();
     Needs shown = warpgroup;  // its products stand beside those on matrices
     shown.want(matrices);
-    rungs_.push_back({lorad::format("products{}", of), "warpgroups", "prompts 1.6 times as fast on that chip", shown.missing()});
+    rungs_.push_back(
+        {lorad::format("products{}", of), "warpgroups", "prompts 1.6 times as fast on that chip", shown.missing()});
     Needs joined = warpgroup, direct = warpgroup, argmax = warpgroup;
     joined.want(ladder_.has_warpgroup(type), "cooperative matrices");
     direct.want(ladder_.has_warpgroup(type), "cooperative matrices");
@@ -184,34 +209,49 @@ void Climb::climb_warpgroups(ScalarType type, const char* suffix, const Needs& m
 void Climb::climb_attention() {
     Needs subgroups = all_;
     want_smallest_tile(subgroups);
-    subgroups.want(caps_.subgroup_size_min <= 32 && caps_.subgroup_size_max >= 32, lorad::format("subgroups of 32, not {} to {}", caps_.subgroup_size_min, caps_.subgroup_size_max));
+    subgroups.want(caps_.subgroup_size_min <= 32 && caps_.subgroup_size_max >= 32,
+                   lorad::format("subgroups of 32, not {} to {}", caps_.subgroup_size_min, caps_.subgroup_size_max));
     Needs f16 = subgroups;
-    f16.want(caps_.coopmat_f16, told_or(caps_.no_coopmat_f16, "cooperative matrices of f16, 16x16x16 with sums in f32"));
+    f16.want(caps_.coopmat_f16,
+             told_or(caps_.no_coopmat_f16, "cooperative matrices of f16, 16x16x16 with sums in f32"));
     Needs functions = subgroups;
     functions.want(path_ != KernelPath::kCoopmat, "a kernel path above coopmat, which was asked for");
-    functions.want(caps_.matrix_functions, "VK_NV_cooperative_matrix2 with reductions, conversions and operations on elements");
+    functions.want(caps_.matrix_functions,
+                   "VK_NV_cooperative_matrix2 with reductions, conversions and operations on elements");
     const auto tile = [&](TileAttention kind) -> bool& { return ladder_.attention_tile[static_cast<uint32_t>(kind)]; };
 
     Needs staged = f16, registers = f16, workgroup = functions, group = functions;
     want_module(staged, "attention_tile");
     want_module(staged, "attention_tile_kv8");
-    add(tile(TileAttention::kStaged), staged, "attention of prompts", "", "KHR cooperative matrices", "long prompts several times as fast");
+    add(tile(TileAttention::kStaged), staged, "attention of prompts", "", "KHR cooperative matrices",
+        "long prompts several times as fast");
     want_module(registers.want(caps_.subgroup_vote, "votes of subgroups"), "attention_registers");
-    add(tile(TileAttention::kRegisters), registers, "attention of prompts", "", "KHR cooperative matrices whose elements lie as on NVIDIA's, which a test at the start tells", "scores stay in registers");
-    want_module(workgroup.want(caps_.coopmat2, "VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing"), "attention_coopmat2");
-    add(tile(TileAttention::kWorkgroup), workgroup, "attention of prompts", "", "NV cooperative matrices 2", "larger tiles");
+    add(tile(TileAttention::kRegisters), registers, "attention of prompts", "",
+        "KHR cooperative matrices whose elements lie as on NVIDIA's, which a test at the start tells",
+        "scores stay in registers");
+    want_module(workgroup.want(caps_.coopmat2, "VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing"),
+                "attention_coopmat2");
+    add(tile(TileAttention::kWorkgroup), workgroup, "attention of prompts", "", "NV cooperative matrices 2",
+        "larger tiles");
     group.want(caps_.coopmat_f16_16x8, "cooperative matrices of f16, 16x8x16");
     want_module(group, "attention_group");
     want_module(group, "attention_group_kv8");
-    add(ladder_.attention_group, group, "attention of single rows", "", "query heads together on NV cooperative matrices 2", "long contexts");
+    add(ladder_.attention_group, group, "attention of single rows", "",
+        "query heads together on NV cooperative matrices 2", "long contexts");
     Needs from_qkv = group;
     want_module(from_qkv, "attention_from_qkv");
-    add(ladder_.attention_from_qkv, from_qkv, "attention of single rows", "", "straight from the product's sums", "a dispatch a layer less");
+    add(ladder_.attention_from_qkv, from_qkv, "attention of single rows", "", "straight from the product's sums",
+        "a dispatch a layer less");
 }
 
 }  // namespace
 
-KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) { return Climb(capabilities, path, left_out).ladder(); }
-std::vector<Rung> rungs_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) { return Climb(capabilities, path, left_out).rungs(); }
+KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) {
+    return Climb(capabilities, path, left_out).ladder();
+}
+std::vector<Rung> rungs_of(const DeviceCapabilities& capabilities, KernelPath path,
+                           std::span<const std::string> left_out) {
+    return Climb(capabilities, path, left_out).rungs();
+}
 
 }  // namespace lorad::gpu

@@ -1,4 +1,5 @@
-// What a set of kernels is made with: the path up the ladder, what recordings have to keep to, and choices that benchmarks and tests compare.
+// What a set of kernels is made with: the path up the ladder, what recordings have to keep to, and choices that
+// benchmarks and tests compare.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +12,11 @@
 
 namespace lorad::gpu {
 
-inline constexpr uint32_t kSlackRows = 192;    // no row tile is larger; behind every activation and matmul result buffer
+// no row tile is larger; behind every activation and matmul result buffer
+inline constexpr uint32_t kSlackRows = 192;
 inline constexpr uint32_t kAttentionSplitsMax = 128;
 inline constexpr uint32_t kGroupedHeadsMax = 16;  // query heads of a KV head that attention on matrices takes together
-inline constexpr uint32_t kWeightAlign = 64;   // of n_padded and k_stride, elements
+inline constexpr uint32_t kWeightAlign = 64;      // of n_padded and k_stride, elements
 
 constexpr uint32_t padded(uint32_t elements) { return round_up(elements, kWeightAlign); }
 
@@ -24,8 +26,8 @@ enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2, kWarpgroup };
 // Whether a step of one row runs its layers in one dispatch: kAuto where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 
-// How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, on NV matrices 2 of a whole workgroup, or on KHR matrices
-// whose elements are where NVIDIA's devices have them, with scores in registers.
+// How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, on NV matrices 2 of a
+// whole workgroup, or on KHR matrices whose elements are where NVIDIA's devices have them, with scores in registers.
 enum class TileAttention : uint32_t { kAuto, kStaged, kWorkgroup, kRegisters };
 
 // Whether gate_up computes the activation itself: kAuto where that is faster.
@@ -34,19 +36,27 @@ enum class GatedProducts : uint32_t { kAuto, kNever, kAlways };
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
     bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
-    KvType kv_type = KvType::kF16;  // of the caches that qkv_post writes and attention reads; kInt8Values: some layers' are that, the others' kInt8
+    // of the caches that qkv_post writes and attention reads; kInt8Values: some layers' are that, the others' kInt8
+    KvType kv_type = KvType::kF16;
     PersistentDecode decode = PersistentDecode::kAuto;
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
-    std::vector<std::string> left_out = {};  // modules whose kernels are not used, where there are others: the driver does not make them
+    // modules whose kernels are not used, where there are others: the driver does not make them
+    std::vector<std::string> left_out = {};
     // To compare, in benchmarks and tests.
-    bool lora_on_matrices = true;  // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
+    // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
+    bool lora_on_matrices = true;
     GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
     TileAttention tile_attention = TileAttention::kAuto;
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
-    uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
-    uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
-    std::vector<std::string> refused = {};  // for tests: modules that are not made any more behind the tests at the start, as if the driver refused them
-    // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV head.
+    // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the
+    // step
+    uint32_t attention_heads = 0;
+    // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
+    uint32_t expand_rows = 8;
+    // for tests: modules that are not made any more behind the tests at the start, as if the driver refused them
+    std::vector<std::string> refused = {};
+    // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV
+    // head.
     std::vector<uint32_t> head_dims = {64, 128};
     uint32_t head_group = 2;
     // With which products of packed weights are tested at the start: 1 << number_of(format) for each of the model's.

@@ -6,11 +6,23 @@
 
 namespace lorad::gpu {
 
-uint32_t Planner::threads(uint32_t on_gpu, uint32_t small) const { return workgroup_size(capabilities(), on_gpu, small); }
+uint32_t Planner::threads(uint32_t on_gpu, uint32_t small) const {
+    return workgroup_size(capabilities(), on_gpu, small);
+}
 
 KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
-    : facts_{device.capabilities(), options}, cache_(device), products(facts_, cache_), attention(facts_, cache_), lora(facts_, cache_), rows(facts_, cache_),
-      sampling(facts_, cache_), persistent(facts_, cache_), mixers(facts_, cache_), experts(facts_, cache_), planner_(facts_), wanted_path_(options.path) {}
+    : facts_{device.capabilities(), options},
+      cache_(device),
+      products(facts_, cache_),
+      attention(facts_, cache_),
+      lora(facts_, cache_),
+      rows(facts_, cache_),
+      sampling(facts_, cache_),
+      persistent(facts_, cache_),
+      mixers(facts_, cache_),
+      experts(facts_, cache_),
+      planner_(facts_),
+      wanted_path_(options.path) {}
 
 Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const KernelSetOptions& options) {
     std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));
@@ -26,9 +38,10 @@ Status KernelSet::climb_ladder(Device& device) {
     if (!device.capabilities().compiles_only) TRY(LadderTests(device, *this, facts_).run());
     facts_.options.path = facts_.ladder.path();
     if (wanted_path_ != KernelPath::kAuto && facts_.options.path != wanted_path_) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          lorad::format("kernel path {}: not available on {}; the best that works there is {}", path_name(wanted_path_),
-                                        device.capabilities().name, path_name(facts_.options.path)));
+        return make_error(
+            ErrorCode::kInvalidConfig,
+            lorad::format("kernel path {}: not available on {}; the best that works there is {}",
+                          path_name(wanted_path_), device.capabilities().name, path_name(facts_.options.path)));
     }
     return ok_status();
 }

@@ -1,4 +1,5 @@
-// The tests at the start: each fast kernel computes something small, which has to equal what the portable kernels make of it; what fails is taken from the ladder.
+// The tests at the start: each fast kernel computes something small, which has to equal what the portable kernels make
+// of it; what fails is taken from the ladder.
 #pragma once
 
 #include "gpu/device.h"
@@ -9,7 +10,8 @@ namespace lorad::gpu {
 class LadderTests {
   public:
     // `facts` are those of `kernels`.
-    LadderTests(Device& device, KernelSet& kernels, KernelFacts& facts) : device_(device), kernels_(kernels), facts_(facts) {}
+    LadderTests(Device& device, KernelSet& kernels, KernelFacts& facts)
+        : device_(device), kernels_(kernels), facts_(facts) {}
 
     Status run();
 

@@ -28,7 +28,8 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
 // Threads of a workgroup at most, also where its kernel asks for subgroups of the device's size; 0: not known.
 inline uint32_t threads_max(const DeviceCapabilities& caps) {
     if (caps.max_workgroup_subgroups == 0) return caps.max_workgroup_invocations;
-    return static_cast<uint32_t>(std::min<uint64_t>(caps.max_workgroup_invocations, uint64_t{caps.max_workgroup_subgroups} * caps.subgroup_size));
+    return static_cast<uint32_t>(std::min<uint64_t>(caps.max_workgroup_invocations,
+                                                    uint64_t{caps.max_workgroup_subgroups} * caps.subgroup_size));
 }
 
 // So many threads of a workgroup, halved until the device takes them.
@@ -42,15 +43,18 @@ inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, 
     return caps.small_workgroups ? small : within_limit(caps, on_gpu);
 }
 
-// Where no subgroup has fewer than 64 lanes (GCN, CDNA) a lane has a quarter of a lane's registers elsewhere when as many lanes are to run side by side: 64 with 4 subgroups on a SIMD, which is what
-// a workgroup of 1024 threads leaves.
+// Where no subgroup has fewer than 64 lanes (GCN, CDNA) a lane has a quarter of a lane's registers elsewhere when as
+// many lanes are to run side by side: 64 with 4 subgroups on a SIMD, which is what a workgroup of 1024 threads leaves.
 inline bool has_few_registers(const DeviceCapabilities& caps) { return caps.subgroup_size_min >= 64; }
 
 // What the driver tells, or a guess.
-inline uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64; }
+inline uint32_t multiprocessors(const DeviceCapabilities& caps) {
+    return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64;
+}
 
-// Dispatches of steps with at most so many rows have no more workgroups than run side by side, where that can be: then the device gives the same ones to the
-// same multiprocessors in each step (docs/PERFORMANCE.md, "The same rows for a group of multiprocessors"). In larger steps some have more anyway.
+// Dispatches of steps with at most so many rows have no more workgroups than run side by side, where that can be: then
+// the device gives the same ones to the same multiprocessors in each step (docs/PERFORMANCE.md, "The same rows for a
+// group of multiprocessors"). In larger steps some have more anyway.
 constexpr uint32_t kSteadyRows = 128;
 constexpr uint32_t kThreadsAtOnce = 1024;  // that a multiprocessor is expected to run side by side
 

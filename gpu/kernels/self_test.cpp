@@ -32,14 +32,16 @@ void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& rand
     for (size_t i = 0; i + n_bytes <= bytes.size(); i += n_bytes) {
         const auto bits = static_cast<uint32_t>(random());
         const uint32_t exponent = kExponents[static_cast<uint32_t>(type)] + (bits >> 24) % 4;
-        const uint32_t value = (bits >> 31 << sign) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1));
+        const uint32_t value =
+            (bits >> 31 << sign) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1));
         std::memcpy(bytes.data() + i, &value, n_bytes);
     }
 }
 
 void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride, uint32_t order) {
     for (uint32_t t = 0; t < rows.size() / 2 / stride; t++) {
-        for (uint32_t k = 0; k < stride; k += 2) std::memcpy(&blocks[block_offset(t, k, stride, order)], &rows[(size_t{t} * stride + k) * 2], 4);
+        for (uint32_t k = 0; k < stride; k += 2)
+            std::memcpy(&blocks[block_offset(t, k, stride, order)], &rows[(size_t{t} * stride + k) * 2], 4);
     }
 }
 
@@ -61,14 +63,18 @@ void Deviation::add(const Result<std::vector<float>>& got, const std::vector<flo
     if (!got.ok()) failure = got.error().message;
 }
 
-std::string Deviation::text() const { return failure.empty() ? lorad::format("relative error {:.1e}", error) : failure; }
+std::string Deviation::text() const {
+    return failure.empty() ? lorad::format("relative error {:.1e}", error) : failure;
+}
 
 void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation) {
-    log_warn("kernels: {} on {} fails its self-test ({}); it is not used", kernel, device.capabilities().name, deviation.text());
+    log_warn("kernels: {} on {} fails its self-test ({}); it is not used", kernel, device.capabilities().name,
+             deviation.text());
 }
 
 void tell_left_out_by_lanes(std::string_view kernel, const Device& device, const Deviation& deviation) {
-    if (device.capabilities().multiprocessor_ids || !deviation.failure.empty()) return tell_left_out(kernel, device, deviation);
+    if (device.capabilities().multiprocessor_ids || !deviation.failure.empty())
+        return tell_left_out(kernel, device, deviation);
     log_debug("kernels: {} does not suit {} ({})", kernel, device.capabilities().name, deviation.text());
 }
 

@@ -1,5 +1,6 @@
-// What the tests of kernels at start-up share: random data, running a recording, how far results are off. Internal to gpu/kernels, but for
-// fill_random, which model/exec/executor_trials.cpp takes for its trial, and to_blocks, which the tests take.
+// What the tests of kernels at start-up share: random data, running a recording, how far results are off. Internal to
+// gpu/kernels, but for fill_random, which model/exec/executor_trials.cpp takes for its trial, and to_blocks, which the
+// tests take.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,8 @@ Status submit_and_wait(Device& device, Recorder recorder);
 
 // How far a kernel's results are off.
 struct Deviation {
-    double error = 0;     // the largest norm of a difference over the norm of the reference; infinite where there was a failure
+    // the largest norm of a difference over the norm of the reference; infinite where there was a failure
+    double error = 0;
     std::string failure;  // why there are no results
 
     void add(const Result<std::vector<float>>& got, const std::vector<float>& want);
@@ -40,8 +42,8 @@ struct Deviation {
 
 // A warning.
 void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation);
-// The same of a kernel that fills matrices by lanes. Nothing is wrong with a device whose lanes have other elements of a matrix, which is said for debugging
-// alone; with one of NVIDIA's, which knows its multiprocessors, there is.
+// The same of a kernel that fills matrices by lanes. Nothing is wrong with a device whose lanes have other elements of
+// a matrix, which is said for debugging alone; with one of NVIDIA's, which knows its multiprocessors, there is.
 void tell_left_out_by_lanes(std::string_view kernel, const Device& device, const Deviation& deviation);
 
 }  // namespace lorad::gpu::self_test

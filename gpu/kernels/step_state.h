@@ -1,8 +1,9 @@
 // Everything that differs from step to step, in device memory. Recordings hold only addresses and shapes.
 //
 // Layout of the step-state buffer: StepHeader, then StepRow[row bucket] right behind it (kernels find both through one
-// address), then in any order LogitRow[], LoraSegment[], StepUse[], JoinedGroup[kLoraGroups], JoinedWindow[kLoraGroups][tiles], AttentionTile[], the rows in no tile (u32[]) and the
-// ragged block tables (u32[]), each at an address of its own. Rows beyond n_rows may hold anything: no kernel reads them.
+// address), then in any order LogitRow[], LoraSegment[], StepUse[], JoinedGroup[kLoraGroups],
+// JoinedWindow[kLoraGroups][tiles], AttentionTile[], the rows in no tile (u32[]) and the ragged block tables (u32[]),
+// each at an address of its own. Rows beyond n_rows may hold anything: no kernel reads them.
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -13,18 +14,19 @@
 
 INTEROP_BEGIN
 
-INTEROP_CONST kBlockTokens = 64;        // tokens in one KV block
-INTEROP_CONST kMaxRank = 512;           // floats of one row and module in the shrink result
-INTEROP_CONST kNoSlot = 0xffffffffu;    // StepRow.adapter_slot: no adapter
+INTEROP_CONST kBlockTokens = 64;      // tokens in one KV block
+INTEROP_CONST kMaxRank = 512;         // floats of one row and module in the shrink result
+INTEROP_CONST kNoSlot = 0xffffffffu;  // StepRow.adapter_slot: no adapter
 INTEROP_CONST kNoReadback = 0xffffffffu;
-INTEROP_CONST kLoraModules = 7;         // of a layer of attention and a dense feed-forward: q, k, v, o, gate, up, down
-INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
-INTEROP_CONST kHeaderBytes = 416;       // of StepHeader
-INTEROP_CONST kRowBytes = 48;           // of StepRow
-INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
-INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of ShrinkDispatch.grid
-INTEROP_CONST kShrinkPieceRanks = 2;    // and of one piece of work that workgroups take in turns
-INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile; a kernel that takes more says so: AttentionPlanner::attention_tile_rows
+INTEROP_CONST kLoraModules = 7;       // of a layer of attention and a dense feed-forward: q, k, v, o, gate, up, down
+INTEROP_CONST kMaxSegmentRows = 16;   // rows of one LoraSegment
+INTEROP_CONST kHeaderBytes = 416;     // of StepHeader
+INTEROP_CONST kRowBytes = 48;         // of StepRow
+INTEROP_CONST kStepUsesMax = 8;       // adapters of one row
+INTEROP_CONST kShrinkRanks = 4;       // ranks of one unit of ShrinkDispatch.grid
+INTEROP_CONST kShrinkPieceRanks = 2;  // and of one piece of work that workgroups take in turns
+// rows of one AttentionTile; a kernel that takes more says so: AttentionPlanner::attention_tile_rows
+INTEROP_CONST kAttentionTileRows = 64;
 
 // Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.
 INTEROP_CONST kLoraQ = 0;
@@ -53,24 +55,28 @@ struct StepHeader {
     uint32_t n_segments;
     uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
     ShrinkDispatch shrink[kShrinkGroups];
-    uint32_t tile_grid[3];     // of attention_tiles: query heads, tiles, splits
-    uint32_t n_state_runs;     // in recordings of models with recurrent state
+    uint32_t tile_grid[3];  // of attention_tiles: query heads, tiles, splits
+    uint32_t n_state_runs;  // in recordings of models with recurrent state
 };
 INTEROP_SIZE(StepHeader, kHeaderBytes);
 
 struct StepRow {
-    int32_t token;          // >= 0: token id; < 0: the previous step's sampled id number ~token
+    int32_t token;  // >= 0: token id; < 0: the previous step's sampled id number ~token
     uint32_t position;
     uint32_t kv_slot;       // block * kBlockTokens + offset: where this row's K and V go
     uint32_t block_table;   // index of the sequence's first entry in the ragged block table
     uint32_t adapter_slot;  // row of the LoRA table of the first use, or kNoSlot
     uint32_t use_begin;     // its uses are StepUse[use_begin .. use_begin + n_uses)
     uint32_t n_uses;
-    uint32_t extras_slot;   // of the only use if that adapter changes more than the linear modules, or kNoSlot
-    uint32_t turn_begin;    // where its sequence's positions begin in the table of cos and sin
-    uint32_t first_blocks[2];  // the first two entries of its sequence's block table, so that no kernel waits for the table to read what they hold;
-                               // of one that has one block, that one twice
-    uint32_t state_run;        // index of its StateRun, of models with recurrent state; kernels load the first four fields at once, and the last four
+    uint32_t extras_slot;  // of the only use if that adapter changes more than the linear modules, or kNoSlot
+    uint32_t turn_begin;   // where its sequence's positions begin in the table of cos and sin
+    // the first two entries of its sequence's block table, so that no kernel waits for the table to read what they
+    // hold;
+    uint32_t first_blocks[2];
+    // of one that has one block, that one twice
+    // index of its StateRun, of models with recurrent state; kernels load the first four fields at once, and the last
+    // four
+    uint32_t state_run;
 #ifdef __cplusplus
     // `blocks` holds n_blocks numbers, at least one, and lies at `table` in the block table.
     void set_blocks(uint32_t table, const uint32_t* blocks, uint32_t n_blocks) {
@@ -82,9 +88,9 @@ struct StepRow {
 };
 INTEROP_SIZE(StepRow, kRowBytes);
 
-// Neighbouring rows of one sequence at neighbouring positions, and the slots of its recurrent state: where they go on from, and where the state behind the
-// last of them is kept. Both may be one. A step has one run of a sequence at most. States on its way that are kept beside that one go to slots that no run
-// of the step goes on from.
+// Neighbouring rows of one sequence at neighbouring positions, and the slots of its recurrent state: where they go on
+// from, and where the state behind the last of them is kept. Both may be one. A step has one run of a sequence at most.
+// States on its way that are kept beside that one go to slots that no run of the step goes on from.
 INTEROP_CONST kNoState = 0xffffffffu;  // StateRun.from: the rows are a sequence's first
 INTEROP_CONST kStateSaves = 2;         // of a run
 struct StateSave {
@@ -120,23 +126,24 @@ INTEROP_SIZE(StepUse, 16);
 // Consecutive rows and one adapter that all of them use. A row is in as many segments as it has uses.
 struct LoraSegment {
     uint32_t row_begin;
-    uint32_t n_rows;     // 1..kMaxSegmentRows
+    uint32_t n_rows;  // 1..kMaxSegmentRows
     uint32_t slot;
-    uint32_t low_begin;  // row of the shrink result for row_begin; of a step with joined adapters its number, and rows are of one block
+    // row of the shrink result for row_begin; of a step with joined adapters its number, and rows are of one block
+    uint32_t low_begin;
 };
 INTEROP_SIZE(LoraSegment, 16);
 
 // LoraModule[slot][layer][modules of a layer] on the device. With c the scale of the request the module adds
 //   c * ((gain - 1) * base + gain * scale * B A x + bias)      base: what the base module gives, without its bias
 struct LoraModule {
-    uint64_t a;      // [rank][k_stride of the module's base matrix], padding zero
-    uint64_t b;      // [n][rank rounded up to 8], padding zero
-    uint32_t rank;   // 0: this adapter does not change the module
+    uint64_t a;     // [rank][k_stride of the module's base matrix], padding zero
+    uint64_t b;     // [n][rank rounded up to 8], padding zero
+    uint32_t rank;  // 0: this adapter does not change the module
     float scale;
-    uint32_t type;   // of a and b: 0 f32, 1 f16, 2 bf16
+    uint32_t type;  // of a and b: 0 f32, 1 f16, 2 bf16
     uint32_t pad;
-    uint64_t gain;   // [n] f32, or 0: 1 everywhere
-    uint64_t bias;   // [n] f32, or 0
+    uint64_t gain;  // [n] f32, or 0: 1 everywhere
+    uint64_t bias;  // [n] f32, or 0
     uint64_t pad2[2];
 };
 INTEROP_SIZE(LoraModule, 64);
@@ -148,17 +155,20 @@ struct AttentionTile {
 };
 INTEROP_SIZE(AttentionTile, 8);
 
-// Adapters joined to a product (AdapterMethod::kJoined): y = x w^T + low b^T, where b has the B of all of a step's adapters side by side, of one group of modules, and low
-// what they get from each row, zero where a row has another adapter. Both are of the weights' type. In units of 16 columns, blocks: 16 ranks of one module of one
-// adapter, once for each product of their parts that is needed to keep more of f32 than the type has.
-INTEROP_CONST kJoinedModuleColumns = 512;  // of b and low for each module of the group: the room for all adapters together
-INTEROP_CONST kJoinedStep = 64;            // columns that a product takes at once
-INTEROP_CONST kJoinedTileRows = 128;       // of low, which have one window
-INTEROP_CONST kJoinedBlocksMax = 96;       // of three modules
-INTEROP_CONST kJoinedAdaptersMax = 16;     // with two products each
+// Adapters joined to a product (AdapterMethod::kJoined): y = x w^T + low b^T, where b has the B of all of a step's
+// adapters side by side, of one group of modules, and low what they get from each row, zero where a row has another
+// adapter. Both are of the weights' type. In units of 16 columns, blocks: 16 ranks of one module of one adapter, once
+// for each product of their parts that is needed to keep more of f32 than the type has.
+// of b and low for each module of the group: the room for all adapters together
+INTEROP_CONST kJoinedModuleColumns = 512;
+INTEROP_CONST kJoinedStep = 64;         // columns that a product takes at once
+INTEROP_CONST kJoinedTileRows = 128;    // of low, which have one window
+INTEROP_CONST kJoinedBlocksMax = 96;    // of three modules
+INTEROP_CONST kJoinedAdaptersMax = 16;  // with two products each
 
-// Which product of parts: of the leading parts of B and low in the weights' type, of B's and what low's leaves, or of what B's leaves and low's. The last is left out for
-// an adapter of that type. f16 keeps less of what is below its smallest normal number, 6e-5: of a B of 1e-4 2e-4 is lost, of 1e-5 2e-3.
+// Which product of parts: of the leading parts of B and low in the weights' type, of B's and what low's leaves, or of
+// what B's leaves and low's. The last is left out for an adapter of that type. f16 keeps less of what is below its
+// smallest normal number, 6e-5: of a B of 1e-4 2e-4 is lost, of 1e-5 2e-3.
 INTEROP_CONST kJoinedLeads = 0;
 INTEROP_CONST kJoinedLowRest = 1;
 INTEROP_CONST kJoinedBRest = 2;
@@ -195,7 +205,7 @@ INTEROP_SIZE(JoinedWindow, 8);
 
 // What sample_argmax says about one logit row.
 struct SampleResult {
-    int32_t token;      // argmax, lowest index on ties; -1 if any logit is not finite
+    int32_t token;  // argmax, lowest index on ties; -1 if any logit is not finite
     float max_logit;
     float log_sum_exp;  // natural logarithm of sum exp(logit)
     uint32_t pad;

@@ -32,13 +32,16 @@ Result<uint32_t> size_or(const JsonValue& root, std::string_view key, uint32_t f
 
 Status read_sizes(const JsonValue& root, const Family& family, ModelConfig& config) {
     const SizeDefaults& defaults = family.sizes;
-    const auto size = [&](std::string_view key, uint32_t fallback, uint32_t max) { return fallback != 0 ? size_or(root, key, fallback, max) : size_of(root, key, max); };
+    const auto size = [&](std::string_view key, uint32_t fallback, uint32_t max) {
+        return fallback != 0 ? size_or(root, key, fallback, max) : size_of(root, key, max);
+    };
     TRY_ASSIGN(config.vocab_size, size("vocab_size", defaults.vocab, kVocabMax));
     TRY_ASSIGN(config.hidden_size, size("hidden_size", defaults.hidden, 1u << 17));
     TRY_ASSIGN(config.intermediate_size, size("intermediate_size", defaults.ffn, 1u << 20));
     TRY_ASSIGN(config.n_layers, size("num_hidden_layers", defaults.layers, 1024));
     TRY_ASSIGN(config.n_heads, size("num_attention_heads", defaults.heads, 1024));
-    TRY_ASSIGN(config.n_kv_heads, size("num_key_value_heads", family.kv_heads_default_to_heads ? config.n_heads : defaults.kv_heads, 1024));
+    TRY_ASSIGN(config.n_kv_heads, size("num_key_value_heads",
+                                       family.kv_heads_default_to_heads ? config.n_heads : defaults.kv_heads, 1024));
     TRY_ASSIGN(config.max_positions, size("max_position_embeddings", defaults.positions, 1u << 26));
     uint32_t head_dim = family.head_dim_default;
     if (!root.find("head_dim") && head_dim == 0) {
@@ -49,7 +52,8 @@ Status read_sizes(const JsonValue& root, const Family& family, ModelConfig& conf
         head_dim = config.hidden_size / config.n_heads;
     }
     TRY_ASSIGN(config.head_dim, size_or(root, "head_dim", head_dim, kHeadDimMax));
-    if (const std::string wrong = head_size_error(config.n_heads, config.n_kv_heads, config.head_dim); !wrong.empty()) return root.error(wrong);
+    if (const std::string wrong = head_size_error(config.n_heads, config.n_kv_heads, config.head_dim); !wrong.empty())
+        return root.error(wrong);
     TRY_ASSIGN(const double eps, root.number_or("rms_norm_eps", family.eps_default));
     if (!(eps >= 0.0 && eps < 1.0)) return root.error(format("rms_norm_eps: expected 0 to 1, found {}", eps));
     config.rms_norm_eps = static_cast<float>(eps);
@@ -58,12 +62,14 @@ Status read_sizes(const JsonValue& root, const Family& family, ModelConfig& conf
 
 // transformers' key since version 5, and before. What is no weight type counts as nothing: tensors say their own types.
 std::optional<DType> read_dtype(const JsonValue& root) {
-    constexpr std::pair<std::string_view, DType> kNames[] = {{"float32", DType::kF32}, {"float16", DType::kF16}, {"bfloat16", DType::kBF16}};
+    constexpr std::pair<std::string_view, DType> kNames[] = {
+        {"float32", DType::kF32}, {"float16", DType::kF16}, {"bfloat16", DType::kBF16}};
     for (const char* key : {"dtype", "torch_dtype"}) {
         const auto value = root.find(key);
         if (!value || !value->is_string()) continue;
         for (const auto& [name, dtype] : kNames) {
-            if (*value->as_string() == name || *value->as_string() == std::string("torch.") + std::string(name)) return dtype;
+            if (*value->as_string() == name || *value->as_string() == std::string("torch.") + std::string(name))
+                return dtype;
         }
     }
     return std::nullopt;
@@ -75,9 +81,11 @@ Status read_switches(const JsonValue& root, const JsonValue& text, const Family&
         const auto act = text.find(key);
         if (!act) continue;
         TRY_ASSIGN(const auto name, act->as_string());
-        const bool is_silu = name == "silu" || name == "swish", is_gelu = name == "gelu_pytorch_tanh" || name == "gelu";  // gelu: as older files of Gemma call it
+        // gelu: as older files of Gemma call it
+        const bool is_silu = name == "silu" || name == "swish", is_gelu = name == "gelu_pytorch_tanh" || name == "gelu";
         if (facts.gelu ? !is_gelu : !is_silu) {
-            return act->error(format("expected {}, the activation of {} that is supported, found {}", facts.gelu ? "gelu_pytorch_tanh" : "silu", facts.name, act->describe()));
+            return act->error(format("expected {}, the activation of {} that is supported, found {}",
+                                     facts.gelu ? "gelu_pytorch_tanh" : "silu", facts.name, act->describe()));
         }
     }
     TRY_ASSIGN(config.quantization, read_quantization(root));
@@ -106,7 +114,8 @@ Status read_switches(const JsonValue& root, const JsonValue& text, const Family&
 Status read_windows(const JsonValue& root, const Family& facts, ModelConfig& config) {
     config.sliding_windows.assign(config.n_layers, 0);
     if (facts.window == Window::kNone || facts.window == Window::kByReader) return ok_status();
-    TRY_ASSIGN(uint32_t window, size_or(root, "sliding_window", root.has("sliding_window") ? 0 : facts.window_default, 1u << 30));
+    TRY_ASSIGN(uint32_t window,
+               size_or(root, "sliding_window", root.has("sliding_window") ? 0 : facts.window_default, 1u << 30));
     if (facts.window == Window::kUpperLayers) {
         TRY_ASSIGN(const bool is_used, root.bool_or("use_sliding_window", false));
         if (!is_used) window = 0;
@@ -116,12 +125,14 @@ Status read_windows(const JsonValue& root, const Family& facts, ModelConfig& con
     if (const auto types = root.find("layer_types")) {
         TRY_ASSIGN(const auto names, types->as_array());
         if (names.size() != config.n_layers) {
-            return types->error(format("expected {} entries (num_hidden_layers), found {}", config.n_layers, names.size()));
+            return types->error(
+                format("expected {} entries (num_hidden_layers), found {}", config.n_layers, names.size()));
         }
         for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
             TRY_ASSIGN(const auto name, names[layer].as_string());
             if (name != "sliding_attention" && name != "full_attention") {
-                return names[layer].error("expected full_attention or sliding_attention, found " + names[layer].describe());
+                return names[layer].error("expected full_attention or sliding_attention, found " +
+                                          names[layer].describe());
             }
             if (name == "sliding_attention") config.sliding_windows[layer] = window;
         }
@@ -154,7 +165,8 @@ Status read_eos(const JsonValue& root, std::vector<TokenId>& ids) {
 
 Status read_ratio(const JsonValue& root, std::string_view key, double min, double max, float& to) {
     TRY_ASSIGN(const double number, root.number_or(key, to));
-    if (!(number >= min && number <= max)) return root.error(format("{}: expected {} to {}, found {}", key, min, max, number));
+    if (!(number >= min && number <= max))
+        return root.error(format("{}: expected {} to {}, found {}", key, min, max, number));
     to = static_cast<float>(number);
     return ok_status();
 }
@@ -174,7 +186,9 @@ Status read_generation(const JsonValue& root, GenerationDefaults& generation) {
 
 JsonParseOptions parse_options(std::string_view name) {
     // Python writes and reads such files; where a key occurs twice it takes the last.
-    return {.name = std::string(name), .code = ErrorCode::kInvalidModel, .max_bytes = kConfigBytesMax,
+    return {.name = std::string(name),
+            .code = ErrorCode::kInvalidModel,
+            .max_bytes = kConfigBytesMax,
             .allow_duplicate_keys = true};
 }
 
@@ -204,7 +218,8 @@ Result<ModelConfig> parse_model_config(std::string_view config_text, std::string
     if (config.rope.type == RopeType::kYarn) {
         // max_position_embeddings is what the model was trained on before the scaling stretched it.
         const double stretched = config.rope.factor * config.rope.original_max_positions;
-        config.max_positions = std::max(config.max_positions, static_cast<uint32_t>(std::min(stretched, double{1u << 26})));
+        config.max_positions =
+            std::max(config.max_positions, static_cast<uint32_t>(std::min(stretched, double{1u << 26})));
     }
     TRY(check_rope(config, "config.json"));
     TRY(read_eos(root, config.generation.eos_token_ids));
@@ -234,7 +249,8 @@ Result<QuantizationConfig> read_quantizer_file(const std::filesystem::path& fold
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder) {
     TRY(check_model_folder(folder));
     std::error_code ignored;
-    TRY_ASSIGN(const std::string config_text, read_text_file(folder / "config.json", kConfigBytesMax, ErrorCode::kInvalidModel));
+    TRY_ASSIGN(const std::string config_text,
+               read_text_file(folder / "config.json", kConfigBytesMax, ErrorCode::kInvalidModel));
     std::string generation_text;
     const auto generation_file = folder / "generation_config.json";
     if (std::filesystem::exists(generation_file, ignored)) {
@@ -243,8 +259,10 @@ Result<ModelConfig> load_model_config(const std::filesystem::path& folder) {
     auto config = parse_model_config(config_text, generation_text);
     if (config.ok() && !config->quantization) {
         auto quantization = read_quantizer_file(folder);
-        if (!quantization.ok()) config = quantization.error();
-        else config->quantization = std::move(quantization).value();
+        if (!quantization.ok())
+            config = quantization.error();
+        else
+            config->quantization = std::move(quantization).value();
     }
     if (!config.ok()) return make_error(config.error().code, format("{}: {}", folder.string(), config.error().message));
     return config;

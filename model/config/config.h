@@ -12,34 +12,39 @@
 
 #include "model/config/layer_facts.h"
 #include "model/config/modules.h"
-#include "model/quant/quantization_config.h"
 #include "model/files/safetensors.h"
+#include "model/quant/quantization_config.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {
 
-enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope, kProportional };  // the last is how a config says pair_stride; a table has another
+// the last is how a config says pair_stride; a table has another
+enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope, kProportional };
 
 // Rotary embedding as config.json gives it; model/config/rope.h makes the table from it.
 struct RopeConfig {
     RopeType type = RopeType::kDefault;
     double theta = 10000.0;
     uint32_t rotary_dim = 0;  // even, at most head_dim; the rest of a head is not turned
-    // Pair i < rotary_dim / 2 is the elements i and i + pair_stride, and turns by theta^(-2 i / exponent_dim). 0: rotary_dim / 2, and rotary_dim.
+    // Pair i < rotary_dim / 2 is the elements i and i + pair_stride, and turns by theta^(-2 i / exponent_dim). 0:
+    // rotary_dim / 2, and rotary_dim.
     uint32_t pair_stride = 0, exponent_dim = 0;
     double factor = 1.0;
-    uint32_t original_max_positions = 0;  // llama3, yarn, longrope
+    uint32_t original_max_positions = 0;                   // llama3, yarn, longrope
     double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
     double beta_fast = 32.0, beta_slow = 1.0;              // yarn
     bool truncate = true;                                  // yarn: round the correction range to whole dimensions
     double attention_factor = 1.0;                         // yarn, longrope: multiplies cos and sin
     std::vector<double> short_factors, long_factors;       // longrope: rotary_dim / 2 each
-    std::vector<double> frequency_factors;                 // rotary_dim / 2 that divide the frequencies before any scaling, as GGUF has llama3's; or none
+    // rotary_dim / 2 that divide the frequencies before any scaling, as GGUF has llama3's; or none
+    std::vector<double> frequency_factors;
 };
 
 // From an element of a pair to the other one.
-inline uint32_t pair_stride(const RopeConfig& rope) { return rope.pair_stride != 0 ? rope.pair_stride : rope.rotary_dim / 2; }
+inline uint32_t pair_stride(const RopeConfig& rope) {
+    return rope.pair_stride != 0 ? rope.pair_stride : rope.rotary_dim / 2;
+}
 
 // From generation_config.json: what a request gets that does not say otherwise.
 struct GenerationDefaults {
@@ -68,31 +73,35 @@ struct ModelConfig {
     uint32_t max_positions = 0;  // the context the model was made for
     float rms_norm_eps = 1e-6f;
     bool tied_embeddings = false;  // lm_head is embed_tokens
-    bool tied_by_name = false;     // the config says so, but the files have an lm_head of their own: adapters::BaseModel::load()
+    // the config says so, but the files have an lm_head of their own: adapters::BaseModel::load()
+    bool tied_by_name = false;
     bool qkv_bias = false;
     bool o_bias = false;
     bool mlp_bias = false;
-    bool qk_norm = false;         // RMS norm of each query and key head before RoPE: QkNorm::kPerHead
-    bool fused_qkv = false;       // the files hold qkv_proj (rows q, k, v)
-    bool fused_delta = false;     // the files hold in_proj_qkvz and in_proj_ba, whose rows lie by key head: fused_delta_rows()
-    bool fused_gate_up = false;   // the files hold gate_up_proj (rows gate, up)
-    std::optional<DType> dtype;   // one of the weight types: what the model was made in, where the config says it
-    QuantizationConfig quantization;  // how the files hold the weights of some layers in few bits; map_quantized_folder() reads them
+    bool qk_norm = false;    // RMS norm of each query and key head before RoPE: QkNorm::kPerHead
+    bool fused_qkv = false;  // the files hold qkv_proj (rows q, k, v)
+    // the files hold in_proj_qkvz and in_proj_ba, whose rows lie by key head: fused_delta_rows()
+    bool fused_delta = false;
+    bool fused_gate_up = false;  // the files hold gate_up_proj (rows gate, up)
+    std::optional<DType> dtype;  // one of the weight types: what the model was made in, where the config says it
+    // how the files hold the weights of some layers in few bits; map_quantized_folder() reads them
+    QuantizationConfig quantization;
     RopeConfig rope;
     std::vector<uint32_t> sliding_windows;  // [n_layers]; tokens seen including the current one; 0: all
     GenerationDefaults generation;
 
-    // Sizes, biases, norms, rope and windows above are those of every layer of a model whose layers are no more than that (Llama and its like). Others
-    // have each layer's facts here, [n_layers]; whoever asks for a layer asks layer().
+    // Sizes, biases, norms, rope and windows above are those of every layer of a model whose layers are no more than
+    // that (Llama and its like). Others have each layer's facts here, [n_layers]; whoever asks for a layer asks
+    // layer().
     std::vector<LayerFacts> layers;
-    std::vector<RopeConfig> more_ropes;  // rope_of(1), rope_of(2), ...
-    bool one_plus_norms = false;         // checkpoints and adapters of the family hold w - 1 of the RMS norms,
-    bool norms_hold_one = false;         // but these files w
-    bool wide_activations = false;       // values beyond f16
-    float embed_scale = 1.0f;            // on the embedding's rows
-    float logit_scale = 1.0f;            // on the logits, then
-    float final_softcap = 0.0f;          // they become softcap tanh(logit / softcap); 0: not
-    uint32_t per_layer_vocab = 0;        // tokens of the embedding per layer (LayerFacts::per_layer_input)
+    std::vector<RopeConfig> more_ropes;   // rope_of(1), rope_of(2), ...
+    bool one_plus_norms = false;          // checkpoints and adapters of the family hold w - 1 of the RMS norms,
+    bool norms_hold_one = false;          // but these files w
+    bool wide_activations = false;        // values beyond f16
+    float embed_scale = 1.0f;             // on the embedding's rows
+    float logit_scale = 1.0f;             // on the logits, then
+    float final_softcap = 0.0f;           // they become softcap tanh(logit / softcap); 0: not
+    uint32_t per_layer_vocab = 0;         // tokens of the embedding per layer (LayerFacts::per_layer_input)
     std::span<const Spelling> spellings;  // of tensor names, of static life
 
     LayerFacts layer(uint32_t index) const;

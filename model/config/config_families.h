@@ -1,5 +1,7 @@
-// The families of models: what each one's code does that its config.json does not say, the defaults of keys that may be left out, and how the rest is read.
-// Adding a family is a row in config_families.cpp, and a reader where its layers are more than Llama's. Internal to config.cpp.
+// The families of models: what each one's code does that its config.json does not say, the defaults of keys that may be
+// left out, and how the rest is read.
+// Adding a family is a row in config_families.cpp, and a reader where its layers are more than Llama's. Internal to
+// config.cpp.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +16,9 @@
 
 namespace lorad::model {
 
-enum class Biases : uint8_t { kNone, kQkv, kAsConfigured };       // kAsConfigured: attention_bias, on q, k, v and o
-enum class Window : uint8_t { kNone, kAllLayers, kUpperLayers, kByReader };  // kUpperLayers: use_sliding_window, max_window_layers
+enum class Biases : uint8_t { kNone, kQkv, kAsConfigured };  // kAsConfigured: attention_bias, on q, k, v and o
+// kUpperLayers: use_sliding_window, max_window_layers
+enum class Window : uint8_t { kNone, kAllLayers, kUpperLayers, kByReader };
 
 // Of keys that may be left out; 0: they may not.
 struct SizeDefaults {
@@ -23,9 +26,10 @@ struct SizeDefaults {
 };
 
 struct Family {
-    std::string_view name;             // "LlamaForCausalLM"
-    std::string_view model_type;       // of the config, or of its text_config
-    std::string_view wrapper = {};     // the class around it that reads more than text; its config has the text's in text_config
+    std::string_view name;        // "LlamaForCausalLM"
+    std::string_view model_type;  // of the config, or of its text_config
+    // the class around it that reads more than text; its config has the text's in text_config
+    std::string_view wrapper = {};
     std::string_view wrapper_type = {};
     Biases attention_bias = Biases::kNone;
     bool bias_default = false;  // of attention_bias
@@ -44,10 +48,11 @@ struct Family {
     RopeDefaults rope = {};
     SizeDefaults sizes = {};
     std::span<const Spelling> spellings = {};
-    // Fills ModelConfig::layers and what belongs to them. `text` is the text part of config.json, whose common keys have been read. Without one all layers are Llama's, with
-    // the facts above, and config.rope has been read.
+    // Fills ModelConfig::layers and what belongs to them. `text` is the text part of config.json, whose common keys
+    // have been read. Without one all layers are Llama's, with the facts above, and config.rope has been read.
     Status (*read_layers)(const JsonValue& text, const Family& family, ModelConfig& config) = nullptr;
-    std::span<const std::string_view> keys = {};  // that change results and are read by read_layers: see check_other_keys()
+    // that change results and are read by read_layers: see check_other_keys()
+    std::span<const std::string_view> keys = {};
 };
 
 // The family of a config.json, by its architectures, or by its model_type.
@@ -61,7 +66,8 @@ struct FamilyKeys {
 };
 std::vector<FamilyKeys> families_with_keys();
 
-// Refuses keys that change results and that this family's reader does not read, unless their value is the one that changes nothing.
+// Refuses keys that change results and that this family's reader does not read, unless their value is the one that
+// changes nothing.
 Status check_other_keys(const JsonValue& text, const Family& family);
 
 }  // namespace lorad::model

@@ -27,7 +27,9 @@ Status read_common(const JsonValue& text, ModelConfig& config) {
         // "vision": only between the parts of a picture.
         const bool is_of_pictures = both->is_string() && *both->as_string() == "vision";
         if (!is_of_pictures && !(both->is_bool() && !*both->as_bool())) {
-            return both->error("expected false: embedding models of this family attend to what comes behind, which is not supported, found " + both->describe());
+            return both->error("expected false: embedding models of this family attend to what comes behind, which is "
+                               "not supported, found " +
+                               both->describe());
         }
     }
     make_common_layers(config);
@@ -48,7 +50,8 @@ struct Scores {
 Result<Scores> read_scores(const JsonValue& text, double softcap_default) {
     Scores scores;
     TRY_ASSIGN(const float scalar, float_or(text, "query_pre_attn_scalar", 256.0, 1e-6, 1e6));
-    TRY_ASSIGN(scores.softcap, float_or(text, "attn_logit_softcapping", text.has("attn_logit_softcapping") ? 0.0 : softcap_default, 0.0, kCapMax));
+    TRY_ASSIGN(scores.softcap, float_or(text, "attn_logit_softcapping",
+                                        text.has("attn_logit_softcapping") ? 0.0 : softcap_default, 0.0, kCapMax));
     scores.scale = 1.0f / std::sqrt(scalar);
     return scores;
 }
@@ -91,13 +94,15 @@ Status read_gemma3(const JsonValue& text, const Family& family, ModelConfig& con
     TRY(read_common(text, config));
     TRY_ASSIGN(const Scores scores, read_scores(text, 0.0));
     TRY(read_final_softcap(text, 0.0, config));
-    TRY_ASSIGN(RopePair ropes, read_rope_pair(text, config.head_dim, config.head_dim, config.max_positions, family.rope));
+    TRY_ASSIGN(RopePair ropes,
+               read_rope_pair(text, config.head_dim, config.head_dim, config.max_positions, family.rope));
     config.rope = std::move(ropes.full);
     config.more_ropes = {std::move(ropes.sliding)};
     TRY_ASSIGN(const uint32_t pattern, pattern_of(text, 6));
     TRY_ASSIGN(const std::vector<bool> full, full_layers(text, config.n_layers, pattern));
     TRY_ASSIGN(const uint32_t window, window_of(text, family, config));
-    // transformers reads attn_logit_softcapping of Gemma 3 and applies it nowhere, unlike Gemma 2's; released files have null.
+    // transformers reads attn_logit_softcapping of Gemma 3 and applies it nowhere, unlike Gemma 2's; released files
+    // have null.
     make_gemma3_layers(full, window, scores.scale, config);
     return ok_status();
 }
@@ -109,7 +114,8 @@ struct HeadSizes {
 };
 
 // Of each layer: per_layer_config names those that differ; older files say the sizes of all full layers.
-Result<std::vector<HeadSizes>> head_sizes(const JsonValue& text, const std::vector<bool>& full, const ModelConfig& config) {
+Result<std::vector<HeadSizes>> head_sizes(const JsonValue& text, const std::vector<bool>& full,
+                                          const ModelConfig& config) {
     std::vector<HeadSizes> sizes(config.n_layers, {config.head_dim, config.n_kv_heads});
     const auto by_layer = text.find("per_layer_config");
     if (!by_layer) {
@@ -124,11 +130,17 @@ Result<std::vector<HeadSizes>> head_sizes(const JsonValue& text, const std::vect
     TRY_ASSIGN(const auto members, by_layer->as_object());
     for (const auto& [key, own] : members) {
         uint64_t layer = 0;
-        for (const char digit : key) layer = digit >= '0' && digit <= '9' && layer < config.n_layers ? layer * 10 + static_cast<uint64_t>(digit - '0') : config.n_layers;
-        if (key.empty() || layer >= config.n_layers) return own.error(format("expected layers 0 to {}, found {}", config.n_layers - 1, json_quote_short(key)));
+        for (const char digit : key)
+            layer = digit >= '0' && digit <= '9' && layer < config.n_layers
+                        ? layer * 10 + static_cast<uint64_t>(digit - '0')
+                        : config.n_layers;
+        if (key.empty() || layer >= config.n_layers)
+            return own.error(format("expected layers 0 to {}, found {}", config.n_layers - 1, json_quote_short(key)));
         TRY_ASSIGN(const auto facts, own.as_object());
         for (const auto& [name, value] : facts) {
-            if (name != "head_dim" && name != "num_key_value_heads") return value.error(format("expected head_dim or num_key_value_heads, found {}", json_quote_short(name)));
+            if (name != "head_dim" && name != "num_key_value_heads")
+                return value.error(
+                    format("expected head_dim or num_key_value_heads, found {}", json_quote_short(name)));
         }
         TRY_ASSIGN(sizes[layer].head_dim, uint_or(own, "head_dim", config.head_dim, 1u << 16));
         TRY_ASSIGN(sizes[layer].n_kv_heads, uint_or(own, "num_key_value_heads", config.n_kv_heads, 1024));
@@ -146,7 +158,10 @@ Status share_keys(const JsonValue& text, const std::vector<bool>& full, ModelCon
         for (uint32_t earlier = 0; earlier < first; ++earlier) {
             if (full[earlier] == full[layer]) from = earlier;
         }
-        if (!from) return text.error(format("num_kv_shared_layers {}: layer {} finds no layer of its kind in front of layer {}", n_shared, layer, first));
+        if (!from)
+            return text.error(
+                format("num_kv_shared_layers {}: layer {} finds no layer of its kind in front of layer {}", n_shared,
+                       layer, first));
         config.layers[layer].attention.kv_from = from;
         if (is_wide) config.layers[layer].ffn.size *= 2;
     }
@@ -161,7 +176,8 @@ Status read_gemma4_experts(const JsonValue& text, ModelConfig& config) {
     TRY_ASSIGN(experts.n, uint_or(text, "num_experts", 0, 1u << 20));
     TRY_ASSIGN(experts.top_k, uint_or(text, "top_k_experts", 0, 1u << 20));
     TRY_ASSIGN(experts.size, uint_or(text, "moe_intermediate_size", 0, 1u << 20));
-    if (experts.size == 0) return text.error("moe_intermediate_size: expected the size of an expert beside enable_moe_block, found none");
+    if (experts.size == 0)
+        return text.error("moe_intermediate_size: expected the size of an expert beside enable_moe_block, found none");
     TRY(check_experts(text, experts));
     for (LayerFacts& layer : config.layers) {
         layer.ffn.kind = FeedForward::kDenseAndExperts;
@@ -174,7 +190,8 @@ Status read_per_layer_inputs(const JsonValue& text, ModelConfig& config) {
     TRY_ASSIGN(const uint32_t size, uint_or(text, "hidden_size_per_layer_input", 256, 1u << 16));
     TRY_ASSIGN(config.per_layer_vocab, uint_or(text, "vocab_size_per_layer_input", 262144, kVocabMax));
     if (size == 0) config.per_layer_vocab = 0;
-    if (size % 4 != 0) return text.error(format("hidden_size_per_layer_input: expected a multiple of 4, found {}", size));
+    if (size % 4 != 0)
+        return text.error(format("hidden_size_per_layer_input: expected a multiple of 4, found {}", size));
     for (LayerFacts& layer : config.layers) layer.per_layer_input = size;
     return ok_status();
 }
@@ -203,12 +220,18 @@ Status read_gemma4(const JsonValue& text, const Family& family, ModelConfig& con
         attention.window = full[layer] ? 0 : window;
         attention.rope = full[layer] ? 0 : 1;
         facts.stream_scale = true;
-        if (const std::string wrong = head_size_error(attention.n_heads, attention.n_kv_heads, attention.head_dim); !wrong.empty()) return text.error(format("layer {}: {}", layer, wrong));
+        if (const std::string wrong = head_size_error(attention.n_heads, attention.n_kv_heads, attention.head_dim);
+            !wrong.empty())
+            return text.error(format("layer {}: {}", layer, wrong));
         std::optional<uint32_t>& of_kind = head_dims[full[layer] ? 1 : 0];
-        if (of_kind && *of_kind != attention.head_dim) return text.error(format("layer {}: expected heads of {} as in other layers of its type, found {}", layer, *of_kind, attention.head_dim));
+        if (of_kind && *of_kind != attention.head_dim)
+            return text.error(format("layer {}: expected heads of {} as in other layers of its type, found {}", layer,
+                                     *of_kind, attention.head_dim));
         of_kind = attention.head_dim;
     }
-    TRY_ASSIGN(RopePair ropes, read_rope_pair(text, head_dims[1].value_or(config.head_dim), head_dims[0].value_or(config.head_dim), config.max_positions, family.rope));
+    TRY_ASSIGN(RopePair ropes,
+               read_rope_pair(text, head_dims[1].value_or(config.head_dim), head_dims[0].value_or(config.head_dim),
+                              config.max_positions, family.rope));
     config.rope = std::move(ropes.full);
     config.more_ropes = {std::move(ropes.sliding)};
     TRY(share_keys(text, full, config));

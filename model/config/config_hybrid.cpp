@@ -1,4 +1,5 @@
-// Families with layers that have no attention (Qwen3.5, Qwen3-Next, LFM2), and those with experts (these, Qwen3 MoE, Mixtral, gpt-oss).
+// Families with layers that have no attention (Qwen3.5, Qwen3-Next, LFM2), and those with experts (these, Qwen3 MoE,
+// Mixtral, gpt-oss).
 #include <algorithm>
 #include <cmath>
 
@@ -13,8 +14,10 @@ namespace {
 
 constexpr uint32_t kSizeMax = 1u << 20, kHeadsMax = 1024;
 
-// By layer_types, whether each layer attends to all that came before; the other name is the family's. Without the key: layer i where (i + 1) % every == 0.
-Result<std::vector<bool>> attention_layers(const JsonValue& text, uint32_t n_layers, uint32_t every, std::string_view other) {
+// By layer_types, whether each layer attends to all that came before; the other name is the family's. Without the key:
+// layer i where (i + 1) % every == 0.
+Result<std::vector<bool>> attention_layers(const JsonValue& text, uint32_t n_layers, uint32_t every,
+                                           std::string_view other) {
     std::vector<bool> attends;
     const auto types = text.find("layer_types");
     if (!types) {
@@ -22,10 +25,12 @@ Result<std::vector<bool>> attention_layers(const JsonValue& text, uint32_t n_lay
         return attends;
     }
     TRY_ASSIGN(const auto names, types->as_array());
-    if (names.size() != n_layers) return types->error(format("expected {} entries (num_hidden_layers), found {}", n_layers, names.size()));
+    if (names.size() != n_layers)
+        return types->error(format("expected {} entries (num_hidden_layers), found {}", n_layers, names.size()));
     for (const JsonValue& one : names) {
         TRY_ASSIGN(const auto name, one.as_string());
-        if (name != "full_attention" && name != other) return one.error(format("expected full_attention or {}, found {}", other, one.describe()));
+        if (name != "full_attention" && name != other)
+            return one.error(format("expected full_attention or {}, found {}", other, one.describe()));
         attends.push_back(name == "full_attention");
     }
     return attends;
@@ -51,8 +56,11 @@ Result<DeltaFacts> read_delta(const JsonValue& text) {
     TRY_ASSIGN(delta.value_head_dim, positive_or(text, "linear_value_head_dim", 128, kSizeMax));
     TRY_ASSIGN(delta.taps, positive_or(text, "linear_conv_kernel_dim", 4, kSizeMax));
     if (gpu::can_mix(delta_shape(delta))) return delta;
-    return text.error(format("linear_*: expected value heads that are a multiple of the key heads, head sizes up to {}, of values a multiple of 4, and 2 to {} taps; found {} and {} heads of {} and {}, {} taps",
-                             gpu::kDeltaHeadMax, gpu::kConvTapsMax, delta.n_key_heads, delta.n_value_heads, delta.key_head_dim, delta.value_head_dim, delta.taps));
+    return text.error(
+        format("linear_*: expected value heads that are a multiple of the key heads, head sizes up to {}, of values a "
+               "multiple of 4, and 2 to {} taps; found {} and {} heads of {} and {}, {} taps",
+               gpu::kDeltaHeadMax, gpu::kConvTapsMax, delta.n_key_heads, delta.n_value_heads, delta.key_head_dim,
+               delta.value_head_dim, delta.taps));
 }
 
 struct ExpertDefaults {
@@ -62,7 +70,8 @@ struct ExpertDefaults {
 // Of Qwen's families.
 Result<ExpertFacts> read_experts(const JsonValue& text, const ExpertDefaults& defaults) {
     ExpertFacts experts;
-    const char* count = text.find("num_experts") || !text.find("num_local_experts") ? "num_experts" : "num_local_experts";
+    const char* count =
+        text.find("num_experts") || !text.find("num_local_experts") ? "num_experts" : "num_local_experts";
     TRY_ASSIGN(experts.n, uint_or(text, count, defaults.n, kSizeMax));
     TRY_ASSIGN(experts.top_k, uint_or(text, "num_experts_per_tok", defaults.top_k, kSizeMax));
     TRY_ASSIGN(experts.size, positive_or(text, "moe_intermediate_size", defaults.size, kSizeMax));
@@ -124,15 +133,25 @@ gpu::DeltaShape delta_shape(const DeltaFacts& facts) {
 }
 
 gpu::MambaShape mamba_shape(const MambaFacts& facts) {
-    return {.heads = facts.n_heads, .head_size = facts.head_dim, .groups = facts.n_groups, .state_size = facts.state_size, .taps = facts.taps};
+    return {.heads = facts.n_heads,
+            .head_size = facts.head_dim,
+            .groups = facts.n_groups,
+            .state_size = facts.state_size,
+            .taps = facts.taps};
 }
 
 Status check_experts(const JsonValue& text, const ExpertFacts& experts) {
-    if (experts.n > 0 && experts.n <= gpu::kExpertsMax && experts.top_k > 0 && experts.top_k <= std::min(experts.n, gpu::kTopExpertsMax)) return ok_status();
-    return text.error(format("experts: expected up to {}, of which each row has 1 to {} and no more than there are, found {} and {}", gpu::kExpertsMax, gpu::kTopExpertsMax, experts.n, experts.top_k));
+    if (experts.n > 0 && experts.n <= gpu::kExpertsMax && experts.top_k > 0 &&
+        experts.top_k <= std::min(experts.n, gpu::kTopExpertsMax))
+        return ok_status();
+    return text.error(
+        format("experts: expected up to {}, of which each row has 1 to {} and no more than there are, found {} and {}",
+               gpu::kExpertsMax, gpu::kTopExpertsMax, experts.n, experts.top_k));
 }
 
-Status read_qwen35(const JsonValue& text, const Family&, ModelConfig& config) { return read_delta_hybrid(text, config); }
+Status read_qwen35(const JsonValue& text, const Family&, ModelConfig& config) {
+    return read_delta_hybrid(text, config);
+}
 
 Status read_qwen35_moe(const JsonValue& text, const Family&, ModelConfig& config) {
     TRY(read_delta_hybrid(text, config));
@@ -164,9 +183,15 @@ Status read_mixtral(const JsonValue& text, const Family&, ModelConfig& config) {
 }
 
 Status read_gpt_oss(const JsonValue& text, const Family&, ModelConfig& config) {
-    ExpertFacts experts{.size = config.intermediate_size, .router = Router::kTopThenSoftmax, .gate_up_interleaved = true, .by_inputs = true, .bias = true};
+    ExpertFacts experts{.size = config.intermediate_size,
+                        .router = Router::kTopThenSoftmax,
+                        .gate_up_interleaved = true,
+                        .by_inputs = true,
+                        .bias = true};
     TRY_ASSIGN(experts.n, uint_or(text, "num_local_experts", 128, kSizeMax));
-    TRY_ASSIGN(experts.top_k, uint_or(text, text.find("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token", 4, kSizeMax));
+    TRY_ASSIGN(
+        experts.top_k,
+        uint_or(text, text.find("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token", 4, kSizeMax));
     TRY(check_experts(text, experts));
     TRY_ASSIGN(const float alpha, float_or(text, "swiglu_alpha", 1.702, 0.0, 1e6));
     TRY_ASSIGN(const float limit, float_or(text, "swiglu_limit", 7.0, 1e-6, 1e6));
@@ -193,7 +218,9 @@ namespace {
 
 // The size of LFM2's feed-forward: of what the config says two thirds, times a multiplier, in whole multiples.
 Result<uint32_t> lfm2_size(const JsonValue& text, const ModelConfig& config) {
-    TRY_ASSIGN(const uint32_t wished, positive_or(text, text.find("intermediate_size") ? "intermediate_size" : "block_ff_dim", config.intermediate_size, kSizeMax));
+    TRY_ASSIGN(const uint32_t wished,
+               positive_or(text, text.find("intermediate_size") ? "intermediate_size" : "block_ff_dim",
+                           config.intermediate_size, kSizeMax));
     TRY_ASSIGN(const bool adjusts, text.bool_or("block_auto_adjust_ff_dim", true));
     if (!adjusts) return wished;
     TRY_ASSIGN(const float multiplier, float_or(text, "block_ffn_dim_multiplier", 1.0, 0.0, 1e3));
@@ -206,7 +233,8 @@ Result<uint32_t> lfm2_size(const JsonValue& text, const ModelConfig& config) {
 }  // namespace
 
 Status read_lfm2(const JsonValue& text, const Family&, ModelConfig& config) {
-    TRY_ASSIGN(config.rms_norm_eps, float_or(text, text.find("norm_eps") ? "norm_eps" : "block_norm_eps", 1e-5, 0.0, 1.0));
+    TRY_ASSIGN(config.rms_norm_eps,
+               float_or(text, text.find("norm_eps") ? "norm_eps" : "block_norm_eps", 1e-5, 0.0, 1.0));
     TRY_ASSIGN(const bool is_tied, text.bool_or("tie_embedding", config.tied_embeddings));
     config.tied_embeddings = is_tied;
     std::vector<bool> attends(config.n_layers, true);
@@ -224,7 +252,8 @@ Status read_lfm2(const JsonValue& text, const Family&, ModelConfig& config) {
     ConvFacts conv;
     TRY_ASSIGN(conv.taps, uint_or(text, "conv_L_cache", 3, kSizeMax));
     TRY_ASSIGN(conv.bias, text.bool_or("conv_bias", false));
-    if (conv.taps < 2 || conv.taps > gpu::kConvTapsMax) return text.error(format("conv_L_cache: expected 2 to {}, found {}", gpu::kConvTapsMax, conv.taps));
+    if (conv.taps < 2 || conv.taps > gpu::kConvTapsMax)
+        return text.error(format("conv_L_cache: expected 2 to {}, found {}", gpu::kConvTapsMax, conv.taps));
     TRY_ASSIGN(config.intermediate_size, lfm2_size(text, config));
     config.layers = usual_layers(config);
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {

@@ -1,4 +1,5 @@
-// Readers of the families whose layers are more than Llama's: Family::read_layers. Internal to the reading of config.json.
+// Readers of the families whose layers are more than Llama's: Family::read_layers. Internal to the reading of
+// config.json.
 #pragma once
 
 #include <vector>

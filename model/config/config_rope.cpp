@@ -29,7 +29,8 @@ Result<double> positive_or(const JsonValue& object, std::string_view key, double
 Result<std::vector<double>> factors_of(const JsonValue& object, std::string_view key, uint32_t n) {
     TRY_ASSIGN(const auto list, object.require(key));
     TRY_ASSIGN(const auto values, list.as_array());
-    if (values.size() != n) return list.error(format("expected {} numbers (half the rotary dimension), found {}", n, values.size()));
+    if (values.size() != n)
+        return list.error(format("expected {} numbers (half the rotary dimension), found {}", n, values.size()));
     std::vector<double> factors;
     for (const auto& value : values) {
         TRY_ASSIGN(const double factor, positive(value));
@@ -59,11 +60,14 @@ Result<RopeType> type_of(const JsonValue& rope) {
     if (name == "yarn") return RopeType::kYarn;
     if (name == "longrope" || name == "su") return RopeType::kLongRope;
     if (name == "proportional") return RopeType::kProportional;
-    if (name == "dynamic") {  // stretches only texts that are longer than max_position_embeddings, which is the longest that is served
+    // stretches only texts that are longer than max_position_embeddings, which is the longest that is served
+    if (name == "dynamic") {
         TRY(positive_of(rope, "factor"));
         return RopeType::kDefault;
     }
-    return value->error("rope scaling " + value->describe() + " is not supported; supported are default, dynamic, linear, llama3, yarn, longrope, proportional");
+    return value->error(
+        "rope scaling " + value->describe() +
+        " is not supported; supported are default, dynamic, linear, llama3, yarn, longrope, proportional");
 }
 
 bool is_same_value(const JsonValue& a, const JsonValue& b) {
@@ -76,7 +80,8 @@ bool is_same_value(const JsonValue& a, const JsonValue& b) {
     return true;
 }
 
-// Every member of `rope` that is not null is in `other` as well; the type has two names, and theta and the rotary share may stand beside the objects.
+// Every member of `rope` that is not null is in `other` as well; the type has two names, and theta and the rotary share
+// may stand beside the objects.
 Status check_all_in(const JsonValue& rope, const JsonValue& other, std::string_view other_name, const JsonValue& root) {
     TRY_ASSIGN(const auto members, rope.as_object());
     for (const auto& [key, value] : members) {
@@ -86,12 +91,14 @@ Status check_all_in(const JsonValue& rope, const JsonValue& other, std::string_v
         if (!found && key == "type") found = other.find("rope_type");
         if (!found && (key == "rope_theta" || key == "partial_rotary_factor")) found = root.find(key);
         if (found && is_same_value(*found, value)) continue;
-        return rope.error(format("{}: expected the same in {}, or one of the two alone, found {} and {}", key, other_name, value.dump(), found ? found->dump() : "nothing"));
+        return rope.error(format("{}: expected the same in {}, or one of the two alone, found {} and {}", key,
+                                 other_name, value.dump(), found ? found->dump() : "nothing"));
     }
     return ok_status();
 }
 
-// A rope_scaling that somebody added to a config with rope_parameters: transformers takes it and forgets the rest, theta among it, which nobody means.
+// A rope_scaling that somebody added to a config with rope_parameters: transformers takes it and forgets the rest,
+// theta among it, which nobody means.
 Status check_older_spelling(const JsonValue& root, const JsonValue& parameters) {
     const auto scaling = root.find("rope_scaling");
     if (!scaling || (scaling->is_object() && scaling->size() == 0)) return ok_status();
@@ -104,8 +111,8 @@ Status read_llama3(const JsonValue& rope, RopeConfig& to) {
     TRY_ASSIGN(to.low_freq_factor, positive_of(rope, "low_freq_factor"));
     TRY_ASSIGN(to.high_freq_factor, positive_of(rope, "high_freq_factor"));
     if (to.high_freq_factor <= to.low_freq_factor) {
-        return rope.error(format("high_freq_factor: expected more than low_freq_factor {}, found {}", to.low_freq_factor,
-                                 to.high_freq_factor));
+        return rope.error(format("high_freq_factor: expected more than low_freq_factor {}, found {}",
+                                 to.low_freq_factor, to.high_freq_factor));
     }
     if (to.original_max_positions == 0) return rope.error("no original_max_position_embeddings");
     return ok_status();
@@ -134,7 +141,9 @@ Status read_longrope(const JsonValue& rope, uint32_t max_positions, RopeConfig& 
     if (to.original_max_positions == 0) to.original_max_positions = max_positions;
     TRY_ASSIGN(to.factor, positive_or(rope, "factor", static_cast<double>(max_positions) / to.original_max_positions));
     const double usual =
-        to.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(to.factor) / std::log(static_cast<double>(to.original_max_positions)));
+        to.factor <= 1.0
+            ? 1.0
+            : std::sqrt(1.0 + std::log(to.factor) / std::log(static_cast<double>(to.original_max_positions)));
     TRY_ASSIGN(to.attention_factor, positive_or(rope, "attention_factor", usual));
     return ok_status();
 }
@@ -144,7 +153,8 @@ Status read_longrope(const JsonValue& rope, uint32_t max_positions, RopeConfig& 
 namespace {
 
 // One table. `rope`: its object, if there is one; `root` has what stands beside it.
-Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonValue>& rope, uint32_t head_dim, uint32_t max_positions, const RopeDefaults& defaults) {
+Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonValue>& rope, uint32_t head_dim,
+                              uint32_t max_positions, const RopeDefaults& defaults) {
     RopeConfig to;
     TRY_ASSIGN(to.theta, positive_or(root, "rope_theta", defaults.theta));
     TRY_ASSIGN(double rotary_share, positive_or(root, "partial_rotary_factor", defaults.rotary_share));
@@ -155,7 +165,8 @@ Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonVal
     }
     to.rotary_dim = rotary_share > 1.0 ? 0 : static_cast<uint32_t>(head_dim * rotary_share);
     if (to.type == RopeType::kProportional) {
-        // As many pairs as that share has, of elements half a head apart, with the frequencies of a whole head's first ones.
+        // As many pairs as that share has, of elements half a head apart, with the frequencies of a whole head's first
+        // ones.
         to.type = RopeType::kDefault;
         to.rotary_dim = rotary_share > 1.0 ? 0 : 2 * static_cast<uint32_t>(head_dim * rotary_share / 2.0);
         to.pair_stride = head_dim / 2;
@@ -164,13 +175,15 @@ Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonVal
         if (to.factor != 1.0) to.type = RopeType::kLinear;
     }
     if (to.rotary_dim == 0 || to.rotary_dim % 2 != 0) {
-        return root.error(format("partial_rotary_factor {} of head_dim {} gives {} rotary dimensions, expected an even number of 2 to {}",
-                                 rotary_share, head_dim, to.rotary_dim, head_dim));
+        return root.error(format(
+            "partial_rotary_factor {} of head_dim {} gives {} rotary dimensions, expected an even number of 2 to {}",
+            rotary_share, head_dim, to.rotary_dim, head_dim));
     }
     if (!rope || to.pair_stride != 0) return to;
     TRY_ASSIGN(to.original_max_positions, original_positions(root, *rope));
     // A config class with a default has it beside the rope object, which counts first.
-    if (defaults.original_positions != 0 && !root.find("original_max_position_embeddings")) to.original_max_positions = defaults.original_positions;
+    if (defaults.original_positions != 0 && !root.find("original_max_position_embeddings"))
+        to.original_max_positions = defaults.original_positions;
     switch (to.type) {
         case RopeType::kDefault:
         case RopeType::kProportional: break;
@@ -194,24 +207,30 @@ Result<std::optional<JsonValue>> rope_object(const JsonValue& root) {
     return rope;
 }
 
-bool is_by_layer_type(const std::optional<JsonValue>& rope) { return rope && (rope->has("full_attention") || rope->has("sliding_attention")); }
+bool is_by_layer_type(const std::optional<JsonValue>& rope) {
+    return rope && (rope->has("full_attention") || rope->has("sliding_attention"));
+}
 
 }  // namespace
 
-Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions, const RopeDefaults& defaults) {
+Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions,
+                             const RopeDefaults& defaults) {
     TRY_ASSIGN(const std::optional<JsonValue> rope, rope_object(root));
-    if (is_by_layer_type(rope)) return rope->error("rotary parameters that differ between layer types are not supported");
+    if (is_by_layer_type(rope))
+        return rope->error("rotary parameters that differ between layer types are not supported");
     return read_table(root, rope, head_dim, max_positions, defaults);
 }
 
-Result<RopePair> read_rope_pair(const JsonValue& root, uint32_t full_head_dim, uint32_t sliding_head_dim, uint32_t max_positions, const RopeDefaults& defaults) {
+Result<RopePair> read_rope_pair(const JsonValue& root, uint32_t full_head_dim, uint32_t sliding_head_dim,
+                                uint32_t max_positions, const RopeDefaults& defaults) {
     TRY_ASSIGN(const std::optional<JsonValue> rope, rope_object(root));
     RopeDefaults of_sliding = defaults;
     of_sliding.theta = defaults.sliding_theta;
     of_sliding.rotary_share = 1.0;
     RopePair pair;
     if (is_by_layer_type(rope)) {
-        const auto table = [&](std::string_view key, uint32_t head_dim, const RopeDefaults& with) -> Result<RopeConfig> {
+        const auto table = [&](std::string_view key, uint32_t head_dim,
+                               const RopeDefaults& with) -> Result<RopeConfig> {
             TRY_ASSIGN(const JsonValue own, rope->require(key));
             if (!own.is_object()) return own.error("expected an object, found " + own.describe());
             return read_table(own, own, head_dim, max_positions, with);
@@ -222,10 +241,12 @@ Result<RopePair> read_rope_pair(const JsonValue& root, uint32_t full_head_dim, u
         TRY_ASSIGN(pair.full, read_table(root, rope, full_head_dim, max_positions, defaults));
         pair.sliding.rotary_dim = sliding_head_dim;
         TRY_ASSIGN(pair.sliding.theta, positive_or(root, "rope_local_base_freq", of_sliding.theta));
-        if (!root.find("rope_local_base_freq") && defaults.sliding_theta == defaults.theta) pair.sliding.theta = pair.full.theta;
+        if (!root.find("rope_local_base_freq") && defaults.sliding_theta == defaults.theta)
+            pair.sliding.theta = pair.full.theta;
     }
     for (const RopeConfig* one : {&pair.full, &pair.sliding}) {
-        if (one->type == RopeType::kLongRope) return rope->error("longrope in a model with several rotary tables is not supported");
+        if (one->type == RopeType::kLongRope)
+            return rope->error("longrope in a model with several rotary tables is not supported");
     }
     return pair;
 }
@@ -236,14 +257,16 @@ Status check_rope(const ModelConfig& config, std::string_view where) {
         is_finite = is_finite && std::isfinite(static_cast<float>(config.rope_of(rope).attention_factor));
         for (const bool is_long : {false, true}) {
             for (const double frequency : rope_frequencies(config.rope_of(rope), is_long)) {
-                is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
+                is_finite = is_finite &&
+                            std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
             }
         }
     }
     if (is_finite) return ok_status();
-    return make_error(ErrorCode::kInvalidModel,
-                      format("{}: the rotary embedding's parameters (rope_theta {}, factor {}) give angles that are not finite", where,
-                             config.rope.theta, config.rope.factor));
+    return make_error(
+        ErrorCode::kInvalidModel,
+        format("{}: the rotary embedding's parameters (rope_theta {}, factor {}) give angles that are not finite",
+               where, config.rope.theta, config.rope.factor));
 }
 
 }  // namespace lorad::model

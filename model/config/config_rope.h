@@ -17,20 +17,24 @@ inline constexpr uint32_t kVocabMax = 1u << 20;
 // Where config.json says nothing.
 struct RopeDefaults {
     double theta = 10000.0;
-    double rotary_share = 1.0;         // partial_rotary_factor
-    uint32_t original_positions = 0;   // original_max_position_embeddings beside the rope object; 0: there is none
-    double sliding_theta = 10000.0;    // of the layers with a window, where these have a table of their own
+    double rotary_share = 1.0;        // partial_rotary_factor
+    uint32_t original_positions = 0;  // original_max_position_embeddings beside the rope object; 0: there is none
+    double sliding_theta = 10000.0;   // of the layers with a window, where these have a table of their own
 };
 
-// Reads rope_parameters, or rope_scaling with rope_theta beside it (both only if they agree), and partial_rotary_factor. `root` is the text part of config.json.
-Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions, const RopeDefaults& defaults);
+// Reads rope_parameters, or rope_scaling with rope_theta beside it (both only if they agree), and
+// partial_rotary_factor. `root` is the text part of config.json.
+Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions,
+                             const RopeDefaults& defaults);
 
-// Of a family whose layers with a window have a table of their own: rope_parameters with full_attention and sliding_attention, or rope_theta and rope_scaling, which are of the
-// full layers then, with rope_local_base_freq, without which the others have rope_theta too.
+// Of a family whose layers with a window have a table of their own: rope_parameters with full_attention and
+// sliding_attention, or rope_theta and rope_scaling, which are of the full layers then, with rope_local_base_freq,
+// without which the others have rope_theta too.
 struct RopePair {
     RopeConfig full, sliding;
 };
-Result<RopePair> read_rope_pair(const JsonValue& root, uint32_t full_head_dim, uint32_t sliding_head_dim, uint32_t max_positions, const RopeDefaults& defaults);
+Result<RopePair> read_rope_pair(const JsonValue& root, uint32_t full_head_dim, uint32_t sliding_head_dim,
+                                uint32_t max_positions, const RopeDefaults& defaults);
 
 // Values that pass one by one may still give angles that are no numbers: kInvalidModel. `where` begins the message.
 Status check_rope(const ModelConfig& config, std::string_view where);

@@ -1,4 +1,5 @@
-// What one decoder layer is, as data: how it mixes its rows, how it feeds forward, and where its norms are. Defaults are Llama's. Sizes in elements.
+// What one decoder layer is, as data: how it mixes its rows, how it feeds forward, and where its norms are. Defaults
+// are Llama's. Sizes in elements.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 namespace lorad::model {
 
 enum class Mixer : uint8_t { kAttention, kDeltaNet, kShortConv, kMamba };
-// kDenseAndExperts (Gemma 4): both read the residual stream, each by a norm of its own, as the router does; what they give is normed and added.
+// kDenseAndExperts (Gemma 4): both read the residual stream, each by a norm of its own, as the router does; what they
+// give is normed and added.
 enum class FeedForward : uint8_t { kDense, kExperts, kDenseAndExperts };
 
 // The RMS norm of queries and keys before they are turned: of each head, or over all heads of a row at once.
@@ -29,17 +31,21 @@ struct AttentionFacts {
     uint32_t n_heads = 0;
     uint32_t n_kv_heads = 0;
     uint32_t head_dim = 0;
-    uint32_t window = 0;         // tokens seen including the current one; 0: all
-    uint32_t rope = 0;           // ModelConfig::rope_of(), or kNoRope: nothing is turned
-    float scale = 0.0f;          // of the scores
-    float softcap = 0.0f;        // scores become softcap tanh(score / softcap); 0: not
+    uint32_t window = 0;   // tokens seen including the current one; 0: all
+    uint32_t rope = 0;     // ModelConfig::rope_of(), or kNoRope: nothing is turned
+    float scale = 0.0f;    // of the scores
+    float softcap = 0.0f;  // scores become softcap tanh(score / softcap); 0: not
     QkNorm qk_norm = QkNorm::kNone;
-    bool v_norm = false;         // RMS norm of each value head, without weights
-    bool output_gate = false;    // q_proj has for each head its query rows, then its gate rows; the result is multiplied by the gate's sigmoid
-    bool sinks = false;          // each head has one more score, a weight, which takes its share of the softmax and gives nothing
-    bool k_is_v = false;         // values are what k_proj gives, before its norm; there is no v_proj
+    bool v_norm = false;  // RMS norm of each value head, without weights
+    // q_proj has for each head its query rows, then its gate rows; the result is multiplied by the gate's sigmoid
+    bool output_gate = false;
+    // each head has one more score, a weight, which takes its share of the softmax and gives nothing
+    bool sinks = false;
+    bool k_is_v = false;  // values are what k_proj gives, before its norm; there is no v_proj
     std::optional<uint32_t> kv_from = std::nullopt;  // reads that layer's keys and values and makes none
-    bool sensitive_keys = false; // rounding keys to f16 changes the logits by more than all else that is rounded: scores are not scaled down, or keys have large biases
+    // rounding keys to f16 changes the logits by more than all else that is rounded: scores are not scaled down, or
+    // keys have large biases
+    bool sensitive_keys = false;
     bool qkv_bias = false;
     bool o_bias = false;
     PositionScale position_scale = {};
@@ -75,9 +81,9 @@ struct ConvFacts {
 struct MambaFacts {
     uint32_t n_heads = 0, head_dim = 0;
     uint32_t n_groups = 0, state_size = 0;
-    uint32_t taps = 4;        // of the causal convolution
+    uint32_t taps = 4;  // of the causal convolution
     bool conv_bias = true;
-    bool proj_bias = false;   // of both products
+    bool proj_bias = false;                                                // of both products
     float dt_min = 0.0f, dt_max = std::numeric_limits<float>::infinity();  // time steps are within
 
     uint32_t inner_size() const { return n_heads * head_dim; }
@@ -88,9 +94,9 @@ struct MambaFacts {
 enum class Router : uint8_t { kSoftmaxThenTop, kTopThenSoftmax, kSigmoidBias };
 
 struct ExpertFacts {
-    uint32_t n = 0;      // 0: none
+    uint32_t n = 0;  // 0: none
     uint32_t top_k = 0;
-    uint32_t size = 0;   // of an expert
+    uint32_t size = 0;  // of an expert
     Router router = Router::kSoftmaxThenTop;
     bool normalise = true;             // the weights of the chosen ones are divided by their sum
     bool gate_up_interleaved = false;  // rows gate, up, gate, up, ...
@@ -106,13 +112,15 @@ struct FfnFacts {
     FeedForward kind = FeedForward::kDense;
     uint32_t size = 0;  // of the dense part
     gpu::Activation activation = gpu::Activation::kSilu;
-    float clamp_alpha = 0.0f, clamp_limit = 0.0f;  // gpt-oss: gate <= limit, |up| <= limit, (up + 1) gate sigmoid(alpha gate); 0: not
+    // gpt-oss: gate <= limit, |up| <= limit, (up + 1) gate sigmoid(alpha gate); 0: not
+    float clamp_alpha = 0.0f, clamp_limit = 0.0f;
     bool bias = false;
     ExpertFacts experts = {};
     bool operator==(const FfnFacts&) const = default;
 };
 
-// Where a norm is applied: to the residual stream in front of a part, to what the part gives before it is added, or both.
+// Where a norm is applied: to the residual stream in front of a part, to what the part gives before it is added, or
+// both.
 struct NormPlaces {
     bool before = true;
     bool after = false;

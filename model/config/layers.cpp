@@ -37,7 +37,8 @@ LoraGroup output_group_of(Mixer mixer) {
 }
 
 FusedDelta fused_delta_rows(const DeltaFacts& facts, LinearModule module) {
-    const uint32_t ratio = facts.n_value_heads / facts.n_key_heads, keys = facts.key_head_dim, values = ratio * facts.value_head_dim;
+    const uint32_t ratio = facts.n_value_heads / facts.n_key_heads, keys = facts.key_head_dim,
+                   values = ratio * facts.value_head_dim;
     const bool is_gates = module == LinearModule::kDeltaB || module == LinearModule::kDeltaA;
     const uint32_t of_head = is_gates ? 2 * ratio : 2 * keys + 2 * values;
     FusedDelta fused{.name = is_gates ? "in_proj_ba" : "in_proj_qkvz", .n = of_head * facts.n_key_heads};
@@ -59,9 +60,27 @@ FusedDelta fused_delta_rows(const DeltaFacts& facts, LinearModule module) {
 }
 
 std::string_view name_of(LinearModule module) {
-    static constexpr std::string_view kNames[kModuleKinds] = {
-        "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection", "per_layer_model_projection",
-        "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "in_proj", "out_proj", "gate", "shared_expert_gate", "experts.gate_up_proj", "experts.down_proj"};
+    static constexpr std::string_view kNames[kModuleKinds] = {"q_proj",
+                                                              "k_proj",
+                                                              "v_proj",
+                                                              "o_proj",
+                                                              "gate_proj",
+                                                              "up_proj",
+                                                              "down_proj",
+                                                              "per_layer_input_gate",
+                                                              "per_layer_projection",
+                                                              "per_layer_model_projection",
+                                                              "in_proj_qkv",
+                                                              "in_proj_z",
+                                                              "in_proj_b",
+                                                              "in_proj_a",
+                                                              "out_proj",
+                                                              "in_proj",
+                                                              "out_proj",
+                                                              "gate",
+                                                              "shared_expert_gate",
+                                                              "experts.gate_up_proj",
+                                                              "experts.down_proj"};
     return kNames[static_cast<size_t>(module)];
 }
 
@@ -91,11 +110,15 @@ LinearShape ModelConfig::shape(uint32_t index, LinearModule module) const {
     const LayerFacts facts = layer(index);
     const AttentionFacts& attention = facts.attention;
     const DeltaFacts& delta = facts.delta;
-    const bool attends = facts.mixer == Mixer::kAttention, has_delta = facts.mixer == Mixer::kDeltaNet, has_conv = facts.mixer == Mixer::kShortConv, has_mamba = facts.mixer == Mixer::kMamba;
+    const bool attends = facts.mixer == Mixer::kAttention, has_delta = facts.mixer == Mixer::kDeltaNet,
+               has_conv = facts.mixer == Mixer::kShortConv, has_mamba = facts.mixer == Mixer::kMamba;
     const MambaFacts& mamba = facts.mamba;
     const ExpertFacts& experts = facts.ffn.experts;
-    const uint32_t ffn_size = facts.ffn.kind == FeedForward::kExperts ? experts.shared_size : facts.ffn.size, ple = facts.per_layer_input;
-    const auto sized = [](bool is_there, uint32_t n, uint32_t k) { return is_there && n != 0 && k != 0 ? LinearShape{n, k} : LinearShape{}; };
+    const uint32_t ffn_size = facts.ffn.kind == FeedForward::kExperts ? experts.shared_size : facts.ffn.size,
+                   ple = facts.per_layer_input;
+    const auto sized = [](bool is_there, uint32_t n, uint32_t k) {
+        return is_there && n != 0 && k != 0 ? LinearShape{n, k} : LinearShape{};
+    };
     switch (module) {
         case LinearModule::kQ: return sized(attends, attention.q_size() * (attention.output_gate ? 2 : 1), hidden_size);
         case LinearModule::kK: return sized(attends, attention.k_rows(), hidden_size);
@@ -112,8 +135,12 @@ LinearShape ModelConfig::shape(uint32_t index, LinearModule module) const {
         case LinearModule::kDeltaB:
         case LinearModule::kDeltaA: return sized(has_delta, delta.n_value_heads, hidden_size);
         case LinearModule::kDeltaOut: return sized(has_delta, hidden_size, delta.value_size());
-        case LinearModule::kConvIn: return sized(has_conv || has_mamba, has_mamba ? mamba.inner_size() + mamba.conv_size() + mamba.n_heads : 3 * hidden_size, hidden_size);
-        case LinearModule::kConvOut: return sized(has_conv || has_mamba, hidden_size, has_mamba ? mamba.inner_size() : hidden_size);
+        case LinearModule::kConvIn:
+            return sized(has_conv || has_mamba,
+                         has_mamba ? mamba.inner_size() + mamba.conv_size() + mamba.n_heads : 3 * hidden_size,
+                         hidden_size);
+        case LinearModule::kConvOut:
+            return sized(has_conv || has_mamba, hidden_size, has_mamba ? mamba.inner_size() : hidden_size);
         case LinearModule::kRouter: return sized(experts.n != 0, experts.n, hidden_size);
         case LinearModule::kSharedGate: return sized(experts.shared_gate, 1, hidden_size);
         case LinearModule::kExpertGateUp: return sized(experts.n != 0, 2 * experts.size, hidden_size);

@@ -1,4 +1,5 @@
-// The linear layers that adapters can change, as a table of the model: which a layer has, their sizes, and which of them share an input.
+// The linear layers that adapters can change, as a table of the model: which a layer has, their sizes, and which of
+// them share an input.
 #pragma once
 
 #include <array>
@@ -10,27 +11,56 @@ namespace lorad::model {
 
 struct ModelConfig;
 
-// In the order of the device's LoRA table, LoraModule[slot][layer][ModelConfig::lora_stride()]. A model whose layers are all attention and a dense
-// feed-forward has the first seven alone.
+// In the order of the device's LoRA table, LoraModule[slot][layer][ModelConfig::lora_stride()]. A model whose layers
+// are all attention and a dense feed-forward has the first seven alone.
 enum class LinearModule : uint8_t {
-    kQ, kK, kV, kO, kGate, kUp, kDown,
-    kPleGate, kPleProjection,                     // of the embeddings per layer,
-    kPleModel,                                    // of all layers at once: a module of layer 0
-    kDeltaQkv, kDeltaZ, kDeltaB, kDeltaA, kDeltaOut,
-    kConvIn, kConvOut,                            // of short convolutions and of Mamba 2
-    kRouter, kSharedGate,
-    kExpertGateUp, kExpertDown,                   // of each expert; sizes are one expert's
+    kQ,
+    kK,
+    kV,
+    kO,
+    kGate,
+    kUp,
+    kDown,
+    kPleGate,
+    kPleProjection,  // of the embeddings per layer,
+    kPleModel,       // of all layers at once: a module of layer 0
+    kDeltaQkv,
+    kDeltaZ,
+    kDeltaB,
+    kDeltaA,
+    kDeltaOut,
+    kConvIn,
+    kConvOut,  // of short convolutions and of Mamba 2
+    kRouter,
+    kSharedGate,
+    kExpertGateUp,
+    kExpertDown,  // of each expert; sizes are one expert's
 };
 inline constexpr uint32_t kModuleKinds = 21;
 inline constexpr uint32_t kLinearModules = 7;  // of a layer of attention and a dense feed-forward
 
-// Modules that share an input and a product, whose rows they are in this order. Also the index of their ShrinkDispatch in the step header.
+// Modules that share an input and a product, whose rows they are in this order. Also the index of their ShrinkDispatch
+// in the step header.
 enum LoraGroup : uint32_t {
-    kQkv, kO, kGateUp, kDown, kPleGateGroup, kPleProjectionGroup, kPleModelGroup, kDeltaIn, kDeltaOutGroup, kConvInGroup, kConvOutGroup, kRouterGroup, kSharedGateGroup,
-    kExpertGateUpGroup, kExpertDownGroup,
+    kQkv,
+    kO,
+    kGateUp,
+    kDown,
+    kPleGateGroup,
+    kPleProjectionGroup,
+    kPleModelGroup,
+    kDeltaIn,
+    kDeltaOutGroup,
+    kConvInGroup,
+    kConvOutGroup,
+    kRouterGroup,
+    kSharedGateGroup,
+    kExpertGateUpGroup,
+    kExpertDownGroup,
 };
 inline constexpr uint32_t kModuleGroups = 15;
-// Those of attention and a dense feed-forward: all that the kernels for several adapters at once know (AdapterMethod::kJoined).
+// Those of attention and a dense feed-forward: all that the kernels for several adapters at once know
+// (AdapterMethod::kJoined).
 inline constexpr uint32_t kDenseGroups = 4;
 
 struct ModuleGroup {
@@ -38,10 +68,21 @@ struct ModuleGroup {
     uint32_t n_modules;
 };
 inline constexpr std::array<ModuleGroup, kModuleGroups> kModulesOfGroup = {{
-    {LinearModule::kQ, 3}, {LinearModule::kO, 1}, {LinearModule::kGate, 2}, {LinearModule::kDown, 1},
-    {LinearModule::kPleGate, 1}, {LinearModule::kPleProjection, 1}, {LinearModule::kPleModel, 1},
-    {LinearModule::kDeltaQkv, 4}, {LinearModule::kDeltaOut, 1}, {LinearModule::kConvIn, 1}, {LinearModule::kConvOut, 1},
-    {LinearModule::kRouter, 1}, {LinearModule::kSharedGate, 1}, {LinearModule::kExpertGateUp, 1}, {LinearModule::kExpertDown, 1},
+    {LinearModule::kQ, 3},
+    {LinearModule::kO, 1},
+    {LinearModule::kGate, 2},
+    {LinearModule::kDown, 1},
+    {LinearModule::kPleGate, 1},
+    {LinearModule::kPleProjection, 1},
+    {LinearModule::kPleModel, 1},
+    {LinearModule::kDeltaQkv, 4},
+    {LinearModule::kDeltaOut, 1},
+    {LinearModule::kConvIn, 1},
+    {LinearModule::kConvOut, 1},
+    {LinearModule::kRouter, 1},
+    {LinearModule::kSharedGate, 1},
+    {LinearModule::kExpertGateUp, 1},
+    {LinearModule::kExpertDown, 1},
 }};
 LoraGroup group_of(LinearModule module);
 // What a mixer multiplies its input by, and what it ends with.
@@ -55,7 +96,8 @@ struct LinearShape {
     uint32_t k = 0;  // inputs
 };
 
-// The rows of a delta net's module in in_proj_qkvz and in_proj_ba, where files fuse them: these hold for each key head its rows q, k, v and z, and b and a.
+// The rows of a delta net's module in in_proj_qkvz and in_proj_ba, where files fuse them: these hold for each key head
+// its rows q, k, v and z, and b and a.
 struct DeltaFacts;
 struct RowRange {
     uint32_t begin = 0, n = 0;

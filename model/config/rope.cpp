@@ -13,7 +13,8 @@ double llama3_frequency(const RopeConfig& rope, double frequency) {
     const double original = rope.original_max_positions;
     if (wavelength < original / rope.high_freq_factor) return frequency;
     if (wavelength > original / rope.low_freq_factor) return frequency / rope.factor;
-    const double blend = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+    const double blend =
+        (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
     return (1.0 - blend) * frequency / rope.factor + blend * frequency;
 }
 
@@ -44,7 +45,8 @@ void scale_yarn(const RopeConfig& rope, std::vector<double>& frequencies) {
 std::vector<double> rope_frequencies(const RopeConfig& rope, bool is_long) {
     std::vector<double> frequencies(rope.rotary_dim / 2);
     for (size_t i = 0; i < frequencies.size(); ++i) {
-        frequencies[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / (rope.exponent_dim != 0 ? rope.exponent_dim : rope.rotary_dim));
+        frequencies[i] = std::pow(
+            rope.theta, -2.0 * static_cast<double>(i) / (rope.exponent_dim != 0 ? rope.exponent_dim : rope.rotary_dim));
         if (!rope.frequency_factors.empty()) frequencies[i] /= rope.frequency_factors[i];
     }
     switch (rope.type) {
@@ -67,7 +69,8 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, bool is_long) {
 }
 
 uint32_t short_text_tokens(const RopeConfig& rope, uint32_t n_positions) {
-    return rope.type == RopeType::kLongRope && n_positions > rope.original_max_positions ? rope.original_max_positions : 0;
+    return rope.type == RopeType::kLongRope && n_positions > rope.original_max_positions ? rope.original_max_positions
+                                                                                         : 0;
 }
 
 std::vector<float> rope_table(const RopeConfig& rope, uint32_t n_positions) {
@@ -78,7 +81,8 @@ std::vector<float> rope_table(const RopeConfig& rope, uint32_t n_positions) {
         const std::vector<double> frequencies = rope_frequencies(rope, is_long);
         for (uint32_t position = 0; position < n; ++position) {
             for (const double frequency : frequencies) {
-                // The reference rounds the frequency and the angle to f32; at large angles that rounding is what the model saw.
+                // The reference rounds the frequency and the angle to f32; at large angles that rounding is what the
+                // model saw.
                 const float angle = static_cast<float>(position) * static_cast<float>(frequency);
                 table.push_back(static_cast<float>(std::cos(static_cast<double>(angle)) * rope.attention_factor));
                 table.push_back(static_cast<float>(std::sin(static_cast<double>(angle)) * rope.attention_factor));

@@ -10,10 +10,29 @@
 namespace lorad::model {
 namespace {
 
-constexpr std::array<std::string_view, 23> kFeatureNames = {
-    "layers that differ", "layers without attention", "experts", "norms behind a part", "no norms in front of a part", "norms over all query heads", "GELU", "clamped activations",
-    "output gates", "attention sinks", "capped scores", "shared keys and values", "values that are keys", "norms of values", "rope by layer", "proportional rope",
-    "queries scaled by position", "residual multipliers", "scaled residual streams", "embeddings per layer", "a scaled embedding", "a scale of scores", "scaled or capped logits"};
+constexpr std::array<std::string_view, 23> kFeatureNames = {"layers that differ",
+                                                            "layers without attention",
+                                                            "experts",
+                                                            "norms behind a part",
+                                                            "no norms in front of a part",
+                                                            "norms over all query heads",
+                                                            "GELU",
+                                                            "clamped activations",
+                                                            "output gates",
+                                                            "attention sinks",
+                                                            "capped scores",
+                                                            "shared keys and values",
+                                                            "values that are keys",
+                                                            "norms of values",
+                                                            "rope by layer",
+                                                            "proportional rope",
+                                                            "queries scaled by position",
+                                                            "residual multipliers",
+                                                            "scaled residual streams",
+                                                            "embeddings per layer",
+                                                            "a scaled embedding",
+                                                            "a scale of scores",
+                                                            "scaled or capped logits"};
 
 uint32_t features_of(const AttentionFacts& attention) {
     uint32_t features = 0;
@@ -34,8 +53,9 @@ uint32_t features_of(const AttentionFacts& attention) {
 // Whether all that sizes, matrices and biases depend on is the same.
 bool are_alike(const LayerFacts& a, const LayerFacts& b) {
     const AttentionFacts &x = a.attention, &y = b.attention;
-    return a.mixer == b.mixer && x.n_heads == y.n_heads && x.n_kv_heads == y.n_kv_heads && x.head_dim == y.head_dim && x.qkv_bias == y.qkv_bias && x.o_bias == y.o_bias &&
-           x.k_rows() == y.k_rows() && x.v_rows() == y.v_rows() && a.ffn == b.ffn && a.mixer_norm == b.mixer_norm && a.ffn_norm == b.ffn_norm;
+    return a.mixer == b.mixer && x.n_heads == y.n_heads && x.n_kv_heads == y.n_kv_heads && x.head_dim == y.head_dim &&
+           x.qkv_bias == y.qkv_bias && x.o_bias == y.o_bias && x.k_rows() == y.k_rows() && x.v_rows() == y.v_rows() &&
+           a.ffn == b.ffn && a.mixer_norm == b.mixer_norm && a.ffn_norm == b.ffn_norm;
 }
 
 }  // namespace
@@ -47,8 +67,10 @@ ModelTopology topology_of(const ModelConfig& config) {
     for (uint32_t index = 0; index < config.n_layers; ++index) {
         const LayerFacts layer = config.layer(index);
         add(!are_alike(first, layer), kFeatureLayersDiffer);
-        if (layer.mixer == Mixer::kAttention) topology.features |= features_of(layer.attention);
-        else topology.features |= kFeatureOtherMixers;
+        if (layer.mixer == Mixer::kAttention)
+            topology.features |= features_of(layer.attention);
+        else
+            topology.features |= kFeatureOtherMixers;
         add(layer.ffn.kind != FeedForward::kDense, kFeatureExperts);
         add(layer.ffn.activation != gpu::Activation::kSilu, kFeatureGelu);
         add(layer.ffn.clamp_limit != 0.0f, kFeatureClamps);
@@ -58,7 +80,8 @@ ModelTopology topology_of(const ModelConfig& config) {
         add(layer.stream_scale, kFeatureStreamScale);
         add(layer.per_layer_input != 0, kFeaturePerLayerInput);
     }
-    for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) add(config.rope_of(rope).pair_stride != 0, kFeatureOddPairs);
+    for (uint32_t rope = 0; rope < config.n_ropes(); ++rope)
+        add(config.rope_of(rope).pair_stride != 0, kFeatureOddPairs);
     add(config.embed_scale != 1.0f, kFeatureEmbedScale);
     add(config.logit_scale != 1.0f || config.final_softcap != 0.0f, kFeatureLogits);
     return topology;

@@ -8,12 +8,12 @@
 
 #include "gpu/kernels/persistent/meeting.h"
 #include "gpu/upload.h"
+#include "model/config/rope.h"
 #include "model/exec/executor_impl.h"
 #include "model/exec/kv_precision.h"
-#include "model/output/logits.h"
 #include "model/exec/memory_fit.h"
 #include "model/files/model_files.h"
-#include "model/config/rope.h"
+#include "model/output/logits.h"
 #include "model/output/sampler.h"
 #include "proto/base/check.h"
 #include "proto/base/format.h"
@@ -26,30 +26,35 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     if (options.n_outputs_max == 0) options.n_outputs_max = options.n_sequences_max;
     if (options.n_rows_max < options.n_sequences_max || options.n_sequences_max == 0) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("a step of {} rows cannot hold {} sequences; both must be positive", options.n_rows_max,
-                                 options.n_sequences_max));
+                          format("a step of {} rows cannot hold {} sequences; both must be positive",
+                                 options.n_rows_max, options.n_sequences_max));
     }
     if (options.n_positions_max > config.max_positions) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("a context of {} tokens was asked for, the model was made for {}", options.n_positions_max,
-                                 config.max_positions));
+                          format("a context of {} tokens was asked for, the model was made for {}",
+                                 options.n_positions_max, config.max_positions));
     }
     return ok_status();
 }
 
 bool has_sensitive_keys(const ModelConfig& config) {
-    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) { return layer.mixer == Mixer::kAttention && layer.attention.sensitive_keys; });
+    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) {
+        return layer.mixer == Mixer::kAttention && layer.attention.sensitive_keys;
+    });
 }
 
 bool has_f16_matrices(const TensorFiles& files) {
-    return std::ranges::any_of(files.tensors(), [](const Tensor& tensor) { return tensor.dtype == DType::kF16 && tensor.shape.size() == 2; });
+    return std::ranges::any_of(
+        files.tensors(), [](const Tensor& tensor) { return tensor.dtype == DType::kF16 && tensor.shape.size() == 2; });
 }
 
 std::vector<uint32_t> head_dims_of(const ModelConfig& config) {
     std::vector<uint32_t> head_dims;
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         const LayerFacts facts = config.layer(layer);
-        if (facts.mixer == Mixer::kAttention && std::ranges::find(head_dims, facts.attention.head_dim) == head_dims.end()) head_dims.push_back(facts.attention.head_dim);
+        if (facts.mixer == Mixer::kAttention &&
+            std::ranges::find(head_dims, facts.attention.head_dim) == head_dims.end())
+            head_dims.push_back(facts.attention.head_dim);
     }
     return head_dims;
 }
@@ -69,12 +74,14 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, const TensorFiles&
     if (!fitted.ok() && fitted.error().code == ErrorCode::kOutOfMemory && options.n_kv_blocks == 0) {
         const std::optional<Savings> savings = savings_that_fit(question, options);
         Error error = std::move(fitted).error();
-        error.message += savings ? format("; it fits with {}", savings->flags) : std::string("; no setting makes it fit: a smaller model, or a larger device");
+        error.message += savings ? format("; it fits with {}", savings->flags)
+                                 : std::string("; no setting makes it fit: a smaller model, or a larger device");
         return error;
     }
     if (!fitted.ok()) return fitted.error();
     if (options.n_positions_max == 0 && fitted->n_positions_max < config.max_positions) {
-        log_warn("context shortened from {} to {} tokens: that is what the device's memory holds", config.max_positions, fitted->n_positions_max);
+        log_warn("context shortened from {} to {} tokens: that is what the device's memory holds", config.max_positions,
+                 fitted->n_positions_max);
     }
     options.n_positions_max = fitted->n_positions_max;
     plan = fitted->plan;
@@ -87,7 +94,8 @@ void Executor::Impl::make_planner() {
 }
 
 Status Executor::Impl::upload_rope_tables() {
-    TRY_ASSIGN(rope_tables, device.create_buffer(rope_tables_bytes(config, options.n_positions_max), gpu::MemoryKind::kDeviceLocal, "rope tables"));
+    TRY_ASSIGN(rope_tables, device.create_buffer(rope_tables_bytes(config, options.n_positions_max),
+                                                 gpu::MemoryKind::kDeviceLocal, "rope tables"));
     uint64_t offset = 0;
     for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
         const std::vector<float> table = model::rope_table(config.rope_of(rope), options.n_positions_max);
@@ -103,17 +111,22 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(lora_table, LoraTable::create(device, config, options.n_adapter_slots));
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
-    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format, plan.groups.windowed, plan.n_window_blocks));
+    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format, plan.groups.windowed,
+                                         plan.n_window_blocks));
     TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max + plan.n_snapshots));
     if (can_decode_layers(kernels->persistent, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
         programs.offer(PersistentProgram::kDecodeLayers, "decode_layers", decode_layers->given_up());
         if (kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true))) {
-            programs.offer(PersistentProgram::kDecodeLayersAdapter, "decode_layers with an adapter", decode_layers->given_up());
+            programs.offer(PersistentProgram::kDecodeLayersAdapter, "decode_layers with an adapter",
+                           decode_layers->given_up());
         }
     }
     if (can_decode_rows(*kernels, config, weights)) {
-        TRY_ASSIGN(decode_rows, Meeting::create(device, kernels->persistent.decode_rows_sync_bytes(decode_rows_shape(config, weights)), "decode rows"));
+        TRY_ASSIGN(
+            decode_rows,
+            Meeting::create(device, kernels->persistent.decode_rows_sync_bytes(decode_rows_shape(config, weights)),
+                            "decode rows"));
         programs.offer(PersistentProgram::kDecodeRows, "decode_rows", decode_rows->given_up());
     }
     if (!planner->gated_buckets().empty()) {
@@ -123,18 +136,22 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
                                                  gpu::MemoryKind::kHostReadback, "host logits"));
     for (RingSlot& slot : ring) {
-        TRY_ASSIGN(slot.state, device.create_buffer(scratch.step_state.size(), gpu::MemoryKind::kHostUpload, "host step state"));
+        TRY_ASSIGN(slot.state,
+                   device.create_buffer(scratch.step_state.size(), gpu::MemoryKind::kHostUpload, "host step state"));
         TRY_ASSIGN(slot.masks, device.create_buffer(scratch.masks.size(), gpu::MemoryKind::kHostUpload, "host masks"));
-        TRY_ASSIGN(slot.results, device.create_buffer(scratch.results.size(), gpu::MemoryKind::kHostReadback, "host results"));
-        TRY_ASSIGN(slot.logprobs, device.create_buffer(scratch.logprobs.size(), gpu::MemoryKind::kHostReadback, "host logprobs"));
+        TRY_ASSIGN(slot.results,
+                   device.create_buffer(scratch.results.size(), gpu::MemoryKind::kHostReadback, "host results"));
+        TRY_ASSIGN(slot.logprobs,
+                   device.create_buffer(scratch.logprobs.size(), gpu::MemoryKind::kHostReadback, "host logprobs"));
         const Matrix& head = weights.output();
-        TRY_ASSIGN(slot.hidden, HiddenRows::create(device, scratch.output_xn, kernels->act_type(head.type), config.hidden_size,
-                                                   head.k_stride));
+        TRY_ASSIGN(slot.hidden, HiddenRows::create(device, scratch.output_xn, kernels->act_type(head.type),
+                                                   config.hidden_size, head.k_stride));
     }
     return device.uploader().finish();
 }
 
-// At the beginning of a recording. No barrier: the recordings before end with one, so the step before has read its state.
+// At the beginning of a recording. No barrier: the recordings before end with one, so the step before has read its
+// state.
 void Executor::Impl::record_prelude(gpu::Recorder& recorder, RingSlot& slot, uint64_t n_bytes) {
     kernels->rows.copy_words(recorder, slot.state.address(), scratch.step_state.address(), n_bytes);
 }
@@ -163,7 +180,9 @@ Result<const gpu::CommandBuffer*> Executor::Impl::mask_copy(RingSlot& slot, uint
 
 void Executor::Impl::record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs) {
     kernels->rows.copy_words(recorder, scratch.results.address(), slot.results.address(), scratch.results.size());
-    if (logprobs) kernels->rows.copy_words(recorder, scratch.logprobs.address(), slot.logprobs.address(), scratch.logprobs.size());
+    if (logprobs)
+        kernels->rows.copy_words(recorder, scratch.logprobs.address(), slot.logprobs.address(),
+                                 scratch.logprobs.size());
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool logprobs) {
@@ -178,7 +197,8 @@ Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool 
 }
 
 // What brings the step's answers to the host, behind what makes them; a step without outputs has none.
-Status Executor::Impl::add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order) {
+Status Executor::Impl::add_epilogues(const InFlight& step,
+                                     std::vector<const gpu::CommandBuffer*>& recordings_in_order) {
     if (step.n_outputs == 0) return ok_status();
     RingSlot& slot = ring[step.slot];
     if (!step.is_one_recording) {
@@ -194,7 +214,8 @@ Status Executor::Impl::add_epilogues(const InFlight& step, std::vector<const gpu
 void Executor::Impl::write_state(const StepBatch& batch, const InFlight& step) {
     RingSlot& slot = ring[step.slot];
     CHECK(step.n_state_bytes <= slot.state.size());
-    write_step_state(batch, step.shape, slot_lookup(), step.slot * options.n_outputs_max, planner->heads_max(), slot.state.mapped());
+    write_step_state(batch, step.shape, slot_lookup(), step.slot * options.n_outputs_max, planner->heads_max(),
+                     slot.state.mapped());
 }
 
 // With the state that lies in the slot. Of a step in two parts the first.
@@ -222,7 +243,8 @@ Status Executor::Impl::replay_draw(InFlight& step) {
 }
 
 // A step by itself, while nothing is in flight; as this recording of it, or as it is submitted otherwise.
-Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording) {
+Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& shape,
+                                     const gpu::CommandBuffer* recording) {
     InFlight step{.shape = shape, .n_state_bytes = step_state_bytes(batch, shape), .n_outputs = batch.n_outputs()};
     if (recording == nullptr) {
         TRY_ASSIGN(recording, recording_for(step));
@@ -235,12 +257,14 @@ Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& sh
 Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Executor::~Executor() = default;
 
-// All that comes before weights are read: what they are, the kernels, the plan of the memory, and the memory. `files` outlive the loader.
+// All that comes before weights are read: what they are, the kernels, the plan of the memory, and the memory. `files`
+// outlive the loader.
 Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files) {
     TRY(fill_in(config, options));
     const TensorFiles stored = TensorFiles::of({files.tensors().begin(), files.tensors().end()}, {});
     if (options.quantize) quantize_tensors(files, *options.quantize);
-    TRY_ASSIGN(auto loader, WeightLoader::create(files, config, weights, {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
+    TRY_ASSIGN(auto loader, WeightLoader::create(files, config, weights,
+                                                 {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     kv_format = fitting_kv_format(options.kv_type, files, config);
     const auto make_kernels = [&](gpu::KvType kv_type) {
         return gpu::KernelSet::create(device, {.path = options.kernel_path,
@@ -258,17 +282,21 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
     };
     TRY_ASSIGN(kernels, make_kernels(kv_format.keys_f16.empty() ? options.kv_type : gpu::KvType::kInt8Values));
     // Keys in f16 would be the only thing that is not f32.
-    if (kv_format.type == gpu::KvType::kF16 && has_sensitive_keys(config) && kernels->act_type(weights.layers.front().qkv.type) == gpu::ScalarType::kF32) {
+    if (kv_format.type == gpu::KvType::kF16 && has_sensitive_keys(config) &&
+        kernels->act_type(weights.layers.front().qkv.type) == gpu::ScalarType::kF32) {
         kv_format = KvFormat(gpu::KvType::kF32);
         TRY_ASSIGN(kernels, make_kernels(kv_format.type));
     }
     options.kernel_path = kernels->options().path;
     // Where products take their inputs in f16 these would be infinite.
-    if (config.wide_activations && !options.weight_type && has_f16_matrices(files) && kernels->act_type(gpu::ScalarType::kF16) == gpu::ScalarType::kF16) {
-        log_warn("weights: {} has values beyond f16; its f16 matrices become f32, --dtype bfloat16 takes half of that", config.architecture);
+    if (config.wide_activations && !options.weight_type && has_f16_matrices(files) &&
+        kernels->act_type(gpu::ScalarType::kF16) == gpu::ScalarType::kF16) {
+        log_warn("weights: {} has values beyond f16; its f16 matrices become f32, --dtype bfloat16 takes half of that",
+                 config.architecture);
         options.weight_type = gpu::ScalarType::kF32;
         weights = ModelWeights();
-        TRY_ASSIGN(loader, WeightLoader::create(files, config, weights, {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
+        TRY_ASSIGN(loader, WeightLoader::create(files, config, weights,
+                                                {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     }
     make_planner();
     ScratchBytes scratch_sizes{};
@@ -293,9 +321,10 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     return try_programs();
 }
 
-// The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
-// refuse. Then, unless a path was asked for, the model is loaded again without those that there are others for, and where that does not help with
-// portable kernels alone. Some drivers call it a lack of memory when they cannot compile: what lacks it twice counts as refused.
+// The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other
+// programs, which a driver may still refuse. Then, unless a path was asked for, the model is loaded again without those
+// that there are others for, and where that does not help with portable kernels alone. Some drivers call it a lack of
+// memory when they cannot compile: what lacks it twice counts as refused.
 Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
                                                  const ModelConfig& config, const ExecutorOptions& options,
                                                  const LoadProgress& progress) {
@@ -306,8 +335,11 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
         const Status loaded = impl->load(folder, progress);
         if (loaded.ok()) return std::unique_ptr<Executor>(new Executor(std::move(impl)));
         const ErrorCode why = loaded.error().code;
-        const bool is_for_kernels = (why == ErrorCode::kKernelRefused || why == ErrorCode::kOutOfMemory) && impl->kernels && impl->kernels->has_failures(why);
-        if (!is_for_kernels || options.kernel_path != gpu::KernelPath::kAuto || impl->options.kernel_path == gpu::KernelPath::kPortable) return loaded.error();
+        const bool is_for_kernels = (why == ErrorCode::kKernelRefused || why == ErrorCode::kOutOfMemory) &&
+                                    impl->kernels && impl->kernels->has_failures(why);
+        if (!is_for_kernels || options.kernel_path != gpu::KernelPath::kAuto ||
+            impl->options.kernel_path == gpu::KernelPath::kPortable)
+            return loaded.error();
         std::string how = "as before";
         if (why == ErrorCode::kKernelRefused || std::exchange(has_lacked_memory, true)) {
             const std::vector<std::string> without = impl->kernels->replaceable_failures(why);
@@ -319,7 +351,8 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
     }
 }
 
-Result<KernelSurvey> Executor::survey(gpu::Device& device, TensorFiles files, const ModelConfig& config, const ExecutorOptions& options) {
+Result<KernelSurvey> Executor::survey(gpu::Device& device, TensorFiles files, const ModelConfig& config,
+                                      const ExecutorOptions& options) {
     CHECK(device.capabilities().compiles_only);  // else its memory would be taken for weights that never come
     return std::make_unique<Impl>(device, config, options)->survey(files);
 }
@@ -380,7 +413,8 @@ Result<StepOutput> Executor::finish() {
     Impl& it = *impl_;
     CHECK(!it.in_flight.empty() && it.in_flight.front().is_drawn);
     TRY(it.device.compute_queue().wait(it.in_flight.front().value));
-    const bool pretends = it.options.decode_fault_step != 0 && it.n_submitted - it.in_flight.size() + 1 == it.options.decode_fault_step;
+    const bool pretends =
+        it.options.decode_fault_step != 0 && it.n_submitted - it.in_flight.size() + 1 == it.options.decode_fault_step;
     if (it.programs.waited_in_vain() != nullptr || (it.programs.any_works() && pretends)) TRY(it.redo_in_flight());
     const InFlight step = it.in_flight.front();
     it.in_flight.erase(it.in_flight.begin());
@@ -396,14 +430,19 @@ Result<StepOutput> Executor::finish() {
         it.log_sum_exps[i] = results[i].log_sum_exp;
     }
     const size_t vocab = it.config.vocab_size;
-    const auto* logits = reinterpret_cast<const float*>(it.host_logits.mapped().data()) +
-                         step.slot * it.options.n_outputs_max * vocab;
+    const auto* logits =
+        reinterpret_cast<const float*>(it.host_logits.mapped().data()) + step.slot * it.options.n_outputs_max * vocab;
     const auto* logprobs = reinterpret_cast<const gpu::ChoiceLogprobs*>(it.ring[step.slot].logprobs.mapped().data());
-    return StepOutput{it.sampled, it.max_logits, it.log_sum_exps, {logits, step.n_outputs * vocab}, it.config.vocab_size,
+    return StepOutput{it.sampled,
+                      it.max_logits,
+                      it.log_sum_exps,
+                      {logits, step.n_outputs * vocab},
+                      it.config.vocab_size,
                       {logprobs, step.n_outputs},
                       step.hidden_outputs.empty() ? std::span<const float>()
                                                   : it.ring[step.slot].hidden.read(step.hidden_outputs, step.n_outputs),
-                      it.config.hidden_size, step.n_dispatches};
+                      it.config.hidden_size,
+                      step.n_dispatches};
 }
 
 Status Executor::finish_gains(const AdapterView& adapter) { return impl_->transform->finish_gains(adapter); }
@@ -413,7 +452,8 @@ Result<std::shared_ptr<const MergedWeights>> Executor::merge(std::span<const Lor
     for (const LoraUse& use : uses) terms.push_back({&impl_->lora_table->adapter(use.slot), use.scale});
     TRY_ASSIGN(std::unique_ptr<MergedWeights> merged, impl_->transform->merge(terms));
     if (impl_->decode_layers) {
-        TRY_ASSIGN(gpu::Buffer table, decode_layer_table(impl_->device, impl_->config, impl_->weights, merged.get(), impl_->kv_cache));
+        TRY_ASSIGN(gpu::Buffer table,
+                   decode_layer_table(impl_->device, impl_->config, impl_->weights, merged.get(), impl_->kv_cache));
         TRY(impl_->device.uploader().finish());
         merged->set_decode_table(std::move(table));
     }
@@ -425,7 +465,9 @@ void Executor::use_merged(std::shared_ptr<const MergedWeights> merged) {
     it.retired.push_back({std::move(it.merged), it.recordings.take(1), it.n_submitted});
     it.merged = std::move(merged);
     it.merged_facts = {};
-    if (it.merged) it.merged_facts = {.has_decode_table = it.merged->decode_table() != nullptr, .has_gate_up_bias = has_gate_up_bias(it.weights, it.merged.get())};
+    if (it.merged)
+        it.merged_facts = {.has_decode_table = it.merged->decode_table() != nullptr,
+                           .has_gate_up_bias = has_gate_up_bias(it.weights, it.merged.get())};
     it.free_retired();
 }
 
@@ -443,15 +485,19 @@ bool Executor::decodes_rows_together() const { return impl_->programs[Persistent
 bool Executor::gates_adapters() const { return impl_->programs[PersistentProgram::kGatedLora].works; }
 
 // A step with made-up contents.
-Result<StepBatch> Executor::Impl::profile_batch(const ProfileStep& what, std::span<const uint32_t> adapter_slots) const {
+Result<StepBatch> Executor::Impl::profile_batch(const ProfileStep& what,
+                                                std::span<const uint32_t> adapter_slots) const {
     const uint32_t n_rows = what.n_rows, n_context = what.is_prompt ? what.n_rows : what.n_context;
     const uint32_t n_rows_max = what.is_prompt ? options.n_rows_max : options.n_sequences_max;
     const uint64_t n_sequences = (what.is_prompt ? 0 : uint64_t{n_rows}) + (what.n_chunk > 0 ? 1 : 0);
-    if (n_rows == 0 || n_rows > n_rows_max || n_sequences > options.n_sequences_max || (what.is_prompt && what.n_chunk > 0) ||
-        uint64_t{n_rows} + what.n_chunk > options.n_rows_max || n_context == 0 || std::max(n_context, what.n_chunk) > options.n_positions_max) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("cannot profile {} rows with {} tokens of context and {} rows of a prompt: the limits are {} and {}, {} rows in all", n_rows,
-                                 n_context, what.n_chunk, n_rows_max, options.n_positions_max, options.n_rows_max));
+    if (n_rows == 0 || n_rows > n_rows_max || n_sequences > options.n_sequences_max ||
+        (what.is_prompt && what.n_chunk > 0) || uint64_t{n_rows} + what.n_chunk > options.n_rows_max ||
+        n_context == 0 || std::max(n_context, what.n_chunk) > options.n_positions_max) {
+        return make_error(
+            ErrorCode::kInvalidConfig,
+            format("cannot profile {} rows with {} tokens of context and {} rows of a prompt: the limits are {} and "
+                   "{}, {} rows in all",
+                   n_rows, n_context, what.n_chunk, n_rows_max, options.n_positions_max, options.n_rows_max));
     }
     StepBatch batch;
     std::vector<BlockId> blocks(blocks_for_tokens(std::max(n_context, what.n_chunk)));
@@ -468,21 +514,26 @@ Result<StepBatch> Executor::Impl::profile_batch(const ProfileStep& what, std::sp
             blocks[i] = static_cast<BlockId>((row * blocks.size() + i) % plan.n_table_blocks());
         }
         const TokenId token = static_cast<TokenId>(row % config.vocab_size);
-        const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[row * adapter_slots.size() / n_rows];
+        const uint32_t slot =
+            adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[row * adapter_slots.size() / n_rows];
         const uint32_t added = batch.add_rows({&token, 1}, n_context - 1, blocks, slot);
-        if (what.sampling.greedy()) batch.add_output(added, false);
-        else batch.add_output(added, choice_rule(what.sampling, n_context));
+        if (what.sampling.greedy())
+            batch.add_output(added, false);
+        else
+            batch.add_output(added, choice_rule(what.sampling, n_context));
     }
     return batch;
 }
 
 Result<std::string> Executor::describe_step(const ProfileStep& what, std::span<const uint32_t> adapter_slots) const {
     TRY_ASSIGN(const StepBatch batch, impl_->profile_batch(what, adapter_slots));
-    return describe(plan_step(impl_->kernels->planner(), impl_->config, impl_->weights, nullptr, impl_->shape_of(batch)), impl_->config);
+    return describe(
+        plan_step(impl_->kernels->planner(), impl_->config, impl_->weights, nullptr, impl_->shape_of(batch)),
+        impl_->config);
 }
 
-Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what, std::span<const uint32_t> adapter_slots,
-                                                          uint32_t n_repeats) {
+Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what,
+                                                          std::span<const uint32_t> adapter_slots, uint32_t n_repeats) {
     Impl& it = *impl_;
     CHECK(it.in_flight.empty());
     TRY_ASSIGN(const StepBatch batch, it.profile_batch(what, adapter_slots));

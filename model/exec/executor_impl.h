@@ -1,4 +1,5 @@
-// The parts of Executor, for executor.cpp (steps), executor_shapes.cpp (their recordings) and executor_trials.cpp (trials of persistent programs) alone.
+// The parts of Executor, for executor.cpp (steps), executor_shapes.cpp (their recordings) and executor_trials.cpp
+// (trials of persistent programs) alone.
 #pragma once
 
 #include <list>
@@ -10,16 +11,16 @@
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/queue.h"
-#include "model/forward/decode_layers.h"
+#include "model/config/rope.h"
 #include "model/exec/executor.h"
-#include "model/forward/forward.h"
 #include "model/exec/hidden_rows.h"
 #include "model/exec/kv_cache.h"
 #include "model/exec/persistent_programs.h"
 #include "model/exec/recording_cache.h"
-#include "model/config/rope.h"
-#include "model/forward/scratch.h"
 #include "model/exec/state_cache.h"
+#include "model/forward/decode_layers.h"
+#include "model/forward/forward.h"
+#include "model/forward/scratch.h"
 #include "model/step/step_planner.h"
 #include "model/step/step_state.h"
 #include "proto/base/rounding.h"
@@ -32,15 +33,15 @@ constexpr uint32_t kRingSlots = kInFlightMax + 1;
 
 // Host memory of one step in flight.
 struct RingSlot {
-    gpu::Buffer state;                              // the step state as the host writes it
-    gpu::Buffer masks;                              // likewise
-    gpu::Buffer results;                            // SampleResult[n_outputs_max]
-    gpu::Buffer logprobs;                           // ChoiceLogprobs[n_outputs_max]
-    std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
+    gpu::Buffer state;                                   // the step state as the host writes it
+    gpu::Buffer masks;                                   // likewise
+    gpu::Buffer results;                                 // SampleResult[n_outputs_max]
+    gpu::Buffer logprobs;                                // ChoiceLogprobs[n_outputs_max]
+    std::map<uint64_t, gpu::CommandBuffer> preludes;     // by size class: state -> scratch.step_state
     std::map<uint32_t, gpu::CommandBuffer> mask_copies;  // by number, a bucket: masks -> scratch.masks
-    std::optional<gpu::CommandBuffer> epilogues[2];   // scratch.results -> results; the second logprobs as well
-    RecordingCache whole_steps;                       // prelude, step and epilogue in one
-    HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
+    std::optional<gpu::CommandBuffer> epilogues[2];      // scratch.results -> results; the second logprobs as well
+    RecordingCache whole_steps;                          // prelude, step and epilogue in one
+    HiddenRows hidden;                                   // scratch.output_xn, where a step's outputs want it
 };
 
 // What recordings of steps in flight may still read.
@@ -59,21 +60,28 @@ struct InFlight {
     uint32_t n_dispatches = 0;
     std::vector<uint32_t> hidden_outputs = {};  // whose hidden states were copied
     uint32_t n_masks = 0;
-    bool is_drawn = true;  // else it waits for submit_draw()
+    bool is_drawn = true;           // else it waits for submit_draw()
     bool is_one_recording = false;  // RingSlot::whole_steps
 
     std::shared_ptr<const MergedWeights> merged = nullptr;  // that it runs on, if it does
-    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only short steps notice; and there is one for each slot of the
-    // ring. Those on merged weights go with these, which Executor::use_merged does not look for in the slots. No step in it reads a grid from the state: see Recorder::barrier().
+    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only short steps
+    // notice; and there is one for each slot of the ring. Those on merged weights go with these, which
+    // Executor::use_merged does not look for in the slots. No step in it reads a grid from the state: see
+    // Recorder::barrier().
     static bool can_be_one_recording(const StepShape& shape) {
         constexpr uint32_t kRowsMax = 16;
-        const bool is_short = shape.schedule == LayerSchedule::kOneDispatch || (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
+        const bool is_short =
+            shape.schedule == LayerSchedule::kOneDispatch ||
+            (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
         return is_short && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
     }
-    // What of the state such a recording copies: with room for so many blocks of each row, or for lists of rules. A step with more is three recordings.
+    // What of the state such a recording copies: with room for so many blocks of each row, or for lists of rules. A
+    // step with more is three recordings.
     static constexpr uint32_t kWholeStepBlocks = 64;
     static uint64_t whole_state_bytes(const StepShape& shape) {
-        return round_up(StepLayout(shape).block_tables + uint64_t{shape.row_bucket} * kWholeStepBlocks * (shape.window_rows ? 2 : 1) * sizeof(BlockId), kStepStateBytesMin);
+        return round_up(StepLayout(shape).block_tables + uint64_t{shape.row_bucket} * kWholeStepBlocks *
+                                                             (shape.window_rows ? 2 : 1) * sizeof(BlockId),
+                        kStepStateBytesMin);
     }
 };
 
@@ -91,11 +99,11 @@ struct Executor::Impl {
     Scratch scratch;
     gpu::Buffer rope_tables;
     std::vector<uint64_t> rope_offsets;  // ForwardContext
-    gpu::Buffer host_logits;  // [ring slot][n_outputs_max][vocab]
+    gpu::Buffer host_logits;             // [ring slot][n_outputs_max][vocab]
     std::unique_ptr<LoraTable> lora_table;
     std::unique_ptr<WeightTransform> transform;
     std::shared_ptr<const MergedWeights> merged;
-    MergedFacts merged_facts;  // of the merged weights
+    MergedFacts merged_facts;                     // of the merged weights
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
     std::unique_ptr<Meeting> decode_rows;         // likewise
     std::unique_ptr<Meeting> gated_lora;          // likewise
@@ -130,7 +138,9 @@ struct Executor::Impl {
     StepShape shape_of(const StepBatch& batch) const;
     Result<StepBatch> profile_batch(const ProfileStep& what, std::span<const uint32_t> adapter_slots) const;
     Status record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights);
-    Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps, const MergedWeights* merged_weights);  // these: of weight set 1
+    // these: of weight set 1
+    Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps,
+                                           const MergedWeights* merged_weights);
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     static std::optional<PersistentProgram> program_of(const StepShape& shape);
     void make_planner();
@@ -150,7 +160,8 @@ struct Executor::Impl {
     Status replay_draw(InFlight& step);
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
-    // A step that is computed by a program and by separate dispatches: each sequence has a block of the cache to itself.
+    // A step that is computed by a program and by separate dispatches: each sequence has a block of the cache to
+    // itself.
     struct TrialStep {
         uint32_t n_sequences = 1;
         uint32_t n_tokens = 1;  // of each sequence
@@ -169,9 +180,9 @@ struct Executor::Impl {
     };
     struct ProgramTrials {
         std::vector<Trial> trials = {};
-        uint32_t adapter_rank = 0;  // of the trial's adapter; 0: none
+        uint32_t adapter_rank = 0;    // of the trial's adapter; 0: none
         bool must_be_faster = false;  // the first way of the first trial than separate dispatches
-        std::string obstacle = {};  // why there can be no trial
+        std::string obstacle = {};    // why there can be no trial
     };
     struct TrialTimes {
         double separate_ms = 0, one_ms = 0;

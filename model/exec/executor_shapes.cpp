@@ -23,20 +23,39 @@ class ProgressClock {
     }
 
   private:
-    static int64_t seconds() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+    static int64_t seconds() {
+        return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count();
+    }
     std::atomic<int64_t> last_ = seconds();
 };
 
 }  // namespace
 
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
-    return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs.at_work(), merged_facts);
+    return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs.at_work(),
+                             merged_facts);
 }
 
-Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights) {
-    const ForwardContext context{*kernels, config, weights, merged_weights, kv_cache, state_cache, scratch, *lora_table, rope_tables.address(), rope_offsets,
-                                 host_logits.address(), decode_layers.get(), decode_rows.get(), gated_lora.get()};
-    return record_forward(recorder, context, plan_step(kernels->planner(), config, weights, shape.weight_set != 0 ? merged_weights : nullptr, shape));
+Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape,
+                                   const MergedWeights* merged_weights) {
+    const ForwardContext context{*kernels,
+                                 config,
+                                 weights,
+                                 merged_weights,
+                                 kv_cache,
+                                 state_cache,
+                                 scratch,
+                                 *lora_table,
+                                 rope_tables.address(),
+                                 rope_offsets,
+                                 host_logits.address(),
+                                 decode_layers.get(),
+                                 decode_rows.get(),
+                                 gated_lora.get()};
+    return record_forward(
+        recorder, context,
+        plan_step(kernels->planner(), config, weights, shape.weight_set != 0 ? merged_weights : nullptr, shape));
 }
 
 // The program that such a step runs, without which it could be computed all the same.
@@ -48,9 +67,11 @@ std::optional<PersistentProgram> Executor::Impl::program_of(const StepShape& sha
 }
 
 // Thread-safe, as recording is.
-Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps, const MergedWeights* merged_weights) {
+Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps,
+                                                       const MergedWeights* merged_weights) {
     // Behind the first part of a step comes the copy of its masks.
-    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
+    TRY_ASSIGN(gpu::Recorder recorder,
+               gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
     TRY(record_pass(recorder, shape, merged_weights));
     return std::move(recorder).end();
 }
@@ -84,19 +105,23 @@ Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& s
 
 // What the step is submitted as, with a prelude and an epilogue of its own where it is not all of it.
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) {
-    step.is_one_recording = InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= InFlight::whole_state_bytes(step.shape);
+    step.is_one_recording =
+        InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= InFlight::whole_state_bytes(step.shape);
     return step.is_one_recording ? whole_recording_of(ring[step.slot], step.shape) : recording_of(step.shape);
 }
 
-// Compiling pipelines takes most of it and runs well side by side. Those on one recording are of the first slot of the ring.
-std::vector<std::optional<Result<gpu::CommandBuffer>>> Executor::Impl::record_all(const std::vector<StepShape>& shapes) {
+// Compiling pipelines takes most of it and runs well side by side. Those on one recording are of the first slot of the
+// ring.
+std::vector<std::optional<Result<gpu::CommandBuffer>>> Executor::Impl::record_all(
+    const std::vector<StepShape>& shapes) {
     constexpr uint32_t kThreadsMax = 8;
     std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
     std::atomic<size_t> next{0};
     ProgressClock told;
     const auto work = [&] {
         for (size_t i = next++; i < shapes.size(); i = next++) {
-            made[i].emplace(InFlight::can_be_one_recording(shapes[i]) ? record_whole_step(ring[0], shapes[i]) : record_step(shapes[i], false, nullptr));
+            made[i].emplace(InFlight::can_be_one_recording(shapes[i]) ? record_whole_step(ring[0], shapes[i])
+                                                                      : record_step(shapes[i], false, nullptr));
             if (told.is_due()) log_info("making kernels: {} of {} usual steps are recorded", i + 1, shapes.size());
         }
     };
@@ -129,7 +154,9 @@ Status Executor::Impl::warm_up() {
         }
         ring[0].whole_steps.insert(shapes[i], std::move(recording));
         for (RingSlot& slot : ring) TRY(whole_recording_of(slot, shapes[i]));  // of the others: compiled by now
-        if (blocks_for_tokens(options.n_positions_max) > InFlight::kWholeStepBlocks && shapes[i].schedule != LayerSchedule::kOneDispatch) TRY(recording_of(shapes[i]));
+        if (blocks_for_tokens(options.n_positions_max) > InFlight::kWholeStepBlocks &&
+            shapes[i].schedule != LayerSchedule::kOneDispatch)
+            TRY(recording_of(shapes[i]));
     }
     return ok_status();
 }
@@ -138,7 +165,13 @@ Status Executor::Impl::warm_up() {
 Result<KernelSurvey> Executor::Impl::survey(TensorFiles& files) {
     TRY_ASSIGN(const auto loader, prepare(files));
     const std::vector<StepShape> shapes = planner->usual_shapes(programs.offered(), options.n_positions_max);
-    KernelSurvey survey{.kernels = {}, .ladder = kernels->ladder(), .weight_formats = describe_formats(weights), .plan = plan, .n_positions_max = options.n_positions_max, .n_steps = shapes.size(), .failures = {}};
+    KernelSurvey survey{.kernels = {},
+                        .ladder = kernels->ladder(),
+                        .weight_formats = describe_formats(weights),
+                        .plan = plan,
+                        .n_positions_max = options.n_positions_max,
+                        .n_steps = shapes.size(),
+                        .failures = {}};
     for (const auto& made : record_all(shapes)) {
         if (made->ok() || std::ranges::find(survey.failures, made->error().message) != survey.failures.end()) continue;
         survey.failures.push_back(made->error().message);

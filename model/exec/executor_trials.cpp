@@ -1,4 +1,5 @@
-// The trials of programs whose workgroups wait for each other before the first request, and what happens when they wait in vain later.
+// The trials of programs whose workgroups wait for each other before the first request, and what happens when they wait
+// in vain later.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -24,12 +25,14 @@ static_assert(kTrialRank <= gpu::kDecodeRankMax && kTrialGatedRank <= gpu::kGate
 
 }  // namespace
 
-// Some step's workgroups waited for each other in vain, so the device does not run workgroups side by side: the steps in flight are computed again by
-// separate dispatches, and so are all that follow, whichever program it was. Writing K and V again does
-// no harm; what was fed back to the first of them on the device is the answer of the step before, which the ring still holds.
+// Some step's workgroups waited for each other in vain, so the device does not run workgroups side by side: the steps
+// in flight are computed again by separate dispatches, and so are all that follow, whichever program it was. Writing K
+// and V again does no harm; what was fed back to the first of them on the device is the answer of the step before,
+// which the ring still holds.
 Status Executor::Impl::redo_in_flight() {
     const char* which = programs.waited_in_vain();
-    log_warn("kernels: {} gave up waiting on {}; all steps use separate dispatches from now on", which != nullptr ? which : "a program (a planted fault)", device.capabilities().name);
+    log_warn("kernels: {} gave up waiting on {}; all steps use separate dispatches from now on",
+             which != nullptr ? which : "a program (a planted fault)", device.capabilities().name);
     programs.give_up();
     for (const InFlight& step : in_flight) TRY(device.compute_queue().wait(step.value));
     for (InFlight& step : in_flight) {
@@ -43,7 +46,8 @@ Status Executor::Impl::redo_in_flight() {
         step.shape.schedule = LayerSchedule::kSeparate;
         if (step.shape.method == AdapterMethod::kGatedProduct) step.shape.method = AdapterMethod::kConsumers;
         step.shape.lora_type = gpu::kAnyLoraType;
-        step.shape.attention_splits = std::min(step.shape.attention_splits, planner->splits_for(1, options.n_positions_max));
+        step.shape.attention_splits =
+            std::min(step.shape.attention_splits, planner->splits_for(1, options.n_positions_max));
         // It runs on the merged weights that it was submitted with, which need not be those of the next steps.
         TRY_ASSIGN(const gpu::CommandBuffer recording, record_step(step.shape, false, step.merged.get()));
         ++n_recordings;
@@ -58,9 +62,11 @@ Status Executor::Impl::redo_in_flight() {
 Result<gpu::Buffer> Executor::Impl::put_trial_adapter(uint32_t rank) {
     const uint32_t rank8 = round_up(rank, 8);
     const gpu::ScalarType type = weights.layers.front().qkv.type;
-    const uint32_t k_max = std::max({gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
+    const uint32_t k_max = std::max(
+        {gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
     const uint32_t n_max = std::max({config.hidden_size, config.q_size(), config.kv_size(), config.intermediate_size});
-    const uint32_t element = gpu::bytes_of(type), a_bytes = round_up(rank * k_max * element, 256), b_row_bytes = rank8 * element;
+    const uint32_t element = gpu::bytes_of(type), a_bytes = round_up(rank * k_max * element, 256),
+                   b_row_bytes = rank8 * element;
     std::vector<std::byte> both(a_bytes + size_t{n_max} * b_row_bytes);
     std::mt19937 random(25);
     gpu::self_test::fill_random(both, type, random);
@@ -68,46 +74,62 @@ Result<gpu::Buffer> Executor::Impl::put_trial_adapter(uint32_t rank) {
         const size_t n_padding = (rank8 - rank) * element;
         std::fill_n(both.begin() + static_cast<ptrdiff_t>(end - n_padding), n_padding, std::byte{0});
     }
-    TRY_ASSIGN(gpu::Buffer matrices, device.create_buffer(both.size(), gpu::MemoryKind::kDeviceLocal, "adapter of a trial"));
+    TRY_ASSIGN(gpu::Buffer matrices,
+               device.create_buffer(both.size(), gpu::MemoryKind::kDeviceLocal, "adapter of a trial"));
     TRY(device.uploader().upload(matrices, 0, both));
     // B A x is some 4 sqrt(hidden) times an element of x, and so a tenth of it.
     const float scale = 0.025f / std::sqrt(static_cast<float>(config.hidden_size));
-    const LoraModuleView module{.a = matrices.address(), .b = matrices.address() + a_bytes, .rank = rank, .scale = scale, .weight_type = static_cast<uint32_t>(type)};
+    const LoraModuleView module{.a = matrices.address(),
+                                .b = matrices.address() + a_bytes,
+                                .rank = rank,
+                                .scale = scale,
+                                .weight_type = static_cast<uint32_t>(type)};
     TRY(lora_table->set(kTrialSlot, {.modules = std::vector(size_t{config.n_layers} * config.lora_stride(), module)}));
     return matrices;
 }
 
 Status Executor::Impl::take_trial_adapter() {
-    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * config.lora_stride())}));
+    TRY(lora_table->set(kTrialSlot,
+                        {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * config.lora_stride())}));
     return device.uploader().finish();
 }
 
 Executor::Impl::ProgramTrials Executor::Impl::trials_of(PersistentProgram program) const {
     switch (program) {
         case PersistentProgram::kDecodeLayers: {
-            Trial trial{{.n_steps = kTrialTokens}, {{.name = "all layers in one dispatch", .schedule = LayerSchedule::kOneDispatch}}};
-            if (options.n_positions_max > options.one_dispatch_context_max) trial.ways.push_back({.name = "what lies between attentions in one", .schedule = LayerSchedule::kApart});
+            Trial trial{{.n_steps = kTrialTokens},
+                        {{.name = "all layers in one dispatch", .schedule = LayerSchedule::kOneDispatch}}};
+            if (options.n_positions_max > options.one_dispatch_context_max)
+                trial.ways.push_back(
+                    {.name = "what lies between attentions in one", .schedule = LayerSchedule::kApart});
             return {.trials = {trial}, .must_be_faster = true};
         }
         case PersistentProgram::kDecodeLayersAdapter:
             // Adapters of the weights' type have a program of their own.
             return {.trials = {{{.n_steps = kTrialTokens, .has_adapter = true},
-                                {{.name = "for adapters of the weights' type", .schedule = LayerSchedule::kOneDispatch, .lora_type = planner->decode_lora_type()},
+                                {{.name = "for adapters of the weights' type",
+                                  .schedule = LayerSchedule::kOneDispatch,
+                                  .lora_type = planner->decode_lora_type()},
                                  {.name = "for adapters of any types", .schedule = LayerSchedule::kOneDispatch}}}},
                     .adapter_rank = kTrialRank};
         case PersistentProgram::kDecodeRows: {
-            const uint32_t n_rows = std::min({gpu::kDecodeRowsMax, options.n_rows_max, options.n_outputs_max, options.n_sequences_max, plan.n_kv_blocks});
+            const uint32_t n_rows = std::min({gpu::kDecodeRowsMax, options.n_rows_max, options.n_outputs_max,
+                                              options.n_sequences_max, plan.n_kv_blocks});
             if (n_rows < 2) return {.obstacle = "steps have one row"};
-            return {.trials = {{{.n_sequences = n_rows}, {{.schedule = LayerSchedule::kBetween}}}}, .must_be_faster = true};
+            return {.trials = {{{.n_sequences = n_rows}, {{.schedule = LayerSchedule::kBetween}}}},
+                    .must_be_faster = true};
         }
         case PersistentProgram::kGatedLora: {
-            // Shapes that were not measured have no such program (ProductPlanner::gates_lora()), so no time is taken. Each number of rows has one of its own.
+            // Shapes that were not measured have no such program (ProductPlanner::gates_lora()), so no time is taken.
+            // Each number of rows has one of its own.
             static_assert(gpu::kGatedLoraRows <= kBlockTokens);
-            if (options.n_positions_max < planner->gated_buckets().back()) return {.obstacle = "sequences are too short for a trial"};
+            if (options.n_positions_max < planner->gated_buckets().back())
+                return {.obstacle = "sequences are too short for a trial"};
             ProgramTrials all{.adapter_rank = kTrialGatedRank};
             for (const uint32_t n_rows : planner->gated_buckets()) {
                 const uint32_t n_tokens = std::min(n_rows, options.n_rows_max);
-                all.trials.push_back({{.n_tokens = n_tokens, .has_adapter = true}, {{.name = format("{} rows", n_tokens), .method = AdapterMethod::kGatedProduct}}});
+                all.trials.push_back({{.n_tokens = n_tokens, .has_adapter = true},
+                                      {{.name = format("{} rows", n_tokens), .method = AdapterMethod::kGatedProduct}}});
             }
             return all;
         }
@@ -119,15 +141,19 @@ Status Executor::Impl::trial_step(const TrialStep& step, const TrialWay& way, ui
     StepBatch batch;
     for (uint32_t sequence = 0; sequence < step.n_sequences; ++sequence) {
         std::vector<TokenId> tokens(step.n_tokens);
-        for (uint32_t i = 0; i < step.n_tokens; ++i) tokens[i] = static_cast<TokenId>((sequence + position + i + 1) % config.vocab_size);
+        for (uint32_t i = 0; i < step.n_tokens; ++i)
+            tokens[i] = static_cast<TokenId>((sequence + position + i + 1) % config.vocab_size);
         const BlockId block{sequence};
-        batch.add_output(batch.add_rows(tokens, position, {&block, 1}, step.has_adapter ? kTrialSlot : kNoAdapterSlot) + step.n_tokens - 1, wants_logits);
+        batch.add_output(batch.add_rows(tokens, position, {&block, 1}, step.has_adapter ? kTrialSlot : kNoAdapterSlot) +
+                             step.n_tokens - 1,
+                         wants_logits);
     }
     StepShape shape = shape_of(batch);
     shape.schedule = way.schedule;
     shape.method = way.method.value_or(shape.method);
     shape.lora_type = way.lora_type;
-    if (way.schedule == LayerSchedule::kApart) shape.attention_splits = planner->splits_for(1, options.n_positions_max);  // as behind a long context
+    // as behind a long context
+    if (way.schedule == LayerSchedule::kApart) shape.attention_splits = planner->splits_for(1, options.n_positions_max);
     shape.lone_rows = shape.lone_rows && way.schedule != LayerSchedule::kOneDispatch;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);
@@ -158,7 +184,8 @@ Result<std::string> Executor::Impl::fault_of(const Trial& trial, const GivenUp& 
     for (const TrialWay& way : trial.ways) {
         const std::string which = way.name.empty() ? way.name : way.name + ": ";
         Result<std::vector<float>> got_or_error = trial_logits(trial.step, way);
-        if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
+        if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused)
+            return got_or_error.error().message;
         TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
         if (given_up.is_set()) return which + "its workgroups do not run side by side";
         if (const std::string how = difference(got, want); !how.empty()) return which + how;
@@ -183,8 +210,8 @@ Result<std::string> Executor::Impl::fault_of(const ProgramTrials& trials, const 
     return why;
 }
 
-// The middle one of a few steps each, in turns, again until they get no faster: a device that was idle takes seconds to come back to its clock,
-// and what is faster at a low one need not be at full clock.
+// The middle one of a few steps each, in turns, again until they get no faster: a device that was idle takes seconds to
+// come back to its clock, and what is faster at a low one need not be at full clock.
 Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times(const Trial& trial) {
     constexpr uint32_t kSteps = 9, kRoundsAlike = 3;
     constexpr double kFaster = 0.98;
@@ -213,7 +240,8 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times(const Trial& tria
     return times;
 }
 
-// A program works if it is right, and faster than separate dispatches where that is asked, with the model's own weights.
+// A program works if it is right, and faster than separate dispatches where that is asked, with the model's own
+// weights.
 Status Executor::Impl::try_program(PersistentProgram program) {
     ProgramState& state = programs[program];
     if (state.given_up == nullptr) return ok_status();
@@ -221,16 +249,19 @@ Status Executor::Impl::try_program(PersistentProgram program) {
     TRY_ASSIGN(const std::string why, fault_of(trials, state));
     state.works = why.empty();
     if (!state.works && program == PersistentProgram::kDecodeLayers && options.decode == gpu::PersistentDecode::kOn) {
-        return make_error(ErrorCode::kInvalidConfig, format("persistent decode on: not possible on {}: {}", device.capabilities().name, why));
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("persistent decode on: not possible on {}: {}", device.capabilities().name, why));
     }
     if (!state.works) {
-        log_warn("kernels: {} on {} fails its trial ({}); it is not used", state.kernel, device.capabilities().name, why);
+        log_warn("kernels: {} on {} fails its trial ({}); it is not used", state.kernel, device.capabilities().name,
+                 why);
         return ok_status();
     }
     if (!trials.must_be_faster || options.decode != gpu::PersistentDecode::kAuto) return ok_status();
     TRY_ASSIGN(const TrialTimes times, trial_times(trials.trials.front()));
     state.works = !state.given_up->is_set() && times.one_ms < times.separate_ms;
-    log_info("kernels: a step of {} rows takes {:.3f} ms by {}, {:.3f} in separate dispatches", trials.trials.front().step.n_sequences, times.one_ms, state.kernel, times.separate_ms);
+    log_info("kernels: a step of {} rows takes {:.3f} ms by {}, {:.3f} in separate dispatches",
+             trials.trials.front().step.n_sequences, times.one_ms, state.kernel, times.separate_ms);
     return ok_status();
 }
 

@@ -49,12 +49,14 @@ uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv) {
     return sum;
 }
 
-Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, KvFormat format, std::vector<bool> windowed, uint32_t n_window_blocks) {
+Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, KvFormat format,
+                                std::vector<bool> windowed, uint32_t n_window_blocks) {
     KvCache cache;
     cache.format = std::move(format);
     cache.windowed = std::move(windowed);
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        const uint64_t n_bytes = (cache.windowed[layer] ? n_window_blocks : n_blocks) * kv_layer_block_bytes(config, layer, cache.format.of(layer));
+        const uint64_t n_bytes = (cache.windowed[layer] ? n_window_blocks : n_blocks) *
+                                 kv_layer_block_bytes(config, layer, cache.format.of(layer));
         gpu::Buffer& buffer = cache.layers.emplace_back();
         if (n_bytes == 0) continue;
         TRY_ASSIGN(buffer, device.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, "kv cache"));

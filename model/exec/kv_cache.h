@@ -26,7 +26,7 @@ class BlockPool {
   public:
     explicit BlockPool(uint32_t n_blocks);
 
-    std::optional<BlockId> allocate();               // nullopt: none free
+    std::optional<BlockId> allocate();                    // nullopt: none free
     bool allocate(uint32_t n, std::vector<BlockId>& to);  // appends n blocks, or none and false
     void release(BlockId block);
     void release(std::span<const BlockId> blocks);
@@ -43,9 +43,11 @@ class BlockPool {
 // How each layer's cache holds keys and values.
 struct KvFormat {
     KvFormat(gpu::KvType of_all = gpu::KvType::kF16) : type(of_all) {}
-    gpu::KvType of(uint32_t layer) const { return !keys_f16.empty() && keys_f16[layer] ? gpu::KvType::kInt8Values : type; }
+    gpu::KvType of(uint32_t layer) const {
+        return !keys_f16.empty() && keys_f16[layer] ? gpu::KvType::kInt8Values : type;
+    }
 
-    gpu::KvType type;             // of the layers but those that follow
+    gpu::KvType type;            // of the layers but those that follow
     std::vector<bool> keys_f16;  // by layer, empty where none: kInt8Values (model/exec/kv_precision.h)
 };
 
@@ -53,14 +55,16 @@ struct KvFormat {
 uint64_t kv_layer_block_bytes(const ModelConfig& config, uint32_t layer, gpu::KvType type = gpu::KvType::kF16);
 uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv = {});
 
-// One buffer per layer that makes keys and values, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as gpu/kernels/attention/kv8.glsl says.
+// One buffer per layer that makes keys and values, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as
+// gpu/kernels/attention/kv8.glsl says.
 struct KvCache {
     std::vector<gpu::Buffer> layers;  // empty ones of layers that make none
     KvFormat format;
     std::vector<bool> windowed;  // [n_layers]: blocks are those of the window group (model/exec/kv_groups.h)
 
     // n_blocks of layers that are not windowed, n_window_blocks of the others.
-    static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, KvFormat format, std::vector<bool> windowed, uint32_t n_window_blocks);
+    static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, KvFormat format,
+                                  std::vector<bool> windowed, uint32_t n_window_blocks);
 };
 
 }  // namespace lorad::model

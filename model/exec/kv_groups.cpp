@@ -10,7 +10,8 @@ KvGroups KvGroups::of(const ModelConfig& config) {
     KvGroups groups{0, false, std::vector<bool>(config.n_layers, false)};
     const auto source = [&](uint32_t layer) { return config.layer(layer).attention.kv_from.value_or(layer); };
     const auto is_attention = [&](uint32_t layer) { return config.layer(layer).mixer == Mixer::kAttention; };
-    for (uint32_t layer = 0; layer < config.n_layers; ++layer) groups.windowed[layer] = is_attention(layer) && config.layer(layer).attention.window != 0;
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer)
+        groups.windowed[layer] = is_attention(layer) && config.layer(layer).attention.window != 0;
     // A layer that reads all of another's keys and values needs all of them kept.
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         if (is_attention(layer) && !groups.windowed[layer]) groups.windowed[source(layer)] = false;
@@ -18,8 +19,10 @@ KvGroups KvGroups::of(const ModelConfig& config) {
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         if (!is_attention(layer)) continue;
         groups.windowed[layer] = groups.windowed[source(layer)];
-        if (groups.windowed[layer]) groups.window = std::max(groups.window, config.layer(layer).attention.window);
-        else groups.has_full = true;
+        if (groups.windowed[layer])
+            groups.window = std::max(groups.window, config.layer(layer).attention.window);
+        else
+            groups.has_full = true;
     }
     return groups.has_windows() ? groups : none(config);
 }

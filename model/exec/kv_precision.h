@@ -1,7 +1,8 @@
 // Which layers' keys an 8-bit KV cache can hold in eight bits.
 //
-// A group of 32 channels shares one scale, so a channel with a large constant part (Qwen2.5 has biases of keys above 200) makes every other one of its group coarse,
-// itself included, and queries of such models are large in the same channels. What that does to a layer's scores can be told from its biases and head norms alone.
+// A group of 32 channels shares one scale, so a channel with a large constant part (Qwen2.5 has biases of keys above
+// 200) makes every other one of its group coarse, itself included, and queries of such models are large in the same
+// channels. What that does to a layer's scores can be told from its biases and head norms alone.
 #pragma once
 
 #include <span>
@@ -20,11 +21,12 @@ struct KeyStatistics {
     std::span<const float> k_norm;
 };
 
-// By how much 8-bit keys change scores (the argument of the softmax's exponential): one standard deviation, for the worst head, of what biases and norms say. 0 where
-// a layer has neither.
+// By how much 8-bit keys change scores (the argument of the softmax's exponential): one standard deviation, for the
+// worst head, of what biases and norms say. 0 where a layer has neither.
 double key_noise(const KeyStatistics& layer, const AttentionFacts& attention, const RopeConfig& rope);
 
-// Layers above it keep keys of 16 bits. Measured with Qwen2.5-Coder-0.5B, whose layers have 0.01 to 5.5: one with 0.1 changes logits by 0.1 %, one with 5.5 by up to 90 %.
+// Layers above it keep keys of 16 bits. Measured with Qwen2.5-Coder-0.5B, whose layers have 0.01 to 5.5: one with 0.1
+// changes logits by 0.1 %, one with 5.5 by up to 90 %.
 inline constexpr double kKeyNoiseMax = 0.1;
 
 // `wanted`, with 16-bit keys in the layers that need them. `files` has all tensors that the config asks for.

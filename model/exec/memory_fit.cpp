@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "model/forward/decode_layers.h"
-#include "model/exec/kv_precision.h"
 #include "model/config/rope.h"
+#include "model/exec/kv_precision.h"
 #include "model/exec/state_cache.h"
+#include "model/forward/decode_layers.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -15,14 +15,17 @@ namespace {
 
 constexpr uint32_t kShortestAutomatic = 2048;
 
-ForwardLimits limits_of(const ExecutorOptions& options) { return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max}; }
+ForwardLimits limits_of(const ExecutorOptions& options) {
+    return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
+}
 
 // All layers in one dispatch have one table of blocks.
 bool may_group_kv(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights) {
     return !KvGroups::of(config).has_both() || !can_decode_layers(kernels.persistent, config, weights);
 }
 
-MemoryPlanOptions plan_options(const gpu::KernelPlanner& kernels, const ExecutorOptions& options, const ModelConfig& config, const ModelWeights& weights, const KvFormat& kv) {
+MemoryPlanOptions plan_options(const gpu::KernelPlanner& kernels, const ExecutorOptions& options,
+                               const ModelConfig& config, const ModelWeights& weights, const KvFormat& kv) {
     return {.n_rows_max = options.n_rows_max,
             .n_sequences_max = options.n_sequences_max,
             .n_positions_max = options.n_positions_max,
@@ -46,13 +49,35 @@ struct Saving {
     bool (*helps)(const ExecutorOptions&);  // it is not so already
 };
 
-const Saving kShortContext = {"--max-model-len 4096", [](ExecutorOptions& o) { o.n_positions_max = 4096; }, [](const ExecutorOptions& o) { return o.n_positions_max == 0 || o.n_positions_max > 4096; }};
-const Saving kInt8Cache = {"--kv-cache-dtype int8", [](ExecutorOptions& o) { o.kv_type = gpu::KvType::kInt8; }, [](const ExecutorOptions& o) { return o.kv_type != gpu::KvType::kInt8; }};
-const Saving kFewRows = {"--max-num-batched-tokens 512", [](ExecutorOptions& o) { o.n_rows_max = std::max(512u, o.n_sequences_max); }, [](const ExecutorOptions& o) { return o.n_rows_max > std::max(512u, o.n_sequences_max); }};
-const Saving kFewSequences = {"--max-num-seqs 8", [](ExecutorOptions& o) { o.n_outputs_max -= o.n_sequences_max - 8; o.n_sequences_max = 8; }, [](const ExecutorOptions& o) { return o.n_sequences_max > 8; }};
-const Saving kFewAdapters = {"--adapter-memory-mib 64", [](ExecutorOptions& o) { o.adapter_bytes = uint64_t{64} << 20; }, [](const ExecutorOptions& o) { return o.adapter_bytes > uint64_t{64} << 20; }};
-const Saving kQ8 = {"--quantize q8_0", [](ExecutorOptions& o) { o.quantize = QuantizeType::kQ8_0; o.keeps_packed = true; }, [](const ExecutorOptions& o) { return !o.quantize; }};
-const Saving kQ4 = {"--quantize q4_k", [](ExecutorOptions& o) { o.quantize = QuantizeType::kQ4_K; o.keeps_packed = true; }, [](const ExecutorOptions& o) { return !o.quantize; }};
+const Saving kShortContext = {
+    "--max-model-len 4096", [](ExecutorOptions& o) { o.n_positions_max = 4096; },
+    [](const ExecutorOptions& o) { return o.n_positions_max == 0 || o.n_positions_max > 4096; }};
+const Saving kInt8Cache = {"--kv-cache-dtype int8", [](ExecutorOptions& o) { o.kv_type = gpu::KvType::kInt8; },
+                           [](const ExecutorOptions& o) { return o.kv_type != gpu::KvType::kInt8; }};
+const Saving kFewRows = {"--max-num-batched-tokens 512",
+                         [](ExecutorOptions& o) { o.n_rows_max = std::max(512u, o.n_sequences_max); },
+                         [](const ExecutorOptions& o) { return o.n_rows_max > std::max(512u, o.n_sequences_max); }};
+const Saving kFewSequences = {"--max-num-seqs 8",
+                              [](ExecutorOptions& o) {
+                                  o.n_outputs_max -= o.n_sequences_max - 8;
+                                  o.n_sequences_max = 8;
+                              },
+                              [](const ExecutorOptions& o) { return o.n_sequences_max > 8; }};
+const Saving kFewAdapters = {"--adapter-memory-mib 64",
+                             [](ExecutorOptions& o) { o.adapter_bytes = uint64_t{64} << 20; },
+                             [](const ExecutorOptions& o) { return o.adapter_bytes > uint64_t{64} << 20; }};
+const Saving kQ8 = {"--quantize q8_0",
+                    [](ExecutorOptions& o) {
+                        o.quantize = QuantizeType::kQ8_0;
+                        o.keeps_packed = true;
+                    },
+                    [](const ExecutorOptions& o) { return !o.quantize; }};
+const Saving kQ4 = {"--quantize q4_k",
+                    [](ExecutorOptions& o) {
+                        o.quantize = QuantizeType::kQ4_K;
+                        o.keeps_packed = true;
+                    },
+                    [](const ExecutorOptions& o) { return !o.quantize; }};
 
 }  // namespace
 
@@ -74,7 +99,8 @@ uint64_t rope_tables_bytes(const ModelConfig& config, uint32_t n_positions_max) 
     return n_bytes;
 }
 
-Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, const ModelWeights& weights, uint64_t weight_bytes, const FitQuestion& question, const KvFormat& kv,
+Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, const ModelWeights& weights,
+                uint64_t weight_bytes, const FitQuestion& question, const KvFormat& kv,
                 const ExecutorOptions& options) {
     const ModelConfig& config = question.config;
     ExecutorOptions tried = options;
@@ -84,7 +110,8 @@ Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, c
         Fit result;
         result.scratch = scratch_bytes(planner, kernels, config, weights, limits_of(tried));
         result.n_positions_max = tried.n_positions_max;
-        auto planned = plan_memory(question.capabilities, question.free_bytes, config, weight_bytes, result.scratch.sum() + rope_tables_bytes(config, tried.n_positions_max),
+        auto planned = plan_memory(question.capabilities, question.free_bytes, config, weight_bytes,
+                                   result.scratch.sum() + rope_tables_bytes(config, tried.n_positions_max),
                                    plan_options(kernels, tried, config, weights, kv));
         if (planned.ok()) {
             result.plan = std::move(planned).value();
@@ -100,21 +127,38 @@ Result<Fit> fit(const FitQuestion& question, const ExecutorOptions& options) {
     TensorFiles files = TensorFiles::of({question.files.tensors().begin(), question.files.tensors().end()}, {});
     if (options.quantize) quantize_tensors(files, *options.quantize);
     ModelWeights weights;
-    TRY_ASSIGN(const auto loader, WeightLoader::create(files, question.config, weights, {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
+    TRY_ASSIGN(const auto loader,
+               WeightLoader::create(files, question.config, weights,
+                                    {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     const KvFormat kv = fitting_kv_format(options.kv_type, files, question.config);
-    gpu::KernelFacts facts{question.capabilities, {.path = options.kernel_path, .batch_invariant = options.batch_invariant, .kv_type = options.kv_type, .decode = options.decode}};
+    gpu::KernelFacts facts{question.capabilities,
+                           {.path = options.kernel_path,
+                            .batch_invariant = options.batch_invariant,
+                            .kv_type = options.kv_type,
+                            .decode = options.decode}};
     facts.ladder = gpu::ladder_of(question.capabilities, options.kernel_path, options.left_out_kernels);
     facts.options.path = facts.ladder.path();
     const gpu::KernelPlanner kernels(facts);
-    const StepPlanner planner(kernels, question.config, weights, planner_limits(options, KvGroups::none(question.config)));
+    const StepPlanner planner(kernels, question.config, weights,
+                              planner_limits(options, KvGroups::none(question.config)));
     return fit(kernels, planner, weights, loader->device_bytes(), question, kv, options);
 }
 
 std::optional<Savings> savings_that_fit(const FitQuestion& question, const ExecutorOptions& options) {
     // The order is from settings that nobody notices to those that change answers.
     const std::vector<std::vector<const Saving*>> ways = {
-        {&kFewAdapters}, {&kFewRows}, {&kShortContext}, {&kFewRows, &kShortContext}, {&kInt8Cache, &kFewRows, &kShortContext}, {&kQ8}, {&kQ8, &kFewRows}, {&kQ8, &kFewRows, &kShortContext},
-        {&kQ8, &kInt8Cache, &kFewRows, &kFewSequences, &kFewAdapters, &kShortContext}, {&kQ4}, {&kQ4, &kFewRows}, {&kQ4, &kFewRows, &kShortContext},
+        {&kFewAdapters},
+        {&kFewRows},
+        {&kShortContext},
+        {&kFewRows, &kShortContext},
+        {&kInt8Cache, &kFewRows, &kShortContext},
+        {&kQ8},
+        {&kQ8, &kFewRows},
+        {&kQ8, &kFewRows, &kShortContext},
+        {&kQ8, &kInt8Cache, &kFewRows, &kFewSequences, &kFewAdapters, &kShortContext},
+        {&kQ4},
+        {&kQ4, &kFewRows},
+        {&kQ4, &kFewRows, &kShortContext},
         {&kQ4, &kInt8Cache, &kFewRows, &kFewSequences, &kFewAdapters, &kShortContext}};
     for (const auto& way : ways) {
         ExecutorOptions changed = options;

@@ -1,4 +1,5 @@
-// Says with its arithmetic if a model fits a device's memory, and which settings would make it fit. Capabilities and tensors' sizes are enough. Any thread.
+// Says with its arithmetic if a model fits a device's memory, and which settings would make it fit. Capabilities and
+// tensors' sizes are enough. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +31,11 @@ struct Fit {
 PlannerLimits planner_limits(const ExecutorOptions& options, const KvGroups& groups);
 uint64_t rope_tables_bytes(const ModelConfig& config, uint32_t n_positions_max);
 
-// Plans with weights whose sizes are known, as a load has them. Without a wish for the context it is shortened until the cache of one sequence fits, to 2048
-// tokens at least. kOutOfMemory has the arithmetic in its message. options: with the zeros filled in but for n_positions_max.
-Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, const ModelWeights& weights, uint64_t weight_bytes, const FitQuestion& question, const KvFormat& kv,
-                const ExecutorOptions& options);
+// Plans with weights whose sizes are known, as a load has them. Without a wish for the context it is shortened until
+// the cache of one sequence fits, to 2048 tokens at least. kOutOfMemory has the arithmetic in its message. options:
+// with the zeros filled in but for n_positions_max.
+Result<Fit> fit(const gpu::KernelPlanner& kernels, const StepPlanner& planner, const ModelWeights& weights,
+                uint64_t weight_bytes, const FitQuestion& question, const KvFormat& kv, const ExecutorOptions& options);
 // Plans from the tensors on, with the kernels that the device's capabilities offer.
 Result<Fit> fit(const FitQuestion& question, const ExecutorOptions& options);
 

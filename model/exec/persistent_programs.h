@@ -1,5 +1,6 @@
-// The programs of a step whose workgroups wait for one another at a barrier of the whole grid, each with its state: offered by the device and the model, at work after its
-// trial (model/exec/executor_trials.cpp), or given up for good. Which device runs workgroups side by side is not promised by Vulkan, so none of them is used untried.
+// The programs of a step whose workgroups wait for one another at a barrier of the whole grid, each with its state:
+// offered by the device and the model, at work after its trial (model/exec/executor_trials.cpp), or given up for good.
+// Which device runs workgroups side by side is not promised by Vulkan, so none of them is used untried.
 // Engine thread only, but for `refusal`, which the thread that warms up writes before the trials.
 #pragma once
 
@@ -47,7 +48,9 @@ class ProgramStates {
     ProgramState& operator[](PersistentProgram program) { return states_[static_cast<size_t>(program)]; }
     const ProgramState& operator[](PersistentProgram program) const { return states_[static_cast<size_t>(program)]; }
 
-    void offer(PersistentProgram program, const char* kernel, const GivenUp& given_up) { (*this)[program] = {.kernel = kernel, .given_up = &given_up, .refusal = {}}; }
+    void offer(PersistentProgram program, const char* kernel, const GivenUp& given_up) {
+        (*this)[program] = {.kernel = kernel, .given_up = &given_up, .refusal = {}};
+    }
     ProgramSet offered() const {
         return those([](const ProgramState& state) { return state.given_up != nullptr; });
     }
@@ -57,7 +60,8 @@ class ProgramStates {
     bool any_works() const { return std::ranges::any_of(states_, &ProgramState::works); }
     // The kernel of one at work whose workgroups waited in vain; null: there is none.
     const char* waited_in_vain() const {
-        const auto found = std::ranges::find_if(states_, [](const ProgramState& state) { return state.works && state.given_up->is_set(); });
+        const auto found = std::ranges::find_if(
+            states_, [](const ProgramState& state) { return state.works && state.given_up->is_set(); });
         return found == states_.end() ? nullptr : found->kernel;
     }
     // All of them: if one waited in vain, the device does not run workgroups side by side.

@@ -11,8 +11,8 @@
 
 namespace lorad::model {
 
-// Keeps kRecordingsMax recordings and drops the one not used for longest. That is far more than steps can be in flight, so
-// a dropped recording is never pending. Engine thread only.
+// Keeps kRecordingsMax recordings and drops the one not used for longest. That is far more than steps can be in flight,
+// so a dropped recording is never pending. Engine thread only.
 class RecordingCache {
   public:
     static constexpr size_t kRecordingsMax = 512;

@@ -25,7 +25,9 @@ Runner::Runner(Executor& executor) : executor_(&executor), pool_(executor.n_kv_b
 // Blocks of one sequence, given back when it ends.
 class Runner::Blocks {
   public:
-    Blocks(BlockPool& pool, uint32_t n_tokens) : pool_(pool) { is_enough_ = pool.allocate(blocks_for_tokens(n_tokens), blocks_); }
+    Blocks(BlockPool& pool, uint32_t n_tokens) : pool_(pool) {
+        is_enough_ = pool.allocate(blocks_for_tokens(n_tokens), blocks_);
+    }
     ~Blocks() { pool_.release(blocks_); }
     Blocks(const Blocks&) = delete;
     Blocks& operator=(const Blocks&) = delete;
@@ -44,13 +46,15 @@ Status Runner::check_tokens(std::span<const TokenId> tokens, uint32_t n_more) co
     if (tokens.empty()) return make_error(ErrorCode::kInvalidRequest, "no tokens");
     for (size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] < 0 || static_cast<uint32_t>(tokens[i]) >= config.vocab_size) {
-            return make_error(ErrorCode::kInvalidRequest, format("token {} is {}, the vocabulary has {}", i, tokens[i], config.vocab_size));
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("token {} is {}, the vocabulary has {}", i, tokens[i], config.vocab_size));
         }
     }
     const uint64_t n_context = executor_->options().n_positions_max;
     if (tokens.size() + n_more > n_context) {
-        return make_error(ErrorCode::kContextLengthExceeded,
-                          format("{} tokens and {} to generate are more than the context of {}", tokens.size(), n_more, n_context));
+        return make_error(
+            ErrorCode::kContextLengthExceeded,
+            format("{} tokens and {} to generate are more than the context of {}", tokens.size(), n_more, n_context));
     }
     return ok_status();
 }
@@ -61,8 +65,8 @@ Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool 
     return logits(tokens, all_positions, RowAdapters{uses}, n_chunk_rows);
 }
 
-Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool all_positions, const RowAdapters& adapters,
-                                          uint32_t n_chunk_rows) {
+Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool all_positions,
+                                          const RowAdapters& adapters, uint32_t n_chunk_rows) {
     TRY(check_tokens(tokens, 0));
     const auto n_tokens = static_cast<uint32_t>(tokens.size());
     RowAdapters rows = adapters;
@@ -102,7 +106,8 @@ Result<Generated> Runner::generate(std::span<const TokenId> prompt, const Genera
     const auto n_prompt = static_cast<uint32_t>(prompt.size());
     const Blocks blocks(pool_, n_prompt + options.n_tokens_max);
     if (!blocks.is_enough()) return make_error(ErrorCode::kOutOfMemory, "the KV cache is too small for this text");
-    const uint32_t n_chunk = std::min(options.n_chunk_rows ? options.n_chunk_rows : UINT32_MAX, executor_->options().n_rows_max);
+    const uint32_t n_chunk =
+        std::min(options.n_chunk_rows ? options.n_chunk_rows : UINT32_MAX, executor_->options().n_rows_max);
 
     Generated generated;
     SamplerScratch scratch;
@@ -124,8 +129,11 @@ Result<Generated> Runner::generate(std::span<const TokenId> prompt, const Genera
         TRY(executor_->submit(batch));
         TRY_ASSIGN(const StepOutput output, executor_->finish());
         if (!is_complete) continue;
-        const TokenId token = is_greedy ? output.sampled[0] : sample(output.logits(0), options.sampling, n_computed, scratch);
-        if (token < 0) return make_error(ErrorCode::kInternal, format("a logit at position {} is not a finite number", n_computed - 1));
+        const TokenId token =
+            is_greedy ? output.sampled[0] : sample(output.logits(0), options.sampling, n_computed, scratch);
+        if (token < 0)
+            return make_error(ErrorCode::kInternal,
+                              format("a logit at position {} is not a finite number", n_computed - 1));
         known.push_back(token);
         generated.ids.push_back(token);
         if (options.on_token) options.on_token(token);

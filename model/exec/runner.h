@@ -23,9 +23,9 @@ struct GenerateOptions {
     uint32_t n_tokens_max = 16;
     bool ignore_eos = false;  // else a token of config().generation.eos_token_ids ends it (and is part of the answer)
     proto::SamplingParams sampling = {.temperature = 0.0f};
-    std::vector<LoraUse> uses;    // adapters; none: the base
-    uint32_t uses_from = 0;       // position from which on they act
-    uint32_t n_chunk_rows = 0;  // rows of a prefill step; 0: as many as a step may have
+    std::vector<LoraUse> uses;              // adapters; none: the base
+    uint32_t uses_from = 0;                 // position from which on they act
+    uint32_t n_chunk_rows = 0;              // rows of a prefill step; 0: as many as a step may have
     std::function<void(TokenId)> on_token;  // as soon as each is known
 };
 

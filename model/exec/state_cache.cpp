@@ -36,8 +36,11 @@ Result<StateCache> StateCache::create(gpu::Device& device, const ModelConfig& co
             if (n_floats == 0) return ok_status();
             const uint64_t n_bytes = uint64_t{n_slots} * n_floats * sizeof(float);
             if (n_bytes > device.capabilities().max_allocation_bytes) {
-                return make_error(ErrorCode::kOutOfMemory, format("{} states of layer {} are {} bytes, {} allocates {} at once: serve fewer sequences", n_slots, index,
-                                                                  n_bytes, device.capabilities().name, device.capabilities().max_allocation_bytes));
+                return make_error(
+                    ErrorCode::kOutOfMemory,
+                    format("{} states of layer {} are {} bytes, {} allocates {} at once: serve fewer sequences",
+                           n_slots, index, n_bytes, device.capabilities().name,
+                           device.capabilities().max_allocation_bytes));
             }
             TRY_ASSIGN(buffer, device.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, "states"));
             return ok_status();

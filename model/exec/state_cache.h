@@ -1,6 +1,7 @@
-// States of fixed size that layers without attention keep of each sequence: one slot for each that runs, beside the KV cache, and behind those slots
-// for states of prefixes that others may go on from (server/engine/state_snapshots.h).
-// f32, written by each step in place: a step that runs twice would move on twice, so nothing that repeats steps may be used with such a model (kFeatureOtherMixers).
+// States of fixed size that layers without attention keep of each sequence: one slot for each that runs, beside the KV
+// cache, and behind those slots for states of prefixes that others may go on from (server/engine/state_snapshots.h).
+// f32, written by each step in place: a step that runs twice would move on twice, so nothing that repeats steps may be
+// used with such a model (kFeatureOtherMixers).
 #pragma once
 
 #include <cstdint>

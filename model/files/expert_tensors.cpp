@@ -46,16 +46,19 @@ class TransposedSource final : public MatrixSource {
 class Mxfp4Source final : public MatrixSource {
   public:
     static constexpr uint64_t kBlock = 32, kBlockBytes = 16;
-    Mxfp4Source(Tensor blocks, Tensor scales, uint64_t k) : blocks_(std::move(blocks)), scales_(std::move(scales)), k_(k) {}
+    Mxfp4Source(Tensor blocks, Tensor scales, uint64_t k)
+        : blocks_(std::move(blocks)), scales_(std::move(scales)), k_(k) {}
     std::string_view format() const override { return "MXFP4"; }
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
-        constexpr std::array<float, 16> kNumbers = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+        constexpr std::array<float, 16> kNumbers = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                                    -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
         constexpr int kZeroExponent = 127, kNaN = 255;
         const uint64_t blocks_of_row = k_ / kBlock;
         for (uint64_t b = 0; b < n_rows * blocks_of_row; ++b) {
             const uint64_t block = row_begin * blocks_of_row + b;
             const auto exponent = static_cast<int>(scales_.data[block]);
-            const float scale = exponent == kNaN ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, exponent - kZeroExponent);
+            const float scale =
+                exponent == kNaN ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, exponent - kZeroExponent);
             for (uint64_t i = 0; i < kBlockBytes; ++i) {
                 const auto byte = static_cast<uint8_t>(blocks_.data[block * kBlockBytes + i]);
                 out[b * kBlock + 2 * i] = kNumbers[byte & 15] * scale;
@@ -75,7 +78,8 @@ struct Stack {
     bool by_inputs = false;
 };
 
-// "model.layers.3.mlp.experts.gate_up_proj" and what follows; nothing where a name is of something else, also of a single expert.
+// "model.layers.3.mlp.experts.gate_up_proj" and what follows; nothing where a name is of something else, also of a
+// single expert.
 struct StackName {
     uint32_t layer = 0;
     LinearModule module = LinearModule::kExpertGateUp;
@@ -91,7 +95,8 @@ std::optional<StackName> stack_name(std::string_view name) {
         if (digit < '0' || digit > '9' || found.layer > 100000) return std::nullopt;
         found.layer = found.layer * 10 + static_cast<uint32_t>(digit - '0');
     }
-    for (const auto& [word, module] : {std::pair("gate_up_proj", LinearModule::kExpertGateUp), std::pair("down_proj", LinearModule::kExpertDown)}) {
+    for (const auto& [word, module] :
+         {std::pair("gate_up_proj", LinearModule::kExpertGateUp), std::pair("down_proj", LinearModule::kExpertDown)}) {
         const std::string_view rest = name.substr(at + kExperts.size());
         if (!rest.starts_with(word)) continue;
         found.module = module;
@@ -110,7 +115,8 @@ Tensor matrix_of(const std::string& stem, const Stack& stack, const Tensor& of) 
 }
 
 Result<Tensor> stacked(const StackName& name, const Stack& stack, const Tensor& tensor) {
-    const std::vector<uint64_t> shape = stack.by_inputs ? std::vector<uint64_t>{stack.experts, stack.k, stack.n} : std::vector<uint64_t>{stack.experts, stack.n, stack.k};
+    const std::vector<uint64_t> shape = stack.by_inputs ? std::vector<uint64_t>{stack.experts, stack.k, stack.n}
+                                                        : std::vector<uint64_t>{stack.experts, stack.n, stack.k};
     TRY(check_floats(tensor, shape));
     Tensor matrix = matrix_of(name.stem, stack, tensor);
     if (!stack.by_inputs) return matrix;
@@ -121,7 +127,8 @@ Result<Tensor> stacked(const StackName& name, const Stack& stack, const Tensor& 
 
 Result<Tensor> unpacked(const StackName& name, const Stack& stack, const Tensor& blocks, const Tensor& scales) {
     if (stack.k % Mxfp4Source::kBlock != 0) {
-        return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected inputs in whole blocks of {}, found {}", blocks.name, Mxfp4Source::kBlock, stack.k));
+        return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected inputs in whole blocks of {}, found {}",
+                                                           blocks.name, Mxfp4Source::kBlock, stack.k));
     }
     const uint64_t n_blocks = stack.k / Mxfp4Source::kBlock;
     TRY(check_tensor(blocks, DType::kU8, {stack.experts, stack.n, n_blocks, Mxfp4Source::kBlockBytes}));
@@ -161,7 +168,8 @@ Status map_expert_tensors(std::vector<Tensor>& tensors, const ModelConfig& confi
     for (const auto& [stem, parts] : packed) {
         const auto& [blocks, scales] = parts;
         if (blocks == nullptr || scales == nullptr) {
-            return make_error(ErrorCode::kInvalidModel, format("tensor {}{} is missing: MXFP4 has blocks and scales", stem, blocks == nullptr ? kBlocks : kScales));
+            return make_error(ErrorCode::kInvalidModel, format("tensor {}{} is missing: MXFP4 has blocks and scales",
+                                                               stem, blocks == nullptr ? kBlocks : kScales));
         }
         const std::optional<StackName> name = stack_name(stem);
         CHECK(name);

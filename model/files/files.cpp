@@ -1,11 +1,11 @@
 #include "model/files/files.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "proto/base/format.h"
 #include "proto/base/owned_fd.h"
@@ -20,8 +20,9 @@ Result<std::string> read_text_file(const std::filesystem::path& file, uint64_t n
         return make_error(code, errno == ENOENT ? format("{}: no such file in {}", name, file.parent_path().string())
                                                 : format("{}: {}", file.string(), std::strerror(errno)));
     }
-    struct ::stat status {};
-    if (::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode)) return make_error(code, format("{}: not a regular file", name));
+    struct ::stat status{};
+    if (::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode))
+        return make_error(code, format("{}: not a regular file", name));
     const auto size = static_cast<uint64_t>(status.st_size);
     if (size > n_bytes_max) {
         return make_error(code, format("{}: expected at most {} bytes, found {}", name, n_bytes_max, size));

@@ -13,7 +13,8 @@ namespace lorad::model {
 // Immutable, so any thread. The bytes live as long as it does.
 class MappedFile {
   public:
-    // Errors carry `code` and the file's name: missing, not a regular file, not to be mapped. An empty file has no bytes.
+    // Errors carry `code` and the file's name: missing, not a regular file, not to be mapped. An empty file has no
+    // bytes.
     static Result<std::shared_ptr<const MappedFile>> map(const std::filesystem::path& file, ErrorCode code);
     ~MappedFile();
     MappedFile(const MappedFile&) = delete;

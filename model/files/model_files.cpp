@@ -1,10 +1,10 @@
 #include "model/files/model_files.h"
 
 #include "model/files/files.h"
-#include "model/gguf/gguf_model.h"
 #include "model/files/model_folder.h"
-#include "model/quant/quantized_folder.h"
 #include "model/files/tensor_map.h"
+#include "model/gguf/gguf_model.h"
+#include "model/quant/quantized_folder.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -89,7 +89,8 @@ Result<std::unique_ptr<const ModelFiles>> ModelFiles::open(const fs::path& model
     std::error_code ignored;
     fs::path gguf;
     if (fs::is_directory(model, ignored)) {
-        const bool has_safetensors = is_there(model / "model.safetensors") || is_there(model / "model.safetensors.index.json");
+        const bool has_safetensors =
+            is_there(model / "model.safetensors") || is_there(model / "model.safetensors.index.json");
         if (!has_safetensors) {
             TRY_ASSIGN(gguf, gguf_in_folder(model));
         }
@@ -103,7 +104,8 @@ Result<std::unique_ptr<const ModelFiles>> ModelFiles::open(const fs::path& model
 
 std::string served_name_of(const fs::path& model) {
     std::error_code error;
-    if (fs::is_regular_file(model, error)) return gguf_model_name(model);  // not what a link points to: caches name their files by digests
+    // not what a link points to: caches name their files by digests
+    if (fs::is_regular_file(model, error)) return gguf_model_name(model);
     fs::path path = fs::weakly_canonical(model, error);
     if (error) path = model;
     return path.filename().empty() ? path.parent_path().filename().string() : path.filename().string();

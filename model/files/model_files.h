@@ -1,4 +1,5 @@
-// Where a base model comes from: a Hugging Face folder, or a GGUF file. Whoever loads one asks here and need not know which it is.
+// Where a base model comes from: a Hugging Face folder, or a GGUF file. Whoever loads one asks here and need not know
+// which it is.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +16,9 @@ namespace lorad::model {
 // Immutable, so any thread. Every call reads the files anew; errors are kInvalidModel.
 class ModelFiles {
   public:
-    // `model`: a Hugging Face folder; a .gguf file, of a split set any; or a folder that holds one such model and no safetensors. Of a folder
-    // nothing is read yet, so that its parts are asked for, and refused, one by one; a GGUF file is read and checked but for its weights and text.
+    // `model`: a Hugging Face folder; a .gguf file, of a split set any; or a folder that holds one such model and no
+    // safetensors. Of a folder nothing is read yet, so that its parts are asked for, and refused, one by one; a GGUF
+    // file is read and checked but for its weights and text.
     static Result<std::unique_ptr<const ModelFiles>> open(const std::filesystem::path& model);
     virtual ~ModelFiles() = default;
 
@@ -29,7 +31,8 @@ class ModelFiles {
     virtual Result<std::shared_ptr<const Tokenizer>> tokenizer() const = 0;
     virtual Result<std::shared_ptr<const ChatTemplate>> chat_template() const = 0;
 
-    // How the tokenizer is configured, in the form of tokenizer_config.json, and the chat template where it stands apart; either may be empty.
+    // How the tokenizer is configured, in the form of tokenizer_config.json, and the chat template where it stands
+    // apart; either may be empty.
     struct TokenizerConfig {
         std::string json, chat_template;
     };
@@ -38,7 +41,8 @@ class ModelFiles {
     virtual std::string tokenizer_kind() const = 0;
 };
 
-// What clients call it where nobody says otherwise: the folder's own name, also for "models/qwen/" and ".", or the file's without its ending.
+// What clients call it where nobody says otherwise: the folder's own name, also for "models/qwen/" and ".", or the
+// file's without its ending.
 std::string served_name_of(const std::filesystem::path& model);
 
 }  // namespace lorad::model

@@ -13,17 +13,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kConfigFileBytesMax = 16 << 20;
-constexpr std::string_view kModelFolder = "a Hugging Face model folder with config.json, tokenizer.json and safetensors files, or a GGUF file";
+constexpr std::string_view kModelFolder =
+    "a Hugging Face model folder with config.json, tokenizer.json and safetensors files, or a GGUF file";
 
 bool has_entry(const fs::path& path) {
     std::error_code ignored;
     return fs::exists(path, ignored);
 }
 
-Error not_a_model(const fs::path& path, std::string_view what) { return make_error(ErrorCode::kInvalidModel, format("{}: {}", path.string(), what)); }
+Error not_a_model(const fs::path& path, std::string_view what) {
+    return make_error(ErrorCode::kInvalidModel, format("{}: {}", path.string(), what));
+}
 
 Error single_file(const fs::path& file) {
-    if (file.extension() == ".safetensors") return not_a_model(file, format("one file of weights; expected {}: the folder that it lies in", kModelFolder));
+    if (file.extension() == ".safetensors")
+        return not_a_model(file, format("one file of weights; expected {}: the folder that it lies in", kModelFolder));
     return not_a_model(file, format("a file; expected {}", kModelFolder));
 }
 
@@ -40,10 +44,13 @@ Error adapter_folder(const fs::path& folder, const fs::path& config) {
     const auto text = read_text_file(config, kConfigFileBytesMax, ErrorCode::kInvalidModel);
     if (text.ok()) {
         const auto json = parse_json(*text, {.allow_duplicate_keys = true});
-        const std::string_view name = json.ok() ? text_or_nothing(json->root(), "base_model_name_or_path") : std::string_view();
+        const std::string_view name =
+            json.ok() ? text_or_nothing(json->root(), "base_model_name_or_path") : std::string_view();
         if (!name.empty()) base = format("its base model ({})", json_quote_short(name));
     }
-    return not_a_model(folder, format("a LoRA adapter; give {} as the model, and this folder as --lora NAME=DIR or --adapter DIR", base));
+    return not_a_model(
+        folder,
+        format("a LoRA adapter; give {} as the model, and this folder as --lora NAME=DIR or --adapter DIR", base));
 }
 
 }  // namespace
@@ -55,10 +62,13 @@ Status check_model_folder(const fs::path& folder) {
     if (!fs::is_directory(status)) return single_file(folder);
     if (has_entry(folder / "config.json")) return ok_status();
     if (has_entry(folder / "adapter_config.json")) return adapter_folder(folder, folder / "adapter_config.json");
-    if (has_entry(folder / "model_index.json")) return not_a_model(folder, format("a pipeline for images; expected {}", kModelFolder));
+    if (has_entry(folder / "model_index.json"))
+        return not_a_model(folder, format("a pipeline for images; expected {}", kModelFolder));
     if (has_entry(folder / "params.json"))
-        return not_a_model(folder, format("a model in its maker's own form (params.json, no config.json); expected {}", kModelFolder));
-    return make_error(ErrorCode::kInvalidModel, format("config.json: no such file in {}; expected {}", folder.string(), kModelFolder));
+        return not_a_model(
+            folder, format("a model in its maker's own form (params.json, no config.json); expected {}", kModelFolder));
+    return make_error(ErrorCode::kInvalidModel,
+                      format("config.json: no such file in {}; expected {}", folder.string(), kModelFolder));
 }
 
 }  // namespace lorad::model

@@ -1,4 +1,5 @@
-// What somebody gave as the folder of a base model: whether it may be one, and else what it is and what to give instead.
+// What somebody gave as the folder of a base model: whether it may be one, and else what it is and what to give
+// instead.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +8,8 @@
 
 namespace lorad::model {
 
-// Looks at names and at a file's first bytes only. Host paths stand in the messages: they are for whoever starts the program.
+// Looks at names and at a file's first bytes only. Host paths stand in the messages: they are for whoever starts the
+// program.
 Status check_model_folder(const std::filesystem::path& folder);
 
 }  // namespace lorad::model

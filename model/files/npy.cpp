@@ -22,7 +22,8 @@ Status write_npy(const std::filesystem::path& file, std::span<const uint64_t> sh
     }
     CHECK(n_values == values.size());
 
-    // Magic, version 1.0, u16 length of the text that follows; the text ends in a newline and the data begins at a multiple of 64.
+    // Magic, version 1.0, u16 length of the text that follows; the text ends in a newline and the data begins at a
+    // multiple of 64.
     constexpr size_t kAlign = 64, kFixedBytes = 10;
     std::string text = format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape_list);
     text.append((kAlign - (kFixedBytes + text.size() + 1) % kAlign) % kAlign, ' ');

@@ -20,11 +20,10 @@ struct DTypeName {
     uint32_t bytes;
 };
 constexpr DTypeName kDTypes[] = {
-    {DType::kF32, "F32", 4},         {DType::kF16, "F16", 2},         {DType::kBF16, "BF16", 2},
-    {DType::kF64, "F64", 8},         {DType::kI64, "I64", 8},         {DType::kI32, "I32", 4},
-    {DType::kI16, "I16", 2},         {DType::kI8, "I8", 1},           {DType::kU64, "U64", 8},
-    {DType::kU32, "U32", 4},         {DType::kU16, "U16", 2},         {DType::kU8, "U8", 1},
-    {DType::kBool, "BOOL", 1},       {DType::kF8E4M3, "F8_E4M3", 1},  {DType::kF8E5M2, "F8_E5M2", 1},
+    {DType::kF32, "F32", 4},   {DType::kF16, "F16", 2},        {DType::kBF16, "BF16", 2},      {DType::kF64, "F64", 8},
+    {DType::kI64, "I64", 8},   {DType::kI32, "I32", 4},        {DType::kI16, "I16", 2},        {DType::kI8, "I8", 1},
+    {DType::kU64, "U64", 8},   {DType::kU32, "U32", 4},        {DType::kU16, "U16", 2},        {DType::kU8, "U8", 1},
+    {DType::kBool, "BOOL", 1}, {DType::kF8E4M3, "F8_E4M3", 1}, {DType::kF8E5M2, "F8_E5M2", 1},
 };
 
 struct Range {
@@ -32,7 +31,8 @@ struct Range {
     size_t tensor = 0;
 };
 
-// What the format allows in an entry, checked field by field; an unknown field could change the meaning, so it is refused.
+// What the format allows in an entry, checked field by field; an unknown field could change the meaning, so it is
+// refused.
 Result<Range> read_entry(const JsonMember& member, uint64_t n_data_bytes, Tensor& tensor) {
     tensor.name = member.key;
     TRY_ASSIGN(const auto fields, member.value.as_object());
@@ -44,12 +44,14 @@ Result<Range> read_entry(const JsonMember& member, uint64_t n_data_bytes, Tensor
     TRY_ASSIGN(const auto dtype_value, member.value.require("dtype"));
     TRY_ASSIGN(const auto dtype_name, dtype_value.as_string());
     const auto* known = std::ranges::find(kDTypes, dtype_name, &DTypeName::name);
-    if (known == std::end(kDTypes)) return dtype_value.error("expected a type such as F32, F16 or BF16, found " + dtype_value.describe());
+    if (known == std::end(kDTypes))
+        return dtype_value.error("expected a type such as F32, F16 or BF16, found " + dtype_value.describe());
     tensor.dtype = known->dtype;
 
     TRY_ASSIGN(const auto shape_value, member.value.require("shape"));
     if (shape_value.size() > kTensorDimensionsMax) {
-        return shape_value.error(format("expected at most {} dimensions, found {}", kTensorDimensionsMax, shape_value.size()));
+        return shape_value.error(
+            format("expected at most {} dimensions, found {}", kTensorDimensionsMax, shape_value.size()));
     }
     TRY_ASSIGN(const auto dimensions, shape_value.as_array());
     uint64_t n_bytes = known->bytes;
@@ -72,8 +74,8 @@ Result<Range> read_entry(const JsonMember& member, uint64_t n_data_bytes, Tensor
     TRY_ASSIGN(range.begin, offsets[0].as_uint());
     TRY_ASSIGN(range.end, offsets[1].as_uint());
     if (range.begin > range.end || range.end > n_data_bytes) {
-        return offsets_value.error(format("expected a range within the {} data bytes, found [{}, {}]", n_data_bytes,
-                                          range.begin, range.end));
+        return offsets_value.error(
+            format("expected a range within the {} data bytes, found [{}, {}]", n_data_bytes, range.begin, range.end));
     }
     if (range.end - range.begin != n_bytes) {
         return offsets_value.error(format("{} {} takes {} bytes, the range [{}, {}] has {}", known->name,
@@ -84,7 +86,8 @@ Result<Range> read_entry(const JsonMember& member, uint64_t n_data_bytes, Tensor
 }
 
 // Every data byte belongs to exactly one tensor: no overlap, no gap, nothing behind the last.
-Status check_ranges_tile(std::vector<Range>& ranges, const std::vector<Tensor>& tensors, uint64_t n_data_bytes, ErrorCode code) {
+Status check_ranges_tile(std::vector<Range>& ranges, const std::vector<Tensor>& tensors, uint64_t n_data_bytes,
+                         ErrorCode code) {
     std::ranges::sort(ranges, {}, [](const Range& r) { return std::pair(r.begin, r.end); });
     uint64_t at = 0;
     for (const Range& range : ranges) {
@@ -112,7 +115,9 @@ HeaderLimits header_limits(ErrorCode code) {
 
 }  // namespace
 
-std::string_view name_of(DType dtype) { return dtype == DType::kPacked ? "packed" : kDTypes[static_cast<size_t>(dtype)].name; }
+std::string_view name_of(DType dtype) {
+    return dtype == DType::kPacked ? "packed" : kDTypes[static_cast<size_t>(dtype)].name;
+}
 uint32_t bytes_of(DType dtype) {
     CHECK(dtype != DType::kPacked);
     return kDTypes[static_cast<size_t>(dtype)].bytes;
@@ -159,8 +164,8 @@ std::string shape_text(std::span<const uint64_t> shape) {
 
 Result<uint64_t> safetensors_header_end(std::span<const std::byte> file, ErrorCode code) {
     if (file.size() < kSafetensorsLengthBytes) {
-        return make_error(code, format("not a safetensors file: expected at least {} bytes, found {}", kSafetensorsLengthBytes,
-                                       file.size()));
+        return make_error(code, format("not a safetensors file: expected at least {} bytes, found {}",
+                                       kSafetensorsLengthBytes, file.size()));
     }
     uint64_t n_header_bytes = 0;
     for (size_t i = 0; i < kSafetensorsLengthBytes; ++i) {
@@ -168,10 +173,12 @@ Result<uint64_t> safetensors_header_end(std::span<const std::byte> file, ErrorCo
     }
     const uint64_t n_rest = file.size() - kSafetensorsLengthBytes;
     if (const uint64_t limit = header_limits(code).bytes; n_header_bytes > limit) {
-        return make_error(code, format("not a safetensors file: its header claims {} bytes, the limit is {}", n_header_bytes, limit));
+        return make_error(
+            code, format("not a safetensors file: its header claims {} bytes, the limit is {}", n_header_bytes, limit));
     }
     if (n_header_bytes > n_rest) {
-        return make_error(code, format("cut short: the header has {} bytes, only {} are left in the file", n_header_bytes, n_rest));
+        return make_error(
+            code, format("cut short: the header has {} bytes, only {} are left in the file", n_header_bytes, n_rest));
     }
     return kSafetensorsLengthBytes + n_header_bytes;
 }
@@ -185,8 +192,11 @@ Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, E
     // JSON files may begin with a byte order mark; other readers of this format refuse it.
     if (header.starts_with("\xef\xbb\xbf")) return make_error(code, "header: expected JSON, found a byte order mark");
     const HeaderLimits limits = header_limits(code);
-    TRY_ASSIGN(const JsonDocument document, parse_json(header, {.name = "header", .code = code, .max_bytes = limits.bytes, .max_depth = 3,
-                                                                .max_values = limits.values}));
+    TRY_ASSIGN(
+        const JsonDocument document,
+        parse_json(
+            header,
+            {.name = "header", .code = code, .max_bytes = limits.bytes, .max_depth = 3, .max_values = limits.values}));
     TRY_ASSIGN(const auto members, document.root().as_object());
     std::vector<Tensor> tensors;
     std::vector<Range> ranges;
@@ -224,8 +234,8 @@ TensorFiles TensorFiles::of(std::vector<Tensor> tensors, std::vector<std::shared
     return files;
 }
 
-Result<TensorFiles> TensorFiles::parse(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, const std::filesystem::path& file,
-                                       ErrorCode code) {
+Result<TensorFiles> TensorFiles::parse(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                                       const std::filesystem::path& file, ErrorCode code) {
     auto tensors = parse_safetensors(bytes, code);
     if (!tensors.ok()) return make_error(code, format("{}: {}", file.filename().string(), tensors.error().message));
     TensorFiles files;
@@ -255,9 +265,11 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 // cannot point anywhere else.
 Result<std::map<std::string, std::string, std::less<>>> read_index(const std::filesystem::path& file) {
     TRY_ASSIGN(const std::string text, read_text_file(file, kSafetensorsHeaderBytesMax, ErrorCode::kInvalidModel));
-    TRY_ASSIGN(const JsonDocument document,
-               parse_json(text, {.name = std::string(kIndexName), .code = ErrorCode::kInvalidModel,
-                                 .max_bytes = kSafetensorsHeaderBytesMax, .max_depth = 8, .max_values = 1u << 20}));
+    TRY_ASSIGN(const JsonDocument document, parse_json(text, {.name = std::string(kIndexName),
+                                                              .code = ErrorCode::kInvalidModel,
+                                                              .max_bytes = kSafetensorsHeaderBytesMax,
+                                                              .max_depth = 8,
+                                                              .max_values = 1u << 20}));
     TRY_ASSIGN(const auto weight_map, document.root().require("weight_map"));
     TRY_ASSIGN(const auto members, weight_map.as_object());
     std::map<std::string, std::string, std::less<>> shards;
@@ -286,11 +298,12 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
         }
         const bool has_pickle = std::filesystem::exists(folder / "pytorch_model.bin", ignored) ||
                                 std::filesystem::exists(folder / "pytorch_model.bin.index.json", ignored);
-        return make_error(ErrorCode::kInvalidModel,
-                          format("{}: no model.safetensors and no {}{}", folder.string(), kIndexName,
-                                 has_pickle ? "; pytorch_model.bin is a pickle, which lorad does not run: save the model as "
-                                              "safetensors"
-                                            : "; is this a Hugging Face model folder, fully downloaded?"));
+        return make_error(
+            ErrorCode::kInvalidModel,
+            format("{}: no model.safetensors and no {}{}", folder.string(), kIndexName,
+                   has_pickle ? "; pytorch_model.bin is a pickle, which lorad does not run: save the model as "
+                                "safetensors"
+                              : "; is this a Hugging Face model folder, fully downloaded?"));
     }
     TRY_ASSIGN(const auto shard_of, read_index(index));
     std::set<std::string> shards;
@@ -301,9 +314,10 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
         for (auto& tensor : one.tensors_) {
             const auto listed = shard_of.find(tensor.name);
             if (listed == shard_of.end() || listed->second != shard) {
-                return make_error(ErrorCode::kInvalidModel,
-                                  format("{}: {} has tensor {}, which the index {}", kIndexName, shard, json_quote(tensor.name),
-                                         listed == shard_of.end() ? "does not list" : "places in " + listed->second));
+                return make_error(
+                    ErrorCode::kInvalidModel,
+                    format("{}: {} has tensor {}, which the index {}", kIndexName, shard, json_quote(tensor.name),
+                           listed == shard_of.end() ? "does not list" : "places in " + listed->second));
             }
             all.tensors_.push_back(std::move(tensor));
         }
@@ -312,8 +326,8 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
     std::ranges::sort(all.tensors_, {}, &Tensor::name);
     for (const auto& [name, shard] : shard_of) {
         if (!all.find(name)) {
-            return make_error(ErrorCode::kInvalidModel,
-                              format("{}: places tensor {} in {}, which does not hold it", kIndexName, json_quote(name), shard));
+            return make_error(ErrorCode::kInvalidModel, format("{}: places tensor {} in {}, which does not hold it",
+                                                               kIndexName, json_quote(name), shard));
         }
     }
     TRY(all.name_as_causal_lm());
@@ -325,16 +339,19 @@ Status TensorFiles::name_as_causal_lm() {
     if (!find(kEmbedding) || find("model." + std::string(kEmbedding))) return ok_status();
     for (Tensor& tensor : tensors_) {
         const std::string_view name = tensor.name;
-        if (name == kEmbedding || name.starts_with("layers.") || name.starts_with("norm.")) tensor.name.insert(0, "model.");
+        if (name == kEmbedding || name.starts_with("layers.") || name.starts_with("norm."))
+            tensor.name.insert(0, "model.");
     }
     std::ranges::sort(tensors_, {}, &Tensor::name);
     const auto twice = std::ranges::adjacent_find(tensors_, {}, &Tensor::name);
     if (twice == tensors_.end()) return ok_status();
-    return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected it once, found it with and without \"model.\"", twice->name));
+    return make_error(ErrorCode::kInvalidModel,
+                      format("tensor {}: expected it once, found it with and without \"model.\"", twice->name));
 }
 
 const Tensor* TensorFiles::find(std::string_view name) const {
-    const auto at = std::ranges::lower_bound(tensors_, name, {}, [](const Tensor& t) { return std::string_view(t.name); });
+    const auto at =
+        std::ranges::lower_bound(tensors_, name, {}, [](const Tensor& t) { return std::string_view(t.name); });
     return at != tensors_.end() && at->name == name ? &*at : nullptr;
 }
 

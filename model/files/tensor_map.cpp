@@ -12,20 +12,30 @@
 namespace lorad::model {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPrefixes = {"model.language_model.", "language_model.model.", "language_model.", "model."};  // longest first where one begins another
+// longest first where one begins another
+constexpr std::array<std::string_view, 4> kPrefixes = {"model.language_model.", "language_model.model.",
+                                                       "language_model.", "model."};
 
 struct Tower {
     std::string_view prefix, what;
 };
 constexpr std::string_view kPictures = "pictures are not read", kSound = "sound is not read";
-constexpr std::array<Tower, 10> kTowers = {{{"visual.", kPictures}, {"vision_tower.", kPictures}, {"vision_model.", kPictures}, {"vision_embedder.", kPictures},
-                                            {"multi_modal_projector.", kPictures}, {"embed_vision.", kPictures}, {"audio_tower.", kSound}, {"embed_audio.", kSound},
-                                            {"mtp.", "several tokens at once are not drafted"}, {"model.mtp.", "several tokens at once are not drafted"}}};
+constexpr std::array<Tower, 10> kTowers = {{{"visual.", kPictures},
+                                            {"vision_tower.", kPictures},
+                                            {"vision_model.", kPictures},
+                                            {"vision_embedder.", kPictures},
+                                            {"multi_modal_projector.", kPictures},
+                                            {"embed_vision.", kPictures},
+                                            {"audio_tower.", kSound},
+                                            {"embed_audio.", kSound},
+                                            {"mtp.", "several tokens at once are not drafted"},
+                                            {"model.mtp.", "several tokens at once are not drafted"}}};
 
 const Tower* tower_of(std::string_view name) {
     constexpr std::string_view kModel = "model.";
     if (name.starts_with(kModel)) name.remove_prefix(kModel.size());
-    const auto* found = std::ranges::find_if(kTowers, [&](const Tower& tower) { return name.starts_with(tower.prefix); });
+    const auto* found =
+        std::ranges::find_if(kTowers, [&](const Tower& tower) { return name.starts_with(tower.prefix); });
     return found == kTowers.end() ? nullptr : found;
 }
 
@@ -92,20 +102,27 @@ Result<TensorFiles> map_tensors(TensorFiles files, const ModelConfig& config) {
             leave_out(tower->what, tensor);
             continue;
         }
-        const std::string_view prefix = decoder_prefix_of(tensor.name), rest = std::string_view(tensor.name).substr(prefix.size());
+        const std::string_view prefix = decoder_prefix_of(tensor.name),
+                               rest = std::string_view(tensor.name).substr(prefix.size());
         Tensor ours = tensor;
         // language_model.lm_head. is no part of the decoder; nor is what has no prefix.
-        if (!prefix.empty()) ours.name = (rest.starts_with(kHead) ? std::string() : std::string(kModel)) + std::string(rest);
+        if (!prefix.empty())
+            ours.name = (rest.starts_with(kHead) ? std::string() : std::string(kModel)) + std::string(rest);
         ours.name = name_from_files(ours.name, config);
-        if (is_of_shared_keys(ours.name, config)) leave_out("their layers read those of another one", ours);
-        else mapped.push_back(std::move(ours));
+        if (is_of_shared_keys(ours.name, config))
+            leave_out("their layers read those of another one", ours);
+        else
+            mapped.push_back(std::move(ours));
     }
     TRY(map_expert_tensors(mapped, config));
     std::ranges::sort(mapped, {}, &Tensor::name);
     const auto twice = std::ranges::adjacent_find(mapped, {}, &Tensor::name);
-    if (twice != mapped.end()) return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected it once, found it under two names", json_quote(twice->name)));
+    if (twice != mapped.end())
+        return make_error(ErrorCode::kInvalidModel,
+                          format("tensor {}: expected it once, found it under two names", json_quote(twice->name)));
     std::vector<std::string> notes;
-    for (const auto& [why, of] : left_out) notes.push_back(format("{} tensors, {} bytes, are not loaded: {}", of.n, of.n_bytes, why));
+    for (const auto& [why, of] : left_out)
+        notes.push_back(format("{} tensors, {} bytes, are not loaded: {}", of.n, of.n_bytes, why));
     files.set_tensors(std::move(mapped), std::move(notes));
     return files;
 }

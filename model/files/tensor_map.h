@@ -1,5 +1,5 @@
-// From the names that a checkpoint gives its tensors to ours: "model.layers.3.self_attn.q_proj.weight", whatever stands around the decoder and whatever words a family
-// has for its parts.
+// From the names that a checkpoint gives its tensors to ours: "model.layers.3.self_attn.q_proj.weight", whatever stands
+// around the decoder and whatever words a family has for its parts.
 #pragma once
 
 #include <string>
@@ -11,11 +11,13 @@
 
 namespace lorad::model {
 
-// The same tensors under our names, without those that no text needs (towers that read pictures or sound, heads that draft several tokens, keys and values of layers that
-// share them): TensorFiles::left_out() says what is. kInvalidModel: two of one name.
+// The same tensors under our names, without those that no text needs (towers that read pictures or sound, heads that
+// draft several tokens, keys and values of layers that share them): TensorFiles::left_out() says what is.
+// kInvalidModel: two of one name.
 Result<TensorFiles> map_tensors(TensorFiles files, const ModelConfig& config);
 
-// What stands in front of "layers.", "embed_tokens" or "norm" in a name: "model.language_model.", "language_model.model.", "model.", or nothing. Of static life.
+// What stands in front of "layers.", "embed_tokens" or "norm" in a name: "model.language_model.",
+// "language_model.model.", "model.", or nothing. Of static life.
 std::string_view decoder_prefix_of(std::string_view name);
 
 // Whether a name is that of a part that text does not need, "vision_tower. ...".

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "gpu/upload.h"
-#include "model/forward/scratch.h"
 #include "model/config/topology.h"
+#include "model/forward/scratch.h"
 
 namespace lorad::model {
 namespace {
@@ -15,7 +15,8 @@ constexpr uint32_t kDecodeLayersSupport = kFeatureEmbedScale | kFeatureScoreScal
 
 }  // namespace
 
-gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora, uint32_t lora_type) {
+gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits,
+                                           bool lora, uint32_t lora_type) {
     return {.type = weights.layers.front().qkv.type,
             .hidden = config.hidden_size,
             .n_q_heads = config.n_heads,
@@ -44,11 +45,12 @@ bool has_packed(const ModelWeights& weights) {
 }
 
 bool can_decode_layers(const gpu::PersistentPlanner& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && !has_packed(weights) && kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
+    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && !has_packed(weights) &&
+           kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
 }
 
-Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
-                                       const KvCache& kv_cache) {
+Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
+                                       const MergedWeights* merged, const KvCache& kv_cache) {
     std::vector<gpu::DecodeLayer> layers;
     for (uint32_t l = 0; l < config.n_layers; ++l) {
         const LayerWeights& w = weights.layers[l];
@@ -74,14 +76,17 @@ Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& c
     return table;
 }
 
-Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
-                                                           const KvCache& kv_cache) {
+Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, const ModelConfig& config,
+                                                           const ModelWeights& weights, const KvCache& kv_cache) {
     auto made = std::make_unique<DecodeLayers>();
     TRY_ASSIGN(made->table_, decode_layer_table(device, config, weights, nullptr, kv_cache));
-    TRY_ASSIGN(made->sync_, device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
+    TRY_ASSIGN(made->sync_,
+               device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
     TRY_ASSIGN(made->given_up_, GivenUp::create(device, "decode given up"));
-    const std::vector<uint64_t> silence(gpu::PersistentPlanner::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
-    TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal, "decode channels"));
+    const std::vector<uint64_t> silence(
+        gpu::PersistentPlanner::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
+    TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal,
+                                                     "decode channels"));
     const gpu::DecodeSync nobody{};
     TRY(device.uploader().upload(made->channels_, 0, std::as_bytes(std::span(silence))));
     TRY(device.uploader().upload(made->sync_, 0, std::as_bytes(std::span(&nobody, 1))));

@@ -1,4 +1,5 @@
-// What the dispatch that runs all layers of a one-row step needs beside the weights: see gpu/kernels/persistent/decode_layers.comp.
+// What the dispatch that runs all layers of a one-row step needs beside the weights: see
+// gpu/kernels/persistent/decode_layers.comp.
 #pragma once
 
 #include <memory>
@@ -6,8 +7,8 @@
 #include "gpu/device.h"
 #include "gpu/kernels/kernels.h"
 #include "model/config/config.h"
-#include "model/forward/given_up.h"
 #include "model/exec/kv_cache.h"
+#include "model/forward/given_up.h"
 #include "model/weights/weight_transform.h"
 #include "model/weights/weights.h"
 #include "proto/base/result.h"
@@ -15,25 +16,27 @@
 namespace lorad::model {
 
 // The model's layers in the kernel's terms.
-gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora = false, uint32_t lora_type = gpu::kAnyLoraType);
+gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits,
+                                           bool lora = false, uint32_t lora_type = gpu::kAnyLoraType);
 // Whether all matrices of all layers have the same type.
 bool has_one_type(const ModelWeights& weights);
 bool has_packed(const ModelWeights& weights);  // a matrix of a layer
-// Whether this device's kernels can run them: also asks that every layer's matrices have the same type, and none is packed.
+// Whether this device's kernels can run them: also asks that every layer's matrices have the same type, and none is
+// packed.
 bool can_decode_layers(const gpu::PersistentPlanner& kernels, const ModelConfig& config, const ModelWeights& weights);
 
 constexpr uint32_t kDecodeSplitsMax = 16;  // of the context, in one dispatch
 
-// DecodeLayer[n_layers] of the model's own weights, or with the merged ones where these change them. Handed to the uploader. The addresses must
-// be known, the weights need not have arrived. Any thread.
-Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
-                                       const KvCache& kv_cache);
+// DecodeLayer[n_layers] of the model's own weights, or with the merged ones where these change them. Handed to the
+// uploader. The addresses must be known, the weights need not have arrived. Any thread.
+Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
+                                       const MergedWeights* merged, const KvCache& kv_cache);
 
 // Engine thread only.
 class DecodeLayers {
   public:
-    static Result<std::unique_ptr<DecodeLayers>> create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
-                                                        const KvCache& kv_cache);
+    static Result<std::unique_ptr<DecodeLayers>> create(gpu::Device& device, const ModelConfig& config,
+                                                        const ModelWeights& weights, const KvCache& kv_cache);
 
     gpu::DeviceAddress table() const { return table_.address(); }  // decode_layer_table() of the model's own weights
     gpu::DeviceAddress channels() const { return channels_.address(); }

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "model/forward/decode_layers.h"
 #include "model/config/topology.h"
+#include "model/forward/decode_layers.h"
 
 namespace lorad::model {
 namespace {
 
 // Beside Llama's layers (topology.h); attention, the embedding and the output have dispatches of their own.
-constexpr uint32_t kDecodeRowsSupport =
-    kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale | kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+constexpr uint32_t kDecodeRowsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
+                                        kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 
 }  // namespace
 
@@ -23,11 +23,14 @@ gpu::DecodeRowsShape decode_rows_shape(const ModelConfig& config, const ModelWei
 }
 
 bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged) {
-    return std::ranges::any_of(weights.layers, [&](const LayerWeights& w) { return address_of(w.gate_up_bias, merged) != 0; });
+    return std::ranges::any_of(weights.layers,
+                               [&](const LayerWeights& w) { return address_of(w.gate_up_bias, merged) != 0; });
 }
 
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return topology_of(config).has_only(kDecodeRowsSupport) && has_one_type(weights) && !has_packed(weights) && !has_gate_up_bias(weights, nullptr) && kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
+    return topology_of(config).has_only(kDecodeRowsSupport) && has_one_type(weights) && !has_packed(weights) &&
+           !has_gate_up_bias(weights, nullptr) &&
+           kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
 }
 
 }  // namespace lorad::model

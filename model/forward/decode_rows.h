@@ -1,4 +1,5 @@
-// The model in the terms of the dispatch that runs what lies between the attentions of two layers, for a few rows: see gpu/kernels/persistent/decode_rows_text.h.
+// The model in the terms of the dispatch that runs what lies between the attentions of two layers, for a few rows: see
+// gpu/kernels/persistent/decode_rows_text.h.
 #pragma once
 
 #include "gpu/kernels/kernels.h"
@@ -11,7 +12,8 @@ namespace lorad::model {
 // The model's layers in the kernel's terms.
 gpu::DecodeRowsShape decode_rows_shape(const ModelConfig& config, const ModelWeights& weights);
 bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged);
-// Whether this device's kernels can run them: also asks that all matrices have the same type, and gate and up no bias. A merged adapter may bring one.
+// Whether this device's kernels can run them: also asks that all matrices have the same type, and gate and up no bias.
+// A merged adapter may bring one.
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 
 }  // namespace lorad::model

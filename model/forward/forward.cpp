@@ -8,8 +8,8 @@
 
 #include "model/forward/forward_attention.h"
 #include "model/forward/forward_embed.h"
-#include "model/forward/forward_outputs.h"
 #include "model/forward/forward_experts.h"
+#include "model/forward/forward_outputs.h"
 
 namespace lorad::model {
 namespace {
@@ -17,7 +17,8 @@ namespace {
 // The recording of one step.
 class Pass : private ExpertParts {
   public:
-    Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan) : ExpertParts(recorder, context, plan) {}
+    Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan)
+        : ExpertParts(recorder, context, plan) {}
 
     void record() {
         const OutputPass outputs(recorder_, context_, plan_);
@@ -26,7 +27,7 @@ class Pass : private ExpertParts {
             return;
         }
         if (shape_.changes) outputs.last_tokens();  // beside embed
-        clear_counts();  // likewise
+        clear_counts();                             // likewise
         record_embedding(recorder_, context_, shape_);
         switch (shape_.schedule) {
             case LayerSchedule::kSeparate: layers(); break;
@@ -50,7 +51,8 @@ class Pass : private ExpertParts {
         }
     }
 
-    // x += o(mixer(norm(x))), and the norm in front of the feed-forward, whose result is its input. False: nobody reads more of the step than what the layer keeps.
+    // x += o(mixer(norm(x))), and the norm in front of the feed-forward, whose result is its input. False: nobody reads
+    // more of the step than what the layer keeps.
     bool mix(uint32_t layer, const AttentionPass& attention, const Input& input, Input& ffn_input) {
         const LayerWeights& w = weights_.layers[layer];
         const LayerPlan& plan = plan_.layers[layer];
@@ -86,7 +88,8 @@ class Pass : private ExpertParts {
             return;
         }
         const bool in_blocks = plan.o_input == InputForm::kBlocks;
-        attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), in_blocks ? std::optional(plan.o.x_order) : std::nullopt);
+        attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan),
+                         in_blocks ? std::optional(plan.o.x_order) : std::nullopt);
         if (is_gated) gate_attention(layer);
     }
 
@@ -107,15 +110,19 @@ class Pass : private ExpertParts {
         }
         if (plan.down_residual) {
             next_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
-            residual(w.down, *plan.down_residual, down_input.of_product(), w.down_bias, weights_.layers[layer + 1].input_norm, next_input);
+            residual(w.down, *plan.down_residual, down_input.of_product(), w.down_bias,
+                     weights_.layers[layer + 1].input_norm, next_input);
             return;
         }
         const Product down = linear(layer, kDown, w.down, down_input);
-        if (facts_[layer].ffn.kind == FeedForward::kDenseAndExperts) close(layer, with_experts(layer, down), hidden_rows_, no_bias_, next_input);
-        else close(layer, down, w.down, w.down_bias, next_input);
+        if (facts_[layer].ffn.kind == FeedForward::kDenseAndExperts)
+            close(layer, with_experts(layer, down), hidden_rows_, no_bias_, next_input);
+        else
+            close(layer, down, w.down, w.down_bias, next_input);
     }
 
-    // Adds the feed-forward's result to the residual stream. The norm that follows is the next layer's; after the last only rows with an output are normed.
+    // Adds the feed-forward's result to the residual stream. The norm that follows is the next layer's; after the last
+    // only rows with an output are normed.
     void close(uint32_t layer, const Product& sum, const Matrix& down, const Vector& bias, Input& next_input) {
         const LayerWeights& w = weights_.layers[layer];
         const bool is_last = layer + 1 == config_.n_layers;
@@ -133,7 +140,8 @@ class Pass : private ExpertParts {
     // From here on the step has no other rows than those whose next token is wanted.
     void keep_rows_with_outputs(const Matrix& o, const LayerPlan& plan) {
         // Both go where the queries were; slack rows of the first are read.
-        const uint64_t kept_attention_bytes = (uint64_t{shape_.output_bucket} + gpu::kSlackRows) * o.k_stride * sizeof(float);
+        const uint64_t kept_attention_bytes =
+            (uint64_t{shape_.output_bucket} + gpu::kSlackRows) * o.k_stride * sizeof(float);
         const DeviceAddress kept_attention = scratch_.q.address(), kept_x = kept_attention + kept_attention_bytes;
         gather(attention_, kept_attention, o.k_stride * gpu::bytes_of(act_type(o.type)));
         gather(x_, kept_x, hidden_stride() * sizeof(float));
@@ -153,23 +161,26 @@ class Pass : private ExpertParts {
 
     void gather(DeviceAddress from, DeviceAddress to, size_t row_bytes) {
         kernels_.rows.gather_rows(recorder_,
-                             {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
-                              .logit_rows = step_ + layout_.logit_rows,
-                              .from = from,
-                              .to = to,
-                              .n_words = static_cast<uint32_t>(row_bytes / 16),
-                              .pad = 0},
-                             shape_.output_bucket);
+                                  {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
+                                   .logit_rows = step_ + layout_.logit_rows,
+                                   .from = from,
+                                   .to = to,
+                                   .n_words = static_cast<uint32_t>(row_bytes / 16),
+                                   .pad = 0},
+                                  shape_.output_bucket);
     }
 
     // All layers by one dispatch, for one row.
     void decode_layers() {
         const bool lora = shape_.lora != gpu::LoraLevel::kNone;
-        kernels_.persistent.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits, lora, shape_.lora_type));
+        kernels_.persistent.decode_layers(
+            recorder_, decode_params(0, config_.n_layers),
+            decode_layers_shape(config_, weights_, shape_.attention_splits, lora, shape_.lora_type));
         if (shape_.output_bucket > 0) recorder_.barrier();
     }
 
-    // Attention by dispatches of its own, what lies between those of two layers by one, which record_behind(layer) records.
+    // Attention by dispatches of its own, what lies between those of two layers by one, which record_behind(layer)
+    // records.
     template <typename RecordBehind>
     void attend_and(const RecordBehind& record_behind) {
         const AttentionPass attention(recorder_, context_, shape_);
@@ -188,11 +199,12 @@ class Pass : private ExpertParts {
     void layers_apart() {
         attend_and([&](uint32_t layer) {
             kernels_.persistent.decode_behind(recorder_,
-                                   {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
-                                    .attention = scratch_.attention.address(),
-                                    .partials = scratch_.attention_partials.address(),
-                                    .y = scratch_.y.address()},
-                                   decode_layers_shape(config_, weights_, shape_.attention_splits), act_type(weights_.layers[layer].o.type));
+                                              {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
+                                               .attention = scratch_.attention.address(),
+                                               .partials = scratch_.attention_partials.address(),
+                                               .y = scratch_.y.address()},
+                                              decode_layers_shape(config_, weights_, shape_.attention_splits),
+                                              act_type(weights_.layers[layer].o.type));
         });
     }
 
@@ -202,26 +214,26 @@ class Pass : private ExpertParts {
             const LayerWeights& w = weights_.layers[layer];
             const LayerWeights* next = layer + 1 < config_.n_layers ? &weights_.layers[layer + 1] : nullptr;
             kernels_.persistent.decode_rows(recorder_,
-                                 {.n_rows = rows_state(),
-                                  .o = address_of(w.o),
-                                  .gate_up = address_of(w.gate_up),
-                                  .down = address_of(w.down),
-                                  .qkv = next != nullptr ? address_of(next->qkv) : 0,
-                                  .attention = attention_,
-                                  .stream = x_,
-                                  .xn = scratch_.xn.address(),
-                                  .act = scratch_.act.address(),
-                                  .y = scratch_.y.address(),
-                                  .norms = scratch_.norms.address(),
-                                  .sync = context_.decode_rows->sync(),
-                                  .given_up = context_.decode_rows->given_up().address(),
-                                  .post_attention_norm = w.ffn_norm.address(),
-                                  .next_norm = next != nullptr ? next->input_norm.address() : 0,
-                                  .o_bias = address_of(w.o_bias),
-                                  .down_bias = address_of(w.down_bias),
-                                  .eps = config_.rms_norm_eps,
-                                  .max_polls = 0},
-                                 decode_rows_shape(config_, weights_));
+                                            {.n_rows = rows_state(),
+                                             .o = address_of(w.o),
+                                             .gate_up = address_of(w.gate_up),
+                                             .down = address_of(w.down),
+                                             .qkv = next != nullptr ? address_of(next->qkv) : 0,
+                                             .attention = attention_,
+                                             .stream = x_,
+                                             .xn = scratch_.xn.address(),
+                                             .act = scratch_.act.address(),
+                                             .y = scratch_.y.address(),
+                                             .norms = scratch_.norms.address(),
+                                             .sync = context_.decode_rows->sync(),
+                                             .given_up = context_.decode_rows->given_up().address(),
+                                             .post_attention_norm = w.ffn_norm.address(),
+                                             .next_norm = next != nullptr ? next->input_norm.address() : 0,
+                                             .o_bias = address_of(w.o_bias),
+                                             .down_bias = address_of(w.down_bias),
+                                             .eps = config_.rms_norm_eps,
+                                             .max_polls = 0},
+                                            decode_rows_shape(config_, weights_));
         });
     }
 

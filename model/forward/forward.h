@@ -8,15 +8,15 @@
 #include "gpu/device.h"
 #include "gpu/kernels/kernels.h"
 #include "model/config/config.h"
+#include "model/exec/kv_cache.h"
+#include "model/exec/state_cache.h"
 #include "model/forward/decode_layers.h"
 #include "model/forward/decode_rows.h"
-#include "model/exec/kv_cache.h"
-#include "model/weights/lora_table.h"
 #include "model/forward/meeting.h"
 #include "model/forward/scratch.h"
-#include "model/exec/state_cache.h"
 #include "model/step/step_plan.h"
 #include "model/step/step_shape.h"
+#include "model/weights/lora_table.h"
 #include "model/weights/weight_transform.h"
 #include "model/weights/weights.h"
 #include "proto/base/result.h"
@@ -35,10 +35,10 @@ struct ForwardContext {
     const LoraTable& lora_table;
     gpu::DeviceAddress rope_tables;
     std::span<const uint64_t> rope_offsets;  // bytes, of ModelConfig::rope_of()
-    gpu::DeviceAddress host_logits;  // [readback][V] f32
-    const DecodeLayers* decode_layers;  // of LayerSchedule::kOneDispatch and kApart
-    const Meeting* decode_rows;         // of LayerSchedule::kBetween
-    const Meeting* gated_lora;          // of AdapterMethod::kGatedProduct
+    gpu::DeviceAddress host_logits;          // [readback][V] f32
+    const DecodeLayers* decode_layers;       // of LayerSchedule::kOneDispatch and kApart
+    const Meeting* decode_rows;              // of LayerSchedule::kBetween
+    const Meeting* gated_lora;               // of AdapterMethod::kGatedProduct
 
     // Where steps of a weight set (StepShape) read a matrix or a bias.
     template <typename MatrixOrVector>
@@ -46,20 +46,25 @@ struct ForwardContext {
         return model::address_of(weights_of, weight_set != 0 ? merged : nullptr);
     }
     // LoraModule[] of a layer and slot 0, and the modules from one slot to the next.
-    gpu::DeviceAddress lora_layer(uint32_t layer) const { return lora_table.address() + uint64_t{layer} * config.lora_stride() * sizeof(gpu::LoraModule); }
+    gpu::DeviceAddress lora_layer(uint32_t layer) const {
+        return lora_table.address() + uint64_t{layer} * config.lora_stride() * sizeof(gpu::LoraModule);
+    }
     uint32_t lora_slot_stride() const { return config.n_layers * config.lora_stride(); }
     // Where a norm's kernel finds the adapters' own weights; 0 in recordings without.
     gpu::DeviceAddress slot_norms(const StepShape& shape, uint32_t layer, LoraTable::Norm norm) const {
         return shape.extras ? lora_table.norms_address(layer, norm) : 0;
     }
     // Of a layer's queries and keys; 0 where nothing is turned.
-    gpu::DeviceAddress rope_table(const AttentionFacts& attention) const { return attention.rope == kNoRope ? 0 : rope_tables + rope_offsets[attention.rope]; }
+    gpu::DeviceAddress rope_table(const AttentionFacts& attention) const {
+        return attention.rope == kNoRope ? 0 : rope_tables + rope_offsets[attention.rope];
+    }
     gpu::DeviceAddress decode_table(uint8_t weight_set) const {
         return weight_set != 0 ? merged->decode_table()->address() : decode_layers->table();
     }
 };
 
-// Records one step by this plan. The step state must be in place before it runs; results are in scratch.results after it.
+// Records one step by this plan. The step state must be in place before it runs; results are in scratch.results after
+// it.
 Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan);
 
 }  // namespace lorad::model

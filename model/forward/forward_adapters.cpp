@@ -5,15 +5,23 @@
 namespace lorad::model {
 namespace {
 
-static_assert(kModuleGroups <= gpu::kShrinkGroups && kLinearModules == gpu::kLoraModules && kDenseGroups == gpu::kLoraGroups);
+static_assert(kModuleGroups <= gpu::kShrinkGroups && kLinearModules == gpu::kLoraModules &&
+              kDenseGroups == gpu::kLoraGroups);
 uint32_t first_module(LoraGroup group) { return static_cast<uint32_t>(kModulesOfGroup[group].first); }
 uint32_t n_modules(LoraGroup group) { return kModulesOfGroup[group].n_modules; }
 
 }  // namespace
 
 AdapterPass::AdapterPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
-    : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), has_adapters_(shape.lora != gpu::LoraLevel::kNone),
-      joined_(shape.is_joined()), layout_(shape), step_(context.scratch.step_state.address()), segments_(layout_.segments) {}
+    : recorder_(recorder),
+      kernels_(context.kernels),
+      context_(context),
+      scratch_(context.scratch),
+      has_adapters_(shape.lora != gpu::LoraLevel::kNone),
+      joined_(shape.is_joined()),
+      layout_(shape),
+      step_(context.scratch.step_state.address()),
+      segments_(layout_.segments) {}
 
 void AdapterPass::keep_rows() {
     header_ = layout_.kept;
@@ -21,25 +29,26 @@ void AdapterPass::keep_rows() {
     joined_ = false;
 }
 
-void AdapterPass::shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows, gpu::ShrinkPlace place) const {
+void AdapterPass::shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows,
+                         gpu::ShrinkPlace place) const {
     if (!has_adapters_) return;
     const uint64_t dispatch = header_ + offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
     kernels_.lora.lora_shrink(recorder_,
-                         {.lora_layer = context_.lora_layer(layer),
-                          .segments = step_ + segments_,
-                          .x = x,
-                          .low = scratch_.low.address(),
-                          .parts = scratch_.shrink_parts.address(),
-                          .lora_slot_stride = context_.lora_slot_stride(),
-                          .first_module = first_module(group),
-                          .n_modules = n_modules(group),
-                          .k = base.k,
-                          .x_stride = base.k_stride,
-                          .pad = 0,
-                          .joined = joined_ ? step_ + layout_.joined_of(group) : 0,
-                          .joined_low = scratch_.joined_low.address(),
-                          .grid = 0},
-                         kernels_.act_type(base.type), rows, place, scratch_.step_state, dispatch);
+                              {.lora_layer = context_.lora_layer(layer),
+                               .segments = step_ + segments_,
+                               .x = x,
+                               .low = scratch_.low.address(),
+                               .parts = scratch_.shrink_parts.address(),
+                               .lora_slot_stride = context_.lora_slot_stride(),
+                               .first_module = first_module(group),
+                               .n_modules = n_modules(group),
+                               .k = base.k,
+                               .x_stride = base.k_stride,
+                               .pad = 0,
+                               .joined = joined_ ? step_ + layout_.joined_of(group) : 0,
+                               .joined_low = scratch_.joined_low.address(),
+                               .grid = 0},
+                              kernels_.act_type(base.type), rows, place, scratch_.step_state, dispatch);
 }
 
 void AdapterPass::join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const {
@@ -62,10 +71,14 @@ void AdapterPass::join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, co
 }
 
 gpu::MatmulJoinedParams AdapterPass::with_joined(const gpu::MatmulParams& product, LoraGroup group) const {
-    return {.product = product, .windows = step_ + layout_.windows_of(group), .b = scratch_.joined_b.address(), .low = scratch_.joined_low.address()};
+    return {.product = product,
+            .windows = step_ + layout_.windows_of(group),
+            .b = scratch_.joined_b.address(),
+            .low = scratch_.joined_low.address()};
 }
 
-gpu::MatmulLoraParams AdapterPass::with_adapters(const gpu::MatmulParams& product, uint32_t layer, LoraGroup group) const {
+gpu::MatmulLoraParams AdapterPass::with_adapters(const gpu::MatmulParams& product, uint32_t layer,
+                                                 LoraGroup group) const {
     gpu::MatmulLoraParams params{.product = product,
                                  .step = step_,
                                  .lora_layer = context_.lora_layer(layer),

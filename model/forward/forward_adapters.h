@@ -1,4 +1,5 @@
-// What a recorded step does for its rows' adapters beside the products: shrinks, and how their results come to the sums. Internal to forward.cpp.
+// What a recorded step does for its rows' adapters beside the products: shrinks, and how their results come to the
+// sums. Internal to forward.cpp.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,12 @@ class AdapterPass {
     // From here on the rows are those at StepLayout::kept, whose adapters are added as in any step of few rows.
     void keep_rows();
 
-    // low = A x for so many rows of x, with a plan of `base`; nothing in steps without adapters. May run beside the product: it writes nothing that that touches.
-    void shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows, gpu::ShrinkPlace place) const;
-    // The same of joined adapters, whose x is in blocks, with B of all of them side by side; ends with a barrier. Then the parameters of the product.
+    // low = A x for so many rows of x, with a plan of `base`; nothing in steps without adapters. May run beside the
+    // product: it writes nothing that that touches.
+    void shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows,
+                gpu::ShrinkPlace place) const;
+    // The same of joined adapters, whose x is in blocks, with B of all of them side by side; ends with a barrier. Then
+    // the parameters of the product.
     void join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const;
     gpu::MatmulJoinedParams with_joined(const gpu::MatmulParams& product, LoraGroup group) const;
     // Of a product that adds them by itself, behind the shrink.

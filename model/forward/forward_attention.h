@@ -12,20 +12,24 @@
 
 namespace lorad::model {
 
-// Reads the product's sums, which lie in scratch.y, with split_stride elements from one split to the next; writes scratch.attention.
+// Reads the product's sums, which lie in scratch.y, with split_stride elements from one split to the next; writes
+// scratch.attention.
 class AttentionPass {
   public:
     AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
 
-    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in blocks in this order, at blocks_of(scratch.attention),
-    // and in rows as well where there are more kernels than one.
-    void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order = std::nullopt) const;
+    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in blocks
+    // in this order, at blocks_of(scratch.attention), and in rows as well where there are more kernels than one.
+    void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride,
+                std::optional<uint32_t> y_order = std::nullopt) const;
     // Keys and values alone: what nobody reads more of. No barrier.
     void keep(uint32_t layer, gpu::ConsumerShape product, uint32_t split_stride) const;
 
   private:
-    void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const;
-    void norm_wide(uint32_t layer, const AttentionFacts& facts, const gpu::ConsumerShape& product, uint32_t split_stride) const;
+    void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride,
+                          std::optional<uint32_t> y_order) const;
+    void norm_wide(uint32_t layer, const AttentionFacts& facts, const gpu::ConsumerShape& product,
+                   uint32_t split_stride) const;
     bool has_f16_keys(uint32_t layer) const;
     gpu::DeviceAddress kv_of(uint32_t layer, const AttentionFacts& facts) const;
     gpu::DeviceAddress step_of(uint32_t layer) const;

@@ -13,7 +13,9 @@ void ExpertParts::clear_counts() {
 }
 
 gpu::RouterShape ExpertParts::router_shape(const ExpertFacts& experts) const {
-    const uint32_t rule = experts.router == Router::kTopThenSoftmax ? gpu::kTopThenSoftmax : experts.router == Router::kSigmoidBias ? gpu::kSigmoidBias : gpu::kSoftmaxThenTop;
+    const uint32_t rule = experts.router == Router::kTopThenSoftmax ? gpu::kTopThenSoftmax
+                          : experts.router == Router::kSigmoidBias  ? gpu::kSigmoidBias
+                                                                    : gpu::kSoftmaxThenTop;
     return {.experts = experts.n, .top = experts.top_k, .rule = rule, .normalises = experts.normalise};
 }
 
@@ -94,7 +96,8 @@ void ExpertParts::apply(uint32_t layer, DeviceAddress input) {
                           .alpha = ffn.clamp_alpha,
                           .limit = ffn.clamp_limit,
                           .pad = {}},
-                         ffn.activation, ffn.clamp_limit != 0.0f, facts.gate_up_interleaved, act_type(w.expert_down.type), rows_);
+                         ffn.activation, ffn.clamp_limit != 0.0f, facts.gate_up_interleaved,
+                         act_type(w.expert_down.type), rows_);
     recorder_.barrier();
     multiply(layer, w.expert_down, config_.hidden_size, LinearModule::kExpertDown, at(places_.act), 1);
     const bool has_shared = facts.shared_size != 0;
@@ -120,12 +123,14 @@ void ExpertParts::apply(uint32_t layer, DeviceAddress input) {
 void ExpertParts::shared_expert(uint32_t layer, const Input& input) {
     const LayerWeights& w = weights_.layers[layer];
     const Input down_input{.plan = plan_.layers[layer].down, .rows = scratch_.act.address()};
-    const Product gate_up = linear(layer, kGateUp, w.gate_up, {.plan = plan_.layers[layer].gate_up, .rows = input.rows});
+    const Product gate_up =
+        linear(layer, kGateUp, w.gate_up, {.plan = plan_.layers[layer].gate_up, .rows = input.rows});
     gated_act(layer, w, gate_up, down_input);
     const Product down = linear(layer, kDown, w.down, down_input);
     sum_to(layer, kDown, down, w.down, w.down_bias, at(places_.shared), config_.hidden_size);
     if (!facts_[layer].ffn.experts.shared_gate) return;
-    const Product gate = linear(layer, kSharedGateGroup, w.shared_gate, {.plan = plan_.layers[layer].shared_gate, .rows = input.rows});
+    const Product gate =
+        linear(layer, kSharedGateGroup, w.shared_gate, {.plan = plan_.layers[layer].shared_gate, .rows = input.rows});
     sum_to(layer, kSharedGateGroup, gate, w.shared_gate, no_bias_, at(places_.gate), 1);
 }
 
@@ -163,7 +168,8 @@ void ExpertParts::route(uint32_t layer, DeviceAddress input) {
 }
 
 // One of the experts' two products into places_.y, with what adapters add to it.
-void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearModule module, DeviceAddress x, uint32_t pairs_of_a_row) {
+void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearModule module, DeviceAddress x,
+                           uint32_t pairs_of_a_row) {
     const gpu::RouterShape shape = router_shape(facts_[layer].ffn.experts);
     kernels_.experts.product(recorder_,
                              {.sorted = at(places_.sorted),

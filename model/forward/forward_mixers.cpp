@@ -4,7 +4,8 @@
 
 namespace lorad::model {
 
-void MixerParts::sum_to(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias, DeviceAddress to, uint32_t to_stride) {
+void MixerParts::sum_to(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,
+                        DeviceAddress to, uint32_t to_stride) {
     const ModuleGroup& modules = kModulesOfGroup[group];
     gpu::SumPartsParams params{.step = rows_state(),
                                .y = scratch_.y.address(),
@@ -22,13 +23,15 @@ void MixerParts::sum_to(uint32_t layer, LoraGroup group, const Product& product,
                                .module_end = {}};
     uint32_t end = 0;
     for (uint32_t m = 0; m < modules.n_modules; ++m) {
-        params.module_end[m] = end += config_.shape(layer, static_cast<LinearModule>(static_cast<uint32_t>(modules.first) + m)).n;
+        params.module_end[m] = end +=
+            config_.shape(layer, static_cast<LinearModule>(static_cast<uint32_t>(modules.first) + m)).n;
     }
     kernels_.rows.sum_parts(recorder_, params, consumer(product));
     recorder_.barrier();
 }
 
-MixerParts::Product MixerParts::sum_up(uint32_t layer, LoraGroup group, Product product, const Matrix& w, const Vector& bias) {
+MixerParts::Product MixerParts::sum_up(uint32_t layer, LoraGroup group, Product product, const Matrix& w,
+                                       const Vector& bias) {
     sum_to(layer, group, product, w, bias, scratch_.y.address(), w.n_padded);
     product.plan.n_splits = 1;
     product.plan.whole_rows = 0;

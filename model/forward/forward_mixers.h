@@ -1,4 +1,5 @@
-// The mixers of a layer other than attention, and the gate behind attention, between the products around them. Internal to forward.cpp.
+// The mixers of a layer other than attention, and the gate behind attention, between the products around them. Internal
+// to forward.cpp.
 #pragma once
 
 #include "model/forward/forward_parts.h"
@@ -9,7 +10,8 @@ class MixerParts : protected PassParts {
   protected:
     using PassParts::PassParts;
 
-    // From the product of the layer's input to the input of its last product, in attention_, in rows. The layer's state goes on by the step's rows.
+    // From the product of the layer's input to the input of its last product, in attention_, in rows. The layer's state
+    // goes on by the step's rows.
     // With keeps_only the state goes on, and nothing else is made.
     void mix_delta(uint32_t layer, const Product& input, bool keeps_only);
     void mix_conv(uint32_t layer, const Product& input, bool keeps_only);
@@ -18,7 +20,8 @@ class MixerParts : protected PassParts {
     // The sums of a product whose modules may end anywhere, with biases and what adapters add, in its first split.
     Product sum_up(uint32_t layer, LoraGroup group, Product product, const Matrix& w, const Vector& bias);
     // The same, written elsewhere: [t][to_stride] f32.
-    void sum_to(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias, DeviceAddress to, uint32_t to_stride);
+    void sum_to(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,
+                DeviceAddress to, uint32_t to_stride);
     // attention_ times the sigmoids of the gates that stand beside the queries in the finished sums.
     void gate_attention(uint32_t layer);
 

@@ -7,10 +7,18 @@
 namespace lorad::model {
 
 OutputPass::OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan)
-    : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), plan_(plan), shape_(plan.shape), layout_(plan.shape),
+    : recorder_(recorder),
+      kernels_(context.kernels),
+      context_(context),
+      scratch_(context.scratch),
+      plan_(plan),
+      shape_(plan.shape),
+      layout_(plan.shape),
       step_(context.scratch.step_state.address()) {}
 
-void OutputPass::last_tokens() const { kernels_.sampling.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket); }
+void OutputPass::last_tokens() const {
+    kernels_.sampling.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket);
+}
 
 void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const ModelConfig& config = context_.config;
@@ -18,25 +26,27 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
     const gpu::MatmulPlan& plan = plan_.output;
     // Rows are what adapters and the host want; blocks lie beside them, see blocks_of().
-    const gpu::DeviceAddress rows = scratch_.output_xn.address(), blocks = plan.x_in_blocks ? blocks_of(scratch_.output_xn) : 0;
+    const gpu::DeviceAddress rows = scratch_.output_xn.address(),
+                             blocks = plan.x_in_blocks ? blocks_of(scratch_.output_xn) : 0;
     kernels_.rows.rms_norm(recorder_,
-                      {.n_rows = n_rows,
-                       .x = x,
-                       .gamma = context_.weights.final_norm.address(),
-                       .y = rows,
-                       .y_blocks = blocks,
-                       .logit_rows = has_all_rows ? step_ + layout_.logit_rows : 0,
-                       .step = step_,
-                       .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
-                       .norms = 0,
-                       .hidden = config.hidden_size,
-                       .x_stride = gpu::padded(config.hidden_size),
-                       .y_stride = head.k_stride,
-                       .eps = config.rms_norm_eps},
-                      kernels_.act_type(head.type), shape_.output_bucket, plan.x_order);
+                           {.n_rows = n_rows,
+                            .x = x,
+                            .gamma = context_.weights.final_norm.address(),
+                            .y = rows,
+                            .y_blocks = blocks,
+                            .logit_rows = has_all_rows ? step_ + layout_.logit_rows : 0,
+                            .step = step_,
+                            .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
+                            .norms = 0,
+                            .hidden = config.hidden_size,
+                            .x_stride = gpu::padded(config.hidden_size),
+                            .y_stride = head.k_stride,
+                            .eps = config.rms_norm_eps},
+                           kernels_.act_type(head.type), shape_.output_bucket, plan.x_order);
     recorder_.barrier();
     const WeightProducts products(recorder_, context_, shape_.weight_set);
-    gpu::MatmulParams product = matmul_params(head, products.plain(head, plan), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows);
+    gpu::MatmulParams product =
+        matmul_params(head, products.plain(head, plan), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows);
     const gpu::SampleArgmaxParams argmax{.n_logit_rows = n_rows,
                                          .logits = scratch_.logits.address(),
                                          .logit_rows = step_ + layout_.logit_rows,
@@ -50,7 +60,8 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
         product.n = config.vocab_size;
         kernels_.products.matmul_argmax(recorder_, {.product = product, .partials = argmax.partials}, plan);
         recorder_.barrier();
-        kernels_.sampling.sample_join(recorder_, argmax, gpu::ProductPlanner::argmax_parts(plan, config.vocab_size), shape_.output_bucket);
+        kernels_.sampling.sample_join(recorder_, argmax, gpu::ProductPlanner::argmax_parts(plan, config.vocab_size),
+                                      shape_.output_bucket);
         return;
     }
     products.multiply(head, product, plan);
@@ -69,7 +80,8 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     }
     kernels_.sampling.sample_argmax(recorder_, argmax, shape_.output_bucket);
     if (shape_.rules && shape_.part == StepPart::kWhole) {
-        if (!shape_.changes) recorder_.barrier();  // changes run beside the last part of the argmax, which reads no logits
+        // changes run beside the last part of the argmax, which reads no logits
+        if (!shape_.changes) recorder_.barrier();
         choose_by_rules();
     }
 }
@@ -106,18 +118,18 @@ void OutputPass::choose_by_rules() const {
 // What adapters with weights of their own for the output layer change of the logits.
 void OutputPass::head_extras(const Matrix& head) const {
     kernels_.lora.head_extras(recorder_,
-                         {.step = step_,
-                          .logit_rows = step_ + layout_.logit_rows,
-                          .uses = step_ + layout_.uses,
-                          .extras = context_.lora_table.extras_address(),
-                          .x = scratch_.output_xn.address(),
-                          .logits = scratch_.logits.address(),
-                          .low = scratch_.low.address(),
-                          .k = head.k,
-                          .x_stride = head.k_stride,
-                          .logits_stride = head.n_padded,
-                          .vocab = context_.config.vocab_size},
-                         kernels_.act_type(head.type), shape_.output_bucket);
+                              {.step = step_,
+                               .logit_rows = step_ + layout_.logit_rows,
+                               .uses = step_ + layout_.uses,
+                               .extras = context_.lora_table.extras_address(),
+                               .x = scratch_.output_xn.address(),
+                               .logits = scratch_.logits.address(),
+                               .low = scratch_.low.address(),
+                               .k = head.k,
+                               .x_stride = head.k_stride,
+                               .logits_stride = head.n_padded,
+                               .vocab = context_.config.vocab_size},
+                              kernels_.act_type(head.type), shape_.output_bucket);
     recorder_.barrier();
 }
 

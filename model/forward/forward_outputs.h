@@ -16,7 +16,8 @@ class OutputPass {
 
     // What changes of logits need of the step before; no barrier.
     void last_tokens() const;
-    // Final norm, logits and argmax, then the tokens of outputs with rules. x: [T][H] f32 of all the step's rows, or of those with outputs alone.
+    // Final norm, logits and argmax, then the tokens of outputs with rules. x: [T][H] f32 of all the step's rows, or of
+    // those with outputs alone.
     void sample(gpu::DeviceAddress x, bool has_all_rows) const;
     // The tokens of outputs with rules, in the place of the argmax.
     void choose_by_rules() const;

@@ -8,9 +8,22 @@
 namespace lorad::model {
 
 PassParts::PassParts(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan)
-    : recorder_(recorder), kernels_(context.kernels), config_(context.config), weights_(context.weights), scratch_(context.scratch), context_(context), plan_(plan), shape_(plan.shape),
-      layout_(plan.shape), step_(context.scratch.step_state.address()), rows_(plan.shape.row_bucket), x_(context.scratch.x.address()), attention_(context.scratch.attention.address()),
-      method_(plan.shape.method), adapters_(recorder, context, plan.shape), products_(recorder, context, plan.shape.weight_set) {
+    : recorder_(recorder),
+      kernels_(context.kernels),
+      config_(context.config),
+      weights_(context.weights),
+      scratch_(context.scratch),
+      context_(context),
+      plan_(plan),
+      shape_(plan.shape),
+      layout_(plan.shape),
+      step_(context.scratch.step_state.address()),
+      rows_(plan.shape.row_bucket),
+      x_(context.scratch.x.address()),
+      attention_(context.scratch.attention.address()),
+      method_(plan.shape.method),
+      adapters_(recorder, context, plan.shape),
+      products_(recorder, context, plan.shape.weight_set) {
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) facts_.push_back(config_.layer(layer));
 }
 
@@ -24,7 +37,9 @@ PassParts::Input PassParts::attention_input(const Matrix& o, const LayerPlan& pl
     if (plan.o_input == InputForm::kRows) return {.plan = plan.o, .rows = attention_};
     const DeviceAddress blocks = blocks_of(scratch_.attention);
     if (plan.o_input == InputForm::kArranged) {
-        kernels_.products.arrange_blocks(recorder_, {.n_rows = rows_state(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_, plan.o.x_order);
+        kernels_.products.arrange_blocks(
+            recorder_, {.n_rows = rows_state(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0},
+            rows_, plan.o.x_order);
         recorder_.barrier();
     }
     return {.plan = plan.o, .rows = attention_, .blocks = blocks};
@@ -37,7 +52,8 @@ PassParts::NextNorm PassParts::input_norm(uint32_t layer, const Input& to) const
 
 PassParts::NextNorm PassParts::ffn_norm(uint32_t layer, const Input& to) const {
     const LayerWeights& w = weights_.layers[layer];
-    return {w.ffn_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kFfn), facts_[layer].ffn.kind == FeedForward::kExperts ? w.router.type : w.gate_up.type, to};
+    return {w.ffn_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kFfn),
+            facts_[layer].ffn.kind == FeedForward::kExperts ? w.router.type : w.gate_up.type, to};
 }
 
 gpu::ConsumerShape PassParts::consumer(const Product& product) const {
@@ -51,26 +67,28 @@ gpu::ConsumerShape PassParts::consumer(const Product& product) const {
 void PassParts::norm_first(const Input& to) {
     const NextNorm first = input_norm(0, {});
     kernels_.rows.rms_norm(recorder_,
-                      {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
-                       .x = scratch_.x.address(),
-                       .gamma = first.gamma,
-                       .y = scratch_.xn.address(),
-                       .y_blocks = to.blocks,
-                       .logit_rows = 0,
-                       .step = step_,
-                       .slot_norms = first.slot_norms,
-                       .norms = plan_.defers_norms ? scratch_.norms.address() : 0,
-                       .hidden = config_.hidden_size,
-                       .x_stride = hidden_stride(),
-                       .y_stride = hidden_stride(),
-                       .eps = config_.rms_norm_eps},
-                      act_type(first.weight_type), shape_.row_bucket, to.plan.x_order);
+                           {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
+                            .x = scratch_.x.address(),
+                            .gamma = first.gamma,
+                            .y = scratch_.xn.address(),
+                            .y_blocks = to.blocks,
+                            .logit_rows = 0,
+                            .step = step_,
+                            .slot_norms = first.slot_norms,
+                            .norms = plan_.defers_norms ? scratch_.norms.address() : 0,
+                            .hidden = config_.hidden_size,
+                            .x_stride = hidden_stride(),
+                            .y_stride = hidden_stride(),
+                            .eps = config_.rms_norm_eps},
+                           act_type(first.weight_type), shape_.row_bucket, to.plan.x_order);
     recorder_.barrier();
 }
 
-// Whether adapters may be added to a group's product by other kernels than its consumer: those take up to three modules, whose borders lie at whole vectors.
+// Whether adapters may be added to a group's product by other kernels than its consumer: those take up to three
+// modules, whose borders lie at whole vectors.
 static bool is_added_apart(LoraGroup group, const Matrix& w) {
-    return group < kDenseGroups || group == kDeltaOutGroup || (group == kConvInGroup && w.n % 4 == 0) || group == kConvOutGroup;
+    return group < kDenseGroups || group == kDeltaOutGroup || (group == kConvInGroup && w.n % 4 == 0) ||
+           group == kConvOutGroup;
 }
 
 PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x) {
@@ -79,7 +97,8 @@ PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matr
     if (method_ == AdapterMethod::kJoined) {
         CHECK(kernels_.products.joins_adapters(plan));
         adapters_.join(layer, group, x.blocks, w, rows_);
-        kernels_.products.matmul_joined(recorder_, adapters_.with_joined(product, group), plan, gpu::kLoraGroupModules[group]);
+        kernels_.products.matmul_joined(recorder_, adapters_.with_joined(product, group), plan,
+                                        gpu::kLoraGroupModules[group]);
         recorder_.barrier();
         return {plan, true};
     }
@@ -92,8 +111,10 @@ PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matr
     }
     const gpu::ShrinkPlace place = gpu::shrink_place(plan);
     if (place == gpu::ShrinkPlace::kFirst) adapters_.shrink(layer, group, x.rows, w, rows_, place);
-    if (x.norm_tiles > 0) kernels_.products.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
-    else products_.multiply(w, product, plan, next_weights(layer, group));
+    if (x.norm_tiles > 0)
+        kernels_.products.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
+    else
+        products_.multiply(w, product, plan, next_weights(layer, group));
     if (place == gpu::ShrinkPlace::kBehindProduct) adapters_.shrink(layer, group, x.rows, w, rows_, place);
     recorder_.barrier();
     if (method_ != AdapterMethod::kExpanded || !is_added_apart(group, w)) return {plan, false};
@@ -124,95 +145,107 @@ void PassParts::gated_product(uint32_t layer, const LayerWeights& w, const Input
     product.y_stride = w.down.k_stride;
     if (method_ == AdapterMethod::kJoined) {
         adapters_.join(layer, kGateUp, x.blocks, w.gate_up, rows_);
-        kernels_.products.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
+        kernels_.products.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan,
+                                              gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
     } else if (method_ == AdapterMethod::kGatedProduct) {
         kernels_.products.matmul_gated_lora(recorder_,
-                                   {.product = product,
-                                    .x_rows = x.rows,
-                                    .lora_layer = context_.lora_layer(layer),
-                                    .low = scratch_.low.address(),
-                                    .sync = context_.gated_lora->sync(),
-                                    .given_up = context_.gated_lora->given_up().address(),
-                                    .lora_slot_stride = context_.lora_slot_stride(),
-                                    .max_polls = 0,
-                                    .ahead = next_weights(layer, kGateUp)},
-                                   plan, act.plan.x_order);
+                                            {.product = product,
+                                             .x_rows = x.rows,
+                                             .lora_layer = context_.lora_layer(layer),
+                                             .low = scratch_.low.address(),
+                                             .sync = context_.gated_lora->sync(),
+                                             .given_up = context_.gated_lora->given_up().address(),
+                                             .lora_slot_stride = context_.lora_slot_stride(),
+                                             .max_polls = 0,
+                                             .ahead = next_weights(layer, kGateUp)},
+                                            plan, act.plan.x_order);
     } else if (shape_.has_adapters()) {
         adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);
         recorder_.barrier();
-        kernels_.products.matmul_gated_with_adapters(recorder_, adapters_.with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu, act.plan.x_order);
+        kernels_.products.matmul_gated_with_adapters(recorder_, adapters_.with_adapters(product, layer, kGateUp), plan,
+                                                     gpu::Activation::kSilu, act.plan.x_order);
     } else if (x.norm_tiles > 0) {
-        kernels_.products.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles, gpu::Activation::kSilu);
+        kernels_.products.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles,
+                                                gpu::Activation::kSilu);
     } else {
         kernels_.products.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu, act.plan.x_order);
     }
     recorder_.barrier();
 }
 
-gpu::MatmulParams PassParts::product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan) const {
+gpu::MatmulParams PassParts::product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y,
+                                            const gpu::MatmulPlan& plan) const {
     return matmul_params(w, products_.plain(w, plan), x, y, plan, rows_state());
 }
 
-void PassParts::residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias, const Vector& gamma, Input& next) {
+void PassParts::residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias,
+                         const Vector& gamma, Input& next) {
     next.norm_tiles = plan.n_tiles;
     kernels_.products.matmul_residual(recorder_,
-                             {.n_rows = rows_state(),
-                              .w = address_of(w),
-                              .x = input,
-                              .bias = address_of(bias),
-                              .stream = x_,
-                              .gamma = gamma.address(),
-                              .xn = next.rows,
-                              .norms = scratch_.norms.address(),
-                              .w_stride = w.k_stride,
-                              .stream_stride = hidden_stride(),
-                              .xn_stride = hidden_stride(),
-                              .pad = 0},
-                             plan);
+                                      {.n_rows = rows_state(),
+                                       .w = address_of(w),
+                                       .x = input,
+                                       .bias = address_of(bias),
+                                       .stream = x_,
+                                       .gamma = gamma.address(),
+                                       .xn = next.rows,
+                                       .norms = scratch_.norms.address(),
+                                       .w_stride = w.k_stride,
+                                       .stream_stride = hidden_stride(),
+                                       .xn_stride = hidden_stride(),
+                                       .pad = 0},
+                                      plan);
     recorder_.barrier();
 }
 
 gpu::MatmulDeferredParams PassParts::behind_residual(const gpu::MatmulParams& product) const {
-    return {.product = product, .norms = scratch_.norms.address(), .hidden = config_.hidden_size, .eps = config_.rms_norm_eps};
+    return {.product = product,
+            .norms = scratch_.norms.address(),
+            .hidden = config_.hidden_size,
+            .eps = config_.rms_norm_eps};
 }
 
-void PassParts::add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias, const Vector& after, const NextNorm& norm) {
+void PassParts::add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,
+                         const Vector& after, const NextNorm& norm) {
     const LayerFacts& facts = facts_[layer];
     const bool ends_layer = group == (facts.per_layer_input != 0 ? kPleProjectionGroup : kDown);
-    // An adapter's own weights for the norm behind lie in front of those for the next one; embeddings per layer have none.
+    // An adapter's own weights for the norm behind lie in front of those for the next one; embeddings per layer have
+    // none.
     const bool may_have_own = shape_.extras && group != kPleProjectionGroup;
     const gpu::Closing closing{.multiplier = group == kPleProjectionGroup ? 1.0f : facts.residual_multiplier,
                                .stream_scale = ends_layer ? weights_.layers[layer].stream_scale : 1.0f,
                                .n_after_slots = may_have_own && after.n != 0 ? context_.lora_table.n_slots() : 0,
                                .raw = norm.gamma == 0 && norm.to.of_product() != 0};
-    kernels_.rows.add_norm(recorder_,
-                      {.step = rows_state(),
-                       .y = scratch_.y.address(),
-                       .bias = address_of(bias),
-                       .low = scratch_.low.address(),
-                       .lora_layer = context_.lora_layer(layer),
-                       .uses = step_ + layout_.uses,
-                       .x = x_,
-                       .gamma = norm.gamma,
-                       .slot_norms = may_have_own && norm.slot_norms == 0 ? next_slot_norms(layer, group) : norm.slot_norms,
-                       .xn = norm.to.rows,
-                       .xn_blocks = norm.to.blocks,
-                       .lora_slot_stride = context_.lora_slot_stride(),
-                       .lora_module = static_cast<uint32_t>(kModulesOfGroup[group].first),
-                       .hidden = config_.hidden_size,
-                       .y_stride = w.n_padded,
-                       .split_stride = split_stride(w, product.plan),
-                       .x_stride = hidden_stride(),
-                       .xn_stride = hidden_stride(),
-                       .eps = config_.rms_norm_eps,
-                       .after_gamma = after.address()},
-                      consumer(product), act_type(norm.weight_type), norm.to.plan.x_order, closing);
+    kernels_.rows.add_norm(
+        recorder_,
+        {.step = rows_state(),
+         .y = scratch_.y.address(),
+         .bias = address_of(bias),
+         .low = scratch_.low.address(),
+         .lora_layer = context_.lora_layer(layer),
+         .uses = step_ + layout_.uses,
+         .x = x_,
+         .gamma = norm.gamma,
+         .slot_norms = may_have_own && norm.slot_norms == 0 ? next_slot_norms(layer, group) : norm.slot_norms,
+         .xn = norm.to.rows,
+         .xn_blocks = norm.to.blocks,
+         .lora_slot_stride = context_.lora_slot_stride(),
+         .lora_module = static_cast<uint32_t>(kModulesOfGroup[group].first),
+         .hidden = config_.hidden_size,
+         .y_stride = w.n_padded,
+         .split_stride = split_stride(w, product.plan),
+         .x_stride = hidden_stride(),
+         .xn_stride = hidden_stride(),
+         .eps = config_.rms_norm_eps,
+         .after_gamma = after.address()},
+        consumer(product), act_type(norm.weight_type), norm.to.plan.x_order, closing);
     recorder_.barrier();
 }
 
 gpu::DeviceAddress PassParts::next_slot_norms(uint32_t layer, LoraGroup group) const {
     if (group != kDown) return context_.lora_table.norms_address(layer, LoraTable::Norm::kFfn);
-    return layer + 1 < config_.n_layers ? context_.lora_table.norms_address(layer + 1, LoraTable::Norm::kInput) : context_.lora_table.final_norm_address();
+    return layer + 1 < config_.n_layers ? context_.lora_table.norms_address(layer + 1, LoraTable::Norm::kInput)
+                                        : context_.lora_table.final_norm_address();
 }
 
 void PassParts::per_layer_inputs() {
@@ -262,20 +295,22 @@ void PassParts::per_layer_part(uint32_t layer, const Input& input, const NextNor
     if (shape_.has_adapters() && !gate.has_adapters) gate = finish(layer, kPleGateGroup, gate, w.ple_gate);
     gpu::ConsumerShape shape = consumer(gate);
     shape.lora = gpu::LoraLevel::kNone;
-    kernels_.rows.ple_gate(recorder_,
-                           {.step = rows_state(),
-                            .y = scratch_.y.address(),
-                            .ple = scratch_.ple.address() + uint64_t{layer} * facts_[layer].per_layer_input * sizeof(float),
-                            .act = scratch_.act.address(),
-                            .n = w.ple_gate.n,
-                            .y_stride = w.ple_gate.n_padded,
-                            .split_stride = split_stride(w.ple_gate, gate.plan),
-                            .ple_stride = weights_.ple_model.n_padded,
-                            .act_stride = w.ple_projection.k_stride,
-                            .pad = 0},
-                           shape, act_type(w.ple_projection.type));
+    kernels_.rows.ple_gate(
+        recorder_,
+        {.step = rows_state(),
+         .y = scratch_.y.address(),
+         .ple = scratch_.ple.address() + uint64_t{layer} * facts_[layer].per_layer_input * sizeof(float),
+         .act = scratch_.act.address(),
+         .n = w.ple_gate.n,
+         .y_stride = w.ple_gate.n_padded,
+         .split_stride = split_stride(w.ple_gate, gate.plan),
+         .ple_stride = weights_.ple_model.n_padded,
+         .act_stride = w.ple_projection.k_stride,
+         .pad = 0},
+        shape, act_type(w.ple_projection.type));
     recorder_.barrier();
-    const Product projection = linear(layer, kPleProjectionGroup, w.ple_projection, {.plan = plan.ple_projection, .rows = scratch_.act.address()});
+    const Product projection = linear(layer, kPleProjectionGroup, w.ple_projection,
+                                      {.plan = plan.ple_projection, .rows = scratch_.act.address()});
     add_norm(layer, kPleProjectionGroup, projection, w.ple_projection, no_bias_, w.ple_norm, next);
 }
 
@@ -306,20 +341,20 @@ PassParts::Product PassParts::finish(uint32_t layer, LoraGroup group, Product pr
 
 void PassParts::gated_act(uint32_t layer, const LayerWeights& w, const Product& product, const Input& act) {
     kernels_.rows.gated_act(recorder_,
-                       {.step = rows_state(),
-                        .y = scratch_.y.address(),
-                        .bias = address_of(w.gate_up_bias),
-                        .low = scratch_.low.address(),
-                        .lora_layer = context_.lora_layer(layer),
-                        .uses = step_ + layout_.uses,
-                        .act = act.rows,
-                        .act_blocks = act.blocks,
-                        .lora_slot_stride = context_.lora_slot_stride(),
-                        .ffn = w.down.k,
-                        .y_stride = w.gate_up.n_padded,
-                        .split_stride = split_stride(w.gate_up, product.plan),
-                        .act_stride = w.down.k_stride},
-                       consumer(product), facts_[layer].ffn.activation, act_type(w.down.type), act.plan.x_order);
+                            {.step = rows_state(),
+                             .y = scratch_.y.address(),
+                             .bias = address_of(w.gate_up_bias),
+                             .low = scratch_.low.address(),
+                             .lora_layer = context_.lora_layer(layer),
+                             .uses = step_ + layout_.uses,
+                             .act = act.rows,
+                             .act_blocks = act.blocks,
+                             .lora_slot_stride = context_.lora_slot_stride(),
+                             .ffn = w.down.k,
+                             .y_stride = w.gate_up.n_padded,
+                             .split_stride = split_stride(w.gate_up, product.plan),
+                             .act_stride = w.down.k_stride},
+                            consumer(product), facts_[layer].ffn.activation, act_type(w.down.type), act.plan.x_order);
     recorder_.barrier();
 }
 

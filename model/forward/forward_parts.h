@@ -1,4 +1,5 @@
-// What the pass over a model's layers is made of: products with what adapters add, and what comes behind them. Internal to forward*.cpp.
+// What the pass over a model's layers is made of: products with what adapters add, and what comes behind them. Internal
+// to forward*.cpp.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +9,9 @@
 #include "gpu/kernels/kernels.h"
 #include "model/forward/forward.h"
 #include "model/forward/forward_adapters.h"
+#include "model/forward/weight_products.h"
 #include "model/step/step_plan.h"
 #include "model/step/step_state.h"
-#include "model/forward/weight_products.h"
 
 namespace lorad::model {
 
@@ -28,11 +29,13 @@ class PassParts {
         bool has_adapters = false;  // its sums include what the rows' adapters add
     };
 
-    // How a product is to be done, and what it reads: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or, where adapters' shrinks read the rows, both.
+    // How a product is to be done, and what it reads: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or,
+    // where adapters' shrinks read the rows, both.
     struct Input {
         gpu::MatmulPlan plan;
         DeviceAddress rows = 0, blocks = 0;
-        uint32_t norm_tiles = 0;  // of residual(), which the norm's factors are still to be found from; 0: they are in it
+        // of residual(), which the norm's factors are still to be found from; 0: they are in it
+        uint32_t norm_tiles = 0;
 
         DeviceAddress of_product() const { return blocks != 0 ? blocks : rows; }
     };
@@ -69,26 +72,31 @@ class PassParts {
 
     void norm_first(const Input& to);
 
-    // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind both; or the shrink, with joined adapters
-    // also lora_join, and after it the product with the adapters.
+    // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind
+    // both; or the shrink, with joined adapters also lora_join, and after it the product with the adapters.
     Product linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x);
 
-    // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md, "Addresses of what comes next").
+    // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md,
+    // "Addresses of what comes next").
     gpu::PagesAhead next_weights(uint32_t layer, LoraGroup group) const;
     gpu::PagesAhead pages_of(const Matrix& w) const {
-        return w.n == 0 ? gpu::PagesAhead{} : gpu::pages_of(address_of(w), is_packed(w, merged()) ? w.device_bytes() : w.plain_bytes());
+        return w.n == 0 ? gpu::PagesAhead{}
+                        : gpu::pages_of(address_of(w), is_packed(w, merged()) ? w.device_bytes() : w.plain_bytes());
     }
 
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act);
 
-    gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan) const;
+    gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y,
+                                     const gpu::MatmulPlan& plan) const;
 
     // Of o or down, in front of the norm with these weights, whose result goes to `next`.
-    void residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias, const Vector& gamma, Input& next);
+    void residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias,
+                  const Vector& gamma, Input& next);
     gpu::MatmulDeferredParams behind_residual(const gpu::MatmulParams& product) const;
 
     // What a part gives, with the norm behind it if it has one, is added to the residual stream.
-    void add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias, const Vector& after, const NextNorm& norm);
+    void add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,
+                  const Vector& after, const NextNorm& norm);
 
     // Where adapters' weights of the norm that would follow a part lie, also where none follows.
     DeviceAddress next_slot_norms(uint32_t layer, LoraGroup group) const;
@@ -96,7 +104,8 @@ class PassParts {
     // Embeddings per layer: of the rows' tokens and of their embeddings, for all layers.
     void per_layer_inputs();
 
-    // x += norm(projection(gelu(gate(x)) * the token's own numbers for the layer)), and the norm in front of the next layer.
+    // x += norm(projection(gelu(gate(x)) * the token's own numbers for the layer)), and the norm in front of the next
+    // layer.
     void per_layer_part(uint32_t layer, const Input& input, const NextNorm& next);
 
     // The sums of a product with all that belongs to them, in the first split.

@@ -6,40 +6,43 @@
 
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/upload.h"
-#include "model/weights/expert_places.h"
 #include "model/exec/kv_groups.h"
-#include "model/output/logits.h"
 #include "model/exec/state_cache.h"
+#include "model/output/logits.h"
+#include "model/step/step_batch.h"
 #include "model/step/step_plan.h"
 #include "model/step/step_planner.h"
-#include "model/step/step_batch.h"
+#include "model/weights/expert_places.h"
 
 namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + ple + mixed + experts + attention_partials + output_xn + logits + sample_partials + sampled +
-           results + logprobs + masks + unpacked;
+    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + ple +
+           mixed + experts + attention_partials + output_xn + logits + sample_partials + sampled + results + logprobs +
+           masks + unpacked;
 }
 
-ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& shapes,
-                           const ForwardLimits& limits) {
+ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config,
+                           const ModelWeights& shapes, const ForwardLimits& limits) {
     const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
     const uint64_t n_rows = row_bucket + gpu::kSlackRows, n_outputs = output_bucket + gpu::kSlackRows;
     const Matrix& head = shapes.output();
     ScratchBytes bytes{};
     const bool has_windows = KvGroups::of(config).has_both();
     // A power of two, as the copies into it are.
-    const uint64_t step_state = StepLayout({.row_bucket = row_bucket,
-                                            .output_bucket = output_bucket,
-                                            .lora = gpu::LoraLevel::kFull,
-                                            .method = AdapterMethod::kJoined,
-                                            .tiles = true,
-                                            .single_bucket = row_bucket,
-                                            .state_runs = has_state(config) ? row_bucket : 0,
-                                            .window_rows = has_windows,
-                                            .rules = true}).block_tables +
-                                limits.n_table_entries_max() * (has_windows ? 2 : 1) * sizeof(uint32_t) + kListAlign +
-                                uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
+    const uint64_t step_state =
+        StepLayout({.row_bucket = row_bucket,
+                    .output_bucket = output_bucket,
+                    .lora = gpu::LoraLevel::kFull,
+                    .method = AdapterMethod::kJoined,
+                    .tiles = true,
+                    .single_bucket = row_bucket,
+                    .state_runs = has_state(config) ? row_bucket : 0,
+                    .window_rows = has_windows,
+                    .rules = true})
+            .block_tables +
+        limits.n_table_entries_max() * (has_windows ? 2 : 1) * sizeof(uint32_t) + kListAlign +
+        uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
     bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
     // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
@@ -53,7 +56,8 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     bytes.mixed = sizeof(float);
     uint32_t modules_max = kModulesOfGroup[kQkv].n_modules;  // of a group
     for (const LayerFacts& layer : config.layers) {
-        if (layer.mixer == Mixer::kMamba) bytes.mixed = std::max(bytes.mixed, n_rows * mamba_shape(layer.mamba).outputs() * sizeof(float));
+        if (layer.mixer == Mixer::kMamba)
+            bytes.mixed = std::max(bytes.mixed, n_rows * mamba_shape(layer.mamba).outputs() * sizeof(float));
         if (layer.mixer != Mixer::kDeltaNet) continue;
         bytes.mixed = std::max(bytes.mixed, n_rows * delta_shape(layer.delta).outputs() * sizeof(float));
         modules_max = kModulesOfGroup[kDeltaIn].n_modules;
@@ -70,7 +74,8 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     bytes.sample_partials = gpu::SamplingKernels::sample_partial_bytes(output_bucket);
     bytes.sampled = output_bucket * sizeof(int32_t);
     bytes.results = output_bucket * sizeof(gpu::SampleResult);
-    bytes.logprobs = round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);  // copied in words of 16 bytes
+    // copied in words of 16 bytes
+    bytes.logprobs = round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);
     bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
     bytes.attention_partials = sizeof(float);
     bytes.unpacked = sizeof(float);
@@ -79,8 +84,11 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
         if (planner.joins_adapters(rows)) {
             const std::array products = products_of(shapes.layers.front());
             for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
-                bytes.joined_b = std::max(bytes.joined_b, gpu::ProductPlanner::joined_b_bytes(products[group]->n_padded, gpu::kLoraGroupModules[group]));
-                bytes.joined_low = std::max(bytes.joined_low, gpu::ProductPlanner::joined_low_bytes(rows, gpu::kLoraGroupModules[group]));
+                bytes.joined_b = std::max(
+                    bytes.joined_b,
+                    gpu::ProductPlanner::joined_b_bytes(products[group]->n_padded, gpu::kLoraGroupModules[group]));
+                bytes.joined_low = std::max(bytes.joined_low,
+                                            gpu::ProductPlanner::joined_low_bytes(rows, gpu::kLoraGroupModules[group]));
             }
         }
         const auto add_product = [&](const Matrix& matrix) {
@@ -88,7 +96,10 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
             for (const bool in_blocks : {false, true}) {
                 for (const bool long_runs : {false, true}) {
                     for (const bool leaves_room : {false, true}) {
-                        const ProductUse use{.rows = rows, .may_be_in_blocks = in_blocks, .adds_long_runs = long_runs, .leaves_room = leaves_room};
+                        const ProductUse use{.rows = rows,
+                                             .may_be_in_blocks = in_blocks,
+                                             .adds_long_runs = long_runs,
+                                             .leaves_room = leaves_room};
                         for (const bool is_packed : {false, true}) {
                             if (is_packed && !matrix.is_packed()) continue;  // merged copies are plain
                             const gpu::MatmulPlan plan = plan_product(kernels.products, matrix, use, is_packed);
@@ -108,11 +119,14 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
             if (w.router.n != 0) bytes.y = std::max(bytes.y, n_rows * gpu::padded(config.hidden_size) * sizeof(float));
         }
         add_product(shapes.ple_model);
-        const uint32_t splits = kernels.attention.attention_splits_max(rows, planner.kv_heads_min(), limits.n_positions_max);
+        const uint32_t splits =
+            kernels.attention.attention_splits_max(rows, planner.kv_heads_min(), limits.n_positions_max);
         for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
             const LayerFacts facts = config.layer(layer);
             if (facts.mixer != Mixer::kAttention) continue;
-            bytes.attention_partials = std::max(bytes.attention_partials, gpu::AttentionPlanner::attention_partial_bytes(attention_shape(facts.attention, {rows, 0, splits})));
+            bytes.attention_partials = std::max(
+                bytes.attention_partials,
+                gpu::AttentionPlanner::attention_partial_bytes(attention_shape(facts.attention, {rows, 0, splits})));
         }
     }
     return bytes;

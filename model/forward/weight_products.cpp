@@ -4,12 +4,14 @@
 
 namespace lorad::model {
 
-void record_unpack(gpu::KernelSet& kernels, gpu::Recorder& recorder, const Matrix& w, uint32_t row_begin, uint32_t n_rows, gpu::DeviceAddress to) {
+void record_unpack(gpu::KernelSet& kernels, gpu::Recorder& recorder, const Matrix& w, uint32_t row_begin,
+                   uint32_t n_rows, gpu::DeviceAddress to) {
     CHECK(w.is_packed() && row_begin + n_rows <= w.n_padded);
     for (const MatrixPart& part : w.parts) {
         const uint32_t part_end = part.row_begin + part.n, begin = std::max(part.row_begin, row_begin);
         // The last part brings the padding with it.
-        const uint32_t end = std::min(part_end, row_begin + n_rows), filled_end = part_end == w.n ? row_begin + n_rows : end;
+        const uint32_t end = std::min(part_end, row_begin + n_rows),
+                       filled_end = part_end == w.n ? row_begin + n_rows : end;
         if (begin >= end) continue;
         kernels.products.unpack_weights(recorder,
                                         {.from = w.address_of(part),
@@ -22,8 +24,8 @@ void record_unpack(gpu::KernelSet& kernels, gpu::Recorder& recorder, const Matri
     }
 }
 
-gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, gpu::DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
-                                gpu::DeviceAddress n_rows) {
+gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, gpu::DeviceAddress x,
+                                const gpu::Buffer& y, const gpu::MatmulPlan& plan, gpu::DeviceAddress n_rows) {
     return {.n_rows = n_rows,
             .w = w_address,
             .x = x,
@@ -48,7 +50,8 @@ gpu::DeviceAddress WeightProducts::plain(const Matrix& w, const gpu::MatmulPlan&
     return context_.scratch.unpacked.address();
 }
 
-void WeightProducts::multiply(const Matrix& w, const gpu::MatmulParams& params, const gpu::MatmulPlan& plan, const gpu::PagesAhead& ahead) const {
+void WeightProducts::multiply(const Matrix& w, const gpu::MatmulParams& params, const gpu::MatmulPlan& plan,
+                              const gpu::PagesAhead& ahead) const {
     if (!gpu::is_packed(plan.packed)) {
         kernels_.products.matmul(recorder_, params, plan, ahead);
         return;

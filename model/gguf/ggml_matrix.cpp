@@ -8,7 +8,8 @@
 
 namespace lorad::model {
 
-GgmlMatrix::GgmlMatrix(std::vector<const GgufTensor*> tensors, std::function<Place(uint64_t)> place, std::vector<uint32_t> columns)
+GgmlMatrix::GgmlMatrix(std::vector<const GgufTensor*> tensors, std::function<Place(uint64_t)> place,
+                       std::vector<uint32_t> columns)
     : place_(std::move(place)), columns_(std::move(columns)), n_columns_(tensors.front()->shape.back()) {
     for (const GgufTensor* tensor : tensors) {
         uint64_t n_rows = 1;
@@ -40,11 +41,13 @@ std::optional<gpu::WeightFormat> GgmlMatrix::device_format() const {
     return is_one && columns_.empty() ? device_format_of(type) : std::nullopt;
 }
 
-void GgmlMatrix::pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const {
+void GgmlMatrix::pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+                      std::span<std::byte> records) const {
     const uint64_t record_bytes = records.size() / n_rows;
     for (uint64_t i = 0; i < n_rows; ++i) {
         const Place place = place_(row_begin + i);
-        pack_ggml_row(pieces_[place.tensor].type, row_of(place), codes.subspan(i * n_columns_, n_columns_), records.subspan(i * record_bytes, record_bytes));
+        pack_ggml_row(pieces_[place.tensor].type, row_of(place), codes.subspan(i * n_columns_, n_columns_),
+                      records.subspan(i * record_bytes, record_bytes));
     }
 }
 

@@ -16,14 +16,17 @@ class GgmlMatrix final : public MatrixSource {
         uint32_t tensor = 0;
         uint64_t row = 0;
     };
-    // place: our row -> its tensor and row there. All tensors have the same columns. columns: our column -> the file's; empty: the same.
-    GgmlMatrix(std::vector<const GgufTensor*> tensors, std::function<Place(uint64_t)> place, std::vector<uint32_t> columns = {});
+    // place: our row -> its tensor and row there. All tensors have the same columns. columns: our column -> the file's;
+    // empty: the same.
+    GgmlMatrix(std::vector<const GgufTensor*> tensors, std::function<Place(uint64_t)> place,
+               std::vector<uint32_t> columns = {});
 
     std::string_view format() const override;
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override;
     // None where the tensors are of several types, or columns move: blocks do not survive that.
     std::optional<gpu::WeightFormat> device_format() const override;
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override;
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override;
 
   private:
     struct Piece {

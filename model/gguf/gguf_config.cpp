@@ -7,9 +7,9 @@
 
 #include "model/config/config_readers.h"
 #include "model/config/config_rope.h"
+#include "model/files/safetensors.h"
 #include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_fields.h"
-#include "model/files/safetensors.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json/json.h"
@@ -19,23 +19,63 @@ namespace {
 
 Error not_supported(std::string what) { return make_error(ErrorCode::kInvalidModel, std::move(what)); }
 
-constexpr std::array<std::string_view, 11> kEncoders = {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert",
-                                                        "eurobert", "gemma-embedding", "llama-embed", "t5encoder"};
+constexpr std::array<std::string_view, 11> kEncoders = {
+    "bert",     "nomic-bert", "nomic-bert-moe",  "jina-bert-v2", "jina-bert-v3", "modern-bert",
+    "neo-bert", "eurobert",   "gemma-embedding", "llama-embed",  "t5encoder"};
 
-// Fields that change what the model computes, in a way that lorad does not: where they say something, the model is refused.
-constexpr std::array<std::string_view, 18> kOtherArithmetic = {
-    "expert_count", "logit_scale", "residual_scale", "embedding_scale", "attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv",
-    "attention.max_alibi_bias", "use_parallel_residual", "attention.temperature_scale", "attention.temperature_length", "nextn_predict_layers",
-    "attention.kv_lora_rank", "attention.shared_kv_layers", "rope.dimension_sections", "attention.layer_norm_epsilon", "deepstack_layers", "rope.scaling.yarn_log_multiplier"};
+// Fields that change what the model computes, in a way that lorad does not: where they say something, the model is
+// refused.
+constexpr std::array<std::string_view, 18> kOtherArithmetic = {"expert_count",
+                                                               "logit_scale",
+                                                               "residual_scale",
+                                                               "embedding_scale",
+                                                               "attn_logit_softcapping",
+                                                               "final_logit_softcapping",
+                                                               "attention.clamp_kqv",
+                                                               "attention.max_alibi_bias",
+                                                               "use_parallel_residual",
+                                                               "attention.temperature_scale",
+                                                               "attention.temperature_length",
+                                                               "nextn_predict_layers",
+                                                               "attention.kv_lora_rank",
+                                                               "attention.shared_kv_layers",
+                                                               "rope.dimension_sections",
+                                                               "attention.layer_norm_epsilon",
+                                                               "deepstack_layers",
+                                                               "rope.scaling.yarn_log_multiplier"};
 
 // Fields that are read here, or need no reading.
-constexpr std::array<std::string_view, 31> kKnownFields = {
-    "vocab_size", "context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
-    "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon", "attention.sliding_window", "attention.causal", "attention.scale",
-    "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa", "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
-    "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scaling.finetuned", "rope.scaling.yarn_ext_factor",
-    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "tensor_data_layout", "pooling_type", "expert_used_count",
-    "tokenizer.ggml.model", "classifier.output_labels"};
+constexpr std::array<std::string_view, 31> kKnownFields = {"vocab_size",
+                                                           "context_length",
+                                                           "embedding_length",
+                                                           "block_count",
+                                                           "feed_forward_length",
+                                                           "attention.head_count",
+                                                           "attention.head_count_kv",
+                                                           "attention.key_length",
+                                                           "attention.value_length",
+                                                           "attention.layer_norm_rms_epsilon",
+                                                           "attention.sliding_window",
+                                                           "attention.causal",
+                                                           "attention.scale",
+                                                           "rope.dimension_count",
+                                                           "rope.freq_base",
+                                                           "rope.freq_base_swa",
+                                                           "rope.scale_linear",
+                                                           "rope.scaling.type",
+                                                           "rope.scaling.factor",
+                                                           "rope.scaling.original_context_length",
+                                                           "rope.scaling.attn_factor",
+                                                           "rope.scaling.finetuned",
+                                                           "rope.scaling.yarn_ext_factor",
+                                                           "rope.scaling.yarn_attn_factor",
+                                                           "rope.scaling.yarn_beta_fast",
+                                                           "rope.scaling.yarn_beta_slow",
+                                                           "tensor_data_layout",
+                                                           "pooling_type",
+                                                           "expert_used_count",
+                                                           "tokenizer.ggml.model",
+                                                           "classifier.output_labels"};
 
 const GgufTensor* find_tensor(const GgufFile& file, std::string_view name) {
     const auto found = std::ranges::find(file.tensors, name, &GgufTensor::name);
@@ -52,7 +92,8 @@ Status check_other_fields(const GgufFile& file, const GgufFields& fields) {
     for (const auto& [key, value] : file.fields) {
         if (!key.starts_with(prefix)) continue;
         const std::string_view own = std::string_view(key).substr(prefix.size());
-        const bool is_known = std::ranges::find(kKnownFields, own) != kKnownFields.end() || std::ranges::find(kOtherArithmetic, own) != kOtherArithmetic.end();
+        const bool is_known = std::ranges::find(kKnownFields, own) != kKnownFields.end() ||
+                              std::ranges::find(kOtherArithmetic, own) != kOtherArithmetic.end();
         if (!is_known) log_warn("{} = {} is not read", key, value.describe());
     }
     return ok_status();
@@ -66,13 +107,14 @@ Status read_sizes_of_gguf(const GgufFile& file, const GgufFields& fields, ModelC
     TRY_ASSIGN(config.n_kv_heads, fields.size_or("attention.head_count_kv", config.n_heads, 1024));
     TRY_ASSIGN(config.max_positions, fields.size_of("context_length", 1u << 26));
     if (config.n_heads % config.n_kv_heads != 0) {
-        return not_supported(format("{} {} is not a multiple of {} {}", fields.full("attention.head_count"), config.n_heads,
-                                    fields.full("attention.head_count_kv"), config.n_kv_heads));
+        return not_supported(format("{} {} is not a multiple of {} {}", fields.full("attention.head_count"),
+                                    config.n_heads, fields.full("attention.head_count_kv"), config.n_kv_heads));
     }
     uint32_t head_dim = 0;
     if (fields.find("attention.key_length") == nullptr) {
         if (config.hidden_size % config.n_heads != 0) {
-            return not_supported(format("no {}, and {} {} is not a multiple of {} {}", fields.full("attention.key_length"), fields.full("embedding_length"),
+            return not_supported(format("no {}, and {} {} is not a multiple of {} {}",
+                                        fields.full("attention.key_length"), fields.full("embedding_length"),
                                         config.hidden_size, fields.full("attention.head_count"), config.n_heads));
         }
         head_dim = config.hidden_size / config.n_heads;
@@ -80,11 +122,12 @@ Status read_sizes_of_gguf(const GgufFile& file, const GgufFields& fields, ModelC
     TRY_ASSIGN(config.head_dim, fields.size_or("attention.key_length", head_dim, 1u << 16));
     TRY_ASSIGN(const uint32_t value_length, fields.size_or("attention.value_length", config.head_dim, 1u << 16));
     if (value_length != config.head_dim) {
-        return not_supported(format("{}: expected {} as {}, found {}", fields.full("attention.value_length"), config.head_dim,
-                                    fields.full("attention.key_length"), value_length));
+        return not_supported(format("{}: expected {} as {}, found {}", fields.full("attention.value_length"),
+                                    config.head_dim, fields.full("attention.key_length"), value_length));
     }
     if (config.head_dim % kHeadDimMultiple != 0 || config.head_dim > kHeadDimMax) {
-        return not_supported(format("heads of {} numbers: expected a multiple of {} up to {}", config.head_dim, kHeadDimMultiple, kHeadDimMax));
+        return not_supported(format("heads of {} numbers: expected a multiple of {} up to {}", config.head_dim,
+                                    kHeadDimMultiple, kHeadDimMax));
     }
     const GgufTensor* embedding = find_tensor(file, "token_embd.weight");
     if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > kVocabMax) {
@@ -92,12 +135,14 @@ Status read_sizes_of_gguf(const GgufFile& file, const GgufFields& fields, ModelC
                                     embedding == nullptr ? "none" : shape_text(embedding->shape)));
     }
     config.vocab_size = static_cast<uint32_t>(embedding->shape[0]);
-    if (fields.find("attention.layer_norm_rms_epsilon") == nullptr) return not_supported(format("{} is missing", fields.full("attention.layer_norm_rms_epsilon")));
+    if (fields.find("attention.layer_norm_rms_epsilon") == nullptr)
+        return not_supported(format("{} is missing", fields.full("attention.layer_norm_rms_epsilon")));
     TRY_ASSIGN(const double eps, fields.number_or("attention.layer_norm_rms_epsilon", 0, 0.0, 1.0));
     config.rms_norm_eps = static_cast<float>(eps);
     TRY_ASSIGN(const double scale, fields.number_or("attention.scale", 0.0, 0.0, 1e6));
     if (scale != 0.0 && std::abs(scale * std::sqrt(config.head_dim) - 1.0) > 1e-3) {
-        return not_supported(format("{} = {:g}: lorad scales by 1 / sqrt(head size)", fields.full("attention.scale"), scale));
+        return not_supported(
+            format("{} = {:g}: lorad scales by 1 / sqrt(head size)", fields.full("attention.scale"), scale));
     }
     return ok_status();
 }
@@ -108,12 +153,13 @@ Result<std::vector<double>> rope_factors(const GgufFile& file, std::string_view 
     std::vector<double> factors;
     if (tensor == nullptr) return factors;
     if (tensor->type != GgmlType::kF32 || tensor->shape != std::vector<uint64_t>{rope.rotary_dim / 2}) {
-        return not_supported(format("tensor {}: expected F32 [{}] (half the rotary size), found {} {}", name, rope.rotary_dim / 2, name_of(tensor->type),
-                                    shape_text(tensor->shape)));
+        return not_supported(format("tensor {}: expected F32 [{}] (half the rotary size), found {} {}", name,
+                                    rope.rotary_dim / 2, name_of(tensor->type), shape_text(tensor->shape)));
     }
     for (size_t i = 0; i < tensor->shape[0]; ++i) {
         const float factor = widen(DType::kF32, tensor->data.data() + i * sizeof(float));
-        if (!(factor > 0.0f) || !std::isfinite(factor)) return not_supported(format("tensor {}: number {}: expected a positive one, found {}", name, i, factor));
+        if (!(factor > 0.0f) || !std::isfinite(factor))
+            return not_supported(format("tensor {}: number {}: expected a positive one, found {}", name, i, factor));
         factors.push_back(factor);
     }
     return factors;
@@ -140,42 +186,52 @@ Status read_longrope_of_gguf(const GgufFile& file, const GgufFields& fields, Mod
     to.type = RopeType::kLongRope;
     TRY_ASSIGN(to.short_factors, rope_factors(file, kRopeShort, to));
     TRY_ASSIGN(to.long_factors, rope_factors(file, kRopeLong, to));
-    if (to.short_factors.empty() || to.long_factors.empty()) return not_supported(format("tensors {} and {}: expected both, found one", kRopeShort, kRopeLong));
+    if (to.short_factors.empty() || to.long_factors.empty())
+        return not_supported(format("tensors {} and {}: expected both, found one", kRopeShort, kRopeLong));
     const double stretch = static_cast<double>(config.max_positions) / to.original_max_positions;
-    const double usual = stretch <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(stretch) / std::log(static_cast<double>(to.original_max_positions)));
+    const double usual =
+        stretch <= 1.0 ? 1.0
+                       : std::sqrt(1.0 + std::log(stretch) / std::log(static_cast<double>(to.original_max_positions)));
     TRY_ASSIGN(to.attention_factor, fields.number_or("rope.scaling.attn_factor", usual, 1e-6, kHuge));
     return ok_status();
 }
 
-Status read_rope_of_gguf(const GgufFile& file, const GgufFields& fields, const GgufArchitecture& architecture, ModelConfig& config) {
+Status read_rope_of_gguf(const GgufFile& file, const GgufFields& fields, const GgufArchitecture& architecture,
+                         ModelConfig& config) {
     RopeConfig& to = config.rope;
     TRY_ASSIGN(to.theta, fields.number_or("rope.freq_base", 10000.0, 1e-6, kHuge));
     TRY_ASSIGN(to.rotary_dim, fields.size_or("rope.dimension_count", config.head_dim, config.head_dim));
     if (to.rotary_dim % 2 != 0 || (architecture.permutes_q_and_k && to.rotary_dim != config.head_dim)) {
-        return not_supported(format("{}: expected {}, found {}", fields.full("rope.dimension_count"),
-                                    architecture.permutes_q_and_k ? format("the heads' {}", config.head_dim) : "an even number", to.rotary_dim));
+        return not_supported(
+            format("{}: expected {}, found {}", fields.full("rope.dimension_count"),
+                   architecture.permutes_q_and_k ? format("the heads' {}", config.head_dim) : "an even number",
+                   to.rotary_dim));
     }
     TRY_ASSIGN(const std::string_view type, fields.text_or("rope.scaling.type", "none"));
     TRY_ASSIGN(const double linear, fields.number_or("rope.scale_linear", 1.0, 1e-6, kHuge));
     TRY_ASSIGN(to.factor, fields.number_or("rope.scaling.factor", linear, 1e-6, kHuge));
-    TRY_ASSIGN(to.original_max_positions, fields.size_or("rope.scaling.original_context_length", config.max_positions, 1u << 26));
+    TRY_ASSIGN(to.original_max_positions,
+               fields.size_or("rope.scaling.original_context_length", config.max_positions, 1u << 26));
     if (type == "linear" || (type == "none" && to.factor != 1.0 && fields.find("rope.scaling.type") == nullptr)) {
         to.type = RopeType::kLinear;
     } else if (type == "yarn") {
         to.type = RopeType::kYarn;
         TRY(read_yarn_of_gguf(fields, config));
     } else if (type != "none" && type != "longrope") {
-        return not_supported(format("{}: rope scaling {} is not supported; supported are none, linear, yarn, longrope", fields.full("rope.scaling.type"),
-                                    json_quote_short(type)));
+        return not_supported(format("{}: rope scaling {} is not supported; supported are none, linear, yarn, longrope",
+                                    fields.full("rope.scaling.type"), json_quote_short(type)));
     }
     TRY_ASSIGN(to.frequency_factors, rope_factors(file, kRopeFreqs, to));
     const bool has_longrope = find_tensor(file, kRopeShort) != nullptr || find_tensor(file, kRopeLong) != nullptr;
-    if (type == "longrope" && !has_longrope) return not_supported(format("{}: longrope, but there are no tensors {} and {}", fields.full("rope.scaling.type"), kRopeShort, kRopeLong));
+    if (type == "longrope" && !has_longrope)
+        return not_supported(format("{}: longrope, but there are no tensors {} and {}",
+                                    fields.full("rope.scaling.type"), kRopeShort, kRopeLong));
     if (has_longrope) TRY(read_longrope_of_gguf(file, fields, config));
     return check_rope(config, fields.full("rope"));
 }
 
-// A window that no context can fill is no window. Qwen's files may repeat a number that the model does not use: llama.cpp reads none there either.
+// A window that no context can fill is no window. Qwen's files may repeat a number that the model does not use:
+// llama.cpp reads none there either.
 Status read_windows_of_gguf(const GgufFields& fields, ModelConfig& config) {
     config.sliding_windows.assign(config.n_layers, 0);
     const bool has_windows = config.architecture == "LlamaForCausalLM" || config.architecture == "Phi3ForCausalLM";
@@ -202,7 +258,8 @@ Status read_gemma3_of_gguf(const GgufFields& fields, ModelConfig& config) {
     config.one_plus_norms = config.norms_hold_one = config.wide_activations = true;
     if (!config.dtype) config.dtype = DType::kBF16;
     const uint32_t scalar = config.n_layers == kLayersOf27B ? config.hidden_size / config.n_heads : config.head_dim;
-    make_gemma3_layers(full, window < config.max_positions ? window : 0, 1.0f / std::sqrt(static_cast<float>(scalar)), config);
+    make_gemma3_layers(full, window < config.max_positions ? window : 0, 1.0f / std::sqrt(static_cast<float>(scalar)),
+                       config);
     return check_rope(config, fields.full("rope"));
 }
 
@@ -224,7 +281,9 @@ std::optional<DType> made_in(const GgufFile& file) {
 
 }  // namespace
 
-bool changes_arithmetic(std::string_view own_key) { return std::ranges::find(kOtherArithmetic, own_key) != kOtherArithmetic.end(); }
+bool changes_arithmetic(std::string_view own_key) {
+    return std::ranges::find(kOtherArithmetic, own_key) != kOtherArithmetic.end();
+}
 
 bool says_something(const GgufValue& value) {
     if (const auto number = value.as_number()) return *number != 0.0;
@@ -233,20 +292,34 @@ bool says_something(const GgufValue& value) {
 
 Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file) {
     const std::string type = file.text("general.type");
-    if (type == "adapter") return not_supported("a LoRA adapter in GGUF; give its base model as --model, and this file as --lora NAME=FILE or --adapter FILE");
+    if (type == "adapter")
+        return not_supported("a LoRA adapter in GGUF; give its base model as --model, and this file as --lora "
+                             "NAME=FILE or --adapter FILE");
     const GgufValue* field = file.field("general.architecture");
     const std::string name = file.text("general.architecture");
-    if (type == "mmproj" || name == "clip") return not_supported("the part of a model that reads pictures or sound (mmproj); give the file with the language model");
-    if (!type.empty() && type != "model") return not_supported(format("general.type: expected \"model\", found {}", json_quote_short(type)));
-    if (field == nullptr) return not_supported("general.architecture is missing: expected the name of a model's architecture");
-    if (std::ranges::find(kEncoders, name) != kEncoders.end()) return not_supported(format("an embedding model (architecture {}), which generates no text", json_quote_short(name)));
+    if (type == "mmproj" || name == "clip")
+        return not_supported(
+            "the part of a model that reads pictures or sound (mmproj); give the file with the language model");
+    if (!type.empty() && type != "model")
+        return not_supported(format("general.type: expected \"model\", found {}", json_quote_short(type)));
+    if (field == nullptr)
+        return not_supported("general.architecture is missing: expected the name of a model's architecture");
+    if (std::ranges::find(kEncoders, name) != kEncoders.end())
+        return not_supported(
+            format("an embedding model (architecture {}), which generates no text", json_quote_short(name)));
     const GgufArchitecture* architecture = gguf_architecture(name);
-    if (architecture == nullptr) return not_supported(format("architecture {} is not supported; supported are {}", json_quote_short(name), gguf_architectures()));
+    if (architecture == nullptr)
+        return not_supported(
+            format("architecture {} is not supported; supported are {}", json_quote_short(name), gguf_architectures()));
     const GgufFields fields(file, name);
     const GgufValue* pooling = fields.find("pooling_type");
     const GgufValue* causal = fields.find("attention.causal");
-    if (pooling != nullptr && says_something(*pooling)) return not_supported(format("an embedding model ({} = {}), which generates no text", fields.full("pooling_type"), pooling->describe()));
-    if (causal != nullptr && causal->as_flag() == false) return not_supported(format("an embedding model ({} = false), which generates no text", fields.full("attention.causal")));
+    if (pooling != nullptr && says_something(*pooling))
+        return not_supported(format("an embedding model ({} = {}), which generates no text",
+                                    fields.full("pooling_type"), pooling->describe()));
+    if (causal != nullptr && causal->as_flag() == false)
+        return not_supported(
+            format("an embedding model ({} = false), which generates no text", fields.full("attention.causal")));
     return architecture;
 }
 

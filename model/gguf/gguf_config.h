@@ -8,12 +8,13 @@
 
 namespace lorad::model {
 
-// kInvalidModel where the file holds something other than a decoder that lorad runs: an adapter, a part for pictures, an embedding model, an
-// architecture that it does not know. The message says what it is, without the file's name, as all messages here.
+// kInvalidModel where the file holds something other than a decoder that lorad runs: an adapter, a part for pictures,
+// an embedding model, an architecture that it does not know. The message says what it is, without the file's name, as
+// all messages here.
 Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file);
 
-// Of a file of this architecture: the sizes by its fields, the vocabulary's and which biases there are by its tensors, whose other shapes are
-// compared later (gguf_tensors.h).
+// Of a file of this architecture: the sizes by its fields, the vocabulary's and which biases there are by its tensors,
+// whose other shapes are compared later (gguf_tensors.h).
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture);
 
 // Where answers end and how tokens are drawn where a request does not say.
@@ -24,6 +25,7 @@ bool changes_arithmetic(std::string_view own_key);
 bool says_something(const GgufValue& value);
 
 // The factors of RoPE lie in the file as tensors of these names.
-inline constexpr std::string_view kRopeFreqs = "rope_freqs.weight", kRopeShort = "rope_factors_short.weight", kRopeLong = "rope_factors_long.weight";
+inline constexpr std::string_view kRopeFreqs = "rope_freqs.weight", kRopeShort = "rope_factors_short.weight",
+                                  kRopeLong = "rope_factors_long.weight";
 
 }  // namespace lorad::model

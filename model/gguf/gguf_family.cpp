@@ -20,15 +20,31 @@ constexpr double kFieldNumberMax = 1e12;
 Error not_said(std::string what) { return make_error(ErrorCode::kInvalidModel, std::move(what)); }
 
 // Fields that need no reading: what they say is known, or changes nothing.
-constexpr std::array<std::string_view, 19> kNeedNone = {
-    "vocab_size", "attention.value_length", "attention.value_length_swa", "attention.causal", "rope.dimension_sections", "rope.scaling.finetuned", "rope.scaling.yarn_ext_factor",
-    "tensor_data_layout", "pooling_type", "rope.dimension_count_swa", "ssm.inner_size", "expert_group_count", "expert_group_used_count", "expert_weights_norm", "expert_gating_func",
-    "rope.scaling.yarn_log_multiplier", "attention.layer_norm_epsilon", "full_attention_interval", "nextn_predict_layers"};
+constexpr std::array<std::string_view, 19> kNeedNone = {"vocab_size",
+                                                        "attention.value_length",
+                                                        "attention.value_length_swa",
+                                                        "attention.causal",
+                                                        "rope.dimension_sections",
+                                                        "rope.scaling.finetuned",
+                                                        "rope.scaling.yarn_ext_factor",
+                                                        "tensor_data_layout",
+                                                        "pooling_type",
+                                                        "rope.dimension_count_swa",
+                                                        "ssm.inner_size",
+                                                        "expert_group_count",
+                                                        "expert_group_used_count",
+                                                        "expert_weights_norm",
+                                                        "expert_gating_func",
+                                                        "rope.scaling.yarn_log_multiplier",
+                                                        "attention.layer_norm_epsilon",
+                                                        "full_attention_interval",
+                                                        "nextn_predict_layers"};
 
 // One file's fields and tensors, said as a config.json.
 class FamilyConfig {
   public:
-    FamilyConfig(const GgufFile& file, const GgufArchitecture& architecture) : file_(file), architecture_(architecture), fields_(file, architecture.gguf) {}
+    FamilyConfig(const GgufFile& file, const GgufArchitecture& architecture)
+        : file_(file), architecture_(architecture), fields_(file, architecture.gguf) {}
 
     Result<ModelConfig> read() {
         TRY(say_common());
@@ -37,7 +53,8 @@ class FamilyConfig {
         json_.key("architectures").begin_array().value(ours_).end_array();
         TRY(check_others());
         Result<ModelConfig> config = parse_model_config(json_.end_object().take(), {});
-        if (!config.ok()) return not_said(format("the file's fields, said as a config.json: {}", config.error().message));
+        if (!config.ok())
+            return not_said(format("the file's fields, said as a config.json: {}", config.error().message));
         config->norms_hold_one = true;
         config->fused_delta = false;
         config->fused_gate_up = config->fused_qkv = false;
@@ -76,12 +93,14 @@ class FamilyConfig {
         if (value == nullptr) return not_said(format("{} is missing", fields_.full(key)));
         std::vector<int64_t> list(n_layers_, value->as_integer().value_or(-1));
         if (const auto all = value->as_integers()) {
-            if (all->size() < n_layers_) return gguf_field_error(fields_.full(key), format("{} numbers, one for each layer", n_layers_), *value);
+            if (all->size() < n_layers_)
+                return gguf_field_error(fields_.full(key), format("{} numbers, one for each layer", n_layers_), *value);
             list.assign(all->begin(), all->begin() + n_layers_);
         }
         std::vector<uint32_t> sizes;
         for (const int64_t size : list) {
-            if (size < 0 || size > int64_t{max}) return gguf_field_error(fields_.full(key), format("0 to {}", max), *value);
+            if (size < 0 || size > int64_t{max})
+                return gguf_field_error(fields_.full(key), format("0 to {}", max), *value);
             sizes.push_back(static_cast<uint32_t>(size));
         }
         return sizes;
@@ -91,21 +110,31 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t n_blocks, size_of("block_count", kLayersMax));
         n_layers_ = n_blocks - std::min(n_drafting_layers(file_, architecture_), n_blocks - 1);
         const GgufTensor* embedding = tensor("token_embd.weight");
-        if (embedding == nullptr || embedding->shape.size() != 2) return not_said("token_embd.weight: expected a matrix, found none");
+        if (embedding == nullptr || embedding->shape.size() != 2)
+            return not_said("token_embd.weight: expected a matrix, found none");
         TRY_ASSIGN(hidden_, size_of("embedding_length", 1u << 17));
         TRY_ASSIGN(n_heads_, size_of("attention.head_count", 1024));
-        TRY_ASSIGN(const std::vector<uint32_t> kv, find("attention.head_count_kv") ? by_layer("attention.head_count_kv", 1024)
-                                                                                   : Result<std::vector<uint32_t>>(std::vector<uint32_t>(n_layers_, n_heads_)));
+        TRY_ASSIGN(const std::vector<uint32_t> kv,
+                   find("attention.head_count_kv")
+                       ? by_layer("attention.head_count_kv", 1024)
+                       : Result<std::vector<uint32_t>>(std::vector<uint32_t>(n_layers_, n_heads_)));
         kv_heads_ = kv;
         TRY_ASSIGN(head_dim_, size_or("attention.key_length", hidden_ / n_heads_, 1u << 16));
         TRY_ASSIGN(const std::vector<uint32_t> ffn, by_layer("feed_forward_length", 1u << 20));
         ffn_ = ffn;
         TRY_ASSIGN(positions_, size_of("context_length"));
         TRY_ASSIGN(const double eps, number_or("attention.layer_norm_rms_epsilon", 1e-6));
-        json_.begin_object().field("vocab_size", embedding->shape[0]).field("hidden_size", hidden_).field("num_hidden_layers", n_layers_);
+        json_.begin_object()
+            .field("vocab_size", embedding->shape[0])
+            .field("hidden_size", hidden_)
+            .field("num_hidden_layers", n_layers_);
         json_.field("num_attention_heads", n_heads_).field("max_position_embeddings", positions_);
-        json_.field(architecture_.gguf.starts_with("lfm2") ? "norm_eps" : "rms_norm_eps", eps).field("tie_word_embeddings", !has("output.weight"));
-        if (architecture_.gguf != "gemma4") json_.field("intermediate_size", ffn_.front()).field("head_dim", head_dim_).field("num_key_value_heads", *std::ranges::max_element(kv_heads_));
+        json_.field(architecture_.gguf.starts_with("lfm2") ? "norm_eps" : "rms_norm_eps", eps)
+            .field("tie_word_embeddings", !has("output.weight"));
+        if (architecture_.gguf != "gemma4")
+            json_.field("intermediate_size", ffn_.front())
+                .field("head_dim", head_dim_)
+                .field("num_key_value_heads", *std::ranges::max_element(kv_heads_));
         if (has("blk.0.attn_q.bias") || has("blk.0.attn_output.bias")) json_.field("attention_bias", true);
         if (has("blk.0.ffn_down.bias")) json_.field("mlp_bias", true);
         return ok_status();
@@ -136,12 +165,14 @@ class FamilyConfig {
         TRY_ASSIGN(const double factor, number_or("rope.scaling.factor", 1.0));
         TRY_ASSIGN(const uint32_t original, size_or("rope.scaling.original_context_length", 0));
         json_.begin_object().field("rope_theta", theta);
-        if (type_of_default.empty() && turned != head_dim_) json_.field("partial_rotary_factor", static_cast<double>(turned) / head_dim_);
+        if (type_of_default.empty() && turned != head_dim_)
+            json_.field("partial_rotary_factor", static_cast<double>(turned) / head_dim_);
         if (type == "linear" || type == "yarn") {
             json_.field("rope_type", type).field("factor", factor);
             if (original != 0) json_.field("original_max_position_embeddings", original);
         } else if (type != "none") {
-            return not_said(format("{}: rope scaling {} is not supported here; supported are none, linear, yarn", fields_.full("rope.scaling.type"), json_quote_short(type)));
+            return not_said(format("{}: rope scaling {} is not supported here; supported are none, linear, yarn",
+                                   fields_.full("rope.scaling.type"), json_quote_short(type)));
         }
         if (type != "yarn") return ok_status();
         TRY_ASSIGN(const double fast, number_or("rope.scaling.yarn_beta_fast", 32.0));
@@ -149,7 +180,8 @@ class FamilyConfig {
         json_.field("beta_fast", fast).field("beta_slow", slow);
         if (const GgufValue* own = find("rope.scaling.attn_factor")) {
             // llama.cpp multiplies what the factor alone would give by it.
-            json_.field("attention_factor", own->as_number().value_or(1.0) * (1.0 + 0.1 * std::log(std::max(factor, 1.0))));
+            json_.field("attention_factor",
+                        own->as_number().value_or(1.0) * (1.0 + 0.1 * std::log(std::max(factor, 1.0))));
         }
         return ok_status();
     }
@@ -179,11 +211,14 @@ class FamilyConfig {
         const GgufValue* pattern = find("attention.sliding_window_pattern");
         if (pattern == nullptr) return has_window;
         if (const auto n = pattern->as_integer(); n && *n > 0) {
-            for (uint32_t layer = 0; layer < n_layers_; ++layer) has_window[layer] = (layer + 1) % static_cast<uint64_t>(*n) != 0;
+            for (uint32_t layer = 0; layer < n_layers_; ++layer)
+                has_window[layer] = (layer + 1) % static_cast<uint64_t>(*n) != 0;
             return has_window;
         }
         const auto flags = pattern->as_flags();
-        if (!flags || flags->size() < n_layers_) return gguf_field_error(fields_.full("attention.sliding_window_pattern"), format("{} flags, one for each layer", n_layers_), *pattern);
+        if (!flags || flags->size() < n_layers_)
+            return gguf_field_error(fields_.full("attention.sliding_window_pattern"),
+                                    format("{} flags, one for each layer", n_layers_), *pattern);
         has_window.assign(flags->begin(), flags->begin() + n_layers_);
         return has_window;
     }
@@ -193,7 +228,8 @@ class FamilyConfig {
         TRY(say_softcaps(50.0, 30.0));
         TRY_ASSIGN(const uint32_t window, size_or("attention.sliding_window", 4096));
         TRY_ASSIGN(const std::vector<bool> windows, windows_of(2));
-        json_.field("sliding_window", window).field("query_pre_attn_scalar", n_layers_ == kLayersOf27B ? hidden_ / n_heads_ : head_dim_);
+        json_.field("sliding_window", window)
+            .field("query_pre_attn_scalar", n_layers_ == kLayersOf27B ? hidden_ / n_heads_ : head_dim_);
         say_windows(windows);
         return say_rope();
     }
@@ -206,37 +242,59 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t n_shared, size_or("attention.shared_kv_layers", 0, n_layers_));
         TRY_ASSIGN(const uint32_t per_layer, size_or("embedding_length_per_layer_input", 0));
         TRY_ASSIGN(const uint32_t n_experts, size_or("expert_count", 0));
-        if (n_experts != 0) return not_said(format("{} {}: Gemma 4 with experts is not read from GGUF; take the model's folder of safetensors", fields_.full("expert_count"), n_experts));
+        if (n_experts != 0)
+            return not_said(
+                format("{} {}: Gemma 4 with experts is not read from GGUF; take the model's folder of safetensors",
+                       fields_.full("expert_count"), n_experts));
         uint32_t sliding_kv = kv_heads_.front(), full_kv = kv_heads_.front();
         bool k_is_v = false;
         for (uint32_t layer = 0; layer < n_layers_; ++layer) {
             (windows[layer] ? sliding_kv : full_kv) = kv_heads_[layer];
-            k_is_v = k_is_v || (!windows[layer] && layer < n_layers_ - n_shared && !has(format("blk.{}.attn_v.weight", layer)));
+            k_is_v = k_is_v ||
+                     (!windows[layer] && layer < n_layers_ - n_shared && !has(format("blk.{}.attn_v.weight", layer)));
         }
-        json_.field("final_logit_softcapping", softcap).field("sliding_window", window).field("head_dim", sliding_dim).field("global_head_dim", head_dim_);
-        json_.field("num_key_value_heads", sliding_kv).field("num_global_key_value_heads", full_kv).field("attention_k_eq_v", k_is_v);
-        json_.field("num_kv_shared_layers", n_shared).field("hidden_size_per_layer_input", per_layer).field("enable_moe_block", false);
+        json_.field("final_logit_softcapping", softcap)
+            .field("sliding_window", window)
+            .field("head_dim", sliding_dim)
+            .field("global_head_dim", head_dim_);
+        json_.field("num_key_value_heads", sliding_kv)
+            .field("num_global_key_value_heads", full_kv)
+            .field("attention_k_eq_v", k_is_v);
+        json_.field("num_kv_shared_layers", n_shared)
+            .field("hidden_size_per_layer_input", per_layer)
+            .field("enable_moe_block", false);
         json_.field("intermediate_size", ffn_.front()).field("use_double_wide_mlp", ffn_.back() == 2 * ffn_.front());
-        if (const GgufTensor* table = tensor("per_layer_token_embd.weight"); table != nullptr && table->shape.size() == 2) json_.field("vocab_size_per_layer_input", table->shape[0]);
+        if (const GgufTensor* table = tensor("per_layer_token_embd.weight");
+            table != nullptr && table->shape.size() == 2)
+            json_.field("vocab_size_per_layer_input", table->shape[0]);
         say_windows(windows);
         TRY_ASSIGN(const double theta, number_or("rope.freq_base_swa", 10000.0));
         TRY_ASSIGN(const double share, turned_share());
         json_.key("rope_parameters").begin_object().key("full_attention");
         TRY(write_rope("proportional"));
         json_.field("rope_type", "proportional").field("partial_rotary_factor", share).end_object();
-        json_.key("sliding_attention").begin_object().field("rope_type", "default").field("rope_theta", theta).end_object().end_object();
+        json_.key("sliding_attention")
+            .begin_object()
+            .field("rope_type", "default")
+            .field("rope_theta", theta)
+            .end_object()
+            .end_object();
         return ok_status();
     }
     // Pairs that do not turn have a factor that stops them.
     Result<double> turned_share() {
         const GgufTensor* factors = tensor(kRopeFreqs);
         if (factors == nullptr) return 1.0;
-        if (factors->type != GgmlType::kF32 || factors->shape != std::vector<uint64_t>{head_dim_ / 2}) return not_said(format("tensor {}: expected F32 [{}]", kRopeFreqs, head_dim_ / 2));
+        if (factors->type != GgmlType::kF32 || factors->shape != std::vector<uint64_t>{head_dim_ / 2})
+            return not_said(format("tensor {}: expected F32 [{}]", kRopeFreqs, head_dim_ / 2));
         uint32_t n_turned = 0;
         for (uint32_t i = 0; i < head_dim_ / 2; ++i) {
             const float factor = widen(DType::kF32, factors->data.data() + i * sizeof(float));
             const bool is_turned = factor == 1.0f && n_turned == i;
-            if (!is_turned && !(factor > 1e20f)) return not_said(format("tensor {}: number {}: expected 1 for the pairs that turn and 1e30 for those behind them, found {:g}", kRopeFreqs, i, factor));
+            if (!is_turned && !(factor > 1e20f))
+                return not_said(format("tensor {}: number {}: expected 1 for the pairs that turn and 1e30 for those "
+                                       "behind them, found {:g}",
+                                       kRopeFreqs, i, factor));
             n_turned += is_turned;
         }
         return 2.0 * n_turned / head_dim_;
@@ -254,12 +312,20 @@ class FamilyConfig {
         // Layers with a window turn without scaling.
         json_.key("rope_parameters").begin_object().key("full_attention");
         TRY(write_rope());
-        json_.end_object().key("sliding_attention").begin_object().field("rope_type", "default").field("rope_theta", theta).end_object().end_object();
+        json_.end_object()
+            .key("sliding_attention")
+            .begin_object()
+            .field("rope_type", "default")
+            .field("rope_theta", theta)
+            .end_object()
+            .end_object();
         return ok_status();
     }
 
     Status say_granite() {
-        for (const auto& [key, ours] : {std::pair("embedding_scale", "embedding_multiplier"), std::pair("residual_scale", "residual_multiplier"), std::pair("logit_scale", "logits_scaling")}) {
+        for (const auto& [key, ours] :
+             {std::pair("embedding_scale", "embedding_multiplier"), std::pair("residual_scale", "residual_multiplier"),
+              std::pair("logit_scale", "logits_scaling")}) {
             TRY_ASSIGN(const double scale, number_or(key, 0.0));
             json_.field(ours, scale == 0.0 ? 1.0 : scale);
         }
@@ -287,9 +353,15 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t inner, size_of("ssm.inner_size"));
         TRY_ASSIGN(const uint32_t taps, size_of("ssm.conv_kernel"));
         TRY_ASSIGN(const uint32_t every, size_or("full_attention_interval", 4));
-        if (inner % value_heads != 0) return not_said(format("{} {} is not a multiple of {} {}", fields_.full("ssm.inner_size"), inner, fields_.full("ssm.time_step_rank"), value_heads));
-        json_.field("linear_num_key_heads", key_heads).field("linear_num_value_heads", value_heads).field("linear_key_head_dim", key_dim);
-        json_.field("linear_value_head_dim", inner / value_heads).field("linear_conv_kernel_dim", taps).field("full_attention_interval", every);
+        if (inner % value_heads != 0)
+            return not_said(format("{} {} is not a multiple of {} {}", fields_.full("ssm.inner_size"), inner,
+                                   fields_.full("ssm.time_step_rank"), value_heads));
+        json_.field("linear_num_key_heads", key_heads)
+            .field("linear_num_value_heads", value_heads)
+            .field("linear_key_head_dim", key_dim);
+        json_.field("linear_value_head_dim", inner / value_heads)
+            .field("linear_conv_kernel_dim", taps)
+            .field("full_attention_interval", every);
         return ok_status();
     }
 
@@ -298,7 +370,10 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t used, size_of("expert_used_count"));
         TRY_ASSIGN(const uint32_t size, size_or("expert_feed_forward_length", ffn_.front()));
         TRY_ASSIGN(const uint32_t shared, size_or("expert_shared_feed_forward_length", 0));
-        json_.field(count_name, n).field("num_experts_per_tok", used).field("moe_intermediate_size", size).field("norm_topk_prob", true);
+        json_.field(count_name, n)
+            .field("num_experts_per_tok", used)
+            .field("moe_intermediate_size", size)
+            .field("norm_topk_prob", true);
         if (architecture_.gguf != "qwen3moe") json_.field("shared_expert_intermediate_size", shared);
         return ok_status();
     }
@@ -308,7 +383,9 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t used, size_of("expert_used_count"));
         TRY_ASSIGN(const uint32_t window, size_or("attention.sliding_window", 0));
         TRY_ASSIGN(const uint32_t size, size_or("expert_feed_forward_length", ffn_.front()));
-        if (size != ffn_.front()) return not_said(format("{}: expected {} as {}, found {}", fields_.full("expert_feed_forward_length"), ffn_.front(), fields_.full("feed_forward_length"), size));
+        if (size != ffn_.front())
+            return not_said(format("{}: expected {} as {}, found {}", fields_.full("expert_feed_forward_length"),
+                                   ffn_.front(), fields_.full("feed_forward_length"), size));
         ours_ = "MixtralForCausalLM";
         json_.field("num_local_experts", n).field("num_experts_per_tok", used);
         if (window != 0) json_.field("sliding_window", window);
@@ -320,14 +397,18 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t used, size_of("expert_used_count"));
         TRY_ASSIGN(const uint32_t size, size_or("expert_feed_forward_length", ffn_.front()));
         TRY_ASSIGN(const uint32_t window, size_or("attention.sliding_window", 128));
-        if (size != ffn_.front()) return not_said(format("{}: expected {} as {}, found {}", fields_.full("expert_feed_forward_length"), ffn_.front(), fields_.full("feed_forward_length"), size));
+        if (size != ffn_.front())
+            return not_said(format("{}: expected {} as {}, found {}", fields_.full("expert_feed_forward_length"),
+                                   ffn_.front(), fields_.full("feed_forward_length"), size));
         json_.field("num_local_experts", n).field("num_experts_per_tok", used).field("sliding_window", window);
         return ok_status();
     }
 
     Status say_lfm2() {
         TRY_ASSIGN(const uint32_t taps, size_of("shortconv.l_cache"));
-        json_.field("conv_L_cache", taps).field("block_auto_adjust_ff_dim", false).field("conv_bias", has("blk.0.shortconv.conv.bias"));
+        json_.field("conv_L_cache", taps)
+            .field("block_auto_adjust_ff_dim", false)
+            .field("conv_bias", has("blk.0.shortconv.conv.bias"));
         json_.key("layer_types").begin_array();
         for (const uint32_t heads : kv_heads_) json_.value(heads == 0 ? "conv" : "full_attention");
         json_.end_array();
@@ -339,14 +420,16 @@ class FamilyConfig {
         return ok_status();
     }
 
-    // A field that nobody read and that says something is refused where it changes the arithmetic, and told in the log elsewhere.
+    // A field that nobody read and that says something is refused where it changes the arithmetic, and told in the log
+    // elsewhere.
     Status check_others() const {
         const std::string prefix = fields_.full("");
         for (const auto& [key, value] : file_.fields) {
             if (!key.starts_with(prefix)) continue;
             const std::string_view own = std::string_view(key).substr(prefix.size());
             if (read_.contains(std::string(own)) || std::ranges::find(kNeedNone, own) != kNeedNone.end()) continue;
-            if (changes_arithmetic(own) && says_something(value)) return not_said(format("{} = {}: lorad does not compute that", key, value.describe()));
+            if (changes_arithmetic(own) && says_something(value))
+                return not_said(format("{} = {}: lorad does not compute that", key, value.describe()));
             log_warn("{} = {} is not read", key, value.describe());
         }
         return ok_status();
@@ -370,6 +453,8 @@ uint32_t n_drafting_layers(const GgufFile& file, const GgufArchitecture& archite
     return static_cast<uint32_t>(std::clamp<int64_t>(n, 0, kLayersMax));
 }
 
-Result<ModelConfig> family_config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture) { return FamilyConfig(file, architecture).read(); }
+Result<ModelConfig> family_config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture) {
+    return FamilyConfig(file, architecture).read();
+}
 
 }  // namespace lorad::model

@@ -35,7 +35,8 @@ class Cursor {
     Error unsupported(std::string what) const { return make_error(codes_.unsupported, std::move(what)); }
 
     Result<std::span<const std::byte>> take(uint64_t n, std::string_view what) {
-        if (n > n_left()) return broken(format("cut short: {} needs {} bytes at {}, {} are left", what, n, at_, n_left()));
+        if (n > n_left())
+            return broken(format("cut short: {} needs {} bytes at {}, {} are left", what, n, at_, n_left()));
         const auto bytes = file_.subspan(at_, n);
         at_ += n;
         return bytes;
@@ -74,8 +75,8 @@ Result<GgufValue> read_value(Cursor& cursor, const std::string& key) {
         TRY_ASSIGN(value.n, cursor.number<uint64_t>(key));
     }
     if (value.type >= kFieldTypes || value.type == kArray) {
-        return cursor.broken(format("field {}: a value of type {}, expected 0 to {}{}", json_quote(key), value.type, kFieldTypes - 1,
-                                    value.type == kArray ? ", and no arrays of arrays" : ""));
+        return cursor.broken(format("field {}: a value of type {}, expected 0 to {}{}", json_quote(key), value.type,
+                                    kFieldTypes - 1, value.type == kArray ? ", and no arrays of arrays" : ""));
     }
     if (value.type != kText) {
         uint64_t n_bytes = 0;
@@ -100,14 +101,16 @@ Result<GgufValue> read_value(Cursor& cursor, const std::string& key) {
 
 Result<uint64_t> bytes_of(const GgmlTypeInfo& type, const GgufTensor& tensor, const Cursor& cursor) {
     if (tensor.shape.back() % type.block_numbers != 0) {
-        return cursor.broken(format("tensor {}: {} with rows of {}, expected a multiple of {}", json_quote(tensor.name), type.name,
-                                    tensor.shape.back(), type.block_numbers));
+        return cursor.broken(format("tensor {}: {} with rows of {}, expected a multiple of {}", json_quote(tensor.name),
+                                    type.name, tensor.shape.back(), type.block_numbers));
     }
     uint64_t n_bytes = tensor.shape.back() / type.block_numbers;
     bool overflows = __builtin_mul_overflow(n_bytes, uint64_t{type.block_bytes}, &n_bytes);
-    for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) overflows |= __builtin_mul_overflow(n_bytes, tensor.shape[i], &n_bytes);
+    for (size_t i = 0; i + 1 < tensor.shape.size(); ++i)
+        overflows |= __builtin_mul_overflow(n_bytes, tensor.shape[i], &n_bytes);
     if (!overflows) return n_bytes;
-    return cursor.broken(format("tensor {}: the number of bytes of {} overflows 64 bits", json_quote(tensor.name), shape_text(tensor.shape)));
+    return cursor.broken(format("tensor {}: the number of bytes of {} overflows 64 bits", json_quote(tensor.name),
+                                shape_text(tensor.shape)));
 }
 
 struct Placed {
@@ -121,7 +124,8 @@ Result<Placed> read_tensor(Cursor& cursor) {
     const std::string& name = placed.tensor.name;
     TRY_ASSIGN(const uint32_t n_dimensions, cursor.number<uint32_t>(name));
     if (n_dimensions == 0 || n_dimensions > kDimensionsMax) {
-        return cursor.broken(format("tensor {}: {} dimensions, expected 1 to {}", json_quote(name), n_dimensions, kDimensionsMax));
+        return cursor.broken(
+            format("tensor {}: {} dimensions, expected 1 to {}", json_quote(name), n_dimensions, kDimensionsMax));
     }
     std::vector<uint64_t>& shape = placed.tensor.shape;
     for (uint32_t i = 0; i < n_dimensions; ++i) {
@@ -134,10 +138,13 @@ Result<Placed> read_tensor(Cursor& cursor) {
     TRY_ASSIGN(const uint32_t number, cursor.number<uint32_t>(name));
     const GgmlTypeInfo* type = ggml_type_info(number);
     if (type == nullptr) {
-        return cursor.unsupported(format("tensor {}: ggml type {} is not known to lorad, which reads {}", json_quote(name), number, readable_ggml_types()));
+        return cursor.unsupported(format("tensor {}: ggml type {} is not known to lorad, which reads {}",
+                                         json_quote(name), number, readable_ggml_types()));
     }
     if (type->block_bytes == 0) {
-        return cursor.unsupported(format("tensor {}: ggml type {} ({}), which ggml has dropped; convert the model again", json_quote(name), number, type->name));
+        return cursor.unsupported(
+            format("tensor {}: ggml type {} ({}), which ggml has dropped; convert the model again", json_quote(name),
+                   number, type->name));
     }
     placed.tensor.type = static_cast<GgmlType>(number);
     TRY_ASSIGN(placed.offset, cursor.number<uint64_t>(name));
@@ -145,30 +152,35 @@ Result<Placed> read_tensor(Cursor& cursor) {
     return placed;
 }
 
-// The tensors' bytes follow each other from the end of the entries on, each padded to the alignment, where the file may have no gaps without any.
-Status place_tensors(std::vector<Placed>& placed, std::span<const std::byte> file, const Cursor& cursor, uint64_t alignment,
-                     std::vector<GgufTensor>& tensors) {
+// The tensors' bytes follow each other from the end of the entries on, each padded to the alignment, where the file may
+// have no gaps without any.
+Status place_tensors(std::vector<Placed>& placed, std::span<const std::byte> file, const Cursor& cursor,
+                     uint64_t alignment, std::vector<GgufTensor>& tensors) {
     const uint64_t data_begin = round_up(uint64_t{cursor.at()}, alignment);
     std::ranges::sort(placed, {}, &Placed::offset);
     const uint64_t n_data = file.size() > data_begin ? file.size() - data_begin : 0;
     uint64_t end = 0;  // at most n_data
     for (Placed& one : placed) {
         const uint64_t expected = round_up(end, alignment);
-        const bool is_behind_a_gap = cursor.codes().may_have_gaps && one.offset > expected && one.offset % alignment == 0;
+        const bool is_behind_a_gap =
+            cursor.codes().may_have_gaps && one.offset > expected && one.offset % alignment == 0;
         if (one.offset != expected && !is_behind_a_gap) {
-            const std::string_view why = one.offset < end ? "they overlap another tensor's" : one.offset % alignment != 0 ? "not aligned" : "a gap";
-            return cursor.broken(format("tensor {}: its bytes begin at {} of the data, expected {} ({})", json_quote(one.tensor.name), one.offset,
-                                        expected, why));
+            const std::string_view why = one.offset < end              ? "they overlap another tensor's"
+                                         : one.offset % alignment != 0 ? "not aligned"
+                                                                       : "a gap";
+            return cursor.broken(format("tensor {}: its bytes begin at {} of the data, expected {} ({})",
+                                        json_quote(one.tensor.name), one.offset, expected, why));
         }
         if (one.offset > n_data || one.n_bytes > n_data - one.offset) {
-            return cursor.broken(format("cut short: tensor {} has {} bytes at {}, the data has {}", json_quote(one.tensor.name), one.n_bytes,
-                                        one.offset, n_data));
+            return cursor.broken(format("cut short: tensor {} has {} bytes at {}, the data has {}",
+                                        json_quote(one.tensor.name), one.n_bytes, one.offset, n_data));
         }
         one.tensor.data = file.subspan(data_begin + one.offset, one.n_bytes);
         end = one.offset + one.n_bytes;
         tensors.push_back(std::move(one.tensor));
     }
-    if (n_data - end >= alignment && !cursor.codes().may_have_gaps) return cursor.broken(format("{} bytes follow the last tensor's", n_data - end));
+    if (n_data - end >= alignment && !cursor.codes().may_have_gaps)
+        return cursor.broken(format("{} bytes follow the last tensor's", n_data - end));
     std::ranges::sort(tensors, {}, &GgufTensor::name);
     return ok_status();
 }
@@ -216,7 +228,9 @@ std::optional<std::vector<T>> all_of(const GgufValue& value, At at) {
     return numbers;
 }
 
-std::string_view as_view(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string_view as_view(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 }  // namespace
 
@@ -252,8 +266,9 @@ std::optional<std::vector<std::string_view>> GgufValue::as_texts() const {
 }
 
 std::string GgufValue::describe() const {
-    static constexpr std::array<std::string_view, kFieldTypes> kNames = {"uint8", "int8", "uint16", "int16", "uint32", "int32", "float32",
-                                                                        "bool", "text", "array", "uint64", "int64", "float64"};
+    static constexpr std::array<std::string_view, kFieldTypes> kNames = {
+        "uint8", "int8", "uint16", "int16",  "uint32", "int32",  "float32",
+        "bool",  "text", "array",  "uint64", "int64",  "float64"};
     if (is_array) return format("an array of {} ({})", n, kNames[type]);
     if (const auto text = as_text()) return json_quote_short(*text);
     if (const auto flag = as_flag()) return *flag ? "true" : "false";
@@ -290,7 +305,8 @@ Result<Counts> read_start(Cursor& cursor) {
     TRY_ASSIGN(const uint64_t n_tensors, cursor.number<uint64_t>("the number of tensors"));
     TRY_ASSIGN(const uint64_t n_fields, cursor.number<uint64_t>("the number of fields"));
     if (n_tensors > kTensorsMax || n_fields > kFieldsMax) {
-        return cursor.broken(format("{} tensors and {} fields, at most {} and {} are read", n_tensors, n_fields, kTensorsMax, kFieldsMax));
+        return cursor.broken(format("{} tensors and {} fields, at most {} and {} are read", n_tensors, n_fields,
+                                    kTensorsMax, kFieldsMax));
     }
     return Counts{n_tensors, n_fields};
 }
@@ -299,8 +315,10 @@ Result<uint64_t> alignment_of(const GgufFile& gguf, const Cursor& cursor) {
     const GgufValue* field = gguf.field("general.alignment");
     if (field == nullptr) return kDefaultAlignment;
     const int64_t given = field->as_integer().value_or(0);
-    if (given >= 1 && given <= int64_t{kAlignmentMax} && std::has_single_bit(static_cast<uint64_t>(given))) return static_cast<uint64_t>(given);
-    return cursor.broken(format("general.alignment: expected a power of two up to {}, found {}", kAlignmentMax, field->describe()));
+    if (given >= 1 && given <= int64_t{kAlignmentMax} && std::has_single_bit(static_cast<uint64_t>(given)))
+        return static_cast<uint64_t>(given);
+    return cursor.broken(
+        format("general.alignment: expected a power of two up to {}, found {}", kAlignmentMax, field->describe()));
 }
 
 }  // namespace
@@ -318,7 +336,8 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> file, GgufCodes codes) {
     for (uint64_t i = 0; i < counts.n_fields; ++i) {
         TRY_ASSIGN(const std::string key, cursor.name("a field's key"));
         TRY_ASSIGN(const GgufValue value, read_value(cursor, key));
-        if (!gguf.fields.emplace(key, value).second) return cursor.broken(format("field {} occurs twice", json_quote(key)));
+        if (!gguf.fields.emplace(key, value).second)
+            return cursor.broken(format("field {} occurs twice", json_quote(key)));
     }
     std::set<std::string_view> names;
     std::vector<Placed> placed;
@@ -327,7 +346,8 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> file, GgufCodes codes) {
         placed.push_back(std::move(one));
     }
     for (const Placed& one : placed) {
-        if (!names.insert(one.tensor.name).second) return cursor.broken(format("tensor {} occurs twice", json_quote(one.tensor.name)));
+        if (!names.insert(one.tensor.name).second)
+            return cursor.broken(format("tensor {} occurs twice", json_quote(one.tensor.name)));
     }
     TRY_ASSIGN(const uint64_t alignment, alignment_of(gguf, cursor));
     TRY(place_tensors(placed, file, cursor, alignment, gguf.tensors));

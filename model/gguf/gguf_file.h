@@ -1,5 +1,5 @@
-// Reads GGUF files, trusting no byte of them: fields, tensors, and where their bytes lie. What the fields mean is other files'
-// business: adapters/files/gguf_adapter.cpp, model/gguf/gguf_model.h. Versions 2 and 3, little-endian.
+// Reads GGUF files, trusting no byte of them: fields, tensors, and where their bytes lie. What the fields mean is other
+// files' business: adapters/files/gguf_adapter.cpp, model/gguf/gguf_model.h. Versions 2 and 3, little-endian.
 #pragma once
 
 #include <cstddef>
@@ -28,20 +28,21 @@ inline constexpr GgufCodes kGgufAdapterCodes{ErrorCode::kAdapterInvalid, ErrorCo
 struct GgufTensor {
     std::string name;
     GgmlType type = GgmlType::kF32;
-    std::vector<uint64_t> shape;  // slowest first, as elsewhere here: a matrix is [rows][columns]; no sizes of 1 in front
+    // slowest first, as elsewhere here: a matrix is [rows][columns]; no sizes of 1 in front
+    std::vector<uint64_t> shape;
     std::span<const std::byte> data;
 };
 
 // A field's value, still in the file's bytes.
 struct GgufValue {
-    uint32_t type = 0;          // of the value, or of an array's elements
+    uint32_t type = 0;  // of the value, or of an array's elements
     bool is_array = false;
-    uint64_t n = 1;             // elements
+    uint64_t n = 1;  // elements
     std::span<const std::byte> bytes;
 
     std::optional<std::string_view> as_text() const;
-    std::optional<double> as_number() const;      // any integer or float
-    std::optional<int64_t> as_integer() const;    // any integer; of uint64 those that int64 holds
+    std::optional<double> as_number() const;    // any integer or float
+    std::optional<int64_t> as_integer() const;  // any integer; of uint64 those that int64 holds
     std::optional<bool> as_flag() const;
     std::optional<std::vector<int64_t>> as_integers() const;  // an array of integers
     std::optional<std::vector<double>> as_numbers() const;    // an array of integers or floats
@@ -58,12 +59,14 @@ struct GgufFile {
     std::string text(std::string_view key) const;        // empty: no such field, or no text
 };
 
-// What every file begins with: magic number, version and how much of all follows. Looks at the first kGgufStartBytes only.
+// What every file begins with: magic number, version and how much of all follows. Looks at the first kGgufStartBytes
+// only.
 inline constexpr size_t kGgufStartBytes = 24;
 Status check_gguf_start(std::span<const std::byte> file, GgufCodes codes);
 
-// Every tensor lies within the file, behind the one before it and aligned, and has whole blocks of a type that ggml has today: whether
-// somebody reads that type is not asked. Time and memory are bounded by the file's size. The fuzzed entry point.
+// Every tensor lies within the file, behind the one before it and aligned, and has whole blocks of a type that ggml has
+// today: whether somebody reads that type is not asked. Time and memory are bounded by the file's size. The fuzzed
+// entry point.
 Result<GgufFile> parse_gguf(std::span<const std::byte> file, GgufCodes codes);
 
 }  // namespace lorad::model

@@ -6,10 +6,10 @@
 #include <span>
 #include <utility>
 
+#include "model/config/rope.h"
 #include "model/files/files.h"
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_words.h"
-#include "model/config/rope.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
 
@@ -52,7 +52,9 @@ Result<std::string_view> name_of_words(const JsonValue& root) {
     const auto model = root.require("model");
     if (!model.ok()) return model.error();
     const auto is_bytes = [](const JsonValue& v) { return has_type(v, "ByteLevel"); };
-    if (!pre || !find_in(*pre, is_bytes)) return no_words("tokenizer.json: expected byte-level BPE (a pre_tokenizer ByteLevel), found another; lorad writes no other tokenizer into GGUF");
+    if (!pre || !find_in(*pre, is_bytes))
+        return no_words("tokenizer.json: expected byte-level BPE (a pre_tokenizer ByteLevel), found another; lorad "
+                        "writes no other tokenizer into GGUF");
     std::string_view pattern;
     if (const auto split = find_in(*pre, [](const JsonValue& v) { return has_type(v, "Split"); })) {
         const auto of = split->find("pattern");
@@ -60,15 +62,21 @@ Result<std::string_view> name_of_words(const JsonValue& root) {
         if (!regex || !regex->is_string()) return split->error("expected a Split by a regular expression");
         TRY_ASSIGN(pattern, regex->as_string());
     }
-    const bool digits = find_in(*pre, [](const JsonValue& v) { return has_type(v, "Digits") && is_true(v, "individual_digits"); }).has_value();
+    const bool digits = find_in(*pre, [](const JsonValue& v) {
+                            return has_type(v, "Digits") && is_true(v, "individual_digits");
+                        }).has_value();
     const auto normalizer = root.find("normalizer");
     const bool nfc = normalizer && find_in(*normalizer, [](const JsonValue& v) { return has_type(v, "NFC"); });
     const bool whole = is_true(*model, "ignore_merges");
     for (const std::string_view name : {"llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "smollm", "gpt-2"}) {
         const WordCutting& known = *word_cutting(name);
-        if (known.pattern == pattern && known.is_digit_by_digit == digits && known.is_nfc == nfc && known.takes_whole_words == whole) return name;
+        if (known.pattern == pattern && known.is_digit_by_digit == digits && known.is_nfc == nfc &&
+            known.takes_whole_words == whole)
+            return name;
     }
-    return no_words(format("tokenizer.json: GGUF has no name that lorad knows for its way to cut words ({}); known are {}", pattern.empty() ? "ByteLevel" : json_quote_short(pattern), word_cuttings()));
+    return no_words(
+        format("tokenizer.json: GGUF has no name that lorad knows for its way to cut words ({}); known are {}",
+               pattern.empty() ? "ByteLevel" : json_quote_short(pattern), word_cuttings()));
 }
 
 struct Vocabulary {
@@ -83,7 +91,8 @@ struct Vocabulary {
 
 Status put_token(Vocabulary& vocabulary, const JsonValue& id, std::string_view token, int32_t kind) {
     TRY_ASSIGN(const uint64_t at, id.as_uint());
-    if (at >= vocabulary.tokens.size()) return id.error(format("expected an id below the model's {} tokens", vocabulary.tokens.size()));
+    if (at >= vocabulary.tokens.size())
+        return id.error(format("expected an id below the model's {} tokens", vocabulary.tokens.size()));
     vocabulary.tokens[at] = token;
     vocabulary.kinds[at] = kind;
     return ok_status();
@@ -133,7 +142,8 @@ Result<std::vector<std::string>> merges_of(const JsonValue& root) {
 // Whether a special token is put at an end of each text: at the first or last place of the template.
 bool adds_token(const JsonValue& root, bool at_begin) {
     const auto post = root.find("post_processor");
-    const auto processing = post ? find_in(*post, [](const JsonValue& v) { return has_type(v, "TemplateProcessing"); }) : std::nullopt;
+    const auto processing =
+        post ? find_in(*post, [](const JsonValue& v) { return has_type(v, "TemplateProcessing"); }) : std::nullopt;
     const auto single = processing ? processing->find("single") : std::nullopt;
     if (!single || !single->is_array() || single->size() == 0) return false;
     const auto parts = *single->as_array();
@@ -148,15 +158,20 @@ std::optional<std::string> token_named(const JsonValue& config, std::string_view
     return text && text->is_string() ? std::optional(std::string(*text->as_string())) : std::nullopt;
 }
 
-Status write_tokenizer(const std::filesystem::path& folder, const ModelFiles& files, const ModelConfig& config, GgufWriter& writer) {
+Status write_tokenizer(const std::filesystem::path& folder, const ModelFiles& files, const ModelConfig& config,
+                       GgufWriter& writer) {
     std::error_code ignored;
     if (!std::filesystem::exists(folder / "tokenizer.json", ignored)) {
         writer.text("tokenizer.ggml.model", "none");  // prompts are token ids
         return ok_status();
     }
-    TRY_ASSIGN(const std::string text, read_text_file(folder / "tokenizer.json", kTokenizerBytesMax, ErrorCode::kInvalidModel));
-    TRY_ASSIGN(const JsonDocument document, parse_json(text, {.name = "tokenizer.json", .code = ErrorCode::kInvalidModel, .max_bytes = kTokenizerBytesMax,
-                                                              .max_values = kTokenizerValuesMax, .allow_duplicate_keys = true}));
+    TRY_ASSIGN(const std::string text,
+               read_text_file(folder / "tokenizer.json", kTokenizerBytesMax, ErrorCode::kInvalidModel));
+    TRY_ASSIGN(const JsonDocument document, parse_json(text, {.name = "tokenizer.json",
+                                                              .code = ErrorCode::kInvalidModel,
+                                                              .max_bytes = kTokenizerBytesMax,
+                                                              .max_values = kTokenizerValuesMax,
+                                                              .allow_duplicate_keys = true}));
     const JsonValue root = document.root();
     TRY_ASSIGN(const std::string_view words, name_of_words(root));
     TRY_ASSIGN(const Vocabulary vocabulary, vocabulary_of(root, config.vocab_size));
@@ -173,7 +188,9 @@ Status write_tokenizer(const std::filesystem::path& folder, const ModelFiles& fi
     std::optional<uint32_t> end;
     std::string chat_template = of.chat_template;
     if (!of.json.empty()) {
-        TRY_ASSIGN(const JsonDocument settings, parse_json(of.json, {.name = "tokenizer_config.json", .code = ErrorCode::kInvalidModel, .allow_duplicate_keys = true}));
+        TRY_ASSIGN(const JsonDocument settings, parse_json(of.json, {.name = "tokenizer_config.json",
+                                                                     .code = ErrorCode::kInvalidModel,
+                                                                     .allow_duplicate_keys = true}));
         const JsonValue tokens = settings.root();
         const auto put = [&](std::string_view name, std::string_view key) {
             const auto token = token_named(tokens, name);
@@ -184,7 +201,8 @@ Status write_tokenizer(const std::filesystem::path& folder, const ModelFiles& fi
         put("bos_token", "tokenizer.ggml.bos_token_id");
         put("pad_token", "tokenizer.ggml.padding_token_id");
         end = put("eos_token", "tokenizer.ggml.eos_token_id");
-        if (const auto own = tokens.find("chat_template"); chat_template.empty() && own && own->is_string()) chat_template = *own->as_string();
+        if (const auto own = tokens.find("chat_template"); chat_template.empty() && own && own->is_string())
+            chat_template = *own->as_string();
     }
     for (const TokenId id : config.generation.eos_token_ids) {
         if (end == static_cast<uint32_t>(id)) continue;
@@ -208,15 +226,23 @@ std::vector<float> llama3_factors(const RopeConfig& rope) {
     return factors;
 }
 
-Status write_folder_fields(const std::filesystem::path& folder, const ModelFiles& files, const ModelConfig& config, GgufWriter& writer) {
+Status write_folder_fields(const std::filesystem::path& folder, const ModelFiles& files, const ModelConfig& config,
+                           GgufWriter& writer) {
     const GgufArchitecture* architecture = gguf_architecture_of(config.architecture);
-    if (architecture == nullptr) return no_words(format("config.json: GGUF has no {} that lorad writes", config.architecture));
-    if (!config.layers.empty()) return no_words(format("config.json: lorad writes no {} into GGUF yet; quantize the model's own GGUF file in F16 instead", config.architecture));
-    if (config.rope.type != RopeType::kDefault && config.rope.type != RopeType::kLinear && config.rope.type != RopeType::kLlama3) {
-        return no_words("config.json: lorad writes no rope scaling into GGUF but linear and llama3's; quantize the model's own GGUF file in F16 instead");
+    if (architecture == nullptr)
+        return no_words(format("config.json: GGUF has no {} that lorad writes", config.architecture));
+    if (!config.layers.empty())
+        return no_words(
+            format("config.json: lorad writes no {} into GGUF yet; quantize the model's own GGUF file in F16 instead",
+                   config.architecture));
+    if (config.rope.type != RopeType::kDefault && config.rope.type != RopeType::kLinear &&
+        config.rope.type != RopeType::kLlama3) {
+        return no_words("config.json: lorad writes no rope scaling into GGUF but linear and llama3's; quantize the "
+                        "model's own GGUF file in F16 instead");
     }
     const auto is_other = [&](uint32_t window) { return window != config.sliding_windows.front(); };
-    if (std::ranges::any_of(config.sliding_windows, is_other)) return no_words("config.json: lorad writes no windows into GGUF that differ between layers");
+    if (std::ranges::any_of(config.sliding_windows, is_other))
+        return no_words("config.json: lorad writes no windows into GGUF that differ between layers");
     const auto key = [&](std::string_view name) { return format("{}.{}", architecture->gguf, name); };
     writer.text("general.architecture", architecture->gguf);
     writer.text("general.name", served_name_of(folder));
@@ -229,7 +255,8 @@ Status write_folder_fields(const std::filesystem::path& folder, const ModelFiles
     writer.u32(key("attention.key_length"), config.head_dim);
     writer.u32(key("attention.value_length"), config.head_dim);
     writer.f32(key("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
-    if (config.sliding_windows.front() != 0) writer.u32(key("attention.sliding_window"), config.sliding_windows.front());
+    if (config.sliding_windows.front() != 0)
+        writer.u32(key("attention.sliding_window"), config.sliding_windows.front());
     writer.f32(key("rope.freq_base"), static_cast<float>(config.rope.theta));
     writer.u32(key("rope.dimension_count"), config.rope.rotary_dim);
     writer.u32(key("vocab_size"), config.vocab_size);

@@ -10,9 +10,11 @@
 namespace lorad::model {
 namespace {
 
-// Control tokens that end a turn, or a text, in known families, whatever else the file names: llama.cpp ends answers at them as well.
-constexpr std::array<std::string_view, 11> kEnds = {"<|eot_id|>", "<|im_end|>",     "<|end|>",         "<end_of_turn>", "<|end_of_turn|>", "<|eom_id|>",
-                                                    "<|endoftext|>", "<|end_of_text|>", "<|return|>", "<|call|>",      "<turn|>"};
+// Control tokens that end a turn, or a text, in known families, whatever else the file names: llama.cpp ends answers at
+// them as well.
+constexpr std::array<std::string_view, 11> kEnds = {"<|eot_id|>",      "<|im_end|>", "<|end|>",       "<end_of_turn>",
+                                                    "<|end_of_turn|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>",
+                                                    "<|return|>",      "<|call|>",   "<turn|>"};
 // Gemma 4's calls end with the token that begins what they gave; files have it as a token that is shown.
 constexpr std::string_view kResponse = "<|tool_response>";
 // In gpt-oss's files, which have the others of these, it ends a message, behind which the answer goes on.
@@ -30,7 +32,8 @@ std::vector<TokenId> ends_by_text(const GgufFile& file) {
     for (size_t id = 0; id < texts->size(); ++id) {
         const std::string_view text = (*texts)[id];
         if (has_messages && text == kEndOfMessage) continue;
-        const bool is_end = ((*kinds)[id] == kControlType && std::ranges::find(kEnds, text) != kEnds.end()) || text == kResponse;
+        const bool is_end =
+            ((*kinds)[id] == kControlType && std::ranges::find(kEnds, text) != kEnds.end()) || text == kResponse;
         if (is_end) ids.push_back(static_cast<TokenId>(id));
     }
     return ids;
@@ -41,7 +44,8 @@ Status read_sampling(const GgufFile& file, std::string_view name, double min, do
     const GgufValue* value = file.field(key);
     if (value == nullptr) return ok_status();
     const auto number = value->as_number();
-    if (!number || !(*number >= min && *number <= max)) return gguf_field_error(key, format("{:g} to {:g}", min, max), *value);
+    if (!number || !(*number >= min && *number <= max))
+        return gguf_field_error(key, format("{:g} to {:g}", min, max), *value);
     to = static_cast<float>(*number);
     return ok_status();
 }

@@ -37,12 +37,15 @@ std::optional<SplitName> split_name(const fs::path& file) {
         const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), to);
         return error == std::errc() && end == digits.data() + digits.size();
     };
-    const bool is_one = tail.front() == '-' && tail.substr(1 + kDigits, kOf.size()) == kOf && read(tail.substr(1, kDigits), split.number) &&
+    const bool is_one = tail.front() == '-' && tail.substr(1 + kDigits, kOf.size()) == kOf &&
+                        read(tail.substr(1, kDigits), split.number) &&
                         read(tail.substr(1 + kDigits + kOf.size()), split.n_files);
     return is_one ? std::optional(std::move(split)) : std::nullopt;
 }
 
-Error invalid_gguf(const fs::path& file, std::string_view what) { return make_error(ErrorCode::kInvalidModel, format("{}: {}", file.filename().string(), what)); }
+Error invalid_gguf(const fs::path& file, std::string_view what) {
+    return make_error(ErrorCode::kInvalidModel, format("{}: {}", file.filename().string(), what));
+}
 
 struct ParsedGguf {
     std::shared_ptr<const MappedFile> bytes;
@@ -103,9 +106,11 @@ Result<fs::path> gguf_in_folder(const fs::path& folder) {
     if (files.size() == 1) return files.front();
     constexpr size_t kNamedMax = 5;
     std::string names;
-    for (size_t i = 0; i < files.size() && i < kNamedMax; ++i) names += format("{}{}", i ? ", " : "", files[i].filename().string());
-    return make_error(ErrorCode::kInvalidModel, format("{}: expected one GGUF model, found {} ({}{}); give the file itself", folder.string(), files.size(), names,
-                                                       files.size() > kNamedMax ? ", ..." : ""));
+    for (size_t i = 0; i < files.size() && i < kNamedMax; ++i)
+        names += format("{}{}", i ? ", " : "", files[i].filename().string());
+    return make_error(ErrorCode::kInvalidModel,
+                      format("{}: expected one GGUF model, found {} ({}{}); give the file itself", folder.string(),
+                             files.size(), names, files.size() > kNamedMax ? ", ..." : ""));
 }
 
 Status GgufModel::read_files(const fs::path& path) {
@@ -118,17 +123,22 @@ Status GgufModel::read_files(const fs::path& path) {
     }
     const auto split = split_name(path);
     if (!split || split->n_files != n_files) {
-        return invalid_gguf(path, format("one of {} files (split.count): expected a name such as NAME-{:05}-of-{:05}{}, by which the others are found", n_files, 1, n_files, kGgufSuffix));
+        return invalid_gguf(path, format("one of {} files (split.count): expected a name such as "
+                                         "NAME-{:05}-of-{:05}{}, by which the others are found",
+                                         n_files, 1, n_files, kGgufSuffix));
     }
     for (uint32_t i = 0; i < n_files; ++i) {
-        const fs::path file = path.parent_path() / format("{}-{:05}-of-{:05}{}", split->name, i + 1, n_files, kGgufSuffix);
+        const fs::path file =
+            path.parent_path() / format("{}-{:05}-of-{:05}{}", split->name, i + 1, n_files, kGgufSuffix);
         std::error_code ignored;
-        if (!fs::exists(file, ignored)) return invalid_gguf(file, format("no such file; the model is split into {} files", n_files));
+        if (!fs::exists(file, ignored))
+            return invalid_gguf(file, format("no such file; the model is split into {} files", n_files));
         TRY_ASSIGN(ParsedGguf part, map_gguf(file));
         TRY_ASSIGN(const uint32_t n_of_part, number_of_splits(file, part.gguf));
         const GgufValue* number = part.gguf.field("split.no");
         if (n_of_part != n_files || number == nullptr || number->as_integer() != int64_t{i}) {
-            return invalid_gguf(file, format("expected split.no {} of {}, found {} of {}", i, n_files, number ? number->describe() : "none", n_of_part));
+            return invalid_gguf(file, format("expected split.no {} of {}, found {} of {}", i, n_files,
+                                             number ? number->describe() : "none", n_of_part));
         }
         if (i == 0) file_.fields = std::move(part.gguf.fields);
         std::ranges::move(part.gguf.tensors, std::back_inserter(file_.tensors));
@@ -136,10 +146,12 @@ Status GgufModel::read_files(const fs::path& path) {
     }
     std::ranges::sort(file_.tensors, {}, &GgufTensor::name);
     const auto twice = std::ranges::adjacent_find(file_.tensors, {}, &GgufTensor::name);
-    if (twice != file_.tensors.end()) return invalid_gguf(path, format("tensor {} occurs in two of the {} files", json_quote(twice->name), n_files));
+    if (twice != file_.tensors.end())
+        return invalid_gguf(path, format("tensor {} occurs in two of the {} files", json_quote(twice->name), n_files));
     const GgufValue* n_tensors = file_.field("split.tensors.count");
     if (n_tensors != nullptr && n_tensors->as_integer() != static_cast<int64_t>(file_.tensors.size())) {
-        return invalid_gguf(path, format("split.tensors.count: expected {} as the {} files hold, found {}", file_.tensors.size(), n_files, n_tensors->describe()));
+        return invalid_gguf(path, format("split.tensors.count: expected {} as the {} files hold, found {}",
+                                         file_.tensors.size(), n_files, n_tensors->describe()));
     }
     return ok_status();
 }
@@ -164,7 +176,8 @@ Result<TensorFiles> GgufModel::tensors() const {
     std::vector<std::shared_ptr<const void>> owners(files_.begin(), files_.end());
     owners.push_back(std::make_shared<const std::vector<std::vector<std::byte>>>(std::move(tensors.owned)));
     TensorFiles files = TensorFiles::of(std::move(tensors.tensors), std::move(owners));
-    if (!tensors.notes.empty()) files.set_tensors({files.tensors().begin(), files.tensors().end()}, std::move(tensors.notes));
+    if (!tensors.notes.empty())
+        files.set_tensors({files.tensors().begin(), files.tensors().end()}, std::move(tensors.notes));
     return files;
 }
 

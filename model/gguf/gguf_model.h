@@ -1,4 +1,5 @@
-// A base model in GGUF: one file, or the files of a split set (NAME-00001-of-00003.gguf and so on, as llama.cpp's gguf-split makes them).
+// A base model in GGUF: one file, or the files of a split set (NAME-00001-of-00003.gguf and so on, as llama.cpp's
+// gguf-split makes them).
 #pragma once
 
 #include <filesystem>
@@ -7,18 +8,19 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/files/mapped_file.h"
+#include "model/files/safetensors.h"
 #include "model/gguf/gguf_file.h"
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_tokenizer.h"
-#include "model/files/mapped_file.h"
-#include "model/files/safetensors.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {
 
 // Whether the file's first bytes are GGUF's, or its name says so.
 bool is_gguf_path(const std::filesystem::path& file);
-// The one GGUF model that a folder holds, or the first file of its split set; adapters and parts for pictures beside it are passed over. Empty:
+// The one GGUF model that a folder holds, or the first file of its split set; adapters and parts for pictures beside it
+// are passed over. Empty:
 // the folder holds no GGUF file. kInvalidModel where it holds several models: the message names them.
 Result<std::filesystem::path> gguf_in_folder(const std::filesystem::path& folder);
 // What it is called: the file's name without ".gguf" and "-00001-of-00003".

@@ -18,7 +18,8 @@ namespace lorad::model {
 namespace {
 
 const GgufTensor* find_in(const GgufFile& file, std::string_view name) {
-    const auto found = std::ranges::lower_bound(file.tensors, name, {}, [](const GgufTensor& one) { return std::string_view(one.name); });
+    const auto found = std::ranges::lower_bound(file.tensors, name, {},
+                                                [](const GgufTensor& one) { return std::string_view(one.name); });
     return found == file.tensors.end() || found->name != name ? nullptr : &*found;
 }
 
@@ -48,7 +49,8 @@ Shape without_ones(Shape shape) {
 // Every tensor that the file must have, with its shape.
 class Expected {
   public:
-    Expected(const GgufFile& file, const GgufArchitecture& architecture, const ModelConfig& config) : file_(file), architecture_(architecture), config_(config) {
+    Expected(const GgufFile& file, const GgufArchitecture& architecture, const ModelConfig& config)
+        : file_(file), architecture_(architecture), config_(config) {
         const bool is_lfm2 = architecture.gguf.starts_with("lfm2");
         add("token_embd.weight", {config.vocab_size, config.hidden_size});
         if (!config.tied_embeddings) add("output.weight", {config.vocab_size, config.hidden_size});
@@ -80,11 +82,15 @@ class Expected {
             case Mixer::kMamba: break;  // files of no architecture that is read have one
         }
         if (facts.mixer_norm.after) add(block + "post_attention_norm.weight", {hidden});
-        const bool is_behind_attention = architecture_.gguf.starts_with("qwen35") || architecture_.gguf == "qwen3next" || architecture_.gguf == "gpt-oss";
-        if (facts.ffn_norm.before) add(block + (is_behind_attention ? "post_attention_norm.weight" : "ffn_norm.weight"), {hidden});
+        const bool is_behind_attention = architecture_.gguf.starts_with("qwen35") ||
+                                         architecture_.gguf == "qwen3next" || architecture_.gguf == "gpt-oss";
+        if (facts.ffn_norm.before)
+            add(block + (is_behind_attention ? "post_attention_norm.weight" : "ffn_norm.weight"), {hidden});
         if (facts.ffn_norm.after) add(block + "post_ffw_norm.weight", {hidden});
-        if (facts.ffn.kind == FeedForward::kExperts) add_experts(facts.ffn.experts, block);
-        else add_dense(block, "", facts.ffn.size, facts.ffn.bias);
+        if (facts.ffn.kind == FeedForward::kExperts)
+            add_experts(facts.ffn.experts, block);
+        else
+            add_dense(block, "", facts.ffn.size, facts.ffn.bias);
         if (const uint64_t ple = facts.per_layer_input; ple != 0) {
             add(block + "inp_gate.weight", {ple, hidden});
             add(block + "proj.weight", {hidden, ple});
@@ -168,11 +174,16 @@ Error wrong(const GgufTensor& tensor, std::string_view what) {
 }
 
 Status check_gguf_tensor(const GgufTensor& tensor, const Shape& shape) {
-    if (tensor.shape != shape) return wrong(tensor, format("expected shape {} (by the file's fields), found {}", shape_text(shape), shape_text(tensor.shape)));
-    const bool is_small = shape.size() == 1 || tensor.name.ends_with(".bias") || tensor.name.ends_with("conv1d.weight") || tensor.name.ends_with("shortconv.conv.weight");
-    if (is_small && !is_plain(tensor.type)) return wrong(tensor, format("expected F32, F16 or BF16, found {}", name_of(tensor.type)));
+    if (tensor.shape != shape)
+        return wrong(tensor, format("expected shape {} (by the file's fields), found {}", shape_text(shape),
+                                    shape_text(tensor.shape)));
+    const bool is_small = shape.size() == 1 || tensor.name.ends_with(".bias") ||
+                          tensor.name.ends_with("conv1d.weight") || tensor.name.ends_with("shortconv.conv.weight");
+    if (is_small && !is_plain(tensor.type))
+        return wrong(tensor, format("expected F32, F16 or BF16, found {}", name_of(tensor.type)));
     if (info_of(tensor.type).is_read) return ok_status();
-    return wrong(tensor, format("{} is not read; lorad reads {}: take the model in one of these", name_of(tensor.type), readable_ggml_types()));
+    return wrong(tensor, format("{} is not read; lorad reads {}: take the model in one of these", name_of(tensor.type),
+                                readable_ggml_types()));
 }
 
 // A delta net's decay is -exp(A_log).
@@ -180,7 +191,8 @@ Status check_decays(const GgufTensor& tensor) {
     for (uint64_t i = 0; i < tensor.shape[0]; ++i) {
         const DType dtype = dtype_of(tensor.type);
         const float decay = widen(dtype, tensor.data.data() + i * bytes_of(dtype));
-        if (!(decay < 0.0f) || !std::isfinite(decay)) return wrong(tensor, format("number {}: expected a negative one, found {}", i, decay));
+        if (!(decay < 0.0f) || !std::isfinite(decay))
+            return wrong(tensor, format("number {}: expected a negative one, found {}", i, decay));
     }
     return ok_status();
 }
@@ -190,33 +202,41 @@ Status check_quantization_version(const GgufFile& file) {
     constexpr std::string_view kKey = "general.quantization_version";
     const GgufValue* version = file.field(kKey);
     if (version == nullptr || version->as_integer() == 2) return ok_status();
-    const auto packed = std::ranges::find_if(file.tensors, [](const GgufTensor& tensor) { return !is_plain(tensor.type); });
+    const auto packed =
+        std::ranges::find_if(file.tensors, [](const GgufTensor& tensor) { return !is_plain(tensor.type); });
     if (packed == file.tensors.end()) return ok_status();
-    return wrong(*packed, format("{} of {} = {}, expected 2; convert the model again", name_of(packed->type), kKey, version->describe()));
+    return wrong(*packed, format("{} of {} = {}, expected 2; convert the model again", name_of(packed->type), kKey,
+                                 version->describe()));
 }
 
 // The file's tensors as ours.
 class Taker {
   public:
-    Taker(const GgufFile& file, const GgufArchitecture& architecture, const ModelConfig& config) : file_(file), architecture_(architecture), config_(config) {}
+    Taker(const GgufFile& file, const GgufArchitecture& architecture, const ModelConfig& config)
+        : file_(file), architecture_(architecture), config_(config) {}
 
     // Nothing where another tensor brings it along.
     void take(const GgufTensor& tensor) {
         const size_t dot = tensor.name.rfind('.');
-        const std::string_view suffix = std::string_view(tensor.name).substr(dot), stem = std::string_view(tensor.name).substr(0, suffix == ".ssm_a" ? tensor.name.size() : dot);
+        const std::string_view suffix = std::string_view(tensor.name).substr(dot),
+                               stem = std::string_view(tensor.name)
+                                          .substr(0, suffix == ".ssm_a" ? tensor.name.size() : dot);
         const std::string_view part = stem.substr(stem.rfind('.') + 1);
         const std::string block(stem.substr(0, stem.size() - part.size()));
         if (part == "ffn_gate_exps") return take_gate_and_up(tensor, block, suffix);
         if (part == "ffn_up_exps") return;
         if (part == "ssm_ba") return take_gates(tensor, block);
-        const std::optional<std::string> module = name_from_gguf(stem, architecture_.fused, architecture_.has_norms_after);
+        const std::optional<std::string> module =
+            name_from_gguf(stem, architecture_.fused, architecture_.has_norms_after);
         CHECK(module.has_value());
         if (part == "ssm_a") return take_decay(tensor, *module);
-        const bool is_bare = part == "ssm_dt" || part == "attn_sinks" || part == "exp_probs_b" || part == "layer_output_scale";
+        const bool is_bare =
+            part == "ssm_dt" || part == "attn_sinks" || part == "exp_probs_b" || part == "layer_output_scale";
         std::string name = is_bare ? *module : *module + std::string(suffix);
         if (part == "ffn_down_exps") return take_stack(tensor, std::move(name), suffix);
         if (part == "ffn_gate_up_exps") return take_stack(tensor, std::move(name), suffix);
-        if (part == "ssm_conv1d" || part == "shortconv.conv" || stem.ends_with("shortconv.conv")) return take_conv(tensor, std::move(name), block);
+        if (part == "ssm_conv1d" || part == "shortconv.conv" || stem.ends_with("shortconv.conv"))
+            return take_conv(tensor, std::move(name), block);
         const bool is_paired = architecture_.permutes_q_and_k && (part == "attn_q" || part == "attn_k");
         if (is_paired) {
             const uint64_t half = config_.head_dim / 2;
@@ -226,7 +246,8 @@ class Taker {
         if (part == "ssm_out") return take_columns(tensor, std::move(name), block);
         const uint64_t of_head = part == "attn_gate" || part == "attn_qkv" ? delta_of(block).value_head_dim : 1;
         const uint64_t before = part == "attn_qkv" ? 2 * delta_of(block).key_size() : 0;
-        const bool is_of_heads = part == "attn_qkv" || part == "attn_gate" || part == "ssm_beta" || part == "ssm_alpha" || part == "ssm_dt";
+        const bool is_of_heads =
+            part == "attn_qkv" || part == "attn_gate" || part == "ssm_beta" || part == "ssm_alpha" || part == "ssm_dt";
         if (!is_of_heads) return take_plain(tensor, std::move(name));
         take_rows(tensor, std::move(name), grouped_rows(delta_of(block), before, of_head));
     }
@@ -249,7 +270,8 @@ class Taker {
     DeltaFacts delta_of(std::string_view block) const { return config_.layer(layer_of(block)).delta; }
     // Qwen3.5's converter puts the value heads of all key heads by turns.
     bool heads_are_tiled(std::string_view block) const {
-        return architecture_.gguf.starts_with("qwen35") && block.starts_with("blk.") && config_.layer(layer_of(block)).mixer == Mixer::kDeltaNet;
+        return architecture_.gguf.starts_with("qwen35") && block.starts_with("blk.") &&
+               config_.layer(layer_of(block)).mixer == Mixer::kDeltaNet;
     }
     // Our row, by key head, -> the file's, by turns; rows before the heads stay.
     static RowOf grouped_rows(const DeltaFacts& facts, uint64_t before, uint64_t of_head) {
@@ -261,12 +283,16 @@ class Taker {
         };
     }
 
-    Tensor ours_of(const GgufTensor& tensor, std::string name, Shape shape) const { return {std::move(name), dtype_of(tensor.type), std::move(shape), tensor.data, nullptr}; }
+    Tensor ours_of(const GgufTensor& tensor, std::string name, Shape shape) const {
+        return {std::move(name), dtype_of(tensor.type), std::move(shape), tensor.data, nullptr};
+    }
     void take_plain(const GgufTensor& tensor, std::string name) {
         Shape shape = tensor.shape;
         if (name.ends_with("mlp.shared_expert_gate.weight")) shape.insert(shape.begin(), 1);
         Tensor ours = ours_of(tensor, std::move(name), shape);
-        if (shape.size() == 2 && ours.dtype == DType::kPacked) ours.source = std::make_shared<GgmlMatrix>(std::vector{&tensor}, [](uint64_t row) { return GgmlMatrix::Place{0, row}; });
+        if (shape.size() == 2 && ours.dtype == DType::kPacked)
+            ours.source = std::make_shared<GgmlMatrix>(std::vector{&tensor},
+                                                       [](uint64_t row) { return GgmlMatrix::Place{0, row}; });
         out_.tensors.push_back(std::move(ours));
     }
     // A matrix or a vector in our order of rows.
@@ -276,10 +302,11 @@ class Taker {
             for (uint64_t i = 0; i < tensor.shape[0]; ++i) numbers.push_back(number_of(tensor, row_of(i)));
             return put_numbers(std::move(name), numbers, tensor.shape);
         }
-        put_matrix(tensor, std::move(name), tensor.shape, {&tensor}, [row_of](uint64_t row) { return GgmlMatrix::Place{0, row_of(row)}; });
+        put_matrix(tensor, std::move(name), tensor.shape, {&tensor},
+                   [row_of](uint64_t row) { return GgmlMatrix::Place{0, row_of(row)}; });
     }
-    void put_matrix(const GgufTensor& like, std::string name, Shape shape, std::vector<const GgufTensor*> tensors, std::function<GgmlMatrix::Place(uint64_t)> place,
-                    std::vector<uint32_t> columns = {}) {
+    void put_matrix(const GgufTensor& like, std::string name, Shape shape, std::vector<const GgufTensor*> tensors,
+                    std::function<GgmlMatrix::Place(uint64_t)> place, std::vector<uint32_t> columns = {}) {
         Tensor ours = ours_of(like, std::move(name), std::move(shape));
         ours.dtype = DType::kPacked;
         ours.source = std::make_shared<GgmlMatrix>(std::move(tensors), std::move(place), std::move(columns));
@@ -300,7 +327,8 @@ class Taker {
     // -exp(A_log)
     void take_decay(const GgufTensor& tensor, std::string name) {
         const std::string block = tensor.name.substr(0, tensor.name.rfind('.') + 1);
-        const RowOf row_of = heads_are_tiled(block) ? grouped_rows(delta_of(block), 0, 1) : [](uint64_t row) { return row; };
+        const RowOf row_of =
+            heads_are_tiled(block) ? grouped_rows(delta_of(block), 0, 1) : [](uint64_t row) { return row; };
         std::vector<float> logs;
         for (uint64_t i = 0; i < tensor.shape[0]; ++i) logs.push_back(std::log(-number_of(tensor, row_of(i))));
         put_numbers(std::move(name), logs, tensor.shape);
@@ -308,18 +336,24 @@ class Taker {
     // Ours has a size of 1 between channels and taps.
     void take_conv(const GgufTensor& tensor, std::string name, const std::string& block) {
         const bool is_tiled = heads_are_tiled(block);
-        const RowOf row_of = is_tiled ? grouped_rows(delta_of(block), 2 * delta_of(block).key_size(), delta_of(block).value_head_dim) : [](uint64_t row) { return row; };
+        const RowOf row_of =
+            is_tiled ? grouped_rows(delta_of(block), 2 * delta_of(block).key_size(), delta_of(block).value_head_dim)
+                     : [](uint64_t row) { return row; };
         if (tensor.shape.size() == 1) return take_plain(tensor, std::move(name));  // its bias
         const uint64_t n_taps = tensor.shape[1];
         std::vector<float> numbers;
-        for (uint64_t i = 0; i < tensor.shape[0] * n_taps; ++i) numbers.push_back(number_of(tensor, row_of(i / n_taps) * n_taps + i % n_taps));
+        for (uint64_t i = 0; i < tensor.shape[0] * n_taps; ++i)
+            numbers.push_back(number_of(tensor, row_of(i / n_taps) * n_taps + i % n_taps));
         put_numbers(std::move(name), numbers, {tensor.shape[0], 1, n_taps});
     }
     void take_columns(const GgufTensor& tensor, std::string name, const std::string& block) {
         const RowOf column_of = grouped_rows(delta_of(block), 0, delta_of(block).value_head_dim);
         std::vector<uint32_t> columns;
-        for (uint64_t column = 0; column < tensor.shape[1]; ++column) columns.push_back(static_cast<uint32_t>(column_of(column)));
-        put_matrix(tensor, std::move(name), tensor.shape, {&tensor}, [](uint64_t row) { return GgmlMatrix::Place{0, row}; }, std::move(columns));
+        for (uint64_t column = 0; column < tensor.shape[1]; ++column)
+            columns.push_back(static_cast<uint32_t>(column_of(column)));
+        put_matrix(
+            tensor, std::move(name), tensor.shape, {&tensor}, [](uint64_t row) { return GgmlMatrix::Place{0, row}; },
+            std::move(columns));
     }
     // The rows b and a of each key head's value heads.
     void take_gates(const GgufTensor& tensor, const std::string& block) {
@@ -327,8 +361,10 @@ class Taker {
         const uint64_t ratio = facts.n_value_heads / facts.n_key_heads;
         for (const auto& [module, first] : {std::pair("in_proj_b", uint64_t{0}), std::pair("in_proj_a", ratio)}) {
             const uint64_t begin = first;
-            put_matrix(tensor, format("model.layers.{}.linear_attn.{}.weight", layer_of(block), module), {facts.n_value_heads, tensor.shape[1]}, {&tensor},
-                       [ratio, begin](uint64_t row) { return GgmlMatrix::Place{0, row / ratio * 2 * ratio + begin + row % ratio}; });
+            put_matrix(tensor, format("model.layers.{}.linear_attn.{}.weight", layer_of(block), module),
+                       {facts.n_value_heads, tensor.shape[1]}, {&tensor}, [ratio, begin](uint64_t row) {
+                           return GgmlMatrix::Place{0, row / ratio * 2 * ratio + begin + row % ratio};
+                       });
         }
     }
     // The experts one behind the other.
@@ -339,7 +375,8 @@ class Taker {
             out_.tensors.push_back(ours_of(tensor, std::move(name), {rows, columns}));
             return;
         }
-        put_matrix(tensor, std::move(name), {rows, columns}, {&tensor}, [](uint64_t row) { return GgmlMatrix::Place{0, row}; });
+        put_matrix(tensor, std::move(name), {rows, columns}, {&tensor},
+                   [](uint64_t row) { return GgmlMatrix::Place{0, row}; });
     }
     // One matrix of each expert's gate and up, as the family has them: one behind the other, or by turns.
     void take_gate_and_up(const GgufTensor& gate, const std::string& block, std::string_view suffix) {
@@ -384,7 +421,8 @@ bool is_of_drafting_layer(std::string_view name, const ModelConfig& config) {
 
 }  // namespace
 
-Result<GgufTensors> tensors_from_gguf(const GgufFile& file, const GgufArchitecture& architecture, const ModelConfig& config) {
+Result<GgufTensors> tensors_from_gguf(const GgufFile& file, const GgufArchitecture& architecture,
+                                      const ModelConfig& config) {
     TRY(check_quantization_version(file));
     const Expected expected(file, architecture, config);
     const bool drafts = n_drafting_layers(file, architecture) != 0;
@@ -398,7 +436,8 @@ Result<GgufTensors> tensors_from_gguf(const GgufFile& file, const GgufArchitectu
         }
         const auto known = expected.shapes().find(tensor.name);
         if (known == expected.shapes().end()) {
-            return wrong(tensor, format("{} is no part of the {} that the file's fields describe", shape_text(tensor.shape), architecture.gguf));
+            return wrong(tensor, format("{} is no part of the {} that the file's fields describe",
+                                        shape_text(tensor.shape), architecture.gguf));
         }
         TRY(check_gguf_tensor(tensor, known->second));
         if (tensor.name.ends_with(".ssm_a")) TRY(check_decays(tensor));
@@ -408,13 +447,16 @@ Result<GgufTensors> tensors_from_gguf(const GgufFile& file, const GgufArchitectu
     if (n_found != expected.shapes().size()) {
         for (const auto& [name, shape] : expected.shapes()) {
             if (find_in(file, name) != nullptr) continue;
-            return make_error(ErrorCode::kInvalidModel, format("tensor {} is missing: expected {} (by the file's fields)", name, shape_text(shape)));
+            return make_error(
+                ErrorCode::kInvalidModel,
+                format("tensor {} is missing: expected {} (by the file's fields)", name, shape_text(shape)));
         }
     }
     Taker taker(file, architecture, config);
     for (const GgufTensor* tensor : found) taker.take(*tensor);
     GgufTensors out = std::move(taker).done();
-    if (n_drafting != 0) out.notes.push_back(format("{} tensors are not loaded: several tokens at once are not drafted", n_drafting));
+    if (n_drafting != 0)
+        out.notes.push_back(format("{} tensors are not loaded: several tokens at once are not drafted", n_drafting));
     return out;
 }
 

@@ -69,8 +69,10 @@ void GgufWriter::copy(std::string_view name, const GgufValue& value) {
         put_number(fields_, value.n);
     }
     const std::string_view bytes(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size());
-    if (value.type == kGgufText && !value.is_array) put_string(fields_, bytes);
-    else fields_ += bytes;
+    if (value.type == kGgufText && !value.is_array)
+        put_string(fields_, bytes);
+    else
+        fields_ += bytes;
 }
 
 void GgufWriter::tensor(std::string name, GgmlType type, std::vector<uint64_t> shape, Rows rows) {
@@ -81,7 +83,8 @@ void GgufWriter::tensor(std::string name, GgmlType type, std::vector<uint64_t> s
     for (size_t i = shape.size(); i-- > 0;) put_number(infos_, shape[i]);
     put_number(infos_, info.number);
     put_number(infos_, offset_);
-    const uint64_t n_rows = shape.size() == 1 ? 1 : shape[0], row_bytes = shape.back() / info.block_numbers * info.block_bytes;
+    const uint64_t n_rows = shape.size() == 1 ? 1 : shape[0],
+                   row_bytes = shape.back() / info.block_numbers * info.block_bytes;
     tensors_.push_back({type, n_rows, row_bytes, std::move(rows)});
     offset_ += round_up(n_rows * row_bytes, kGgufAlign);
 }
@@ -96,7 +99,9 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
         std::filesystem::remove(to, ignored);
         return error;
     };
-    const auto failed = [&] { return give_up(make_error(ErrorCode::kIo, lorad::format("{}: cannot be written", to.string()))); };
+    const auto failed = [&] {
+        return give_up(make_error(ErrorCode::kIo, lorad::format("{}: cannot be written", to.string())));
+    };
     if (!file) return make_error(ErrorCode::kIo, lorad::format("{}: cannot be made", to.string()));
     std::string head = "GGUF";
     put_number<uint32_t>(head, 3);
@@ -115,11 +120,15 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
         for (uint64_t row = 0; row < tensor.n_rows; row += piece_rows) {
             const uint64_t n_rows = std::min(piece_rows, tensor.n_rows - row);
             const bool is_last = row + n_rows == tensor.n_rows;
-            const uint64_t n_bytes = n_rows * tensor.row_bytes, n_padding = is_last ? round_up(tensor.n_rows * tensor.row_bytes, kGgufAlign) - tensor.n_rows * tensor.row_bytes : 0;
+            const uint64_t n_bytes = n_rows * tensor.row_bytes,
+                           n_padding = is_last ? round_up(tensor.n_rows * tensor.row_bytes, kGgufAlign) -
+                                                     tensor.n_rows * tensor.row_bytes
+                                               : 0;
             bytes.assign(n_bytes + n_padding, std::byte{0});
             for_pieces(ceil_div(n_rows, kRowsOfATask), [&](uint64_t task) {
                 const uint64_t begin = task * kRowsOfATask, n = std::min(kRowsOfATask, n_rows - begin);
-                const Status made = tensor.rows(row + begin, n, std::span(bytes).subspan(begin * tensor.row_bytes, n * tensor.row_bytes));
+                const Status made = tensor.rows(
+                    row + begin, n, std::span(bytes).subspan(begin * tensor.row_bytes, n * tensor.row_bytes));
                 std::lock_guard lock(mutex);
                 if (!made.ok() && !error) error = made.error();
             });

@@ -49,8 +49,8 @@ void add_changes(const proto::SamplingParams& params, gpu::ChoiceRule& rule) {
     rule.presence = params.presence_penalty;
 }
 
-void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule,
-                   std::span<const gpu::TokenChange> entries, TokenId last_token) {
+void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> entries,
+                   TokenId last_token) {
     if ((rule.what & gpu::kRuleAdjusts) == 0) return;
     const auto change = [&](const gpu::TokenChange& entry) {
         const auto token = static_cast<TokenId>(entry.token);
@@ -59,13 +59,11 @@ void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule,
         if (token == last_token) state = (state | gpu::kChangeIsHeld) + 1;
         if ((rule.what & gpu::kRuleBansEnds) == 0) state &= ~gpu::kChangeIsEnd;
         float& logit = logits[entry.token];
-        logit = gpu::changed_logit(logit, entry.bias, state, rule.repetition,
-                                   rule.inverse_repetition, rule.frequency, rule.presence);
+        logit = gpu::changed_logit(logit, entry.bias, state, rule.repetition, rule.inverse_repetition, rule.frequency,
+                                   rule.presence);
     };
     for (const gpu::TokenChange& entry : entries) change(entry);
-    const auto is_last = [&](const gpu::TokenChange& entry) {
-        return static_cast<TokenId>(entry.token) == last_token;
-    };
+    const auto is_last = [&](const gpu::TokenChange& entry) { return static_cast<TokenId>(entry.token) == last_token; };
     if (last_token >= 0 && std::ranges::none_of(entries, is_last))
         change({static_cast<uint32_t>(last_token), 0, 0.0f, 0.0f});
 }
@@ -74,8 +72,7 @@ void allow_only(std::span<float> logits, std::span<const TokenId> sorted_tokens)
     auto next = sorted_tokens.begin();
     for (size_t id = 0; id < logits.size(); ++id) {
         while (next != sorted_tokens.end() && static_cast<size_t>(*next) < id) ++next;
-        if (next == sorted_tokens.end() || static_cast<size_t>(*next) != id)
-            logits[id] = kForbidden;
+        if (next == sorted_tokens.end() || static_cast<size_t>(*next) != id) logits[id] = kForbidden;
     }
 }
 

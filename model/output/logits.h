@@ -18,13 +18,12 @@ namespace lorad::model {
 // Words of a mask, which has a bit for each token: bit id % 32 of word id / 32.
 constexpr uint32_t mask_words(uint32_t vocab_size) { return ceil_div(vocab_size, 32u); }
 
-// The tokens whose logits a request changes: its bias, its ends where it has to go on for some tokens, and what it holds already,
-// where penalties are asked for. One thread at a time.
+// The tokens whose logits a request changes: its bias, its ends where it has to go on for some tokens, and what it
+// holds already, where penalties are asked for. One thread at a time.
 class TokenChanges {
   public:
     // ends: tokens that may have to be kept from coming (gpu::kRuleBansEnds).
-    TokenChanges(const proto::SamplingParams& params, std::span<const TokenId> prompt,
-                 std::span<const TokenId> ends);
+    TokenChanges(const proto::SamplingParams& params, std::span<const TokenId> prompt, std::span<const TokenId> ends);
     void add_generated(TokenId token);
     // Each token once.
     std::span<const gpu::TokenChange> entries() const { return entries_; }
@@ -44,8 +43,8 @@ void add_changes(const proto::SamplingParams& params, gpu::ChoiceRule& rule);
 // penalty if it is negative, else times 1 / penalty; then minus frequency * count, minus presence.
 // Ends are forbidden with kRuleBansEnds. last_token, if not negative, is held once more than the
 // entries say. Tokens beyond the row are left out. As sample_changes does it, bit for bit.
-void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule,
-                   std::span<const gpu::TokenChange> entries, TokenId last_token = -1);
+void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> entries,
+                   TokenId last_token = -1);
 
 // -infinity for all but these; for these.
 void allow_only(std::span<float> logits, std::span<const TokenId> sorted_tokens);

@@ -26,9 +26,7 @@ TokenId argmax(std::span<const float> logits) {
 // More probable first; of equals the lower id.
 struct ByLogit {
     std::span<const float> logits;
-    bool operator()(uint32_t a, uint32_t b) const {
-        return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-    }
+    bool operator()(uint32_t a, uint32_t b) const { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; }
 };
 
 // More probable first; of equals the lower id.
@@ -117,7 +115,8 @@ gpu::ChoiceRule choice_rule(const proto::SamplingParams& params, uint32_t positi
     rule.top_p = share_bits(params.top_p);
     rule.typical_p = share_bits(params.typical_p);
     if (params.min_p > 0.0f)
-        rule.min_weight = static_cast<uint64_t>(static_cast<double>(params.min_p) * static_cast<double>(gpu::draw_weight(0)));
+        rule.min_weight =
+            static_cast<uint64_t>(static_cast<double>(params.min_p) * static_cast<double>(gpu::draw_weight(0)));
     return rule;
 }
 
@@ -141,7 +140,8 @@ TokenId sample(std::span<const float> logits, const gpu::ChoiceRule& rule, Sampl
     }
     if (rule.top_k != 0) keep_top_k(keys, rule.top_k, ids);
     if (rule.top_p != 0) keep_top_p(keys, rule.top_p, ids);
-    if (rule.min_weight != 0) std::erase_if(ids, [&](uint32_t id) { return gpu::draw_weight(keys[id]) < rule.min_weight; });
+    if (rule.min_weight != 0)
+        std::erase_if(ids, [&](uint32_t id) { return gpu::draw_weight(keys[id]) < rule.min_weight; });
     if (rule.typical_p != 0) keep_typical(keys, rule.typical_p, ids);
 
     std::ranges::sort(ids);

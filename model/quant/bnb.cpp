@@ -32,14 +32,19 @@ struct BnbState {
 };
 
 Result<BnbState> read_state(const Tensor& tensor) {
-    if (tensor.dtype != DType::kU8 || tensor.shape.size() != 1) return wrong_tensor(tensor, "a text in U8 of one dimension");
+    if (tensor.dtype != DType::kU8 || tensor.shape.size() != 1)
+        return wrong_tensor(tensor, "a text in U8 of one dimension");
     const std::string_view text(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
-    TRY_ASSIGN(const JsonDocument document, parse_json(text, {.name = tensor.name, .code = ErrorCode::kInvalidModel, .max_bytes = kStateBytesMax, .max_depth = 4,
+    TRY_ASSIGN(const JsonDocument document, parse_json(text, {.name = tensor.name,
+                                                              .code = ErrorCode::kInvalidModel,
+                                                              .max_bytes = kStateBytesMax,
+                                                              .max_depth = 4,
                                                               .max_values = 256}));
     const JsonValue root = document.root();
     BnbState state;
     TRY_ASSIGN(const auto shape, root.require("shape"));
-    if (!shape.is_array() || shape.size() != 2) return shape.error("expected rows and columns of a matrix, found " + shape.describe());
+    if (!shape.is_array() || shape.size() != 2)
+        return shape.error("expected rows and columns of a matrix, found " + shape.describe());
     TRY_ASSIGN(const auto sizes, shape.as_array());
     TRY_ASSIGN(state.n, sizes[0].as_uint(UINT32_MAX));
     TRY_ASSIGN(state.k, sizes[1].as_uint(UINT32_MAX));
@@ -54,12 +59,16 @@ Result<BnbState> read_state(const Tensor& tensor) {
     return state;
 }
 
-// Codes of 4 bits, the first of two in the high half of a byte, over the whole matrix; so are the blocks, which may run over the ends of rows.
+// Codes of 4 bits, the first of two in the high half of a byte, over the whole matrix; so are the blocks, which may run
+// over the ends of rows.
 class CodebookMatrix final : public MatrixSource {
   public:
-    CodebookMatrix(const StateKind& kind, const BnbState& state, const Tensor& codes, const Tensor& map, const Tensor& absmax, const Tensor* nested_absmax,
-                   const Tensor* nested_map)
-        : format_(nested_map ? kind.format_of_nested : kind.format), state_(state), codes_(codes.data), absmax_(absmax) {
+    CodebookMatrix(const StateKind& kind, const BnbState& state, const Tensor& codes, const Tensor& map,
+                   const Tensor& absmax, const Tensor* nested_absmax, const Tensor* nested_map)
+        : format_(nested_map ? kind.format_of_nested : kind.format),
+          state_(state),
+          codes_(codes.data),
+          absmax_(absmax) {
         for (uint32_t i = 0; i < kCodes; ++i) map_[i] = number_at(map, i);
         if (!nested_map) return;
         nested_absmax_ = *nested_absmax;
@@ -90,10 +99,12 @@ class CodebookMatrix final : public MatrixSource {
     // Where no block of weights that share a scale crosses the end of a row, or of the 64 that do on the device.
     std::optional<gpu::WeightFormat> device_format() const override {
         constexpr uint64_t kTableBlock = 64;
-        const bool fits = state_.k % 2 == 0 && state_.block % kTableBlock == 0 && (state_.k % state_.block == 0 || state_.block % state_.k == 0);
+        const bool fits = state_.k % 2 == 0 && state_.block % kTableBlock == 0 &&
+                          (state_.k % state_.block == 0 || state_.block % state_.k == 0);
         return fits ? std::optional(gpu::WeightFormat::kTable) : std::nullopt;
     }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
         constexpr uint64_t kTableBlock = 64;
         const uint64_t record_bytes = records.size() / n_rows;
         for (uint64_t r = 0; r < n_rows; ++r) {
@@ -114,7 +125,8 @@ class CodebookMatrix final : public MatrixSource {
   private:
     float scale_of(uint64_t block) const {
         if (!nested_absmax_) return number_at(absmax_, block);
-        const float scaled = nested_map_[std::to_integer<uint8_t>(absmax_.data[block])] * number_at(*nested_absmax_, block / state_.nested_block);
+        const float scaled = nested_map_[std::to_integer<uint8_t>(absmax_.data[block])] *
+                             number_at(*nested_absmax_, block / state_.nested_block);
         return scaled + state_.nested_offset;  // two roundings, as bitsandbytes has two operations
     }
 
@@ -135,7 +147,8 @@ Result<Tensor> make_codebook(LinearTensors& linear, const StateKind& kind) {
     TRY_ASSIGN(const Tensor* map, linear.require("weight.quant_map", kind.format));
     const uint64_t n_weights = state.n * state.k, n_code_bytes = ceil_div(n_weights, 2);  // of two 32-bit numbers
     if (codes->data.size() != n_code_bytes) {  // their type may be any: bnb_4bit_quant_storage
-        return wrong_tensor(*codes, format("{} bytes, two weights each of {} {}", n_code_bytes, shape_text(std::array{state.n, state.k}), kind.format));
+        return wrong_tensor(*codes, format("{} bytes, two weights each of {} {}", n_code_bytes,
+                                           shape_text(std::array{state.n, state.k}), kind.format));
     }
     TRY(check_floats(*map, {kCodes}));
     const uint64_t n_scales = ceil_div(n_weights, state.block);
@@ -145,15 +158,19 @@ Result<Tensor> make_codebook(LinearTensors& linear, const StateKind& kind) {
         TRY(check_tensor(*absmax, DType::kU8, {n_scales}));
         TRY_ASSIGN(nested_absmax, linear.require("weight.nested_absmax", "double quantization"));
         TRY_ASSIGN(nested_map, linear.require("weight.nested_quant_map", "double quantization"));
-        if (state.nested_block == 0) return make_error(ErrorCode::kInvalidModel, format("{}: expected nested_blocksize, as absmax is quantized, found none", state_text.name));
+        if (state.nested_block == 0)
+            return make_error(
+                ErrorCode::kInvalidModel,
+                format("{}: expected nested_blocksize, as absmax is quantized, found none", state_text.name));
         TRY(check_floats(*nested_absmax, {ceil_div(n_scales, state.nested_block)}));
         TRY(check_floats(*nested_map, {kNestedCodes}));
     } else {
         TRY(check_floats(*absmax, {n_scales}));
     }
     TRY(linear.check_all_taken(format("a matrix in {}", kind.format)));
-    return packed_matrix(linear, state.n, state.k, codes->data,
-                         std::make_shared<CodebookMatrix>(kind, state, *codes, *map, *absmax, nested_absmax, nested_map));
+    return packed_matrix(
+        linear, state.n, state.k, codes->data,
+        std::make_shared<CodebookMatrix>(kind, state, *codes, *map, *absmax, nested_absmax, nested_map));
 }
 
 // LLM.int8: a signed byte for each weight, and the largest magnitude of each row.
@@ -169,7 +186,8 @@ class Int8Matrix final : public MatrixSource {
             const float scale = number_at(scales_, row_begin + row);
             const std::byte* from = codes_.data() + (row_begin + row) * k_;
             float* to = out.data() + row * k_;
-            for (uint64_t i = 0; i < k_; ++i) to[i] = static_cast<float>(static_cast<int8_t>(from[i])) * scale * kPerCode;
+            for (uint64_t i = 0; i < k_; ++i)
+                to[i] = static_cast<float>(static_cast<int8_t>(from[i])) * scale * kPerCode;
         }
     }
 
@@ -188,11 +206,13 @@ Result<Tensor> make_int8(LinearTensors& linear) {
     if (const Tensor* order = linear.take("weight_format")) {
         if (order->dtype != DType::kU8 || order->data.size() != 1) return wrong_tensor(*order, "one U8");
         if (order->data[0] != std::byte{0}) {
-            return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected 0 (rows), found {}", order->name, std::to_integer<int>(order->data[0])));
+            return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected 0 (rows), found {}", order->name,
+                                                               std::to_integer<int>(order->data[0])));
         }
     }
     TRY(linear.check_all_taken("a matrix in LLM.int8"));
-    return packed_matrix(linear, codes->shape[0], codes->shape[1], codes->data, std::make_shared<Int8Matrix>(*codes, *scales));
+    return packed_matrix(linear, codes->shape[0], codes->shape[1], codes->data,
+                         std::make_shared<Int8Matrix>(*codes, *scales));
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ uint32_t code_of_32(Bytes codes, uint32_t high, uint32_t i) {
 
 void decode_q4_0(Bytes block, float* out) {
     const float d = half_at(block);
-    for (uint32_t i = 0; i < 32; ++i) out[i] = d * static_cast<float>(static_cast<int>(code_of_32<false>(block + 2, 0, i)) - 8);
+    for (uint32_t i = 0; i < 32; ++i)
+        out[i] = d * static_cast<float>(static_cast<int>(code_of_32<false>(block + 2, 0, i)) - 8);
 }
 void decode_q4_1(Bytes block, float* out) {
     const float d = half_at(block), m = half_at(block + 2);
@@ -42,7 +43,8 @@ void decode_q4_1(Bytes block, float* out) {
 void decode_q5_0(Bytes block, float* out) {
     const float d = half_at(block);
     const uint32_t high = word_at(block + 2);
-    for (uint32_t i = 0; i < 32; ++i) out[i] = d * static_cast<float>(static_cast<int>(code_of_32<true>(block + 6, high, i)) - 16);
+    for (uint32_t i = 0; i < 32; ++i)
+        out[i] = d * static_cast<float>(static_cast<int>(code_of_32<true>(block + 6, high, i)) - 16);
 }
 void decode_q5_1(Bytes block, float* out) {
     const float d = half_at(block), m = half_at(block + 2);
@@ -69,8 +71,10 @@ void decode_q3_k(Bytes block, float* out) {
     const float d = half_at(block + 108);
     for (uint32_t i = 0; i < 256; ++i) {
         const uint32_t half = i / 128, turn = i / 32, l = i % 32, s = i / 16;
-        const uint32_t scale = (s < 8 ? scales[s] & 15u : scales[s - 8] >> 4) | ((scales[8 + s % 4] >> (2 * (s / 4)) & 3u) << 4);
-        const int code = static_cast<int>(codes[32 * half + l] >> (2 * (turn % 4)) & 3u) - ((high[l] >> turn & 1u) != 0 ? 0 : 4);
+        const uint32_t scale =
+            (s < 8 ? scales[s] & 15u : scales[s - 8] >> 4) | ((scales[8 + s % 4] >> (2 * (s / 4)) & 3u) << 4);
+        const int code =
+            static_cast<int>(codes[32 * half + l] >> (2 * (turn % 4)) & 3u) - ((high[l] >> turn & 1u) != 0 ? 0 : 4);
         out[i] = d * static_cast<float>(static_cast<int>(scale) - 32) * static_cast<float>(code);
     }
 }
@@ -117,7 +121,8 @@ void decode_iq4_xs(Bytes block, float* out) {
         const uint32_t low = block[4 + s / 2] >> (4 * (s % 2)) & 15u;
         const uint32_t scale = low | (scales_high >> (2 * s) & 3u) << 4;
         const float dl = d * static_cast<float>(static_cast<int>(scale) - 32);
-        for (uint32_t i = 0; i < 32; ++i) out[32 * s + i] = dl * kIq4Values[code_of_32<false>(block + 8 + 16 * s, 0, i)];
+        for (uint32_t i = 0; i < 32; ++i)
+            out[32 * s + i] = dl * kIq4Values[code_of_32<false>(block + 8 + 16 * s, 0, i)];
     }
 }
 

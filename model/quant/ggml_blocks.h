@@ -1,5 +1,5 @@
-// The numbers of ggml's blocks, exactly: each step of the arithmetic is rounded to f32 as in ggml's own dequantization and in the
-// `gguf` package of Python, whose bits these are. Layouts: ggml's src/ggml-common.h.
+// The numbers of ggml's blocks, exactly: each step of the arithmetic is rounded to f32 as in ggml's own dequantization
+// and in the `gguf` package of Python, whose bits these are. Layouts: ggml's src/ggml-common.h.
 #pragma once
 
 #include <cstddef>

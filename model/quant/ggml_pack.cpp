@@ -49,7 +49,8 @@ void pack_q45_k(BlockBytes block, uint32_t, uint8_t* codes, std::byte* record) {
     std::array<uint32_t, 4> words = {block_word(block), 0, 0, 0};
     for (uint32_t s = 0; s < 8; ++s) {
         const uint32_t scale = s < 4 ? b[s] & 63u : (b[s + 4] & 15u) | static_cast<uint32_t>(b[s - 4] >> 6) << 4;
-        const uint32_t minimum = s < 4 ? b[s + 4] & 63u : static_cast<uint32_t>(b[s + 4] >> 4) | static_cast<uint32_t>(b[s] >> 6) << 4;
+        const uint32_t minimum =
+            s < 4 ? b[s + 4] & 63u : static_cast<uint32_t>(b[s + 4] >> 4) | static_cast<uint32_t>(b[s] >> 6) << 4;
         words[1] |= (scale & 15u) << (4 * s);
         words[2] |= (minimum & 15u) << (4 * s);
         words[3] |= (scale >> 4 | (minimum >> 4) << 2) << (4 * s);
@@ -81,7 +82,8 @@ void pack_q3_k(BlockBytes block, uint32_t, uint8_t* codes, std::byte* record) {
         codes[i] = static_cast<uint8_t>(32 + low - ((high[l] >> turn & 1u) != 0 ? 0 : 4));
     }
     for (uint32_t s = 0; s < kSixBitScales; ++s) {
-        const uint32_t scale = (s < 8 ? scales[s] & 15u : scales[s - 8] >> 4) | ((scales[8 + s % 4] >> (2 * (s / 4)) & 3u) << 4);
+        const uint32_t scale =
+            (s < 8 ? scales[s] & 15u : scales[s - 8] >> 4) | ((scales[8 + s % 4] >> (2 * (s / 4)) & 3u) << 4);
         record[s] = static_cast<std::byte>(static_cast<uint8_t>(scale - 32));
     }
     std::memcpy(record + kSixBitScales, block + 108, 2);
@@ -142,15 +144,19 @@ std::optional<gpu::WeightFormat> device_format_of(GgmlType type) {
     return std::nullopt;
 }
 
-void pack_ggml_row(GgmlType type, std::span<const std::byte> blocks, std::span<uint8_t> codes, std::span<std::byte> records) {
+void pack_ggml_row(GgmlType type, std::span<const std::byte> blocks, std::span<uint8_t> codes,
+                   std::span<std::byte> records) {
     const GgmlTypeInfo& info = info_of(type);
     const uint32_t format = gpu::number_of(*device_format_of(type));
-    const uint32_t record = gpu::record_bytes(format) + gpu::second_record_bytes(format), columns = gpu::brick_columns(format);
-    CHECK(blocks.size() / info.block_bytes * info.block_numbers == codes.size() && records.size() >= codes.size() / columns * record);
+    const uint32_t record = gpu::record_bytes(format) + gpu::second_record_bytes(format),
+                   columns = gpu::brick_columns(format);
+    CHECK(blocks.size() / info.block_bytes * info.block_numbers == codes.size() &&
+          records.size() >= codes.size() / columns * record);
     const PackBlock pack = packer_of(type);
     const auto* at = reinterpret_cast<BlockBytes>(blocks.data());
     for (uint32_t column = 0; column < codes.size(); column += info.block_numbers, at += info.block_bytes) {
-        pack(at, column % columns / gpu::kPieceColumns, codes.data() + column, records.data() + column / columns * record);
+        pack(at, column % columns / gpu::kPieceColumns, codes.data() + column,
+             records.data() + column / columns * record);
     }
 }
 

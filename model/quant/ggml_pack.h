@@ -1,4 +1,5 @@
-// Blocks of GGUF files in the order of the device's formats (gpu/kernels/formats/weight_format.h), without any number changing.
+// Blocks of GGUF files in the order of the device's formats (gpu/kernels/formats/weight_format.h), without any number
+// changing.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@ namespace lorad::model {
 std::optional<gpu::WeightFormat> device_format_of(GgmlType type);
 
 // One row, as MatrixSource::pack() says it. blocks: the row's.
-void pack_ggml_row(GgmlType type, std::span<const std::byte> blocks, std::span<uint8_t> codes, std::span<std::byte> records);
+void pack_ggml_row(GgmlType type, std::span<const std::byte> blocks, std::span<uint8_t> codes,
+                   std::span<std::byte> records);
 
 }  // namespace lorad::model

@@ -1,4 +1,5 @@
-// The types of numbers in GGUF files: blocks of so many numbers in so many bytes. The numbers of the types are ggml's (include/ggml.h).
+// The types of numbers in GGUF files: blocks of so many numbers in so many bytes. The numbers of the types are ggml's
+// (include/ggml.h).
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,21 @@
 namespace lorad::model {
 
 enum class GgmlType : uint32_t {
-    kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kIQ4_NL = 20, kIQ4_XS = 23,
-    kBF16 = 30, kMXFP4 = 39,
+    kF32 = 0,
+    kF16 = 1,
+    kQ4_0 = 2,
+    kQ4_1 = 3,
+    kQ5_0 = 6,
+    kQ5_1 = 7,
+    kQ8_0 = 8,
+    kQ3_K = 11,
+    kQ4_K = 12,
+    kQ5_K = 13,
+    kQ6_K = 14,
+    kIQ4_NL = 20,
+    kIQ4_XS = 23,
+    kBF16 = 30,
+    kMXFP4 = 39,
 };
 
 struct GgmlTypeInfo {
@@ -25,7 +39,9 @@ const GgmlTypeInfo* ggml_type_info(uint32_t number);
 const GgmlTypeInfo& info_of(GgmlType type);
 std::string_view name_of(GgmlType type);  // "Q4_K"
 // Not a matrix of few bits, but numbers as they are.
-inline bool is_plain(GgmlType type) { return type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBF16; }
+inline bool is_plain(GgmlType type) {
+    return type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBF16;
+}
 // "F32, F16, Q4_0, ...": what decode_ggml() reads.
 std::string readable_ggml_types();
 

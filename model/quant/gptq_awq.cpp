@@ -19,20 +19,22 @@ uint32_t in_each_field(uint32_t value, uint32_t bits) { return bits == 4 ? value
 // Scales and zero points [groups][n] of a matrix [n][k], and which group an input belongs to.
 struct Groups {
     Tensor scales;
-    std::span<const std::byte> zeros;     // words along a group's row
+    std::span<const std::byte> zeros;  // words along a group's row
     uint32_t bits = 4;
-    uint32_t add_to_words = 0;            // what GPTQ's first version subtracted from whole words, with borrows between fields
-    std::array<uint8_t, 8> order{};        // where in a word each of its outputs lies
+    // what GPTQ's first version subtracted from whole words, with borrows between fields
+    uint32_t add_to_words = 0;
+    std::array<uint8_t, 8> order{};  // where in a word each of its outputs lies
     uint64_t n = 0, n_groups = 0;
-    uint32_t size = 0;                    // inputs of a group; 0: all
-    std::vector<uint32_t> group_of;       // [k], where groups have no order; else empty
+    uint32_t size = 0;               // inputs of a group; 0: all
+    std::vector<uint32_t> group_of;  // [k], where groups have no order; else empty
 
     std::optional<gpu::WeightFormat> device_format(uint64_t k) const {
         if (!group_of.empty()) return std::nullopt;
         return integer_format(bits, size == 0 ? k : size, k, scales.dtype);
     }
     // What the device has of rows [begin, begin + count) for each piece of its groups.
-    void write_records(gpu::WeightFormat format, uint64_t begin, uint64_t count, uint64_t k, std::span<std::byte> records) const {
+    void write_records(gpu::WeightFormat format, uint64_t begin, uint64_t count, uint64_t k,
+                       std::span<std::byte> records) const {
         std::vector<float> scale;
         std::vector<int32_t> zero;
         read(begin, count, scale, zero);
@@ -40,12 +42,15 @@ struct Groups {
         for (uint64_t r = 0; r < count; ++r) {
             for (uint64_t i = 0; i < k; i += step) {
                 const uint64_t g = of(i);
-                put_integer_record(i / step, scale_bits(scales, g * n + begin + r), zero[g * count + r], records.subspan(r * record_bytes, record_bytes));
+                put_integer_record(i / step, scale_bits(scales, g * n + begin + r), zero[g * count + r],
+                                   records.subspan(r * record_bytes, record_bytes));
             }
         }
     }
 
-    uint32_t of(uint64_t input) const { return !group_of.empty() ? group_of[input] : size == 0 ? 0 : static_cast<uint32_t>(input / size); }
+    uint32_t of(uint64_t input) const {
+        return !group_of.empty() ? group_of[input] : size == 0 ? 0 : static_cast<uint32_t>(input / size);
+    }
 
     // Of outputs [begin, begin + count), group after group.
     void read(uint64_t begin, uint64_t count, std::vector<float>& scale, std::vector<int32_t>& zero) const {
@@ -67,17 +72,21 @@ struct Groups {
 // qweight [k / per word][n]: a word holds neighbouring inputs of one output.
 class GptqMatrix final : public MatrixSource {
   public:
-    GptqMatrix(const Tensor& words, Groups groups, uint64_t k) : words_(words.data), groups_(std::move(groups)), k_(k) {}
+    GptqMatrix(const Tensor& words, Groups groups, uint64_t k)
+        : words_(words.data), groups_(std::move(groups)), k_(k) {}
 
     std::string_view format() const override { return groups_.bits == 4 ? "GPTQ int4" : "GPTQ int8"; }
 
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
-        if (groups_.bits == 4) decode_bits<4>(row_begin, n_rows, out);
-        else decode_bits<8>(row_begin, n_rows, out);
+        if (groups_.bits == 4)
+            decode_bits<4>(row_begin, n_rows, out);
+        else
+            decode_bits<8>(row_begin, n_rows, out);
     }
 
     std::optional<gpu::WeightFormat> device_format() const override { return groups_.device_format(k_); }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
         const uint32_t per_word = kWordBits / groups_.bits, mask = (1u << groups_.bits) - 1;
         for (uint64_t word_row = 0; word_row < k_ / per_word; ++word_row) {
             for (uint64_t row = 0; row < n_rows; ++row) {
@@ -106,12 +115,14 @@ class GptqMatrix final : public MatrixSource {
                 if (is_one_group) {
                     const float s = scale[group_at[0] + row];
                     const int32_t z = zero[group_at[0] + row];
-                    for (uint32_t j = 0; j < kPerWord; ++j) to[j] = static_cast<float>(static_cast<int32_t>((word >> (j * kBits)) & kMask) - z) * s;
+                    for (uint32_t j = 0; j < kPerWord; ++j)
+                        to[j] = static_cast<float>(static_cast<int32_t>((word >> (j * kBits)) & kMask) - z) * s;
                     continue;
                 }
                 for (uint32_t j = 0; j < kPerWord; ++j) {
                     const uint64_t at = group_at[j] + row;
-                    to[j] = static_cast<float>(static_cast<int32_t>((word >> (j * kBits)) & kMask) - zero[at]) * scale[at];
+                    to[j] =
+                        static_cast<float>(static_cast<int32_t>((word >> (j * kBits)) & kMask) - zero[at]) * scale[at];
                 }
             }
         }
@@ -153,12 +164,14 @@ class AwqMatrix final : public MatrixSource {
     }
 
     std::optional<gpu::WeightFormat> device_format() const override { return groups_.device_format(k_); }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
         const uint64_t row_words = groups_.n / 8;
         for (uint64_t i = 0; i < k_; ++i) {
             for (uint64_t row = 0; row < n_rows; ++row) {
                 const uint64_t output = row_begin + row;
-                codes[row * k_ + i] = static_cast<uint8_t>(word_at(words_, i * row_words + output / 8) >> (4u * groups_.order[output % 8]) & 15);
+                codes[row * k_ + i] = static_cast<uint8_t>(
+                    word_at(words_, i * row_words + output / 8) >> (4u * groups_.order[output % 8]) & 15);
             }
         }
         groups_.write_records(*device_format(), row_begin, n_rows, k_, records);
@@ -195,12 +208,20 @@ bool has_zeros_v2(const Groups& groups, const QuantizationConfig& config) {
 }
 
 // qzeros and scales, which must fit each other and the inputs.
-Result<Groups> read_groups(LinearTensors& linear, std::string_view who, uint64_t k, uint32_t bits, const QuantizationConfig& config) {
+Result<Groups> read_groups(LinearTensors& linear, std::string_view who, uint64_t k, uint32_t bits,
+                           const QuantizationConfig& config) {
     TRY_ASSIGN(const Tensor* scales, linear.require("scales", who));
     TRY_ASSIGN(const Tensor* zeros, linear.require("qzeros", who));
-    Groups groups{.scales = *scales, .zeros = zeros->data, .bits = bits, .n = scales->shape[1], .n_groups = scales->shape[0], .size = config.group_size};
+    Groups groups{.scales = *scales,
+                  .zeros = zeros->data,
+                  .bits = bits,
+                  .n = scales->shape[1],
+                  .n_groups = scales->shape[0],
+                  .size = config.group_size};
     if (!config.has_overrides && config.group_size != 0 && k % config.group_size != 0) {
-        return make_error(ErrorCode::kInvalidModel, format("tensor {}.scales: expected groups that divide its {} inputs, found group_size {}", linear.name(), k, config.group_size));
+        return make_error(ErrorCode::kInvalidModel,
+                          format("tensor {}.scales: expected groups that divide its {} inputs, found group_size {}",
+                                 linear.name(), k, config.group_size));
     }
     const uint64_t n_groups = config.has_overrides ? groups.n_groups : groups_of(k, config.group_size);
     TRY(check_floats(*scales, {n_groups, groups.n}));
@@ -211,7 +232,8 @@ Result<Groups> read_groups(LinearTensors& linear, std::string_view who, uint64_t
 // Outputs of the matrix, which the scales tell.
 Result<uint64_t> outputs_of(LinearTensors& linear, std::string_view who) {
     TRY_ASSIGN(const Tensor* scales, linear.require("scales", who));
-    if (!is_weight_type(scales->dtype) || scales->shape.size() != 2 || scales->data.empty()) return wrong_tensor(*scales, "F32, F16 or BF16 of groups and outputs");
+    if (!is_weight_type(scales->dtype) || scales->shape.size() != 2 || scales->data.empty())
+        return wrong_tensor(*scales, "F32, F16 or BF16 of groups and outputs");
     return scales->shape[1];
 }
 
@@ -244,9 +266,13 @@ Result<Tensor> make_gptq_matrix(LinearTensors& linear, const QuantizationConfig&
     if (g_idx) {
         TRY_ASSIGN(groups.group_of, read_g_idx(*g_idx, k, groups));
     } else if (config.act_order) {
-        return make_error(ErrorCode::kInvalidModel, format("tensor {}.g_idx is missing: desc_act, which {} has, needs it", linear.name(), config.where));
+        return make_error(
+            ErrorCode::kInvalidModel,
+            format("tensor {}.g_idx is missing: desc_act, which {} has, needs it", linear.name(), config.where));
     } else if (groups.n_groups != groups_of(k, config.group_size)) {
-        return make_error(ErrorCode::kInvalidModel, format("tensor {}.g_idx is missing: the groups of {} are not those of {}", linear.name(), linear.name(), config.where));
+        return make_error(ErrorCode::kInvalidModel,
+                          format("tensor {}.g_idx is missing: the groups of {} are not those of {}", linear.name(),
+                                 linear.name(), config.where));
     }
     if (!has_zeros_v2(groups, config)) groups.add_to_words = in_each_field(1, bits);
     TRY(linear.check_all_taken("a matrix in GPTQ"));
@@ -257,8 +283,10 @@ Result<Tensor> make_awq_matrix(LinearTensors& linear, const QuantizationConfig& 
     constexpr std::string_view kWho = "AWQ";
     TRY_ASSIGN(const Tensor* words, linear.require("qweight", kWho));
     TRY_ASSIGN(const uint64_t n, outputs_of(linear, kWho));
-    if (n % 8 != 0 || words->dtype != DType::kI32 || words->shape.size() != 2 || words->shape[1] != n / 8 || words->data.empty()) {
-        return wrong_tensor(*words, format("I32 of two dimensions, the second an eighth of the {} outputs that scales has", n));
+    if (n % 8 != 0 || words->dtype != DType::kI32 || words->shape.size() != 2 || words->shape[1] != n / 8 ||
+        words->data.empty()) {
+        return wrong_tensor(*words,
+                            format("I32 of two dimensions, the second an eighth of the {} outputs that scales has", n));
     }
     const uint64_t k = words->shape[0];
     TRY_ASSIGN(Groups groups, read_groups(linear, kWho, k, config.bits, config));

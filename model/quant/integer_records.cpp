@@ -14,7 +14,8 @@ constexpr uint32_t kIsBf16 = 0x80000000u, kZeroShift = 16;
 
 std::optional<gpu::WeightFormat> integer_format(uint32_t bits, uint64_t group_size, uint64_t k, DType scales) {
     if (scales != DType::kF16 && scales != DType::kBF16) return std::nullopt;
-    if (group_size >= k || group_size % kLargeGroup == 0) return bits == 4 ? gpu::WeightFormat::kI4G128 : gpu::WeightFormat::kI8G128;
+    if (group_size >= k || group_size % kLargeGroup == 0)
+        return bits == 4 ? gpu::WeightFormat::kI4G128 : gpu::WeightFormat::kI8G128;
     if (group_size % kSmallGroup == 0) return bits == 4 ? gpu::WeightFormat::kI4G32 : gpu::WeightFormat::kI8G32;
     return std::nullopt;
 }

@@ -1,4 +1,5 @@
-// Scales and zero points of integer codes as the device has them: WeightFormat::kI4G32 and its like, which GPTQ, AWQ and compressed-tensors share.
+// Scales and zero points of integer codes as the device has them: WeightFormat::kI4G32 and its like, which GPTQ, AWQ
+// and compressed-tensors share.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@
 
 namespace lorad::model {
 
-// Of codes of 4 or 8 bits with a scale for each group of neighbouring columns. None where the groups are no multiples of 32 that end with the row, or the scales are f32.
+// Of codes of 4 or 8 bits with a scale for each group of neighbouring columns. None where the groups are no multiples
+// of 32 that end with the row, or the scales are f32.
 std::optional<gpu::WeightFormat> integer_format(uint32_t bits, uint64_t group_size, uint64_t k, DType scales);
 // Columns for which a record has an entry.
 uint32_t group_columns(gpu::WeightFormat format);

@@ -27,14 +27,16 @@ Result<const Tensor*> LinearTensors::require(std::string_view part, std::string_
 Status LinearTensors::check_all_taken(std::string_view who) const {
     for (const auto& [name, part] : parts_) {
         if (!part.is_taken) {
-            return make_error(ErrorCode::kInvalidModel, format("tensor {} {} is no part of {}", part.tensor->name, shape_text(part.tensor->shape), who));
+            return make_error(ErrorCode::kInvalidModel, format("tensor {} {} is no part of {}", part.tensor->name,
+                                                               shape_text(part.tensor->shape), who));
         }
     }
     return ok_status();
 }
 
 Error wrong_tensor(const Tensor& tensor, std::string_view expected) {
-    return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected {}, found {} {}", tensor.name, expected, name_of(tensor.dtype), shape_text(tensor.shape)));
+    return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected {}, found {} {}", tensor.name, expected,
+                                                       name_of(tensor.dtype), shape_text(tensor.shape)));
 }
 
 Status check_tensor(const Tensor& tensor, DType dtype, std::vector<uint64_t> shape) {
@@ -58,7 +60,9 @@ Result<std::vector<uint32_t>> groups_of_inputs(const Tensor& tensor, uint64_t k,
     for (uint64_t i = 0; i < k; ++i) {
         group_of[i] = word_at(tensor.data, i);
         if (group_of[i] >= n_groups) {
-            return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected groups 0 to {}, found {} at {}", tensor.name, n_groups - 1, static_cast<int32_t>(group_of[i]), i));
+            return make_error(ErrorCode::kInvalidModel,
+                              format("tensor {}: expected groups 0 to {}, found {} at {}", tensor.name, n_groups - 1,
+                                     static_cast<int32_t>(group_of[i]), i));
         }
     }
     return group_of;
@@ -70,8 +74,13 @@ uint32_t word_at(std::span<const std::byte> words, uint64_t i) {
     return word;
 }
 
-Tensor packed_matrix(const LinearTensors& linear, uint64_t n, uint64_t k, std::span<const std::byte> codes, std::shared_ptr<const MatrixSource> source) {
-    return {.name = linear.name() + ".weight", .dtype = DType::kPacked, .shape = {n, k}, .data = codes, .source = std::move(source)};
+Tensor packed_matrix(const LinearTensors& linear, uint64_t n, uint64_t k, std::span<const std::byte> codes,
+                     std::shared_ptr<const MatrixSource> source) {
+    return {.name = linear.name() + ".weight",
+            .dtype = DType::kPacked,
+            .shape = {n, k},
+            .data = codes,
+            .source = std::move(source)};
 }
 
 }  // namespace lorad::model

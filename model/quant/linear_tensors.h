@@ -38,7 +38,8 @@ class LinearTensors {
     std::map<std::string_view, Part> parts_;
 };
 
-// kInvalidModel: "tensor NAME: expected I32 [16, 128], found I32 [16, 127]". A `shape` of other texts: "expected I32 of two dimensions".
+// kInvalidModel: "tensor NAME: expected I32 [16, 128], found I32 [16, 127]". A `shape` of other texts: "expected I32 of
+// two dimensions".
 Error wrong_tensor(const Tensor& tensor, std::string_view expected);
 Status check_tensor(const Tensor& tensor, DType dtype, std::vector<uint64_t> shape);
 // A tensor of one of the float types that lorad reads, and one number of such a type.
@@ -54,6 +55,7 @@ inline constexpr uint32_t kWordBits = 32;
 inline uint64_t words_of(uint64_t n_codes, uint32_t bits) { return ceil_div(n_codes * bits, kWordBits); }
 
 // The matrix NAME.weight of a source and its codes.
-Tensor packed_matrix(const LinearTensors& linear, uint64_t n, uint64_t k, std::span<const std::byte> codes, std::shared_ptr<const MatrixSource> source);
+Tensor packed_matrix(const LinearTensors& linear, uint64_t n, uint64_t k, std::span<const std::byte> codes,
+                     std::shared_ptr<const MatrixSource> source);
 
 }  // namespace lorad::model

@@ -27,7 +27,8 @@ uint16_t narrow_to_bf16(uint32_t bits) {
 }
 
 uint16_t narrow_to_f16(uint32_t bits) {
-    constexpr uint32_t kInfinity = 0x7c00, kSmallestNormal = 113u << 23, kBeyond = 0x477ff000;  // 2^-14; 65520, which rounds to infinity
+    // 2^-14; 65520, which rounds to infinity
+    constexpr uint32_t kInfinity = 0x7c00, kSmallestNormal = 113u << 23, kBeyond = 0x477ff000;
     const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
     const uint32_t magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return sign | 0x7e00;
@@ -41,9 +42,13 @@ uint16_t narrow_to_f16(uint32_t bits) {
     return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
 }
 
-uint16_t narrow_bits(uint32_t bits, gpu::ScalarType type) { return type == gpu::ScalarType::kF16 ? narrow_to_f16(bits) : narrow_to_bf16(bits); }
+uint16_t narrow_bits(uint32_t bits, gpu::ScalarType type) {
+    return type == gpu::ScalarType::kF16 ? narrow_to_f16(bits) : narrow_to_bf16(bits);
+}
 
-bool is_infinite(uint16_t bits, gpu::ScalarType type) { return (bits & 0x7fff) == (type == gpu::ScalarType::kF16 ? 0x7c00 : 0x7f80); }
+bool is_infinite(uint16_t bits, gpu::ScalarType type) {
+    return (bits & 0x7fff) == (type == gpu::ScalarType::kF16 ? 0x7c00 : 0x7f80);
+}
 
 void widen_rows(const Tensor& tensor, uint64_t row_begin, std::span<float> out) {
     const uint64_t first = row_begin * tensor.shape[1];
@@ -71,22 +76,30 @@ bool narrow(std::span<const float> from, gpu::ScalarType type, std::byte* out) {
 }
 
 void NumberCheck::look_at(std::span<const float> numbers) {
-    constexpr uint32_t kInfinity = 0x7f800000, kBeyondF16 = 0x477ff000, kBeyondBf16 = 0x7f7f8000;  // the smallest that round to infinity
-    const uint32_t beyond = type_ == gpu::ScalarType::kF16 ? kBeyondF16 : type_ == gpu::ScalarType::kBf16 ? kBeyondBf16 : kInfinity;
+    // the smallest that round to infinity
+    constexpr uint32_t kInfinity = 0x7f800000, kBeyondF16 = 0x477ff000, kBeyondBf16 = 0x7f7f8000;
+    const uint32_t beyond = type_ == gpu::ScalarType::kF16    ? kBeyondF16
+                            : type_ == gpu::ScalarType::kBf16 ? kBeyondBf16
+                                                              : kInfinity;
     uint32_t largest = 0;
     for (const float number : numbers) largest = std::max(largest, std::bit_cast<uint32_t>(number) & 0x7fffffff);
-    if (largest >= kInfinity) all_finite_ = false;
-    else if (largest >= beyond) all_fit_ = false;
+    if (largest >= kInfinity)
+        all_finite_ = false;
+    else if (largest >= beyond)
+        all_fit_ = false;
 }
 
 Status NumberCheck::verdict(const Tensor& tensor, std::string_view format) const {
     if (!all_finite_) {
-        return make_error(ErrorCode::kInvalidModel, lorad::format("tensor {}: expected finite numbers, found infinite ones or NaN in its {}", tensor.name, format));
+        return make_error(ErrorCode::kInvalidModel,
+                          lorad::format("tensor {}: expected finite numbers, found infinite ones or NaN in its {}",
+                                        tensor.name, format));
     }
     if (all_fit_) return ok_status();
     return make_error(ErrorCode::kInvalidModel,
-                      lorad::format("tensor {}: expected numbers that {} holds, found larger ones; load the model with --dtype bfloat16 or float32", tensor.name,
-                                    type_ == gpu::ScalarType::kF16 ? "float16" : "bfloat16"));
+                      lorad::format("tensor {}: expected numbers that {} holds, found larger ones; load the model with "
+                                    "--dtype bfloat16 or float32",
+                                    tensor.name, type_ == gpu::ScalarType::kF16 ? "float16" : "bfloat16"));
 }
 
 void for_pieces(uint64_t n, const std::function<void(uint64_t piece)>& work) {
@@ -94,7 +107,8 @@ void for_pieces(uint64_t n, const std::function<void(uint64_t piece)>& work) {
     const auto work_on = [&] {
         for (uint64_t piece = next++; piece < n; piece = next++) work(piece);
     };
-    const uint64_t n_threads = std::min<uint64_t>(n, std::clamp(std::thread::hardware_concurrency(), 1u, kDecodingThreadsMax));
+    const uint64_t n_threads =
+        std::min<uint64_t>(n, std::clamp(std::thread::hardware_concurrency(), 1u, kDecodingThreadsMax));
     std::vector<std::thread> others;
     for (uint64_t i = 1; i < n_threads; ++i) {
         if (start_thread(others.emplace_back(), work_on)) continue;
@@ -105,11 +119,13 @@ void for_pieces(uint64_t n, const std::function<void(uint64_t piece)>& work) {
     for (std::thread& thread : others) thread.join();
 }
 
-Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu::ScalarType type, std::span<std::byte> out) {
+Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu::ScalarType type,
+                   std::span<std::byte> out) {
     CHECK(tensor.shape.size() == 2 && row_begin + n_rows <= tensor.shape[0]);
     const uint64_t n_columns = tensor.shape[1];
     CHECK(out.size() == n_rows * n_columns * gpu::bytes_of(type));
-    const uint64_t rows_at_a_time = std::clamp<uint64_t>(kNumbersAtATime / std::max<uint64_t>(n_columns, 1), 1, std::max<uint64_t>(n_rows, 1));
+    const uint64_t rows_at_a_time =
+        std::clamp<uint64_t>(kNumbersAtATime / std::max<uint64_t>(n_columns, 1), 1, std::max<uint64_t>(n_rows, 1));
     const uint64_t n_pieces = ceil_div(n_rows, rows_at_a_time);
     NumberCheck check(type);
     for_pieces(n_pieces, [&](uint64_t piece) {

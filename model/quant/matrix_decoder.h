@@ -14,7 +14,8 @@
 
 namespace lorad::model {
 
-// Rounds to the nearest number of the type, of two equally near ones to the even one (IEEE 754). False where a finite number is beyond the type.
+// Rounds to the nearest number of the type, of two equally near ones to the even one (IEEE 754). False where a finite
+// number is beyond the type.
 // out: from.size() numbers.
 bool narrow(std::span<const float> from, gpu::ScalarType type, std::byte* out);
 
@@ -24,7 +25,8 @@ class NumberCheck {
     explicit NumberCheck(gpu::ScalarType type) : type_(type) {}
     void look_at(std::span<const float> numbers);
     void found_beyond() { all_fit_ = false; }
-    // kInvalidModel names the tensor where a number is not finite or, rounded to the type, would not be. format: of the tensor's source.
+    // kInvalidModel names the tensor where a number is not finite or, rounded to the type, would not be. format: of the
+    // tensor's source.
     Status verdict(const Tensor& tensor, std::string_view format) const;
 
   private:
@@ -35,8 +37,10 @@ class NumberCheck {
 // Calls work(0 .. n - 1) on several threads, this one among them, and returns when all is done.
 void for_pieces(uint64_t n, const std::function<void(uint64_t piece)>& work);
 
-// Rows of a matrix [n][k] in `type`, without gaps, whatever the file's type is. Works on several threads. out: n_rows * k numbers.
+// Rows of a matrix [n][k] in `type`, without gaps, whatever the file's type is. Works on several threads. out: n_rows *
+// k numbers.
 // kInvalidModel names the tensor where a number is beyond the type, or a packed one is not finite.
-Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu::ScalarType type, std::span<std::byte> out);
+Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu::ScalarType type,
+                   std::span<std::byte> out);
 
 }  // namespace lorad::model

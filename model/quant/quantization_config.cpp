@@ -11,10 +11,13 @@ namespace lorad::model {
 namespace {
 
 constexpr std::string_view kReadMethods = "bitsandbytes (NF4, FP4, LLM.int8), gptq, awq, compressed-tensors and fp8";
-constexpr std::string_view kWhatToDo = "give the model that this one was made from, in f32, f16 or bf16, or one quantized by these";
+constexpr std::string_view kWhatToDo =
+    "give the model that this one was made from, in f32, f16 or bf16, or one quantized by these";
 constexpr uint32_t kGroupMax = 1u << 24;
 
-Error expected(const JsonValue& value, std::string_view what) { return value.error(format("expected {}, found {}", what, value.describe())); }
+Error expected(const JsonValue& value, std::string_view what) {
+    return value.error(format("expected {}, found {}", what, value.describe()));
+}
 
 std::string lower(std::string_view text) {
     std::string out(text);
@@ -33,7 +36,8 @@ Result<uint32_t> read_bits(const JsonValue& root, std::string_view key, std::str
     const auto value = either(root, key, key_of_old);
     if (!value) return root.error(format("expected {}, found none", key));
     const auto bits = value->as_int();
-    if (!bits.ok() || !(*bits == 4 || (takes_eight && *bits == 8))) return expected(*value, takes_eight ? "4 or 8, the widths that lorad reads" : "4, the width that lorad reads");
+    if (!bits.ok() || !(*bits == 4 || (takes_eight && *bits == 8)))
+        return expected(*value, takes_eight ? "4 or 8, the widths that lorad reads" : "4, the width that lorad reads");
     return static_cast<uint32_t>(*bits);
 }
 
@@ -42,7 +46,8 @@ Result<uint32_t> read_group(const JsonValue& root, std::string_view key, std::st
     const auto value = either(root, key, key_of_old);
     if (!value) return 0u;
     const auto size = value->as_int();
-    if (!size.ok() || !(*size == -1 || (*size >= 1 && *size <= kGroupMax))) return expected(*value, "-1 or the number of inputs of a group");
+    if (!size.ok() || !(*size == -1 || (*size >= 1 && *size <= kGroupMax)))
+        return expected(*value, "-1 or the number of inputs of a group");
     return *size == -1 ? 0u : static_cast<uint32_t>(*size);
 }
 
@@ -65,11 +70,14 @@ Status read_gptq(const JsonValue& root, QuantizationConfig& config) {
     TRY_ASSIGN(config.act_order, root.bool_or("desc_act", false));
     if (const auto form = either(root, "checkpoint_format", "format")) {
         TRY_ASSIGN(const auto name, form->as_string());
-        if (name != "gptq" && name != "gptq_v2") return expected(*form, "gptq or gptq_v2, the layouts that lorad reads");
+        if (name != "gptq" && name != "gptq_v2")
+            return expected(*form, "gptq or gptq_v2, the layouts that lorad reads");
         config.zeros_v2 = name == "gptq_v2";
     }
     TRY_ASSIGN(const bool is_marlin, root.bool_or("is_marlin_format", false));
-    if (is_marlin) return root.error("expected is_marlin_format to be false: words in Marlin's order are not read; convert the model back to gptq");
+    if (is_marlin)
+        return root.error("expected is_marlin_format to be false: words in Marlin's order are not read; convert the "
+                          "model back to gptq");
     if (const auto words = root.find("pack_dtype")) {
         TRY_ASSIGN(const auto name, words->as_string());
         if (name != "int32") return expected(*words, "int32, the words that lorad reads");
@@ -115,17 +123,20 @@ Status read_strategy(const JsonValue& weights, WeightScheme& scheme) {
     TRY_ASSIGN(const uint32_t group, read_group(weights, "group_size", "group_size"));
     const auto value = weights.find("strategy");
     const auto size = weights.find("group_size");
-    const bool is_channel = group == 0 && size && size->is_number();  // -1
+    const bool is_channel = group == 0 && size && size->is_number();                   // -1
     std::string_view name = group != 0 ? "group" : is_channel ? "channel" : "tensor";  // as the library fills it in
     if (value) {
         TRY_ASSIGN(name, value->as_string());
     }
-    constexpr std::pair<std::string_view, ScaleStrategy> kStrategies[] = {{"tensor", ScaleStrategy::kTensor}, {"channel", ScaleStrategy::kChannel},
-                                                                          {"group", ScaleStrategy::kGroup}, {"block", ScaleStrategy::kBlock}};
+    constexpr std::pair<std::string_view, ScaleStrategy> kStrategies[] = {{"tensor", ScaleStrategy::kTensor},
+                                                                          {"channel", ScaleStrategy::kChannel},
+                                                                          {"group", ScaleStrategy::kGroup},
+                                                                          {"block", ScaleStrategy::kBlock}};
     const auto* known = std::ranges::find(kStrategies, name, &std::pair<std::string_view, ScaleStrategy>::first);
     if (known == std::end(kStrategies)) return expected(*value, "tensor, channel, group or block");
     scheme.strategy = known->second;
-    if (scheme.strategy == ScaleStrategy::kGroup && group == 0) scheme.strategy = ScaleStrategy::kChannel;  // -1: all of a row
+    // -1: all of a row
+    if (scheme.strategy == ScaleStrategy::kGroup && group == 0) scheme.strategy = ScaleStrategy::kChannel;
     scheme.group_size = scheme.strategy == ScaleStrategy::kGroup ? group : 0;
     if (scheme.strategy != ScaleStrategy::kBlock) return ok_status();
     TRY_ASSIGN(const auto block, weights.require("block_structure"));
@@ -141,21 +152,27 @@ Result<WeightScheme> read_scheme(const JsonValue& weights, const JsonValue& layo
     scheme.is_float = type == "float";
     if (!scheme.is_float && type != "int") return expected(*weights.find("type"), "int or float");
     scheme.is_packed = layout_name == "pack-quantized";
-    const bool is_known = scheme.is_packed || layout_name == "naive-quantized" || layout_name == (scheme.is_float ? "float-quantized" : "int-quantized");
+    const bool is_known = scheme.is_packed || layout_name == "naive-quantized" ||
+                          layout_name == (scheme.is_float ? "float-quantized" : "int-quantized");
     if (!is_known || (scheme.is_packed && scheme.is_float)) {
-        return layout.error(format("expected pack-quantized, int-quantized or naive-quantized for integers, float-quantized or naive-quantized for FP8, found {} for {}",
+        return layout.error(format("expected pack-quantized, int-quantized or naive-quantized for integers, "
+                                   "float-quantized or naive-quantized for FP8, found {} for {}",
                                    layout.describe(), type));
     }
     TRY_ASSIGN(const int64_t n_bits, bits.as_int(1, 64));
-    if (n_bits != 8 && !(n_bits == 4 && scheme.is_packed)) return expected(bits, scheme.is_packed ? "4 or 8, the widths that lorad reads" : "8");
+    if (n_bits != 8 && !(n_bits == 4 && scheme.is_packed))
+        return expected(bits, scheme.is_packed ? "4 or 8, the widths that lorad reads" : "8");
     scheme.bits = static_cast<uint32_t>(n_bits);
     TRY_ASSIGN(scheme.symmetric, weights.bool_or("symmetric", true));
-    if (scheme.is_float && !scheme.symmetric) return expected(*weights.find("symmetric"), "true, as FP8 has no zero points");
+    if (scheme.is_float && !scheme.symmetric)
+        return expected(*weights.find("symmetric"), "true, as FP8 has no zero points");
     TRY_ASSIGN(const bool is_dynamic, weights.bool_or("dynamic", false));
     if (is_dynamic) return expected(*weights.find("dynamic"), "false: weights are quantized in the file");
     TRY(read_strategy(weights, scheme));
-    if (!scheme.is_float && scheme.strategy == ScaleStrategy::kBlock) return expected(*weights.find("strategy"), "tensor, channel or group for integers");
-    if (scheme.is_float && scheme.strategy == ScaleStrategy::kGroup) return weights.error("strategy: expected tensor, channel or block for FP8, found group");
+    if (!scheme.is_float && scheme.strategy == ScaleStrategy::kBlock)
+        return expected(*weights.find("strategy"), "tensor, channel or group for integers");
+    if (scheme.is_float && scheme.strategy == ScaleStrategy::kGroup)
+        return weights.error("strategy: expected tensor, channel or block for FP8, found group");
     if (const auto order = weights.find("actorder"); order && order->is_string()) {
         TRY_ASSIGN(const auto name, order->as_string());
         scheme.has_order = name == "group";
@@ -166,11 +183,14 @@ Result<WeightScheme> read_scheme(const JsonValue& weights, const JsonValue& layo
 Status read_compressed_tensors(const JsonValue& root, QuantizationConfig& config) {
     if (const auto sparsity = root.find("sparsity_config"); sparsity && sparsity->size() > 0) {
         TRY_ASSIGN(const auto form, sparsity->string_or("format", "dense"));
-        if (form != "dense") return sparsity->error(format("expected format dense, found {}: sparse weights are not read", json_quote_short(form)));
+        if (form != "dense")
+            return sparsity->error(
+                format("expected format dense, found {}: sparse weights are not read", json_quote_short(form)));
     }
     if (const auto transforms = root.find("transform_config")) {
         const auto groups = transforms->find("config_groups");
-        if (groups && groups->size() > 0) return transforms->error("expected none: rotations of activations are not applied");
+        if (groups && groups->size() > 0)
+            return transforms->error("expected none: rotations of activations are not applied");
     }
     TRY_ASSIGN(const auto groups, root.require("config_groups"));
     TRY_ASSIGN(const auto members, groups.as_object());
@@ -186,7 +206,9 @@ Status read_compressed_tensors(const JsonValue& root, QuantizationConfig& config
         quantizes_activations = quantizes_activations || member.value.find("input_activations");
     }
     if (config.schemes.empty()) return groups.error("expected groups with weights, found none");
-    if (quantizes_activations) config.note = "activations are not rounded to 8 bits, as this folder's config asks for: they stay in the device's type";
+    if (quantizes_activations)
+        config.note =
+            "activations are not rounded to 8 bits, as this folder's config asks for: they stay in the device's type";
     return ok_status();
 }
 
@@ -195,8 +217,10 @@ Status read_fp8(const JsonValue& root, QuantizationConfig& config) {
         TRY_ASSIGN(const auto name, form->as_string());
         if (name != "e4m3" && name != "float8_e4m3fn") return expected(*form, "e4m3");
     }
-    if (const auto block = root.find("weight_block_size")) TRY(read_block(*block, config.block_rows, config.block_columns));
-    config.note = "activations are not rounded to 8 bits, as this folder's config asks for: they stay in the device's type";
+    if (const auto block = root.find("weight_block_size"))
+        TRY(read_block(*block, config.block_rows, config.block_columns));
+    config.note =
+        "activations are not rounded to 8 bits, as this folder's config asks for: they stay in the device's type";
     return ok_status();
 }
 
@@ -208,17 +232,19 @@ Status read_method(const JsonValue& root, QuantizationConfig& config) {
         case QuantMethod::kAwq: return read_awq(root, config);
         case QuantMethod::kCompressedTensors: return read_compressed_tensors(root, config);
         case QuantMethod::kFp8: return read_fp8(root, config);
-        case QuantMethod::kMxfp4: return ok_status();  // experts alone, and their tensors say the rest: map_expert_tensors()
+        // experts alone, and their tensors say the rest: map_expert_tensors()
+        case QuantMethod::kMxfp4: return ok_status();
     }
     CHECK(false);
 }
 
-constexpr std::array<std::pair<QuantMethod, std::string_view>, 6> kMethods = {{{QuantMethod::kBitsAndBytes, "bitsandbytes"},
-                                                                               {QuantMethod::kGptq, "gptq"},
-                                                                               {QuantMethod::kAwq, "awq"},
-                                                                               {QuantMethod::kCompressedTensors, "compressed-tensors"},
-                                                                               {QuantMethod::kFp8, "fp8"},
-                                                                               {QuantMethod::kMxfp4, "mxfp4"}}};
+constexpr std::array<std::pair<QuantMethod, std::string_view>, 6> kMethods = {
+    {{QuantMethod::kBitsAndBytes, "bitsandbytes"},
+     {QuantMethod::kGptq, "gptq"},
+     {QuantMethod::kAwq, "awq"},
+     {QuantMethod::kCompressedTensors, "compressed-tensors"},
+     {QuantMethod::kFp8, "fp8"},
+     {QuantMethod::kMxfp4, "mxfp4"}}};
 
 // The method of a quantization_config. Files of old bitsandbytes do not name theirs.
 Result<QuantMethod> method_of(const JsonValue& root) {
@@ -226,13 +252,16 @@ Result<QuantMethod> method_of(const JsonValue& root) {
     const auto value = root.find("quant_method");
     if (!value) {
         if (root.find("load_in_4bit") || root.find("load_in_8bit")) return QuantMethod::kBitsAndBytes;
-        return root.error(format("expected quant_method, found none (MLX's quantized weights, which are so, are not read); lorad reads {}: {}", kReadMethods, kWhatToDo));
+        return root.error(format("expected quant_method, found none (MLX's quantized weights, which are so, are not "
+                                 "read); lorad reads {}: {}",
+                                 kReadMethods, kWhatToDo));
     }
     TRY_ASSIGN(const auto name, value->as_string());
     for (const auto& [method, known] : kMethods) {
         if (name == known) return method;
     }
-    return value->error(format("quantized by {}, which lorad does not read; it reads {}: {}", json_quote_short(name), kReadMethods, kWhatToDo));
+    return value->error(format("quantized by {}, which lorad does not read; it reads {}: {}", json_quote_short(name),
+                               kReadMethods, kWhatToDo));
 }
 
 std::string group_text(uint32_t size) { return size == 0 ? "one group a row" : format("groups of {}", size); }
@@ -263,7 +292,8 @@ std::string QuantizationConfig::summary() const {
         case QuantMethod::kNone: return {};
         case QuantMethod::kBitsAndBytes: return "bitsandbytes";
         case QuantMethod::kGptq:
-            return format("GPTQ, {} bits, {}{}{}", bits, group_text(group_size), symmetric ? ", symmetric" : ", with zero points", act_order ? ", act-order" : "");
+            return format("GPTQ, {} bits, {}{}{}", bits, group_text(group_size),
+                          symmetric ? ", symmetric" : ", with zero points", act_order ? ", act-order" : "");
         case QuantMethod::kAwq: return format("AWQ, {} bits, {}", bits, group_text(group_size));
         case QuantMethod::kCompressedTensors: {
             std::string out = "compressed-tensors";
@@ -271,7 +301,8 @@ std::string QuantizationConfig::summary() const {
             return out;
         }
         case QuantMethod::kMxfp4: return "MXFP4";
-        case QuantMethod::kFp8: return block_rows == 0 ? "FP8" : format("FP8, blocks of {}x{}", block_rows, block_columns);
+        case QuantMethod::kFp8:
+            return block_rows == 0 ? "FP8" : format("FP8, blocks of {}x{}", block_rows, block_columns);
     }
     CHECK(false);
 }
@@ -287,19 +318,23 @@ Result<QuantizationConfig> read_quantization(const JsonValue& root) {
     }
     // MLX's weights of few bits.
     if (const auto mlx = root.find("quantization")) {
-        return mlx->error(format("quantized by MLX, which lorad does not read; it reads {}: {}", kReadMethods, kWhatToDo));
+        return mlx->error(
+            format("quantized by MLX, which lorad does not read; it reads {}: {}", kReadMethods, kWhatToDo));
     }
     return config;
 }
 
 Result<QuantizationConfig> parse_quantizer_file(std::string_view name, std::string_view text) {
-    TRY_ASSIGN(const JsonDocument document, parse_json(text, {.name = std::string(name), .code = ErrorCode::kInvalidModel, .allow_duplicate_keys = true}));
+    TRY_ASSIGN(
+        const JsonDocument document,
+        parse_json(text, {.name = std::string(name), .code = ErrorCode::kInvalidModel, .allow_duplicate_keys = true}));
     QuantizationConfig config;
     config.where = name;
     const JsonValue root = document.root();
     if (!root.is_object()) return expected(root, "an object");
     if (name == kQuantizerFileNames[2]) {
-        return root.error(format("quantized by NVIDIA's Model Optimizer, which lorad does not read; it reads {}: {}", kReadMethods, kWhatToDo));
+        return root.error(format("quantized by NVIDIA's Model Optimizer, which lorad does not read; it reads {}: {}",
+                                 kReadMethods, kWhatToDo));
     }
     config.method = name == kQuantizerFileNames[0] ? QuantMethod::kGptq : QuantMethod::kAwq;
     if (root.find("quant_method")) {

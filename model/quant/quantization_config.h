@@ -1,4 +1,5 @@
-// How a Hugging Face folder says that its weights are held in few bits: quantization_config of config.json, checked key by key.
+// How a Hugging Face folder says that its weights are held in few bits: quantization_config of config.json, checked key
+// by key.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct WeightScheme {
     bool symmetric = true;   // no zero points
     bool has_order = false;  // groups of inputs in an order of their own, weight_g_idx
     ScaleStrategy strategy = ScaleStrategy::kChannel;
-    uint32_t group_size = 0;                    // of kGroup
+    uint32_t group_size = 0;                     // of kGroup
     uint32_t block_rows = 0, block_columns = 0;  // of kBlock
 };
 // "4-bit integers, groups of 128, symmetric"
@@ -38,10 +39,10 @@ struct QuantizationConfig {
 
     // GPTQ and AWQ.
     uint32_t bits = 0;
-    uint32_t group_size = 0;  // inputs that share a scale; 0: all
-    bool symmetric = false;   // GPTQ: all zero points are 2^(bits - 1)
-    bool act_order = false;   // GPTQ: desc_act
-    bool zeros_v2 = false;    // GPTQ: stored zero points are the zero points; else they are one less
+    uint32_t group_size = 0;     // inputs that share a scale; 0: all
+    bool symmetric = false;      // GPTQ: all zero points are 2^(bits - 1)
+    bool act_order = false;      // GPTQ: desc_act
+    bool zeros_v2 = false;       // GPTQ: stored zero points are the zero points; else they are one less
     bool has_overrides = false;  // GPTQ: some modules have other bits or groups ("dynamic"); their tensors tell
 
     // compressed-tensors. A matrix fits one of these.
@@ -58,12 +59,16 @@ struct QuantizationConfig {
     std::string summary() const;
 };
 
-// From the root of config.json: quantization_config, or compression_config as compressed-tensors wrote before. Without either: kNone.
-// kInvalidModel names file, key, what was expected and what was found; methods that are not read (MLX's among them) are refused by name.
+// From the root of config.json: quantization_config, or compression_config as compressed-tensors wrote before. Without
+// either: kNone.
+// kInvalidModel names file, key, what was expected and what was found; methods that are not read (MLX's among them) are
+// refused by name.
 Result<QuantizationConfig> read_quantization(const JsonValue& root);
 
-// What quantizers write beside a config.json that says nothing: GPTQ, AWQ, and NVIDIA's Model Optimizer, which is refused.
-inline constexpr std::string_view kQuantizerFileNames[] = {"quantize_config.json", "quant_config.json", "hf_quant_config.json"};
+// What quantizers write beside a config.json that says nothing: GPTQ, AWQ, and NVIDIA's Model Optimizer, which is
+// refused.
+inline constexpr std::string_view kQuantizerFileNames[] = {"quantize_config.json", "quant_config.json",
+                                                           "hf_quant_config.json"};
 Result<QuantizationConfig> parse_quantizer_file(std::string_view name, std::string_view text);
 
 }  // namespace lorad::model

@@ -25,7 +25,9 @@ uint16_t to_half(float number) {
 }
 float from_half(uint16_t bits) { return widen(DType::kF16, reinterpret_cast<const std::byte*>(&bits)); }
 
-int code_of(float number, float inverse, int low, int high) { return std::clamp(static_cast<int>(std::lround(number * inverse)), low, high); }
+int code_of(float number, float inverse, int low, int high) {
+    return std::clamp(static_cast<int>(std::lround(number * inverse)), low, high);
+}
 
 void quantize_q8_0(std::span<const float> x, uint8_t* block) {
     float largest = 0;
@@ -33,7 +35,8 @@ void quantize_q8_0(std::span<const float> x, uint8_t* block) {
     const float d = largest / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
     const uint16_t half = to_half(d);
     std::memcpy(block, &half, 2);
-    for (size_t i = 0; i < x.size(); ++i) block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::roundf(x[i] * inverse)));
+    for (size_t i = 0; i < x.size(); ++i)
+        block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::roundf(x[i] * inverse)));
 }
 
 // How much an error on a number counts: large numbers move results more.
@@ -45,7 +48,8 @@ float mean_square_of(std::span<const float> x) {
     return sum / static_cast<float>(x.size());
 }
 
-// Of codes from -32 to 31, the scale with the least error: of some around the one that gives the largest number the largest code, each fitted to its own codes.
+// Of codes from -32 to 31, the scale with the least error: of some around the one that gives the largest number the
+// largest code, each fitted to its own codes.
 float fit_scale(std::span<const float> x) {
     constexpr int kTries = 9;
     float extreme = 0;
@@ -56,7 +60,8 @@ float fit_scale(std::span<const float> x) {
     const float mean_square = mean_square_of(x);
     float best = 0, least = INFINITY;
     for (int i = -kTries; i <= kTries; ++i) {
-        float scale = extreme / (-32.0f - 0.1f * static_cast<float>(i));  // the largest number gets the code on the side that has one more
+        // the largest number gets the code on the side that has one more
+        float scale = extreme / (-32.0f - 0.1f * static_cast<float>(i));
         for (int round = 0; round < 2; ++round) {
             float products = 0, squares = 0;
             for (const float number : x) {
@@ -136,7 +141,8 @@ ScaleAndOffset fit_scale_and_offset(std::span<const float> x) {
             }
             const double determinant = w * wcc - wc * wc;
             if (determinant <= 0) break;
-            ScaleAndOffset next{static_cast<float>((w * wcx - wc * wx) / determinant), static_cast<float>((wc * wcx - wcc * wx) / determinant)};
+            ScaleAndOffset next{static_cast<float>((w * wcx - wc * wx) / determinant),
+                                static_cast<float>((wc * wcx - wcc * wx) / determinant)};
             if (next.offset < 0) next = {static_cast<float>(wcx / wcc), 0};
             if (!(next.scale > 0)) break;
             fit = next;
@@ -159,7 +165,8 @@ void quantize_q4_k(std::span<const float> x, uint8_t* block) {
     const float d = from_half(halves[0]), dmin = from_half(halves[1]);
     uint8_t* b = block + 4;
     for (uint32_t s = 0; s < 8; ++s) {
-        const auto a = static_cast<uint32_t>(d != 0 ? code_of(fits[s].scale, 1 / d, 0, 63) : 0), m = static_cast<uint32_t>(dmin != 0 ? code_of(fits[s].offset, 1 / dmin, 0, 63) : 0);
+        const auto a = static_cast<uint32_t>(d != 0 ? code_of(fits[s].scale, 1 / d, 0, 63) : 0),
+                   m = static_cast<uint32_t>(dmin != 0 ? code_of(fits[s].offset, 1 / dmin, 0, 63) : 0);
         if (s < 4) {
             b[s] |= static_cast<uint8_t>(a);
             b[s + 4] |= static_cast<uint8_t>(m);
@@ -195,9 +202,12 @@ class QuantizedMatrix final : public MatrixSource {
         for (uint64_t i = 0; i < n_rows; ++i) decode_ggml(type_, blocks_of_row(row_begin + i), out.subspan(i * k, k));
     }
     std::optional<gpu::WeightFormat> device_format() const override { return device_format_of(type_); }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
         const uint64_t k = tensor_.shape[1], record_bytes = records.size() / n_rows;
-        for (uint64_t i = 0; i < n_rows; ++i) pack_ggml_row(type_, blocks_of_row(row_begin + i), codes.subspan(i * k, k), records.subspan(i * record_bytes, record_bytes));
+        for (uint64_t i = 0; i < n_rows; ++i)
+            pack_ggml_row(type_, blocks_of_row(row_begin + i), codes.subspan(i * k, k),
+                          records.subspan(i * record_bytes, record_bytes));
     }
 
   private:
@@ -210,7 +220,8 @@ class QuantizedMatrix final : public MatrixSource {
         return blocks;
     }
 
-    static constexpr std::byte kNanScale{0xff};  // bytes of a half that is NaN: what reads such a block refuses the matrix
+    // bytes of a half that is NaN: what reads such a block refuses the matrix
+    static constexpr std::byte kNanScale{0xff};
 
     Tensor tensor_;
     GgmlType type_;
@@ -236,7 +247,8 @@ class Nf4Matrix final : public MatrixSource {
         }
     }
     std::optional<gpu::WeightFormat> device_format() const override { return gpu::WeightFormat::kTable; }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
         const uint64_t k = tensor_.shape[1], record_bytes = records.size() / n_rows;
         std::vector<float> x(k);
         for (uint64_t r = 0; r < n_rows; ++r) {
@@ -245,7 +257,8 @@ class Nf4Matrix final : public MatrixSource {
                 float largest = 0;
                 for (uint64_t i = begin; i < begin + kBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
                 if (!are_finite(std::span(x).subspan(begin, kBlock))) largest = NAN;
-                std::memcpy(records.data() + r * record_bytes + begin / kBlock * sizeof largest, &largest, sizeof largest);
+                std::memcpy(records.data() + r * record_bytes + begin / kBlock * sizeof largest, &largest,
+                            sizeof largest);
                 const float inverse = largest != 0 ? 1 / largest : 0;
                 for (uint64_t i = begin; i < begin + kBlock; ++i) codes[r * k + i] = nearest(x[i] * inverse);
             }
@@ -260,33 +273,55 @@ class Nf4Matrix final : public MatrixSource {
         return code;
     }
 
-    static constexpr std::array<float, 16> kTable = {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
-                                                     -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
-                                                     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
+    static constexpr std::array<float, 16> kTable = {-1.0f,
+                                                     -0.6961928009986877f,
+                                                     -0.5250730514526367f,
+                                                     -0.39491748809814453f,
+                                                     -0.28444138169288635f,
+                                                     -0.18477343022823334f,
+                                                     -0.09105003625154495f,
+                                                     0.0f,
+                                                     0.07958029955625534f,
+                                                     0.16093020141124725f,
+                                                     0.24611230194568634f,
+                                                     0.33791524171829224f,
+                                                     0.44070982933044434f,
+                                                     0.5626170039176941f,
+                                                     0.7229568362236023f,
+                                                     1.0f};
     Tensor tensor_;
 };
 
-bool is_table(const Tensor& tensor) { return tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight"; }
+bool is_table(const Tensor& tensor) {
+    return tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight";
+}
 // Layers of a decoder have matrices of no other kind, but for experts, whose products read plain ones.
 bool is_linear(const Tensor& tensor) {
-    return tensor.name.starts_with("model.layers.") && tensor.name.ends_with("_proj.weight") && tensor.name.find(".experts.") == std::string::npos;
+    return tensor.name.starts_with("model.layers.") && tensor.name.ends_with("_proj.weight") &&
+           tensor.name.find(".experts.") == std::string::npos;
 }
-bool is_plain_matrix(const Tensor& tensor) { return !tensor.source && is_weight_type(tensor.dtype) && tensor.shape.size() == 2; }
+bool is_plain_matrix(const Tensor& tensor) {
+    return !tensor.source && is_weight_type(tensor.dtype) && tensor.shape.size() == 2;
+}
 
 }  // namespace
 
 Result<QuantizeType> parse_quantize_type(std::string_view text) {
-    constexpr std::array<std::pair<std::string_view, QuantizeType>, 4> kTypes = {
-        {{"q8_0", QuantizeType::kQ8_0}, {"q4_k", QuantizeType::kQ4_K}, {"q6_k", QuantizeType::kQ6_K}, {"nf4", QuantizeType::kNf4}}};
+    constexpr std::array<std::pair<std::string_view, QuantizeType>, 4> kTypes = {{{"q8_0", QuantizeType::kQ8_0},
+                                                                                  {"q4_k", QuantizeType::kQ4_K},
+                                                                                  {"q6_k", QuantizeType::kQ6_K},
+                                                                                  {"nf4", QuantizeType::kNf4}}};
     for (const auto& [name, type] : kTypes) {
         if (name == text) return type;
     }
-    return make_error(ErrorCode::kInvalidConfig, format("quantize: expected q8_0, q4_k, q6_k or nf4, found \"{}\"", text), "quantize");
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("quantize: expected q8_0, q4_k, q6_k or nf4, found \"{}\"", text), "quantize");
 }
 
 void quantize_row(GgmlType type, std::span<const float> numbers, std::span<std::byte> blocks) {
     const GgmlTypeInfo& info = info_of(type);
-    CHECK(numbers.size() % info.block_numbers == 0 && blocks.size() == numbers.size() / info.block_numbers * info.block_bytes);
+    CHECK(numbers.size() % info.block_numbers == 0 &&
+          blocks.size() == numbers.size() / info.block_numbers * info.block_bytes);
     auto* block = reinterpret_cast<uint8_t*>(blocks.data());
     for (size_t i = 0; i < numbers.size(); i += info.block_numbers, block += info.block_bytes) {
         const auto x = numbers.subspan(i, info.block_numbers);
@@ -300,10 +335,13 @@ void quantize_row(GgmlType type, std::span<const float> numbers, std::span<std::
 }
 
 std::optional<GgmlType> ggml_type_for(const Tensor& tensor, QuantizeType type) {
-    if (!is_plain_matrix(tensor) || (!is_linear(tensor) && !is_table(tensor)) || type == QuantizeType::kNf4) return std::nullopt;
+    if (!is_plain_matrix(tensor) || (!is_linear(tensor) && !is_table(tensor)) || type == QuantizeType::kNf4)
+        return std::nullopt;
     GgmlType wanted = GgmlType::kQ8_0;
-    if (type == QuantizeType::kQ6_K || (type == QuantizeType::kQ4_K && is_table(tensor))) wanted = GgmlType::kQ6_K;
-    else if (type == QuantizeType::kQ4_K) wanted = GgmlType::kQ4_K;
+    if (type == QuantizeType::kQ6_K || (type == QuantizeType::kQ4_K && is_table(tensor)))
+        wanted = GgmlType::kQ6_K;
+    else if (type == QuantizeType::kQ4_K)
+        wanted = GgmlType::kQ4_K;
     if (tensor.shape[1] % info_of(wanted).block_numbers != 0) wanted = GgmlType::kQ8_0;
     return tensor.shape[1] % info_of(wanted).block_numbers == 0 ? std::optional(wanted) : std::nullopt;
 }
@@ -314,7 +352,8 @@ void quantize_tensors(TensorFiles& files, QuantizeType type) {
         std::shared_ptr<const MatrixSource> source;
         if (const auto ggml = ggml_type_for(tensor, type)) {
             source = std::make_shared<QuantizedMatrix>(tensor, *ggml);
-        } else if (type == QuantizeType::kNf4 && is_plain_matrix(tensor) && is_linear(tensor) && tensor.shape[1] % Nf4Matrix::kBlock == 0) {
+        } else if (type == QuantizeType::kNf4 && is_plain_matrix(tensor) && is_linear(tensor) &&
+                   tensor.shape[1] % Nf4Matrix::kBlock == 0) {
             source = std::make_shared<Nf4Matrix>(tensor);
         }
         if (!source) continue;

@@ -43,8 +43,9 @@ constexpr PartName kParts[] = {
 };
 
 // How activations and the KV cache were rounded, which lorad does not do.
-constexpr std::string_view kOfActivations[] = {"input_scale", "output_scale", "input_zero_point", "output_zero_point", "activation_scale",
-                                               "k_scale",     "v_scale",      "q_scale"};
+constexpr std::string_view kOfActivations[] = {"input_scale",       "output_scale",     "input_zero_point",
+                                               "output_zero_point", "activation_scale", "k_scale",
+                                               "v_scale",           "q_scale"};
 
 // "layer.q_proj" of "layer.q_proj.scales"; empty where the name does not end in that part.
 std::string_view layer_of(std::string_view name, std::string_view part) {
@@ -62,7 +63,9 @@ bool is_of_activations(std::string_view name) {
 }
 
 // Codes that are kept in NAME.weight itself.
-bool is_coded_weight(const Tensor& tensor) { return !is_weight_type(tensor.dtype) && !layer_of(tensor.name, kWeight).empty(); }
+bool is_coded_weight(const Tensor& tensor) {
+    return !is_weight_type(tensor.dtype) && !layer_of(tensor.name, kWeight).empty();
+}
 
 Result<Tensor> make_matrix(LinearTensors& linear, const QuantizationConfig& config) {
     switch (config.method) {
@@ -81,8 +84,10 @@ Status check_none_is_quantized(std::span<const Tensor> tensors) {
     for (const Tensor& tensor : tensors) {
         const PartName* part = part_of(tensor.name);
         if (!part) continue;
-        return make_error(ErrorCode::kInvalidModel, format("config.json: expected a quantization_config, found none; tensor {} is of a layer quantized by {}",
-                                                           tensor.name, part->methods));
+        return make_error(
+            ErrorCode::kInvalidModel,
+            format("config.json: expected a quantization_config, found none; tensor {} is of a layer quantized by {}",
+                   tensor.name, part->methods));
     }
     return ok_status();
 }
@@ -100,19 +105,23 @@ Result<std::vector<Tensor>> join_quantized(std::span<const Tensor> tensors, cons
     const auto layer = [&](std::string_view name) -> LinearTensors& {
         return layers.try_emplace(std::string(name), std::string(name)).first->second;
     };
-    const bool drops_activations = config.method == QuantMethod::kCompressedTensors || config.method == QuantMethod::kFp8;
+    const bool drops_activations =
+        config.method == QuantMethod::kCompressedTensors || config.method == QuantMethod::kFp8;
     for (const Tensor& tensor : tensors) {
         const PartName* part = part_of(tensor.name);
         if (part) layer(layer_of(tensor.name, part->name)).add(part->name, tensor);
         if (!part && is_coded_weight(tensor)) layer(layer_of(tensor.name, kWeight)).add(kWeight, tensor);
     }
     if (layers.empty()) {
-        return make_error(ErrorCode::kInvalidModel, format("{}: quantized by {}, but no tensor is: give the model's own config.json, or its quantized tensors", config.where,
-                                                           name_of(config.method)));
+        return make_error(
+            ErrorCode::kInvalidModel,
+            format("{}: quantized by {}, but no tensor is: give the model's own config.json, or its quantized tensors",
+                   config.where, name_of(config.method)));
     }
     // A weight beside such tensors is one of them.
     std::erase_if(joined, [&](const Tensor& tensor) {
-        if (part_of(tensor.name) || is_coded_weight(tensor) || (drops_activations && is_of_activations(tensor.name))) return true;
+        if (part_of(tensor.name) || is_coded_weight(tensor) || (drops_activations && is_of_activations(tensor.name)))
+            return true;
         return layers.contains(layer_of(tensor.name, kWeight));
     });
     for (const Tensor& tensor : tensors) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/weights/joined_columns.h"
 #include "model/step/step_shape.h"
+#include "model/weights/joined_columns.h"
 #include "proto/base/rounding.h"
 
 namespace lorad::model {
@@ -44,8 +44,10 @@ void scan_rows(const StepBatch& batch, const TraitsWish& wish, BatchTraits& trai
     traits.most_runs = adapters.most();
     if (wish.tile_rows == 0) return;
     for_each_run(batch, [&](uint32_t begin, uint32_t end) {
-        if (end - begin < kTileRowsMin) traits.runs.n_single_rows += end - begin;
-        else traits.runs.n_tiles += ceil_div(end - begin, wish.tile_rows);
+        if (end - begin < kTileRowsMin)
+            traits.runs.n_single_rows += end - begin;
+        else
+            traits.runs.n_tiles += ceil_div(end - begin, wish.tile_rows);
     });
 }
 
@@ -74,14 +76,18 @@ void scan_outputs(const StepBatch& batch, BatchTraits& traits) {
 }  // namespace
 
 BatchTraits traits_of(const StepBatch& batch, const SlotLookup& slots, const TraitsWish& wish) {
-    BatchTraits traits{.n_rows = batch.n_rows(), .n_outputs = batch.n_outputs(), .n_masks = batch.n_masks(), .is_merged = batch.is_merged()};
+    BatchTraits traits{.n_rows = batch.n_rows(),
+                       .n_outputs = batch.n_outputs(),
+                       .n_masks = batch.n_masks(),
+                       .is_merged = batch.is_merged()};
     scan_rows(batch, wish, traits);
     scan_adapters(batch, slots, traits);
     scan_outputs(batch, traits);
     if (wish.joined_type && traits.lora == gpu::LoraLevel::kPlain && !traits.has_extras) {
         if (const auto columns = JoinedColumns::of(batch, slots, *wish.joined_type)) {
             traits.joined_steps.emplace();
-            for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) (*traits.joined_steps)[group] = columns->mean_steps(group);
+            for (uint32_t group = 0; group < gpu::kLoraGroups; ++group)
+                (*traits.joined_steps)[group] = columns->mean_steps(group);
         }
     }
     return traits;
@@ -91,7 +97,8 @@ std::array<uint32_t, kModuleGroups> largest_ranks(const StepBatch& batch, const 
     std::array<uint32_t, kModuleGroups> largest{};
     for (const LoraUse& use : batch.lora_uses()) {
         const SlotTraits& traits = slots(use.slot);
-        for (size_t group = 0; group < largest.size(); ++group) largest[group] = std::max(largest[group], traits.ranks[group]);
+        for (size_t group = 0; group < largest.size(); ++group)
+            largest[group] = std::max(largest[group], traits.ranks[group]);
     }
     return largest;
 }

@@ -9,15 +9,16 @@
 #include "gpu/kernels/consumer_shape.h"
 #include "gpu/kernels/scalar_type.h"
 #include "gpu/kernels/step_state.h"
-#include "model/weights/lora_table.h"
 #include "model/step/step_batch.h"
+#include "model/weights/lora_table.h"
 
 namespace lorad::model {
 
 // LoraTable::traits.
 using SlotLookup = std::function<const SlotTraits&(uint32_t slot)>;
 
-// Rows whose attention is computed one by one (in runs of fewer than kTileRowsMin neighbours of one sequence), and the tiles that longer runs are cut into.
+// Rows whose attention is computed one by one (in runs of fewer than kTileRowsMin neighbours of one sequence), and the
+// tiles that longer runs are cut into.
 struct RowRuns {
     uint32_t n_single_rows = 0;
     uint32_t n_tiles = 0;
@@ -34,12 +35,14 @@ struct BatchTraits {
 
     // Adapters. A merged batch has the level kNone.
     gpu::LoraLevel lora = gpu::LoraLevel::kNone;
-    bool has_extras = false;       // some adapter changes more than the linear modules
-    uint32_t rank_max = 0;         // of all the batch's adapters and their modules
-    uint32_t types = 0;            // of their matrices: 1 << ScalarType
-    bool has_long_runs = false;    // on the average 32 neighbouring rows and more have one adapter
-    uint32_t most_runs = 0;        // the most runs of rows with one adapter in any kAdapterTileRows rows, which gated_act_matrix takes together
-    // JoinedColumns::mean_steps by group; none where the adapters find no room as more k of the products, or nobody asked.
+    bool has_extras = false;     // some adapter changes more than the linear modules
+    uint32_t rank_max = 0;       // of all the batch's adapters and their modules
+    uint32_t types = 0;          // of their matrices: 1 << ScalarType
+    bool has_long_runs = false;  // on the average 32 neighbouring rows and more have one adapter
+    // the most runs of rows with one adapter in any kAdapterTileRows rows, which gated_act_matrix takes together
+    uint32_t most_runs = 0;
+    // JoinedColumns::mean_steps by group; none where the adapters find no room as more k of the products, or nobody
+    // asked.
     std::optional<std::array<double, gpu::kLoraGroups>> joined_steps;
 
     // Outputs.
@@ -49,8 +52,9 @@ struct BatchTraits {
 
 // The parts of a scan that not every step needs.
 struct TraitsWish {
-    uint32_t tile_rows = 0;                       // the most rows of a tile of attention; 0: there are no tiles
-    std::optional<gpu::ScalarType> joined_type;   // of the weights, where the products of so many rows may have adapters as more k
+    uint32_t tile_rows = 0;  // the most rows of a tile of attention; 0: there are no tiles
+    // of the weights, where the products of so many rows may have adapters as more k
+    std::optional<gpu::ScalarType> joined_type;
 };
 BatchTraits traits_of(const StepBatch& batch, const SlotLookup& slots, const TraitsWish& wish);
 
@@ -63,7 +67,8 @@ void for_each_run(const StepBatch& batch, F&& f) {
     const std::span<const BatchRow> rows = batch.rows();
     for (uint32_t begin = 0, end = 0; begin < rows.size(); begin = end) {
         const auto follows = [&](uint32_t i) {
-            return rows[i].table_begin == rows[begin].table_begin && rows[i].position == rows[begin].position + (i - begin);
+            return rows[i].table_begin == rows[begin].table_begin &&
+                   rows[i].position == rows[begin].position + (i - begin);
         };
         while (end < rows.size() && follows(end)) ++end;
         f(begin, end);

@@ -49,7 +49,8 @@ uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_pos
     row.state_run = static_cast<uint32_t>(state_runs_.size());
     const uint32_t slot = adapters.state_slot != gpu::kNoState ? adapters.state_slot : row.state_run;
     const uint32_t from = adapters.state_from != gpu::kNoState ? adapters.state_from : slot;
-    gpu::StateRun& run = state_runs_.emplace_back(gpu::StateRun{first_row, static_cast<uint32_t>(tokens.size()), first_position == 0 ? gpu::kNoState : from, slot, {}});
+    gpu::StateRun& run = state_runs_.emplace_back(gpu::StateRun{
+        first_row, static_cast<uint32_t>(tokens.size()), first_position == 0 ? gpu::kNoState : from, slot, {}});
     CHECK(adapters.state_saves.size() <= gpu::kStateSaves);
     std::ranges::copy(adapters.state_saves, run.saves);
     for (const TokenId token : tokens) {

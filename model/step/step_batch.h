@@ -9,7 +9,8 @@
 //   adapters   slot 3   none  none  none  slots 5 and 2 with their scales, for both rows
 //   output     0 (row 0)            1 (row 3)
 //
-// Sequences with the same adapters should follow each other: the LoRA kernels work on runs of rows with one list of adapters.
+// Sequences with the same adapters should follow each other: the LoRA kernels work on runs of rows with one list of
+// adapters.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,13 @@
 namespace lorad::model {
 
 struct BatchRow {
-    int32_t token = 0;         // >= 0: a token id; < 0: output ~token of the step before this one
-    uint32_t position = 0;     // in its sequence
-    uint32_t table_begin = 0;  // where its sequence's block table begins in block_tables
-    uint32_t n_blocks = 0;     // length of that table; covers `position`
+    int32_t token = 0;          // >= 0: a token id; < 0: output ~token of the step before this one
+    uint32_t position = 0;      // in its sequence
+    uint32_t table_begin = 0;   // where its sequence's block table begins in block_tables
+    uint32_t n_blocks = 0;      // length of that table; covers `position`
     uint32_t window_begin = 0;  // where its table of the window group begins, as long; the same one where there is none
-    uint32_t use_begin = 0;    // its adapters are lora_uses()[use_begin .. use_begin + n_uses)
-    uint32_t n_uses = 0;       // 0: the base
+    uint32_t use_begin = 0;     // its adapters are lora_uses()[use_begin .. use_begin + n_uses)
+    uint32_t n_uses = 0;        // 0: the base
     uint32_t adapter_slot = kNoAdapterSlot;  // of its first adapter
     uint32_t turn_begin = 0;                 // as in RowAdapters
     uint32_t state_run = 0;                  // index in state_runs()
@@ -40,12 +41,14 @@ struct RowAdapters {
     std::span<const LoraUse> uses;
     uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)
     uint32_t turn_begin = 0;     // short_text_tokens() (model/config/rope.h) for a text of more tokens than that
-    // The sequence's own slot, in models with recurrent state (model/exec/state_cache.h). Without one it has that of its place in the batch,
-    // which is right only for a batch that has the device to itself.
+    // The sequence's own slot, in models with recurrent state (model/exec/state_cache.h). Without one it has that of
+    // its place in the batch, which is right only for a batch that has the device to itself.
     uint32_t state_slot = gpu::kNoState;
-    uint32_t state_from = gpu::kNoState;        // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
+    // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
+    uint32_t state_from = gpu::kNoState;
     std::span<const gpu::StateSave> state_saves = {};
-    // Blocks of the window group (model/exec/kv_groups.h), where the device has them apart: as many as the sequence's others. Those behind the window may be any that are there.
+    // Blocks of the window group (model/exec/kv_groups.h), where the device has them apart: as many as the sequence's
+    // others. Those behind the window may be any that are there.
     std::span<const BlockId> window_blocks = {};
 };
 
@@ -65,7 +68,8 @@ class StepBatch {
     void clear();
 
     // Appends tokens at positions first_position, first_position + 1, ... of one sequence, whose KV blocks are `blocks`
-    // (covering at least these positions). Rows that see one another's keys and values come by one call. Returns the index of the first row.
+    // (covering at least these positions). Rows that see one another's keys and values come by one call. Returns the
+    // index of the first row.
     uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
                       const RowAdapters& adapters);
     // With one adapter as it is, or none with kNoAdapterSlot.
@@ -76,13 +80,14 @@ class StepBatch {
                               const RowAdapters& adapters);
     uint32_t add_fed_back_row(uint32_t output, uint32_t position, std::span<const BlockId> blocks,
                               uint32_t adapter_slot);
-    // All rows belong to what is merged: they run on the merged weights (Executor::use_merged), which stand for their uses.
+    // All rows belong to what is merged: they run on the merged weights (Executor::use_merged), which stand for their
+    // uses.
     void set_merged() { merged_ = true; }
     // Asks for the token after `row`. Returns the index of the answer in StepOutput.
     uint32_t add_output(uint32_t row, bool want_logits);
-    // The same; the device chooses the token by the rule. Lists are at most kChoiceListMax long; changes have each token once,
-    // allowed (empty: all) is sorted. The rule's own fields about the lists are filled in. With gpu::kRuleMasked the output gets the
-    // batch's next mask, which is written after submit (Executor::masks).
+    // The same; the device chooses the token by the rule. Lists are at most kChoiceListMax long; changes have each
+    // token once, allowed (empty: all) is sorted. The rule's own fields about the lists are filled in. With
+    // gpu::kRuleMasked the output gets the batch's next mask, which is written after submit (Executor::masks).
     uint32_t add_output(uint32_t row, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> changes = {},
                         std::span<const TokenId> allowed = {});
 

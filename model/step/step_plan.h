@@ -1,4 +1,5 @@
-// How each product, attention and the output of a step are computed: everything that recording it needs to know and does not decide. Pure: no device.
+// How each product, attention and the output of a step are computed: everything that recording it needs to know and
+// does not decide. Pure: no device.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +34,20 @@ struct ProductUse {
     bool may_unpack = true;         // a packed matrix: there is room for a plain copy, as there is of the layers'
 };
 // is_packed: as the step finds it, see is_packed() in model/weights/weight_transform.h.
-gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use, bool is_packed);
-inline gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use) { return plan_product(products, w, use, w.is_packed()); }
+gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use,
+                             bool is_packed);
+inline gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use) {
+    return plan_product(products, w, use, w.is_packed());
+}
 // Of gate and up with the activation (ProductPlanner::plan_gated); a packed matrix' where it is unpacked.
-std::optional<gpu::MatmulPlan> plan_gated_product(const gpu::ProductPlanner& products, const Matrix& gate_up, uint32_t ffn, const ProductUse& use, uint32_t max_splits, bool is_packed);
+std::optional<gpu::MatmulPlan> plan_gated_product(const gpu::ProductPlanner& products, const Matrix& gate_up,
+                                                  uint32_t ffn, const ProductUse& use, uint32_t max_splits,
+                                                  bool is_packed);
 
 struct LayerPlan {
     gpu::MatmulPlan qkv;
-    // o and down. With a residual plan the product adds to the residual stream itself, and the products that follow apply the norm's factor.
+    // o and down. With a residual plan the product adds to the residual stream itself, and the products that follow
+    // apply the norm's factor.
     gpu::MatmulPlan o;
     InputForm o_input = InputForm::kRows;
     std::optional<gpu::ResidualPlan> o_residual;
@@ -48,7 +55,7 @@ struct LayerPlan {
     bool is_gated = false;  // the product of gate and up ends in the activation
     gpu::MatmulPlan down;
     std::optional<gpu::ResidualPlan> down_residual;
-    gpu::MatmulPlan router, shared_gate;  // of layers with experts, whose gate_up and down are the shared expert's
+    gpu::MatmulPlan router, shared_gate;       // of layers with experts, whose gate_up and down are the shared expert's
     gpu::MatmulPlan ple_gate, ple_projection;  // of layers with embeddings per layer
     uint32_t rows = 0;        // capacity after attention: of all rows, or in the last layer of those with an output
     bool keeps_rows = false;  // after attention only rows with an output are computed
@@ -57,7 +64,8 @@ struct LayerPlan {
 
 struct StepPlan {
     StepShape shape;
-    std::vector<LayerPlan> layers;  // one for each layer; of kApart and kBetween one, of which only qkv counts; of kOneDispatch none
+    // one for each layer; of kApart and kBetween one, of which only qkv counts; of kOneDispatch none
+    std::vector<LayerPlan> layers;
     gpu::MatmulPlan ple_model;      // of models with embeddings per layer
     gpu::MatmulPlan output;         // of steps with outputs
     bool output_is_argmax = false;  // `output` says rows' greatest logits and writes none
@@ -65,7 +73,8 @@ struct StepPlan {
 };
 
 // `merged`: the weights of weight set 1, whose adapters may bring biases; null for the model's own.
-StepPlan plan_step(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged, const StepShape& shape);
+StepPlan plan_step(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights,
+                   const MergedWeights* merged, const StepShape& shape);
 
 // For people: a line for each decision, layers that are alike together.
 std::string describe(const StepPlan& plan, const ModelConfig& config);

@@ -15,32 +15,40 @@ namespace {
 constexpr uint32_t kSingleBucketMin = 64;
 constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
 constexpr uint32_t kFewRunRowsMin = 64;
-// The tile of gated_act_matrix with the most runs ends last, after about 2 us for each of them on an H200; without matrices 64 rows take 19 us and 128 rows 34,
-// however many runs they are.
+// The tile of gated_act_matrix with the most runs ends last, after about 2 us for each of them on an H200; without
+// matrices 64 rows take 19 us and 128 rows 34, however many runs they are.
 constexpr uint32_t kRowsPerRun = 10;
-constexpr uint32_t kLoneRowsMax = 128;  // of a step: with more a dispatch less is nothing, and each part of a context makes its queries again
+// of a step: with more a dispatch less is nothing, and each part of a context makes its queries again
+constexpr uint32_t kLoneRowsMax = 128;
 
-// How much of a step's work its adapters may be as more k of the products, of which each step costs a tile of rows as much as one of w. On an H200 that pays up to
-// about a twelfth of all work; with long runs, whose products would be by KHR matrices, wherever it was measured, a fifth at the most, and of small models other
-// things take the time.
+// How much of a step's work its adapters may be as more k of the products, of which each step costs a tile of rows as
+// much as one of w. On an H200 that pays up to about a twelfth of all work; with long runs, whose products would be by
+// KHR matrices, wherever it was measured, a fifth at the most, and of small models other things take the time.
 constexpr double kJoinedShareMax = 1.0 / 12, kJoinedShareOfLongRunsMax = 1.0;
 
-// Beside Llama's layers (topology.h). Gated products with adapters know SiLU alone; what comes behind a product or is a parameter of attention does not concern either.
-constexpr uint32_t kAroundProducts = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureSoftcap | kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale | kFeatureResidualMultiplier |
-                                     kFeatureStreamScale | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+// Beside Llama's layers (topology.h). Gated products with adapters know SiLU alone; what comes behind a product or is a
+// parameter of attention does not concern either.
+constexpr uint32_t kAroundProducts = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureSoftcap |
+                                     kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
+                                     kFeatureResidualMultiplier | kFeatureStreamScale | kFeatureEmbedScale |
+                                     kFeatureScoreScale | kFeatureLogits;
 constexpr uint32_t kJoiningSupports = kAroundProducts, kGatingSupports = kAroundProducts;
-constexpr uint32_t kLoneRowsSupport = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureGelu | kFeatureClamps | kFeatureExperts | kFeatureResidualMultiplier | kFeatureStreamScale |
+constexpr uint32_t kLoneRowsSupport = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureGelu | kFeatureClamps |
+                                      kFeatureExperts | kFeatureResidualMultiplier | kFeatureStreamScale |
                                       kFeaturePerLayerInput | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 
 }  // namespace
 
-StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const PlannerLimits& limits)
+StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights,
+                         const PlannerLimits& limits)
     : kernels_(kernels), config_(config), weights_(weights), limits_(limits), topology_(topology_of(config)) {
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
         const LayerFacts facts = config_.layer(layer);
         if (facts.mixer != Mixer::kAttention) continue;
-        if (std::ranges::find(attentions_, facts.attention) == attentions_.end()) attentions_.push_back(facts.attention);
-        kv_heads_min_ = kv_heads_min_ == 0 ? facts.attention.n_kv_heads : std::min(kv_heads_min_, facts.attention.n_kv_heads);
+        if (std::ranges::find(attentions_, facts.attention) == attentions_.end())
+            attentions_.push_back(facts.attention);
+        kv_heads_min_ =
+            kv_heads_min_ == 0 ? facts.attention.n_kv_heads : std::min(kv_heads_min_, facts.attention.n_kv_heads);
         heads_max_ = std::max(heads_max_, facts.attention.n_heads);
     }
     kv_heads_min_ = std::max(kv_heads_min_, 1u);
@@ -53,28 +61,41 @@ StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& c
 bool StepPlanner::can_join(uint32_t row_bucket) const {
     if (!topology_.has_only(kJoiningSupports)) return false;
     const auto joins = [&](const Matrix* w) {
-        return w->type == weight_type() && kernels_.products.joins_adapters(plan_product(kernels_.products, *w, {.rows = row_bucket, .may_be_in_blocks = true}));
+        return w->type == weight_type() && kernels_.products.joins_adapters(plan_product(
+                                               kernels_.products, *w, {.rows = row_bucket, .may_be_in_blocks = true}));
     };
-    return std::ranges::all_of(weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
+    return std::ranges::all_of(
+        weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
 }
 
 // As gated_product() in step_plan.cpp asks of each layer.
 bool StepPlanner::can_gate(uint32_t row_bucket) const {
-    if (!limits_.waits_for_others || !topology_.has_only(kGatingSupports) || !has_one_type(weights_) || has_gate_up_bias(weights_, nullptr)) return false;
+    if (!limits_.waits_for_others || !topology_.has_only(kGatingSupports) || !has_one_type(weights_) ||
+        has_gate_up_bias(weights_, nullptr))
+        return false;
     return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
-        if (!plan_product(kernels_.products, w.down, {.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true}).x_in_blocks) return false;
-        const auto gated = plan_gated_product(kernels_.products, w.gate_up, w.down.k, {.rows = row_bucket, .may_be_in_blocks = true}, 1, w.gate_up.is_packed());
+        if (!plan_product(kernels_.products, w.down,
+                          {.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true})
+                 .x_in_blocks)
+            return false;
+        const auto gated = plan_gated_product(kernels_.products, w.gate_up, w.down.k,
+                                              {.rows = row_bucket, .may_be_in_blocks = true}, 1, w.gate_up.is_packed());
         return gated && kernels_.products.gates_lora(*gated, w.down.k, w.gate_up.k);
     });
 }
 
-bool StepPlanner::joins_adapters(uint32_t row_bucket) const { return std::ranges::binary_search(joined_buckets_, row_bucket); }
-bool StepPlanner::gates_adapters(uint32_t row_bucket) const { return std::ranges::binary_search(gated_buckets_, row_bucket); }
+bool StepPlanner::joins_adapters(uint32_t row_bucket) const {
+    return std::ranges::binary_search(joined_buckets_, row_bucket);
+}
+bool StepPlanner::gates_adapters(uint32_t row_bucket) const {
+    return std::ranges::binary_search(gated_buckets_, row_bucket);
+}
 
 bool StepPlanner::takes_argmax(uint32_t output_bucket) const {
     const Matrix& head = weights_.output();
     if (topology_.has(kFeatureLogits)) return false;  // the greatest logit is told as it is, not capped
-    return output_bucket > 0 && !head.is_packed() && kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, output_bucket).has_value();
+    return output_bucket > 0 && !head.is_packed() &&
+           kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, output_bucket).has_value();
 }
 
 uint32_t StepPlanner::splits_for(uint32_t n_rows, uint32_t n_context) const {
@@ -82,14 +103,16 @@ uint32_t StepPlanner::splits_for(uint32_t n_rows, uint32_t n_context) const {
 }
 
 uint32_t StepPlanner::decode_splits_for(uint32_t n_context) const {
-    return std::min(kernels_.persistent.plan_decode_splits(decode_layers_shape(config_, weights_, 1), n_context), kDecodeSplitsMax);
+    return std::min(kernels_.persistent.plan_decode_splits(decode_layers_shape(config_, weights_, 1), n_context),
+                    kDecodeSplitsMax);
 }
 
 // For the rows outside of tiles as well: they share the place of the partial results.
 uint32_t StepPlanner::tile_splits_for(const RowRuns& runs, uint32_t row_bucket, uint32_t n_context) const {
     const uint32_t tiles = kernels_.attention.plan_tile_splits(runs.n_tiles, heads_max_, n_context);
     const uint32_t singles = kernels_.attention.plan_attention_splits(runs.n_single_rows, kv_heads_min_, n_context);
-    return std::bit_floor(std::min(std::max(tiles, singles), kernels_.attention.attention_splits_max(row_bucket, kv_heads_min_, n_context)));
+    return std::bit_floor(std::min(std::max(tiles, singles),
+                                   kernels_.attention.attention_splits_max(row_bucket, kv_heads_min_, n_context)));
 }
 
 // Layers that take none compute the rows one by one. 0: no layer takes any.
@@ -125,7 +148,8 @@ StepShape StepPlanner::shape_of(const BatchTraits& traits, ProgramSet programs, 
     shape.logprobs = traits.has_logprobs;
     shape.logits_to_host = traits.wants_logits && takes_argmax(shape.output_bucket);
     shape.part = traits.n_masks > 0 ? StepPart::kForward : StepPart::kWhole;
-    if (topology_.has(kFeatureOtherMixers)) shape.state_runs = std::min(shape.row_bucket, bucket_for(limits_.n_sequences_max));
+    if (topology_.has(kFeatureOtherMixers))
+        shape.state_runs = std::min(shape.row_bucket, bucket_for(limits_.n_sequences_max));
     shape.window_rows = limits_.window_rows;
     plan_attention(traits, shape);
     plan_schedule(traits, programs, merged, shape);
@@ -143,14 +167,20 @@ void StepPlanner::plan_attention(const BatchTraits& traits, StepShape& shape) co
     shape.attention_splits = tile_splits_for(traits.runs, shape.row_bucket, traits.n_context);
     // Few classes, so that few recordings are made.
     const uint32_t n_singles = traits.runs.n_single_rows;
-    shape.single_bucket = n_singles == 0 ? 0 : std::max(bucket_for(n_singles), std::min(kSingleBucketMin, bucket_for(limits_.n_rows_max)));
+    shape.single_bucket =
+        n_singles == 0 ? 0
+                       : std::max(bucket_for(n_singles), std::min(kSingleBucketMin, bucket_for(limits_.n_rows_max)));
 }
 
-void StepPlanner::plan_schedule(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged, StepShape& shape) const {
+void StepPlanner::plan_schedule(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged,
+                                StepShape& shape) const {
     const bool is_base = !shape.has_adapters(), is_merged = shape.weight_set != 0;
     if (shape.extras) return;
-    if (shape.row_bucket == 1 && programs.has(PersistentProgram::kDecodeLayers) && (!is_merged || merged.has_decode_table)) {
-        const bool can_add = shape.lora == gpu::LoraLevel::kPlain && programs.has(PersistentProgram::kDecodeLayersAdapter) && traits.rank_max <= gpu::kDecodeRankMax;
+    if (shape.row_bucket == 1 && programs.has(PersistentProgram::kDecodeLayers) &&
+        (!is_merged || merged.has_decode_table)) {
+        const bool can_add = shape.lora == gpu::LoraLevel::kPlain &&
+                             programs.has(PersistentProgram::kDecodeLayersAdapter) &&
+                             traits.rank_max <= gpu::kDecodeRankMax;
         if ((is_base || can_add) && traits.n_context <= limits_.one_dispatch_context_max) {
             shape.schedule = LayerSchedule::kOneDispatch;
             shape.attention_splits = decode_splits_for(traits.n_context);
@@ -162,7 +192,8 @@ void StepPlanner::plan_schedule(const BatchTraits& traits, ProgramSet programs, 
     }
     // decode_rows computes all of the last layer, so it is not for steps without outputs.
     const bool are_few = shape.row_bucket >= 2 && shape.row_bucket <= gpu::kDecodeRowsMax && shape.output_bucket > 0;
-    if (is_base && are_few && programs.has(PersistentProgram::kDecodeRows) && (!is_merged || !merged.has_gate_up_bias)) shape.schedule = LayerSchedule::kBetween;
+    if (is_base && are_few && programs.has(PersistentProgram::kDecodeRows) && (!is_merged || !merged.has_gate_up_bias))
+        shape.schedule = LayerSchedule::kBetween;
 }
 
 AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet programs, const StepShape& shape) const {
@@ -171,11 +202,16 @@ AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet prog
     if (joins_adapters(rows) && joining_pays(traits)) return AdapterMethod::kJoined;
     const bool has_long_runs = rows >= kLongRunRowsMin && traits.has_long_runs;
     // As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
-    if (has_long_runs && !kernels_.products.consumers_add_long_runs(traits.rank_max, rows, weight_type())) return AdapterMethod::kLongRuns;
-    if (shape.schedule != LayerSchedule::kOneDispatch && kernels_.lora.expands_apart(traits.rank_max, rows)) return AdapterMethod::kExpanded;
+    if (has_long_runs && !kernels_.products.consumers_add_long_runs(traits.rank_max, rows, weight_type()))
+        return AdapterMethod::kLongRuns;
+    if (shape.schedule != LayerSchedule::kOneDispatch && kernels_.lora.expands_apart(traits.rank_max, rows))
+        return AdapterMethod::kExpanded;
     const bool has_weights_type = traits.types == 1u << static_cast<uint32_t>(weight_type());
-    if (programs.has(PersistentProgram::kGatedLora) && gates_adapters(rows) && traits.rank_max <= gpu::kGatedLoraRanks && has_weights_type) return AdapterMethod::kGatedProduct;
-    // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
+    if (programs.has(PersistentProgram::kGatedLora) && gates_adapters(rows) &&
+        traits.rank_max <= gpu::kGatedLoraRanks && has_weights_type)
+        return AdapterMethod::kGatedProduct;
+    // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants
+    // blocks.
     const bool has_few_runs = traits.most_runs > 0 && traits.most_runs <= rows / kRowsPerRun;
     if (!has_long_runs && has_few_runs && gates_few_runs(rows)) return AdapterMethod::kFewRuns;
     return AdapterMethod::kConsumers;
@@ -199,15 +235,17 @@ bool StepPlanner::gates_few_runs(uint32_t row_bucket) const {
     params.ffn = config_.layer(0).ffn.size;
     params.y_stride = layer.gate_up.n_padded;
     return row_bucket >= kFewRunRowsMin && !topology_.has(kFeatureLayersDiffer | kFeatureExperts | kFeatureClamps) &&
-           kernels_.rows.gates_by_matrix(params, {.rows = row_bucket, .lora = gpu::LoraLevel::kPlain, .few_runs = true}, kernels_.act_type(layer.down.type));
+           kernels_.rows.gates_by_matrix(params, {.rows = row_bucket, .lora = gpu::LoraLevel::kPlain, .few_runs = true},
+                                         kernels_.act_type(layer.down.type));
 }
 
 // Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
 bool StepPlanner::takes_lone_rows(const StepShape& shape) const {
     return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras && topology_.has_only(kLoneRowsSupport) &&
            std::ranges::all_of(attentions_, [&](const AttentionFacts& attention) {
-               return kernels_.attention.attends_from_qkv(qkv_shape(config_, attention, {.rows = shape.row_bucket, .lora = shape.left_to_consumers()}),
-                                                          attention_shape(attention, shape));
+               return kernels_.attention.attends_from_qkv(
+                   qkv_shape(config_, attention, {.rows = shape.row_bucket, .lora = shape.left_to_consumers()}),
+                   attention_shape(attention, shape));
            });
 }
 

@@ -1,5 +1,5 @@
-// Which recording a step runs: the one place that decides how a batch is computed. Pure: the same answer for the same traits, and without a device
-// (gpu::KernelPlanner needs none). docs/ARCHITECTURE.md has the table of what a step runs.
+// Which recording a step runs: the one place that decides how a batch is computed. Pure: the same answer for the same
+// traits, and without a device (gpu::KernelPlanner needs none). docs/ARCHITECTURE.md has the table of what a step runs.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 #include "gpu/kernels/kernels.h"
 #include "model/config/config.h"
+#include "model/config/topology.h"
 #include "model/exec/persistent_programs.h"
 #include "model/step/batch_traits.h"
 #include "model/step/step_shape.h"
-#include "model/config/topology.h"
 #include "model/weights/weights.h"
 
 namespace lorad::model {
@@ -31,20 +31,22 @@ struct PlannerLimits {
 class StepPlanner {
   public:
     // Of `weights` only sizes and types count. All three outlive the planner.
-    StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const PlannerLimits& limits);
+    StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights,
+                const PlannerLimits& limits);
 
     // What traits_of() is to find for a batch of so many rows.
     TraitsWish wish_for(uint32_t n_rows) const;
     StepShape shape_of(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged = {}) const;
-    // Of the batches that come most: decodes of short texts and of texts of n_context_max tokens at every number of sequences, and the end of a
-    // prompt at every size of chunk.
+    // Of the batches that come most: decodes of short texts and of texts of n_context_max tokens at every number of
+    // sequences, and the end of a prompt at every size of chunk.
     std::vector<StepShape> usual_shapes(ProgramSet programs, uint32_t n_context_max) const;
 
     // Whether a recording for so many rows can have AdapterMethod::kJoined, and kGatedProduct.
     bool joins_adapters(uint32_t row_bucket) const;
     bool gates_adapters(uint32_t row_bucket) const;
     const std::vector<uint32_t>& gated_buckets() const { return gated_buckets_; }  // ascending
-    // Whether the output layer of so many rows can leave the logits out where nobody reads them (ProductPlanner::plan_argmax).
+    // Whether the output layer of so many rows can leave the logits out where nobody reads them
+    // (ProductPlanner::plan_argmax).
     bool takes_argmax(uint32_t output_bucket) const;
     // Parts that a context is split into: a power of two, so that a growing context needs few recordings.
     uint32_t splits_for(uint32_t n_rows, uint32_t n_context) const;
@@ -53,12 +55,14 @@ class StepPlanner {
     // The most query heads of a layer; where there are tiles, of all of them.
     uint32_t heads_max() const { return heads_max_; }
     gpu::ScalarType weight_type() const { return weights_.layers.front().qkv.type; }
-    // The type of adapters for which LayerSchedule::kOneDispatch has a shorter program, as LoraModule::type: the weights'.
+    // The type of adapters for which LayerSchedule::kOneDispatch has a shorter program, as LoraModule::type: the
+    // weights'.
     uint32_t decode_lora_type() const { return static_cast<uint32_t>(weight_type()); }
 
   private:
     void plan_attention(const BatchTraits& traits, StepShape& shape) const;
-    void plan_schedule(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged, StepShape& shape) const;
+    void plan_schedule(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged,
+                       StepShape& shape) const;
     AdapterMethod method_for(const BatchTraits& traits, ProgramSet programs, const StepShape& shape) const;
     bool joining_pays(const BatchTraits& traits) const;
     bool gates_few_runs(uint32_t row_bucket) const;

@@ -1,4 +1,5 @@
-// What a recording of a step depends on: capacities in few sizes, so that few recordings serve all steps; and where a step's state lies.
+// What a recording of a step depends on: capacities in few sizes, so that few recordings serve all steps; and where a
+// step's state lies.
 #pragma once
 
 #include <compare>
@@ -9,8 +10,8 @@
 
 namespace lorad::model {
 
-// A step whose rules have masks is submitted in two parts, so that the masks may be made while the first one runs: the second begins with
-// sample_draw or what comes before it for rules.
+// A step whose rules have masks is submitted in two parts, so that the masks may be made while the first one runs: the
+// second begins with sample_draw or what comes before it for rules.
 enum class StepPart : uint8_t { kWhole, kForward, kDraw };
 
 // How what the rows' adapters add comes to the sums of the layers' products.
@@ -37,22 +38,25 @@ struct StepShape {
     uint32_t output_bucket = 0;  // capacity for logit rows; 0: no row's next token is wanted
     uint32_t attention_splits = 1;
     gpu::LoraLevel lora = gpu::LoraLevel::kNone;
-    AdapterMethod method = AdapterMethod::kConsumers;  // another one at level kPlain alone
+    AdapterMethod method = AdapterMethod::kConsumers;     // another one at level kPlain alone
     gpu::ScalarType joined_type = gpu::ScalarType::kF32;  // of kJoined: of the weights
     LayerSchedule schedule = LayerSchedule::kSeparate;
-    uint32_t lora_type = gpu::kAnyLoraType;  // of kOneDispatch, whose row has an adapter with matrices of the weights' type alone: that
+    // of kOneDispatch, whose row has an adapter with matrices of the weights' type alone: that
+    uint32_t lora_type = gpu::kAnyLoraType;
     bool extras = false;     // some row's adapter changes more than the linear modules: AdapterExtrasView
     uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
     uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: AttentionPlanner::attention_tile_rows
-    uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
-    uint32_t state_runs = 0;     // capacity for StateRun, of models with recurrent state
-    bool window_rows = false;    // layers of the window group (model/exec/kv_groups.h) have a header and rows of their own, with their own blocks
-    bool lone_rows = false;      // each row is the only one of its sequence, and attention takes them from the sums of their product
-    bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
-    bool changes = false;        // some rule changes logits,
-    bool logprobs = false;       // some rule wants log-probabilities
-    bool logits_to_host = false; // some output's logits are copied there, in steps that would not write them otherwise
+    uint32_t single_bucket = 0;                    // capacity for rows in no tile, where there are tiles
+    uint32_t state_runs = 0;                       // capacity for StateRun, of models with recurrent state
+    // layers of the window group (model/exec/kv_groups.h) have a header and rows of their own, with their own blocks
+    bool window_rows = false;
+    // each row is the only one of its sequence, and attention takes them from the sums of their product
+    bool lone_rows = false;
+    bool rules = false;           // some output's token is chosen by a ChoiceRule; then whether
+    bool changes = false;         // some rule changes logits,
+    bool logprobs = false;        // some rule wants log-probabilities
+    bool logits_to_host = false;  // some output's logits are copied there, in steps that would not write them otherwise
     StepPart part = StepPart::kWhole;
 
     bool is_joined() const { return method == AdapterMethod::kJoined; }
@@ -66,7 +70,11 @@ struct StepShape {
 
     // Of a step in two parts: what the second one depends on.
     StepShape draw_part() const {
-        return {.row_bucket = row_bucket, .output_bucket = output_bucket, .rules = true, .changes = changes, .logprobs = logprobs,
+        return {.row_bucket = row_bucket,
+                .output_bucket = output_bucket,
+                .rules = true,
+                .changes = changes,
+                .logprobs = logprobs,
                 .part = StepPart::kDraw};
     }
 
@@ -87,17 +95,21 @@ std::vector<uint32_t> buckets_up_to(uint32_t n);
 // Byte offsets in the step-state buffer; they follow from the shape alone.
 struct StepLayout {
     explicit StepLayout(const StepShape& shape);
-    uint64_t rows, logit_rows, rules, segments, uses, kept, kept_segments, joined, joined_windows, tiles, single_rows, state_runs, window_header, block_tables;
+    uint64_t rows, logit_rows, rules, segments, uses, kept, kept_segments, joined, joined_windows, tiles, single_rows,
+        state_runs, window_header, block_tables;
     uint32_t n_joined_tiles;  // windows of a group
 
     uint64_t joined_of(uint32_t group) const { return joined + group * sizeof(gpu::JoinedGroup); }
-    uint64_t windows_of(uint32_t group) const { return joined_windows + uint64_t{group} * n_joined_tiles * sizeof(gpu::JoinedWindow); }
+    uint64_t windows_of(uint32_t group) const {
+        return joined_windows + uint64_t{group} * n_joined_tiles * sizeof(gpu::JoinedWindow);
+    }
 
     // Segments of a step: one for each row and use in the worst case.
     static uint32_t segments_max(const StepShape& shape);
     static uint32_t uses_max(const StepShape& shape);
-    // Whether the last layer may go on with those rows alone that have an output, where that saves much. Those with adapters have a header, rows and segments of their own
-    // then, at `kept`; not beyond level kPlain, whose lists go by the rows of the whole step.
+    // Whether the last layer may go on with those rows alone that have an output, where that saves much. Those with
+    // adapters have a header, rows and segments of their own then, at `kept`; not beyond level kPlain, whose lists go
+    // by the rows of the whole step.
     static bool may_keep_rows(const StepShape& shape);
     static uint32_t tiles_max(const StepShape& shape);
     static uint32_t joined_tiles(const StepShape& shape);

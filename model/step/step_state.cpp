@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "model/weights/joined_columns.h"
 #include "model/exec/kv_cache.h"
+#include "model/weights/joined_columns.h"
 #include "proto/base/check.h"
 #include "proto/base/rounding.h"
 
@@ -58,7 +58,8 @@ struct ListPlaces {
 constexpr uint32_t kFullSegmentsFrom = 128;  // rows of the recording
 constexpr uint32_t kShortSegmentRows = 4;    // as many as lora_shrink takes at once
 
-// Cuts the rows into runs with one list of uses, writes for each the list and the segments, and sets the header's count and
+// Cuts the rows into runs with one list of uses, writes for each the list and the segments, and sets the header's count
+// and
 // grids.
 class LoraWriter {
   public:
@@ -87,12 +88,14 @@ class LoraWriter {
     // The rows with an output as a step of their own (StepLayout::kept).
     void put_kept(const std::array<uint32_t, kModuleGroups>& ranks) {
         const std::span<const OutputRow> outputs = batch_.outputs();
-        const uint32_t segment_rows = shape_.output_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
+        const uint32_t segment_rows =
+            shape_.output_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
         const auto slot_of = [&](uint32_t output) { return batch_.rows()[outputs[output].row].adapter_slot; };
         gpu::StepHeader header{};
         header.n_rows = batch_.n_outputs();
         for (uint32_t begin = 0, end = 0; begin < outputs.size(); begin = end) {
-            for (end = begin; end < outputs.size() && end - begin < segment_rows && slot_of(end) == slot_of(begin); ++end) {
+            for (end = begin; end < outputs.size() && end - begin < segment_rows && slot_of(end) == slot_of(begin);
+                 ++end) {
                 const gpu::StepRow row = device_row(batch_, batch_.rows()[outputs[end].row], slots_);
                 put(to_, layout_.kept + sizeof(header) + end * sizeof(row), &row, 1);
             }
@@ -100,7 +103,9 @@ class LoraWriter {
             const gpu::LoraSegment segment{begin, end - begin, slot_of(begin), begin};
             put(to_, layout_.kept_segments + header.n_segments++ * sizeof(segment), &segment, 1);
         }
-        for (size_t group = 0; group < ranks.size(); ++group) header.shrink[group] = gpu::shrink_dispatch(ranks[group], header.n_segments, kModulesOfGroup[group].n_modules);
+        for (size_t group = 0; group < ranks.size(); ++group)
+            header.shrink[group] =
+                gpu::shrink_dispatch(ranks[group], header.n_segments, kModulesOfGroup[group].n_modules);
         put(to_, layout_.kept, &header, 1);
     }
 
@@ -146,14 +151,16 @@ class LoraWriter {
     const SlotLookup& slots_;
     const std::span<std::byte> to_;
     std::optional<JoinedColumns> joined_;
-    // One adapter in a step of few rows would otherwise keep only a few workgroups busy; A is read again from the cache.
+    // One adapter in a step of few rows would otherwise keep only a few workgroups busy; A is read again from the
+    // cache.
     const uint32_t segment_rows_ = shape_.row_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
     uint32_t n_segments_ = 0;
     uint32_t n_low_rows_ = 0;
 };
 
 // Tiles and single rows. The tiles that see most come first, so that the last to end are short.
-void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_heads, gpu::StepHeader& header, std::span<std::byte> to) {
+void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_heads, gpu::StepHeader& header,
+               std::span<std::byte> to) {
     const StepLayout layout(shape);
     std::vector<gpu::AttentionTile> tiles;
     std::vector<uint32_t> single_rows;
@@ -168,7 +175,8 @@ void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_head
             row += n_rows;
         }
     });
-    std::ranges::stable_sort(tiles, std::greater(), [&](const gpu::AttentionTile& tile) { return batch.rows()[tile.row_begin].position; });
+    std::ranges::stable_sort(tiles, std::greater(),
+                             [&](const gpu::AttentionTile& tile) { return batch.rows()[tile.row_begin].position; });
     CHECK(tiles.size() <= StepLayout::tiles_max(shape) && single_rows.size() <= shape.single_bucket);
     header.n_single_rows = static_cast<uint32_t>(single_rows.size());
     header.tile_grid[0] = n_q_heads;
@@ -180,7 +188,9 @@ void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_head
 
 }  // namespace
 
-uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) { return ListPlaces(batch, StepLayout(shape)).end; }
+uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) {
+    return ListPlaces(batch, StepLayout(shape)).end;
+}
 
 void write_step_state(const StepBatch& batch, const StepShape& shape, const SlotLookup& slots, uint32_t readback_begin,
                       uint32_t n_q_heads, std::span<std::byte> to) {
@@ -203,7 +213,8 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
         put(to, layout.logit_rows + i * sizeof(row), &row, 1);
         CHECK(output.choice < 0 || shape.rules);
         if (!shape.rules) continue;
-        gpu::ChoiceRule rule = output.choice < 0 ? gpu::ChoiceRule{} : batch.choices()[static_cast<size_t>(output.choice)];
+        gpu::ChoiceRule rule =
+            output.choice < 0 ? gpu::ChoiceRule{} : batch.choices()[static_cast<size_t>(output.choice)];
         rule.change_begin += static_cast<uint32_t>(lists.changes / sizeof(gpu::TokenChange));
         rule.allowed_begin += static_cast<uint32_t>(lists.allowed / sizeof(TokenId));
         put(to, layout.rules + i * sizeof(rule), &rule, 1);

@@ -1,4 +1,5 @@
-// Reads one tool call in a model's text, piece by piece as it comes: a class for each form (call_scanner.h, literal_call.h, xml_call.h). One thread.
+// Reads one tool call in a model's text, piece by piece as it comes: a class for each form (call_scanner.h,
+// literal_call.h, xml_call.h). One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ class CallReader {
   public:
     virtual ~CallReader() = default;
 
-    // Takes text up to the call's end; returns how many bytes it took. What it says does not depend on how the text is cut.
+    // Takes text up to the call's end; returns how many bytes it took. What it says does not depend on how the text is
+    // cut.
     virtual size_t take(std::string_view text) = 0;
     virtual bool ended() const = 0;
     // True: it is no call, and what was taken so far is text().
@@ -24,7 +26,8 @@ class CallReader {
     // True: it is a call, whatever follows.
     virtual bool is_call() const { return name.has_value(); }
     virtual bool may_be_call() const { return true; }  // as far as it goes, if it was cut there
-    virtual void close() {}  // the answer has ended although the call has not: completes its arguments where only the last bracket is missing
+    // the answer has ended although the call has not: completes its arguments where only the last bracket is missing
+    virtual void close() {}
 
     std::optional<std::string> name;  // once it is known
     std::string arguments;            // JSON text, so far

@@ -9,8 +9,8 @@
 namespace lorad::model {
 namespace {
 
-constexpr std::array<std::string_view, 6> kKeys = {
-    "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
+constexpr std::array<std::string_view, 6> kKeys = {"\"name\"", "\"arguments\"", "\"parameters\"",
+                                                   "\"type\"", "\"id\"",        "\"function\""};
 
 bool is_blank(char byte) { return kJsonBlanks.find(byte) != std::string_view::npos; }
 
@@ -64,12 +64,9 @@ void CallScanner::take_byte(char byte) {
                 state_ = State::kFailed;
             }
             return;
-        case State::kValue:
-            take_value_byte(byte);
-            return;
+        case State::kValue: take_value_byte(byte); return;
         case State::kEnded:
-        case State::kFailed:
-            return;
+        case State::kFailed: return;
     }
 }
 
@@ -123,13 +120,15 @@ bool CallScanner::may_be_call() const {
     if (state_ == State::kKey)
         return std::ranges::any_of(kKeys, [&](std::string_view key) { return key.starts_with(key_); });
     if (state_ != State::kValue || key_ != "\"name\"") return true;
-    return std::ranges::any_of(*names_, [&](const std::string& known) { return json_quote(known).starts_with(value_); });
+    return std::ranges::any_of(*names_,
+                               [&](const std::string& known) { return json_quote(known).starts_with(value_); });
 }
 
 void CallScanner::end_value() {
     if (key_ == "\"name\"") {
         name = string_of(value_);
-        const bool is_unknown = name && names_ != nullptr && std::find(names_->begin(), names_->end(), *name) == names_->end();
+        const bool is_unknown =
+            name && names_ != nullptr && std::find(names_->begin(), names_->end(), *name) == names_->end();
         if (!name || name->empty() || is_unknown) state_ = State::kFailed;
     } else if (is_arguments() && value_.starts_with('"')) {
         // Some models write the arguments as the JSON text of a string.
@@ -144,7 +143,8 @@ NamedCallReader::NamedCallReader(const std::string& its_name) {
 }
 
 size_t NamedCallReader::take(std::string_view text) {
-    // Its end is the end of the arguments: brackets are counted by the scanner, which then waits for the '}' of the call around it.
+    // Its end is the end of the arguments: brackets are counted by the scanner, which then waits for the '}' of the
+    // call around it.
     size_t n = 0;
     while (n < text.size() && !ended() && !failed()) {
         n += scanner_.take(text.substr(n, 1));

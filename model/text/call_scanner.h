@@ -16,17 +16,15 @@ inline constexpr std::string_view kJsonBlanks = " \t\r\n";
 // Finds name and arguments in the text of a JSON object as it comes, without building it.
 class CallScanner final : public CallReader {
   public:
-    // With names the object stands where an answer might: only one of them with an object of arguments is a call. They outlive the
-    // scanner.
+    // With names the object stands where an answer might: only one of them with an object of arguments is a call. They
+    // outlive the scanner.
     explicit CallScanner(const std::vector<std::string>* names = nullptr) : names_(names) {}
 
     size_t take(std::string_view text) override;
     bool ended() const override { return state_ == State::kEnded; }
     bool failed() const override { return state_ == State::kFailed; }
     // Inside of an object, behind a value that ends with a bracket.
-    bool value_is_closed() const {
-        return state_ == State::kValue && in_value_ && depth_ == 0 && !in_string_;
-    }
+    bool value_is_closed() const { return state_ == State::kValue && in_value_ && depth_ == 0 && !in_string_; }
 
     bool is_call() const override { return name.has_value() && (names_ == nullptr || arguments.starts_with('{')); }
     bool may_be_call() const override;

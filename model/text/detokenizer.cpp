@@ -19,8 +19,7 @@ int character_length(std::string_view text, size_t& bad) {
     if (first < 0x80) return 1;
     size_t length = 0;
     uint8_t low = 0x80,
-            high =
-                0xbf;  // of the second byte: no overlong forms, surrogates or code points too high
+            high = 0xbf;  // of the second byte: no overlong forms, surrogates or code points too high
     if (first >= 0xc2 && first <= 0xdf) {
         length = 2;
     } else if ((first & 0xf0) == 0xe0) {
@@ -132,16 +131,14 @@ std::string Detokenizer::release(std::string_view text, bool at_end) {
     for (const std::string& stop : stop_strings_) {
         const size_t at = held_.find(stop);
         // Of two that begin at the same place the longer one is reported.
-        if (at < begin ||
-            (at == begin && at != std::string::npos && stop.size() > matched_stop_.size())) {
+        if (at < begin || (at == begin && at != std::string::npos && stop.size() > matched_stop_.size())) {
             begin = at;
             matched_stop_ = stop;
         }
     }
     if (begin != std::string::npos) {
         stopped_ = true;
-        std::string before =
-            held_.substr(0, begin + (include_stop_ ? matched_stop_.size() : 0));
+        std::string before = held_.substr(0, begin + (include_stop_ ? matched_stop_.size() : 0));
         held_.clear();
         return before;
     }

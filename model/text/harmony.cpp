@@ -7,8 +7,10 @@
 namespace lorad::model {
 namespace {
 
-constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>", kConstrain = "<|constrain|>";
-constexpr std::array<std::string_view, 7> kMarks = {kStart, kChannel, kMessage, kConstrain, "<|end|>", "<|call|>", "<|return|>"};
+constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>",
+                           kConstrain = "<|constrain|>";
+constexpr std::array<std::string_view, 7> kMarks = {kStart,    kChannel,   kMessage,    kConstrain,
+                                                    "<|end|>", "<|call|>", "<|return|>"};
 constexpr std::string_view kHeaderBlanks = " \t\r\n";
 constexpr size_t kHeaderBytesMax = 4096;
 
@@ -63,7 +65,8 @@ void HarmonyParser::read(bool at_end, std::vector<Piece>& out) {
             const size_t bracket = pending_.rfind('<');
             if (!at_end && bracket != std::string::npos) {
                 const std::string_view rest = std::string_view(pending_).substr(bracket);
-                if (std::ranges::any_of(kMarks, [&](std::string_view mark) { return mark.starts_with(rest); })) n_held = rest.size();
+                if (std::ranges::any_of(kMarks, [&](std::string_view mark) { return mark.starts_with(rest); }))
+                    n_held = rest.size();
             }
             n_text = pending_.size() - n_held;
         }
@@ -118,7 +121,8 @@ bool HarmonyParser::is_plain() const {
     if (begin == std::string::npos) return false;
     const std::string_view text = std::string_view(header_).substr(begin);
     const auto fits = [&](std::string_view word) { return text.starts_with(word) || word.starts_with(text); };
-    return !fits("assistant") && !fits("to=") && !fits("<|") && !fits("user") && !fits("system") && !fits("developer") && !fits("tool") && !fits("functions.");
+    return !fits("assistant") && !fits("to=") && !fits("<|") && !fits("user") && !fits("system") &&
+           !fits("developer") && !fits("tool") && !fits("functions.");
 }
 
 void HarmonyParser::say(std::string_view text, std::vector<Piece>& out) {

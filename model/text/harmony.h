@@ -1,5 +1,6 @@
-// Reads gpt-oss's messages in channels, each "<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL<|message|>TEXT<|end|>". What it thinks (analysis), what it
-// says (final, and commentary to nobody) and what it calls (commentary to functions.NAME) come apart; no header is part of any of them.
+// Reads gpt-oss's messages in channels, each "<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL<|message|>TEXT<|end|>". What
+// it thinks (analysis), what it says (final, and commentary to nobody) and what it calls (commentary to functions.NAME)
+// come apart; no header is part of any of them.
 // Text in, pieces out; what comes of it does not depend on how it is cut. One per answer; one thread.
 #pragma once
 
@@ -21,8 +22,8 @@ class HarmonyParser {
         uint32_t call = 0;  // its number
     };
 
-    // The prompt says where the answer begins: behind "<|start|>assistant", or within a message. Without functions nothing is a call: what
-    // is said to one is a thought.
+    // The prompt says where the answer begins: behind "<|start|>assistant", or within a message. Without functions
+    // nothing is a call: what is said to one is a thought.
     HarmonyParser(std::string_view prompt, bool has_functions);
 
     std::vector<Piece> push(std::string_view text);
@@ -41,14 +42,14 @@ class HarmonyParser {
 
     const bool has_functions_;
     std::string pending_;
-    std::string header_;       // of the message that begins
-    size_t n_given_ = 0;       // bytes of it that the prompt has
+    std::string header_;  // of the message that begins
+    size_t n_given_ = 0;  // bytes of it that the prompt has
     bool in_body_ = false;
     bool any_message_ = false;
     Kind kind_ = Kind::kContent;
-    std::string function_;     // of a call whose first piece has not come
+    std::string function_;  // of a call whose first piece has not come
     bool call_is_empty_ = false;
-    bool begins_ = false;      // nothing of the message has been said
+    bool begins_ = false;  // nothing of the message has been said
     bool any_reasoning_ = false, any_content_ = false;
     uint32_t n_calls_ = 0;
 };

@@ -13,7 +13,8 @@ constexpr size_t kLiteralNameBytesMax = 512, kWordBytesMax = 4096, kDepthMax = 1
 
 bool is_blank_byte(char byte) { return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n'; }
 bool is_name_byte(char byte) {
-    return std::isalnum(uint8_t(byte)) != 0 || byte == '_' || byte == '-' || byte == '.' || byte == '/' || uint8_t(byte) >= 0x80;
+    return std::isalnum(uint8_t(byte)) != 0 || byte == '_' || byte == '-' || byte == '.' || byte == '/' ||
+           uint8_t(byte) >= 0x80;
 }
 
 }  // namespace
@@ -47,15 +48,9 @@ void LiteralCallReader::take_byte(char byte) {
                 state_ = State::kFailed;
             }
             return;
-        case State::kName:
-            take_name_byte(byte);
-            return;
-        case State::kKey:
-            take_key_byte(byte);
-            return;
-        case State::kValue:
-            take_value_byte(byte);
-            return;
+        case State::kName: take_name_byte(byte); return;
+        case State::kKey: take_key_byte(byte); return;
+        case State::kValue: take_value_byte(byte); return;
         case State::kWord:
             if (byte == ',' || byte == closer() || is_blank_byte(byte)) {
                 end_word();
@@ -66,23 +61,16 @@ void LiteralCallReader::take_byte(char byte) {
                 pending_ += byte;
             }
             return;
-        case State::kText:
-            take_text_byte(byte);
-            return;
+        case State::kText: take_text_byte(byte); return;
         case State::kEscape:
-        case State::kHex:
-            take_escaped_byte(byte);
-            return;
-        case State::kAfter:
-            take_after_byte(byte);
-            return;
+        case State::kHex: take_escaped_byte(byte); return;
+        case State::kAfter: take_after_byte(byte); return;
         case State::kUnwrap:
             if (is_blank_byte(byte)) return;
             state_ = byte == ')' ? State::kEnded : State::kFailed;
             return;
         case State::kEnded:
-        case State::kFailed:
-            return;
+        case State::kFailed: return;
     }
 }
 
@@ -327,14 +315,9 @@ void LiteralCallReader::take_escaped_byte(char byte) {
         case 'f':
         case '\\':
         case '"':
-        case '/':
-            arguments += std::string{'\\', byte};
-            return;
-        case '\'':
-            arguments += byte;
-            return;
-        case '\n':
-            return;  // a line that goes on
+        case '/': arguments += std::string{'\\', byte}; return;
+        case '\'': arguments += byte; return;
+        case '\n': return;  // a line that goes on
         case 'u':
         case 'x':
             arguments += byte == 'u' ? "\\u" : "\\u00";
@@ -369,13 +352,15 @@ void LiteralCallReader::take_after_byte(char byte) {
 void LiteralCallReader::close() {
     if (holders_.size() != 1) return;
     if (state_ == State::kWord) end_word();
-    const bool is_between = (state_ == State::kAfter && !awaits_separator_) || (state_ == State::kKey && pending_.empty());
+    const bool is_between =
+        (state_ == State::kAfter && !awaits_separator_) || (state_ == State::kKey && pending_.empty());
     if (is_between) close_holder();
 }
 
 bool LiteralCallReader::may_be_call() const {
     if (state_ != State::kName || !needs_known_) return true;
-    return std::ranges::any_of(functions_, [&](const proto::FunctionTypes& one) { return one.name.starts_with(pending_); });
+    return std::ranges::any_of(functions_,
+                               [&](const proto::FunctionTypes& one) { return one.name.starts_with(pending_); });
 }
 
 }  // namespace lorad::model

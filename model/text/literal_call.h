@@ -1,5 +1,5 @@
-// Tool calls whose arguments are written as literals: call:NAME{key:<|"|>text<|"|>,n:1} as Gemma 4 does (FunctionGemma with <escape>),
-// NAME(key="text", n=1) as Python does (Gemma 3, LFM2, Llama 4). Said again as JSON while they come.
+// Tool calls whose arguments are written as literals: call:NAME{key:<|"|>text<|"|>,n:1} as Gemma 4 does (FunctionGemma
+// with <escape>), NAME(key="text", n=1) as Python does (Gemma 3, LFM2, Llama 4). Said again as JSON while they come.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace lorad::model {
 
 // How a form writes calls.
 struct LiteralStyle {
-    std::string_view prefix;      // before the name
-    char open, close;             // around the arguments
-    char key_separator;           // behind an argument's name
-    std::string_view quote;       // around texts, with nothing escaped between; empty: as Python writes them
-    bool is_python = false;       // print(CALL) is CALL; arguments may stand without their names
+    std::string_view prefix;  // before the name
+    char open, close;         // around the arguments
+    char key_separator;       // behind an argument's name
+    std::string_view quote;   // around texts, with nothing escaped between; empty: as Python writes them
+    bool is_python = false;   // print(CALL) is CALL; arguments may stand without their names
 };
 inline constexpr LiteralStyle kGemma4Style{"call:", '{', '}', ':', "<|\"|>"};
 inline constexpr LiteralStyle kFunctionGemmaStyle{"call:", '{', '}', ':', "<escape>"};
@@ -36,7 +36,20 @@ class LiteralCallReader final : public CallReader {
     void close() override;
 
   private:
-    enum class State : uint8_t { kPrefix, kName, kKey, kValue, kWord, kText, kEscape, kHex, kAfter, kUnwrap, kEnded, kFailed };
+    enum class State : uint8_t {
+        kPrefix,
+        kName,
+        kKey,
+        kValue,
+        kWord,
+        kText,
+        kEscape,
+        kHex,
+        kAfter,
+        kUnwrap,
+        kEnded,
+        kFailed
+    };
     enum class Holder : uint8_t { kArguments, kObject, kArray };
 
     void take_byte(char byte);
@@ -62,15 +75,15 @@ class LiteralCallReader final : public CallReader {
     State state_ = State::kPrefix;
     std::string pending_;
     std::vector<Holder> holders_;
-    std::vector<bool> any_;      // whether each has something
-    std::string_view quote_;     // of the text that is being read
-    bool escapes_ = false;       // it is in quotes of Python's or JSON's
-    bool is_key_ = false;        // it is the name of an object's member
+    std::vector<bool> any_;          // whether each has something
+    std::string_view quote_;         // of the text that is being read
+    bool escapes_ = false;           // it is in quotes of Python's or JSON's
+    bool is_key_ = false;            // it is the name of an object's member
     bool awaits_separator_ = false;  // a member's name in quotes has ended
-    bool is_wrapped_ = false;    // in print()
-    uint32_t n_hex_ = 0;         // digits of an escape that are to come
+    bool is_wrapped_ = false;        // in print()
+    uint32_t n_hex_ = 0;             // digits of an escape that are to come
     size_t n_positional_ = 0;
-    std::string key_;            // of the argument that is being read
+    std::string key_;  // of the argument that is being read
 };
 
 }  // namespace lorad::model

@@ -45,7 +45,7 @@ enum {
     LORAD_TEXT_REJECTED = 6,  // a token that the grammar does not allow
     LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further. The message is for a log, not for clients
     LORAD_TEXT_NO_MEMORY = 8,
-    LORAD_TEXT_TOO_COMPLEX = 9,  // nested, or referring to itself, deeper than is read
+    LORAD_TEXT_TOO_COMPLEX = 9,        // nested, or referring to itself, deeper than is read
     LORAD_TEXT_NO_SUCH_TEMPLATE = 10,  // none of the name that was asked for
 };
 
@@ -79,11 +79,11 @@ void lorad_text_free_ids(LoradIds ids);
 
 int32_t lorad_tokenizer_new(LoradText tokenizer_json, LoradTokenizer** out, LoradBytes* error);
 void lorad_tokenizer_free(LoradTokenizer* tokenizer);
-int32_t lorad_tokenizer_encode(const LoradTokenizer* tokenizer, LoradText text,
-                               int32_t add_special_tokens, LoradIds* out, LoradBytes* error);
+int32_t lorad_tokenizer_encode(const LoradTokenizer* tokenizer, LoradText text, int32_t add_special_tokens,
+                               LoradIds* out, LoradBytes* error);
 // Without special tokens of the tokenizer's own; begins: the byte of the text where each token begins.
-int32_t lorad_tokenizer_encode_placed(const LoradTokenizer* tokenizer, LoradText text, LoradIds* out,
-                                      LoradIds* begins, LoradBytes* error);
+int32_t lorad_tokenizer_encode_placed(const LoradTokenizer* tokenizer, LoradText text, LoradIds* out, LoradIds* begins,
+                                      LoradBytes* error);
 int32_t lorad_tokenizer_decode(const LoradTokenizer* tokenizer, const uint32_t* ids, size_t count,
                                int32_t skip_special_tokens, LoradBytes* out, LoradBytes* error);
 uint32_t lorad_tokenizer_vocab_size(const LoradTokenizer* tokenizer);
@@ -92,8 +92,7 @@ int32_t lorad_tokenizer_decoder(const LoradTokenizer* tokenizer);
 int64_t lorad_tokenizer_token_id(const LoradTokenizer* tokenizer, LoradText token);
 uint32_t lorad_tokenizer_token_flags(const LoradTokenizer* tokenizer, uint32_t id);
 // The token as the vocabulary spells it.
-int32_t lorad_tokenizer_token_text(const LoradTokenizer* tokenizer, uint32_t id, LoradBytes* out,
-                                   LoradBytes* error);
+int32_t lorad_tokenizer_token_text(const LoradTokenizer* tokenizer, uint32_t id, LoradBytes* out, LoradBytes* error);
 // The bytes that the token adds to a text. Borrowed: valid as long as the tokenizer.
 LoradText lorad_tokenizer_token_bytes(const LoradTokenizer* tokenizer, uint32_t id);
 
@@ -103,8 +102,8 @@ int32_t lorad_words_new(LoradText list, LoradWords** out, LoradBytes* error);
 void lorad_words_free(LoradWords* words);
 
 // tokenizer_config: tokenizer_config.json; special_tokens: special_tokens_map.json; jinja:
-// chat_template.jinja; template_json: chat_template.json, whose templates may have names. Each may be absent. Later ones win
-// over tokenizer_config for the template; where none of them is the default one, that of tokenizer_config is.
+// chat_template.jinja; template_json: chat_template.json, whose templates may have names. Each may be absent. Later
+// ones win over tokenizer_config for the template; where none of them is the default one, that of tokenizer_config is.
 int32_t lorad_template_new(LoradText tokenizer_config, LoradText special_tokens, LoradText jinja,
                            LoradText template_json, LoradTemplate** out, LoradBytes* error);
 void lorad_template_free(LoradTemplate* chat_template);
@@ -117,17 +116,15 @@ int32_t lorad_template_check(const LoradTemplate* chat_template, LoradBytes* err
 // "extra":{name: value},"template":name}.
 // now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC.
 // marked: begin and end, in bytes of the text, of each block `{% generation %}`; may be null.
-int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText input, int64_t now,
-                              LoradBytes* out, LoradIds* marked, LoradBytes* error);
+int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText input, int64_t now, LoradBytes* out,
+                              LoradIds* marked, LoradBytes* error);
 
 // The vocabulary as the model has it (logits may be wider than the tokenizer): padded with tokens
 // never allowed.
-int32_t lorad_grammar_new(const LoradTokenizer* tokenizer, int32_t kind, LoradText source,
-                          const uint32_t* eos_ids, size_t eos_count, uint32_t vocab_size,
-                          LoradGrammar** out, LoradBytes* error);
-int32_t lorad_grammar_of_words(const LoradWords* words, int32_t kind, LoradText source,
-                               const uint32_t* eos_ids, size_t eos_count, uint32_t vocab_size,
-                               LoradGrammar** out, LoradBytes* error);
+int32_t lorad_grammar_new(const LoradTokenizer* tokenizer, int32_t kind, LoradText source, const uint32_t* eos_ids,
+                          size_t eos_count, uint32_t vocab_size, LoradGrammar** out, LoradBytes* error);
+int32_t lorad_grammar_of_words(const LoradWords* words, int32_t kind, LoradText source, const uint32_t* eos_ids,
+                               size_t eos_count, uint32_t vocab_size, LoradGrammar** out, LoradBytes* error);
 // Memory that it holds now; with its state it grows. compiling (may be null): the most that it took
 // to compile.
 size_t lorad_grammar_bytes(const LoradGrammar* grammar, size_t* compiling);
@@ -136,8 +133,7 @@ void lorad_grammar_free(LoradGrammar* grammar);
 int32_t lorad_grammar_duplicate(const LoradGrammar* grammar, LoradGrammar** out, LoradBytes* error);
 // One thread at a time may use a grammar. words: (vocab_size + 31) / 32, bit id % 32 of word id /
 // 32: allowed.
-int32_t lorad_grammar_mask(LoradGrammar* grammar, uint32_t* words, size_t word_count,
-                           LoradBytes* error);
+int32_t lorad_grammar_mask(LoradGrammar* grammar, uint32_t* words, size_t word_count, LoradBytes* error);
 int32_t lorad_grammar_commit(LoradGrammar* grammar, uint32_t id, LoradBytes* error);
 // 1: the text so far is complete; 2: nothing may follow but the end; 0: neither; 3: a panic was
 // caught.

@@ -18,12 +18,10 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kMaxTokenizerBytes = 256u << 20;
 constexpr uintmax_t kMaxTemplateBytes = 4u << 20;
-constexpr uintmax_t kMaxConfigBytes = 64u
-                                      << 20;  // added_tokens_decoder may list a whole vocabulary
+constexpr uintmax_t kMaxConfigBytes = 64u << 20;  // added_tokens_decoder may list a whole vocabulary
 
 LoradText as_text(std::string_view text) {
-    return {reinterpret_cast<const uint8_t*>(text.data() == nullptr ? "" : text.data()),
-            text.size()};
+    return {reinterpret_cast<const uint8_t*>(text.data() == nullptr ? "" : text.data()), text.size()};
 }
 
 LoradText as_optional(const std::optional<std::string>& text) {
@@ -40,29 +38,23 @@ std::string take(LoradBytes bytes) {
 Error panic_error(const std::string& text) {
     constexpr size_t kLoggedBytes = 200;
     log_warn("the text library failed on an input: {}", std::string_view(text).substr(0, kLoggedBytes));
-    return make_error(ErrorCode::kInputTooComplex, "the library that reads this fails on it; nothing but this request is harmed");
+    return make_error(ErrorCode::kInputTooComplex,
+                      "the library that reads this fails on it; nothing but this request is harmed");
 }
 
 Error request_error(int32_t code, LoradBytes bytes) {
     std::string message = take(bytes);
     switch (code) {
-        case LORAD_TEXT_PANIC:
-            return panic_error(message);
-        case LORAD_TEXT_TOO_COMPLEX:
-            return make_error(ErrorCode::kInputTooComplex, std::move(message));
-        case LORAD_TEXT_NO_MEMORY:
-            return make_error(ErrorCode::kOutOfMemory, std::move(message));
-        case LORAD_TEXT_TEMPLATE_RAISED:
-            return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
+        case LORAD_TEXT_PANIC: return panic_error(message);
+        case LORAD_TEXT_TOO_COMPLEX: return make_error(ErrorCode::kInputTooComplex, std::move(message));
+        case LORAD_TEXT_NO_MEMORY: return make_error(ErrorCode::kOutOfMemory, std::move(message));
+        case LORAD_TEXT_TEMPLATE_RAISED: return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
         case LORAD_TEXT_TEMPLATE_FAILED:
-            return make_error(ErrorCode::kInvalidRequest, format("chat template: {}", message),
-                              "messages");
+            return make_error(ErrorCode::kInvalidRequest, format("chat template: {}", message), "messages");
         case LORAD_TEXT_NO_SUCH_TEMPLATE:
             return make_error(ErrorCode::kUnsupportedParameter, format("chat_template: {}", message), "chat_template");
-        case LORAD_TEXT_NO_TEMPLATE:
-            return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
-        default:
-            return make_error(ErrorCode::kInvalidRequest, std::move(message));
+        case LORAD_TEXT_NO_TEMPLATE: return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
+        default: return make_error(ErrorCode::kInvalidRequest, std::move(message));
     }
 }
 
@@ -75,8 +67,7 @@ Result<std::optional<std::string>> read_optional(const fs::path& path, uintmax_t
     }
     const uintmax_t size = fs::file_size(path, ec);
     if (ec) {
-        return make_error(ErrorCode::kInvalidModel,
-                          format("{}: cannot be read: {}", path.string(), ec.message()));
+        return make_error(ErrorCode::kInvalidModel, format("{}: cannot be read: {}", path.string(), ec.message()));
     }
     if (size > limit) {
         return make_error(ErrorCode::kInvalidModel,
@@ -132,7 +123,8 @@ void give_up_text_reserve() { lorad_text_give_up_reserve(); }
 bool is_template_name(std::string_view name) {
     constexpr size_t kBytesMax = 64;
     return !name.empty() && name.size() <= kBytesMax && name.front() != '.' && std::ranges::all_of(name, [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+               c == '.';
     });
 }
 
@@ -142,7 +134,8 @@ std::vector<std::string> template_names_in(const fs::path& dir) {
     fs::directory_iterator entry(dir / kNamedTemplatesFolder, error);
     for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
         const fs::path& file = entry->path();
-        if (file.extension() == kTemplateSuffix && is_template_name(file.stem().native())) names.push_back(file.stem().native());
+        if (file.extension() == kTemplateSuffix && is_template_name(file.stem().native()))
+            names.push_back(file.stem().native());
     }
     std::ranges::sort(names);
     if (names.size() > kNamedTemplatesMax) names.resize(kNamedTemplatesMax);
@@ -155,20 +148,17 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const fs::path& model_d
     const fs::path path = model_dir / "tokenizer.json";
     TRY_ASSIGN(const std::optional<std::string> json, read_optional(path, kMaxTokenizerBytes));
     if (!json) {
-        return make_error(
-            ErrorCode::kInvalidModel,
-            format("{}: not found; lorad needs the tokenizer in this form", path.string()));
+        return make_error(ErrorCode::kInvalidModel,
+                          format("{}: not found; lorad needs the tokenizer in this form", path.string()));
     }
     return from_json(*json, path.string());
 }
 
-Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view json,
-                                                              std::string_view name) {
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view json, std::string_view name) {
     LoradTokenizer* handle = nullptr;
     LoradBytes error{};
     if (lorad_tokenizer_new(as_text(json), &handle, &error) != LORAD_TEXT_OK) {
-        return make_error(ErrorCode::kInvalidModel,
-                          format("{}: not a usable tokenizer: {}", name, take(error)));
+        return make_error(ErrorCode::kInvalidModel, format("{}: not a usable tokenizer: {}", name, take(error)));
     }
     return std::shared_ptr<const Tokenizer>(new Tokenizer(handle));
 }
@@ -178,12 +168,10 @@ Tokenizer::Tokenizer(LoradTokenizer* handle)
 
 Tokenizer::~Tokenizer() { lorad_tokenizer_free(handle_); }
 
-Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,
-                                               bool add_special_tokens) const {
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
     LoradIds ids{};
     LoradBytes error{};
-    const int32_t code =
-        lorad_tokenizer_encode(handle_, as_text(text), add_special_tokens, &ids, &error);
+    const int32_t code = lorad_tokenizer_encode(handle_, as_text(text), add_special_tokens, &ids, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     std::vector<TokenId> result(ids.data, ids.data + ids.size);
     lorad_text_free_ids(ids);
@@ -201,15 +189,13 @@ Result<PlacedTokens> Tokenizer::encode_placed(std::string_view text) const {
     return placed;
 }
 
-Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
-                                      bool skip_special_tokens) const {
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
     static_assert(sizeof(TokenId) == sizeof(uint32_t));
     LoradBytes text{};
     LoradBytes error{};
     // A negative id reads as one far beyond the vocabulary, which adds nothing.
-    const int32_t code =
-        lorad_tokenizer_decode(handle_, reinterpret_cast<const uint32_t*>(ids.data()), ids.size(),
-                               skip_special_tokens, &text, &error);
+    const int32_t code = lorad_tokenizer_decode(handle_, reinterpret_cast<const uint32_t*>(ids.data()), ids.size(),
+                                                skip_special_tokens, &text, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return take(text);
 }
@@ -225,8 +211,7 @@ std::optional<TokenId> Tokenizer::token_id(std::string_view token) const {
 std::optional<std::string> Tokenizer::token_text(TokenId id) const {
     LoradBytes text{};
     LoradBytes error{};
-    if (lorad_tokenizer_token_text(handle_, static_cast<uint32_t>(id), &text, &error) !=
-        LORAD_TEXT_OK) {
+    if (lorad_tokenizer_token_text(handle_, static_cast<uint32_t>(id), &text, &error) != LORAD_TEXT_OK) {
         lorad_text_free_bytes(error);
         return std::nullopt;
     }
@@ -257,27 +242,21 @@ Result<std::shared_ptr<const Words>> Words::from_list(std::string_view list) {
 Words::~Words() { lorad_words_free(handle_); }
 
 bool Tokenizer::is_special(TokenId id) const {
-    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) &
-            LORAD_TOKEN_SPECIAL) != 0;
+    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_SPECIAL) != 0;
 }
 
 bool Tokenizer::is_byte(TokenId id) const {
-    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_BYTE) !=
-           0;
+    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_BYTE) != 0;
 }
 
 bool Tokenizer::exists(TokenId id) const {
-    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) &
-            LORAD_TOKEN_UNKNOWN) == 0;
+    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_UNKNOWN) == 0;
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const fs::path& model_dir) {
-    TRY_ASSIGN(const auto config,
-               read_optional(model_dir / "tokenizer_config.json", kMaxConfigBytes));
-    TRY_ASSIGN(const auto tokens,
-               read_optional(model_dir / "special_tokens_map.json", kMaxConfigBytes));
-    TRY_ASSIGN(const auto jinja,
-               read_optional(model_dir / "chat_template.jinja", kMaxTemplateBytes));
+    TRY_ASSIGN(const auto config, read_optional(model_dir / "tokenizer_config.json", kMaxConfigBytes));
+    TRY_ASSIGN(const auto tokens, read_optional(model_dir / "special_tokens_map.json", kMaxConfigBytes));
+    TRY_ASSIGN(const auto jinja, read_optional(model_dir / "chat_template.jinja", kMaxTemplateBytes));
     TRY_ASSIGN(const auto json, read_optional(model_dir / "chat_template.json", kMaxTemplateBytes));
     TRY_ASSIGN(std::vector<NamedTemplate> named, read_named_templates(model_dir));
     std::optional<std::string> one = jinja, several = json;
@@ -289,37 +268,34 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const fs::path& m
     }
     LoradTemplate* handle = nullptr;
     LoradBytes error{};
-    if (lorad_template_new(as_optional(config), as_optional(tokens), as_optional(one),
-                           as_optional(several), &handle, &error) != LORAD_TEXT_OK) {
-        return make_error(ErrorCode::kInvalidModel,
-                          format("{}: chat template: {}", model_dir.string(), take(error)));
+    if (lorad_template_new(as_optional(config), as_optional(tokens), as_optional(one), as_optional(several), &handle,
+                           &error) != LORAD_TEXT_OK) {
+        return make_error(ErrorCode::kInvalidModel, format("{}: chat template: {}", model_dir.string(), take(error)));
     }
     std::string sources = jinja.value_or("") + joined_sources(named);
     if (!jinja) sources += json.value_or("") + config.value_or("");
-    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(
-        handle, std::move(sources), config.value_or(""), tokens.value_or("")));
+    return std::shared_ptr<const ChatTemplate>(
+        new ChatTemplate(handle, std::move(sources), config.value_or(""), tokens.value_or("")));
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::make(std::span<const NamedTemplate> sources,
-                                                               std::string config,
-                                                               std::string tokens) {
+                                                               std::string config, std::string tokens) {
     LoradTemplate* handle = nullptr;
     LoradBytes error{};
     const LoradText absent{nullptr, 0};
     const bool is_one = sources.size() == 1 && sources.front().name == kDefaultTemplate;
     const std::string several = is_one ? std::string() : named_json(sources);
-    if (lorad_template_new(config.empty() ? absent : as_text(config),
-                           tokens.empty() ? absent : as_text(tokens),
-                           is_one ? as_text(sources.front().source) : absent,
-                           is_one ? absent : as_text(several), &handle, &error) != LORAD_TEXT_OK) {
+    if (lorad_template_new(config.empty() ? absent : as_text(config), tokens.empty() ? absent : as_text(tokens),
+                           is_one ? as_text(sources.front().source) : absent, is_one ? absent : as_text(several),
+                           &handle, &error) != LORAD_TEXT_OK) {
         return make_error(ErrorCode::kInvalidModel, format("chat template: {}", take(error)));
     }
     return std::shared_ptr<const ChatTemplate>(
         new ChatTemplate(handle, joined_sources(sources), std::move(config), std::move(tokens)));
 }
 
-Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(
-    std::string_view source, std::string_view tokens_json) {
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(std::string_view source,
+                                                                      std::string_view tokens_json) {
     const NamedTemplate one[] = {{std::string(kDefaultTemplate), std::string(source)}};
     return from_sources(one, tokens_json);
 }
@@ -329,8 +305,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_sources(std::span
     return make(sources, std::string(tokens_json), {});
 }
 
-Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_sources(
-    std::span<const NamedTemplate> sources) const {
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_sources(std::span<const NamedTemplate> sources) const {
     return make(sources, config_, tokens_);
 }
 
@@ -382,27 +357,24 @@ Result<MarkedText> ChatTemplate::render_marked(const std::string& json_input, in
     return result;
 }
 
-Result<std::unique_ptr<Grammar>> Grammar::create(const Tokenizer& tokenizer, GrammarKind kind,
-                                                 std::string_view source,
-                                                 std::span<const TokenId> eos_ids,
-                                                 uint32_t vocab_size) {
+Result<std::unique_ptr<Grammar>> Grammar::create(const Tokenizer& tokenizer, GrammarKind kind, std::string_view source,
+                                                 std::span<const TokenId> eos_ids, uint32_t vocab_size) {
     LoradGrammar* handle = nullptr;
     LoradBytes error{};
-    const int32_t code =
-        lorad_grammar_new(tokenizer.handle_, static_cast<int32_t>(kind), as_text(source),
-                          reinterpret_cast<const uint32_t*>(eos_ids.data()), eos_ids.size(),
-                          vocab_size, &handle, &error);
+    const int32_t code = lorad_grammar_new(tokenizer.handle_, static_cast<int32_t>(kind), as_text(source),
+                                           reinterpret_cast<const uint32_t*>(eos_ids.data()), eos_ids.size(),
+                                           vocab_size, &handle, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return std::unique_ptr<Grammar>(new Grammar(handle));
 }
 
-Result<std::unique_ptr<Grammar>> Grammar::create(const Words& words, GrammarKind kind, std::string_view source, std::span<const TokenId> eos_ids,
-                                                 uint32_t vocab_size) {
+Result<std::unique_ptr<Grammar>> Grammar::create(const Words& words, GrammarKind kind, std::string_view source,
+                                                 std::span<const TokenId> eos_ids, uint32_t vocab_size) {
     LoradGrammar* handle = nullptr;
     LoradBytes error{};
-    const int32_t code =
-        lorad_grammar_of_words(words.handle_, static_cast<int32_t>(kind), as_text(source), reinterpret_cast<const uint32_t*>(eos_ids.data()),
-                               eos_ids.size(), vocab_size, &handle, &error);
+    const int32_t code = lorad_grammar_of_words(words.handle_, static_cast<int32_t>(kind), as_text(source),
+                                                reinterpret_cast<const uint32_t*>(eos_ids.data()), eos_ids.size(),
+                                                vocab_size, &handle, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return std::unique_ptr<Grammar>(new Grammar(handle));
 }

@@ -35,7 +35,8 @@ enum class DecoderKind : uint8_t {
     kOther,         // one by one, given the token before
 };
 
-// Tokens of a text, and the byte of the text where each begins: that of its character, where a character is several tokens.
+// Tokens of a text, and the byte of the text where each begins: that of its character, where a character is several
+// tokens.
 struct PlacedTokens {
     std::vector<TokenId> ids;
     std::vector<uint32_t> begins;
@@ -58,8 +59,7 @@ class Tokenizer {
   public:
     // kInvalidModel naming the file when it is missing, too large or not a tokenizer.
     static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
-    static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view json,
-                                                              std::string_view name);
+    static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view json, std::string_view name);
     ~Tokenizer();
     Tokenizer(const Tokenizer&) = delete;
     Tokenizer& operator=(const Tokenizer&) = delete;
@@ -136,8 +136,8 @@ class ChatTemplate {
     static int64_t present();  // what the local wall clock shows, as render() takes it
 
     // Reads chat_template.jinja, chat_template.json and tokenizer_config.json, the first that has a
-    // template wins, and the named ones beside it. A folder without a template loads; rendering then answers kInvalidRequest. A
-    // damaged file is kInvalidModel.
+    // template wins, and the named ones beside it. A folder without a template loads; rendering then answers
+    // kInvalidRequest. A damaged file is kInvalidModel.
     static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
     // tokens_json: the special tokens in the form of tokenizer_config.json.
     static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
@@ -145,8 +145,8 @@ class ChatTemplate {
     // The same for several, of which one need not be the default.
     static Result<std::shared_ptr<const ChatTemplate>> from_sources(std::span<const NamedTemplate> sources,
                                                                     std::string_view tokens_json);
-    // Other templates with the special tokens of this one; none of them need be the default. kInvalidModel where they cannot be
-    // read.
+    // Other templates with the special tokens of this one; none of them need be the default. kInvalidModel where they
+    // cannot be read.
     Result<std::shared_ptr<const ChatTemplate>> with_sources(std::span<const NamedTemplate> sources) const;
     // Whether it parses: kAdapterInvalid with the line, where it does not.
     static Status check_source(std::string_view source);
@@ -158,9 +158,7 @@ class ChatTemplate {
     // Its special tokens, for from_source().
     Result<std::string> tokens_json() const;
     // Whether the template or its configuration says this, such as "<tool_call>".
-    bool mentions(std::string_view text) const {
-        return sources_.find(text) != std::string::npos;
-    }
+    bool mentions(std::string_view text) const { return sources_.find(text) != std::string::npos; }
     // json_input:
     // {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name:
     // value},"template":name}; all but messages may be absent. Without a name, the template is tool_use
@@ -169,19 +167,15 @@ class ChatTemplate {
     // conversation is what it objects to. now: for strftime_now, what the local wall clock shows,
     // in seconds since 1970 as if it were UTC; kPresent asks the system.
     Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
-    // The same with the parts that the template marks; none where it marks nothing, or only what it prints by way of a variable.
+    // The same with the parts that the template marks; none where it marks nothing, or only what it prints by way of a
+    // variable.
     Result<MarkedText> render_marked(const std::string& json_input, int64_t now = kPresent) const;
 
   private:
-    static Result<std::shared_ptr<const ChatTemplate>> make(std::span<const NamedTemplate> sources,
-                                                            std::string config,
+    static Result<std::shared_ptr<const ChatTemplate>> make(std::span<const NamedTemplate> sources, std::string config,
                                                             std::string tokens);
-    ChatTemplate(LoradTemplate* handle, std::string sources, std::string config,
-                 std::string tokens)
-        : handle_(handle),
-          sources_(std::move(sources)),
-          config_(std::move(config)),
-          tokens_(std::move(tokens)) {}
+    ChatTemplate(LoradTemplate* handle, std::string sources, std::string config, std::string tokens)
+        : handle_(handle), sources_(std::move(sources)), config_(std::move(config)), tokens_(std::move(tokens)) {}
 
     LoradTemplate* handle_;
     const std::string sources_;          // what it was made of
@@ -194,11 +188,11 @@ enum class GrammarKind : uint8_t { kJsonSchema, kRegex, kLark };
 class Grammar {
   public:
     // eos_ids end the text and are allowed only where it is complete. vocab_size: width of the
-    // model's logits. kInvalidRequest when the source is not of its kind, kInputTooComplex where it goes too deep or makes the library fail.
+    // model's logits. kInvalidRequest when the source is not of its kind, kInputTooComplex where it goes too deep or
+    // makes the library fail.
     // Takes as much stack, memory and time as the source makes it: for sources of clients see server/sandbox.
     static Result<std::unique_ptr<Grammar>> create(const Tokenizer& tokenizer, GrammarKind kind,
-                                                   std::string_view source,
-                                                   std::span<const TokenId> eos_ids,
+                                                   std::string_view source, std::span<const TokenId> eos_ids,
                                                    uint32_t vocab_size);
     static Result<std::unique_ptr<Grammar>> create(const Words& words, GrammarKind kind, std::string_view source,
                                                    std::span<const TokenId> eos_ids, uint32_t vocab_size);
@@ -208,7 +202,8 @@ class Grammar {
     Grammar(const Grammar&) = delete;
     Grammar& operator=(const Grammar&) = delete;
 
-    // Sets bit id % 32 of words[id / 32] for every allowed id; words holds mask_words(vocab_size) (model/output/logits.h).
+    // Sets bit id % 32 of words[id / 32] for every allowed id; words holds mask_words(vocab_size)
+    // (model/output/logits.h).
     Status mask(std::span<uint32_t> words);
     // Takes the token that was chosen; kInvalidRequest when the grammar does not allow it.
     Status commit(TokenId id);

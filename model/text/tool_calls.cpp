@@ -70,30 +70,24 @@ std::vector<std::string> tool_format_names() {
 }
 
 bool forces_own_form(ToolFormat format) {
-    return format == ToolFormat::kQwenXml || format == ToolFormat::kGemma4 || format == ToolFormat::kFunctionGemma || format == ToolFormat::kPython ||
-           format == ToolFormat::kHarmony;
+    return format == ToolFormat::kQwenXml || format == ToolFormat::kGemma4 || format == ToolFormat::kFunctionGemma ||
+           format == ToolFormat::kPython || format == ToolFormat::kHarmony;
 }
 
 bool marks_are_special(ToolFormat family) {
-    return family != ToolFormat::kHermes && family != ToolFormat::kQwenXml && family != ToolFormat::kList && family != ToolFormat::kArguments;
+    return family != ToolFormat::kHermes && family != ToolFormat::kQwenXml && family != ToolFormat::kList &&
+           family != ToolFormat::kArguments;
 }
 
 std::vector<ToolCallParser::Mark> ToolCallParser::marks_of(ToolFormat family) {
     switch (family) {
-        case ToolFormat::kHermes:
-            return {{"<tool_call>", "</tool_call>"}};
-        case ToolFormat::kLlama3:
-            return {{"<|python_tag|>"}};
-        case ToolFormat::kMistral:
-            return {{"[TOOL_CALLS]"}};
-        case ToolFormat::kPhi:
-            return {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", "<|/tool_call|>"}};
-        case ToolFormat::kQwenXml:
-            return {{"<tool_call>", "</tool_call>"}, {kXmlFunction, "</tool_call>", true}};
-        case ToolFormat::kGemma4:
-            return {{"<|tool_call>", "<tool_call|>"}};
-        case ToolFormat::kFunctionGemma:
-            return {{"<start_function_call>", "<end_function_call>"}};
+        case ToolFormat::kHermes: return {{"<tool_call>", "</tool_call>"}};
+        case ToolFormat::kLlama3: return {{"<|python_tag|>"}};
+        case ToolFormat::kMistral: return {{"[TOOL_CALLS]"}};
+        case ToolFormat::kPhi: return {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", "<|/tool_call|>"}};
+        case ToolFormat::kQwenXml: return {{"<tool_call>", "</tool_call>"}, {kXmlFunction, "</tool_call>", true}};
+        case ToolFormat::kGemma4: return {{"<|tool_call>", "<tool_call|>"}};
+        case ToolFormat::kFunctionGemma: return {{"<start_function_call>", "<end_function_call>"}};
         case ToolFormat::kPython:
             return {{"<tool_call>", "</tool_call>"},
                     {"```tool_code", "```"},
@@ -103,14 +97,17 @@ std::vector<ToolCallParser::Mark> ToolCallParser::marks_of(ToolFormat family) {
                     {"<|python_start|>", "<|python_end|>"}};
         case ToolFormat::kHarmony:
         case ToolFormat::kList:
-        case ToolFormat::kArguments:
-            return {};
+        case ToolFormat::kArguments: return {};
     }
     return {};
 }
 
-ToolCallParser::ToolCallParser(ToolFormat family, std::string function, std::vector<proto::FunctionTypes> functions, bool finds_unmarked)
-    : format_(family), function_(std::move(function)), functions_(std::move(functions)), finds_unmarked_(finds_unmarked) {
+ToolCallParser::ToolCallParser(ToolFormat family, std::string function, std::vector<proto::FunctionTypes> functions,
+                               bool finds_unmarked)
+    : format_(family),
+      function_(std::move(function)),
+      functions_(std::move(functions)),
+      finds_unmarked_(finds_unmarked) {
     for (const proto::FunctionTypes& one : functions_) names_.push_back(one.name);
     if (family == ToolFormat::kList) state_ = State::kBetween;
 }
@@ -156,18 +153,10 @@ void ToolCallParser::read(bool at_end, Output& out) {
     }
     for (bool go_on = true; go_on;) {
         switch (state_) {
-            case State::kContent:
-                go_on = read_content(at_end, out);
-                break;
-            case State::kBetween:
-                go_on = read_between(at_end, out);
-                break;
-            case State::kName:
-                go_on = read_name(at_end, out);
-                break;
-            case State::kCall:
-                go_on = read_call(out);
-                break;
+            case State::kContent: go_on = read_content(at_end, out); break;
+            case State::kBetween: go_on = read_between(at_end, out); break;
+            case State::kName: go_on = read_name(at_end, out); break;
+            case State::kCall: go_on = read_call(out); break;
         }
     }
 }
@@ -185,12 +174,9 @@ bool ToolCallParser::begins_unmarked() const {
     switch (format_) {
         case ToolFormat::kQwenXml:
         case ToolFormat::kGemma4:
-        case ToolFormat::kFunctionGemma:
-            return false;
-        case ToolFormat::kPython:
-            return pending_.front() == '{' || pending_.front() == '[';
-        default:
-            return pending_.front() == '{';
+        case ToolFormat::kFunctionGemma: return false;
+        case ToolFormat::kPython: return pending_.front() == '{' || pending_.front() == '[';
+        default: return pending_.front() == '{';
     }
 }
 
@@ -213,7 +199,8 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
         if (pending_.empty()) return false;
         if (begins_unmarked()) {
             marked_ = false;
-            block_end_ = marks_of(format_).empty() || format_ == ToolFormat::kPython ? std::string_view() : marks_of(format_).front().end;
+            block_end_ = marks_of(format_).empty() || format_ == ToolFormat::kPython ? std::string_view()
+                                                                                     : marks_of(format_).front().end;
             if (pending_.front() == '[') {
                 opened_ = "[";
                 pending_.erase(0, 1);
@@ -275,15 +262,11 @@ void ToolCallParser::give_back(Output& out) {
 bool ToolCallParser::begins_call() const {
     const char next = pending_.front();
     switch (format_) {
-        case ToolFormat::kQwenXml:
-            return in_block_ && next == '{';
+        case ToolFormat::kQwenXml: return in_block_ && next == '{';
         case ToolFormat::kGemma4:
-        case ToolFormat::kFunctionGemma:
-            return in_block_;
-        case ToolFormat::kPython:
-            return next == '{' || ((in_block_ || expects_call_) && is_identifier(next));
-        default:
-            return next == '{';
+        case ToolFormat::kFunctionGemma: return in_block_;
+        case ToolFormat::kPython: return next == '{' || ((in_block_ || expects_call_) && is_identifier(next));
+        default: return next == '{';
     }
 }
 
@@ -365,16 +348,12 @@ std::unique_ptr<CallReader> ToolCallParser::make_reader() const {
     const bool is_sure = marked_ || format_ == ToolFormat::kList;
     if (pending_.front() != '{') {
         switch (format_) {
-            case ToolFormat::kQwenXml:
-                return std::make_unique<XmlCallReader>(functions_, !is_sure);
-            case ToolFormat::kGemma4:
-                return std::make_unique<LiteralCallReader>(kGemma4Style, functions_, !is_sure);
+            case ToolFormat::kQwenXml: return std::make_unique<XmlCallReader>(functions_, !is_sure);
+            case ToolFormat::kGemma4: return std::make_unique<LiteralCallReader>(kGemma4Style, functions_, !is_sure);
             case ToolFormat::kFunctionGemma:
                 return std::make_unique<LiteralCallReader>(kFunctionGemmaStyle, functions_, !is_sure);
-            case ToolFormat::kPython:
-                return std::make_unique<LiteralCallReader>(kPythonStyle, functions_, !is_sure);
-            default:
-                break;
+            case ToolFormat::kPython: return std::make_unique<LiteralCallReader>(kPythonStyle, functions_, !is_sure);
+            default: break;
         }
     }
     return std::make_unique<CallScanner>(is_sure ? nullptr : &names_);

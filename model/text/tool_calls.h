@@ -16,19 +16,21 @@
 namespace lorad::model {
 
 enum class ToolFormat : uint8_t {
-    kHermes,     // <tool_call>{"name": ..., "arguments": ...}</tool_call>; Qwen as well
-    kLlama3,     // {"name": ..., "parameters": ...}, several with ';'; <|python_tag|> may come first
-    kMistral,    // [TOOL_CALLS][{"name": ..., "arguments": ...}], or [TOOL_CALLS]name{arguments}
-    kPhi,        // <|tool_call|>[{...}]<|/tool_call|>, or functools[{...}]
-    kQwenXml,    // <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>; Qwen3-Coder, Qwen3.5
-    kGemma4,     // <|tool_call>call:NAME{key:<|"|>text<|"|>}<tool_call|>
+    kHermes,   // <tool_call>{"name": ..., "arguments": ...}</tool_call>; Qwen as well
+    kLlama3,   // {"name": ..., "parameters": ...}, several with ';'; <|python_tag|> may come first
+    kMistral,  // [TOOL_CALLS][{"name": ..., "arguments": ...}], or [TOOL_CALLS]name{arguments}
+    kPhi,      // <|tool_call|>[{...}]<|/tool_call|>, or functools[{...}]
+    // <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>; Qwen3-Coder, Qwen3.5
+    kQwenXml,
+    kGemma4,         // <|tool_call>call:NAME{key:<|"|>text<|"|>}<tool_call|>
     kFunctionGemma,  // <start_function_call>call:NAME{key:<escape>text<escape>}<end_function_call>
-    kPython,     // [NAME(key="text")], also in ```tool_code or between LFM2's marks; Gemma 3, Llama 4
-    kHarmony,    // gpt-oss: messages in channels, which model/text/harmony.h reads
-    kList,       // [{...}, ...] alone: an answer that has to be calls
-    kArguments,  // the arguments alone: an answer that has to be a call of one function
+    kPython,         // [NAME(key="text")], also in ```tool_code or between LFM2's marks; Gemma 3, Llama 4
+    kHarmony,        // gpt-oss: messages in channels, which model/text/harmony.h reads
+    kList,           // [{...}, ...] alone: an answer that has to be calls
+    kArguments,      // the arguments alone: an answer that has to be a call of one function
 };
-// "hermes", "qwen3_xml", "llama3_json", "mistral", "openai" and the like, as vLLM calls its parsers; nothing for other names.
+// "hermes", "qwen3_xml", "llama3_json", "mistral", "openai" and the like, as vLLM calls its parsers; nothing for other
+// names.
 std::optional<ToolFormat> tool_format_of(std::string_view name);
 // All names that tool_format_of() knows.
 std::vector<std::string> tool_format_names();
@@ -54,10 +56,10 @@ class ToolCallParser {
         std::vector<ToolCallPiece> calls;
     };
 
-    // `function` is the one that kArguments calls. `functions`: those that there are; with `finds_unmarked` they may also be
-    // called without marks, where the answer or what follows a call begins with it.
-    explicit ToolCallParser(ToolFormat family, std::string function = {}, std::vector<proto::FunctionTypes> functions = {},
-                            bool finds_unmarked = true);
+    // `function` is the one that kArguments calls. `functions`: those that there are; with `finds_unmarked` they may
+    // also be called without marks, where the answer or what follows a call begins with it.
+    explicit ToolCallParser(ToolFormat family, std::string function = {},
+                            std::vector<proto::FunctionTypes> functions = {}, bool finds_unmarked = true);
 
     Output push(std::string_view text);
     // Gives what was held back. `cut`: the model was not at its end; what has begun as a call is no text then.
@@ -97,17 +99,17 @@ class ToolCallParser {
     const bool finds_unmarked_;
     std::vector<std::string> names_;  // of the functions
     State state_ = State::kContent;
-    std::string pending_;           // text that is not decided on
-    std::string blanks_;            // before it: nobody's if calls stand on both sides of them
-    std::string opened_;            // taken from a mark on, no call of which is known yet
+    std::string pending_;  // text that is not decided on
+    std::string blanks_;   // before it: nobody's if calls stand on both sides of them
+    std::string opened_;   // taken from a mark on, no call of which is known yet
     std::unique_ptr<CallReader> reader_;
-    std::string_view block_end_;    // what closes the calls behind the last mark
-    size_t n_emitted_ = 0;          // bytes of the present call's arguments
-    bool named_ = false;            // the present call's name is out
-    bool at_border_ = true;         // of the answer or of a call, and nothing but blanks since
-    bool marked_ = false;           // the present call stands behind a mark
-    bool in_block_ = false;         // whose end has not come
-    bool expects_call_ = false;     // a bracket or a comma stands before it
+    std::string_view block_end_;  // what closes the calls behind the last mark
+    size_t n_emitted_ = 0;        // bytes of the present call's arguments
+    bool named_ = false;          // the present call's name is out
+    bool at_border_ = true;       // of the answer or of a call, and nothing but blanks since
+    bool marked_ = false;         // the present call stands behind a mark
+    bool in_block_ = false;       // whose end has not come
+    bool expects_call_ = false;   // a bracket or a comma stands before it
     bool cut_ = false;
     uint32_t n_calls_ = 0;
 };

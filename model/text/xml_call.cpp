@@ -80,8 +80,7 @@ void XmlCallReader::take_byte(char byte) {
             take_value_byte();
             return;
         case State::kEnded:
-        case State::kFailed:
-            return;
+        case State::kFailed: return;
     }
 }
 
@@ -123,7 +122,8 @@ void XmlCallReader::take_value_byte() {
     if (streams_) say_text(false);
 }
 
-// As much of the value as is text for sure: not the line break that begins it, nor what may be its end, nor half of a character.
+// As much of the value as is text for sure: not the line break that begins it, nor what may be its end, nor half of a
+// character.
 void XmlCallReader::say_text(bool at_end) {
     const size_t begin = n_said_ == 0 && pending_.starts_with('\n') ? 1 : n_said_;
     size_t end = pending_.size();
@@ -160,7 +160,8 @@ void XmlCallReader::close() {
 
 bool XmlCallReader::may_be_call() const {
     if (state_ != State::kName || !needs_known_) return true;
-    return std::ranges::any_of(functions_, [&](const proto::FunctionTypes& one) { return one.name.starts_with(pending_); });
+    return std::ranges::any_of(functions_,
+                               [&](const proto::FunctionTypes& one) { return one.name.starts_with(pending_); });
 }
 
 }  // namespace lorad::model

@@ -21,7 +21,8 @@ inline constexpr std::string_view kXmlFunction = "<function=";
 class XmlCallReader final : public CallReader {
   public:
     // needs_known: only a function of these is a call. They outlive the reader.
-    XmlCallReader(const std::vector<proto::FunctionTypes>& functions, bool needs_known) : functions_(functions), needs_known_(needs_known) {}
+    XmlCallReader(const std::vector<proto::FunctionTypes>& functions, bool needs_known)
+        : functions_(functions), needs_known_(needs_known) {}
 
     size_t take(std::string_view text) override;
     bool ended() const override { return state_ == State::kEnded; }

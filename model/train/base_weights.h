@@ -11,7 +11,9 @@
 namespace lorad::model {
 
 // `model` and `config` as for Executor::load(); weight_type as WeightLoader::create() has it.
-Result<std::unique_ptr<const ModelWeights>> load_base_weights(gpu::Device& device, const std::filesystem::path& model, const ModelConfig& config,
-                                                              std::optional<gpu::ScalarType> weight_type = std::nullopt, const LoadProgress& progress = {});
+Result<std::unique_ptr<const ModelWeights>> load_base_weights(gpu::Device& device, const std::filesystem::path& model,
+                                                              const ModelConfig& config,
+                                                              std::optional<gpu::ScalarType> weight_type = std::nullopt,
+                                                              const LoadProgress& progress = {});
 
 }  // namespace lorad::model

@@ -38,7 +38,8 @@ void list_rows_by_token(MicroBatch& batch) {
     std::ranges::stable_sort(batch.rows_by_token, {}, [&](uint32_t row) { return batch.tokens[row]; });
     for (uint32_t i = 0; i < batch.n_rows(); ++i) {
         const uint32_t token = batch.tokens[batch.rows_by_token[i]];
-        if (batch.token_rows.empty() || batch.token_rows.back().token != token) batch.token_rows.push_back({token, i, 0});
+        if (batch.token_rows.empty() || batch.token_rows.back().token != token)
+            batch.token_rows.push_back({token, i, 0});
         ++batch.token_rows.back().n;
     }
 }
@@ -46,15 +47,20 @@ void list_rows_by_token(MicroBatch& batch) {
 void list_flash_tiles(MicroBatch& batch, std::span<const TrainExample> examples) {
     for (size_t place = 0; place < batch.examples.size(); ++place) {
         const auto n_tokens = static_cast<uint32_t>(examples[batch.examples[place]].tokens.size());
-        for (uint32_t begin = 0; begin < n_tokens; begin += gpu::kFlashRows) batch.flash_tiles.push_back({batch.first_rows[place], n_tokens, begin, 0});
+        for (uint32_t begin = 0; begin < n_tokens; begin += gpu::kFlashRows)
+            batch.flash_tiles.push_back({batch.first_rows[place], n_tokens, begin, 0});
     }
 }
 
 // Round r has each example's run r of every head, which all add to gradients of their own.
-void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const TrainExample> examples, uint64_t n_elements_max) {
-    const auto n_tokens_of = [&](size_t place) { return static_cast<uint32_t>(examples[batch.examples[place]].tokens.size()); };
+void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const TrainExample> examples,
+                uint64_t n_elements_max) {
+    const auto n_tokens_of = [&](size_t place) {
+        return static_cast<uint32_t>(examples[batch.examples[place]].tokens.size());
+    };
     uint32_t n_rounds = 0;
-    for (size_t place = 0; place < batch.examples.size(); ++place) n_rounds = std::max(n_rounds, ceil_div(n_tokens_of(place), queries_of_run(n_tokens_of(place))));
+    for (size_t place = 0; place < batch.examples.size(); ++place)
+        n_rounds = std::max(n_rounds, ceil_div(n_tokens_of(place), queries_of_run(n_tokens_of(place))));
     for (uint32_t round = 0; round < n_rounds; ++round) {
         ScoreWave wave;
         uint64_t n_rows = 0;
@@ -67,7 +73,8 @@ void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const Tr
                                    .n_queries = std::min(at_once, n_tokens - round * at_once),
                                    .head = head};
                 const uint32_t stride = round_up(run.n_keys(), kRunAlign);
-                const bool is_full = (n_rows + run.n_queries) * std::max(wave.stride, stride) > n_elements_max || wave.runs.size() == kRunsMax;
+                const bool is_full = (n_rows + run.n_queries) * std::max(wave.stride, stride) > n_elements_max ||
+                                     wave.runs.size() == kRunsMax;
                 if (!wave.runs.empty() && is_full) {
                     batch.waves.push_back(std::exchange(wave, {}));
                     n_rows = 0;
@@ -95,7 +102,8 @@ uint32_t queries_of_run(uint32_t n_tokens) {
     return std::max(kRunAlign, static_cast<uint32_t>(kRunElements / n_tokens) / kRunAlign * kRunAlign);
 }
 
-std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples, const MicroBatchLimits& limits) {
+std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples,
+                                           const MicroBatchLimits& limits) {
     std::vector<MicroBatch> batches;
     for (uint32_t i = 0; i < examples.size(); ++i) {
         const size_t n_tokens = examples[i].tokens.size();

@@ -15,16 +15,17 @@ struct TrainExample;
 
 // Queries of one example and one head, and the keys up to the last of them.
 struct ScoreRun {
-    uint32_t first_row = 0;  // of the example
+    uint32_t first_row = 0;                   // of the example
     uint32_t first_query = 0, n_queries = 0;  // in the example
     uint32_t head = 0;
     uint32_t n_keys() const { return first_query + n_queries; }
 };
 
-// Runs that are computed side by side: no two add to the gradients of one head's keys. Waves follow each other, so these sums have one order.
+// Runs that are computed side by side: no two add to the gradients of one head's keys. Waves follow each other, so
+// these sums have one order.
 struct ScoreWave {
     std::vector<ScoreRun> runs;
-    uint32_t stride = 0;  // elements of a row of scores
+    uint32_t stride = 0;     // elements of a row of scores
     uint32_t n_queries = 0;  // of the longest run
     uint64_t n_elements() const;
 };
@@ -37,7 +38,7 @@ struct MicroBatch {
     struct RowKey {
         uint32_t example, position;
     };
-    std::vector<RowKey> row_keys;      // [rows]: index among the step's examples
+    std::vector<RowKey> row_keys;  // [rows]: index among the step's examples
     // Rows whose next token is trained, in order.
     std::vector<uint32_t> target_rows;
     std::vector<gpu::TrainTarget> targets;
@@ -61,6 +62,7 @@ struct MicroBatchLimits {
 uint32_t queries_of_run(uint32_t n_tokens);
 
 // Examples in their order, each micro-batch with as many as it has room for.
-std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples, const MicroBatchLimits& limits);
+std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples,
+                                           const MicroBatchLimits& limits);
 
 }  // namespace lorad::model

@@ -9,7 +9,8 @@ namespace lorad::model {
 
 // With w warm-up steps of n, and p = (step - w) / (n - w) behind them:
 //   kConstant, kLinear, kCosine      (step + 1) / w, then 1, 1 - p, (1 + cos(pi p)) / 2
-//   kHfLinear, kHfCosine             step / w, as transformers' get_linear_ and get_cosine_schedule_with_warmup: the first step has rate 0
+//   kHfLinear, kHfCosine             step / w, as transformers' get_linear_ and get_cosine_schedule_with_warmup: the
+//       first step has rate 0
 enum class Schedule : uint8_t { kConstant, kLinear, kCosine, kHfLinear, kHfCosine };
 
 // "constant", "linear", "cosine", "hf-linear", "hf-cosine".

@@ -16,7 +16,7 @@ constexpr std::array kKept = {Range::kValues, Range::kFirst, Range::kSecond};
 
 struct CheckpointHead {
     uint64_t magic = 0;
-    uint64_t shape = 0;    // digest of names, shapes and scales
+    uint64_t shape = 0;  // digest of names, shapes and scales
     uint64_t n_steps = 0;
     uint64_t n_elements = 0;
     uint64_t content = 0;  // digest of what follows
@@ -59,8 +59,10 @@ uint64_t digest_of_shape(const TrainableAdapter& shape) {
 
 }  // namespace
 
-Result<std::vector<std::byte>> write_train_checkpoint(const TrainableAdapter& shape, const TrainParameters& parameters, uint64_t n_steps) {
-    CheckpointHead head{.magic = kMagic, .shape = digest_of_shape(shape), .n_steps = n_steps, .n_elements = parameters.n_elements()};
+Result<std::vector<std::byte>> write_train_checkpoint(const TrainableAdapter& shape, const TrainParameters& parameters,
+                                                      uint64_t n_steps) {
+    CheckpointHead head{
+        .magic = kMagic, .shape = digest_of_shape(shape), .n_steps = n_steps, .n_elements = parameters.n_elements()};
     const size_t range_bytes = head.n_elements * sizeof(float);
     std::vector<std::byte> bytes(sizeof(head) + kKept.size() * range_bytes);
     for (size_t i = 0; i < kKept.size(); ++i) {
@@ -74,16 +76,22 @@ Result<std::vector<std::byte>> write_train_checkpoint(const TrainableAdapter& sh
     return bytes;
 }
 
-Result<uint64_t> read_train_checkpoint(std::span<const std::byte> bytes, const TrainableAdapter& shape, TrainParameters& parameters) {
-    const auto refuse = [](const std::string& what) { return make_error(ErrorCode::kInvalidRequest, format("the training checkpoint {}", what)); };
+Result<uint64_t> read_train_checkpoint(std::span<const std::byte> bytes, const TrainableAdapter& shape,
+                                       TrainParameters& parameters) {
+    const auto refuse = [](const std::string& what) {
+        return make_error(ErrorCode::kInvalidRequest, format("the training checkpoint {}", what));
+    };
     CheckpointHead head;
-    if (bytes.size() < sizeof(head)) return refuse(format("has {} bytes: expected at least {}", bytes.size(), sizeof(head)));
+    if (bytes.size() < sizeof(head))
+        return refuse(format("has {} bytes: expected at least {}", bytes.size(), sizeof(head)));
     std::memcpy(&head, bytes.data(), sizeof(head));
     if (head.magic != kMagic) return refuse("does not begin as one");
-    if (head.shape != digest_of_shape(shape) || head.n_elements != parameters.n_elements()) return refuse("is of an adapter with other tensors or scales");
+    if (head.shape != digest_of_shape(shape) || head.n_elements != parameters.n_elements())
+        return refuse("is of an adapter with other tensors or scales");
     const size_t range_bytes = head.n_elements * sizeof(float);
     const std::span<const std::byte> content = bytes.subspan(sizeof(head));
-    if (content.size() != kKept.size() * range_bytes) return refuse(format("has {} bytes: expected {}", bytes.size(), sizeof(head) + kKept.size() * range_bytes));
+    if (content.size() != kKept.size() * range_bytes)
+        return refuse(format("has {} bytes: expected {}", bytes.size(), sizeof(head) + kKept.size() * range_bytes));
     Digest digest;
     digest.add_words(content);
     if (digest.value() != head.content) return refuse("is damaged: its content has another digest");

@@ -24,14 +24,18 @@ uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 
 // Bytes of each buffer of TrainBuffers but sets, rope and those of the host.
 struct ScratchSizes {
-    uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, low, shadows, scores, qkv_sums, rounded, dots, logits, head_low, dropped, terms, norms;
+    uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, low, shadows, scores,
+        qkv_sums, rounded, dots, logits, head_low, dropped, terms, norms;
     uint64_t sum() const {
-        return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv + low + shadows + 2 * scores + qkv_sums + rounded + dots + logits + head_low + dropped + terms + norms;
+        return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv + low +
+               shadows + 2 * scores + qkv_sums + rounded + dots + logits + head_low + dropped + terms + norms;
     }
 };
 
 ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
-    const auto rows_of = [&](uint64_t stride, gpu::ScalarType type = gpu::ScalarType::kF32) { return uint64_t{sizes.n_rows} * stride * gpu::bytes_of(type); };
+    const auto rows_of = [&](uint64_t stride, gpu::ScalarType type = gpu::ScalarType::kF32) {
+        return uint64_t{sizes.n_rows} * stride * gpu::bytes_of(type);
+    };
     const bool has_sums = sizes.act_type != gpu::ScalarType::kF32;
     return {.streams = rows_of(sizes.hidden_stride) * (config.n_layers + 1),
             .row = rows_of(sizes.hidden_stride),
@@ -57,9 +61,11 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
 }
 
 // Products that read 16 bits, and what writes these four columns at a time. Magnitudes and dropout work on f32.
-gpu::ScalarType act_type_of(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainSizes& sizes, const TrainerOptions& options) {
+gpu::ScalarType act_type_of(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
+                            const ModelWeights& weights, const TrainSizes& sizes, const TrainerOptions& options) {
     const bool pays = (capabilities.coopmat_f16 && !capabilities.small_workgroups) || options.keeps_16_bits;
-    const bool can = options.lora_dropout == 0 && config.intermediate_size % 4 == 0 && std::ranges::none_of(sizes.has_magnitudes, std::identity());
+    const bool can = options.lora_dropout == 0 && config.intermediate_size % 4 == 0 &&
+                     std::ranges::none_of(sizes.has_magnitudes, std::identity());
     return pays && can ? train_kernel_options(config, weights, options).matrix_type : gpu::ScalarType::kF32;
 }
 
@@ -130,15 +136,21 @@ uint32_t TrainSizes::set_of(uint32_t layer, uint32_t n_layers) const {
 
 bool TrainSizes::keeps(uint32_t layer, uint32_t n_layers) const {
     if (set_of(layer, n_layers) != 0) return true;
-    return n_sets >= n_layers_needed && layer + n_layers_needed == n_layers;  // the first set is that of the lowest one alone
+    // the first set is that of the lowest one alone
+    return n_sets >= n_layers_needed && layer + n_layers_needed == n_layers;
 }
 
-gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights, const TrainerOptions& options) {
-    return {.matrix_type = options.in_f32 ? gpu::ScalarType::kF32 : weights.layers.front().qkv.type, .head_dim = config.head_dim, .head_group = config.n_heads / config.n_kv_heads};
+gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights,
+                                             const TrainerOptions& options) {
+    return {.matrix_type = options.in_f32 ? gpu::ScalarType::kF32 : weights.layers.front().qkv.type,
+            .head_dim = config.head_dim,
+            .head_group = config.n_heads / config.n_kv_heads};
 }
 
-Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainModel& model, const TrainLayout& layout,
-                                    const TrainerOptions& options, uint64_t budget, TrainMemory& memory) {
+Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities,
+                                    const ModelConfig& config, const ModelWeights& weights, const TrainModel& model,
+                                    const TrainLayout& layout, const TrainerOptions& options, uint64_t budget,
+                                    TrainMemory& memory) {
     TrainSizes sizes;
     const LayerWeights& first = weights.layers.front();
     sizes.n_positions = options.n_positions_max;
@@ -161,13 +173,22 @@ Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::Dev
     place_pairs(sizes, model, layout);
     place_layer(sizes, config.n_heads);
     const auto chunk_tiles = static_cast<uint32_t>(kLogitElements / sizes.vocab_stride / gpu::kTrainTileRows);
-    sizes.chunk_rows = std::clamp(chunk_tiles * gpu::kTrainTileRows, gpu::kTrainTileRows, std::min(kChunkRowsMax, sizes.n_rows));
-    sizes.block_bytes = std::max(uint64_t{sizes.n_rows} * std::max({sizes.hidden_stride, sizes.attention_stride, sizes.gate_up_stride, sizes.qkv_stride}),
-                                 uint64_t{sizes.chunk_rows} * sizes.vocab_stride) * 2;
-    const uint64_t longest = round_up(sizes.n_positions, 64u), longest_run = uint64_t{queries_of_run(sizes.n_positions)} * longest;
-    if (!sizes.has_flash) sizes.score_elements = std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));
-    if (options.lora_dropout > 0) sizes.dropped_bytes = uint64_t{sizes.n_rows} * std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
-    if (model.trains_norms()) sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
+    sizes.chunk_rows =
+        std::clamp(chunk_tiles * gpu::kTrainTileRows, gpu::kTrainTileRows, std::min(kChunkRowsMax, sizes.n_rows));
+    sizes.block_bytes = std::max(uint64_t{sizes.n_rows} * std::max({sizes.hidden_stride, sizes.attention_stride,
+                                                                    sizes.gate_up_stride, sizes.qkv_stride}),
+                                 uint64_t{sizes.chunk_rows} * sizes.vocab_stride) *
+                        2;
+    const uint64_t longest = round_up(sizes.n_positions, 64u),
+                   longest_run = uint64_t{queries_of_run(sizes.n_positions)} * longest;
+    if (!sizes.has_flash)
+        sizes.score_elements =
+            std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));
+    if (options.lora_dropout > 0)
+        sizes.dropped_bytes = uint64_t{sizes.n_rows} *
+                              std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
+    if (model.trains_norms())
+        sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
     sizes.n_layers_needed = config.n_layers - model.first_trained_layer;
 
     memory.parameters = layout.n_elements * sizeof(float) * TrainParameters::kRanges;
@@ -175,33 +196,41 @@ Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::Dev
                      gpu::TrainKernels::scratch_bytes(rungs, sizes.block_bytes);
     const uint64_t fixed = memory.parameters + memory.scratch, set = sizes.places.n_bytes;
     if (fixed + set > budget) {
-        return make_error(ErrorCode::kOutOfMemory,
-                          format("training needs {} bytes: {} for {} trained numbers with gradients and moments, {} for passes of {} rows, {} for a layer's activations; "
-                                 "there are {}",
-                                 fixed + set, memory.parameters, layout.n_elements, memory.scratch, sizes.n_rows, set, budget));
+        return make_error(
+            ErrorCode::kOutOfMemory,
+            format("training needs {} bytes: {} for {} trained numbers with gradients and moments, {} for passes of {} "
+                   "rows, {} for a layer's activations; "
+                   "there are {}",
+                   fixed + set, memory.parameters, layout.n_elements, memory.scratch, sizes.n_rows, set, budget));
     }
-    sizes.n_sets = static_cast<uint32_t>(std::clamp<uint64_t>((budget - fixed) / set, 1, std::max(sizes.n_layers_needed, 1u)));
+    sizes.n_sets =
+        static_cast<uint32_t>(std::clamp<uint64_t>((budget - fixed) / set, 1, std::max(sizes.n_layers_needed, 1u)));
     memory.activations = sizes.n_sets * set;
     memory.n_kept_layers = 0;
-    for (uint32_t layer = model.first_trained_layer; layer < config.n_layers; ++layer) memory.n_kept_layers += sizes.keeps(layer, config.n_layers);
+    for (uint32_t layer = model.first_trained_layer; layer < config.n_layers; ++layer)
+        memory.n_kept_layers += sizes.keeps(layer, config.n_layers);
     return sizes;
 }
 
 uint64_t rope_table_bytes(const ModelConfig& config, uint32_t n_positions) {
-    return std::max<uint64_t>((uint64_t{short_text_tokens(config.rope, n_positions)} + n_positions) * config.rope.rotary_dim * sizeof(float), kAlignBytes);
+    return std::max<uint64_t>(
+        (uint64_t{short_text_tokens(config.rope, n_positions)} + n_positions) * config.rope.rotary_dim * sizeof(float),
+        kAlignBytes);
 }
 
 Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig& config, const TrainSizes& sizes) {
     TrainBuffers made;
     const ScratchSizes bytes = scratch_sizes(config, sizes);
-    const auto make = [&](gpu::Buffer& buffer, uint64_t n_bytes, const char* name, gpu::MemoryKind kind = gpu::MemoryKind::kDeviceLocal) -> Status {
+    const auto make = [&](gpu::Buffer& buffer, uint64_t n_bytes, const char* name,
+                          gpu::MemoryKind kind = gpu::MemoryKind::kDeviceLocal) -> Status {
         TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, name));
         return ok_status();
     };
     made.sets.resize(sizes.n_sets);
     for (gpu::Buffer& set : made.sets) TRY(make(set, sizes.places.n_bytes, "training activations"));
     TRY(make(made.streams, bytes.streams, "training streams"));
-    for (gpu::Buffer* buffer : {&made.dstream, &made.dnormed, &made.head_normed, &made.dhead_normed, &made.sums}) TRY(make(*buffer, bytes.row, "training rows"));
+    for (gpu::Buffer* buffer : {&made.dstream, &made.dnormed, &made.head_normed, &made.dhead_normed, &made.sums})
+        TRY(make(*buffer, bytes.row, "training rows"));
     TRY(make(made.dsums, bytes.sums, "training sums"));
     TRY(make(made.qkv_sums, bytes.qkv_sums, "training qkv"));
     TRY(make(made.rounded, bytes.rounded, "training attention"));
@@ -225,7 +254,8 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.dropped, bytes.dropped, "training dropout"));
     TRY(make(made.terms, bytes.terms, "training terms"));
     TRY(make(made.inverse_norms, bytes.norms, "training norms"));
-    TRY(make(made.losses, uint64_t{sizes.n_rows} * sizeof(gpu::TrainLoss), "training losses", gpu::MemoryKind::kHostReadback));
+    TRY(make(made.losses, uint64_t{sizes.n_rows} * sizeof(gpu::TrainLoss), "training losses",
+             gpu::MemoryKind::kHostReadback));
     TRY(make(made.norm_sums, kNormGroupsMax * sizeof(float), "training norms", gpu::MemoryKind::kHostReadback));
     const std::vector<float> rope = rope_table(config.rope, sizes.n_positions);
     TRY(make(made.rope, rope_table_bytes(config, sizes.n_positions), "training rope table"));

@@ -1,6 +1,7 @@
 // The device memory of a trainer's passes: sizes first, pure, then buffers.
 //
-// Letters: R rows of a micro-batch at most, H hidden, Q query and K key outputs, F ffn, V vocabulary. All f32, but what is marked with * has TrainSizes::act_type.
+// Letters: R rows of a micro-batch at most, H hidden, Q query and K key outputs, F ffn, V vocabulary. All f32, but what
+// is marked with * has TrainSizes::act_type.
 #pragma once
 
 #include <array>
@@ -17,45 +18,48 @@
 
 namespace lorad::model {
 
-// Bytes from the beginning of a layer's activations. A product's sums and what comes of them are one place where no magnitude lies between.
+// Bytes from the beginning of a layer's activations. A product's sums and what comes of them are one place where no
+// magnitude lies between.
 struct LayerPlaces {
-    uint64_t normed = 0;          // [R][H] *: the input of q, k, v
+    uint64_t normed = 0;             // [R][H] *: the input of q, k, v
     uint64_t qkv_sums = 0, qkv = 0;  // [R][Q + 2K]
-    uint64_t turned = 0;          // [R][Q + K]: q and k normed and turned; with flash [R][Q + 2K] *, values behind
-    uint64_t lse = 0;             // [R][query heads], with flash
-    uint64_t attention = 0;       // [R][Q]
-    uint64_t o_sums = 0;          // [R][H], with magnitudes
-    uint64_t middle = 0;          // [R][H]: the stream between attention and MLP
-    uint64_t middle_normed = 0;   // [R][H] *
-    uint64_t gate_up_sums = 0;    // [R][2F], with magnitudes
-    uint64_t gate_up = 0;         // [R][2F] *
-    uint64_t down_sums = 0;       // [R][H], with magnitudes
-    uint64_t low = 0;             // [R][rank] of each pair of the layer: TrainSizes::low_begins, low_strides
+    uint64_t turned = 0;             // [R][Q + K]: q and k normed and turned; with flash [R][Q + 2K] *, values behind
+    uint64_t lse = 0;                // [R][query heads], with flash
+    uint64_t attention = 0;          // [R][Q]
+    uint64_t o_sums = 0;             // [R][H], with magnitudes
+    uint64_t middle = 0;             // [R][H]: the stream between attention and MLP
+    uint64_t middle_normed = 0;      // [R][H] *
+    uint64_t gate_up_sums = 0;       // [R][2F], with magnitudes
+    uint64_t gate_up = 0;            // [R][2F] *
+    uint64_t down_sums = 0;          // [R][H], with magnitudes
+    uint64_t low = 0;                // [R][rank] of each pair of the layer: TrainSizes::low_begins, low_strides
     uint64_t n_bytes = 0;
 };
 
 struct TrainSizes {
     uint32_t n_rows = 0;  // R
     uint32_t n_positions = 0;
-    uint32_t hidden_stride = 0, qkv_stride = 0, turned_stride = 0, attention_stride = 0, gate_up_stride = 0, ffn_stride = 0, vocab_stride = 0;
+    uint32_t hidden_stride = 0, qkv_stride = 0, turned_stride = 0, attention_stride = 0, gate_up_stride = 0,
+             ffn_stride = 0, vocab_stride = 0;
     gpu::ScalarType act_type = gpu::ScalarType::kF32;
     bool has_flash = false;  // scores are never whole; of qkv only what norms of heads read is kept
     bool keeps_qkv = true;
     std::array<bool, kTrainGroups> has_magnitudes{};  // in any layer
     LayerPlaces places;
     std::optional<ShadowPlaces> shadows;  // of act_type; then pairs of one product have their low rows side by side
-    std::vector<uint64_t> low_begins;   // [linear]: bytes from the beginning of its layer's low
-    std::vector<uint32_t> low_strides;  // [linear]
-    std::vector<uint32_t> norm_begins;  // [linear] with a magnitude: elements from the beginning of the inverse norms
+    std::vector<uint64_t> low_begins;     // [linear]: bytes from the beginning of its layer's low
+    std::vector<uint32_t> low_strides;    // [linear]
+    std::vector<uint32_t> norm_begins;    // [linear] with a magnitude: elements from the beginning of the inverse norms
     uint64_t low_bytes = 0, head_low_bytes = 0;
     uint32_t n_norms = 0;
-    uint32_t chunk_rows = 0;            // of logits
-    uint64_t block_bytes = 0;           // of the largest input of a product in 16 bits
-    uint64_t score_elements = 0;        // of a wave
-    uint64_t dropped_bytes = 0;         // 0: nothing is dropped
-    uint64_t terms_bytes = 0;           // 0: no norm is trained
-    uint32_t n_sets = 0;                // layers' activations that there is memory for; all but the first are kept from forward to backward pass
-    uint32_t n_layers_needed = 0;       // that have a backward pass
+    uint32_t chunk_rows = 0;      // of logits
+    uint64_t block_bytes = 0;     // of the largest input of a product in 16 bits
+    uint64_t score_elements = 0;  // of a wave
+    uint64_t dropped_bytes = 0;   // 0: nothing is dropped
+    uint64_t terms_bytes = 0;     // 0: no norm is trained
+    // layers' activations that there is memory for; all but the first are kept from forward to backward pass
+    uint32_t n_sets = 0;
+    uint32_t n_layers_needed = 0;  // that have a backward pass
 
     // The set of a layer, and whether its activations are there in the backward pass.
     uint32_t set_of(uint32_t layer, uint32_t n_layers) const;
@@ -63,11 +67,14 @@ struct TrainSizes {
 };
 
 // In which products are computed on matrices, where the device has them.
-gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights, const TrainerOptions& options);
+gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights,
+                                             const TrainerOptions& options);
 
 // kOutOfMemory with the arithmetic where `budget` does not hold it.
-Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainModel& model, const TrainLayout& layout,
-                                    const TrainerOptions& options, uint64_t budget, TrainMemory& memory);
+Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities,
+                                    const ModelConfig& config, const ModelWeights& weights, const TrainModel& model,
+                                    const TrainLayout& layout, const TrainerOptions& options, uint64_t budget,
+                                    TrainMemory& memory);
 
 uint64_t rope_table_bytes(const ModelConfig& config, uint32_t n_positions);
 
@@ -86,19 +93,19 @@ struct TrainBuffers {
     gpu::Buffer act;                // [R][F] *, which is computed again in the backward pass
     gpu::Buffer dact, dgate_up;     // [R][F], [R][2F] *
     gpu::Buffer dattention, dturned, dqkv;
-    gpu::Buffer dkeys, dvalues;     // [R][Q]: of each query head, before they are summed over those of a KV head
-    gpu::Buffer dlow;               // as low
-    gpu::Buffer shadows;            // of the trained pairs: train_shadows.h
+    gpu::Buffer dkeys, dvalues;  // [R][Q]: of each query head, before they are summed over those of a KV head
+    gpu::Buffer dlow;            // as low
+    gpu::Buffer shadows;         // of the trained pairs: train_shadows.h
     gpu::Buffer scores, dscores;
     gpu::Buffer head_normed, dhead_normed;  // [R][H]
-    gpu::Buffer logits;             // [chunk_rows][V]
-    gpu::Buffer head_low;           // [R][rank] of the pairs of embedding and output layer, twice
-    gpu::Buffer dropped;            // [R][largest of H, Q, F]: what is left of an input
+    gpu::Buffer logits;                     // [chunk_rows][V]
+    gpu::Buffer head_low;                   // [R][rank] of the pairs of embedding and output layer, twice
+    gpu::Buffer dropped;                    // [R][largest of H, Q, F]: what is left of an input
     gpu::Buffer terms;
-    gpu::Buffer inverse_norms;      // 1 / || W + scale B A || of each output with a magnitude
+    gpu::Buffer inverse_norms;  // 1 / || W + scale B A || of each output with a magnitude
     gpu::Buffer rope;
-    gpu::Buffer losses;             // gpu::TrainLoss[R], host
-    gpu::Buffer norm_sums;          // f32, host
+    gpu::Buffer losses;     // gpu::TrainLoss[R], host
+    gpu::Buffer norm_sums;  // f32, host
 };
 
 }  // namespace lorad::model

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string>
 
-#include "model/weights/lora_table.h"
 #include "model/config/topology.h"
+#include "model/weights/lora_table.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -15,11 +15,13 @@ constexpr auto kRefused = ErrorCode::kInvalidConfig;
 
 Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& shape) {
     if (tensor.shape != shape) {
-        return make_error(kRefused, format("{}: shape {}: expected {} of this model", tensor.name, shape_text(tensor.shape), shape_text(shape)));
+        return make_error(kRefused, format("{}: shape {}: expected {} of this model", tensor.name,
+                                           shape_text(tensor.shape), shape_text(shape)));
     }
     uint64_t n = 1;
     for (const uint64_t size : shape) n *= size;
-    if (tensor.values.size() != n) return make_error(kRefused, format("{}: {} numbers: expected {}", tensor.name, tensor.values.size(), n));
+    if (tensor.values.size() != n)
+        return make_error(kRefused, format("{}: {} numbers: expected {}", tensor.name, tensor.values.size(), n));
     if (!std::ranges::all_of(tensor.values, [](float value) { return std::isfinite(value); })) {
         return make_error(kRefused, format("{}: a number that is not finite", tensor.name));
     }
@@ -28,7 +30,8 @@ Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& sh
 
 Status check_pair(const TrainedPair& pair, LinearShape shape) {
     if (pair.a.shape.size() != 2 || pair.a.shape[0] == 0 || pair.a.shape[0] > kLoraRankMax) {
-        return make_error(kRefused, format("{}: shape {}: expected a rank from 1 to {}", pair.a.name, shape_text(pair.a.shape), kLoraRankMax));
+        return make_error(kRefused, format("{}: shape {}: expected a rank from 1 to {}", pair.a.name,
+                                           shape_text(pair.a.shape), kLoraRankMax));
     }
     if (!std::isfinite(pair.scale)) return make_error(kRefused, format("{}: a scale that is not finite", pair.a.name));
     TRY(check_tensor(pair.a, {pair.rank(), shape.k}));
@@ -40,8 +43,10 @@ Status check_pair(const TrainedPair& pair, LinearShape shape) {
 struct GroupModules {
     LinearModule first, last;
 };
-constexpr std::array<GroupModules, kTrainGroups> kGroupModules = {{
-    {LinearModule::kQ, LinearModule::kV}, {LinearModule::kO, LinearModule::kO}, {LinearModule::kGate, LinearModule::kUp}, {LinearModule::kDown, LinearModule::kDown}}};
+constexpr std::array<GroupModules, kTrainGroups> kGroupModules = {{{LinearModule::kQ, LinearModule::kV},
+                                                                   {LinearModule::kO, LinearModule::kO},
+                                                                   {LinearModule::kGate, LinearModule::kUp},
+                                                                   {LinearModule::kDown, LinearModule::kDown}}};
 
 LinearModule next(LinearModule module) { return static_cast<LinearModule>(static_cast<uint8_t>(module) + 1); }
 
@@ -54,15 +59,18 @@ uint32_t n_outputs(const ModelConfig& config, LinearModule first, LinearModule l
 
 class ModelBuilder {
   public:
-    ModelBuilder(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter) : config_(config), weights_(weights), adapter_(adapter) {}
+    ModelBuilder(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter)
+        : config_(config), weights_(weights), adapter_(adapter) {}
 
     Result<TrainModel> build() {
         if (adapter_.n_parameters() == 0) return make_error(kRefused, "the adapter has no tensor to train");
         if (adapter_.n_parameters() > uint64_t{1} << 31) {
-            return make_error(kRefused, format("{} numbers to train: at most {}", adapter_.n_parameters(), uint64_t{1} << 31));
+            return make_error(kRefused,
+                              format("{} numbers to train: at most {}", adapter_.n_parameters(), uint64_t{1} << 31));
         }
         if (const ModelTopology topology = topology_of(config_); topology.features != 0) {
-            return make_error(kRefused, format("{}: models with {} are served, but not trained on", config_.architecture, features_beyond(topology, 0)));
+            return make_error(kRefused, format("{}: models with {} are served, but not trained on",
+                                               config_.architecture, features_beyond(topology, 0)));
         }
         made_.layers.resize(config_.n_layers);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -90,12 +98,16 @@ class ModelBuilder {
     Status add_linear(uint32_t index) {
         const TrainedLinear& linear = adapter_.linears[index];
         if (linear.layer >= config_.n_layers) {
-            return make_error(kRefused, format("{}: layer {}: the model has {}", linear.pair.a.name, linear.layer, config_.n_layers));
+            return make_error(
+                kRefused, format("{}: layer {}: the model has {}", linear.pair.a.name, linear.layer, config_.n_layers));
         }
         for (uint32_t g = 0; g < kTrainGroups; ++g) {
             const GroupModules& modules = kGroupModules[g];
             if (linear.first < modules.first || linear.last > modules.last || linear.last < linear.first) continue;
-            const uint32_t begin = linear.first == modules.first ? 0 : n_outputs(config_, modules.first, static_cast<LinearModule>(static_cast<uint8_t>(linear.first) - 1));
+            const uint32_t begin = linear.first == modules.first
+                                       ? 0
+                                       : n_outputs(config_, modules.first,
+                                                   static_cast<LinearModule>(static_cast<uint8_t>(linear.first) - 1));
             const uint32_t n = n_outputs(config_, linear.first, linear.last);
             TRY(check_pair(linear.pair, {n, config_.shape(linear.first).k}));
             made_.layers[linear.layer].groups[g].parts.push_back({begin, n, index, linear.pair.magnitude.has_value()});
@@ -109,7 +121,9 @@ class ModelBuilder {
         std::vector<TrainPart> whole;
         uint32_t end = 0;
         for (const TrainPart& part : group.parts) {
-            if (part.begin < end) return make_error(kRefused, format("{}: a module that another pair adapts", adapter_.linears[*part.linear].pair.a.name));
+            if (part.begin < end)
+                return make_error(kRefused, format("{}: a module that another pair adapts",
+                                                   adapter_.linears[*part.linear].pair.a.name));
             if (part.begin > end) whole.push_back({.begin = end, .n = part.begin - end});
             whole.push_back(part);
             end = part.begin + part.n;
@@ -123,7 +137,8 @@ class ModelBuilder {
         const TrainedWhole& whole = adapter_.wholes[index];
         const bool is_of_layer = whole.part >= TrainedPart::kInputNorm && whole.part <= TrainedPart::kKNorm;
         if (is_of_layer && whole.layer >= config_.n_layers) {
-            return make_error(kRefused, format("{}: layer {}: the model has {}", whole.weight.name, whole.layer, config_.n_layers));
+            return make_error(
+                kRefused, format("{}: layer {}: the model has {}", whole.weight.name, whole.layer, config_.n_layers));
         }
         TrainLayer* layer = is_of_layer ? &made_.layers[whole.layer] : nullptr;
         std::vector<uint64_t> shape = {config_.hidden_size};
@@ -137,9 +152,11 @@ class ModelBuilder {
             case TrainedPart::kKNorm: place = &layer->k_norm; break;
             case TrainedPart::kFinalNorm: place = &made_.final_norm; break;
         }
-        if (whole.part == TrainedPart::kEmbedding || whole.part == TrainedPart::kHead) shape = {config_.vocab_size, config_.hidden_size};
+        if (whole.part == TrainedPart::kEmbedding || whole.part == TrainedPart::kHead)
+            shape = {config_.vocab_size, config_.hidden_size};
         if (whole.part == TrainedPart::kQNorm || whole.part == TrainedPart::kKNorm) {
-            if (!config_.qk_norm) return make_error(kRefused, format("{}: the model has no such norm", whole.weight.name));
+            if (!config_.qk_norm)
+                return make_error(kRefused, format("{}: the model has no such norm", whole.weight.name));
             shape = {config_.head_dim};
         }
         if (place->has_value()) return make_error(kRefused, format("{}: given twice", whole.weight.name));
@@ -151,13 +168,21 @@ class ModelBuilder {
     Status add_outer_pairs() {
         if (adapter_.embedding) {
             TRY(check_pair(*adapter_.embedding, {config_.hidden_size, config_.vocab_size}));
-            if (made_.embedding) return make_error(kRefused, format("{}: the embedding is trained as a whole as well", adapter_.embedding->a.name));
-            if (adapter_.embedding->magnitude) return make_error(kRefused, format("{}: DoRA of the embedding is not trained", adapter_.embedding->magnitude->name));
+            if (made_.embedding)
+                return make_error(
+                    kRefused, format("{}: the embedding is trained as a whole as well", adapter_.embedding->a.name));
+            if (adapter_.embedding->magnitude)
+                return make_error(
+                    kRefused, format("{}: DoRA of the embedding is not trained", adapter_.embedding->magnitude->name));
         }
         if (adapter_.head) {
             TRY(check_pair(*adapter_.head, {config_.vocab_size, config_.hidden_size}));
-            if (made_.head) return make_error(kRefused, format("{}: the output layer is trained as a whole as well", adapter_.head->a.name));
-            if (adapter_.head->magnitude) return make_error(kRefused, format("{}: DoRA of the output layer is not trained", adapter_.head->magnitude->name));
+            if (made_.head)
+                return make_error(kRefused,
+                                  format("{}: the output layer is trained as a whole as well", adapter_.head->a.name));
+            if (adapter_.head->magnitude)
+                return make_error(
+                    kRefused, format("{}: DoRA of the output layer is not trained", adapter_.head->magnitude->name));
         }
         made_.has_embedding_pair = adapter_.embedding.has_value();
         made_.has_head_pair = adapter_.head.has_value();
@@ -172,25 +197,28 @@ class ModelBuilder {
 
 }  // namespace
 
-bool TrainGroup::has_magnitudes() const {
-    return std::ranges::any_of(parts, &TrainPart::has_magnitude);
-}
+bool TrainGroup::has_magnitudes() const { return std::ranges::any_of(parts, &TrainPart::has_magnitude); }
 
 bool TrainGroup::is_trained() const {
     return std::ranges::any_of(parts, [](const TrainPart& part) { return part.linear.has_value(); });
 }
 
 bool TrainLayer::is_trained() const {
-    return input_norm || post_attention_norm || q_norm || k_norm || std::ranges::any_of(groups, &TrainGroup::is_trained);
+    return input_norm || post_attention_norm || q_norm || k_norm ||
+           std::ranges::any_of(groups, &TrainGroup::is_trained);
 }
 
 bool TrainModel::trains_norms() const {
-    return final_norm || std::ranges::any_of(layers, [](const TrainLayer& layer) { return layer.input_norm || layer.post_attention_norm || layer.q_norm || layer.k_norm; });
+    return final_norm || std::ranges::any_of(layers, [](const TrainLayer& layer) {
+               return layer.input_norm || layer.post_attention_norm || layer.q_norm || layer.k_norm;
+           });
 }
 
-Result<TrainModel> TrainModel::create(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter) {
+Result<TrainModel> TrainModel::create(const ModelConfig& config, const ModelWeights& weights,
+                                      const TrainableAdapter& adapter) {
     if (packed_formats_of(weights) != 0) {
-        return make_error(ErrorCode::kInvalidConfig, "training: expected the base's matrices in 16 or 32 bits, found some in few bits; load the base with --quantized-weights decode");
+        return make_error(ErrorCode::kInvalidConfig, "training: expected the base's matrices in 16 or 32 bits, found "
+                                                     "some in few bits; load the base with --quantized-weights decode");
     }
     return ModelBuilder(config, weights, adapter).build();
 }

@@ -40,7 +40,8 @@ struct TrainLayer {
 
 struct TrainModel {
     // kInvalidConfig: what is not trained, by name; or tensors that do not fit the model.
-    static Result<TrainModel> create(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter);
+    static Result<TrainModel> create(const ModelConfig& config, const ModelWeights& weights,
+                                     const TrainableAdapter& adapter);
 
     std::vector<TrainLayer> layers;
     std::optional<uint32_t> embedding, head, final_norm;  // in TrainableAdapter::wholes

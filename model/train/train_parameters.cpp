@@ -55,8 +55,9 @@ Result<std::unique_ptr<TrainParameters>> TrainParameters::create(gpu::Device& de
     const std::vector<const TrainedTensor*> tensors = adapter.tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
         const TrainedPlace& place = made->layout_.tensors[i];
-        TRY(device.uploader().upload_rows(made->ranges_[0], place.begin * sizeof(float), uint64_t{place.stride} * sizeof(float), std::as_bytes(std::span(tensors[i]->values)),
-                                          uint64_t{place.columns} * sizeof(float), place.rows));
+        TRY(device.uploader().upload_rows(
+            made->ranges_[0], place.begin * sizeof(float), uint64_t{place.stride} * sizeof(float),
+            std::as_bytes(std::span(tensors[i]->values)), uint64_t{place.columns} * sizeof(float), place.rows));
     }
     TRY(device.uploader().finish());
     return made;
@@ -66,7 +67,8 @@ Result<std::vector<float>> TrainParameters::read(Range range) const {
     const gpu::Buffer& from = ranges_[static_cast<uint32_t>(range)];
     std::vector<float> elements(n_elements());
     const uint64_t n_bytes = elements.size() * sizeof(float);
-    TRY_ASSIGN(const gpu::Buffer host, device_.create_buffer(std::min(n_bytes, kReadBytes), gpu::MemoryKind::kHostReadback, "trained numbers"));
+    TRY_ASSIGN(const gpu::Buffer host,
+               device_.create_buffer(std::min(n_bytes, kReadBytes), gpu::MemoryKind::kHostReadback, "trained numbers"));
     for (uint64_t at = 0; at < n_bytes; at += kReadBytes) {
         const uint64_t part = std::min(kReadBytes, n_bytes - at);
         TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device_));
@@ -89,7 +91,8 @@ Status TrainParameters::write(Range range, std::span<const float> elements) {
 std::vector<float> TrainParameters::dense(const TrainedPlace& place, std::span<const float> elements) {
     std::vector<float> values(size_t{place.rows} * place.columns);
     for (size_t row = 0; row < place.rows; ++row) {
-        std::memcpy(values.data() + row * place.columns, elements.data() + place.begin + row * place.stride, place.columns * sizeof(float));
+        std::memcpy(values.data() + row * place.columns, elements.data() + place.begin + row * place.stride,
+                    place.columns * sizeof(float));
     }
     return values;
 }

@@ -1,7 +1,8 @@
-// The trained numbers on the device: values, gradients and AdamW's two moments, each in one range with the same places, so that one dispatch goes over all of them.
+// The trained numbers on the device: values, gradients and AdamW's two moments, each in one range with the same places,
+// so that one dispatch goes over all of them.
 //
-// A matrix has its rows at multiples of a stride, with zeros between that stay zero: A and whole tables padded(columns), B its rank rounded up to 8, which are the
-// layouts of LoraModuleView; vectors are a row.
+// A matrix has its rows at multiples of a stride, with zeros between that stay zero: A and whole tables
+// padded(columns), B its rank rounded up to 8, which are the layouts of LoraModuleView; vectors are a row.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,12 @@ class TrainParameters {
 
     const TrainLayout& layout() const { return layout_; }
     uint64_t n_elements() const { return layout_.n_elements; }
-    gpu::DeviceAddress value(const TrainedPlace& place) const { return ranges_[0].address() + place.begin * sizeof(float); }
-    gpu::DeviceAddress gradient(const TrainedPlace& place) const { return ranges_[1].address() + place.begin * sizeof(float); }
+    gpu::DeviceAddress value(const TrainedPlace& place) const {
+        return ranges_[0].address() + place.begin * sizeof(float);
+    }
+    gpu::DeviceAddress gradient(const TrainedPlace& place) const {
+        return ranges_[1].address() + place.begin * sizeof(float);
+    }
     gpu::TrainMatrix matrix(const TrainedPlace& place) const { return {value(place), place.stride}; }
     gpu::TrainMatrix gradient_matrix(const TrainedPlace& place) const { return {gradient(place), place.stride}; }
 

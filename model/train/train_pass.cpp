@@ -13,17 +13,12 @@ using gpu::TrainMatrix;
 
 constexpr uint64_t kFloat = sizeof(float);
 
-TrainMatrix columns_from(const TrainMatrix& matrix, uint32_t column) {
-    return {matrix.address + column * uint64_t{gpu::bytes_of(matrix.type)}, matrix.stride, matrix.type};
-}
-
-TrainMatrix matrix_of(const Matrix& weights) { return {weights.buffer.address(), weights.k_stride, weights.type}; }
-
 }  // namespace
 
 void TrainPass::shadows(gpu::Recorder& recorder) const {
     if (!sizes_.shadows) return;
-    make_shadows(recorder, kernels_, context_.model, context_.parameters, *sizes_.shadows, context_.buffers.shadows, sizes_.act_type);
+    make_shadows(recorder, kernels_, context_.model, context_.parameters, *sizes_.shadows, context_.buffers.shadows,
+                 sizes_.act_type);
     kernels_.barrier(recorder);
 }
 
@@ -37,18 +32,19 @@ void TrainPass::inverse_norms(gpu::Recorder& recorder) const {
             for (const TrainPart& part : group.parts) {
                 if (!part.has_magnitude) continue;
                 const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
-                kernels_.weight_norm(recorder,
-                                     {.from = group.w->buffer.address() + part.begin * group.w->row_bytes(),
-                                      .a = context_.parameters.value(pair.a),
-                                      .b = context_.parameters.value(pair.b),
-                                      .gain = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat,
-                                      .rank = pair.rank,
-                                      .type = static_cast<uint32_t>(gpu::ScalarType::kF32),
-                                      .scale = pair.scale,
-                                      .n = part.n,
-                                      .stride = group.w->k_stride,
-                                      .first_row = 0},
-                                     group.w->type);
+                kernels_.weight_norm(
+                    recorder,
+                    {.from = group.w->buffer.address() + part.begin * group.w->row_bytes(),
+                     .a = context_.parameters.value(pair.a),
+                     .b = context_.parameters.value(pair.b),
+                     .gain = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat,
+                     .rank = pair.rank,
+                     .type = static_cast<uint32_t>(gpu::ScalarType::kF32),
+                     .scale = pair.scale,
+                     .n = part.n,
+                     .stride = group.w->k_stride,
+                     .first_row = 0},
+                    group.w->type);
             }
         }
     }
@@ -59,20 +55,40 @@ void TrainPass::embed(gpu::Recorder& recorder, const TrainRows& rows) const {
     const TrainParameters& parameters = context_.parameters;
     const Matrix& base = context_.weights.embedding;
     const bool is_trained = context_.model.embedding.has_value();
-    const TrainMatrix table = is_trained ? parameters.matrix(parameters.layout().wholes[*context_.model.embedding]) : matrix_of(base);
+    const TrainMatrix table =
+        is_trained ? parameters.matrix(parameters.layout().wholes[*context_.model.embedding]) : matrix_of(base);
     const uint32_t n_rows = rows.batch.n_rows();
     const DeviceAddress tokens = rows.tables_at + rows.tables.tokens;
     kernels_.embed(recorder,
-                   {.table = table.address, .tokens = tokens, .x = stream(0), .hidden = config_.hidden_size, .table_stride = table.stride, .x_stride = sizes_.hidden_stride, .pad = 0},
+                   {.table = table.address,
+                    .tokens = tokens,
+                    .x = stream(0),
+                    .hidden = config_.hidden_size,
+                    .table_stride = table.stride,
+                    .x_stride = sizes_.hidden_stride,
+                    .pad = 0},
                    table.type, false, n_rows);
     const TrainedPairPlaces& pair = parameters.layout().embedding;
     if (pair.rank != 0) {
         const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)};
         kernels_.embed(recorder,
-                       {.table = parameters.value(pair.a), .tokens = tokens, .x = low.address, .hidden = pair.rank, .table_stride = pair.a.stride, .x_stride = low.stride, .pad = 0},
+                       {.table = parameters.value(pair.a),
+                        .tokens = tokens,
+                        .x = low.address,
+                        .hidden = pair.rank,
+                        .table_stride = pair.a.stride,
+                        .x_stride = low.stride,
+                        .pad = 0},
                        gpu::ScalarType::kF32, true, n_rows);
         kernels_.barrier(recorder);
-        kernels_.product(recorder, {.a = low, .b = parameters.matrix(pair.b), .c = {stream(0), sizes_.hidden_stride}, .m = n_rows, .n = config_.hidden_size, .k = pair.rank, .alpha = pair.scale, .adds = true});
+        kernels_.product(recorder, {.a = low,
+                                    .b = parameters.matrix(pair.b),
+                                    .c = {stream(0), sizes_.hidden_stride},
+                                    .m = n_rows,
+                                    .n = config_.hidden_size,
+                                    .k = pair.rank,
+                                    .alpha = pair.scale,
+                                    .adds = true});
     }
     kernels_.barrier(recorder);
 }
@@ -99,13 +115,36 @@ void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) c
     if (pair.rank != 0) {
         // The embedding's low rows have given way to the output layer's.
         const uint32_t n_rows = rows.batch.n_rows();
-        const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)}, dlow{low.address + uint64_t{sizes_.n_rows} * low.stride * kFloat, low.stride};
+        const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)},
+            dlow{low.address + uint64_t{sizes_.n_rows} * low.stride * kFloat, low.stride};
         kernels_.embed(recorder,
-                       {.table = parameters.value(pair.a), .tokens = rows.tables_at + rows.tables.tokens, .x = low.address, .hidden = pair.rank, .table_stride = pair.a.stride, .x_stride = low.stride, .pad = 0},
+                       {.table = parameters.value(pair.a),
+                        .tokens = rows.tables_at + rows.tables.tokens,
+                        .x = low.address,
+                        .hidden = pair.rank,
+                        .table_stride = pair.a.stride,
+                        .x_stride = low.stride,
+                        .pad = 0},
                        gpu::ScalarType::kF32, true, n_rows);
-        kernels_.product(recorder, {.a = dx, .b = parameters.matrix(pair.b), .c = dlow, .b_has_rows_of_k = true, .m = n_rows, .n = pair.rank, .k = config_.hidden_size, .alpha = pair.scale});
+        kernels_.product(recorder, {.a = dx,
+                                    .b = parameters.matrix(pair.b),
+                                    .c = dlow,
+                                    .b_has_rows_of_k = true,
+                                    .m = n_rows,
+                                    .n = pair.rank,
+                                    .k = config_.hidden_size,
+                                    .alpha = pair.scale});
         kernels_.barrier(recorder);
-        kernels_.product(recorder, {.a = dx, .b = low, .c = parameters.gradient_matrix(pair.b), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = config_.hidden_size, .n = pair.rank, .k = n_rows, .alpha = pair.scale, .adds = true});
+        kernels_.product(recorder, {.a = dx,
+                                    .b = low,
+                                    .c = parameters.gradient_matrix(pair.b),
+                                    .a_has_rows_of_k = true,
+                                    .b_has_rows_of_k = true,
+                                    .m = config_.hidden_size,
+                                    .n = pair.rank,
+                                    .k = n_rows,
+                                    .alpha = pair.scale,
+                                    .adds = true});
         params.dx = dlow.address;
         params.dtable = parameters.gradient(pair.a);
         params.hidden = pair.rank;
@@ -119,41 +158,57 @@ void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) c
 void TrainPass::layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const {
     const LayerAt here = at(layer);
     layer_to_down(recorder, rows, layer, here, true);
-    finish(recorder, group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride), {here.down_sums, sizes_.hidden_stride}, here.low), {stream(layer + 1), sizes_.hidden_stride},
-           {here.middle, sizes_.hidden_stride});
+    finish(recorder,
+           group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride),
+                 {here.down_sums, sizes_.hidden_stride}, here.low),
+           {stream(layer + 1), sizes_.hidden_stride}, {here.middle, sizes_.hidden_stride});
 }
 
 // Attention: middle = x + o(attention(rope(qkv(norm(x))))). MLP up to the input of down, and down's sums.
-void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here, bool with_down) const {
+void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here,
+                              bool with_down) const {
     const LayerWeights& w = context_.weights.layers[layer];
     const TrainLayer& trained = context_.model.layers[layer];
     const uint32_t n_rows = rows.batch.n_rows();
     norm(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), here.normed, n_rows);
-    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride), {here.qkv_sums, sizes_.qkv_stride}, here.low);
+    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride),
+                              {here.qkv_sums, sizes_.qkv_stride}, here.low);
     product(recorder, qkv);
     finish(recorder, qkv, {here.qkv, sizes_.qkv_stride}, {});
-    kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here), config_.n_heads + (sizes_.has_flash ? 2 : 1) * config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows,
-                   sizes_.has_flash ? sizes_.act_type : gpu::ScalarType::kF32);
+    kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here),
+                   config_.n_heads + (sizes_.has_flash ? 2 : 1) * config_.n_kv_heads, config_.head_dim,
+                   config_.rope.rotary_dim, n_rows, sizes_.has_flash ? sizes_.act_type : gpu::ScalarType::kF32);
     kernels_.barrier(recorder);
     attend(recorder, rows, layer, here);
-    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride},
+                            {here.o_sums, sizes_.hidden_stride}, here.low);
     product(recorder, o);
     finish(recorder, o, {here.middle, sizes_.hidden_stride}, {stream(layer), sizes_.hidden_stride});
 
     norm(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), here.middle_normed, n_rows);
     const bool has_sums = sizes_.act_type != gpu::ScalarType::kF32;
-    const TrainMatrix sums{has_sums ? context_.buffers.gate_up_sums.address() : here.gate_up_sums, sizes_.gate_up_stride};
-    const GroupAt gate_up = group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), sums, here.low);
+    const TrainMatrix sums{has_sums ? context_.buffers.gate_up_sums.address() : here.gate_up_sums,
+                           sizes_.gate_up_stride};
+    const GroupAt gate_up =
+        group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), sums, here.low);
     product(recorder, gate_up);
     finish(recorder, gate_up, has_sums ? sums : TrainMatrix{here.gate_up, sizes_.gate_up_stride}, {});
     act(recorder, here, has_sums ? sums.address : 0, n_rows);
-    const GroupAt down = group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride), {here.down_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt down = group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride),
+                               {here.down_sums, sizes_.hidden_stride}, here.low);
     if (with_down) product(recorder, down);
 }
 
 void TrainPass::act(gpu::Recorder& recorder, const LayerAt& here, DeviceAddress sums, uint32_t n_rows) const {
     kernels_.act(recorder, TrainDirection::kForward,
-                 {.y = here.gate_up, .h = context_.buffers.act.address(), .dy = 0, .sums = sums, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows},
+                 {.y = here.gate_up,
+                  .h = context_.buffers.act.address(),
+                  .dy = 0,
+                  .sums = sums,
+                  .ffn = config_.intermediate_size,
+                  .y_stride = sizes_.gate_up_stride,
+                  .h_stride = sizes_.ffn_stride,
+                  .rows = n_rows},
                  sizes_.act_type);
     kernels_.barrier(recorder);
 }
@@ -164,7 +219,8 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     const TrainBuffers& buffers = context_.buffers;
     const LayerAt here = at(layer);
     const uint32_t n_rows = rows.batch.n_rows();
-    const GroupAt down = group(rows, layer, kTrainDown, kept(buffers.act.address(), sizes_.ffn_stride), {here.down_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt down = group(rows, layer, kTrainDown, kept(buffers.act.address(), sizes_.ffn_stride),
+                               {here.down_sums, sizes_.hidden_stride}, here.low);
     if (sizes_.keeps(layer, config_.n_layers)) {
         act(recorder, here, 0, n_rows);
     } else {
@@ -172,38 +228,65 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
         layer_to_down(recorder, rows, layer, here, down.group.has_magnitudes());
         if (!down.group.has_magnitudes()) lows(recorder, down);
     }
-    const TrainMatrix dstream{buffers.dstream.address(), sizes_.hidden_stride}, dsums{buffers.dsums.address(), sizes_.hidden_stride};
-    const TrainMatrix dact{buffers.dact.address(), sizes_.ffn_stride}, dgate_up = kept(buffers.dgate_up.address(), sizes_.gate_up_stride);
-    const TrainMatrix dnormed{buffers.dnormed.address(), sizes_.hidden_stride}, dattention{buffers.dattention.address(), sizes_.attention_stride};
+    const TrainMatrix dstream{buffers.dstream.address(), sizes_.hidden_stride},
+        dsums{buffers.dsums.address(), sizes_.hidden_stride};
+    const TrainMatrix dact{buffers.dact.address(), sizes_.ffn_stride},
+        dgate_up = kept(buffers.dgate_up.address(), sizes_.gate_up_stride);
+    const TrainMatrix dnormed{buffers.dnormed.address(), sizes_.hidden_stride},
+        dattention{buffers.dattention.address(), sizes_.attention_stride};
 
     product_backward(recorder, down, finish_backward(recorder, down, dstream, dsums), dact);
     kernels_.act(recorder, TrainDirection::kBackward,
-                 {.y = here.gate_up, .h = dact.address, .dy = dgate_up.address, .sums = 0, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows},
+                 {.y = here.gate_up,
+                  .h = dact.address,
+                  .dy = dgate_up.address,
+                  .sums = 0,
+                  .ffn = config_.intermediate_size,
+                  .y_stride = sizes_.gate_up_stride,
+                  .h_stride = sizes_.ffn_stride,
+                  .rows = n_rows},
                  sizes_.act_type);
     kernels_.barrier(recorder);
-    const GroupAt gate_up = group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), {here.gate_up_sums, sizes_.gate_up_stride}, here.low);
+    const GroupAt gate_up = group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride),
+                                  {here.gate_up_sums, sizes_.gate_up_stride}, here.low);
     product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
-    norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm, n_rows);
+    norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm,
+                  n_rows);
 
-    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride},
+                            {here.o_sums, sizes_.hidden_stride}, here.low);
     product_backward(recorder, o, finish_backward(recorder, o, dstream, dsums), dattention);
     attend_backward(recorder, rows, layer, here);
 
     const bool ends_here = layer == context_.model.first_trained_layer && !context_.model.trains_embedding();
     const bool wants_input = !ends_here || trained.input_norm.has_value();
     const TrainMatrix dqkv{buffers.dqkv.address(), sizes_.qkv_stride};
-    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride), {here.qkv_sums, sizes_.qkv_stride}, here.low);
+    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride),
+                              {here.qkv_sums, sizes_.qkv_stride}, here.low);
     product_backward(recorder, qkv, finish_backward(recorder, qkv, dqkv, dqkv), wants_input ? dnormed : TrainMatrix{});
-    if (wants_input) norm_backward(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), trained.input_norm, n_rows);
+    if (wants_input)
+        norm_backward(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), trained.input_norm, n_rows);
 }
 
 TrainPass::LayerAt TrainPass::at(uint32_t layer) const {
     const DeviceAddress set = context_.buffers.sets[sizes_.set_of(layer, config_.n_layers)].address();
     const LayerPlaces& places = sizes_.places;
     const DeviceAddress sums = context_.buffers.sums.address();
-    const DeviceAddress qkv_sums = sizes_.keeps_qkv ? set + places.qkv_sums : context_.buffers.qkv_sums.address(), qkv = sizes_.keeps_qkv ? set + places.qkv : qkv_sums;
-    return {set + places.normed,        qkv_sums,                  qkv,                  set + places.turned, set + places.lse, set + places.attention, sizes_.has_magnitudes[kTrainO] ? set + places.o_sums : sums, set + places.middle,
-            set + places.middle_normed, set + places.gate_up_sums, set + places.gate_up, sizes_.has_magnitudes[kTrainDown] ? set + places.down_sums : sums, set + places.low};
+    const DeviceAddress qkv_sums = sizes_.keeps_qkv ? set + places.qkv_sums : context_.buffers.qkv_sums.address(),
+                        qkv = sizes_.keeps_qkv ? set + places.qkv : qkv_sums;
+    return {set + places.normed,
+            qkv_sums,
+            qkv,
+            set + places.turned,
+            set + places.lse,
+            set + places.attention,
+            sizes_.has_magnitudes[kTrainO] ? set + places.o_sums : sums,
+            set + places.middle,
+            set + places.middle_normed,
+            set + places.gate_up_sums,
+            set + places.gate_up,
+            sizes_.has_magnitudes[kTrainDown] ? set + places.down_sums : sums,
+            set + places.low};
 }
 
 DeviceAddress TrainPass::stream(uint32_t layer) const {
@@ -214,13 +297,22 @@ DeviceAddress TrainPass::gamma(const Vector& base, const std::optional<uint32_t>
     return trained ? context_.parameters.value(context_.parameters.layout().wholes[*trained]) : base.address();
 }
 
-void TrainPass::norm(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, DeviceAddress y, uint32_t n_rows) const {
+void TrainPass::norm(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, DeviceAddress y,
+                     uint32_t n_rows) const {
     kernels_.norm(recorder, TrainDirection::kForward,
-                  {.x = x, .gamma = gamma, .y = y, .hidden = config_.hidden_size, .x_stride = sizes_.hidden_stride, .y_stride = sizes_.hidden_stride, .eps = config_.rms_norm_eps}, n_rows, sizes_.act_type);
+                  {.x = x,
+                   .gamma = gamma,
+                   .y = y,
+                   .hidden = config_.hidden_size,
+                   .x_stride = sizes_.hidden_stride,
+                   .y_stride = sizes_.hidden_stride,
+                   .eps = config_.rms_norm_eps},
+                  n_rows, sizes_.act_type);
     kernels_.barrier(recorder);
 }
 
-void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, const std::optional<uint32_t>& trained, uint32_t n_rows) const {
+void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma,
+                              const std::optional<uint32_t>& trained, uint32_t n_rows) const {
     const DeviceAddress terms = trained ? context_.buffers.terms.address() : 0;
     kernels_.norm(recorder, TrainDirection::kBackward,
                   {.x = x,
@@ -235,7 +327,12 @@ void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAd
                   n_rows);
     kernels_.barrier(recorder);
     if (!trained) return;
-    kernels_.column_sums(recorder, {.to = context_.parameters.gradient(context_.parameters.layout().wholes[*trained]), .a = terms, .n_columns = config_.hidden_size, .n_parts = 1, .rows = n_rows, .a_stride = sizes_.hidden_stride});
+    kernels_.column_sums(recorder, {.to = context_.parameters.gradient(context_.parameters.layout().wholes[*trained]),
+                                    .a = terms,
+                                    .n_columns = config_.hidden_size,
+                                    .n_parts = 1,
+                                    .rows = n_rows,
+                                    .a_stride = sizes_.hidden_stride});
     kernels_.barrier(recorder);
 }
 
@@ -254,199 +351,6 @@ gpu::TrainHeadsParams TrainPass::heads_params(const TrainRows& rows, uint32_t la
             .eps = config_.rms_norm_eps,
             .n_turned_heads = config_.n_heads + config_.n_kv_heads,
             .pad = 0};
-}
-
-TrainMatrix TrainPass::low(DeviceAddress base, uint32_t linear) const { return {base + sizes_.low_begins[linear], sizes_.low_strides[linear]}; }
-
-TrainPass::GroupAt TrainPass::group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const TrainMatrix& x, const TrainMatrix& sums, DeviceAddress low) const {
-    const TrainGroup& group = context_.model.layers[layer].groups[index];
-    return {group, x, sums, low, rows, sizes_.shadows && group.is_trained() ? &sizes_.shadows->at(layer, index) : nullptr};
-}
-
-TrainMatrix TrainPass::low_of_group(DeviceAddress base, const GroupAt& at) const {
-    for (const TrainPart& part : at.group.parts) {
-        if (part.linear) return low(base, *part.linear);  // the first one's are in front
-    }
-    CHECK(false);
-}
-
-TrainMatrix TrainPass::shadow_a(const GroupAt& at) const { return {context_.buffers.shadows.address() + at.shadow->a, at.group.w->k_stride, sizes_.act_type}; }
-
-TrainMatrix TrainPass::shadow_b(const GroupAt& at) const { return {context_.buffers.shadows.address() + at.shadow->b, gpu::padded(at.shadow->n_ranks), sizes_.act_type}; }
-
-void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
-    const Matrix& w = *at.group.w;
-    gpu::TrainProduct base{.a = at.x, .b = matrix_of(w), .c = at.sums, .m = at.n_rows(), .n = w.n, .k = w.k, .is_padded = true, .name = "x W"};
-    if (at.shadow != nullptr) {
-        lows(recorder, at);
-        base.more_a = low_of_group(at.low, at);
-        base.more_b = shadow_b(at);
-        base.more_k = at.shadow->n_ranks;
-    }
-    kernels_.product(recorder, base);
-    if (at.shadow != nullptr) {
-        kernels_.barrier(recorder);
-        return;
-    }
-    lows(recorder, at);
-    if (!at.group.is_trained()) return;
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.linear) continue;
-        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
-        kernels_.product(recorder, {.a = low(at.low, *part.linear),
-                                    .b = context_.parameters.matrix(pair.b),
-                                    .c = columns_from(at.sums, part.begin),
-                                    .m = at.n_rows(),
-                                    .n = part.n,
-                                    .k = pair.rank,
-                                    .alpha = pair.scale,
-                                    .adds = true,
-                                    .name = "low B"});
-    }
-    kernels_.barrier(recorder);
-}
-
-void TrainPass::lows(gpu::Recorder& recorder, const GroupAt& at) const {
-    const Matrix& w = *at.group.w;
-    if (at.shadow != nullptr) {
-        kernels_.product(recorder, {.a = at.x, .b = shadow_a(at), .c = low_of_group(at.low, at), .m = at.n_rows(), .n = at.shadow->n_ranks, .k = w.k, .name = "x A"});
-        kernels_.barrier(recorder);
-        return;
-    }
-    const bool drops = at.rows.dropout.p > 0;
-    const TrainMatrix dropped{context_.buffers.dropped.address(), at.x.stride};
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.linear) continue;
-        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
-        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
-        kernels_.product(recorder, {.a = drops ? dropped : at.x, .b = context_.parameters.matrix(pair.a), .c = low(at.low, *part.linear), .m = at.n_rows(), .n = pair.rank, .k = w.k, .name = "x A"});
-        if (drops) kernels_.barrier(recorder);  // the next pair's input takes the place
-    }
-    kernels_.barrier(recorder);
-}
-
-void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const TrainMatrix& x, const TrainMatrix& to, bool adds) const {
-    const TrainDropout& dropout = at.rows.dropout;
-    kernels_.dropout(recorder,
-                     {.x = x.address,
-                      .to = to.address,
-                      .row_keys = at.rows.tables_at + at.rows.tables.row_keys,
-                      .columns = at.group.w->k,
-                      .x_stride = x.stride,
-                      .to_stride = to.stride,
-                      .module = linear,
-                      .seed = static_cast<uint32_t>(dropout.seed ^ dropout.seed >> 32),
-                      .step = dropout.step,
-                      .threshold = static_cast<uint32_t>(static_cast<double>(dropout.p) * 4294967296.0),
-                      .factor = 1.0f / (1.0f - dropout.p)},
-                     adds, at.n_rows());
-    kernels_.barrier(recorder);
-}
-
-void TrainPass::finish(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& to, const TrainMatrix& base) const {
-    const DeviceAddress bias = at.group.bias->address();
-    if (bias == 0 && base.address == 0 && to.address == at.sums.address) return;
-    scale(recorder, at, at.sums, to, base, bias);
-}
-
-void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& from, const TrainMatrix& to, const TrainMatrix& base, DeviceAddress bias) const {
-    const auto affine = [&](uint32_t begin, uint32_t n, DeviceAddress gain, DeviceAddress factor) {
-        kernels_.affine(recorder, {.to = to.address + begin * kFloat,
-                                   .base = base.address != 0 ? base.address + begin * kFloat : 0,
-                                   .z = from.address + begin * kFloat,
-                                   .gain = gain,
-                                   .factor = factor,
-                                   .bias = bias != 0 ? bias + begin * kFloat : 0,
-                                   .n = n,
-                                   .to_stride = to.stride,
-                                   .base_stride = base.stride,
-                                   .z_stride = from.stride,
-                                   .rows = at.n_rows(),
-                                   .pad = 0});
-    };
-    if (!at.group.has_magnitudes()) {
-        affine(0, at.group.w->n, 0, 0);
-    } else {
-        for (const TrainPart& part : at.group.parts) {
-            const bool has = part.has_magnitude;
-            affine(part.begin, part.n, has ? context_.parameters.value(context_.parameters.layout().linears[*part.linear].magnitude) : 0,
-                   has ? context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat : 0);
-        }
-    }
-    kernels_.barrier(recorder);
-}
-
-TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout, const TrainMatrix& dsums) const {
-    if (!at.group.has_magnitudes()) return dout;
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.has_magnitude) continue;
-        kernels_.column_sums(recorder, {.to = context_.parameters.gradient(context_.parameters.layout().linears[*part.linear].magnitude),
-                                        .a = dout.address + part.begin * kFloat,
-                                        .b = at.sums.address + part.begin * kFloat,
-                                        .factor = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat,
-                                        .n_columns = part.n,
-                                        .n_parts = 1,
-                                        .rows = at.n_rows(),
-                                        .a_stride = dout.stride,
-                                        .b_stride = at.sums.stride,
-                                        .pad = 0});
-    }
-    kernels_.barrier(recorder);
-    scale(recorder, at, dout, dsums, {}, 0);
-    return dsums;
-}
-
-void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dsums, const TrainMatrix& dx) const {
-    const Matrix& w = *at.group.w;
-    const TrainParameters& parameters = context_.parameters;
-    const DeviceAddress dlow_at = context_.buffers.dlow.address();
-    gpu::TrainProduct base{.a = dsums, .b = matrix_of(w), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = w.n, .is_padded = true, .name = "dy W"};
-    if (at.shadow != nullptr) {
-        base.more_a = low_of_group(dlow_at, at);
-        base.more_b = shadow_a(at);
-        base.more_k = at.shadow->n_ranks;
-        kernels_.product(recorder, {.a = dsums, .b = shadow_b(at), .c = base.more_a, .b_has_rows_of_k = true, .m = at.n_rows(), .n = base.more_k, .k = w.n, .name = "dy B"});
-    } else if (dx.address != 0) {
-        kernels_.product(recorder, base);
-    }
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.linear) continue;
-        const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
-        const TrainMatrix dpart = columns_from(dsums, part.begin);
-        if (at.shadow == nullptr) kernels_.product(recorder, {.a = dpart, .b = parameters.matrix(pair.b), .c = low(dlow_at, *part.linear), .b_has_rows_of_k = true, .m = at.n_rows(), .n = pair.rank, .k = part.n, .alpha = pair.scale, .name = "dy B"});
-        kernels_.product(recorder, {.a = dpart,
-                                    .b = low(at.low, *part.linear),
-                                    .c = parameters.gradient_matrix(pair.b),
-                                    .a_has_rows_of_k = true,
-                                    .b_has_rows_of_k = true,
-                                    .m = part.n,
-                                    .n = pair.rank,
-                                    .k = at.n_rows(),
-                                    .alpha = pair.scale,
-                                    .adds = true,
-                                    .name = "dy low"});
-    }
-    kernels_.barrier(recorder);
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.linear) continue;
-        const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
-        const TrainMatrix dlow = low(dlow_at, *part.linear), dropped{context_.buffers.dropped.address(), at.x.stride};
-        const bool drops = at.rows.dropout.p > 0;
-        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
-        kernels_.product(recorder, {.a = dlow, .b = drops ? dropped : at.x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = w.k, .k = at.n_rows(), .adds = true, .name = "dlow x"});
-        if (drops) kernels_.barrier(recorder);  // what was left of the input gives way
-        if (dx.address == 0 || at.shadow != nullptr) continue;
-        if (drops) {
-            kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dropped, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank, .name = "dlow A"});
-            kernels_.barrier(recorder);
-            drop(recorder, at, *part.linear, dropped, dx, true);
-            continue;
-        }
-        kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank, .adds = true, .name = "dlow A"});
-        kernels_.barrier(recorder);  // the next pair adds to the same
-    }
-    if (at.shadow != nullptr && dx.address != 0) kernels_.product(recorder, base);
-    kernels_.barrier(recorder);
 }
 
 }  // namespace lorad::model

@@ -2,8 +2,9 @@
 //
 //   shadows, inverse_norms (once a step)   embed   layer 0, 1, ...   head   layer_backward ..., 1, 0   embed_backward
 //
-// The stream and its gradient are f32; the gradient of the stream is added into as the backward pass goes down. What a layer keeps, and what is computed again, is
-// TrainSizes' matter. Gradients of trained tensors are added to what is there.
+// The stream and its gradient are f32; the gradient of the stream is added into as the backward pass goes down. What a
+// layer keeps, and what is computed again, is TrainSizes' matter. Gradients of trained tensors are added to what is
+// there.
 #pragma once
 
 #include <cstdint>
@@ -46,10 +47,16 @@ struct TrainRows {
     TrainDropout dropout = {};
 };
 
+// A matrix of the base, as the products of training read it.
+inline gpu::TrainMatrix matrix_of(const Matrix& weights) {
+    return {weights.buffer.address(), weights.k_stride, weights.type};
+}
+
 // One thread. Each method records what it says, and ends with a barrier.
 class TrainPass {
   public:
-    explicit TrainPass(const TrainPassContext& context) : context_(context), kernels_(context.kernels), config_(context.config), sizes_(context.sizes) {}
+    explicit TrainPass(const TrainPassContext& context)
+        : context_(context), kernels_(context.kernels), config_(context.config), sizes_(context.sizes) {}
 
     // Records the shadows of the trained pairs as they are, where there are any.
     void shadows(gpu::Recorder& recorder) const;
@@ -65,32 +72,42 @@ class TrainPass {
   private:
     // Addresses of a layer's activations.
     struct LayerAt {
-        gpu::DeviceAddress normed, qkv_sums, qkv, turned, lse, attention, o_sums, middle, middle_normed, gate_up_sums, gate_up, down_sums, low;
+        gpu::DeviceAddress normed, qkv_sums, qkv, turned, lse, attention, o_sums, middle, middle_normed, gate_up_sums,
+            gate_up, down_sums, low;
     };
     LayerAt at(uint32_t layer) const;
     gpu::DeviceAddress stream(uint32_t layer) const;
     gpu::DeviceAddress gamma(const Vector& base, const std::optional<uint32_t>& trained) const;
 
-    void layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at, bool with_down) const;
+    void layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at,
+                       bool with_down) const;
     // *: TrainSizes::act_type.
-    gpu::TrainMatrix kept(gpu::DeviceAddress address, uint32_t stride) const { return {address, stride, sizes_.act_type}; }
+    gpu::TrainMatrix kept(gpu::DeviceAddress address, uint32_t stride) const {
+        return {address, stride, sizes_.act_type};
+    }
     // h from gate and up, and from their sums, if these are given, what is kept of them.
     void act(gpu::Recorder& recorder, const LayerAt& at, gpu::DeviceAddress sums, uint32_t n_rows) const;
-    void norm(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, gpu::DeviceAddress y, uint32_t n_rows) const;
+    void norm(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, gpu::DeviceAddress y,
+              uint32_t n_rows) const;
     // dnormed's gradient onto dstream; x: what was normed.
-    void norm_backward(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, const std::optional<uint32_t>& trained, uint32_t n_rows) const;
+    void norm_backward(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma,
+                       const std::optional<uint32_t>& trained, uint32_t n_rows) const;
     gpu::TrainHeadsParams heads_params(const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
     // Of one wave, in the scores' place.
-    void probabilities(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at, uint32_t wave_idx) const;
+    void probabilities(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at,
+                       uint32_t wave_idx) const;
     gpu::TrainSoftmaxParams softmax_params(const TrainRows& rows, uint32_t layer, uint32_t wave_idx) const;
     gpu::TrainFlashParams flash_params(const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
-    void attend_backward_by_waves(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
-    void attend_backward_by_flash(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
+    void attend_backward_by_waves(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer,
+                                  const LayerAt& at) const;
+    void attend_backward_by_flash(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer,
+                                  const LayerAt& at) const;
     void attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
     void attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
 
     // Target rows from `first` on.
-    void head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint32_t first, uint32_t n_rows, bool with_gradients) const;
+    void head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint32_t first, uint32_t n_rows,
+                    bool with_gradients) const;
 
     // A product of a layer with what is trained on it: its input, its sums, and the rows' low-rank parts.
     struct GroupAt {
@@ -102,23 +119,30 @@ class TrainPass {
         uint32_t n_rows() const { return rows.batch.n_rows(); }
     };
     // What a step leaves of a pair's input, and with `adds` of its gradient, which is added.
-    void drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const gpu::TrainMatrix& x, const gpu::TrainMatrix& to, bool adds) const;
+    void drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const gpu::TrainMatrix& x,
+              const gpu::TrainMatrix& to, bool adds) const;
     gpu::TrainMatrix low(gpu::DeviceAddress base, uint32_t linear) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
     // low: that of the pairs' inputs, or of the gradients of them.
-    GroupAt group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const gpu::TrainMatrix& x, const gpu::TrainMatrix& sums, gpu::DeviceAddress low) const;
+    GroupAt group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const gpu::TrainMatrix& x,
+                  const gpu::TrainMatrix& sums, gpu::DeviceAddress low) const;
     gpu::TrainMatrix low_of_group(gpu::DeviceAddress base, const GroupAt& at) const;
     gpu::TrainMatrix shadow_a(const GroupAt& at) const;
     gpu::TrainMatrix shadow_b(const GroupAt& at) const;
     // to = base + gain * sums + bias; base.address 0: none.
-    void finish(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& to, const gpu::TrainMatrix& base) const;
+    void finish(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& to,
+                const gpu::TrainMatrix& base) const;
     // to = base + gain * from + bias; addresses 0: none.
-    void scale(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& from, const gpu::TrainMatrix& to, const gpu::TrainMatrix& base, gpu::DeviceAddress bias) const;
-    // From the gradients of what finish() adds to those of the sums, in `dsums`, and the magnitudes' own. Returns where those of the sums lie.
-    gpu::TrainMatrix finish_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout, const gpu::TrainMatrix& dsums) const;
+    void scale(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& from, const gpu::TrainMatrix& to,
+               const gpu::TrainMatrix& base, gpu::DeviceAddress bias) const;
+    // From the gradients of what finish() adds to those of the sums, in `dsums`, and the magnitudes' own. Returns where
+    // those of the sums lie.
+    gpu::TrainMatrix finish_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout,
+                                     const gpu::TrainMatrix& dsums) const;
     // dx.address 0: nobody wants it.
-    void product_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dsums, const gpu::TrainMatrix& dx) const;
+    void product_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dsums,
+                          const gpu::TrainMatrix& dx) const;
 
     TrainPassContext context_;
     gpu::TrainKernels& kernels_;

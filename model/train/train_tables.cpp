@@ -47,7 +47,8 @@ TrainTables make_train_tables(const ModelConfig& config, const TrainSizes& sizes
             const uint64_t q = first_query * sizes.turned_stride + uint64_t{run.head} * head_dim;
             const uint64_t k = first * sizes.turned_stride + config.q_size() + kv_head * head_dim;
             const uint64_t v = first * sizes.qkv_stride + config.q_size() + config.kv_size() + kv_head * head_dim;
-            const uint64_t of_head = first * sizes.attention_stride + uint64_t{run.head} * head_dim;  // where its keys' and values' own gradients are
+            // where its keys' and values' own gradients are
+            const uint64_t of_head = first * sizes.attention_stride + uint64_t{run.head} * head_dim;
             const uint64_t o = first_query * sizes.attention_stride + uint64_t{run.head} * head_dim;
             scores.push_back({at, run.n_queries, run.n_keys(), wave.stride, run.first_query});
             qk.push_back({q, k, at, run.n_queries, run.n_keys(), head_dim, run.first_query});
@@ -58,7 +59,8 @@ TrainTables make_train_tables(const ModelConfig& config, const TrainSizes& sizes
             dk.push_back({at, q, of_head, run.n_keys(), head_dim, run.n_queries, run.first_query});
             at += uint64_t{run.n_queries} * wave.stride;
         }
-        tables.waves.push_back({writer.add(scores), writer.add(qk), writer.add(pv), writer.add(dp), writer.add(dv), writer.add(dq), writer.add(dk)});
+        tables.waves.push_back({writer.add(scores), writer.add(qk), writer.add(pv), writer.add(dp), writer.add(dv),
+                                writer.add(dq), writer.add(dk)});
     }
     return tables;
 }

@@ -12,14 +12,15 @@ namespace lorad::model {
 
 // Bytes from the beginning; of a wave one list for each product of attention and its backward pass.
 struct WaveTables {
-    uint64_t scores = 0;                         // gpu::TrainScores[runs]
-    uint64_t qk = 0, pv = 0;                     // gpu::TrainProductItem[runs]: S = q k^T, o = P v
-    uint64_t dp = 0, dv = 0, dq = 0, dk = 0;     // dP = do v^T, dv = P^T do, dq = dS k, dk = dS^T q
+    uint64_t scores = 0;                      // gpu::TrainScores[runs]
+    uint64_t qk = 0, pv = 0;                  // gpu::TrainProductItem[runs]: S = q k^T, o = P v
+    uint64_t dp = 0, dv = 0, dq = 0, dk = 0;  // dP = do v^T, dv = P^T do, dq = dS k, dk = dS^T q
 };
 
 struct TrainTables {
     std::vector<std::byte> bytes;
-    uint64_t tokens = 0, turns = 0, row_keys = 0, target_rows = 0, targets = 0, token_rows = 0, rows_by_token = 0, flash_tiles = 0;
+    uint64_t tokens = 0, turns = 0, row_keys = 0, target_rows = 0, targets = 0, token_rows = 0, rows_by_token = 0,
+             flash_tiles = 0;
     std::vector<WaveTables> waves;
 };
 

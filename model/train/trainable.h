@@ -1,4 +1,5 @@
-// The tensors of an adapter that are trained beside a frozen base model, in f32, and where each acts. Knows no files; adapters/plan/trainable.h makes it.
+// The tensors of an adapter that are trained beside a frozen base model, in f32, and where each acts. Knows no files;
+// adapters/plan/trainable.h makes it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ namespace lorad::model {
 
 // Dense and row-major.
 struct TrainedTensor {
-    std::string name;             // as files name it: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"; here only a label
+    // as files name it: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"; here only a label
+    std::string name;
     std::vector<uint64_t> shape;  // one size or two
     std::vector<float> values;
 };
@@ -22,13 +24,15 @@ struct TrainedPair {
     float scale = 1.0f;  // alpha / rank, or alpha / sqrt(rank)
     TrainedTensor a;     // [rank][k]
     TrainedTensor b;     // [n][rank]
-    // DoRA: gain = magnitude[n] / || W + scale B A || of each output; without one the gain is 1. The norm counts as a constant in the gradients.
+    // DoRA: gain = magnitude[n] / || W + scale B A || of each output; without one the gain is 1. The norm counts as a
+    // constant in the gradients.
     std::optional<TrainedTensor> magnitude;
 
     uint32_t rank() const { return static_cast<uint32_t>(a.shape.at(0)); }
 };
 
-// On linear modules of a layer: one, or neighbours that are one matrix in the files (fused projections): they share A, and B has their rows in order.
+// On linear modules of a layer: one, or neighbours that are one matrix in the files (fused projections): they share A,
+// and B has their rows in order.
 struct TrainedLinear {
     uint32_t layer = 0;
     LinearModule first = LinearModule::kQ, last = LinearModule::kQ;

@@ -26,8 +26,9 @@ constexpr uint32_t kNormGroupElements = 1u << 14, kNormGroups = 4096;
 constexpr double kClipEps = 1e-6;
 constexpr uint32_t kRowsMin = 2048;  // of a micro-batch, where nobody says how many
 
-// Where nobody says it: rows with which a layer of a small model takes as long as one of 7 billion weights does with kRowsMin (docs/lab/training.md). By the model and the
-// kind of device alone, so that a job that goes on elsewhere has the same micro-batches.
+// Where nobody says it: rows with which a layer of a small model takes as long as one of 7 billion weights does with
+// kRowsMin (docs/lab/training.md). By the model and the kind of device alone, so that a job that goes on elsewhere has
+// the same micro-batches.
 uint32_t rows_of(const ModelWeights& weights, const gpu::TrainRungs& rungs) {
     constexpr uint32_t kRowsMax = 8192;
     constexpr double kLayerProducts = 2048.0 * 240e6;
@@ -40,7 +41,8 @@ uint32_t rows_of(const ModelWeights& weights, const gpu::TrainRungs& rungs) {
     return rows;
 }
 
-TrainerOptions filled_in(const ModelConfig& config, const ModelWeights& weights, const gpu::TrainRungs& rungs, TrainerOptions options) {
+TrainerOptions filled_in(const ModelConfig& config, const ModelWeights& weights, const gpu::TrainRungs& rungs,
+                         TrainerOptions options) {
     if (options.n_rows == 0) options.n_rows = rows_of(weights, rungs);
     if (options.n_positions_max == 0) options.n_positions_max = options.n_rows;
     options.n_positions_max = std::min(options.n_positions_max, config.max_positions);
@@ -49,31 +51,48 @@ TrainerOptions filled_in(const ModelConfig& config, const ModelWeights& weights,
 
 Status check_options(const TrainerOptions& options) {
     const OptimizerSettings& o = options.optimizer;
-    const bool is_right = o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1 && o.eps > 0 && std::isfinite(o.eps) && o.weight_decay >= 0 && std::isfinite(o.weight_decay) &&
+    const bool is_right = o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1 && o.eps > 0 &&
+                          std::isfinite(o.eps) && o.weight_decay >= 0 && std::isfinite(o.weight_decay) &&
                           o.max_grad_norm >= 0 && std::isfinite(o.max_grad_norm);
     if (is_right) return ok_status();
-    return make_error(ErrorCode::kInvalidConfig, format("the optimizer's betas have to be from 0 to below 1, eps above 0, weight decay and the largest norm not below 0; found {}, {}, {}, {}, {}",
-                                                        o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm));
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("the optimizer's betas have to be from 0 to below 1, eps above 0, weight decay and the "
+                             "largest norm not below 0; found {}, {}, {}, {}, {}",
+                             o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm));
 }
 
 Status check_dropout(const TrainerOptions& options, const TrainableAdapter& adapter) {
-    if (!(options.lora_dropout >= 0 && options.lora_dropout < 1)) return make_error(ErrorCode::kInvalidConfig, format("lora_dropout {}: expected from 0 to below 1", options.lora_dropout), "lora_dropout");
+    if (!(options.lora_dropout >= 0 && options.lora_dropout < 1))
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("lora_dropout {}: expected from 0 to below 1", options.lora_dropout), "lora_dropout");
     if (options.lora_dropout == 0) return ok_status();
-    if (adapter.head) return make_error(ErrorCode::kInvalidConfig, "lora_dropout of a pair on the output layer is not trained", "lora_dropout");
-    const bool has_magnitudes = std::ranges::any_of(adapter.linears, [](const TrainedLinear& linear) { return linear.pair.magnitude.has_value(); });
-    if (has_magnitudes) return make_error(ErrorCode::kInvalidConfig, "lora_dropout with DoRA is not trained", "lora_dropout");
+    if (adapter.head)
+        return make_error(ErrorCode::kInvalidConfig, "lora_dropout of a pair on the output layer is not trained",
+                          "lora_dropout");
+    const bool has_magnitudes = std::ranges::any_of(
+        adapter.linears, [](const TrainedLinear& linear) { return linear.pair.magnitude.has_value(); });
+    if (has_magnitudes)
+        return make_error(ErrorCode::kInvalidConfig, "lora_dropout with DoRA is not trained", "lora_dropout");
     return ok_status();
 }
 
-Status check_example(const ModelConfig& config, const TrainerOptions& options, const TrainExample& example, size_t index) {
-    const auto refuse = [&](const std::string& what) { return make_error(ErrorCode::kInvalidRequest, format("example {}: {}", index, what)); };
+Status check_example(const ModelConfig& config, const TrainerOptions& options, const TrainExample& example,
+                     size_t index) {
+    const auto refuse = [&](const std::string& what) {
+        return make_error(ErrorCode::kInvalidRequest, format("example {}: {}", index, what));
+    };
     if (example.tokens.empty()) return refuse("no tokens");
-    if (example.tokens.size() > options.n_positions_max) return refuse(format("{} tokens: at most {}", example.tokens.size(), options.n_positions_max));
-    if (example.weights.size() != example.tokens.size()) return refuse(format("{} weights: expected {}, one for each token", example.weights.size(), example.tokens.size()));
+    if (example.tokens.size() > options.n_positions_max)
+        return refuse(format("{} tokens: at most {}", example.tokens.size(), options.n_positions_max));
+    if (example.weights.size() != example.tokens.size())
+        return refuse(
+            format("{} weights: expected {}, one for each token", example.weights.size(), example.tokens.size()));
     for (const TokenId token : example.tokens) {
-        if (token < 0 || static_cast<uint32_t>(token) >= config.vocab_size) return refuse(format("token {}: the vocabulary has {}", token, config.vocab_size));
+        if (token < 0 || static_cast<uint32_t>(token) >= config.vocab_size)
+            return refuse(format("token {}: the vocabulary has {}", token, config.vocab_size));
     }
-    if (!std::ranges::all_of(example.weights, [](float weight) { return std::isfinite(weight); })) return refuse("a weight that is not finite");
+    if (!std::ranges::all_of(example.weights, [](float weight) { return std::isfinite(weight); }))
+        return refuse("a weight that is not finite");
     return ok_status();
 }
 
@@ -125,35 +144,49 @@ struct Trainer::Impl {
     gpu::Buffer host_tables, device_tables;
     uint64_t n_steps = 0;
     uint64_t n_tokens_of_gradients = 0;
-    double flops_per_us = 0;  // of the last submission; 0: not known
+    double flops_per_us = 0;                          // of the last submission; 0: not known
     std::vector<gpu::DispatchTime>* times = nullptr;  // where each submission's are added
     Phase phase = Phase::kIdle;
     Work work;
 };
 
-Result<TrainMemory> Trainer::plan_memory(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options, uint64_t free_bytes) {
-    const gpu::TrainRungs rungs = gpu::TrainKernels::rungs_of(capabilities, train_kernel_options(config, weights, options));
+Result<TrainMemory> Trainer::plan_memory(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
+                                         const ModelWeights& weights, const TrainableAdapter& adapter,
+                                         const TrainerOptions& options, uint64_t free_bytes) {
+    const gpu::TrainRungs rungs =
+        gpu::TrainKernels::rungs_of(capabilities, train_kernel_options(config, weights, options));
     const TrainerOptions filled = filled_in(config, weights, rungs, options);
     TRY_ASSIGN(const TrainModel model, TrainModel::create(config, weights, adapter));
     TrainMemory memory;
-    TRY(plan_train_sizes(rungs, capabilities, config, weights, model, TrainLayout(adapter), filled, filled.memory_bytes != 0 ? filled.memory_bytes : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare), memory));
+    TRY(plan_train_sizes(rungs, capabilities, config, weights, model, TrainLayout(adapter), filled,
+                         filled.memory_bytes != 0 ? filled.memory_bytes
+                                                  : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare),
+                         memory));
     return memory;
 }
 
-Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter,
+Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const ModelConfig& config,
+                                                 const ModelWeights& weights, const TrainableAdapter& adapter,
                                                  const TrainerOptions& options) {
     auto impl = std::make_unique<Impl>(device, config, weights);
     TRY(check_options(options));
     TRY_ASSIGN(impl->model, TrainModel::create(config, weights, adapter));
     TRY(check_dropout(options, adapter));
     const uint64_t free_bytes = device.free_bytes_estimate();
-    const uint64_t budget = std::min(options.memory_bytes != 0 ? options.memory_bytes : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare), free_bytes);
+    const uint64_t budget =
+        std::min(options.memory_bytes != 0 ? options.memory_bytes
+                                           : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare),
+                 free_bytes);
     TRY_ASSIGN(impl->kernels, gpu::TrainKernels::create(device, train_kernel_options(config, weights, options)));
     impl->options = filled_in(config, weights, impl->kernels->rungs(), options);
-    const auto plan = [&] { return plan_train_sizes(impl->kernels->rungs(), device.capabilities(), config, weights, *impl->model, TrainLayout(adapter), impl->options, budget, impl->memory); };
+    const auto plan = [&] {
+        return plan_train_sizes(impl->kernels->rungs(), device.capabilities(), config, weights, *impl->model,
+                                TrainLayout(adapter), impl->options, budget, impl->memory);
+    };
     auto sizes = plan();
     // Fewer rows where nobody asked for so many and there is no room.
-    for (; options.n_rows == 0 && !sizes.ok() && impl->options.n_rows > kRowsMin; sizes = plan()) impl->options.n_rows /= 2;
+    for (; options.n_rows == 0 && !sizes.ok() && impl->options.n_rows > kRowsMin; sizes = plan())
+        impl->options.n_rows /= 2;
     TRY_ASSIGN(impl->sizes, std::move(sizes));
     impl->options.memory_bytes = budget;
     TRY(impl->kernels->reserve(device, impl->sizes.block_bytes));
@@ -184,11 +217,15 @@ Result<TrainReport> Trainer::evaluate(std::span<const TrainExample> examples) {
 }
 
 Status Trainer::begin_step(std::vector<TrainExample> examples, double learning_rate) {
-    if (!std::isfinite(learning_rate) || learning_rate < 0) return make_error(ErrorCode::kInvalidRequest, format("learning rate {}: expected a number from 0 on", learning_rate));
+    if (!std::isfinite(learning_rate) || learning_rate < 0)
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("learning rate {}: expected a number from 0 on", learning_rate));
     return impl_->begin(std::move(examples), true, learning_rate);
 }
 
-Status Trainer::begin_evaluation(std::vector<TrainExample> examples) { return impl_->begin(std::move(examples), false, 0); }
+Status Trainer::begin_evaluation(std::vector<TrainExample> examples) {
+    return impl_->begin(std::move(examples), false, 0);
+}
 
 Result<bool> Trainer::run_piece(std::chrono::microseconds budget) {
     Impl& it = *impl_;
@@ -224,7 +261,8 @@ Result<TrainableAdapter> Trainer::adapter() const {
     TRY_ASSIGN(const std::vector<float> values, impl_->parameters->read(TrainParameters::Range::kValues));
     TrainableAdapter made = impl_->shape;
     const std::vector<TrainedTensor*> tensors = made.tensors();
-    for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->values = TrainParameters::dense(impl_->parameters->layout().tensors[i], values);
+    for (size_t i = 0; i < tensors.size(); ++i)
+        tensors[i]->values = TrainParameters::dense(impl_->parameters->layout().tensors[i], values);
     return made;
 }
 
@@ -285,8 +323,10 @@ Status Trainer::Impl::begin(std::vector<TrainExample> examples, bool is_step, do
         return make_error(ErrorCode::kInvalidRequest, "no token of the examples is trained: every weight is 0");
     }
     const Status begun = begin_batch();
-    if (!begun.ok()) work = {};
-    else phase = Phase::kBatches;
+    if (!begun.ok())
+        work = {};
+    else
+        phase = Phase::kBatches;
     return begun;
 }
 
@@ -306,17 +346,27 @@ Status Trainer::Impl::begin_batch() {
 void Trainer::Impl::list_batch_pieces() {
     const MicroBatch& batch = work.batches[work.batch_idx];
     const bool is_first = work.batch_idx == 0, has_backward = work.is_step && !batch.targets.empty();
-    const auto rows = [this] { return TrainRows{work.batches[work.batch_idx], work.tables, device_tables.address(),
-                         {.p = work.is_step ? options.lora_dropout : 0.0f, .seed = options.seed, .step = static_cast<uint32_t>(n_steps)}}; };
+    const auto rows = [this] {
+        return TrainRows{work.batches[work.batch_idx],
+                         work.tables,
+                         device_tables.address(),
+                         {.p = work.is_step ? options.lora_dropout : 0.0f,
+                          .seed = options.seed,
+                          .step = static_cast<uint32_t>(n_steps)}};
+    };
     const double n_rows = batch.n_rows();
     const LayerWeights& w = weights.layers.front();
-    const double layer_flops = 2.0 * n_rows * (double{1} * w.qkv.n * w.qkv.k + double{1} * w.o.n * w.o.k + double{1} * w.gate_up.n * w.gate_up.k + double{1} * w.down.n * w.down.k);
+    const double layer_flops = 2.0 * n_rows *
+                               (double{1} * w.qkv.n * w.qkv.k + double{1} * w.o.n * w.o.k +
+                                double{1} * w.gate_up.n * w.gate_up.k + double{1} * w.down.n * w.down.k);
     const double head_flops = 2.0 * static_cast<double>(batch.targets.size()) * config.vocab_size * config.hidden_size;
     work.pieces.clear();
     work.piece_idx = 0;
     work.pieces.push_back({[this, rows, is_first](gpu::Recorder& recorder) {
                                recorder.copy(host_tables, 0, device_tables, 0, work.tables.bytes.size());
-                               if (is_first && work.is_step) recorder.fill(parameters->range(TrainParameters::Range::kGradients), 0, parameters->n_elements() * sizeof(float), 0);
+                               if (is_first && work.is_step)
+                                   recorder.fill(parameters->range(TrainParameters::Range::kGradients), 0,
+                                                 parameters->n_elements() * sizeof(float), 0);
                                recorder.barrier();
                                if (is_first) {
                                    pass().shadows(recorder);
@@ -326,16 +376,22 @@ void Trainer::Impl::list_batch_pieces() {
                            },
                            layer_flops / 100});
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        work.pieces.push_back({[this, rows, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(), layer); }, layer_flops});
+        work.pieces.push_back(
+            {[this, rows, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(), layer); }, layer_flops});
     }
-    work.pieces.push_back({[this, rows, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(), has_backward); }, head_flops * (has_backward ? 2 : 1)});
+    work.pieces.push_back(
+        {[this, rows, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(), has_backward); },
+         head_flops * (has_backward ? 2 : 1)});
     if (!has_backward) return;
     for (uint32_t layer = config.n_layers; layer-- > model->first_trained_layer;) {
         const bool is_kept = sizes.keeps(layer, config.n_layers);
-        work.pieces.push_back({[this, rows, layer](gpu::Recorder& recorder) { pass().layer_backward(recorder, rows(), layer); }, layer_flops * (is_kept ? 1.2 : 2.2)});
+        work.pieces.push_back(
+            {[this, rows, layer](gpu::Recorder& recorder) { pass().layer_backward(recorder, rows(), layer); },
+             layer_flops * (is_kept ? 1.2 : 2.2)});
     }
     if (model->trains_embedding()) {
-        work.pieces.push_back({[this, rows](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows()); }, layer_flops / 100});
+        work.pieces.push_back(
+            {[this, rows](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows()); }, layer_flops / 100});
     }
 }
 
@@ -414,7 +470,8 @@ void Trainer::Impl::begin_norm() {
 
 void Trainer::Impl::begin_update() {
     const auto n = static_cast<uint32_t>(parameters->n_elements());
-    const uint32_t n_groups = n / std::max(kNormGroupElements, n / kNormGroups + 1) + (n % std::max(kNormGroupElements, n / kNormGroups + 1) != 0);
+    const uint32_t n_groups = n / std::max(kNormGroupElements, n / kNormGroups + 1) +
+                              (n % std::max(kNormGroupElements, n / kNormGroups + 1) != 0);
     const auto* sums = reinterpret_cast<const float*>(buffers.norm_sums.mapped().data());
     double squares = 0;
     for (uint32_t i = 0; i < n_groups; ++i) squares += sums[i];
@@ -431,20 +488,21 @@ void Trainer::Impl::begin_update() {
     report.is_clipped = clip < 1.0;
     phase = Phase::kUpdate;
     const double k = static_cast<double>(n_steps) + 1;
-    const gpu::TrainAdamwParams params{.values = parameters->range(TrainParameters::Range::kValues).address(),
-                                       .gradients = parameters->range(TrainParameters::Range::kGradients).address(),
-                                       .first = parameters->range(TrainParameters::Range::kFirst).address(),
-                                       .second = parameters->range(TrainParameters::Range::kSecond).address(),
-                                       .n = n,
-                                       .factor = static_cast<float>(clip / n_tokens),
-                                       .keep = static_cast<float>(1.0 - work.learning_rate * o.weight_decay),
-                                       .one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
-                                       .beta2 = static_cast<float>(o.beta2),
-                                       .one_minus_beta2 = static_cast<float>(1.0 - o.beta2),
-                                       .step_size = static_cast<float>(work.learning_rate / (1.0 - std::pow(o.beta1, k))),
-                                       .root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, k))),
-                                       .eps = static_cast<float>(o.eps),
-                                       .pad = 0};
+    const gpu::TrainAdamwParams params{
+        .values = parameters->range(TrainParameters::Range::kValues).address(),
+        .gradients = parameters->range(TrainParameters::Range::kGradients).address(),
+        .first = parameters->range(TrainParameters::Range::kFirst).address(),
+        .second = parameters->range(TrainParameters::Range::kSecond).address(),
+        .n = n,
+        .factor = static_cast<float>(clip / n_tokens),
+        .keep = static_cast<float>(1.0 - work.learning_rate * o.weight_decay),
+        .one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
+        .beta2 = static_cast<float>(o.beta2),
+        .one_minus_beta2 = static_cast<float>(1.0 - o.beta2),
+        .step_size = static_cast<float>(work.learning_rate / (1.0 - std::pow(o.beta1, k))),
+        .root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, k))),
+        .eps = static_cast<float>(o.eps),
+        .pad = 0};
     work.pieces = {{[this, params](gpu::Recorder& recorder) { kernels->adamw(recorder, params); }, 1.0}};
     work.piece_idx = 0;
 }

@@ -1,7 +1,8 @@
 // Trains an adapter beside a frozen base model on one device: loss, gradients of all trained tensors, AdamW.
 //
-// The loss of a step is the sum of weight[t] * cross entropy of token t over all examples, divided once by the number of tokens whose weight is not 0. How
-// examples are put together to micro-batches changes no result beyond rounding; the same calls on the same device give the same bits.
+// The loss of a step is the sum of weight[t] * cross entropy of token t over all examples, divided once by the number
+// of tokens whose weight is not 0. How examples are put together to micro-batches changes no result beyond rounding;
+// the same calls on the same device give the same bits.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,9 @@ namespace lorad::model {
 // One sequence, which attends to itself alone.
 struct TrainExample {
     std::vector<TokenId> tokens;
-    std::vector<float> weights;  // [tokens.size()]: of token t's loss, which is predicted from the tokens before it; 0: not trained. weights[0] counts as 0
+    // [tokens.size()]: of token t's loss, which is predicted from the tokens before it; 0: not trained. weights[0]
+    // counts as 0
+    std::vector<float> weights;
 };
 
 // AdamW as PyTorch computes it, one group for all tensors.
@@ -38,13 +41,19 @@ struct OptimizerSettings {
 
 struct TrainerOptions {
     OptimizerSettings optimizer;
-    uint32_t n_rows = 0;          // tokens of a micro-batch; an example that is longer has one of its own. 0: as many as keep the device busy, which the model's shape says
-    uint32_t n_positions_max = 0;  // tokens of the longest example; 0: n_rows, or the model's context where that is shorter
-    float lora_dropout = 0.0f;     // share of the inputs of each pair's A that a step leaves out, each other time; evaluations leave out none
-    uint64_t seed = 0;             // of what is left out
-    bool keeps_16_bits = false;    // inputs of products are kept in the weights' 16-bit type also where that is no faster; for tests
-    bool in_f32 = false;           // products round nothing to the weights' 16-bit type, which is slower
-    uint64_t memory_bytes = 0;    // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
+    // tokens of a micro-batch; an example that is longer has one of its own. 0: as many as keep the device busy, which
+    // the model's shape says
+    uint32_t n_rows = 0;
+    // tokens of the longest example; 0: n_rows, or the model's context where that is shorter
+    uint32_t n_positions_max = 0;
+    // share of the inputs of each pair's A that a step leaves out, each other time; evaluations leave out none
+    float lora_dropout = 0.0f;
+    uint64_t seed = 0;  // of what is left out
+    // inputs of products are kept in the weights' 16-bit type also where that is no faster; for tests
+    bool keeps_16_bits = false;
+    bool in_f32 = false;  // products round nothing to the weights' 16-bit type, which is slower
+    // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
+    uint64_t memory_bytes = 0;
 };
 
 // What a trainer takes from the device, before it takes it.
@@ -52,12 +61,13 @@ struct TrainMemory {
     uint64_t parameters = 0;   // values, gradients and moments: 16 bytes each
     uint64_t activations = 0;  // kept for the backward pass
     uint64_t scratch = 0;
-    uint32_t n_kept_layers = 0;  // whose activations are kept; those of the others are computed again in the backward pass
+    // whose activations are kept; those of the others are computed again in the backward pass
+    uint32_t n_kept_layers = 0;
     uint64_t sum() const { return parameters + activations + scratch; }
 };
 
 struct ExampleLoss {
-    double loss_sum = 0.0;  // of weight * cross entropy
+    double loss_sum = 0.0;   // of weight * cross entropy
     uint32_t n_trained = 0;  // tokens whose weight is not 0
     uint32_t n_correct = 0;  // of those the most probable
 };
@@ -72,30 +82,36 @@ struct TrainReport {
     std::vector<ExampleLoss> examples;  // in the order given
 };
 
-// One thread at a time. Takes turns on the compute queue with whoever else submits to it. All that the constructor is given but the adapter outlives the trainer.
+// One thread at a time. Takes turns on the compute queue with whoever else submits to it. All that the constructor is
+// given but the adapter outlives the trainer.
 class Trainer {
   public:
     // The memory that create() would take on such a device. kInvalidConfig, as create() says it.
-    static Result<TrainMemory> plan_memory(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options,
-                                           uint64_t free_bytes);
-    // kInvalidConfig: the model has a part, or the adapter a form, that is not trained, by name; tensors of other shapes than the model asks for.
+    static Result<TrainMemory> plan_memory(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
+                                           const ModelWeights& weights, const TrainableAdapter& adapter,
+                                           const TrainerOptions& options, uint64_t free_bytes);
+    // kInvalidConfig: the model has a part, or the adapter a form, that is not trained, by name; tensors of other
+    // shapes than the model asks for.
     // kOutOfMemory: with the arithmetic.
-    static Result<std::unique_ptr<Trainer>> create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter,
+    static Result<std::unique_ptr<Trainer>> create(gpu::Device& device, const ModelConfig& config,
+                                                   const ModelWeights& weights, const TrainableAdapter& adapter,
                                                    const TrainerOptions& options);
     ~Trainer();
     Trainer(const Trainer&) = delete;
     Trainer& operator=(const Trainer&) = delete;
 
-    // One optimizer step. kInvalidRequest: an example without tokens, longer than n_positions_max, with tokens beyond the vocabulary, weights that are not finite or of
-    // another number; or no trained token at all.
+    // One optimizer step. kInvalidRequest: an example without tokens, longer than n_positions_max, with tokens beyond
+    // the vocabulary, weights that are not finite or of another number; or no trained token at all.
     Result<TrainReport> step(std::span<const TrainExample> examples, double learning_rate);
     // Losses only.
     Result<TrainReport> evaluate(std::span<const TrainExample> examples);
 
-    // The same in pieces: begin, then run_piece() until it says true, then finish(). A piece is a part of a layer's pass of one micro-batch.
+    // The same in pieces: begin, then run_piece() until it says true, then finish(). A piece is a part of a layer's
+    // pass of one micro-batch.
     Status begin_step(std::vector<TrainExample> examples, double learning_rate);
     Status begin_evaluation(std::vector<TrainExample> examples);
-    // Runs pieces until `budget` is used up, at least one. True: all are done. Returns when the device has finished them.
+    // Runs pieces until `budget` is used up, at least one. True: all are done. Returns when the device has finished
+    // them.
     Result<bool> run_piece(std::chrono::microseconds budget);
     Result<TrainReport> finish();
     // Gives up what was begun; gradients of its finished parts are forgotten.
@@ -107,7 +123,8 @@ class Trainer {
     // Of the last step, divided but not clipped; in the order of TrainableAdapter::tensors().
     Result<std::vector<TrainedTensor>> gradients() const;
 
-    // Everything that later steps depend on: values, moments, steps made. restore() of it in a trainer of the same adapter's shapes goes on with the same bits. Not while busy.
+    // Everything that later steps depend on: values, moments, steps made. restore() of it in a trainer of the same
+    // adapter's shapes goes on with the same bits. Not while busy.
     Result<std::vector<std::byte>> checkpoint() const;
     // kInvalidRequest: not a checkpoint of such an adapter; nothing is changed then.
     Status restore(std::span<const std::byte> checkpoint);

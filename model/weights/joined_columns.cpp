@@ -12,18 +12,23 @@ namespace {
 constexpr uint32_t kBlockRanks = 16;
 constexpr uint32_t kStepBlocks = gpu::kJoinedStep / kBlockRanks;
 
-constexpr uint32_t room(uint32_t group) { return gpu::kLoraGroupModules[group] * gpu::kJoinedModuleColumns / kBlockRanks; }
+constexpr uint32_t room(uint32_t group) {
+    return gpu::kLoraGroupModules[group] * gpu::kJoinedModuleColumns / kBlockRanks;
+}
 static_assert(room(0) == gpu::kJoinedBlocksMax);
 
 }  // namespace
 
-std::optional<JoinedColumns> JoinedColumns::of(const StepBatch& batch, const SlotLookup& slots, gpu::ScalarType weight_type) {
+std::optional<JoinedColumns> JoinedColumns::of(const StepBatch& batch, const SlotLookup& slots,
+                                               gpu::ScalarType weight_type) {
     JoinedColumns columns;
     uint32_t last = kNoAdapterSlot;
     for (const BatchRow& row : batch.rows()) {
         if (row.adapter_slot == last || row.adapter_slot == kNoAdapterSlot) continue;
         last = row.adapter_slot;
-        if (std::ranges::find(columns.slots_, last) == columns.slots_.end() && !columns.add(last, slots(last), weight_type)) return std::nullopt;
+        if (std::ranges::find(columns.slots_, last) == columns.slots_.end() &&
+            !columns.add(last, slots(last), weight_type))
+            return std::nullopt;
     }
     for (gpu::JoinedGroup& group : columns.groups_) {
         while (group.n_blocks % kStepBlocks != 0) group.blocks[group.n_blocks++] = {gpu::kNoSlot, 0};
@@ -43,7 +48,8 @@ bool JoinedColumns::add(uint32_t slot, const SlotTraits& traits, gpu::ScalarType
         group.adapters[slots_.size()] = {group.n_blocks, n_rank_blocks, n_parts, 0};
         for (uint32_t module = 0; module < gpu::kLoraGroupModules[g]; ++module) {
             for (uint32_t rank_block = 0; rank_block < n_rank_blocks; ++rank_block) {
-                for (uint32_t part = 0; part < n_parts; ++part) group.blocks[group.n_blocks++] = {slot, rank_block * kBlockRanks | module << 16 | part << 24};
+                for (uint32_t part = 0; part < n_parts; ++part)
+                    group.blocks[group.n_blocks++] = {slot, rank_block * kBlockRanks | module << 16 | part << 24};
             }
         }
     }
@@ -56,7 +62,8 @@ void JoinedColumns::set_windows(const StepBatch& batch) {
     for (uint32_t tile = 0; tile < n_tiles; ++tile) {
         // Adapters have their columns in the order of their numbers.
         uint32_t first = std::numeric_limits<uint32_t>::max(), last = 0;
-        const uint32_t begin = tile * gpu::kJoinedTileRows, end = std::min(begin + gpu::kJoinedTileRows, batch.n_rows());
+        const uint32_t begin = tile * gpu::kJoinedTileRows,
+                       end = std::min(begin + gpu::kJoinedTileRows, batch.n_rows());
         for (uint32_t row = begin; row < end; ++row) {
             const uint32_t slot = batch.rows()[row].adapter_slot;
             if (slot == kNoAdapterSlot || (row > begin && slot == batch.rows()[row - 1].adapter_slot)) continue;
@@ -71,7 +78,8 @@ void JoinedColumns::set_windows(const StepBatch& batch) {
             }
             const gpu::JoinedAdapter& behind = group.adapters[last];
             const uint32_t first_step = group.adapters[first].first_block / kStepBlocks;
-            const uint32_t end_block = behind.first_block + gpu::kLoraGroupModules[g] * behind.rank_blocks * behind.parts;
+            const uint32_t end_block =
+                behind.first_block + gpu::kLoraGroupModules[g] * behind.rank_blocks * behind.parts;
             windows_[g].push_back({first_step, ceil_div(end_block, kStepBlocks) - first_step});
         }
     }

@@ -1,4 +1,5 @@
-// The adapters of a batch as more k of its products (JoinedGroup, gpu/kernels/step_state.h): which columns each gets. Pure: no device.
+// The adapters of a batch as more k of its products (JoinedGroup, gpu/kernels/step_state.h): which columns each gets.
+// Pure: no device.
 #pragma once
 
 #include <array>
@@ -8,16 +9,18 @@
 #include <vector>
 
 #include "gpu/kernels/step_state.h"
-#include "model/weights/lora_table.h"
-#include "model/step/step_batch.h"
 #include "model/step/batch_traits.h"
+#include "model/step/step_batch.h"
+#include "model/weights/lora_table.h"
 
 namespace lorad::model {
 
 class JoinedColumns {
   public:
-    // Of a batch at level kPlain and a model with weights of this type. None where an adapter or the columns of one find no room.
-    static std::optional<JoinedColumns> of(const StepBatch& batch, const SlotLookup& slots, gpu::ScalarType weight_type);
+    // Of a batch at level kPlain and a model with weights of this type. None where an adapter or the columns of one
+    // find no room.
+    static std::optional<JoinedColumns> of(const StepBatch& batch, const SlotLookup& slots,
+                                           gpu::ScalarType weight_type);
 
     const std::array<gpu::JoinedGroup, gpu::kLoraGroups>& groups() const { return groups_; }
     // Of a group, by tile of kJoinedTileRows rows of the batch.

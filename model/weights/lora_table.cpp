@@ -16,7 +16,8 @@ Result<std::unique_ptr<LoraTable>> LoraTable::create(gpu::Device& device, const 
         const char* name;
     };
     const Wanted all[] = {
-        {made->table_, uint64_t{n_slots} * config.n_layers * config.lora_stride() * sizeof(gpu::LoraModule), "lora table"},
+        {made->table_, uint64_t{n_slots} * config.n_layers * config.lora_stride() * sizeof(gpu::LoraModule),
+         "lora table"},
         {made->extras_, n_slots * sizeof(gpu::SlotExtras), "lora extras"},
         {made->norms_, made->n_norm_rows() * made->norm_row_bytes(), "lora norms"},
     };
@@ -58,15 +59,17 @@ Status LoraTable::upload_extras(uint32_t slot, const AdapterExtrasView& from) {
     std::vector<gpu::DeviceAddress> norms(n_norm_rows());
     for (uint32_t layer = 0; layer < from.norms.size(); ++layer) {
         const AdapterExtrasView::LayerNorms& own = from.norms[layer];
-        const std::pair<Norm, gpu::DeviceAddress> all[] = {{Norm::kInput, own.input}, {Norm::kMixerAfter, own.mixer_after}, {Norm::kFfn, own.ffn},
-                                                           {Norm::kFfnAfter, own.ffn_after}, {Norm::kQ, own.q}, {Norm::kK, own.k}};
+        const std::pair<Norm, gpu::DeviceAddress> all[] = {
+            {Norm::kInput, own.input}, {Norm::kMixerAfter, own.mixer_after},
+            {Norm::kFfn, own.ffn},     {Norm::kFfnAfter, own.ffn_after},
+            {Norm::kQ, own.q},         {Norm::kK, own.k}};
         for (const auto& [norm, address] : all) norms[norm_row(layer, norm)] = address;
     }
     norms[size_t{n_layers_} * kStreamNorms] = from.final_norm;
     gpu::Uploader& uploader = device_.uploader();
     TRY(uploader.upload(extras_, slot * sizeof(entry), std::as_bytes(std::span(&entry, 1))));
-    return uploader.upload_rows(norms_, slot * sizeof(gpu::DeviceAddress), norm_row_bytes(), std::as_bytes(std::span(norms)),
-                                sizeof(gpu::DeviceAddress), norms.size());
+    return uploader.upload_rows(norms_, slot * sizeof(gpu::DeviceAddress), norm_row_bytes(),
+                                std::as_bytes(std::span(norms)), sizeof(gpu::DeviceAddress), norms.size());
 }
 
 Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
@@ -87,7 +90,8 @@ Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
     gpu::Uploader& uploader = device_.uploader();
     TRY(uploader.upload(table_, slot * entries.size() * sizeof(gpu::LoraModule), std::as_bytes(std::span(entries))));
     // The one before may have had some.
-    if (adapter.has_extras || traits_[slot].has_extras) TRY(upload_extras(slot, adapter.has_extras ? adapter.extras : AdapterExtrasView()));
+    if (adapter.has_extras || traits_[slot].has_extras)
+        TRY(upload_extras(slot, adapter.has_extras ? adapter.extras : AdapterExtrasView()));
     TRY_ASSIGN(const uint64_t value, uploader.flush());
     traits_[slot] = traits;
     adapters_[slot] = adapter;

@@ -37,25 +37,25 @@ struct AdapterExtrasView {
     // Embedding: a table of its own, low-rank matrices, or rows of some tokens.
     gpu::DeviceAddress embed_table = 0;  // [vocab][padded(hidden)]
     uint32_t embed_type = 0;
-    gpu::DeviceAddress embed_a = 0;      // [vocab][round_up(rank, 8)]: A transposed
-    gpu::DeviceAddress embed_b = 0;      // [hidden][round_up(rank, 8)]
+    gpu::DeviceAddress embed_a = 0;  // [vocab][round_up(rank, 8)]: A transposed
+    gpu::DeviceAddress embed_b = 0;  // [hidden][round_up(rank, 8)]
     uint32_t embed_rank = 0;
     float embed_scale = 0.0f;
     uint32_t embed_lora_type = 0;
-    gpu::DeviceAddress token_ids = 0;    // u32[n_tokens], ascending
-    gpu::DeviceAddress token_rows = 0;   // f32 [n_tokens][padded(hidden)]
+    gpu::DeviceAddress token_ids = 0;   // u32[n_tokens], ascending
+    gpu::DeviceAddress token_rows = 0;  // f32 [n_tokens][padded(hidden)]
     uint32_t n_tokens = 0;
-    bool tokens_in_head = false;         // tied: those rows of the output layer too
+    bool tokens_in_head = false;  // tied: those rows of the output layer too
 
     // Output layer: the same three.
     gpu::DeviceAddress head_table = 0;  // [padded(vocab)][padded(hidden)]
     uint32_t head_type = 0;
-    gpu::DeviceAddress head_a = 0;      // [rank][padded(hidden)]
-    gpu::DeviceAddress head_b = 0;      // [vocab][round_up(rank, 8)]
+    gpu::DeviceAddress head_a = 0;  // [rank][padded(hidden)]
+    gpu::DeviceAddress head_b = 0;  // [vocab][round_up(rank, 8)]
     uint32_t head_rank = 0;
     float head_scale = 0.0f;
     uint32_t head_lora_type = 0;
-    gpu::DeviceAddress head_bias = 0;   // f32[vocab], added to the logits
+    gpu::DeviceAddress head_bias = 0;  // f32[vocab], added to the logits
 
     // f32 [n] instead of the base's.
     struct LayerNorms {
@@ -75,12 +75,13 @@ struct AdapterView {
 // What a step's recording and state depend on.
 struct SlotTraits {
     std::array<uint32_t, kModuleGroups> ranks{};  // largest over all layers, by LoraGroup
-    bool is_plain = true;             // no module has a gain or a bias
-    uint32_t types = 0;               // of the modules' matrices: 1 << LoraModuleView::weight_type
+    bool is_plain = true;                         // no module has a gain or a bias
+    uint32_t types = 0;                           // of the modules' matrices: 1 << LoraModuleView::weight_type
     bool has_extras = false;
 };
 
-// set() from one thread at a time (adapters/pool/registry.h), for slots that no pending step names; the rest from any thread.
+// set() from one thread at a time (adapters/pool/registry.h), for slots that no pending step names; the rest from any
+// thread.
 class LoraTable {
   public:
     static Result<std::unique_ptr<LoraTable>> create(gpu::Device& device, const ModelConfig& config, uint32_t n_slots);
@@ -99,11 +100,15 @@ class LoraTable {
     // gpu::SlotExtras[slot]; zeros for slots without.
     gpu::DeviceAddress extras_address() const { return extras_.address(); }
     // Addresses [slot] of the norm weights that adapters have instead of the base's.
-    // Those of the residual stream lie in the order in which they are applied, the final one at the end: the norm that a part's result passes lies in front of that
-    // of the next part's input.
+    // Those of the residual stream lie in the order in which they are applied, the final one at the end: the norm that
+    // a part's result passes lies in front of that of the next part's input.
     enum class Norm : uint32_t { kInput, kMixerAfter, kFfn, kFfnAfter, kQ, kK };
-    gpu::DeviceAddress norms_address(uint32_t layer, Norm norm) const { return norms_.address() + norm_row(layer, norm) * norm_row_bytes(); }
-    gpu::DeviceAddress final_norm_address() const { return norms_.address() + uint64_t{n_layers_} * kStreamNorms * norm_row_bytes(); }
+    gpu::DeviceAddress norms_address(uint32_t layer, Norm norm) const {
+        return norms_.address() + norm_row(layer, norm) * norm_row_bytes();
+    }
+    gpu::DeviceAddress final_norm_address() const {
+        return norms_.address() + uint64_t{n_layers_} * kStreamNorms * norm_row_bytes();
+    }
     // The uploader's timeline value that the next step has to wait for.
     uint64_t upload_value() const { return upload_value_.load(std::memory_order_acquire); }
 
@@ -126,7 +131,7 @@ class LoraTable {
     gpu::Buffer norms_;  // addresses [n_norm_rows()][n_slots]
     uint32_t n_slots_;
     uint32_t n_layers_;
-    uint32_t stride_;  // modules of a layer
+    uint32_t stride_;                    // modules of a layer
     std::vector<SlotTraits> traits_;     // [slot]
     std::vector<AdapterView> adapters_;  // [slot]
     std::atomic<uint64_t> upload_value_{0};

@@ -82,7 +82,8 @@ class WeightTransform::Parts {
                 const LoraModuleView& from = term.adapter->modules[i];
                 const bool changes_matrix = from.rank != 0 || from.gain != 0;
                 if (term.scale == 0.0f || (!changes_matrix && from.bias == 0)) continue;
-                entries_.push_back({from.a, from.b, from.gain, from.bias, from.rank, from.weight_type, from.scale, term.scale});
+                entries_.push_back(
+                    {from.a, from.b, from.gain, from.bias, from.rank, from.weight_type, from.scale, term.scale});
                 ++to.n;
                 to.changes_matrix = to.changes_matrix || changes_matrix;
                 to.changes_bias = to.changes_bias || from.bias != 0;
@@ -186,9 +187,17 @@ Status WeightTransform::finish_gains(const AdapterView& adapter) {
                 const PristineRows rows(w, row);
                 if (view.gain != 0) {
                     kernels_.lora.weight_norm(recorder,
-                                         {.from = rows.from, .a = view.a, .b = view.b, .gain = view.gain, .rank = view.rank,
-                                          .type = view.weight_type, .scale = view.scale, .n = n, .stride = w.k_stride, .first_row = rows.first_row},
-                                         rows.kind);
+                                              {.from = rows.from,
+                                               .a = view.a,
+                                               .b = view.b,
+                                               .gain = view.gain,
+                                               .rank = view.rank,
+                                               .type = view.weight_type,
+                                               .scale = view.scale,
+                                               .n = n,
+                                               .stride = w.k_stride,
+                                               .first_row = rows.first_row},
+                                              rows.kind);
                 }
                 row += n;
             }
@@ -254,7 +263,9 @@ bool WeightTransform::changes_experts(const AdapterView& adapter) const {
     const uint32_t stride = config_.lora_stride();
     for (uint32_t i = 0; i < adapter.modules.size(); ++i) {
         const auto module = static_cast<LinearModule>(i % stride);
-        if ((module == LinearModule::kExpertGateUp || module == LinearModule::kExpertDown) && adapter.modules[i].rank != 0) return true;
+        if ((module == LinearModule::kExpertGateUp || module == LinearModule::kExpertDown) &&
+            adapter.modules[i].rank != 0)
+            return true;
     }
     return false;
 }
@@ -262,7 +273,9 @@ bool WeightTransform::changes_experts(const AdapterView& adapter) const {
 Result<std::unique_ptr<MergedWeights>> WeightTransform::merge(std::span<const MergeTerm> terms) {
     CHECK(terms.size() <= gpu::kMergeParts);
     for (const MergeTerm& term : terms) {
-        if (changes_experts(*term.adapter)) return make_error(ErrorCode::kAdapterUnsupported, "adapters that change experts are not merged: they are served unmerged");
+        if (changes_experts(*term.adapter))
+            return make_error(ErrorCode::kAdapterUnsupported,
+                              "adapters that change experts are not merged: they are served unmerged");
     }
     const std::lock_guard lock(mutex_);
     Parts parts(terms, size_t{config_.n_layers} * config_.lora_stride());
@@ -272,20 +285,24 @@ Result<std::unique_ptr<MergedWeights>> WeightTransform::merge(std::span<const Me
     const uint64_t free_bytes = device_.free_bytes_estimate();
     const uint64_t bytes_max = bytes_max_ != 0 ? std::min(bytes_max_, free_bytes) : free_bytes;
     const auto out_of_memory = [&] {
-        return make_error(ErrorCode::kOutOfMemory,
-                          format("the merged weights need {} bytes of device memory beside the pristine ones, {} are free for them",
-                                 merged->device_bytes_, bytes_max));
+        return make_error(
+            ErrorCode::kOutOfMemory,
+            format("the merged weights need {} bytes of device memory beside the pristine ones, {} are free for them",
+                   merged->device_bytes_, bytes_max));
     };
     if (merged->device_bytes_ > bytes_max) return out_of_memory();
     for (const Copy& copy : wanted) {
         auto buffer = device_.create_buffer(copy.n_bytes, gpu::MemoryKind::kDeviceLocal, "merged weights");
-        if (!buffer.ok()) return buffer.error().code == ErrorCode::kOutOfMemory ? out_of_memory() : std::move(buffer).error();
+        if (!buffer.ok())
+            return buffer.error().code == ErrorCode::kOutOfMemory ? out_of_memory() : std::move(buffer).error();
         merged->copies_.emplace(copy.pristine, std::move(buffer).value());
     }
     TRY_ASSIGN(const uint64_t upload_value, parts.upload(device_));
     std::vector<uint32_t> layers;  // that change
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-        const auto changes = [&](const Group& group) { return parts.change_matrix_of(group) || parts.change_bias_of(group); };
+        const auto changes = [&](const Group& group) {
+            return parts.change_matrix_of(group) || parts.change_bias_of(group);
+        };
         if (std::ranges::any_of(groups(layer), changes)) layers.push_back(layer);
     }
     const auto record = [&](gpu::Recorder& recorder, uint32_t piece) {

@@ -1,5 +1,5 @@
-// Adapters worked into the base weights on the device: DoRA's gains, and copies of the matrices with adapters merged in. The
-// pristine weights are only ever read.
+// Adapters worked into the base weights on the device: DoRA's gains, and copies of the matrices with adapters merged
+// in. The pristine weights are only ever read.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct MergeTerm {
     float scale = 1.0f;  // the mix's, on top of each module's own
 };
 
-// Copies of those matrices and biases that the adapters of one merge change. Immutable; read by steps of weight set 1, and freed
-// when no step in flight names it: see Executor::use_merged.
+// Copies of those matrices and biases that the adapters of one merge change. Immutable; read by steps of weight set 1,
+// and freed when no step in flight names it: see Executor::use_merged.
 class MergedWeights {
   public:
-    // Where to read a matrix or bias of the model: its copy, or the pristine one where nothing changes it. A bias that only an
-    // adapter has is found by the base's empty vector; 0 where there is none.
+    // Where to read a matrix or bias of the model: its copy, or the pristine one where nothing changes it. A bias that
+    // only an adapter has is found by the base's empty vector; 0 where there is none.
     gpu::DeviceAddress address_of(const Matrix& pristine) const;
     bool has_copy_of(const Matrix& pristine) const { return copies_.contains(&pristine); }
     gpu::DeviceAddress address_of(const Vector& pristine) const;
@@ -60,21 +60,24 @@ inline gpu::DeviceAddress address_of(const Vector& bias, const MergedWeights* me
 }
 
 // Whether a step with these weights, or without any with the model's own, finds a matrix packed: copies are plain.
-inline bool is_packed(const Matrix& matrix, const MergedWeights* merged) { return matrix.is_packed() && (merged == nullptr || !merged->has_copy_of(matrix)); }
+inline bool is_packed(const Matrix& matrix, const MergedWeights* merged) {
+    return matrix.is_packed() && (merged == nullptr || !merged->has_copy_of(matrix));
+}
 
-// Any thread; calls take turns. The work runs on the compute queue between the steps, in pieces of a layer, at most two of them
-// submitted at a time: a step waits for a fraction of a millisecond, whatever the size of the model.
+// Any thread; calls take turns. The work runs on the compute queue between the steps, in pieces of a layer, at most two
+// of them submitted at a time: a step waits for a fraction of a millisecond, whatever the size of the model.
 class WeightTransform {
   public:
     // All must outlive this. bytes_max: that merged weights may take; 0: what the device has free.
-    WeightTransform(gpu::Device& device, gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights,
-                    uint64_t bytes_max);
+    WeightTransform(gpu::Device& device, gpu::KernelSet& kernels, const ModelConfig& config,
+                    const ModelWeights& weights, uint64_t bytes_max);
 
-    // Turns the magnitudes that lie at each module's `gain` into gains, in place, once: gain = magnitude / || W + scale B A ||
-    // per output row. The adapter's uploads have been handed to the uploader. Returns when it is done.
+    // Turns the magnitudes that lie at each module's `gain` into gains, in place, once: gain = magnitude / || W + scale
+    // B A || per output row. The adapter's uploads have been handed to the uploader. Returns when it is done.
     Status finish_gains(const AdapterView& adapter);
 
-    // At most kLoraUsesMax terms. Returns when the copies are complete. kOutOfMemory with the bytes: nothing has changed then.
+    // At most kLoraUsesMax terms. Returns when the copies are complete. kOutOfMemory with the bytes: nothing has
+    // changed then.
     Result<std::unique_ptr<MergedWeights>> merge(std::span<const MergeTerm> terms);
     // Device memory that merge() would take.
     uint64_t merged_bytes(std::span<const MergeTerm> terms) const;
@@ -89,7 +92,8 @@ class WeightTransform {
     std::vector<Group> groups(uint32_t layer) const;
     uint32_t n_outputs(const Group& group, uint32_t m) const;  // of the group's m-th module
     std::vector<Copy> copies(const Parts& parts) const;
-    void record_merge(gpu::Recorder& recorder, const Group& group, const MergedWeights& merged, const Parts& parts) const;
+    void record_merge(gpu::Recorder& recorder, const Group& group, const MergedWeights& merged,
+                      const Parts& parts) const;
     // Records and submits piece after piece; returns their GPU time in ms.
     Result<double> run_pieces(uint32_t n_pieces, uint64_t upload_value,
                               const std::function<void(gpu::Recorder&, uint32_t piece)>& record);

@@ -27,24 +27,28 @@ struct WeightLoader::Part {
     uint32_t k = 0;  // 0: a vector of n
     Matrix* matrix = nullptr;
     Vector* vector = nullptr;
-    float* number = nullptr;  // one that stays on the host; then neither of the above
+    float* number = nullptr;          // one that stays on the host; then neither of the above
     float times = 1.0f, plus = 0.0f;  // every number of a vector becomes times number + plus
-    uint32_t begin = 0;  // first row of the matrix, first element of the vector
-    uint32_t from = 0;   // first row of the tensor, where a part is some rows of it
+    uint32_t begin = 0;               // first row of the matrix, first element of the vector
+    uint32_t from = 0;                // first row of the tensor, where a part is some rows of it
     const Tensor* tensor = nullptr;
 
-    std::vector<uint64_t> dims = {};  // of the tensor where they are others than {n} or {n, k}, in the same order of numbers
-    const Matrix* like = nullptr;     // a matrix that reads the same input, and so has the same type
-    bool is_of_experts = false;       // whose products read no packed weights
+    // of the tensor where they are others than {n} or {n, k}, in the same order of numbers
+    std::vector<uint64_t> dims = {};
+    const Matrix* like = nullptr;  // a matrix that reads the same input, and so has the same type
+    bool is_of_experts = false;    // whose products read no packed weights
 
-    std::vector<uint64_t> shape() const { return !dims.empty() ? dims : k == 0 ? std::vector<uint64_t>{n} : std::vector<uint64_t>{n, k}; }
+    std::vector<uint64_t> shape() const {
+        return !dims.empty() ? dims : k == 0 ? std::vector<uint64_t>{n} : std::vector<uint64_t>{n, k};
+    }
 };
 
 // Every tensor of the model, in the order of the forward pass. The parts of one matrix follow each other.
 class WeightLoader::Inventory {
   public:
     // Of files, for what they may hold in more than one way.
-    Inventory(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights) : files_(files), config_(config) {
+    Inventory(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights)
+        : files_(files), config_(config) {
         weights.layers.resize(config.n_layers);
         add_matrix("model.embed_tokens", {config.vocab_size, config.hidden_size}, weights.embedding);
         for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
@@ -52,7 +56,8 @@ class WeightLoader::Inventory {
         }
         add_norm("model.norm.weight", config.hidden_size, weights.final_norm);
         if (const uint32_t ple = config.layer(0).per_layer_input; ple != 0) {
-            add_matrix("model.embed_tokens_per_layer", {config.per_layer_vocab, ple * config.n_layers}, weights.ple_table);
+            add_matrix("model.embed_tokens_per_layer", {config.per_layer_vocab, ple * config.n_layers},
+                       weights.ple_table);
             add_matrix("model.per_layer_model_projection", config.shape(0, LinearModule::kPleModel), weights.ple_model);
             add_norm("model.per_layer_projection_norm.weight", ple, weights.ple_model_norm);
         }
@@ -73,24 +78,32 @@ class WeightLoader::Inventory {
             case Mixer::kShortConv: add_conv(index, facts.conv, prefix + "conv.", layer); break;
             case Mixer::kMamba: add_mamba(index, facts.mamba, prefix + "mamba.", layer); break;
         }
-        if (has_after) add_norm(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.mixer_after_norm);
+        if (has_after)
+            add_norm(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.mixer_after_norm);
         // Where the former is another norm, this one has another name.
-        if (facts.ffn_norm.before) add_norm(prefix + (has_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"), config_.hidden_size, layer.ffn_norm);
+        if (facts.ffn_norm.before)
+            add_norm(prefix + (has_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"),
+                     config_.hidden_size, layer.ffn_norm);
         const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
         if (facts.ffn.kind != FeedForward::kDense) add_experts(index, facts.ffn.experts, mlp, layer);
         if (facts.ffn.kind == FeedForward::kDenseAndExperts) add_norms_of_both(prefix, facts.ffn.experts, layer);
         if (facts.ffn.kind != FeedForward::kExperts) add_dense(index, facts.ffn, mlp, layer);
-        if (facts.ffn_norm.after) add_norm(prefix + "post_feedforward_layernorm.weight", config_.hidden_size, layer.ffn_after_norm);
+        if (facts.ffn_norm.after)
+            add_norm(prefix + "post_feedforward_layernorm.weight", config_.hidden_size, layer.ffn_after_norm);
         if (facts.per_layer_input != 0) {
             add_linear(prefix, LinearModule::kPleGate, shape(LinearModule::kPleGate), false, layer.ple_gate, no_bias_);
-            add_linear(prefix, LinearModule::kPleProjection, shape(LinearModule::kPleProjection), false, layer.ple_projection, no_bias_);
+            add_linear(prefix, LinearModule::kPleProjection, shape(LinearModule::kPleProjection), false,
+                       layer.ple_projection, no_bias_);
             add_norm(prefix + "post_per_layer_input_norm.weight", config_.hidden_size, layer.ple_norm);
         }
-        if (facts.stream_scale) parts_.push_back({.name = prefix + "layer_scalar", .n = 1, .number = &layer.stream_scale});
+        if (facts.stream_scale)
+            parts_.push_back({.name = prefix + "layer_scalar", .n = 1, .number = &layer.stream_scale});
     }
 
     void add_dense(uint32_t index, const FfnFacts& facts, const std::string& prefix, LayerWeights& layer) {
-        const auto add = [&](LinearModule module, Matrix& to, Vector& bias) { add_linear(prefix, module, config_.shape(index, module), facts.bias, to, bias); };
+        const auto add = [&](LinearModule module, Matrix& to, Vector& bias) {
+            add_linear(prefix, module, config_.shape(index, module), facts.bias, to, bias);
+        };
         if (config_.fused_gate_up) {
             add_matrix(prefix + "gate_up_proj", {2 * facts.size, config_.hidden_size}, layer.gate_up);
         } else {
@@ -100,7 +113,8 @@ class WeightLoader::Inventory {
         add(LinearModule::kDown, layer.down, layer.down_bias);
     }
 
-    // Router and experts read the residual stream by norms of their own, and the results of both halves are normed before they are added.
+    // Router and experts read the residual stream by norms of their own, and the results of both halves are normed
+    // before they are added.
     void add_norms_of_both(const std::string& prefix, const ExpertFacts& facts, LayerWeights& layer) {
         add_vector(prefix + "router.scale", config_.hidden_size, layer.router_norm);
         parts_.back().times = 1.0f / std::sqrt(static_cast<float>(config_.hidden_size));
@@ -116,20 +130,23 @@ class WeightLoader::Inventory {
             add_matrix(prefix + "qkv_proj", {facts.q_size() + 2 * facts.kv_size(), config_.hidden_size}, layer.qkv);
         } else {
             for (const auto module : {LinearModule::kQ, LinearModule::kK, LinearModule::kV}) {
-                if (shape(module).n != 0) add_linear(prefix, module, shape(module), facts.qkv_bias, layer.qkv, layer.qkv_bias);
+                if (shape(module).n != 0)
+                    add_linear(prefix, module, shape(module), facts.qkv_bias, layer.qkv, layer.qkv_bias);
             }
         }
         if (facts.qk_norm != QkNorm::kNone) {
             const bool is_wide = facts.qk_norm == QkNorm::kFullWidth;
             add_norm(prefix + "q_norm.weight", is_wide ? facts.q_size() : facts.head_dim, layer.q_norm);
-            if (!facts.kv_from) add_norm(prefix + "k_norm.weight", is_wide ? facts.kv_size() : facts.head_dim, layer.k_norm);
+            if (!facts.kv_from)
+                add_norm(prefix + "k_norm.weight", is_wide ? facts.kv_size() : facts.head_dim, layer.k_norm);
         }
         if (facts.sinks) add_vector(prefix + "sinks", facts.n_heads, layer.sinks);
         add_linear(prefix, LinearModule::kO, shape(LinearModule::kO), facts.o_bias, layer.o, layer.o_bias);
     }
 
     void add_delta(uint32_t index, const DeltaFacts& facts, const std::string& prefix, LayerWeights& layer) {
-        for (const auto module : {LinearModule::kDeltaQkv, LinearModule::kDeltaZ, LinearModule::kDeltaB, LinearModule::kDeltaA}) {
+        for (const auto module :
+             {LinearModule::kDeltaQkv, LinearModule::kDeltaZ, LinearModule::kDeltaB, LinearModule::kDeltaA}) {
             const LinearShape shape = config_.shape(index, module);
             if (!config_.fused_delta) {
                 add_linear(prefix, module, shape, false, layer.qkv, no_bias_);
@@ -146,20 +163,25 @@ class WeightLoader::Inventory {
         parts_.back().dims = {facts.conv_size(), 1, facts.taps};
         add_vector(prefix + "A_log", facts.n_value_heads, layer.a_log);
         add_vector(prefix + "dt_bias", facts.n_value_heads, layer.dt_bias);
-        add_vector(prefix + "norm.weight", facts.value_head_dim, layer.delta_norm);  // as it is, whatever the other norms hold
-        add_linear(prefix, LinearModule::kDeltaOut, config_.shape(index, LinearModule::kDeltaOut), false, layer.o, no_bias_);
+        // as it is, whatever the other norms hold
+        add_vector(prefix + "norm.weight", facts.value_head_dim, layer.delta_norm);
+        add_linear(prefix, LinearModule::kDeltaOut, config_.shape(index, LinearModule::kDeltaOut), false, layer.o,
+                   no_bias_);
     }
 
     void add_conv(uint32_t index, const ConvFacts& facts, const std::string& prefix, LayerWeights& layer) {
-        add_linear(prefix, LinearModule::kConvIn, config_.shape(index, LinearModule::kConvIn), facts.bias, layer.qkv, layer.qkv_bias);
+        add_linear(prefix, LinearModule::kConvIn, config_.shape(index, LinearModule::kConvIn), facts.bias, layer.qkv,
+                   layer.qkv_bias);
         add_vector(prefix + "conv.weight", config_.hidden_size * facts.taps, layer.conv);
         parts_.back().dims = {config_.hidden_size, 1, facts.taps};
         if (facts.bias) add_vector(prefix + "conv.bias", config_.hidden_size, layer.conv_bias);
-        add_linear(prefix, LinearModule::kConvOut, config_.shape(index, LinearModule::kConvOut), facts.bias, layer.o, layer.o_bias);
+        add_linear(prefix, LinearModule::kConvOut, config_.shape(index, LinearModule::kConvOut), facts.bias, layer.o,
+                   layer.o_bias);
     }
 
     void add_mamba(uint32_t index, const MambaFacts& facts, const std::string& prefix, LayerWeights& layer) {
-        add_linear(prefix, LinearModule::kConvIn, config_.shape(index, LinearModule::kConvIn), facts.proj_bias, layer.qkv, layer.qkv_bias);
+        add_linear(prefix, LinearModule::kConvIn, config_.shape(index, LinearModule::kConvIn), facts.proj_bias,
+                   layer.qkv, layer.qkv_bias);
         add_vector(prefix + "conv1d.weight", facts.conv_size() * facts.taps, layer.conv);
         parts_.back().dims = {facts.conv_size(), 1, facts.taps};
         if (facts.conv_bias) add_vector(prefix + "conv1d.bias", facts.conv_size(), layer.conv_bias);
@@ -167,10 +189,12 @@ class WeightLoader::Inventory {
         add_vector(prefix + "dt_bias", facts.n_heads, layer.dt_bias);
         add_vector(prefix + "D", facts.n_heads, layer.skip);
         add_vector(prefix + "norm.weight", facts.inner_size(), layer.delta_norm);
-        add_linear(prefix, LinearModule::kConvOut, config_.shape(index, LinearModule::kConvOut), facts.proj_bias, layer.o, layer.o_bias);
+        add_linear(prefix, LinearModule::kConvOut, config_.shape(index, LinearModule::kConvOut), facts.proj_bias,
+                   layer.o, layer.o_bias);
     }
 
-    // Files hold each expert by itself, or all of a layer in one tensor: map_expert_tensors() makes the latter of either.
+    // Files hold each expert by itself, or all of a layer in one tensor: map_expert_tensors() makes the latter of
+    // either.
     void add_experts(uint32_t index, const ExpertFacts& facts, const std::string& prefix, LayerWeights& layer) {
         const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
         const auto add_like = [&](LinearModule module, bool has_bias, Matrix& to, Vector& bias) {
@@ -187,14 +211,19 @@ class WeightLoader::Inventory {
         if (files_.find(prefix + "experts.0.gate_proj.weight") != nullptr) {
             for (uint32_t expert = 0; expert < facts.n; ++expert) {
                 const std::string one = format("{}experts.{}.", prefix, expert);
-                for (const char* name : {"gate_proj", "up_proj"}) add_matrix(one + name, {facts.size, config_.hidden_size}, layer.expert_gate_up);
+                for (const char* name : {"gate_proj", "up_proj"})
+                    add_matrix(one + name, {facts.size, config_.hidden_size}, layer.expert_gate_up);
             }
-            for (uint32_t expert = 0; expert < facts.n; ++expert) add_matrix(format("{}experts.{}.down_proj", prefix, expert), {config_.hidden_size, facts.size}, layer.expert_down);
+            for (uint32_t expert = 0; expert < facts.n; ++expert)
+                add_matrix(format("{}experts.{}.down_proj", prefix, expert), {config_.hidden_size, facts.size},
+                           layer.expert_down);
         } else {
-            add_stacked("experts.gate_up_proj", LinearModule::kExpertGateUp, layer.expert_gate_up, layer.expert_gate_up_bias);
+            add_stacked("experts.gate_up_proj", LinearModule::kExpertGateUp, layer.expert_gate_up,
+                        layer.expert_gate_up_bias);
             add_stacked("experts.down_proj", LinearModule::kExpertDown, layer.expert_down, layer.expert_down_bias);
         }
-        for (Part& part : parts_) part.is_of_experts |= part.matrix == &layer.expert_gate_up || part.matrix == &layer.expert_down;
+        for (Part& part : parts_)
+            part.is_of_experts |= part.matrix == &layer.expert_gate_up || part.matrix == &layer.expert_down;
         add_like(LinearModule::kRouter, facts.bias, layer.router, layer.router_bias);
         if (facts.router == Router::kSigmoidBias) add_vector(prefix + "expert_bias", facts.n, layer.choice_bias);
         if (facts.shared_size == 0) return;
@@ -212,7 +241,8 @@ class WeightLoader::Inventory {
         if (facts.shared_gate) add_like(LinearModule::kSharedGate, false, layer.shared_gate, no_bias_);
     }
 
-    void add_linear(const std::string& prefix, LinearModule module, LinearShape shape, bool has_bias, Matrix& to, Vector& bias) {
+    void add_linear(const std::string& prefix, LinearModule module, LinearShape shape, bool has_bias, Matrix& to,
+                    Vector& bias) {
         const std::string name = prefix + std::string(name_of(module));
         add_matrix(name, shape, to);
         if (has_bias) add_vector(name + ".bias", shape.n, bias);
@@ -224,7 +254,8 @@ class WeightLoader::Inventory {
         parts_.back().plus = config_.one_plus_norms && !config_.norms_hold_one ? 1.0f : 0.0f;
     }
     void add_matrix(std::string name, LinearShape shape, Matrix& to) {
-        parts_.push_back({.name = std::move(name) + ".weight", .n = shape.n, .k = shape.k, .matrix = &to, .begin = to.n});
+        parts_.push_back(
+            {.name = std::move(name) + ".weight", .n = shape.n, .k = shape.k, .matrix = &to, .begin = to.n});
         to.n += shape.n;
         to.k = shape.k;
         to.n_padded = gpu::padded(to.n);
@@ -260,10 +291,13 @@ bool is_empty_bias(const TensorFiles& files, const Tensor& tensor) {
     return true;
 }
 
-std::optional<gpu::ScalarType> type_of_all(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> wished) {
+std::optional<gpu::ScalarType> type_of_all(const TensorFiles& files, const ModelConfig& config,
+                                           std::optional<gpu::ScalarType> wished) {
     if (wished) return wished;
-    if (std::ranges::none_of(files.tensors(), [](const Tensor& tensor) { return tensor.source != nullptr; })) return std::nullopt;
-    return static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(config.wide_activations ? DType::kBF16 : DType::kF16)));
+    if (std::ranges::none_of(files.tensors(), [](const Tensor& tensor) { return tensor.source != nullptr; }))
+        return std::nullopt;
+    return static_cast<gpu::ScalarType>(
+        weight_type_of(config.dtype.value_or(config.wide_activations ? DType::kBF16 : DType::kF16)));
 }
 
 bool is_stored_as(const Tensor& tensor, gpu::ScalarType type) {
@@ -273,56 +307,12 @@ bool is_stored_as(const Tensor& tensor, gpu::ScalarType type) {
 uint64_t bytes_on_device(const Matrix& matrix) { return matrix.device_bytes(); }
 uint64_t bytes_on_device(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
 
-template <typename F>
-void for_each_matrix(const ModelWeights& weights, F&& f) {
-    f(weights.embedding);
-    if (weights.lm_head.n != 0) f(weights.lm_head);
-    for (const Matrix* matrix : {&weights.ple_table, &weights.ple_model}) {
-        if (matrix->n != 0) f(*matrix);
-    }
-    for (const LayerWeights& layer : weights.layers) {
-        for (const Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.router, &layer.shared_gate, &layer.expert_gate_up, &layer.expert_down, &layer.ple_gate, &layer.ple_projection}) {
-            if (matrix->n != 0) f(*matrix);
-        }
-    }
-}
-
 bool are_alike(std::span<const float> a, std::span<const float> b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;  // no table of NaN passes pack_rows()
+    // no table of NaN passes pack_rows()
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 }  // namespace
-
-uint64_t Matrix::device_bytes() const {
-    if (!is_packed()) return plain_bytes();
-    const MatrixPart& last = parts.back();
-    return last.offset + gpu::bytes_of(last.format, last.n, k);
-}
-
-const MatrixPart& Matrix::part_of(uint32_t row) const {
-    const auto part = std::ranges::find_if(parts, [&](const MatrixPart& p) { return p.has_row(row); });
-    CHECK(part != parts.end());
-    return *part;
-}
-
-std::string describe_formats(const ModelWeights& weights) {
-    std::map<std::string_view, uint64_t> bytes;
-    for_each_matrix(weights, [&](const Matrix& matrix) {
-        if (!matrix.is_packed()) bytes[gpu::name_of(gpu::format_of(matrix.type))] += matrix.plain_bytes();
-        for (const MatrixPart& part : matrix.parts) bytes[gpu::name_of(part.format)] += gpu::bytes_of(part.format, part.n, matrix.k);
-    });
-    std::string text;
-    for (const auto& [name, n] : bytes) text += format("{}{} {:.1f} MiB", text.empty() ? "" : ", ", name, static_cast<double>(n) / (1 << 20));
-    return text;
-}
-
-uint32_t packed_formats_of(const ModelWeights& weights) {
-    uint32_t formats = 0;
-    for_each_matrix(weights, [&](const Matrix& matrix) {
-        for (const MatrixPart& part : matrix.parts) formats |= 1u << gpu::number_of(part.format);
-    });
-    return formats;
-}
 
 // Which matrices stay packed, and where the parts of each lie.
 void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_plain) {
@@ -335,8 +325,8 @@ void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_p
     for (const auto& [place, own] : parts_of) {
         Matrix& matrix = *place;
         const bool can = std::ranges::all_of(own, [&](const Part* part) {
-            return !part->is_of_experts && part->from == 0 && part->dims.empty() && part->tensor->source && part->tensor->source->device_format() &&
-                   (own.size() == 1 || part->n % kColumnsAtOnce == 0);
+            return !part->is_of_experts && part->from == 0 && part->dims.empty() && part->tensor->source &&
+                   part->tensor->source->device_format() && (own.size() == 1 || part->n % kColumnsAtOnce == 0);
         });
         if (!can) continue;
         const MatrixSource* before = nullptr;
@@ -344,11 +334,16 @@ void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_p
             const MatrixSource& source = *part->tensor->source;
             const gpu::WeightFormat format = *source.device_format();
             MatrixPart* last = matrix.parts.empty() ? nullptr : &matrix.parts.back();
-            if (last != nullptr && last->format == format && last->n % gpu::kBrickRows == 0 && are_alike(before->table(), source.table())) {
+            if (last != nullptr && last->format == format && last->n % gpu::kBrickRows == 0 &&
+                are_alike(before->table(), source.table())) {
                 last->n += part->n;
             } else {
-                const uint64_t offset = last != nullptr ? round_up(last->offset + gpu::bytes_of(last->format, last->n, matrix.k), uint64_t{gpu::kPartAlign}) : 0;
-                matrix.parts.push_back({.format = format, .row_begin = part->begin, .n = part->n, .offset = offset + gpu::kPartAlign});
+                const uint64_t offset = last != nullptr
+                                            ? round_up(last->offset + gpu::bytes_of(last->format, last->n, matrix.k),
+                                                       uint64_t{gpu::kPartAlign})
+                                            : 0;
+                matrix.parts.push_back(
+                    {.format = format, .row_begin = part->begin, .n = part->n, .offset = offset + gpu::kPartAlign});
             }
             before = &source;
         }
@@ -356,7 +351,8 @@ void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_p
 }
 
 // Finds each part's tensor and the type of each matrix.
-Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> all_as, std::vector<Part>& parts) {
+Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> all_as,
+                          std::vector<Part>& parts) {
     constexpr auto kCode = ErrorCode::kInvalidModel;
     std::set<std::string_view> known;
     for (Part& part : parts) {
@@ -372,7 +368,8 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
         }
         const bool is_readable = is_weight_type(part.tensor->dtype) || (part.matrix && part.tensor->source);
         if (!is_readable) {
-            const std::string_view found = part.tensor->source ? part.tensor->source->format() : name_of(part.tensor->dtype);
+            const std::string_view found =
+                part.tensor->source ? part.tensor->source->format() : name_of(part.tensor->dtype);
             return make_error(kCode, format("tensor {}: expected F32, F16 or BF16, found {}", part.name, found));
         }
         if (part.number) *part.number = number_at(*part.tensor, 0);
@@ -384,15 +381,16 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
         const auto type = static_cast<gpu::ScalarType>(weight_type_of(part.tensor->dtype));
         // Joined matrices of several types (q, k, v; gate, up) become what the model was made in.
         const bool is_mixed = part.begin != 0 && type != part.matrix->type;
-        part.matrix->type = is_mixed ? static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(DType::kF16))) : type;
+        part.matrix->type =
+            is_mixed ? static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(DType::kF16))) : type;
     }
     for (Part& part : parts) {
         if (part.like) part.matrix->type = part.like->type;
     }
     for (const Tensor& tensor : files.tensors()) {
         if (!known.contains(tensor.name) && !is_ignored(config, tensor.name) && !is_empty_bias(files, tensor)) {
-            return make_error(kCode, format("tensor {} {} is not part of a {} with this config.json", json_quote(tensor.name),
-                                            shape_text(tensor.shape), config.architecture));
+            return make_error(kCode, format("tensor {} {} is not part of a {} with this config.json",
+                                            json_quote(tensor.name), shape_text(tensor.shape), config.architecture));
         }
     }
     return ok_status();
@@ -407,12 +405,14 @@ Status WeightLoader::upload_vector(gpu::Device& device, const Part& part) {
     return device.uploader().upload(to.buffer, part.begin * sizeof(float), std::as_bytes(std::span(values)));
 }
 
-Status WeightLoader::upload_packed(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes) {
+Status WeightLoader::upload_packed(gpu::Device& device, const Part& part,
+                                   const std::function<void(uint64_t)>& on_bytes) {
     constexpr uint64_t kPieceBytes = uint64_t{32} << 20;
     const Matrix& to = *part.matrix;
     const MatrixPart& place = to.part_of(part.begin);
     const std::span<const float> table = part.tensor->source->table();
-    if (!table.empty()) TRY(device.uploader().upload(to.buffer, place.offset - gpu::kPartTableBytes, std::as_bytes(table)));
+    if (!table.empty())
+        TRY(device.uploader().upload(to.buffer, place.offset - gpu::kPartTableBytes, std::as_bytes(table)));
     const uint64_t band_bytes = gpu::bytes_of(place.format, gpu::kBrickRows, to.k);
     const uint64_t piece_rows = std::max<uint64_t>(1, kPieceBytes / band_bytes) * gpu::kBrickRows;
     std::vector<std::byte> bricks;
@@ -420,7 +420,8 @@ Status WeightLoader::upload_packed(gpu::Device& device, const Part& part, const 
         const uint64_t n_rows = std::min(piece_rows, part.n - row);
         bricks.resize(gpu::bytes_of(place.format, n_rows, to.k));
         TRY(pack_rows(*part.tensor, row, n_rows, to.type, bricks));
-        TRY(device.uploader().upload(to.buffer, place.offset + (part.begin - place.row_begin + row) / gpu::kBrickRows * band_bytes, bricks));
+        TRY(device.uploader().upload(
+            to.buffer, place.offset + (part.begin - place.row_begin + row) / gpu::kBrickRows * band_bytes, bricks));
         on_bytes(bricks.size());
     }
     return ok_status();
@@ -435,9 +436,11 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
     const bool has_gaps = to.k != to.k_stride;
     if (part.begin == 0) {
         const uint64_t fill_begin = has_gaps ? 0 : to.row_bytes() * to.n;
-        if (fill_begin < bytes_on_device(to)) TRY(uploader.fill_zero(to.buffer, fill_begin, bytes_on_device(to) - fill_begin));
+        if (fill_begin < bytes_on_device(to))
+            TRY(uploader.fill_zero(to.buffer, fill_begin, bytes_on_device(to) - fill_begin));
     }
-    // In pieces, so that progress is seen while a large matrix is on its way, and that what is decoded takes little memory.
+    // In pieces, so that progress is seen while a large matrix is on its way, and that what is decoded takes little
+    // memory.
     const bool is_as_stored = is_stored_as(*part.tensor, to.type);
     const uint64_t piece_bytes = uint64_t{is_as_stored ? 256u : 32u} << 20;
     const uint64_t row_bytes = uint64_t{to.k} * gpu::bytes_of(to.type);
@@ -467,8 +470,8 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
 WeightLoader::WeightLoader(std::vector<Part> parts) : parts_(std::move(parts)) {}
 WeightLoader::~WeightLoader() = default;
 
-Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
-                                                           const WeightOptions& options) {
+Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config,
+                                                           ModelWeights& weights, const WeightOptions& options) {
     for (const std::string& note : files.left_out()) log_info("weights: {}", note);
     Inventory inventory(files, config, weights);
     TRY(bind(files, config, type_of_all(files, config, options.type), inventory.parts()));
@@ -478,7 +481,9 @@ Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& fi
 
 Result<TensorFiles> WeightLoader::imagine(const ModelConfig& config) {
     if (config.quantization) {
-        return make_error(ErrorCode::kInvalidModel, "the config says that the weights are quantized: their files are needed to say what they take");
+        return make_error(
+            ErrorCode::kInvalidModel,
+            "the config says that the weights are quantized: their files are needed to say what they take");
     }
     const TensorFiles none = TensorFiles::of({}, {});
     ModelWeights weights;
@@ -493,7 +498,8 @@ Result<TensorFiles> WeightLoader::imagine(const ModelConfig& config) {
     std::set<std::string_view> known;
     for (const Part& part : inventory.parts()) {
         if (!known.insert(part.name).second) continue;  // several parts of one tensor
-        const std::span<const std::byte> data = part.matrix ? std::span<const std::byte>() : std::span(*zeros).first(uint64_t{part.n} * bytes_of(dtype));
+        const std::span<const std::byte> data =
+            part.matrix ? std::span<const std::byte>() : std::span(*zeros).first(uint64_t{part.n} * bytes_of(dtype));
         tensors.push_back({.name = part.name, .dtype = dtype, .shape = part.shape(), .data = data});
     }
     return TensorFiles::of(std::move(tensors), {zeros});
@@ -502,7 +508,8 @@ Result<TensorFiles> WeightLoader::imagine(const ModelConfig& config) {
 uint64_t WeightLoader::device_bytes() const {
     uint64_t sum = 0;
     for (const Part& part : parts_) {
-        if (part.begin == 0 && !part.number) sum += part.matrix ? bytes_on_device(*part.matrix) : bytes_on_device(*part.vector);
+        if (part.begin == 0 && !part.number)
+            sum += part.matrix ? bytes_on_device(*part.matrix) : bytes_on_device(*part.vector);
     }
     return sum;
 }
@@ -525,8 +532,10 @@ Status WeightLoader::allocate(gpu::Device& device) {
 Status WeightLoader::upload(gpu::Device& device, const LoadProgress& progress) {
     uint64_t n_bytes = 0, n_bytes_done = 0, n_bytes_told = 0;
     const auto bytes_of_part = [](const Part& part) {
-        if (part.matrix && part.matrix->is_packed()) return gpu::bytes_of(part.matrix->part_of(part.begin).format, part.n, part.k);
-        return part.matrix ? uint64_t{part.n} * part.k * gpu::bytes_of(part.matrix->type) : uint64_t{part.tensor->data.size()};
+        if (part.matrix && part.matrix->is_packed())
+            return gpu::bytes_of(part.matrix->part_of(part.begin).format, part.n, part.k);
+        return part.matrix ? uint64_t{part.n} * part.k * gpu::bytes_of(part.matrix->type)
+                           : uint64_t{part.tensor->data.size()};
     };
     for (const Part& part : parts_) n_bytes += bytes_of_part(part);
     const auto on_bytes = [&](uint64_t n) {

@@ -26,14 +26,15 @@ struct MatrixPart {
     bool has_row(uint32_t row) const { return row >= row_begin && row - row_begin < n; }
 };
 
-// Plain: row-major [n_padded][k_stride] in the type that WeightLoader::create() says; rows and columns beyond n and k are zero.
-// Packed: in few bits, as its parts say (gpu/kernels/formats/weight_format.h). `type` is then what its numbers become where something needs a plain matrix: for products on
-// matrix units of many rows, and merged copies.
+// Plain: row-major [n_padded][k_stride] in the type that WeightLoader::create() says; rows and columns beyond n and k
+// are zero.
+// Packed: in few bits, as its parts say (gpu/kernels/formats/weight_format.h). `type` is then what its numbers become
+// where something needs a plain matrix: for products on matrix units of many rows, and merged copies.
 struct Matrix {
     gpu::Buffer buffer;
     uint32_t n = 0, k = 0;
-    uint32_t n_padded = 0;     // n rounded up to 64
-    uint32_t k_stride = 0;     // k rounded up to 64
+    uint32_t n_padded = 0;  // n rounded up to 64
+    uint32_t k_stride = 0;  // k rounded up to 64
     gpu::ScalarType type = gpu::ScalarType::kF32;
     std::vector<MatrixPart> parts = {};  // of a packed matrix, by rows; else empty
 
@@ -46,7 +47,6 @@ struct Matrix {
     gpu::DeviceAddress address_of(const MatrixPart& part) const { return buffer.address() + part.offset; }
 };
 
-
 // f32 [size rounded up to 64], widened from the file's type.
 struct Vector {
     gpu::Buffer buffer;
@@ -58,35 +58,38 @@ struct Vector {
 struct LayerWeights {
     Vector input_norm;        // [H], in front of the mixer,
     Vector mixer_after_norm;  // and of what it gives
-    Matrix qkv;               // rows q, k, v, as many as the layer has; of other mixers what their input is multiplied by
+    // rows q, k, v, as many as the layer has; of other mixers what their input is multiplied by
+    Matrix qkv;
     Vector qkv_bias;
-    Vector q_norm, k_norm;    // [D]; QkNorm::kFullWidth: of all heads
-    Vector sinks;             // [heads]
-    Vector conv, conv_bias;   // [channels][taps], [channels]: of mixers with a convolution,
-    Vector a_log, dt_bias;    // [value heads], and of delta nets and Mamba,
-    Vector skip;              // [heads], of Mamba alone: D,
-    Vector delta_norm;        // [size of a value head], of Mamba [heads * size]
-    Matrix o;                 // what the mixer ends with
+    Vector q_norm, k_norm;   // [D]; QkNorm::kFullWidth: of all heads
+    Vector sinks;            // [heads]
+    Vector conv, conv_bias;  // [channels][taps], [channels]: of mixers with a convolution,
+    Vector a_log, dt_bias;   // [value heads], and of delta nets and Mamba,
+    Vector skip;             // [heads], of Mamba alone: D,
+    Vector delta_norm;       // [size of a value head], of Mamba [heads * size]
+    Matrix o;                // what the mixer ends with
     Vector o_bias;
-    Vector ffn_norm;          // [H], in front of the feed-forward,
-    Vector ffn_after_norm;    // and of what it gives
-    Matrix gate_up;           // rows gate, up
+    Vector ffn_norm;        // [H], in front of the feed-forward,
+    Vector ffn_after_norm;  // and of what it gives
+    Matrix gate_up;         // rows gate, up
     Vector gate_up_bias;
     Matrix down;
     Vector down_bias;
     // Experts; gate_up and down are the shared one's then, or, with FeedForward::kDenseAndExperts, of the dense half.
-    Matrix router;                            // [experts][H]
-    Vector router_bias, choice_bias;          // [experts]; the second is on what they are chosen by alone
-    Vector expert_scale;                      // [experts]: on the weights of those that are chosen
-    Vector router_norm, expert_norm;          // [H]: of the residual stream for router and experts, where they do not read what the dense half reads,
+    Matrix router;                    // [experts][H]
+    Vector router_bias, choice_bias;  // [experts]; the second is on what they are chosen by alone
+    Vector expert_scale;              // [experts]: on the weights of those that are chosen
+    // [H]: of the residual stream for router and experts, where they do not read what the dense half reads,
+    Vector router_norm, expert_norm;
     Vector dense_after_norm, expert_after_norm;  // and of what each half gives
-    Matrix shared_gate;                       // [1][H]
-    Matrix expert_gate_up;                    // the experts' matrices one behind the other: [experts * 2 I][H], rows gate, up of each, or in turns,
-    Matrix expert_down;                       // [experts * H][I]
+    Matrix shared_gate;                          // [1][H]
+    // the experts' matrices one behind the other: [experts * 2 I][H], rows gate, up of each, or in turns,
+    Matrix expert_gate_up;
+    Matrix expert_down;                            // [experts * H][I]
     Vector expert_gate_up_bias, expert_down_bias;  // [experts][2 I], [experts][H]
-    Matrix ple_gate, ple_projection;  // of LayerFacts::per_layer_input
-    Vector ple_norm;                  // [H], of what they give
-    float stream_scale = 1.0f;        // of LayerFacts::stream_scale
+    Matrix ple_gate, ple_projection;               // of LayerFacts::per_layer_input
+    Vector ple_norm;                               // [H], of what they give
+    float stream_scale = 1.0f;                     // of LayerFacts::stream_scale
 };
 
 struct ModelWeights {
@@ -94,8 +97,9 @@ struct ModelWeights {
     std::vector<LayerWeights> layers;
     Vector final_norm;
     Matrix lm_head;  // empty where the embedding is tied
-    Matrix ple_table, ple_model;  // embeddings per layer: [tokens][layers * numbers], and of the embedding's rows [layers * numbers][H]
-    Vector ple_model_norm;        // [numbers]
+    // embeddings per layer: [tokens][layers * numbers], and of the embedding's rows [layers * numbers][H]
+    Matrix ple_table, ple_model;
+    Vector ple_model_norm;  // [numbers]
     const Matrix& output() const { return lm_head.n != 0 ? lm_head : embedding; }
 };
 
@@ -105,27 +109,31 @@ std::string describe_formats(const ModelWeights& weights);
 uint32_t packed_formats_of(const ModelWeights& weights);
 
 struct WeightOptions {
-    // What all matrices become; without one each keeps its own, or, where some are packed, all become what the model was made in (ModelConfig::dtype, else f16), as do
-    // matrices of several types that are joined to one.
+    // What all matrices become; without one each keeps its own, or, where some are packed, all become what the model
+    // was made in (ModelConfig::dtype, else f16), as do matrices of several types that are joined to one.
     std::optional<gpu::ScalarType> type = std::nullopt;
-    // Matrices that a file holds in few bits stay so on the device, where all of a joined matrix can (MatrixSource::device_format()).
+    // Matrices that a file holds in few bits stay so on the device, where all of a joined matrix can
+    // (MatrixSource::device_format()).
     bool keeps_packed = true;
 };
 
 // Called from the loading thread with bytes done and in all; at most about a hundred times.
 using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
 
-// Brings the tensors of a folder to the device in three steps, so that memory can be planned before anything is allocated, and
-// addresses are known before the data has arrived.
+// Brings the tensors of a folder to the device in three steps, so that memory can be planned before anything is
+// allocated, and addresses are known before the data has arrived.
 class WeightLoader {
   public:
-    // Fills `weights` with sizes and types. Refuses tensors that are missing, unknown, or of another shape or type than the
-    // config asks for: the message names the tensor, what was expected and what was found. All three outlive the loader.
-    static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights, const WeightOptions& options = {});
+    // Fills `weights` with sizes and types. Refuses tensors that are missing, unknown, or of another shape or type than
+    // the config asks for: the message names the tensor, what was expected and what was found. All three outlive the
+    // loader.
+    static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config,
+                                                        ModelWeights& weights, const WeightOptions& options = {});
     ~WeightLoader();
 
-    // The tensors that a folder of this model would hold, in the type it was made in and without their numbers, which are zeros: to plan for a model of which only
-    // its config is there. Not of a model whose config says that its files are quantized (kInvalidModel): how is in the files.
+    // The tensors that a folder of this model would hold, in the type it was made in and without their numbers, which
+    // are zeros: to plan for a model of which only its config is there. Not of a model whose config says that its files
+    // are quantized (kInvalidModel): how is in the files.
     static Result<TensorFiles> imagine(const ModelConfig& config);
 
     uint64_t device_bytes() const;
@@ -142,7 +150,8 @@ class WeightLoader {
     static Status upload_matrix(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
     static Status upload_packed(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
     static void place_packed(std::vector<Part>& parts, const Matrix& always_plain);
-    static Status bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> type, std::vector<Part>& parts);
+    static Status bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> type,
+                       std::vector<Part>& parts);
     std::vector<Part> parts_;
 };
 

@@ -12,5 +12,4 @@ namespace lorad::detail {
 }
 }  // namespace lorad::detail
 
-#define CHECK(condition) \
-    ((condition) ? void(0) : ::lorad::detail::check_failed(#condition, __FILE__, __LINE__))
+#define CHECK(condition) ((condition) ? void(0) : ::lorad::detail::check_failed(#condition, __FILE__, __LINE__))

@@ -1,4 +1,5 @@
-// The time of day, for people and files, and what a thread has had of a processor. Waiting and measuring take std::chrono::steady_clock.
+// The time of day, for people and files, and what a thread has had of a processor. Waiting and measuring take
+// std::chrono::steady_clock.
 #pragma once
 
 #include <chrono>
@@ -8,7 +9,8 @@
 namespace lorad {
 
 inline int64_t unix_time_s() {
-    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
 }
 
 // Of this thread.

@@ -1,4 +1,5 @@
-// SHA-256 through OpenSSL: the functions of 1.1.0, whose state is a plain struct. Those that came after them allocate for each digest, and fail with that.
+// SHA-256 through OpenSSL: the functions of 1.1.0, whose state is a plain struct. Those that came after them allocate
+// for each digest, and fail with that.
 #define OPENSSL_API_COMPAT 10100
 
 #include "proto/base/digest.h"
@@ -21,7 +22,9 @@ Sha256::Sha256() {
     CHECK(SHA256_Init(state_of(state_)) == 1);
 }
 
-void Sha256::add(std::span<const std::byte> bytes) { CHECK(SHA256_Update(state_of(state_), bytes.data(), bytes.size()) == 1); }
+void Sha256::add(std::span<const std::byte> bytes) {
+    CHECK(SHA256_Update(state_of(state_), bytes.data(), bytes.size()) == 1);
+}
 
 Sha256Digest Sha256::digest() {
     Sha256Digest digest{};

@@ -1,4 +1,5 @@
-// SHA-256, and how a digest is written. Nothing here allocates but what returns a string, so that nothing fails where memory is short.
+// SHA-256, and how a digest is written. Nothing here allocates but what returns a string, so that nothing fails where
+// memory is short.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,8 @@ Sha256Digest hmac_sha256(std::string_view key, std::string_view text);
 
 // A SHA-256: 64 hex digits, lower case.
 inline bool is_sha256_hex(std::string_view text) {
-    return text.size() == 64 && std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+    return text.size() == 64 &&
+           std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 }  // namespace lorad

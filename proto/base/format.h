@@ -8,7 +8,8 @@
 
 namespace lorad {
 
-// An object, not a function: for arguments of namespace std the compiler would find std::format beside a function, where there is one.
+// An object, not a function: for arguments of namespace std the compiler would find std::format beside a function,
+// where there is one.
 struct Format {
     template <typename... Values>
     std::string operator()(fmt::format_string<Values...> text, Values&&... values) const {

@@ -1,9 +1,9 @@
 #include "proto/base/log.h"
 
+#include <atomic>
+
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-
-#include <atomic>
 
 #include "proto/base/log_failure.h"
 #include "proto/base/printable.h"
@@ -24,8 +24,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 constexpr const char* kTextPattern = "%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v";
 // %v is the rest of the object's members.
-constexpr const char* kJsonPattern =
-    "{\"time\":\"%Y-%m-%dT%H:%M:%S.%e%z\",\"level\":\"%l\",%v}";
+constexpr const char* kJsonPattern = "{\"time\":\"%Y-%m-%dT%H:%M:%S.%e%z\",\"level\":\"%l\",%v}";
 
 std::atomic<LogFormat> g_format{LogFormat::kText};
 
@@ -70,8 +69,7 @@ void log_event(LogLevel level, std::string_view what, std::initializer_list<LogF
     for (const LogField& field : fields) {
         if (field.value.empty()) continue;
         std::string value = field.is_number ? field.value : json_quote(field.value);
-        out += is_json ? format(",{}:{}", json_quote(field.key), value)
-                       : format(" {}={}", field.key, value);
+        out += is_json ? format(",{}:{}", json_quote(field.key), value) : format(" {}={}", field.key, value);
     }
     write(level, out);
 }

@@ -1,5 +1,6 @@
-// Levelled log lines on stderr: one line each, as text with key=value pairs in the message, or as a JSON object. Any thread. What is not printable
-// (proto/base/printable.h), line ends included, is escaped here. What clients send as prompts is never logged.
+// Levelled log lines on stderr: one line each, as text with key=value pairs in the message, or as a JSON object. Any
+// thread. What is not printable (proto/base/printable.h), line ends included, is escaped here. What clients send as
+// prompts is never logged.
 // spdlog stays behind log.cpp, so that this header costs no compile time.
 #pragma once
 
@@ -28,10 +29,8 @@ struct LogField {
     bool is_number = false;
 
     LogField(std::string_view name, std::string_view text) : key(name), value(text) {}
-    LogField(std::string_view name, uint64_t number)
-        : key(name), value(std::to_string(number)), is_number(true) {}
-    LogField(std::string_view name, double number)
-        : key(name), value(format("{:.6f}", number)), is_number(true) {}
+    LogField(std::string_view name, uint64_t number) : key(name), value(std::to_string(number)), is_number(true) {}
+    LogField(std::string_view name, double number) : key(name), value(format("{:.6f}", number)), is_number(true) {}
 };
 // `what` and its fields: what="request finished" as text, members of the object in JSON. Fields that
 // are empty text are left out.

@@ -25,7 +25,8 @@ size_t edit_distance(std::string_view a, std::string_view b, size_t n_max) {
         next[0] = i + 1;
         for (size_t j = 0; j < b.size(); ++j) {
             next[j + 1] = std::min({next[j] + 1, row[j + 1] + 1, row[j] + size_t(a[i] != b[j])});
-            if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j]) next[j + 1] = std::min(next[j + 1], before[j - 1] + 1);
+            if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j])
+                next[j + 1] = std::min(next[j + 1], before[j - 1] + 1);
         }
         if (*std::ranges::min_element(next) > n_max && *std::ranges::min_element(row) > n_max) return n_max + 1;
         before.swap(row);
@@ -40,10 +41,12 @@ std::optional<size_t> remoteness(std::string_view name, std::string_view other) 
     const size_t n_max = std::max<size_t>(1, std::min(name.size(), other.size()) / 3);
     const size_t distance = edit_distance(name, other, n_max);
     if (distance <= n_max) return distance;
-    const std::string_view shorter = name.size() < other.size() ? name : other, longer = name.size() < other.size() ? other : name;
+    const std::string_view shorter = name.size() < other.size() ? name : other,
+                           longer = name.size() < other.size() ? other : name;
     const size_t n_same = size_t(std::ranges::mismatch(shorter, longer).in1 - shorter.begin());
     const bool begins_alike = n_same >= kBeginBytesMin && 4 * n_same >= 3 * shorter.size();
-    if (!begins_alike && (shorter.size() < kPartBytesMin || longer.find(shorter) == std::string_view::npos)) return std::nullopt;
+    if (!begins_alike && (shorter.size() < kPartBytesMin || longer.find(shorter) == std::string_view::npos))
+        return std::nullopt;
     return kNameBytesMax + longer.size() - std::min(shorter.size(), begins_alike ? n_same : shorter.size());
 }
 

@@ -12,7 +12,8 @@
 namespace lorad {
 namespace {
 
-// std::thread takes no attributes. Another thread that starts meanwhile gets as much address space, which does it no harm.
+// std::thread takes no attributes. Another thread that starts meanwhile gets as much address space, which does it no
+// harm.
 class StackOfNewThreads {
   public:
     explicit StackOfNewThreads(size_t n_bytes) : lock_(mutex()) {

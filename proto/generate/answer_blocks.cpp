@@ -19,8 +19,7 @@ AnswerBlock& AnswerBlocks::open(BlockKind kind, std::vector<BlockChange>& change
     return blocks_.back();
 }
 
-void AnswerBlocks::grow(BlockKind kind, const std::string& delta,
-                        std::vector<BlockChange>& changes) {
+void AnswerBlocks::grow(BlockKind kind, const std::string& delta, std::vector<BlockChange>& changes) {
     if (delta.empty()) return;
     if (blocks_.empty() || blocks_.back().ended || blocks_.back().kind != kind) {
         open(kind, changes);
@@ -39,8 +38,7 @@ void AnswerBlocks::grow(BlockKind kind, const std::string& delta,
 std::vector<BlockChange> AnswerBlocks::take(const ChoicePart& part) {
     std::vector<BlockChange> changes;
     if (part.logprobs) {
-        logprobs_.insert(logprobs_.end(), part.logprobs->tokens.begin(),
-                         part.logprobs->tokens.end());
+        logprobs_.insert(logprobs_.end(), part.logprobs->tokens.begin(), part.logprobs->tokens.end());
     }
     // Thoughts come before the text, which is where it stands among the calls.
     grow(BlockKind::kReasoning, part.reasoning, changes);

@@ -14,9 +14,9 @@ enum class BlockKind : uint8_t { kReasoning, kText, kToolCall };
 
 struct AnswerBlock {
     BlockKind kind = BlockKind::kText;
-    std::string id;    // of the block
-    std::string text;  // so far; of a call: its arguments
-    std::string call_id, name;  // of a call
+    std::string id;                       // of the block
+    std::string text;                     // so far; of a call: its arguments
+    std::string call_id, name;            // of a call
     std::vector<TokenLogprobs> logprobs;  // of a text's tokens, where they are wanted
     bool ended = false;
     bool cut = false;  // ended because the answer did, before it was whole
@@ -31,8 +31,7 @@ struct BlockChange {
 
 class AnswerBlocks {
   public:
-    explicit AnswerBlocks(std::function<std::string(BlockKind)> make_id)
-        : make_id_(std::move(make_id)) {}
+    explicit AnswerBlocks(std::function<std::string(BlockKind)> make_id) : make_id_(std::move(make_id)) {}
 
     // What a part of the answer changes, in order; the last part ends the open block.
     std::vector<BlockChange> take(const ChoicePart& part);
@@ -44,7 +43,7 @@ class AnswerBlocks {
     void grow(BlockKind kind, const std::string& delta, std::vector<BlockChange>& changes);
 
     const std::function<std::string(BlockKind)> make_id_;
-    std::vector<AnswerBlock> blocks_;  // all but the last have ended
+    std::vector<AnswerBlock> blocks_;      // all but the last have ended
     std::vector<TokenLogprobs> logprobs_;  // of tokens whose text has not come yet
 };
 

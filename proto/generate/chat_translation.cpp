@@ -12,9 +12,9 @@ std::string FieldNames::original(std::string_view translated) const {
     const std::pair<std::string, std::string>* best = nullptr;
     for (const auto& name : names_) {
         const std::string& prefix = name.first;
-        bool fits = translated.starts_with(prefix) &&
-                    (translated.size() == prefix.size() || translated[prefix.size()] == '.' ||
-                     translated[prefix.size()] == '[');
+        bool fits =
+            translated.starts_with(prefix) && (translated.size() == prefix.size() || translated[prefix.size()] == '.' ||
+                                               translated[prefix.size()] == '[');
         if (fits && (best == nullptr || prefix.size() > best->first.size())) best = &name;
     }
     if (best == nullptr) return std::string(translated);
@@ -117,7 +117,8 @@ void ChatMessages::begin_turn(const std::string& path) {
     turn_.path = path;
 }
 
-void ChatMessages::add(std::string_view role, std::string_view text, const std::string& path, const std::string& text_path) {
+void ChatMessages::add(std::string_view role, std::string_view text, const std::string& path,
+                       const std::string& text_path) {
     if (role == "system" && n_messages_ == 0 && !turn_.begun) {
         if (has_system_) {
             system_ += "\n\n";
@@ -167,7 +168,8 @@ void ChatMessages::add_call(Call call, const std::string& turn_path) {
     turn_.calls.push_back(std::move(call));
 }
 
-void ChatMessages::list_unknown_parts(const std::optional<JsonValue>& parts, std::initializer_list<std::string_view> known) {
+void ChatMessages::list_unknown_parts(const std::optional<JsonValue>& parts,
+                                      std::initializer_list<std::string_view> known) {
     if (!parts || !parts->is_array()) return;
     for (const JsonValue& part : *parts->as_array()) list_unknown_fields(part, known, ignored_);
 }
@@ -177,8 +179,7 @@ std::string ChatMessages::take() {
     return std::move(text_) + "]";
 }
 
-void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields,
-                     std::string_view schema_field) {
+void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields, std::string_view schema_field) {
     writer.begin_object().field("type", "function").key("function").begin_object();
     for (const JsonMember& field : fields) {
         if (field.key == "type" || field.value.is_null()) continue;
@@ -187,15 +188,13 @@ void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields,
     writer.end_object().end_object();
 }
 
-Result<std::string> text_of_parts(const JsonValue& content,
-                                  const std::vector<std::string_view>& types) {
+Result<std::string> text_of_parts(const JsonValue& content, const std::vector<std::string_view>& types) {
     if (content.is_string()) {
         TRY_ASSIGN(std::string_view text, content.as_string());
         return std::string(text);
     }
     if (!content.is_array()) {
-        return content.error(
-            format("expected a string or a list of text parts, found {}", content.describe()));
+        return content.error(format("expected a string or a list of text parts, found {}", content.describe()));
     }
     std::string joined;
     TRY_ASSIGN(std::vector<JsonValue> parts, content.as_array());
@@ -204,8 +203,7 @@ Result<std::string> text_of_parts(const JsonValue& content,
         TRY_ASSIGN(std::string_view name, type.as_string());
         if (std::find(types.begin(), types.end(), name) == types.end()) {
             return make_error(ErrorCode::kUnsupportedParameter,
-                              format("{}: this server takes only text here, found {}", type.path(),
-                                     type.describe()),
+                              format("{}: this server takes only text here, found {}", type.path(), type.describe()),
                               type.path());
         }
         TRY_ASSIGN(JsonValue part, parts[i].require(name == "refusal" ? "refusal" : "text"));

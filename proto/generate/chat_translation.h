@@ -29,14 +29,14 @@ class ChatMessages {
     struct ResultFields {
         std::string_view id, text;
     };
-    void add_tool_result(std::string_view call_id, std::string_view text, bool is_error,
-                         const std::string& path, const ResultFields& fields);
+    void add_tool_result(std::string_view call_id, std::string_view text, bool is_error, const std::string& path,
+                         const ResultFields& fields);
     void add_assistant_text(std::string_view text, const std::string& path, const std::string& text_path);
     void add_reasoning(std::string_view text, const std::string& path, const std::string& text_path);
     struct Call {
         std::string id, name;
-        std::string arguments;  // a text, as a rule of a JSON object
-        std::string path;       // of the call
+        std::string arguments;                       // a text, as a rule of a JSON object
+        std::string path;                            // of the call
         std::string_view id_field, arguments_field;  // its members
     };
     void add_call(Call call, const std::string& turn_path);
@@ -77,13 +77,11 @@ class ChatMessages {
 
 // {"type":"function","function":{...}} of a tool whose fields stand side by side; `renamed`: what a
 // field is called there.
-void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields,
-                     std::string_view schema_field);
+void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields, std::string_view schema_field);
 
 // A text, or a list of parts of these types with "text", which are joined line by line.
 // kUnsupportedParameter for parts of other types.
-Result<std::string> text_of_parts(const JsonValue& content,
-                                  const std::vector<std::string_view>& types);
+Result<std::string> text_of_parts(const JsonValue& content, const std::vector<std::string_view>& types);
 
 // Members of `root` that the other body has under the same name.
 void copy_fields(const JsonValue& root, std::span<const std::string_view> names, JsonWriter& writer);

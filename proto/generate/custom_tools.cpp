@@ -83,7 +83,8 @@ struct Rewriter {
             out.names.add(format("tools[{}]", n_written++), tool.path());
         }
         writer.end_array();
-        return missing.empty() ? ok_status() : Status(no_such_tool("tool_choice.allowed_tools.tools", *missing.begin()));
+        return missing.empty() ? ok_status()
+                               : Status(no_such_tool("tool_choice.allowed_tools.tools", *missing.begin()));
     }
 
     // Also the tools, since a choice may leave some of them out.
@@ -173,7 +174,8 @@ struct Rewriter {
 }  // namespace
 
 Error no_such_tool(std::string_view param, std::string_view name) {
-    return make_error(ErrorCode::kInvalidRequest, format("{}: no tool is called {}", param, json_quote_short(name)), std::string(param));
+    return make_error(ErrorCode::kInvalidRequest, format("{}: no tool is called {}", param, json_quote_short(name)),
+                      std::string(param));
 }
 
 Result<std::string> write_custom_tool(const JsonValue& tool, JsonWriter& writer, std::vector<std::string>& ignored) {

@@ -1,5 +1,5 @@
-// OpenAI's custom tools, whose input is a text, and its choice among allowed tools: to the model they are functions of one argument,
-// "input", and the tools that are allowed.
+// OpenAI's custom tools, whose input is a text, and its choice among allowed tools: to the model they are functions of
+// one argument, "input", and the tools that are allowed.
 #pragma once
 
 #include <map>
@@ -24,14 +24,15 @@ Error no_such_tool(std::string_view param, std::string_view name);
 inline constexpr std::string_view kCustomToolSchema =
     R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
 std::string custom_tool_arguments(std::string_view input);
-// The input within such arguments, of those that an answer was cut in what has come of it; what is no such object, as it is.
+// The input within such arguments, of those that an answer was cut in what has come of it; what is no such object, as
+// it is.
 std::string custom_tool_input(const std::string& arguments);
 
 // A chat's body with functions alone.
 struct PlainChat {
     std::string body;  // JSON
     ToolNames custom_tools;
-    FieldNames names;  // of its fields in the client's body
+    FieldNames names;                              // of its fields in the client's body
     std::vector<std::string> ignored_fields = {};  // of what is not in it any more, that nobody knows
 };
 // A custom tool, which is `tool` itself or stands in it, as a function; its name. `ignored`: as in check_fields().
@@ -39,8 +40,8 @@ Result<std::string> write_custom_tool(const JsonValue& tool, JsonWriter& writer,
 // Nothing where the body has no such tools or choice already. Errors are about the client's fields.
 Result<std::optional<PlainChat>> plain_chat(const JsonValue& root);
 
-// Puts an answer's calls of custom tools into their form. Their input comes when it is whole, so that none is half of a JSON text. For the
-// parts of one answer, whole or streamed; its HTTP worker.
+// Puts an answer's calls of custom tools into their form. Their input comes when it is whole, so that none is half of a
+// JSON text. For the parts of one answer, whole or streamed; its HTTP worker.
 class CustomCalls {
   public:
     explicit CustomCalls(const ToolNames& custom_tools) : custom_tools_(custom_tools) {}

@@ -37,7 +37,9 @@ Result<Chosen> one_name(const JsonValue& value) {
 }
 
 Result<Chosen> name_in_parameters(const JsonValue& value, std::vector<std::string>& ignored) {
-    static constexpr KnownField kFields[] = {{"adapter_id"}, {"adapter_source", false, Neutral::kNone, Neutral::kAny}, {"merged_adapters", false, Neutral::kEmpty}};
+    static constexpr KnownField kFields[] = {{"adapter_id"},
+                                             {"adapter_source", false, Neutral::kNone, Neutral::kAny},
+                                             {"merged_adapters", false, Neutral::kEmpty}};
     if (!value.is_object()) return value.error(format("expected an object, found {}", value.describe()));
     TRY(refuse_unknown_adapters(value, kFields));
     TRY(check_fields(value, kFields, ignored));
@@ -51,7 +53,8 @@ Result<Chosen> name_in_lora_request(const JsonValue& value, std::vector<std::str
     if (value.is_array()) {
         TRY_ASSIGN(std::vector<JsonValue> elements, value.as_array());
         if (elements.empty()) return Chosen{};
-        if (elements.size() > 1) return value.error("expected one adapter for all prompts; send a request for each adapter");
+        if (elements.size() > 1)
+            return value.error("expected one adapter for all prompts; send a request for each adapter");
         return name_in_lora_request(elements[0], ignored);
     }
     if (!value.is_object()) return value.error(format("expected an object with lora_name, found {}", value.describe()));
@@ -65,8 +68,8 @@ Result<Chosen> name_in_lora_request(const JsonValue& value, std::vector<std::str
 // Several ways to say it; only one at a time, unless they say the same.
 Status parse_adapters(const JsonValue& root, GenerateRequest& request) {
     std::string given;
-    for (std::string_view field : {"adapters", "lora", "adapter", "lora_path", "adapter_id", "parameters", "lora_request", "lora_name",
-                                   "adapter_name"}) {
+    for (std::string_view field : {"adapters", "lora", "adapter", "lora_path", "adapter_id", "parameters",
+                                   "lora_request", "lora_name", "adapter_name"}) {
         std::optional<JsonValue> value = root.find(field);
         if (!value) continue;
         Chosen chosen{{}, std::string(field)};
@@ -86,8 +89,8 @@ Status parse_adapters(const JsonValue& root, GenerateRequest& request) {
                              request.adapters->front().name == chosen.name && request.adapters->front().scale == 1.0f;
         if (is_same) continue;
         if (!given.empty()) {
-            return make_error(ErrorCode::kInvalidRequest, format("{}: {} is given, too: use one of them", chosen.field, given),
-                              chosen.field);
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: {} is given, too: use one of them", chosen.field, given), chosen.field);
         }
         given = chosen.field;
         if (field == "adapters") {

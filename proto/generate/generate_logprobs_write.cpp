@@ -19,8 +19,7 @@ void write_bytes(JsonWriter& writer, std::string_view bytes) {
 
 void write_chat_token(JsonWriter& writer, const ResponseHead& head, const TokenLogprob& token) {
     std::string bytes = head.token_bytes(token.id);
-    writer.field("token", head.tokens_as_ids ? format("token_id:{}", token.id)
-                                             : replace_invalid_utf8(bytes));
+    writer.field("token", head.tokens_as_ids ? format("token_id:{}", token.id) : replace_invalid_utf8(bytes));
     writer.field("logprob", shown(token.logprob));
     write_bytes(writer, bytes);
 }
@@ -28,8 +27,7 @@ void write_chat_token(JsonWriter& writer, const ResponseHead& head, const TokenL
 }  // namespace
 
 uint64_t n_characters(std::string_view text) {
-    return uint64_t(std::count_if(text.begin(), text.end(),
-                                  [](char byte) { return (uint8_t(byte) & 0xc0) != 0x80; }));
+    return uint64_t(std::count_if(text.begin(), text.end(), [](char byte) { return (uint8_t(byte) & 0xc0) != 0x80; }));
 }
 
 std::string token_name(const ResponseHead& head, TokenId token) {
@@ -41,8 +39,7 @@ std::string token_name(const ResponseHead& head, TokenId token) {
     return name;
 }
 
-void write_token_logprobs(JsonWriter& writer, const ResponseHead& head,
-                          std::span<const TokenLogprobs> tokens) {
+void write_token_logprobs(JsonWriter& writer, const ResponseHead& head, std::span<const TokenLogprobs> tokens) {
     writer.begin_array();
     for (const TokenLogprobs& token : tokens) {
         writer.begin_object();
@@ -58,15 +55,13 @@ void write_token_logprobs(JsonWriter& writer, const ResponseHead& head,
     writer.end_array();
 }
 
-void write_chat_logprobs(JsonWriter& writer, const ResponseHead& head,
-                         const ShownLogprobs& shown_logprobs) {
+void write_chat_logprobs(JsonWriter& writer, const ResponseHead& head, const ShownLogprobs& shown_logprobs) {
     writer.begin_object().key("content");
     write_token_logprobs(writer, head, shown_logprobs.tokens);
     writer.key("refusal").null().end_object();
 }
 
-void write_completion_logprobs(JsonWriter& writer, const ResponseHead& head,
-                               const ShownLogprobs& shown_logprobs) {
+void write_completion_logprobs(JsonWriter& writer, const ResponseHead& head, const ShownLogprobs& shown_logprobs) {
     const std::vector<TokenLogprobs>& tokens = shown_logprobs.tokens;
     writer.begin_object().key("tokens").begin_array();
     for (const TokenLogprobs& token : tokens) writer.value(token_name(head, token.token.id));
@@ -104,8 +99,7 @@ void write_completion_logprobs(JsonWriter& writer, const ResponseHead& head,
     writer.end_array().end_object();
 }
 
-void write_prompt_logprobs(JsonWriter& writer, const ResponseHead& head,
-                           std::span<const TokenLogprobs> tokens) {
+void write_prompt_logprobs(JsonWriter& writer, const ResponseHead& head, std::span<const TokenLogprobs> tokens) {
     writer.begin_array().null();
     for (const TokenLogprobs& token : tokens) {
         writer.begin_object();

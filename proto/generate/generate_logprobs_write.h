@@ -8,15 +8,12 @@
 namespace lorad::proto {
 
 // [{"token", "logprob", "bytes", "top_logprobs"}]
-void write_token_logprobs(JsonWriter& writer, const ResponseHead& head,
-                          std::span<const TokenLogprobs> tokens);
+void write_token_logprobs(JsonWriter& writer, const ResponseHead& head, std::span<const TokenLogprobs> tokens);
 // {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
 void write_chat_logprobs(JsonWriter& writer, const ResponseHead& head, const ShownLogprobs& shown);
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of the same length
-void write_completion_logprobs(JsonWriter& writer, const ResponseHead& head,
-                               const ShownLogprobs& shown);
+void write_completion_logprobs(JsonWriter& writer, const ResponseHead& head, const ShownLogprobs& shown);
 // [null, {"id": {"logprob", "rank", "decoded_token"}}, ...]; the first token has none
-void write_prompt_logprobs(JsonWriter& writer, const ResponseHead& head,
-                           std::span<const TokenLogprobs> tokens);
+void write_prompt_logprobs(JsonWriter& writer, const ResponseHead& head, std::span<const TokenLogprobs> tokens);
 
 }  // namespace lorad::proto

@@ -11,8 +11,7 @@ Status parse_stream(const JsonValue& root, GenerateRequest& request) {
     TRY_ASSIGN(request.return_token_ids, root.bool_or("return_token_ids", false));
     std::optional<JsonValue> options = root.find("stream_options");
     if (!options) return ok_status();
-    if (!options->is_object())
-        return options->error(format("expected an object, found {}", options->describe()));
+    if (!options->is_object()) return options->error(format("expected an object, found {}", options->describe()));
     if (!request.stream) return options->error("only allowed with \"stream\": true");
     TRY_ASSIGN(request.include_usage, options->bool_or("include_usage", false));
     TRY_ASSIGN(request.continuous_usage, options->bool_or("continuous_usage_stats", false));
@@ -36,14 +35,12 @@ Status parse_counts(const JsonValue& root, GenerateRequest& request) {
         return root.find("best_of")->error(format("expected at least n, {}, found {}", n, best_of));
     }
     if (best_of > n && request.stream) {
-        return root.find("best_of")->error(
-            "answers can only be compared when they are whole: leave out \"stream\"");
+        return root.find("best_of")->error("answers can only be compared when they are whole: leave out \"stream\"");
     }
     if (request.prompts.size() * request.best_of > kChoicesMax) {
         return make_error(ErrorCode::kInvalidRequest,
-                          format("{}: {} prompts with {} answers each are more than {}",
-                                 best_of > n ? "best_of" : "n", request.prompts.size(),
-                                 request.best_of, kChoicesMax),
+                          format("{}: {} prompts with {} answers each are more than {}", best_of > n ? "best_of" : "n",
+                                 request.prompts.size(), request.best_of, kChoicesMax),
                           best_of > n ? "best_of" : "n");
     }
     return ok_status();
@@ -54,8 +51,7 @@ Status parse_logprobs(const JsonValue& root, GenerateRequest& request) {
     TRY_ASSIGN(request.tokens_as_ids, root.bool_or("return_tokens_as_token_ids", false));
     if (std::optional<JsonValue> prompt = root.find("prompt_logprobs")) {
         TRY_ASSIGN(int64_t number, prompt->as_int(0, kTopLogprobsMax));
-        if (request.stream)
-            return prompt->error("not sent in streams: leave out \"stream\"");
+        if (request.stream) return prompt->error("not sent in streams: leave out \"stream\"");
         request.n_prompt_logprobs = uint32_t(number);
     }
     std::optional<JsonValue> logprobs = root.find("logprobs");
@@ -67,8 +63,7 @@ Status parse_logprobs(const JsonValue& root, GenerateRequest& request) {
     }
     TRY_ASSIGN(bool wanted, root.bool_or("logprobs", false));
     TRY_ASSIGN(int64_t number, root.int_or("top_logprobs", 0, 0, kTopLogprobsMax));
-    if (number > 0 && !wanted)
-        return root.find("top_logprobs")->error("only allowed with \"logprobs\": true");
+    if (number > 0 && !wanted) return root.find("top_logprobs")->error("only allowed with \"logprobs\": true");
     if (wanted) request.n_logprobs = uint32_t(number);
     return ok_status();
 }

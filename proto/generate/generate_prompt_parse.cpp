@@ -14,15 +14,15 @@ Result<Prompt> parse_prompt(const JsonValue& value, uint32_t vocab_size) {
         return prompt;
     }
     if (!value.is_array()) {
-        return value.error(
-            format("expected a string or a list of token ids, found {}", value.describe()));
+        return value.error(format("expected a string or a list of token ids, found {}", value.describe()));
     }
     if (value.size() == 0) return value.error("expected at least one token id, found an empty list");
     TRY_ASSIGN(prompt.ids, parse_ids(value, vocab_size, value.size()));
     return prompt;
 }
 
-// A text, or a list of text parts as it is: what the template takes is found out later. `text`: all of it, line by line.
+// A text, or a list of text parts as it is: what the template takes is found out later. `text`: all of it, line by
+// line.
 Status write_content(const JsonValue& content, JsonWriter& writer, std::string& text) {
     if (content.is_string()) {
         TRY_ASSIGN(std::string_view whole, content.as_string());
@@ -31,8 +31,7 @@ Status write_content(const JsonValue& content, JsonWriter& writer, std::string& 
         return ok_status();
     }
     if (!content.is_array()) {
-        return content.error(
-            format("expected a string or a list of text parts, found {}", content.describe()));
+        return content.error(format("expected a string or a list of text parts, found {}", content.describe()));
     }
     TRY_ASSIGN(std::vector<JsonValue> parts, content.as_array());
     writer.begin_array();
@@ -41,8 +40,7 @@ Status write_content(const JsonValue& content, JsonWriter& writer, std::string& 
         const bool is_refusal = is_text(type, "refusal");
         if (!is_refusal && !is_text(type, "text")) {
             return make_error(ErrorCode::kUnsupportedParameter,
-                              format("{}: this server takes only text parts, found {}", type.path(),
-                                     type.describe()),
+                              format("{}: this server takes only text parts, found {}", type.path(), type.describe()),
                               type.path());
         }
         TRY_ASSIGN(JsonValue part, parts[i].require(is_refusal ? "refusal" : "text"));
@@ -90,8 +88,9 @@ Status write_arguments(const JsonValue& arguments, JsonWriter& writer) {
 
 // What a template may read all the same is listed, too: nobody here looks at it.
 void list_unknown(const JsonValue& message, std::vector<std::string>& ignored) {
-    static constexpr std::string_view kFields[] = {"role", "content", "name", "tool_calls", "tool_call_id", "tool_name", "reasoning_content",
-                                                   "reasoning", "thinking", "refusal", "is_error"};
+    static constexpr std::string_view kFields[] = {
+        "role",      "content",  "name",    "tool_calls", "tool_call_id", "tool_name", "reasoning_content",
+        "reasoning", "thinking", "refusal", "is_error"};
     static constexpr std::string_view kPart[] = {"type", "text", "refusal"};
     static constexpr std::string_view kCall[] = {"id", "type", "index", "function"};
     static constexpr std::string_view kFunction[] = {"name", "arguments"};
@@ -103,7 +102,8 @@ void list_unknown(const JsonValue& message, std::vector<std::string>& ignored) {
     if (!calls || !calls->is_array()) return;
     for (const JsonValue& call : *calls->as_array()) {
         list_unknown_fields(call, kCall, ignored);
-        if (std::optional<JsonValue> function = call.find("function")) list_unknown_fields(*function, kFunction, ignored);
+        if (std::optional<JsonValue> function = call.find("function"))
+            list_unknown_fields(*function, kFunction, ignored);
     }
 }
 
@@ -146,8 +146,7 @@ Status write_message(const JsonValue& message, JsonWriter& writer, std::string& 
     TRY_ASSIGN(std::vector<JsonMember> members, message.as_object());
     TRY_ASSIGN(JsonValue role, message.require("role"));
     TRY_ASSIGN(std::string_view role_text, role.as_string());
-    if (role_text.empty())
-        return role.error("expected a role such as \"user\", found an empty string");
+    if (role_text.empty()) return role.error("expected a role such as \"user\", found an empty string");
     if (role_text != "assistant") TRY(message.require("content"));
     TRY(check_reasoning(message));
     content_out.clear();
@@ -191,8 +190,7 @@ Status parse_prompts(const JsonValue& root, GenerateRequest& request, uint32_t v
         if (!list.front().is_number()) elements = std::move(list);
     }
     if (elements.size() > kChoicesMax) {
-        return prompt.error(
-            format("expected at most {} prompts, found {}", kChoicesMax, elements.size()));
+        return prompt.error(format("expected at most {} prompts, found {}", kChoicesMax, elements.size()));
     }
     for (const JsonValue& element : elements) {
         TRY_ASSIGN(Prompt one, parse_prompt(element, vocab_size));
@@ -218,8 +216,7 @@ Status parse_messages(const JsonValue& root, GenerateRequest& request) {
     TRY_ASSIGN(request.add_generation_prompt, root.bool_or("add_generation_prompt", !continues));
     if (!continues) return ok_status();
     JsonValue flag = *root.find("continue_final_message");
-    if (request.add_generation_prompt)
-        return flag.error("contradicts \"add_generation_prompt\": true");
+    if (request.add_generation_prompt) return flag.error("contradicts \"add_generation_prompt\": true");
     if (last_content.empty()) return flag.error("the last message has no text to continue");
     request.continued_text = std::move(last_content);
     return ok_status();
@@ -235,15 +232,16 @@ Status parse_template_options(const JsonValue& root, GenerateRequest& request) {
         constexpr size_t kNameBytesMax = 64;
         TRY_ASSIGN(std::string_view text, name->as_string());
         if (text.empty() || text.size() > kNameBytesMax)
-            return unsupported_field("chat_template", "this server takes the name of one of the model's templates, but no template");
+            return unsupported_field("chat_template",
+                                     "this server takes the name of one of the model's templates, but no template");
         request.template_name = std::string(text);
     }
     std::optional<JsonValue> kwargs = root.find("chat_template_kwargs");
     if (!kwargs) return ok_status();
     TRY_ASSIGN(std::vector<JsonMember> members, kwargs->as_object());
     for (const JsonMember& member : members) {
-        for (std::string_view name : {"messages", "conversation", "tools", "documents",
-                                      "add_generation_prompt", "continue_final_message"}) {
+        for (std::string_view name :
+             {"messages", "conversation", "tools", "documents", "add_generation_prompt", "continue_final_message"}) {
             if (member.key != name) continue;
             return member.value.error("has a parameter of its own in the request");
         }

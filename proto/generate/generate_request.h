@@ -15,8 +15,8 @@
 #include "proto/base/result.h"
 #include "proto/field_names.h"
 #include "proto/generate/sampling_params.h"
-#include "proto/schema/schema.h"
 #include "proto/generate/structure.h"
+#include "proto/schema/schema.h"
 
 namespace lorad::proto {
 
@@ -55,7 +55,7 @@ struct GenerateRequest {
     std::optional<std::vector<IdScale>> lora;         // llama-server's "lora"
     std::string adapters_field = "adapters";          // how the client calls the first
 
-    std::vector<Prompt> prompts;  // completions: at least one
+    std::vector<Prompt> prompts;     // completions: at least one
     bool add_special_tokens = true;  // to texts; chats only where they are asked for
     // Of longer prompts the last so many tokens count; -1: as many as leave room for the answer.
     std::optional<int32_t> n_prompt_max;
@@ -65,7 +65,7 @@ struct GenerateRequest {
     std::string messages_json;
     std::string documents_json;
     std::string template_kwargs_json;
-    std::string tools_json;  // empty as well where none may be called
+    std::string tools_json;     // empty as well where none may be called
     std::string template_name;  // of several chat templates; empty: as transformers chooses
     bool add_generation_prompt = true;
     // The last message's text, which the answer is to continue.
@@ -84,7 +84,7 @@ struct GenerateRequest {
     float frequency_penalty = 0.0f;
     std::vector<TokenBias> logit_bias;
     std::vector<TokenId> allowed_token_ids;  // sorted
-    std::vector<std::string> bad_words;       // none of them empty
+    std::vector<std::string> bad_words;      // none of them empty
     std::optional<uint64_t> seed;
     std::vector<std::string> stop;  // none of them empty
     std::vector<TokenId> stop_token_ids;
@@ -96,20 +96,20 @@ struct GenerateRequest {
     std::optional<Structure> structure;
     // The structure is a response's, in the place of which tools may be called.
     bool is_response_format = false;
-    GrammarSchema response_schema;  // of the structure, where it is one
+    GrammarSchema response_schema;    // of the structure, where it is one
     std::vector<CallableTool> tools;  // those that the answer may call
     ToolChoice tool_choice = ToolChoice::kNone;
     std::string forced_function;  // of kNamed
     bool parallel_tool_calls = true;
     std::set<std::string, std::less<>> custom_tools;  // custom_tools.h
     std::set<std::string, std::less<>> eager_tools;   // /v1/messages: whose input is sent as it is written
-    bool include_reasoning = true;  // in the answer, where the server separates it
+    bool include_reasoning = true;                    // in the answer, where the server separates it
 
     // Nothing is generated: the hidden state of each prompt's last token is wanted.
     bool embed = false;
-    uint32_t n = 1;        // answers to each prompt
-    uint32_t best_of = 1;  // of how many; at least n
-    bool echo = false;     // completions: the prompt before the answer
+    uint32_t n = 1;                             // answers to each prompt
+    uint32_t best_of = 1;                       // of how many; at least n
+    bool echo = false;                          // completions: the prompt before the answer
     std::optional<uint32_t> n_logprobs;         // beside each token; 0: its own alone
     std::optional<uint32_t> n_prompt_logprobs;  // likewise
     bool tokens_as_ids = false;                 // "token_id:5" where log-probabilities name tokens
@@ -123,15 +123,16 @@ struct GenerateRequest {
     std::string user;
     std::string cache_salt;
 
-    // As the client's body has them: the first of the fields that had no effect, and keywords of schemas that answers need not obey.
+    // As the client's body has them: the first of the fields that had no effect, and keywords of schemas that answers
+    // need not obey.
     std::vector<std::string> ignored_fields;
     std::vector<std::string> not_enforced;
-    // Of a body that was said as a chat: what everything else here, and every later error, calls a field is so called in it.
+    // Of a body that was said as a chat: what everything else here, and every later error, calls a field is so called
+    // in it.
     FieldNames names;
 };
 
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.
-Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
-                                               uint32_t vocab_size);
+Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind, uint32_t vocab_size);
 
 }  // namespace lorad::proto

@@ -23,10 +23,8 @@ bool is_text(const JsonValue& value, std::string_view expected) {
     return text.ok() && *text == expected;
 }
 
-Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind,
-                                              uint32_t vocab_size) {
-    if (!root.is_object())
-        return root.error(format("expected an object, found {}", root.describe()));
+Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind, uint32_t vocab_size) {
+    if (!root.is_object()) return root.error(format("expected an object, found {}", root.describe()));
     bool chat = kind == ApiKind::kChat;
     GenerateRequest request;
     request.kind = kind;
@@ -51,8 +49,8 @@ Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kin
     return request;
 }
 
-Result<GenerateRequest> parse_translated(const std::string& translated, ApiKind kind, uint32_t vocab_size, FieldNames names,
-                                         std::vector<std::string> ignored) {
+Result<GenerateRequest> parse_translated(const std::string& translated, ApiKind kind, uint32_t vocab_size,
+                                         FieldNames names, std::vector<std::string> ignored) {
     TRY_ASSIGN(JsonDocument document, parse_json(translated));
     Result<GenerateRequest> request = parse_generate_object(document.root(), kind, vocab_size);
     if (!request.ok()) return names.renamed(request.error());
@@ -67,8 +65,8 @@ Result<GenerateRequest> parse_generate_root(const JsonValue& root, ApiKind kind,
     if (kind != ApiKind::kChat) return parse_generate_object(root, kind, vocab_size);
     TRY_ASSIGN(std::optional<PlainChat> plain, plain_chat(root));
     if (!plain) return parse_generate_object(root, kind, vocab_size);
-    TRY_ASSIGN(GenerateRequest request,
-               parse_translated(plain->body, kind, vocab_size, std::move(plain->names), std::move(plain->ignored_fields)));
+    TRY_ASSIGN(GenerateRequest request, parse_translated(plain->body, kind, vocab_size, std::move(plain->names),
+                                                         std::move(plain->ignored_fields)));
     request.custom_tools = std::move(plain->custom_tools);
     return request;
 }

@@ -8,13 +8,12 @@
 namespace lorad::proto {
 
 // The whole of it; a chat without custom tools and choices among tools.
-Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind,
-                                              uint32_t vocab_size);
+Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind, uint32_t vocab_size);
 // With them.
 Result<GenerateRequest> parse_generate_root(const JsonValue& root, ApiKind kind, uint32_t vocab_size);
 // A body that was said as another one, "translated"; `ignored`: what had no effect already.
-Result<GenerateRequest> parse_translated(const std::string& translated, ApiKind kind, uint32_t vocab_size, FieldNames names,
-                                         std::vector<std::string> ignored);
+Result<GenerateRequest> parse_translated(const std::string& translated, ApiKind kind, uint32_t vocab_size,
+                                         FieldNames names, std::vector<std::string> ignored);
 
 Status parse_sampling(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
 Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
@@ -28,8 +27,8 @@ Status parse_adapters(const JsonValue& root, GenerateRequest& request);
 Status parse_template_options(const JsonValue& root, GenerateRequest& request);  // after messages
 
 // A number within [min, max], without `min` itself unless min_allowed; nothing where it is absent.
-Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name,
-                                             double min, bool min_allowed, double max);
+Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name, double min, bool min_allowed,
+                                             double max);
 // A list of token ids of the vocabulary, n_max at most.
 Result<std::vector<TokenId>> parse_ids(const JsonValue& value, uint32_t vocab_size, size_t n_max);
 // A text of at most n_max bytes; empty where it is absent.

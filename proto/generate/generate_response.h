@@ -45,7 +45,7 @@ struct ShownLogprobs {
 // What a part brings of one tool call. Whole answers have each call once, with all of its arguments.
 struct ToolCallPart {
     uint32_t index = 0;
-    std::string id;         // in the call's first part, as the name
+    std::string id;  // in the call's first part, as the name
     std::string name;
     std::string arguments;  // JSON text; of a custom tool: its input
     bool is_custom = false;
@@ -60,15 +60,14 @@ struct ChoicePart {
     std::vector<ToolCallPart> tool_calls;  // chats: after the text
     std::string finish_reason;             // empty: not ended
     std::string stop_text;                 // the stop string that ended it, where one did
-    bool is_first = false;      // of a stream's chunks of this choice: carries the role
+    bool is_first = false;                 // of a stream's chunks of this choice: carries the role
     std::optional<ShownLogprobs> logprobs;
     // Where they were asked for; with vLLM's names and places.
     std::optional<std::vector<TokenId>> prompt_ids, token_ids;
     std::optional<std::vector<TokenLogprobs>> prompt_logprobs;  // without the first token's
 };
 
-std::string whole_response(const ResponseHead& head, std::span<const ChoicePart> choices,
-                           const Usage& usage);
+std::string whole_response(const ResponseHead& head, std::span<const ChoicePart> choices, const Usage& usage);
 
 // What a chunk says about usage. Every chunk of a stream with include_usage carries "usage": null,
 // or the numbers so far with continuous_usage_stats; the final usage_chunk the last ones.
@@ -76,8 +75,7 @@ struct ChunkUsage {
     bool with_usage = false;
     std::optional<Usage> so_far;
 };
-std::string chunk_response(const ResponseHead& head, const ChoicePart& part,
-                           const ChunkUsage& usage);
+std::string chunk_response(const ResponseHead& head, const ChoicePart& part, const ChunkUsage& usage);
 std::string usage_chunk(const ResponseHead& head, const Usage& usage);
 
 // Characters (code points) of a text, as text offsets count them.

@@ -12,12 +12,10 @@ void begin(JsonWriter& writer, const ResponseHead& head, std::string_view object
         .field("created", head.created_s)
         .field("model", head.model);
     writer.key("system_fingerprint").null();
-    if (!head.adapter_generation.empty())
-        writer.field("adapter_generation", head.adapter_generation);
+    if (!head.adapter_generation.empty()) writer.field("adapter_generation", head.adapter_generation);
 }
 
-void write_ids(JsonWriter& writer, std::string_view name,
-               const std::optional<std::vector<TokenId>>& ids) {
+void write_ids(JsonWriter& writer, std::string_view name, const std::optional<std::vector<TokenId>>& ids) {
     if (!ids) return;
     writer.key(name).begin_array();
     for (TokenId id : *ids) writer.value(int64_t(id));
@@ -30,10 +28,7 @@ void write_usage(JsonWriter& writer, const Usage& usage) {
         .field("prompt_tokens", usage.n_prompt_tokens)
         .field("completion_tokens", usage.n_completion_tokens)
         .field("total_tokens", usage.n_prompt_tokens + usage.n_completion_tokens);
-    writer.key("prompt_tokens_details")
-        .begin_object()
-        .field("cached_tokens", usage.n_cached_tokens)
-        .end_object();
+    writer.key("prompt_tokens_details").begin_object().field("cached_tokens", usage.n_cached_tokens).end_object();
     writer.end_object();
 }
 
@@ -106,8 +101,7 @@ void write_choice_rest(JsonWriter& writer, const ResponseHead& head, const Choic
 
 }  // namespace
 
-std::string whole_response(const ResponseHead& head, std::span<const ChoicePart> choices,
-                           const Usage& usage) {
+std::string whole_response(const ResponseHead& head, std::span<const ChoicePart> choices, const Usage& usage) {
     bool chat = head.kind == ApiKind::kChat;
     JsonWriter writer;
     begin(writer, head, chat ? "chat.completion" : "text_completion");
@@ -135,8 +129,7 @@ std::string whole_response(const ResponseHead& head, std::span<const ChoicePart>
     return writer.take();
 }
 
-std::string chunk_response(const ResponseHead& head, const ChoicePart& part,
-                           const ChunkUsage& usage) {
+std::string chunk_response(const ResponseHead& head, const ChoicePart& part, const ChunkUsage& usage) {
     bool chat = head.kind == ApiKind::kChat;
     JsonWriter writer;
     begin(writer, head, chunk_object(head.kind));

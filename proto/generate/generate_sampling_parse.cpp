@@ -16,8 +16,7 @@ Status parse_logit_bias(const JsonValue& root, GenerateRequest& request, uint32_
     if (!map) return ok_status();
     TRY_ASSIGN(std::vector<JsonMember> members, map->as_object());
     if (members.size() > kLogitBiasMax) {
-        return map->error(
-            format("expected at most {} tokens, found {}", kLogitBiasMax, members.size()));
+        return map->error(format("expected at most {} tokens, found {}", kLogitBiasMax, members.size()));
     }
     std::set<TokenId> seen;
     for (const JsonMember& member : members) {
@@ -25,14 +24,14 @@ Status parse_logit_bias(const JsonValue& root, GenerateRequest& request, uint32_
         const char* end = member.key.data() + member.key.size();
         auto [stopped, error] = std::from_chars(member.key.data(), end, id);
         if (error != std::errc() || stopped != end || id < 0 || uint32_t(id) >= vocab_size) {
-            return map->error(format("expected token ids from 0 to {} as keys, found {}",
-                                     vocab_size - 1, json_quote_short(member.key)));
+            return map->error(format("expected token ids from 0 to {} as keys, found {}", vocab_size - 1,
+                                     json_quote_short(member.key)));
         }
         if (!seen.insert(id).second) return map->error(format("token {} is given twice", id));
         TRY_ASSIGN(double bias, member.value.as_number());
         if (!(bias >= -kBiasMax && bias <= kBiasMax)) {
-            return member.value.error(format("expected a number from {} to {}, found {}", -kBiasMax,
-                                             kBiasMax, member.value.describe()));
+            return member.value.error(
+                format("expected a number from {} to {}, found {}", -kBiasMax, kBiasMax, member.value.describe()));
         }
         if (bias != 0.0) request.logit_bias.push_back({id, float(bias)});
     }
@@ -43,8 +42,7 @@ Status parse_allowed(const JsonValue& root, GenerateRequest& request, uint32_t v
     std::optional<JsonValue> ids = root.find("allowed_token_ids");
     if (!ids) return ok_status();
     TRY_ASSIGN(request.allowed_token_ids, parse_ids(*ids, vocab_size, vocab_size));
-    if (request.allowed_token_ids.empty())
-        return ids->error("expected at least one token id, found an empty list");
+    if (request.allowed_token_ids.empty()) return ids->error("expected at least one token id, found an empty list");
     std::sort(request.allowed_token_ids.begin(), request.allowed_token_ids.end());
     return ok_status();
 }
@@ -66,8 +64,8 @@ Status parse_bad_words(const JsonValue& root, GenerateRequest& request) {
 
 }  // namespace
 
-Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name,
-                                             double min, bool min_allowed, double max) {
+Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name, double min, bool min_allowed,
+                                             double max) {
     std::optional<JsonValue> value = root.find(name);
     if (!value) return std::optional<float>();
     TRY_ASSIGN(double number, value->as_number());
@@ -75,8 +73,7 @@ Result<std::optional<float>> optional_number(const JsonValue& root, std::string_
     bool too_small = float(number) < float(min) || (float(number) == float(min) && !min_allowed);
     if (number > max || number < min || too_small) {
         return value->error(format("expected a number {} {} and at most {}, found {}",
-                                   min_allowed ? "of at least" : "above", min, max,
-                                   value->describe()));
+                                   min_allowed ? "of at least" : "above", min, max, value->describe()));
     }
     return std::optional<float>(float(number));
 }
@@ -84,8 +81,7 @@ Result<std::optional<float>> optional_number(const JsonValue& root, std::string_
 Result<std::vector<TokenId>> parse_ids(const JsonValue& value, uint32_t vocab_size, size_t n_max) {
     TRY_ASSIGN(std::vector<JsonValue> elements, value.as_array());
     if (elements.size() > n_max) {
-        return value.error(
-            format("expected at most {} token ids, found {}", n_max, elements.size()));
+        return value.error(format("expected at most {} token ids, found {}", n_max, elements.size()));
     }
     std::vector<TokenId> ids;
     ids.reserve(elements.size());
@@ -113,13 +109,10 @@ Status parse_sampling(const JsonValue& root, GenerateRequest& request, uint32_t 
     TRY_ASSIGN(request.min_p, optional_number(root, "min_p", 0.0, true, 1.0));
     TRY_ASSIGN(std::optional<float> typical_p, optional_number(root, "typical_p", 0.0, false, 1.0));
     request.typical_p = typical_p.value_or(1.0f);
-    TRY_ASSIGN(request.repetition_penalty,
-               optional_number(root, "repetition_penalty", 0.0, false, 10.0));
-    TRY_ASSIGN(std::optional<float> presence,
-               optional_number(root, "presence_penalty", -2.0, true, 2.0));
+    TRY_ASSIGN(request.repetition_penalty, optional_number(root, "repetition_penalty", 0.0, false, 10.0));
+    TRY_ASSIGN(std::optional<float> presence, optional_number(root, "presence_penalty", -2.0, true, 2.0));
     request.presence_penalty = presence.value_or(0.0f);
-    TRY_ASSIGN(std::optional<float> frequency,
-               optional_number(root, "frequency_penalty", -2.0, true, 2.0));
+    TRY_ASSIGN(std::optional<float> frequency, optional_number(root, "frequency_penalty", -2.0, true, 2.0));
     request.frequency_penalty = frequency.value_or(0.0f);
     if (std::optional<JsonValue> top_k = root.find("top_k")) {
         TRY_ASSIGN(int64_t number, top_k->as_int(-1, 0x7fffffff));  // -1 turns it off as 0 does
@@ -149,8 +142,8 @@ Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vo
     request.n_tokens_min = uint32_t(n_min);
     if (request.n_tokens_max && request.n_tokens_min > *request.n_tokens_max) {
         return make_error(ErrorCode::kInvalidRequest,
-                          format("min_tokens: expected at most max_tokens, {}, found {}",
-                                 *request.n_tokens_max, request.n_tokens_min),
+                          format("min_tokens: expected at most max_tokens, {}, found {}", *request.n_tokens_max,
+                                 request.n_tokens_min),
                           "min_tokens");
     }
     TRY_ASSIGN(request.ignore_eos, root.bool_or("ignore_eos", false));
@@ -167,20 +160,17 @@ Status parse_stop(const JsonValue& root, GenerateRequest& request) {
     std::vector<JsonValue> elements{*stop};
     if (!stop->is_string()) {
         if (!stop->is_array()) {
-            return stop->error(
-                format("expected a string or a list of strings, found {}", stop->describe()));
+            return stop->error(format("expected a string or a list of strings, found {}", stop->describe()));
         }
         TRY_ASSIGN(elements, stop->as_array());
     }
     if (elements.size() > kStopStringsMax) {
-        return stop->error(
-            format("expected at most {} strings, found {}", kStopStringsMax, elements.size()));
+        return stop->error(format("expected at most {} strings, found {}", kStopStringsMax, elements.size()));
     }
     for (const JsonValue& element : elements) {
         TRY_ASSIGN(std::string_view text, element.as_string());
         if (text.empty() || text.size() > kStopStringBytesMax) {
-            return element.error(
-                format("expected 1 to {} bytes, found {}", kStopStringBytesMax, text.size()));
+            return element.error(format("expected 1 to {} bytes, found {}", kStopStringBytesMax, text.size()));
         }
         request.stop.emplace_back(text);
     }

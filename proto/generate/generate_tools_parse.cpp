@@ -26,7 +26,8 @@ Error of_function(const Tool& tool, Error error) {
 
 Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std::string>& ignored) {
     static constexpr KnownField kFields[] = {{"type"}, {"function"}};
-    static constexpr KnownField kFunctionFields[] = {{"name"}, {"description"}, {"parameters"}, {"strict"}, {"input_examples"}};
+    static constexpr KnownField kFunctionFields[] = {
+        {"name"}, {"description"}, {"parameters"}, {"strict"}, {"input_examples"}};
     TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
     if (elements.size() > kToolsMax)
         return list.error(format("expected at most {} tools, found {}", kToolsMax, elements.size()));
@@ -34,8 +35,7 @@ Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std
     std::set<std::string> names;
     for (const JsonValue& element : elements) {
         TRY_ASSIGN(JsonValue type, element.require("type"));
-        if (!is_text(type, "function"))
-            return type.error(format("expected \"function\", found {}", type.describe()));
+        if (!is_text(type, "function")) return type.error(format("expected \"function\", found {}", type.describe()));
         TRY_ASSIGN(JsonValue function, element.require("function"));
         TRY(check_fields(element, kFields, ignored));
         TRY(check_fields(function, kFunctionFields, ignored));
@@ -50,7 +50,8 @@ Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std
             TRY_ASSIGN(tool.strict, function.bool_or("strict", false));
         }
         if (tool.parameters && !tool.parameters->is_object()) {
-            return of_function(tool, tool.parameters->error(format("expected a JSON schema, found {}", tool.parameters->describe())));
+            return of_function(
+                tool, tool.parameters->error(format("expected a JSON schema, found {}", tool.parameters->describe())));
         }
         tools.push_back(std::move(tool));
     }
@@ -61,7 +62,8 @@ Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std
 // "additionalProperties" out, unless they say that the schema is not to be followed strictly.
 Result<GrammarSchema> arguments_of(const Tool& tool, size_t index, GenerateRequest& request) {
     if (!tool.parameters) return GrammarSchema{R"({"type":"object","additionalProperties":false})"};
-    SchemaUse use{.is_arguments = true, .is_closed = tool.strict.value_or(true), .definition_prefix = format("t{}_", index)};
+    SchemaUse use{
+        .is_arguments = true, .is_closed = tool.strict.value_or(true), .definition_prefix = format("t{}_", index)};
     Result<GrammarSchema> schema = schema_for_grammar(*tool.parameters, use, request.not_enforced);
     if (!schema.ok()) return of_function(tool, schema.error());
     return schema;
@@ -88,8 +90,7 @@ Result<std::string> calls_schema(const std::vector<Tool>& tools, bool parallel, 
     return calls.whole(kOneLineSwitches);
 }
 
-Status parse_tool_choice(const JsonValue& root, const std::vector<Tool>& tools,
-                         GenerateRequest& request) {
+Status parse_tool_choice(const JsonValue& root, const std::vector<Tool>& tools, GenerateRequest& request) {
     static constexpr KnownField kFields[] = {{"type"}, {"function"}};
     static constexpr KnownField kFunctionFields[] = {{"name"}};
     std::optional<JsonValue> choice = root.find("tool_choice");
@@ -102,27 +103,24 @@ Status parse_tool_choice(const JsonValue& root, const std::vector<Tool>& tools,
             request.tool_choice = ToolChoice::kRequired;
         } else if (!is_text(*choice, "auto")) {
             return choice->error(
-                format("expected \"none\", \"auto\", \"required\" or a function, found {}",
-                       choice->describe()));
+                format("expected \"none\", \"auto\", \"required\" or a function, found {}", choice->describe()));
         }
     } else {
-        if (!choice->is_object()) return choice->error(format("expected a text or an object, found {}", choice->describe()));
+        if (!choice->is_object())
+            return choice->error(format("expected a text or an object, found {}", choice->describe()));
         TRY_ASSIGN(JsonValue type, choice->require("type"));
-        if (!is_text(type, "function"))
-            return type.error(format("expected \"function\", found {}", type.describe()));
+        if (!is_text(type, "function")) return type.error(format("expected \"function\", found {}", type.describe()));
         TRY_ASSIGN(JsonValue function, choice->require("function"));
         TRY(check_fields(*choice, kFields, request.ignored_fields));
         TRY(check_fields(function, kFunctionFields, request.ignored_fields));
         TRY_ASSIGN(JsonValue name, function.require("name"));
         TRY_ASSIGN(std::string_view text, name.as_string());
-        bool is_known = std::any_of(tools.begin(), tools.end(),
-                                    [&](const Tool& tool) { return tool.name == text; });
+        bool is_known = std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == text; });
         if (!is_known) return name.error("none of the tools has this name");
         request.tool_choice = ToolChoice::kNamed;
         request.forced_function = std::string(text);
     }
-    if (tools.empty() && request.tool_choice == ToolChoice::kRequired)
-        return choice->error("there are no tools");
+    if (tools.empty() && request.tool_choice == ToolChoice::kRequired) return choice->error("there are no tools");
     return ok_status();
 }
 
@@ -147,7 +145,8 @@ Status take_callable(const JsonValue& list, const std::vector<Tool>& tools, Gene
     }
     if (n_bytes > kStructureBytesMax) return too_large(list, n_bytes);
     if (any_strict && request.ignore_eos) {
-        return make_error(ErrorCode::kInvalidRequest, "ignore_eos: with strict functions an answer has an end", "ignore_eos");
+        return make_error(ErrorCode::kInvalidRequest, "ignore_eos: with strict functions an answer has an end",
+                          "ignore_eos");
     }
     return ok_status();
 }
@@ -175,13 +174,11 @@ Status parse_tools(const JsonValue& root, GenerateRequest& request) {
     if (request.tool_choice == ToolChoice::kAuto) return take_callable(*list, tools, request);
     // The answer that the format is meant for follows the call.
     if (request.structure && !request.is_response_format) {
-        return root.find("tool_choice")->error(
-            format("contradicts {}", request.structure->param));
+        return root.find("tool_choice")->error(format("contradicts {}", request.structure->param));
     }
     request.is_response_format = false;
     if (request.ignore_eos) {
-        return make_error(ErrorCode::kInvalidRequest, "ignore_eos: a required call has an end",
-                          "ignore_eos");
+        return make_error(ErrorCode::kInvalidRequest, "ignore_eos: a required call has an end", "ignore_eos");
     }
     Structure structure{StructureKind::kJsonSchema, {}, "tools"};
     if (request.tool_choice == ToolChoice::kNamed) {

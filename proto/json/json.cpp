@@ -13,7 +13,8 @@ constexpr size_t kQuotedNameBytes = 128;  // of a name: any that an adapter may 
 // What people say to a model is not repeated, in however wrong a place: answers with errors are kept in many logs.
 bool is_said_to_a_model(std::string_view path) {
     const std::string_view field = path.substr(0, path.find_first_of(".["));
-    const std::string_view last = path.substr(path.find_last_of(".]") == std::string_view::npos ? 0 : path.find_last_of(".]") + 1);
+    const std::string_view last =
+        path.substr(path.find_last_of(".]") == std::string_view::npos ? 0 : path.find_last_of(".]") + 1);
     for (std::string_view said : {"prompt", "input", "system", "instructions", "documents"}) {
         if (field == said) return true;
     }

@@ -1,4 +1,5 @@
-// JSON as lorad reads and writes it: bounded, exact, every error with its place. The library behind it stays in json.cpp.
+// JSON as lorad reads and writes it: bounded, exact, every error with its place. The library behind it stays in
+// json.cpp.
 // Reading: parse_json gives a JsonDocument (the owner) whose root() and everything reached from it are JsonValue views.
 #pragma once
 
@@ -21,9 +22,9 @@ struct JsonParseOptions {
     std::string name = {};  // begins every message of this document ("config.json"); empty for request bodies
     ErrorCode code = ErrorCode::kInvalidRequest;  // of every error about this document
     size_t max_bytes = size_t(16) << 20;
-    uint32_t max_depth = 64;           // nested arrays and objects
-    uint32_t max_values = 1u << 18;    // values in all, 56 bytes of memory each; counted before any is built
-    bool allow_duplicate_keys = false; // true: the last one counts, as in Python
+    uint32_t max_depth = 64;            // nested arrays and objects
+    uint32_t max_values = 1u << 18;     // values in all, 56 bytes of memory each; counted before any is built
+    bool allow_duplicate_keys = false;  // true: the last one counts, as in Python
 };
 
 struct JsonTree;
@@ -50,23 +51,22 @@ class JsonValue {
     Result<int64_t> as_int(int64_t min = std::numeric_limits<int64_t>::min(),
                            int64_t max = std::numeric_limits<int64_t>::max()) const;
     Result<uint64_t> as_uint(uint64_t max = std::numeric_limits<uint64_t>::max()) const;
-    Result<double> as_number() const;  // integers too; always finite
+    Result<double> as_number() const;            // integers too; always finite
     Result<std::string_view> as_string() const;  // valid UTF-8; may hold NUL
     Result<std::vector<JsonValue>> as_array() const;
     Result<std::vector<JsonMember>> as_object() const;  // in the order of the text
 
-    size_t size() const;  // elements or members; 0 for everything else
+    size_t size() const;                   // elements or members; 0 for everything else
     uint32_t id() const { return node_; }  // which of its document's values it is
 
     // The member's value; nullopt if this is no object, has no such member, or holds null there.
     std::optional<JsonValue> find(std::string_view key) const;
-    bool has(std::string_view key) const;  // also true for null
+    bool has(std::string_view key) const;                   // also true for null
     Result<JsonValue> require(std::string_view key) const;  // absent, null or not an object: an error
 
     // The member's value, or the fallback where find() gives nothing; a wrong type is an error.
     Result<bool> bool_or(std::string_view key, bool fallback) const;
-    Result<int64_t> int_or(std::string_view key, int64_t fallback,
-                           int64_t min = std::numeric_limits<int64_t>::min(),
+    Result<int64_t> int_or(std::string_view key, int64_t fallback, int64_t min = std::numeric_limits<int64_t>::min(),
                            int64_t max = std::numeric_limits<int64_t>::max()) const;
     Result<double> number_or(std::string_view key, double fallback) const;
     Result<std::string_view> string_or(std::string_view key, std::string_view fallback) const;

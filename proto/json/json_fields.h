@@ -1,4 +1,5 @@
-// A struct's fields are listed once, and written and read as a JSON object by that list, a function object that both go through:
+// A struct's fields are listed once, and written and read as a JSON object by that list, a function object that both go
+// through:
 //
 //   constexpr auto kPointFields = [](auto& fields, auto& point) { fields("x", point.x); fields("name", point.name); };
 //   write_fields(writer.begin_object(), point, kPointFields).end_object();

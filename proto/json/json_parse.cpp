@@ -17,7 +17,7 @@ class JsonReader {
 
     bool read() {
         if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // some editors begin files with it
-        bool wants_value = true;  // else what follows a value
+        bool wants_value = true;                         // else what follows a value
         for (;;) {
             skip_blanks();
             if (wants_value) {
@@ -34,7 +34,8 @@ class JsonReader {
     bool at_end() const { return at_ == text_.size(); }
     char peek() const { return at_end() ? '\0' : text_[at_]; }
     void skip_blanks() {
-        while (!at_end() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) ++at_;
+        while (!at_end() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t'))
+            ++at_;
     }
 
     bool bad(std::string_view expected) {
@@ -120,10 +121,12 @@ class JsonReader {
             if (byte == '\\') {
                 if (!escape(out)) return false;
             } else if (byte < 0x20) {
-                return builder_.parse_error(at_, format("the control character {:#04x} in a string; write it as an escape", byte));
+                return builder_.parse_error(
+                    at_, format("the control character {:#04x} in a string; write it as an escape", byte));
             } else {
                 const size_t n_bytes = utf8_sequence_bytes(text_.substr(at_));
-                if (n_bytes == 0) return builder_.parse_error(at_, format("the byte {:#04x} in a string is not UTF-8", byte));
+                if (n_bytes == 0)
+                    return builder_.parse_error(at_, format("the byte {:#04x} in a string is not UTF-8", byte));
                 out.append(text_.substr(at_, n_bytes));
                 at_ += n_bytes;
             }
@@ -154,7 +157,9 @@ class JsonReader {
         std::optional<uint32_t> code = hex4();
         if (code && *code >= 0xd800 && *code < 0xdc00) {
             const std::optional<uint32_t> low = hex4();
-            code = low && *low >= 0xdc00 && *low < 0xe000 ? std::optional(0x10000 + ((*code - 0xd800) << 10) + (*low - 0xdc00)) : std::nullopt;
+            code = low && *low >= 0xdc00 && *low < 0xe000
+                       ? std::optional(0x10000 + ((*code - 0xd800) << 10) + (*low - 0xdc00))
+                       : std::nullopt;
         } else if (code && *code >= 0xdc00 && *code < 0xe000) {
             code.reset();
         }
@@ -208,8 +213,10 @@ class JsonReader {
         const char* end = written.data() + written.size();
         int64_t whole = 0;
         uint64_t large = 0;
-        if (is_whole && std::from_chars(written.data(), end, whole).ec == std::errc()) return builder_.number_integer(whole);
-        if (is_whole && !is_negative && std::from_chars(written.data(), end, large).ec == std::errc()) return builder_.number_unsigned(large);
+        if (is_whole && std::from_chars(written.data(), end, whole).ec == std::errc())
+            return builder_.number_integer(whole);
+        if (is_whole && !is_negative && std::from_chars(written.data(), end, large).ec == std::errc())
+            return builder_.number_unsigned(large);
         double number = 0.0;
         if (std::from_chars(written.data(), end, number).ec != std::errc()) {
             number = std::strtod(std::string(written).c_str(), nullptr);  // too small is 0, or nearly
@@ -223,8 +230,8 @@ class JsonReader {
     size_t at_ = 0;
 };
 
-// How many values a valid text has, and about how many another one, without building any: every value but the root is an element of a
-// container, and a container that is not empty has one element more than commas.
+// How many values a valid text has, and about how many another one, without building any: every value but the root is
+// an element of a container, and a container that is not empty has one element more than commas.
 uint64_t count_values(std::string_view text) {
     uint64_t n = 1;
     for (size_t at = 0; at < text.size(); ++at) {
@@ -262,7 +269,8 @@ Result<JsonDocument> parse_json(std::string_view text, const JsonParseOptions& o
     // A text has at most as many values as bytes.
     if (text.size() > options.max_values) {
         const uint64_t n_values = count_values(text);
-        if (n_values > options.max_values) return json_error(*tree, "", format("more than {} values in all", options.max_values));
+        if (n_values > options.max_values)
+            return json_error(*tree, "", format("more than {} values in all", options.max_values));
         tree->nodes.reserve(n_values);
     }
     JsonTreeBuilder builder(*tree, options, text);

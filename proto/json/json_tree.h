@@ -17,10 +17,10 @@ struct JsonNode {
     uint32_t parent = kNoJsonNode;
     uint32_t first = kNoJsonNode, last = kNoJsonNode, next = kNoJsonNode;  // children, next sibling
     uint32_t n_children = 0;
-    uint32_t index = 0;                     // position in the parent
-    uint32_t key_begin = 0, key_bytes = 0;  // in JsonTree::text
+    uint32_t index = 0;                       // position in the parent
+    uint32_t key_begin = 0, key_bytes = 0;    // in JsonTree::text
     uint32_t text_begin = 0, text_bytes = 0;  // a string's value, or a number as it was written
-    uint32_t lookup = kNoJsonNode;                  // in JsonTree::lookups, for objects with many members
+    uint32_t lookup = kNoJsonNode;            // in JsonTree::lookups, for objects with many members
     union {
         uint64_t bits = 0;
         int64_t integer;
@@ -51,8 +51,8 @@ std::string shortened(std::string_view text, size_t n_bytes_max = 48);
 // Bytes of the valid UTF-8 sequence at the start of text, which is not empty; 0 if there is none (RFC 3629: no overlong
 // forms, no surrogates, nothing above U+10FFFF).
 size_t utf8_sequence_bytes(std::string_view text);
-// How many bytes at the beginning stand for themselves in a JSON string: no quotes, escapes, controls, nor parts of longer
-// characters. A word at a time: clients send megabytes.
+// How many bytes at the beginning stand for themselves in a JSON string: no quotes, escapes, controls, nor parts of
+// longer characters. A word at a time: clients send megabytes.
 size_t plain_json_bytes(std::string_view text);
 Error json_error(const JsonTree& tree, std::string_view path, std::string_view what);
 

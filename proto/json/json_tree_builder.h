@@ -78,9 +78,8 @@ class JsonTreeBuilder {
         const size_t line = size_t(std::count(before.begin(), before.end(), '\n')) + 1;
         const size_t newline = before.rfind('\n');
         const size_t column = newline == std::string_view::npos ? byte + 1 : byte - newline;
-        error = json_error(
-            tree_, place(),
-            format("not valid JSON at line {} column {} (byte {}): {}", line, column, byte, what));
+        error = json_error(tree_, place(),
+                           format("not valid JSON at line {} column {} (byte {}): {}", line, column, byte, what));
         return false;
     }
 
@@ -156,8 +155,7 @@ class JsonTreeBuilder {
         for (uint32_t at = object.first; at != kNoJsonNode; at = tree_.nodes[at].next) members.push_back(at);
         const auto key_of = [&](uint32_t at) { return tree_.key(tree_.nodes[at]); };
         // Stable: of equal keys, the last in the text comes last.
-        std::stable_sort(members.begin(), members.end(),
-                         [&](uint32_t a, uint32_t b) { return key_of(a) < key_of(b); });
+        std::stable_sort(members.begin(), members.end(), [&](uint32_t a, uint32_t b) { return key_of(a) < key_of(b); });
         if (!options_.allow_duplicate_keys) {
             const auto twice = std::adjacent_find(members.begin(), members.end(),
                                                   [&](uint32_t a, uint32_t b) { return key_of(a) == key_of(b); });

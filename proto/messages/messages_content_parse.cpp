@@ -17,13 +17,15 @@ Result<std::string_view> text_field(const JsonValue& block, std::string_view nam
 void list_unknown(const JsonValue& block, const JsonValue& type, ChatMessages& messages) {
     if (is_text(type, "text")) messages.list_unknown(block, {"type", "text", "cache_control", "citations"});
     if (is_text(type, "thinking")) messages.list_unknown(block, {"type", "thinking", "signature", "cache_control"});
-    if (is_text(type, "tool_use")) messages.list_unknown(block, {"type", "id", "name", "input", "cache_control", "caller"});
+    if (is_text(type, "tool_use"))
+        messages.list_unknown(block, {"type", "id", "name", "input", "cache_control", "caller"});
     if (!is_text(type, "tool_result")) return;
     messages.list_unknown(block, {"type", "tool_use_id", "content", "is_error", "cache_control"});
     messages.list_unknown_parts(block.find("content"), {"type", "text", "cache_control", "citations"});
 }
 
-// Arguments that are no JSON object were shown within one (proto/messages/messages_write.cpp): they are that text again.
+// Arguments that are no JSON object were shown within one (proto/messages/messages_write.cpp): they are that text
+// again.
 std::string arguments_of(const JsonValue& input) {
     std::optional<JsonValue> broken = input.size() == 1 ? input.find(kInvalidJsonInput) : std::nullopt;
     return broken && broken->is_string() ? std::string(*broken->as_string()) : input.dump();
@@ -31,15 +33,12 @@ std::string arguments_of(const JsonValue& input) {
 
 Error no_such_block(const JsonValue& type, std::string_view role) {
     return unsupported_field(type.path(),
-                             format("this server does not support {} here, only {}",
-                                    type.describe(),
-                                    role == "user" ? "text and tool_result"
-                                                   : "text, thinking and tool_use"));
+                             format("this server does not support {} here, only {}", type.describe(),
+                                    role == "user" ? "text and tool_result" : "text, thinking and tool_use"));
 }
 
 // Neighbouring texts are one message; results of calls are messages of their own.
-Status translate_user(const JsonValue& message, const std::vector<JsonValue>& blocks,
-                      ChatMessages& messages) {
+Status translate_user(const JsonValue& message, const std::vector<JsonValue>& blocks, ChatMessages& messages) {
     std::string text;
     bool has_text = false;
     auto flush = [&] {
@@ -72,8 +71,7 @@ Status translate_user(const JsonValue& message, const std::vector<JsonValue>& bl
     return ok_status();
 }
 
-Status translate_assistant(const JsonValue& message, const std::vector<JsonValue>& blocks,
-                           ChatMessages& messages) {
+Status translate_assistant(const JsonValue& message, const std::vector<JsonValue>& blocks, ChatMessages& messages) {
     std::string text;
     bool has_text = false;
     auto flush = [&] {
@@ -99,9 +97,9 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
             TRY_ASSIGN(std::string_view id, text_field(block, "id"));
             TRY_ASSIGN(std::string_view name, text_field(block, "name"));
             TRY_ASSIGN(JsonValue input, block.require("input"));
-            if (!input.is_object())
-                return input.error(format("expected an object, found {}", input.describe()));
-            messages.add_call({std::string(id), std::string(name), arguments_of(input), block.path(), "id", "input"}, message.path());
+            if (!input.is_object()) return input.error(format("expected an object, found {}", input.describe()));
+            messages.add_call({std::string(id), std::string(name), arguments_of(input), block.path(), "id", "input"},
+                              message.path());
         } else {
             return no_such_block(type, "assistant");
         }
@@ -111,14 +109,12 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
 }
 
 Status translate_message(const JsonValue& message, ChatMessages& messages) {
-    if (!message.is_object())
-        return message.error(format("expected an object, found {}", message.describe()));
+    if (!message.is_object()) return message.error(format("expected an object, found {}", message.describe()));
     messages.list_unknown(message, {"role", "content"});
     TRY_ASSIGN(JsonValue role_value, message.require("role"));
     TRY_ASSIGN(std::string_view role, role_value.as_string());
     if (role != "user" && role != "assistant" && role != "system") {
-        return role_value.error(
-            format("expected \"user\" or \"assistant\", found {}", role_value.describe()));
+        return role_value.error(format("expected \"user\" or \"assistant\", found {}", role_value.describe()));
     }
     TRY_ASSIGN(JsonValue content, message.require("content"));
     if (content.is_string() || role == "system") {
@@ -132,13 +128,11 @@ Status translate_message(const JsonValue& message, ChatMessages& messages) {
         return ok_status();
     }
     if (!content.is_array()) {
-        return content.error(
-            format("expected a string or a list of blocks, found {}", content.describe()));
+        return content.error(format("expected a string or a list of blocks, found {}", content.describe()));
     }
     TRY_ASSIGN(std::vector<JsonValue> blocks, content.as_array());
     if (blocks.empty()) return content.error("expected at least one block, found an empty list");
-    return role == "user" ? translate_user(message, blocks, messages)
-                          : translate_assistant(message, blocks, messages);
+    return role == "user" ? translate_user(message, blocks, messages) : translate_assistant(message, blocks, messages);
 }
 
 }  // namespace

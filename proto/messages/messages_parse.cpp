@@ -1,9 +1,8 @@
-#include "proto/messages/messages_request.h"
-
 #include "proto/base/format.h"
 #include "proto/generate/chat_translation.h"
 #include "proto/generate/generate_request_parts.h"
 #include "proto/known_fields.h"
+#include "proto/messages/messages_request.h"
 
 namespace lorad::proto {
 
@@ -39,10 +38,16 @@ struct Translator {
     }
 
     Status tools() {
-        static constexpr KnownField kFields[] = {
-            {"name"}, {"description"}, {"input_schema"}, {"type"}, {"strict"}, {"input_examples"},
-            {"cache_control", false, Neutral::kAny}, {"eager_input_streaming"},
-            {"defer_loading", false, Neutral::kFalse}, {"allowed_callers", false}};
+        static constexpr KnownField kFields[] = {{"name"},
+                                                 {"description"},
+                                                 {"input_schema"},
+                                                 {"type"},
+                                                 {"strict"},
+                                                 {"input_examples"},
+                                                 {"cache_control", false, Neutral::kAny},
+                                                 {"eager_input_streaming"},
+                                                 {"defer_loading", false, Neutral::kFalse},
+                                                 {"allowed_callers", false}};
         std::optional<JsonValue> list = root.find("tools");
         if (!list) return ok_status();
         TRY_ASSIGN(std::vector<JsonValue> elements, list->as_array());
@@ -51,8 +56,7 @@ struct Translator {
             const JsonValue& element = elements[i];
             std::optional<JsonValue> type = element.find("type");
             if (type && !is_text(*type, "custom")) {
-                return unsupported_field(
-                    type->path(), "this server has no tools of its own, only those of the client");
+                return unsupported_field(type->path(), "this server has no tools of its own, only those of the client");
             }
             TRY(element.require("input_schema"));
             TRY(check_fields(element, kFields, ignored));
@@ -94,8 +98,7 @@ struct Translator {
             chat.begin_object().field("type", "function").key("function");
             chat.begin_object().field("name", text).end_object().end_object();
         } else {
-            return type.error(format("expected \"auto\", \"any\", \"tool\" or \"none\", found {}",
-                                     type.describe()));
+            return type.error(format("expected \"auto\", \"any\", \"tool\" or \"none\", found {}", type.describe()));
         }
         TRY_ASSIGN(bool one, choice->bool_or("disable_parallel_tool_use", false));
         chat.field("parallel_tool_calls", may_be_more && !one);
@@ -114,8 +117,7 @@ struct Translator {
         TRY(check_fields(*thinking, kFields, ignored));
         const bool thinks = is_text(type, "adaptive") || is_text(type, "enabled");
         if (!thinks && !is_text(type, "disabled")) {
-            return type.error(format("expected \"adaptive\", \"enabled\" or \"disabled\", found {}",
-                                     type.describe()));
+            return type.error(format("expected \"adaptive\", \"enabled\" or \"disabled\", found {}", type.describe()));
         }
         const bool is_omitted = display && is_text(*display, "omitted");
         if (display && !is_omitted && !is_text(*display, "summarized"))
@@ -155,7 +157,8 @@ struct Translator {
             static constexpr KnownField kFields[] = {{"user_id"}};
             TRY(check_fields(*metadata, kFields, ignored));
             if (std::optional<JsonValue> id = metadata->find("user_id")) {
-                if (user && user->dump() != id->dump()) return user->error("metadata.user_id is given, too: use one of them");
+                if (user && user->dump() != id->dump())
+                    return user->error("metadata.user_id is given, too: use one of them");
                 names.add("user", "metadata.user_id");
                 user = id;
             }
@@ -191,8 +194,7 @@ Status translate(MessagesUse use, Translator translator) {
 Result<GenerateRequest> parse_messages_request(std::string_view body, MessagesUse use, uint32_t vocab_size) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
-    if (!root.is_object())
-        return root.error(format("expected an object, found {}", root.describe()));
+    if (!root.is_object()) return root.error(format("expected an object, found {}", root.describe()));
     FieldNames names;
     std::vector<std::string> ignored;
     JsonWriter chat;

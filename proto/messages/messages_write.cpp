@@ -10,22 +10,14 @@ namespace {
 
 std::string_view error_type(int http_status) {
     switch (http_status) {
-        case 401:
-            return "authentication_error";
-        case 403:
-            return "permission_error";
-        case 404:
-            return "not_found_error";
-        case 408:
-            return "timeout_error";
-        case 413:
-            return "request_too_large";
-        case 429:
-            return "rate_limit_error";
-        case 503:
-            return "overloaded_error";
-        default:
-            return http_status < 500 ? "invalid_request_error" : "api_error";
+        case 401: return "authentication_error";
+        case 403: return "permission_error";
+        case 404: return "not_found_error";
+        case 408: return "timeout_error";
+        case 413: return "request_too_large";
+        case 429: return "rate_limit_error";
+        case 503: return "overloaded_error";
+        default: return http_status < 500 ? "invalid_request_error" : "api_error";
     }
 }
 
@@ -33,14 +25,12 @@ std::string_view stop_reason(const std::vector<AnswerBlock>& blocks, const Messa
     if (end.finish_reason == "length") return "max_tokens";
     if (end.finish_reason != "stop" && end.finish_reason != "tool_calls") return end.finish_reason;
     if (!end.stop_sequence.empty()) return "stop_sequence";
-    bool called = std::any_of(blocks.begin(), blocks.end(), [](const AnswerBlock& block) {
-        return block.kind == BlockKind::kToolCall;
-    });
+    bool called = std::any_of(blocks.begin(), blocks.end(),
+                              [](const AnswerBlock& block) { return block.kind == BlockKind::kToolCall; });
     return called ? "tool_use" : "end_turn";
 }
 
-void write_stop(JsonWriter& writer, const std::vector<AnswerBlock>& blocks,
-                const MessagesEnd& end) {
+void write_stop(JsonWriter& writer, const std::vector<AnswerBlock>& blocks, const MessagesEnd& end) {
     writer.field("stop_reason", stop_reason(blocks, end)).key("stop_sequence");
     if (end.stop_sequence.empty()) {
         writer.null();
@@ -76,9 +66,7 @@ void write_block(JsonWriter& writer, const AnswerBlock& block, bool begins) {
         case BlockKind::kReasoning:
             writer.field("type", "thinking").field("thinking", text).field("signature", "");
             break;
-        case BlockKind::kText:
-            writer.field("type", "text").field("text", text);
-            break;
+        case BlockKind::kText: writer.field("type", "text").field("text", text); break;
         case BlockKind::kToolCall: {
             writer.field("type", "tool_use").field("id", block.call_id).field("name", block.name);
             writer.key("input").raw(begins ? "{}" : input_of(text));
@@ -89,12 +77,8 @@ void write_block(JsonWriter& writer, const AnswerBlock& block, bool begins) {
 }
 
 void write_head(JsonWriter& writer, const ResponseHead& head) {
-    writer.field("id", head.id)
-        .field("type", "message")
-        .field("role", "assistant")
-        .field("model", head.model);
-    if (!head.adapter_generation.empty())
-        writer.field("adapter_generation", head.adapter_generation);
+    writer.field("id", head.id).field("type", "message").field("role", "assistant").field("model", head.model);
+    if (!head.adapter_generation.empty()) writer.field("adapter_generation", head.adapter_generation);
 }
 
 JsonWriter begun(std::string_view type) {
@@ -103,22 +87,14 @@ JsonWriter begun(std::string_view type) {
     return writer;
 }
 
-std::string sent(std::string_view type, JsonWriter& writer) {
-    return sse_event(type, writer.end_object().take());
-}
+std::string sent(std::string_view type, JsonWriter& writer) { return sse_event(type, writer.end_object().take()); }
 
 void write_delta(JsonWriter& writer, BlockKind kind, const std::string& delta) {
     writer.key("delta").begin_object();
     switch (kind) {
-        case BlockKind::kReasoning:
-            writer.field("type", "thinking_delta").field("thinking", delta);
-            break;
-        case BlockKind::kText:
-            writer.field("type", "text_delta").field("text", delta);
-            break;
-        case BlockKind::kToolCall:
-            writer.field("type", "input_json_delta").field("partial_json", delta);
-            break;
+        case BlockKind::kReasoning: writer.field("type", "thinking_delta").field("thinking", delta); break;
+        case BlockKind::kText: writer.field("type", "text_delta").field("text", delta); break;
+        case BlockKind::kToolCall: writer.field("type", "input_json_delta").field("partial_json", delta); break;
     }
     writer.end_object();
 }
@@ -142,8 +118,7 @@ std::string messages_error_body(const Error& error) {
     return writer.end_object().take();
 }
 
-std::string messages_object(const ResponseHead& head, const std::vector<AnswerBlock>& blocks,
-                            const MessagesEnd& end) {
+std::string messages_object(const ResponseHead& head, const std::vector<AnswerBlock>& blocks, const MessagesEnd& end) {
     JsonWriter writer;
     writer.begin_object();
     write_head(writer, head);
@@ -176,7 +151,8 @@ std::string messages_ping_event() {
     return sent("ping", writer);
 }
 
-std::string messages_change_event(const std::vector<AnswerBlock>& blocks, const BlockChange& change, const EagerTools& eager_tools) {
+std::string messages_change_event(const std::vector<AnswerBlock>& blocks, const BlockChange& change,
+                                  const EagerTools& eager_tools) {
     const AnswerBlock& block = blocks[change.block];
     const bool is_whole_input = block.kind == BlockKind::kToolCall && !eager_tools.contains(block.name);
     switch (change.what) {
@@ -190,7 +166,8 @@ std::string messages_change_event(const std::vector<AnswerBlock>& blocks, const 
             return is_whole_input ? std::string() : delta_event(change.block, block.kind, change.delta);
         }
         case BlockChange::What::kEnds: {
-            std::string out = is_whole_input ? delta_event(change.block, block.kind, input_of(block.text)) : std::string();
+            std::string out =
+                is_whole_input ? delta_event(change.block, block.kind, input_of(block.text)) : std::string();
             JsonWriter writer = begun("content_block_stop");
             writer.field("index", change.block);
             return out += sent("content_block_stop", writer);
@@ -210,8 +187,6 @@ std::string messages_end_events(const std::vector<AnswerBlock>& blocks, const Me
     return out += sent("message_stop", stop);
 }
 
-std::string messages_error_event(const Error& error) {
-    return sse_event("error", messages_error_body(error));
-}
+std::string messages_error_event(const Error& error) { return sse_event("error", messages_error_body(error)); }
 
 }  // namespace lorad::proto

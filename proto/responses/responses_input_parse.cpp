@@ -19,8 +19,7 @@ Status translate_input_message(const JsonValue& item, ChatMessages& messages) {
     TRY_ASSIGN(JsonValue role_value, item.require("role"));
     TRY_ASSIGN(std::string_view role, role_value.as_string());
     TRY_ASSIGN(JsonValue content, item.require("content"));
-    TRY_ASSIGN(std::string text,
-               text_of_parts(content, {"input_text", "output_text", "text", "refusal"}));
+    TRY_ASSIGN(std::string text, text_of_parts(content, {"input_text", "output_text", "text", "refusal"}));
     if (role == "assistant") {
         messages.add_assistant_text(text, item.path(), content.path());
     } else if (role == "user") {
@@ -29,8 +28,7 @@ Status translate_input_message(const JsonValue& item, ChatMessages& messages) {
         messages.add("system", text, item.path(), content.path());
     } else {
         return role_value.error(
-            format("expected \"user\", \"assistant\", \"system\" or \"developer\", found {}",
-                   role_value.describe()));
+            format("expected \"user\", \"assistant\", \"system\" or \"developer\", found {}", role_value.describe()));
     }
     return ok_status();
 }
@@ -39,15 +37,13 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
     messages.list_unknown(item, {"type", "id", "status", "content", "summary", "encrypted_content"});
     for (std::string_view name : {"content", "summary"}) messages.list_unknown_parts(item.find(name), {"type", "text"});
     if (item.find("encrypted_content")) {
-        return unsupported_field(item.path() + ".encrypted_content",
-                                 "this server encrypts nothing and cannot read it");
+        return unsupported_field(item.path() + ".encrypted_content", "this server encrypts nothing and cannot read it");
     }
     bool is_said = false;
     for (std::string_view name : {"content", "summary"}) {
         std::optional<JsonValue> parts = item.find(name);
         if (!parts || (parts->is_array() && parts->size() == 0)) continue;
-        TRY_ASSIGN(std::string text,
-                   text_of_parts(*parts, {"reasoning_text", "summary_text"}));
+        TRY_ASSIGN(std::string text, text_of_parts(*parts, {"reasoning_text", "summary_text"}));
         // A summary says the same again.
         if (!is_said) messages.add_reasoning(text, item.path(), parts->path());
         is_said = true;
@@ -56,8 +52,7 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
 }
 
 Status translate_item(const JsonValue& item, ChatMessages& messages) {
-    if (!item.is_object())
-        return item.error(format("expected an object, found {}", item.describe()));
+    if (!item.is_object()) return item.error(format("expected an object, found {}", item.describe()));
     TRY_ASSIGN(std::string_view type, item.string_or("type", "message"));
     if (type == "message") return translate_input_message(item, messages);
     if (type == "reasoning") return translate_reasoning(item, messages);
@@ -66,8 +61,9 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
         TRY_ASSIGN(std::string_view name, item_text(item, "name"));
         TRY_ASSIGN(std::string_view arguments, item_text(item, "arguments"));
         messages.list_unknown(item, {"type", "id", "status", "call_id", "name", "arguments"});
-        messages.add_call({std::string(call_id), std::string(name), std::string(arguments), item.path(), "call_id", "arguments"},
-                          item.path());
+        messages.add_call(
+            {std::string(call_id), std::string(name), std::string(arguments), item.path(), "call_id", "arguments"},
+            item.path());
         return ok_status();
     }
     if (type == "custom_tool_call") {
@@ -75,8 +71,9 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
         TRY_ASSIGN(std::string_view name, item_text(item, "name"));
         TRY_ASSIGN(std::string_view text, item_text(item, "input"));
         messages.list_unknown(item, {"type", "id", "status", "call_id", "name", "input"});
-        messages.add_call({std::string(call_id), std::string(name), custom_tool_arguments(text), item.path(), "call_id", "input"},
-                          item.path());
+        messages.add_call(
+            {std::string(call_id), std::string(name), custom_tool_arguments(text), item.path(), "call_id", "input"},
+            item.path());
         return ok_status();
     }
     if (type == "function_call_output" || type == "custom_tool_call_output") {
@@ -89,8 +86,7 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
         return ok_status();
     }
     std::string path = item.path() + ".type";
-    return unsupported_field(path, format("this server does not support items of the type {}",
-                                          json_quote_short(type)));
+    return unsupported_field(path, format("this server does not support items of the type {}", json_quote_short(type)));
 }
 
 // As it is kept: with an id and its type.
@@ -129,8 +125,10 @@ Result<JsonDocument> parse_kept(std::string_view text) {
 }
 
 Error too_long(std::string param) {
-    return make_error(ErrorCode::kInvalidRequest,
-                      format("{}: expected a conversation of at most {} bytes, found a longer one", param, kConversationBytesMax), param);
+    return make_error(
+        ErrorCode::kInvalidRequest,
+        format("{}: expected a conversation of at most {} bytes, found a longer one", param, kConversationBytesMax),
+        param);
 }
 
 // What stands for {"type": "item_reference", "id": ID}.
@@ -144,9 +142,10 @@ Status translate_reference(const JsonValue& item, const InputMemory& memory, siz
     messages.list_unknown(item, {"type", "id"});
     std::shared_ptr<const ResponseItem> found = memory.responses->item(id);
     if (found == nullptr) {
-        return make_error(ErrorCode::kInvalidRequest,
-                          format("{}.id: no item is called {}, or it is no longer kept", item.path(), json_quote_short(id)),
-                          item.path() + ".id");
+        return make_error(
+            ErrorCode::kInvalidRequest,
+            format("{}.id: no item is called {}, or it is no longer kept", item.path(), json_quote_short(id)),
+            item.path() + ".id");
     }
     n_bytes += found->json.size();
     if (n_bytes > kConversationBytesMax) return too_long(item.path());
@@ -182,8 +181,7 @@ Status translate_input(const JsonValue& input, ChatMessages& messages, const Inp
         return ok_status();
     }
     if (!input.is_array()) {
-        return input.error(
-            format("expected a string or a list of items, found {}", input.describe()));
+        return input.error(format("expected a string or a list of items, found {}", input.describe()));
     }
     TRY_ASSIGN(std::vector<JsonValue> items, input.as_array());
     if (items.empty()) return input.error("expected at least one item, found an empty list");

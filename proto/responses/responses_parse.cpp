@@ -1,5 +1,3 @@
-#include "proto/responses/responses_request.h"
-
 #include <algorithm>
 
 #include "proto/base/format.h"
@@ -7,6 +5,7 @@
 #include "proto/generate/generate_request_parts.h"
 #include "proto/known_fields.h"
 #include "proto/responses/responses_parts.h"
+#include "proto/responses/responses_request.h"
 
 namespace lorad::proto {
 
@@ -30,10 +29,9 @@ Status check_known(const JsonValue& root, std::vector<std::string>& ignored) {
 
 // More of what the answer has anyway, or of what it cannot have: clients ask for it with every request.
 bool is_include_hint(const JsonValue& element) {
-    for (std::string_view name :
-         {"reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
-          "web_search_call.action.sources", "message.input_image.image_url",
-          "computer_call_output.output.image_url", "code_interpreter_call.outputs"}) {
+    for (std::string_view name : {"reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+                                  "web_search_call.action.sources", "message.input_image.image_url",
+                                  "computer_call_output.output.image_url", "code_interpreter_call.outputs"}) {
         if (is_text(element, name)) return true;
     }
     return false;
@@ -52,17 +50,20 @@ struct ResponsesTranslator {
         TRY_ASSIGN(out.store, root.bool_or("store", memory != nullptr));
         TRY_ASSIGN(std::string_view id, root.string_or("previous_response_id", ""));
         if (memory == nullptr) {
-            if (out.store) return unsupported_field("store", "this server keeps no responses (--response-store is off)");
+            if (out.store)
+                return unsupported_field("store", "this server keeps no responses (--response-store is off)");
             if (!id.empty())
-                return unsupported_field("previous_response_id", "this server keeps no responses (--response-store is off)");
+                return unsupported_field("previous_response_id",
+                                         "this server keeps no responses (--response-store is off)");
             return ok_status();
         }
         if (id.empty()) return ok_status();
         std::shared_ptr<const StoredResponse> earlier = memory->response(id);
         if (earlier == nullptr) {
-            return make_error(ErrorCode::kInvalidRequest,
-                              format("previous_response_id: no response is called {}, or it is no longer kept", json_quote_short(id)),
-                              "previous_response_id");
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format("previous_response_id: no response is called {}, or it is no longer kept", json_quote_short(id)),
+                "previous_response_id");
         }
         out.previous_response_id = std::string(id);
         out.earlier = earlier->items;
@@ -88,9 +89,7 @@ struct ResponsesTranslator {
             TRY_ASSIGN(JsonValue name, element.require("name"));
             TRY_ASSIGN(std::string_view text, name.as_string());
             std::erase(missing, text);
-            if (allowed != nullptr &&
-                std::find(allowed->begin(), allowed->end(), text) == allowed->end())
-                continue;
+            if (allowed != nullptr && std::find(allowed->begin(), allowed->end(), text) == allowed->end()) continue;
             if (kind == "custom") {
                 TRY(write_custom_tool(element, chat, ignored));
                 out.custom_tools.emplace(text);
@@ -128,8 +127,7 @@ struct ResponsesTranslator {
         }
         if (kind != "allowed_tools") {
             return unsupported_field(type.path(),
-                                     format("this server has no tools of its own, found {}",
-                                            type.describe()));
+                                     format("this server has no tools of its own, found {}", type.describe()));
         }
         static constexpr KnownField kAllowedFields[] = {{"type"}, {"mode"}, {"tools"}};
         TRY(check_fields(*choice, kAllowedFields, ignored));
@@ -186,8 +184,7 @@ struct ResponsesTranslator {
                     list_field(element.path(), ignored);
                 } else {
                     return unsupported_field(element.path(),
-                                             format("this server does not have {}",
-                                                    element.describe()));
+                                             format("this server does not have {}", element.describe()));
                 }
             }
         }
@@ -240,18 +237,19 @@ Status translate(ResponsesTranslator translator) {
 
 }  // namespace
 
-Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t vocab_size, const ResponsesMemory* memory) {
+Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t vocab_size,
+                                                 const ResponsesMemory* memory) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
-    if (!root.is_object())
-        return root.error(format("expected an object, found {}", root.describe()));
+    if (!root.is_object()) return root.error(format("expected an object, found {}", root.describe()));
     ResponsesRequest out;
     std::vector<std::string> ignored;
     FieldNames names;
     TRY(check_known(root, ignored));
     JsonWriter chat;
     TRY(translate({root, chat, out, names, ignored, memory}));
-    TRY_ASSIGN(out.generate, parse_translated(chat.take(), ApiKind::kChat, vocab_size, std::move(names), std::move(ignored)));
+    TRY_ASSIGN(out.generate,
+               parse_translated(chat.take(), ApiKind::kChat, vocab_size, std::move(names), std::move(ignored)));
     out.parallel_tool_calls = *root.bool_or("parallel_tool_calls", true);
     return out;
 }

@@ -31,8 +31,8 @@ struct ResponsesRequest {
     ResponseItems earlier, own_input;
 };
 
-// Errors as parse_generate_request(), about the body's own fields. `memory`: null where nothing is kept; what refers to earlier
-// responses is refused then.
+// Errors as parse_generate_request(), about the body's own fields. `memory`: null where nothing is kept; what refers to
+// earlier responses is refused then.
 Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t vocab_size,
                                                  const ResponsesMemory* memory = nullptr);
 

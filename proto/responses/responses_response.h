@@ -19,11 +19,11 @@ struct ResponsesHead {
 
 // How an answer ended, or that it has not.
 struct ResponsesEnd {
-    std::string finish_reason = {};     // as in ChoicePart; empty: in progress
-    std::optional<Error> error = {};    // instead of it
-    Usage usage = {};                   // with either
+    std::string finish_reason = {};   // as in ChoicePart; empty: in progress
+    std::optional<Error> error = {};  // instead of it
+    Usage usage = {};                 // with either
     uint64_t n_reasoning_tokens = 0;
-    int64_t ended_s = 0;                // Unix time
+    int64_t ended_s = 0;  // Unix time
 };
 
 // What a later request may refer to of this answer.
@@ -44,8 +44,7 @@ class ResponsesEvents {
   private:
     JsonWriter& event(std::string_view type);
     std::string sent();
-    std::string response(std::string_view type, const std::vector<AnswerBlock>& blocks,
-                         const ResponsesEnd& end);
+    std::string response(std::string_view type, const std::vector<AnswerBlock>& blocks, const ResponsesEnd& end);
     std::string item(std::string_view type, const AnswerBlock& block, uint32_t index, bool begins);
     std::string part(std::string_view type, const AnswerBlock& block, uint32_t index, bool whole);
     std::string ended(const AnswerBlock& block, uint32_t index);

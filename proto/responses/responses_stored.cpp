@@ -66,11 +66,13 @@ Result<StoredResponse> parse_stored_response(std::string_view text, size_t bytes
 }
 
 Result<std::string> input_items_response(const StoredResponse& response, const ItemPage& page) {
-    ResponseItems items(response.items.begin() + int64_t(response.input_begin), response.items.begin() + int64_t(response.input_end));
+    ResponseItems items(response.items.begin() + int64_t(response.input_begin),
+                        response.items.begin() + int64_t(response.input_end));
     if (!page.oldest_first) std::ranges::reverse(items);
     if (!page.after.empty()) {
         auto found = std::ranges::find_if(items, [&](const auto& item) { return item->id == page.after; });
-        if (found == items.end()) return make_error(ErrorCode::kInvalidRequest, "after: expected the id of one of the items", "after");
+        if (found == items.end())
+            return make_error(ErrorCode::kInvalidRequest, "after: expected the id of one of the items", "after");
         items.erase(items.begin(), found + 1);
     }
     const bool has_more = items.size() > page.n_max;
@@ -96,7 +98,11 @@ std::string deleted_response(std::string_view id) {
 
 std::string input_tokens_response(uint64_t n_tokens) {
     JsonWriter writer;
-    return writer.begin_object().field("object", "response.input_tokens").field("input_tokens", n_tokens).end_object().take();
+    return writer.begin_object()
+        .field("object", "response.input_tokens")
+        .field("input_tokens", n_tokens)
+        .end_object()
+        .take();
 }
 
 }  // namespace lorad::proto

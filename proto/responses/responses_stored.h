@@ -13,7 +13,8 @@
 
 namespace lorad::proto {
 
-// One item of a conversation, as /v1/responses writes and reads it. Items are shared by all responses whose conversation has them.
+// One item of a conversation, as /v1/responses writes and reads it. Items are shared by all responses whose
+// conversation has them.
 struct ResponseItem {
     std::string id;
     std::string json;  // an object with that id
@@ -39,8 +40,8 @@ struct ResponsesMemory {
 // [ITEM, ...]
 std::string items_json(const ResponseItems& items);
 
-// Of what is kept: a file wraps what was said in a body in a few more levels, a conversation has the values of many bodies, and their number is
-// bounded by the bytes that are kept alone.
+// Of what is kept: a file wraps what was said in a body in a few more levels, a conversation has the values of many
+// bodies, and their number is bounded by the bytes that are kept alone.
 inline constexpr uint32_t kStoredDepthMax = 96;
 inline constexpr uint32_t kStoredValuesMax = UINT32_MAX;
 
@@ -52,7 +53,8 @@ std::string stored_response_text(const StoredResponse& response);
 // kStorageFailed for a text that the function above did not write.
 Result<StoredResponse> parse_stored_response(std::string_view text, size_t bytes_max);
 
-// GET /v1/responses/ID/input_items: up to n_max of them behind `after` (empty: from the begin), the latest first unless `oldest_first`.
+// GET /v1/responses/ID/input_items: up to n_max of them behind `after` (empty: from the begin), the latest first unless
+// `oldest_first`.
 // kInvalidRequest where `after` is none of them.
 struct ItemPage {
     size_t n_max = 20;

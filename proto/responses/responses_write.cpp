@@ -1,5 +1,5 @@
-#include "proto/generate/custom_tools.h"
 #include "proto/error.h"
+#include "proto/generate/custom_tools.h"
 #include "proto/generate/generate_logprobs_write.h"
 #include "proto/json/json.h"
 #include "proto/responses/responses_response.h"
@@ -8,23 +8,20 @@
 namespace lorad::proto {
 namespace {
 
-void write_logprobs(JsonWriter& writer, const ResponseHead& head,
-                    const std::vector<TokenLogprobs>& tokens) {
+void write_logprobs(JsonWriter& writer, const ResponseHead& head, const std::vector<TokenLogprobs>& tokens) {
     writer.key("logprobs");
     write_token_logprobs(writer, head, tokens);
 }
 
 // Of a reasoning block or a text; `whole`: as far as it has come, else still empty.
-void write_part(JsonWriter& writer, const ResponsesHead& head, const AnswerBlock& block,
-                bool whole) {
+void write_part(JsonWriter& writer, const ResponsesHead& head, const AnswerBlock& block, bool whole) {
     bool is_text = block.kind == BlockKind::kText;
     writer.begin_object()
         .field("type", is_text ? "output_text" : "reasoning_text")
         .field("text", whole ? block.text : std::string());
     if (is_text) {
         writer.key("annotations").begin_array().end_array();
-        write_logprobs(writer, head.head,
-                       whole ? block.logprobs : std::vector<TokenLogprobs>());
+        write_logprobs(writer, head.head, whole ? block.logprobs : std::vector<TokenLogprobs>());
     }
     writer.end_object();
 }
@@ -34,8 +31,7 @@ bool is_custom_call(const ResponsesHead& head, const AnswerBlock& block) {
 }
 
 // `begins`: shows nothing of its content yet.
-void write_item(JsonWriter& writer, const ResponsesHead& head, const AnswerBlock& block,
-                bool begins) {
+void write_item(JsonWriter& writer, const ResponsesHead& head, const AnswerBlock& block, bool begins) {
     writer.begin_object().field("id", block.id);
     if (is_custom_call(head, block)) {
         writer.field("type", "custom_tool_call")
@@ -74,10 +70,7 @@ std::string_view status_of(const ResponsesEnd& end) {
 void write_usage(JsonWriter& writer, const ResponsesEnd& end) {
     const Usage& usage = end.usage;
     writer.key("usage").begin_object().field("input_tokens", usage.n_prompt_tokens);
-    writer.key("input_tokens_details")
-        .begin_object()
-        .field("cached_tokens", usage.n_cached_tokens)
-        .end_object();
+    writer.key("input_tokens_details").begin_object().field("cached_tokens", usage.n_cached_tokens).end_object();
     writer.field("output_tokens", usage.n_completion_tokens).key("output_tokens_details");
     writer.begin_object().field("reasoning_tokens", end.n_reasoning_tokens).end_object();
     writer.field("total_tokens", usage.n_prompt_tokens + usage.n_completion_tokens).end_object();
@@ -99,8 +92,7 @@ void write_echo(JsonWriter& writer, const ResponsesHead& head) {
     const GenerateRequest& generate = request.generate;
     writer.field("background", false).key("instructions").raw(request.instructions_json);
     write_optional(writer, "max_output_tokens", generate.n_tokens_max);
-    for (const char* name : {"max_tool_calls", "prompt_cache_key", "safety_identifier"})
-        writer.key(name).null();
+    for (const char* name : {"max_tool_calls", "prompt_cache_key", "safety_identifier"}) writer.key(name).null();
     writer.key("previous_response_id");
     if (request.previous_response_id.empty()) {
         writer.null();
@@ -124,37 +116,31 @@ void write_echo(JsonWriter& writer, const ResponsesHead& head) {
     }
 }
 
-void write_object(JsonWriter& writer, const ResponsesHead& head,
-                  const std::vector<AnswerBlock>& blocks, const ResponsesEnd& end) {
+void write_object(JsonWriter& writer, const ResponsesHead& head, const std::vector<AnswerBlock>& blocks,
+                  const ResponsesEnd& end) {
     const std::string_view status = status_of(end);
     writer.begin_object()
         .field("id", head.head.id)
         .field("object", "response")
         .field("created_at", head.head.created_s)
         .field("status", status);
-    write_optional(writer, "completed_at",
-                   status == "completed" ? std::optional(end.ended_s) : std::nullopt);
+    write_optional(writer, "completed_at", status == "completed" ? std::optional(end.ended_s) : std::nullopt);
     writer.key("error");
     if (end.error) {
-        writer.begin_object()
-            .field("code", "server_error")
-            .field("message", error_message(*end.error))
-            .end_object();
+        writer.begin_object().field("code", "server_error").field("message", error_message(*end.error)).end_object();
     } else {
         writer.null();
     }
     writer.key("incomplete_details");
     if (status == "incomplete") {
         writer.begin_object()
-            .field("reason", end.finish_reason == "length" ? "max_output_tokens"
-                                                           : std::string_view(end.finish_reason))
+            .field("reason", end.finish_reason == "length" ? "max_output_tokens" : std::string_view(end.finish_reason))
             .end_object();
     } else {
         writer.null();
     }
     writer.field("model", head.head.model);
-    if (!head.head.adapter_generation.empty())
-        writer.field("adapter_generation", head.head.adapter_generation);
+    if (!head.head.adapter_generation.empty()) writer.field("adapter_generation", head.head.adapter_generation);
     writer.key("output").begin_array();
     if (status != "in_progress") {
         for (const AnswerBlock& block : blocks) write_item(writer, head, block, false);
@@ -212,15 +198,13 @@ void ResponsesEvents::place(const AnswerBlock& block, uint32_t index) {
     if (block.kind != BlockKind::kToolCall) writer_.field("content_index", 0);
 }
 
-std::string ResponsesEvents::item(std::string_view type, const AnswerBlock& block, uint32_t index,
-                                  bool begins) {
+std::string ResponsesEvents::item(std::string_view type, const AnswerBlock& block, uint32_t index, bool begins) {
     event(type).field("output_index", index).key("item");
     write_item(writer_, head_, block, begins);
     return sent();
 }
 
-std::string ResponsesEvents::part(std::string_view type, const AnswerBlock& block, uint32_t index,
-                                  bool whole) {
+std::string ResponsesEvents::part(std::string_view type, const AnswerBlock& block, uint32_t index, bool whole) {
     event(type);
     place(block, index);
     writer_.key("part");
@@ -232,15 +216,9 @@ std::string ResponsesEvents::grown(const AnswerBlock& block, const BlockChange& 
     // Half of the arguments is no text yet: it comes at the end.
     if (is_custom_call(head_, block)) return {};
     switch (block.kind) {
-        case BlockKind::kReasoning:
-            event("response.reasoning_text.delta");
-            break;
-        case BlockKind::kText:
-            event("response.output_text.delta");
-            break;
-        case BlockKind::kToolCall:
-            event("response.function_call_arguments.delta");
-            break;
+        case BlockKind::kReasoning: event("response.reasoning_text.delta"); break;
+        case BlockKind::kText: event("response.output_text.delta"); break;
+        case BlockKind::kToolCall: event("response.function_call_arguments.delta"); break;
     }
     place(block, change.block);
     writer_.field("delta", change.delta);
@@ -270,8 +248,7 @@ std::string ResponsesEvents::ended(const AnswerBlock& block, uint32_t index) {
         std::string out = sent();
         return out += item("response.output_item.done", block, index, false);
     }
-    event(block.kind == BlockKind::kText ? "response.output_text.done"
-                                         : "response.reasoning_text.done");
+    event(block.kind == BlockKind::kText ? "response.output_text.done" : "response.reasoning_text.done");
     place(block, index);
     writer_.field("text", block.text);
     if (block.kind == BlockKind::kText) write_logprobs(writer_, head_.head, block.logprobs);
@@ -280,8 +257,7 @@ std::string ResponsesEvents::ended(const AnswerBlock& block, uint32_t index) {
     return out += item("response.output_item.done", block, index, false);
 }
 
-std::string ResponsesEvents::change(const std::vector<AnswerBlock>& blocks,
-                                    const BlockChange& change) {
+std::string ResponsesEvents::change(const std::vector<AnswerBlock>& blocks, const BlockChange& change) {
     const AnswerBlock& block = blocks[change.block];
     switch (change.what) {
         case BlockChange::What::kBegins: {
@@ -290,10 +266,8 @@ std::string ResponsesEvents::change(const std::vector<AnswerBlock>& blocks,
                 out += part("response.content_part.added", block, change.block, false);
             return out;
         }
-        case BlockChange::What::kGrows:
-            return grown(block, change);
-        case BlockChange::What::kEnds:
-            return ended(block, change.block);
+        case BlockChange::What::kGrows: return grown(block, change);
+        case BlockChange::What::kEnds: return ended(block, change.block);
     }
     return {};
 }

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <optional>
 
-
 namespace lorad::proto {
 namespace {
 
 constexpr uint32_t kDepthMax = 8;  // of schemas within schemas, and of references
-constexpr uint32_t kTypedSchemasMax = 512;  // that are looked at for one value: references may lead to the same ones again and again
+// that are looked at for one value: references may lead to the same ones again and again
+constexpr uint32_t kTypedSchemasMax = 512;
 constexpr ValueTypes kNothing{false, false, false, false, false, false};
 
 void add_name(std::string_view name, ValueTypes& types) {
@@ -115,7 +115,8 @@ ValueTypes value_types(const JsonValue& schema, const std::function<JsonValue(co
 }
 
 ValueTypes FunctionTypes::of(std::string_view parameter) const {
-    const auto found = std::ranges::find(parameters, parameter, [](const auto& one) { return std::string_view(one.first); });
+    const auto found =
+        std::ranges::find(parameters, parameter, [](const auto& one) { return std::string_view(one.first); });
     return found == parameters.end() ? ValueTypes() : found->second;
 }
 

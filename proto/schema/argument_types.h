@@ -1,4 +1,5 @@
-// The types that parameters of functions may have, for calls that are written without JSON, where a text and a number look alike.
+// The types that parameters of functions may have, for calls that are written without JSON, where a text and a number
+// look alike.
 #pragma once
 
 #include <functional>
@@ -33,7 +34,8 @@ ValueTypes value_types(const JsonValue& schema, const std::function<JsonValue(co
 // Reads the functions of a request's "tools". Parts of a schema that cannot be read say nothing.
 std::vector<FunctionTypes> argument_types(std::string_view tools_json);
 
-// The JSON value that a written one stands for: of a type that it may have, else a text. "True" and "None" count as Python writes them.
+// The JSON value that a written one stands for: of a type that it may have, else a text. "True" and "None" count as
+// Python writes them.
 std::string json_of_written(std::string_view written, const ValueTypes& types);
 
 }  // namespace lorad::proto

@@ -13,7 +13,7 @@ namespace lorad::proto {
 namespace {
 
 constexpr uint32_t kRepetitionsMax = 2000;  // as in llama.cpp
-constexpr uint32_t kGroupDepthMax = 64;          // of groups
+constexpr uint32_t kGroupDepthMax = 64;     // of groups
 constexpr uint32_t kCodeMax = 0x10ffff;
 
 bool is_name_char(char c) {

@@ -23,8 +23,9 @@ constexpr size_t kCopiedBytesMax = 1 << 20;  // of values, likewise
 
 // Keywords whose value goes on as it is.
 bool is_copied(std::string_view key) {
-    static constexpr std::string_view kCopied[] = {"const", "enum", "required", "minItems", "maxItems", "minLength", "maxLength",
-                                                   "minProperties", "maxProperties"};
+    static constexpr std::string_view kCopied[] = {"const",     "enum",          "required",
+                                                   "minItems",  "maxItems",      "minLength",
+                                                   "maxLength", "minProperties", "maxProperties"};
     return std::ranges::find(kCopied, key) != std::end(kCopied);
 }
 
@@ -63,9 +64,10 @@ class Writer {
     std::vector<std::string>& not_enforced_;
     std::vector<Definition> definitions_;
     std::map<std::pair<uint32_t, bool>, size_t> by_schema_;
-    std::optional<Negation> negation_;    // of the schema that is being written
-    std::vector<std::string> also_;       // further schemas that its values have to satisfy
-    size_t n_schemas_ = 0, n_copied_ = 0, disjoint_steps_left_ = kDisjointStepsMax, pattern_steps_left_ = kPatternStepsMax;
+    std::optional<Negation> negation_;  // of the schema that is being written
+    std::vector<std::string> also_;     // further schemas that its values have to satisfy
+    size_t n_schemas_ = 0, n_copied_ = 0, disjoint_steps_left_ = kDisjointStepsMax,
+           pattern_steps_left_ = kPatternStepsMax;
 };
 
 bool has_any(const JsonValue& schema, std::initializer_list<std::string_view> keys) {
@@ -88,7 +90,9 @@ void Writer::copy(std::string_view key, const JsonValue& value, JsonWriter& out)
 // What a validator would let in beside the named properties is left out where the schema does not speak of it.
 bool Writer::closes(const JsonValue& schema, bool alone) const {
     if (!use_.is_closed || !alone || (schema_types(schema) & kSchemaObject) == 0) return false;
-    if (has_any(schema, {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "const", "enum"})) return false;
+    if (has_any(schema, {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "const",
+                         "enum"}))
+        return false;
     std::optional<JsonValue> properties = schema.find("properties"), least = schema.find("minProperties");
     if (!properties && !is_root(schema)) return false;
     const size_t n_named = properties ? properties->size() : 0;
@@ -105,8 +109,8 @@ bool Writer::counts_are_kept(const JsonValue& schema, bool alone) const {
     const bool is_plain = alone && !has_any(schema, {"allOf", "anyOf", "oneOf", "$ref", "propertyNames", "not"});
     std::optional<JsonValue> others = schema.find("additionalProperties");
     const bool is_closed = closes(schema, alone) || (others && is_bool(*others, false));
-    const bool is_one = is_closed && !schema.has("patternProperties") && n_required == 0 && (!least || is_number(*least, 1) || is_number(*least, 0)) &&
-                        (!most || is_number(*most, 1));
+    const bool is_one = is_closed && !schema.has("patternProperties") && n_required == 0 &&
+                        (!least || is_number(*least, 1) || is_number(*least, 0)) && (!most || is_number(*most, 1));
     return is_plain && (n_named == 0 || n_named == n_required || is_one);
 }
 
@@ -222,12 +226,15 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
     const std::string_view key = member.key;
     const JsonValue& value = member.value;
     if (is_annotation(key)) return ok_status();
-    if (key == "x-guidance") return unsupported_field(use_.path_prefix + value.path(), "this server has no switches in schemas");
+    if (key == "x-guidance")
+        return unsupported_field(use_.path_prefix + value.path(), "this server has no switches in schemas");
     // What its members would have to leave room for.
-    const bool beside = has_any(schema, {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
-                                         "minProperties", "maxProperties", "required", "dependentRequired", "dependencies", "const", "enum"});
+    const bool beside = has_any(
+        schema, {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
+                 "minProperties", "maxProperties", "required", "dependentRequired", "dependencies", "const", "enum"});
     const size_t n_combined = schema.has("allOf") + schema.has("anyOf") + schema.has("oneOf") +
-                              has_any(schema, {"$ref", "$dynamicRef", "$recursiveRef"}) + has_any(schema, {"if", "dependentSchemas"});
+                              has_any(schema, {"$ref", "$dynamicRef", "$recursiveRef"}) +
+                              has_any(schema, {"if", "dependentSchemas"});
     const bool part_alone = alone && !beside && n_combined == 1;
     if (is_reference(key)) return write_reference(member, part_alone, out);
     // A name may be one of "properties" and match several patterns.
@@ -260,10 +267,13 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
         lose(value);
         return ok_status();
     }
-    if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum" || key == "multipleOf") {
+    if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum" ||
+        key == "multipleOf") {
         const std::optional<std::string> held = held_number(key, value);
-        if (held) out.key(key).raw(*held);
-        else lose(value);
+        if (held)
+            out.key(key).raw(*held);
+        else
+            lose(value);
         return ok_status();
     }
     if (key == "format") {
@@ -286,15 +296,19 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
         copy(key, value, out);
         return ok_status();
     }
-    const bool says_nothing = key == "not" || key == "then" || key == "else" ||  // seen with the whole schema, and with "if"
-                              (key == "if" && !has_any(schema, {"then", "else"})) ||
-                              (key == "uniqueItems" && (!is_bool(value, true) || (schema.find("maxItems") && schema.find("maxItems")->as_int(0, 1).ok()))) ||
-                              ((key == "minContains" || key == "maxContains") && !schema.has("contains"));
+    const bool says_nothing =
+        key == "not" || key == "then" || key == "else" ||  // seen with the whole schema, and with "if"
+        (key == "if" && !has_any(schema, {"then", "else"})) ||
+        (key == "uniqueItems" &&
+         (!is_bool(value, true) || (schema.find("maxItems") && schema.find("maxItems")->as_int(0, 1).ok()))) ||
+        ((key == "minContains" || key == "maxContains") && !schema.has("contains"));
     if (says_nothing) return ok_status();
     const bool unevaluated = key == "unevaluatedProperties" || key == "unevaluatedItems";
     const std::string_view plain = key == "unevaluatedItems" ? "items" : "additionalProperties";
     if (unevaluated && (schema.has(plain) || is_bool(value, true))) return ok_status();
-    if (unevaluated && n_combined == 0 && !has_any(schema, {"$ref", "$dynamicRef", "$recursiveRef", "if", "dependentSchemas", "contains", "propertyNames"})) {
+    if (unevaluated && n_combined == 0 &&
+        !has_any(schema,
+                 {"$ref", "$dynamicRef", "$recursiveRef", "if", "dependentSchemas", "contains", "propertyNames"})) {
         out.key(plain);
         return write(value, of_parts(), out);
     }
@@ -304,14 +318,16 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
 
 Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
     if (++n_schemas_ > kSchemasMax || n_copied_ > kCopiedBytesMax)
-        return schema.error(format("expected at most {} schemas and {} bytes of values within the schema", kSchemasMax, kCopiedBytesMax));
+        return schema.error(format("expected at most {} schemas and {} bytes of values within the schema", kSchemasMax,
+                                   kCopiedBytesMax));
     if (schema.is_bool()) {
         out.raw(schema.dump());
         return ok_status();
     }
     TRY_ASSIGN(std::vector<JsonMember> members, schema.as_object());
     if (std::optional<std::string> lists = schema.find("uniqueItems") && is_bool(*schema.find("uniqueItems"), true)
-                                               ? distinct_lists(schema) : std::nullopt) {
+                                               ? distinct_lists(schema)
+                                               : std::nullopt) {
         out.begin_object().key("enum").raw(*lists).end_object();
         return ok_status();
     }
@@ -320,7 +336,8 @@ Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
     std::vector<std::string> outer_also = std::exchange(also_, {});
     const auto negated = std::ranges::find(members, std::string_view("not"), &JsonMember::key);
     if (negated != members.end()) {
-        if (!negated->value.is_object() && !negated->value.is_bool()) return negated->value.error(format("expected a JSON schema, found {}", negated->value.describe()));
+        if (!negated->value.is_object() && !negated->value.is_bool())
+            return negated->value.error(format("expected a JSON schema, found {}", negated->value.describe()));
         negation_ = negation_of(schema, negated->value, refs_, disjoint_steps_left_);
     }
     if (negation_ && negation_->allows_nothing) {
@@ -359,7 +376,8 @@ Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
 Result<GrammarSchema> Writer::run() {
     if (use_.is_arguments) {
         root_ = refs_.resolved(root_);
-        if (!root_.is_object()) return root_.error(format("expected the schema of an object, found {}", root_.describe()));
+        if (!root_.is_object())
+            return root_.error(format("expected the schema of an object, found {}", root_.describe()));
         if ((schema_types(root_) & kSchemaObject) == 0) {
             const JsonValue type = root_.find("type").value_or(root_);
             return type.error("a function's parameters are an object");
@@ -398,7 +416,8 @@ std::string GrammarSchema::whole(std::string_view members) const {
     return root.substr(0, root.size() - 1) + text + "}";
 }
 
-Result<GrammarSchema> schema_for_grammar(const JsonValue& schema, const SchemaUse& use, std::vector<std::string>& not_enforced) {
+Result<GrammarSchema> schema_for_grammar(const JsonValue& schema, const SchemaUse& use,
+                                         std::vector<std::string>& not_enforced) {
     return Writer(schema, use, not_enforced).run();
 }
 

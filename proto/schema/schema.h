@@ -13,8 +13,9 @@ namespace lorad::proto {
 
 inline constexpr size_t kNotEnforcedMax = 64;  // keywords that are listed
 
-// Members of a root for the grammar compiler. Blanks of answers are as people and programs write them, but bounded; calls
-// stand on one line, as models are taught to write them. What the compiler cannot hold it lets go: it is listed here.
+// Members of a root for the grammar compiler. Blanks of answers are as people and programs write them, but bounded;
+// calls stand on one line, as models are taught to write them. What the compiler cannot hold it lets go: it is listed
+// here.
 inline constexpr std::string_view kAnswerSwitches =
     R"("x-guidance":{"whitespace_pattern":"[ \\t]{1,2}|\\r?\\n[ \\t]{0,24}","lenient":true})";
 inline constexpr std::string_view kOneLineSwitches = R"("x-guidance":{"whitespace_pattern":"[ ]","lenient":true})";

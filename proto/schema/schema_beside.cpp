@@ -10,10 +10,21 @@
 namespace lorad::proto {
 namespace {
 
-constexpr std::array<std::string_view, 9> kInPlace = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"};
-constexpr std::array<std::string_view, 13> kOfParts = {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties",
-                                                       "propertyNames", "minProperties", "items", "prefixItems", "additionalItems",
-                                                       "unevaluatedItems", "contains", "const", "enum"};
+constexpr std::array<std::string_view, 9> kInPlace = {
+    "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"};
+constexpr std::array<std::string_view, 13> kOfParts = {"properties",
+                                                       "patternProperties",
+                                                       "additionalProperties",
+                                                       "unevaluatedProperties",
+                                                       "propertyNames",
+                                                       "minProperties",
+                                                       "items",
+                                                       "prefixItems",
+                                                       "additionalItems",
+                                                       "unevaluatedItems",
+                                                       "contains",
+                                                       "const",
+                                                       "enum"};
 
 template <size_t n>
 bool is_one_of(std::string_view key, const std::array<std::string_view, n>& keys) {
@@ -41,7 +52,9 @@ bool speaks_of_parts(const JsonValue& schema) {
 bool all_are_in(const JsonValue& names, const std::optional<JsonValue>& properties) {
     if (!names.is_array()) return true;
     const std::vector<JsonValue> list = *names.as_array();
-    return std::ranges::all_of(list, [&](const JsonValue& name) { return name.is_string() && properties && properties->has(*name.as_string()); });
+    return std::ranges::all_of(list, [&](const JsonValue& name) {
+        return name.is_string() && properties && properties->has(*name.as_string());
+    });
 }
 
 bool requires_only(const JsonValue& schema, const std::optional<JsonValue>& properties) {
@@ -56,7 +69,8 @@ bool requires_only(const JsonValue& schema, const std::optional<JsonValue>& prop
         }
         if (member.key == "not") continue;
         const std::vector<JsonValue> beside = schemas_beside(member);
-        if (!std::ranges::all_of(beside, [&](const JsonValue& one) { return requires_only(one, properties); })) return false;
+        if (!std::ranges::all_of(beside, [&](const JsonValue& one) { return requires_only(one, properties); }))
+            return false;
     }
     return true;
 }
@@ -72,8 +86,6 @@ bool others_speak_of_parts(const JsonValue& schema) {
     return false;
 }
 
-bool names_what_it_requires(const JsonValue& schema) {
-    return requires_only(schema, schema.find("properties"));
-}
+bool names_what_it_requires(const JsonValue& schema) { return requires_only(schema, schema.find("properties")); }
 
 }  // namespace lorad::proto

@@ -1,13 +1,14 @@
-// What else in a schema speaks about a value, so that closing an object leaves every schema of it satisfiable. Private to
-// proto/schema/.
+// What else in a schema speaks about a value, so that closing an object leaves every schema of it satisfiable. Private
+// to proto/schema/.
 #pragma once
 
 #include "proto/json/json.h"
 
 namespace lorad::proto {
 
-// Schemas beside this one's own keywords, for the same value ("allOf", "$ref" and the like), say something about its parts: name
-// properties, bound elements or refer to what may. Such as "anyOf": [{"required": ["a"]}] do not. `schema`: an object.
+// Schemas beside this one's own keywords, for the same value ("allOf", "$ref" and the like), say something about its
+// parts: name properties, bound elements or refer to what may. Such as "anyOf": [{"required": ["a"]}] do not. `schema`:
+// an object.
 // Looks at all that is beside it; not along references.
 bool others_speak_of_parts(const JsonValue& schema);
 

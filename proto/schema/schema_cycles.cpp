@@ -59,7 +59,8 @@ Status refuse_endless_references(const std::vector<JsonValue>& definitions, Sche
             TRY_ASSIGN(JsonValue target, refs.target(reference));
             const auto found = by_id.find(target.id());
             if (found == by_id.end() || visits[found->second] == Visit::kDone) continue;
-            if (visits[found->second] == Visit::kOpen) return reference.error("the schema refers to itself for the same value, so it describes none");
+            if (visits[found->second] == Visit::kOpen)
+                return reference.error("the schema refers to itself for the same value, so it describes none");
             TRY(enter(found->second));
         }
     }

@@ -102,7 +102,8 @@ struct Disjoint {
             std::optional<JsonValue> list = a.find(key);
             if (!list || !list->is_array() || list->size() == 0) continue;
             std::vector<JsonValue> parts = *list->as_array();
-            if (std::ranges::all_of(parts, [&](const JsonValue& part) { return check(part, b, depth + 1); })) return true;
+            if (std::ranges::all_of(parts, [&](const JsonValue& part) { return check(part, b, depth + 1); }))
+                return true;
         }
         std::optional<JsonValue> list = a.find("allOf");
         if (!list || !list->is_array()) return false;
@@ -120,10 +121,10 @@ struct Disjoint {
         const uint8_t types_a = schema_types(a), types_b = schema_types(b), both = types_a & types_b;
         if (both == 0) return true;
         const std::vector<JsonValue> values_a = values_of(a), values_b = values_of(b);
-        const bool values_differ = !values_a.empty() && !values_b.empty() &&
-                                   std::ranges::none_of(values_a, [&](const JsonValue& x) {
-                                       return std::ranges::any_of(values_b, [&](const JsonValue& y) { return may_equal(x, y); });
-                                   });
+        const bool values_differ =
+            !values_a.empty() && !values_b.empty() && std::ranges::none_of(values_a, [&](const JsonValue& x) {
+                return std::ranges::any_of(values_b, [&](const JsonValue& y) { return may_equal(x, y); });
+            });
         if (values_differ || ranges_differ(a, b, both) || ranges_differ(b, a, both)) return true;
         if (both == kSchemaObject && (properties_differ(a, b, depth) || properties_differ(b, a, depth))) return true;
         return parts_differ(a, b, depth) || parts_differ(b, a, depth);

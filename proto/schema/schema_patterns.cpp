@@ -32,13 +32,16 @@ CharSet complement_of(CharSet set) {
 }
 
 bool do_meet(const CharSet& a, const CharSet& b) {
-    return std::ranges::any_of(a, [&](const CharRange& x) { return std::ranges::any_of(b, [&](const CharRange& y) { return x.first <= y.last && y.first <= x.last; }); });
+    return std::ranges::any_of(a, [&](const CharRange& x) {
+        return std::ranges::any_of(b, [&](const CharRange& y) { return x.first <= y.last && y.first <= x.last; });
+    });
 }
 
 CharSet digits() { return {{'0', '9'}}; }
 CharSet word_characters() { return {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}, {'_', '_'}}; }
 CharSet blanks() {
-    return {{'\t', '\r'}, {' ', ' '}, {0xa0, 0xa0}, {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
+    return {{'\t', '\r'},     {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+            {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 }
 CharSet line_ends() { return {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}; }
 
@@ -206,7 +209,9 @@ class PatternReader {
         if (rest_.starts_with('*') || rest_.starts_with('+') || rest_.starts_with('{')) return std::nullopt;
         Part whole = nothing();
         bool is_used = false;
-        const auto next = [&]() -> std::optional<Part> { return std::exchange(is_used, true) ? again(written) : std::optional(one); };
+        const auto next = [&]() -> std::optional<Part> {
+            return std::exchange(is_used, true) ? again(written) : std::optional(one);
+        };
         for (uint32_t i = 0; i < least; ++i) {
             const std::optional<Part> part = next();
             if (!part || is_too_large()) return std::nullopt;
@@ -229,7 +234,8 @@ class PatternReader {
     std::optional<uint32_t> number() {
         uint32_t n = 0;
         size_t n_digits = 0;
-        for (; n_digits < rest_.size() && n_digits < 5 && rest_[n_digits] >= '0' && rest_[n_digits] <= '9'; ++n_digits) n = n * 10 + uint32_t(rest_[n_digits] - '0');
+        for (; n_digits < rest_.size() && n_digits < 5 && rest_[n_digits] >= '0' && rest_[n_digits] <= '9'; ++n_digits)
+            n = n * 10 + uint32_t(rest_[n_digits] - '0');
         rest_.remove_prefix(n_digits);
         return n_digits == 0 || n_digits == 5 ? std::nullopt : std::optional(n);
     }
@@ -262,7 +268,8 @@ class PatternReader {
                 return point ? std::optional(single_of(*point)) : std::nullopt;
             }
             default: {
-                const bool is_word = (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
+                const bool is_word =
+                    (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
                 if (is_word || uint8_t(byte) >= 0x80) return std::nullopt;
                 return single_of(uint8_t(byte));
             }
@@ -273,7 +280,8 @@ class PatternReader {
         uint32_t point = 0;
         if (rest_.size() < n_digits) return std::nullopt;
         for (const char byte : rest_.substr(0, n_digits)) {
-            const size_t digit = std::string_view("0123456789abcdef").find(char(byte >= 'A' && byte <= 'F' ? byte - 'A' + 'a' : byte));
+            const size_t digit =
+                std::string_view("0123456789abcdef").find(char(byte >= 'A' && byte <= 'F' ? byte - 'A' + 'a' : byte));
             if (digit == std::string_view::npos) return std::nullopt;
             point = point * 16 + uint32_t(digit);
         }
@@ -299,7 +307,8 @@ class PatternReader {
         CharSet set;
         while (!rest_.empty() && rest_.front() != ']') {
             // Other dialects have classes within classes, and operators.
-            if (rest_.front() == '[' || rest_.starts_with("&&") || rest_.starts_with("--") || rest_.starts_with("~~")) return std::nullopt;
+            if (rest_.front() == '[' || rest_.starts_with("&&") || rest_.starts_with("--") || rest_.starts_with("~~"))
+                return std::nullopt;
             const std::optional<CharSet> first = character();
             if (!first) return std::nullopt;
             const bool is_range = rest_.size() > 1 && rest_.front() == '-' && rest_[1] != ']';
@@ -310,7 +319,8 @@ class PatternReader {
             rest_.remove_prefix(1);
             const std::optional<CharSet> last = character();
             const auto is_single = [](const CharSet& one) { return one.size() == 1 && one[0].first == one[0].last; };
-            if (!last || !is_single(*first) || !is_single(*last) || (*last)[0].first < (*first)[0].first) return std::nullopt;
+            if (!last || !is_single(*first) || !is_single(*last) || (*last)[0].first < (*first)[0].first)
+                return std::nullopt;
             set.push_back({(*first)[0].first, (*last)[0].first});
         }
         if (!take(']') || set.empty()) return std::nullopt;
@@ -328,7 +338,8 @@ PatternOverlap pattern_overlap(std::string_view a, std::string_view b, size_t& s
     if (steps_left == 0) return PatternOverlap::kUnknown;
     const std::optional<Automaton> one = PatternReader::read(a), other = PatternReader::read(b);
     // Reading is work, too.
-    steps_left -= std::min(steps_left, a.size() + b.size() + (one ? one->states.size() : 0) + (other ? other->states.size() : 0));
+    steps_left -=
+        std::min(steps_left, a.size() + b.size() + (one ? one->states.size() : 0) + (other ? other->states.size() : 0));
     if (!one || !other) return PatternOverlap::kUnknown;
     // Pairs of states that some text leads to.
     std::set<std::pair<uint32_t, uint32_t>> seen;
@@ -352,7 +363,8 @@ PatternOverlap pattern_overlap(std::string_view a, std::string_view b, size_t& s
             reach(x, in_other.next);
             reach(x, in_other.other);
         }
-        if (!in_one.set.empty() && !in_other.set.empty() && do_meet(in_one.set, in_other.set)) reach(in_one.next, in_other.next);
+        if (!in_one.set.empty() && !in_other.set.empty() && do_meet(in_one.set, in_other.set))
+            reach(in_one.next, in_other.next);
     }
     return PatternOverlap::kNone;
 }
@@ -364,11 +376,16 @@ ChosenPatterns choose_patterns(std::span<const JsonMember> properties, size_t& s
             chosen.lost.push_back(property.value);
             continue;
         }
-        const auto meets = [&](const PatternProperty& one) { return pattern_overlap(one.pattern, property.key, steps_left) == PatternOverlap::kSome; };
+        const auto meets = [&](const PatternProperty& one) {
+            return pattern_overlap(one.pattern, property.key, steps_left) == PatternOverlap::kSome;
+        };
         const auto first = std::ranges::find_if(chosen.kept, meets);
-        if (first == chosen.kept.end()) chosen.kept.push_back({std::string(property.key), property.value});
-        else if (first->schema.dump() == property.value.dump() && std::none_of(first + 1, chosen.kept.end(), meets)) first->pattern += format("|{}", property.key);
-        else chosen.lost.push_back(property.value);
+        if (first == chosen.kept.end())
+            chosen.kept.push_back({std::string(property.key), property.value});
+        else if (first->schema.dump() == property.value.dump() && std::none_of(first + 1, chosen.kept.end(), meets))
+            first->pattern += format("|{}", property.key);
+        else
+            chosen.lost.push_back(property.value);
     }
     return chosen;
 }

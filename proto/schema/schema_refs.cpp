@@ -12,7 +12,7 @@ namespace {
 
 // Of references to references.
 constexpr int kHopsMax = 64;
-constexpr size_t kMembersMax = 16;              // of a schema that is but a reference
+constexpr size_t kMembersMax = 16;  // of a schema that is but a reference
 constexpr size_t kElementsSeenMax = size_t(1) << 24;
 
 // One part of a pointer: "~1" is a slash, "~0" a tilde.
@@ -41,13 +41,50 @@ bool is_reference(std::string_view keyword) {
 }
 
 bool is_annotation(std::string_view keyword) {
-    static constexpr std::array<std::string_view, 44> kAssertions = {
-        "$ref", "$dynamicRef", "$recursiveRef", "type", "const", "enum", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
-        "properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "required",
-        "minProperties", "maxProperties", "dependencies", "dependentRequired", "dependentSchemas", "items", "prefixItems",
-        "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains", "minItems", "maxItems", "uniqueItems",
-        "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-        "x-guidance"};
+    static constexpr std::array<std::string_view, 44> kAssertions = {"$ref",
+                                                                     "$dynamicRef",
+                                                                     "$recursiveRef",
+                                                                     "type",
+                                                                     "const",
+                                                                     "enum",
+                                                                     "allOf",
+                                                                     "anyOf",
+                                                                     "oneOf",
+                                                                     "not",
+                                                                     "if",
+                                                                     "then",
+                                                                     "else",
+                                                                     "properties",
+                                                                     "patternProperties",
+                                                                     "additionalProperties",
+                                                                     "unevaluatedProperties",
+                                                                     "propertyNames",
+                                                                     "required",
+                                                                     "minProperties",
+                                                                     "maxProperties",
+                                                                     "dependencies",
+                                                                     "dependentRequired",
+                                                                     "dependentSchemas",
+                                                                     "items",
+                                                                     "prefixItems",
+                                                                     "additionalItems",
+                                                                     "unevaluatedItems",
+                                                                     "contains",
+                                                                     "minContains",
+                                                                     "maxContains",
+                                                                     "minItems",
+                                                                     "maxItems",
+                                                                     "uniqueItems",
+                                                                     "minLength",
+                                                                     "maxLength",
+                                                                     "pattern",
+                                                                     "format",
+                                                                     "minimum",
+                                                                     "maximum",
+                                                                     "exclusiveMinimum",
+                                                                     "exclusiveMaximum",
+                                                                     "multipleOf",
+                                                                     "x-guidance"};
     return std::find(kAssertions.begin(), kAssertions.end(), keyword) == kAssertions.end();
 }
 
@@ -95,7 +132,8 @@ std::optional<JsonValue> SchemaRefs::at_anchor(std::string_view name) {
 }
 
 Result<JsonValue> SchemaRefs::target(const JsonValue& reference) {
-    if (const auto known = targets_.find(reference.id()); known != targets_.end() && known->second) return *known->second;
+    if (const auto known = targets_.find(reference.id()); known != targets_.end() && known->second)
+        return *known->second;
     Result<JsonValue> found = followed(reference);
     targets_.insert_or_assign(reference.id(), found.ok() ? std::optional(*found) : std::nullopt);
     return found;
@@ -114,8 +152,8 @@ Result<JsonValue> SchemaRefs::followed(const JsonValue& reference) {
     }
     if (text.empty() || text == "#") return root_;
     if (text.front() != '#') {
-        return reference.error(format("only schemas within this one can be referred to, with \"#...\", found {}",
-                                      reference.describe()));
+        return reference.error(
+            format("only schemas within this one can be referred to, with \"#...\", found {}", reference.describe()));
     }
     const std::optional<std::string> fragment = percent_decode(text.substr(1));
     if (!fragment) return reference.error("a % is not followed by two hexadecimal digits");

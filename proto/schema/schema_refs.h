@@ -1,4 +1,5 @@
-// What references within a JSON schema stand for: JSON pointers (RFC 6901, percent-encoded as in URIs), anchors, and the root.
+// What references within a JSON schema stand for: JSON pointers (RFC 6901, percent-encoded as in URIs), anchors, and
+// the root.
 #pragma once
 
 #include <map>
@@ -32,7 +33,7 @@ class SchemaRefs {
     const JsonValue root_;
     std::unordered_map<uint32_t, std::optional<JsonValue>> targets_;  // of references by their id; nullopt: of none
     std::unordered_map<uint32_t, JsonValue> resolved_;                // of schemas by their id
-    size_t n_elements_seen_ = 0;  // of lists that pointers go through
+    size_t n_elements_seen_ = 0;                                      // of lists that pointers go through
     std::optional<std::map<std::string, JsonValue, std::less<>>> anchors_;  // once one is asked for
 };
 

@@ -1,8 +1,8 @@
 #include "proto/schema/schema_rewrite.h"
 
 #include <algorithm>
-#include <cmath>
 #include <array>
+#include <cmath>
 #include <set>
 
 #include "proto/base/format.h"
@@ -81,8 +81,8 @@ void leave_out_values(const JsonValue& schema, const std::vector<JsonValue>& unw
 }
 
 // Arrangements of the values that are left, behind those of `begun`.
-void arrange(const std::vector<std::string>& values, std::vector<bool>& used, std::string begun, size_t n, size_t n_min, size_t n_max,
-             std::string& out) {
+void arrange(const std::vector<std::string>& values, std::vector<bool>& used, std::string begun, size_t n, size_t n_min,
+             size_t n_max, std::string& out) {
     if (n >= n_min) out += (out.empty() ? "[" : ",") + ("[" + begun + "]");
     if (n == n_max) return;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -104,7 +104,8 @@ std::vector<std::string> few_values(const JsonValue& items) {
     if (members.size() != (has_type ? 2 : 1)) return {};
     std::vector<std::string> values;
     for (const JsonValue& value : *list->as_array()) {
-        if (has_type && !(items.find("type")->is_string() && schema_types(items) == kSchemaString && value.is_string())) return {};
+        if (has_type && !(items.find("type")->is_string() && schema_types(items) == kSchemaString && value.is_string()))
+            return {};
         std::string text = value.dump();
         if (std::ranges::find(values, text) == values.end()) values.push_back(std::move(text));
     }
@@ -179,7 +180,8 @@ std::optional<std::string> named_properties(const JsonValue& names, std::string_
             }
             if (pattern.size() == 4) return std::nullopt;
             pattern += ")$";
-        } else if (member.key == "pattern" && member.value.is_string() && !is_beyond_grammars(*member.value.as_string())) {
+        } else if (member.key == "pattern" && member.value.is_string() &&
+                   !is_beyond_grammars(*member.value.as_string())) {
             pattern = std::string(*member.value.as_string());
         } else if (member.key == "maxLength" || member.key == "minLength") {
             Result<int64_t> n_min = names.int_or("minLength", 0, 0), n_max = names.int_or("maxLength", INT64_MAX, 0);
@@ -201,14 +203,18 @@ bool is_repetition(std::string_view text) {
     const size_t end = text.find('}');
     if (end == std::string_view::npos) return false;
     const std::string_view inside = text.substr(1, end - 1), first = inside.substr(0, inside.find(','));
-    const auto are_digits = [](std::string_view digits) { return std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; }); };
+    const auto are_digits = [](std::string_view digits) {
+        return std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
+    };
     return !first.empty() && are_digits(first) && are_digits(inside.substr(std::min(first.size() + 1, inside.size())));
 }
 
 // A letter or digit behind a backslash that means the same to everybody.
 bool is_common_escape(char escaped, bool in_class) {
-    const bool is_letter = (escaped >= 'a' && escaped <= 'z') || (escaped >= 'A' && escaped <= 'Z') || (escaped >= '0' && escaped <= '9');
-    return !is_letter || std::string_view(in_class ? "dDwWsStnrfvaxuUpP" : "dDwWsStnrfvaxuUpPAz").find(escaped) != std::string_view::npos;
+    const bool is_letter =
+        (escaped >= 'a' && escaped <= 'z') || (escaped >= 'A' && escaped <= 'Z') || (escaped >= '0' && escaped <= '9');
+    return !is_letter || std::string_view(in_class ? "dDwWsStnrfvaxuUpP" : "dDwWsStnrfvaxuUpPAz").find(escaped) !=
+                             std::string_view::npos;
 }
 
 bool is_common_group(std::string_view text) {
@@ -216,7 +222,8 @@ bool is_common_group(std::string_view text) {
     if (text.starts_with("(?<")) return !text.starts_with("(?<=") && !text.starts_with("(?<!");
     // Flags, but for lines, whose ends are looked around for.
     const size_t end = text.find_first_of(":)");
-    return end != std::string_view::npos && text.substr(2, end - 2).find_first_not_of("isxuU-") == std::string_view::npos;
+    return end != std::string_view::npos &&
+           text.substr(2, end - 2).find_first_not_of("isxuU-") == std::string_view::npos;
 }
 
 }  // namespace
@@ -228,14 +235,16 @@ bool is_beyond_grammars(std::string_view pattern) {
         if (text[0] == '\\') {
             if (text.size() > 1 && !is_common_escape(text[1], in_class)) return true;
             // Letters within braces behind it are its own: \p{L}, \u{1f600}.
-            if (text.size() > 2 && text[2] == '{' && std::string_view("pPxuU").find(text[1]) != std::string_view::npos) i += std::min(text.find('}'), text.size() - 1) - 1;
+            if (text.size() > 2 && text[2] == '{' && std::string_view("pPxuU").find(text[1]) != std::string_view::npos)
+                i += std::min(text.find('}'), text.size() - 1) - 1;
             ++i;
         } else if (text[0] == '[') {
             if (!in_class && (text.starts_with("[]") || text.starts_with("[^]"))) return true;
             in_class = true;
         } else if (text[0] == ']') {
             in_class = false;
-        } else if (!in_class && ((text[0] == '(' && !is_common_group(text)) || (text[0] == '{' && (i == 0 || !is_repetition(text))))) {
+        } else if (!in_class && ((text[0] == '(' && !is_common_group(text)) ||
+                                 (text[0] == '{' && (i == 0 || !is_repetition(text))))) {
             return true;
         }
     }
@@ -255,7 +264,8 @@ std::optional<std::string> held_number(std::string_view keyword, const JsonValue
         return divisor > kStatesMax ? std::nullopt : std::optional(number.dump());
     }
     const bool is_lower = keyword == "minimum" || keyword == "exclusiveMinimum";
-    // A bound that leaves only numbers beyond kOutwardMax is lost; one nearer to zero than kNear, or laxer than kFar, becomes about that.
+    // A bound that leaves only numbers beyond kOutwardMax is lost; one nearer to zero than kNear, or laxer than kFar,
+    // becomes about that.
     constexpr double kOutwardMax = 1e18, kNear = 1e-60, kFar = 9.2e18;
     const double outward = is_lower ? *value : -*value;
     if (outward >= kOutwardMax) return std::nullopt;
@@ -266,9 +276,10 @@ std::optional<std::string> held_number(std::string_view keyword, const JsonValue
 
 FormatKind format_kind(std::string_view name) {
     static constexpr std::array<std::string_view, 10> kEnforced = {"date-time", "time", "date", "duration", "email",
-                                                                   "hostname", "ipv4", "ipv6", "uuid", "uri"};
-    static constexpr std::array<std::string_view, 9> kKnown = {"idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference",
-                                                               "uri-template", "json-pointer", "relative-json-pointer", "regex"};
+                                                                   "hostname",  "ipv4", "ipv6", "uuid",     "uri"};
+    static constexpr std::array<std::string_view, 9> kKnown = {"idn-email",    "idn-hostname",          "uri-reference",
+                                                               "iri",          "iri-reference",         "uri-template",
+                                                               "json-pointer", "relative-json-pointer", "regex"};
     if (std::ranges::find(kEnforced, name) != kEnforced.end()) return FormatKind::kEnforced;
     return std::ranges::find(kKnown, name) != kKnown.end() ? FormatKind::kNotEnforced : FormatKind::kAnnotation;
 }

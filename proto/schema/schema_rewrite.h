@@ -15,9 +15,9 @@ struct Negation {
     JsonValue value;  // of "not"
     bool is_enforced = false;
     bool allows_nothing = false;
-    std::vector<std::string_view> types = {};    // in the place of "type", unless empty
-    std::optional<std::string> values = {};      // in the place of "enum" and "const"
-    std::vector<std::string_view> absent = {};   // properties that must not be there
+    std::vector<std::string_view> types = {};   // in the place of "type", unless empty
+    std::optional<std::string> values = {};     // in the place of "enum" and "const"
+    std::vector<std::string_view> absent = {};  // properties that must not be there
 };
 // steps_left: as in are_disjoint().
 Negation negation_of(const JsonValue& schema, const JsonValue& negated, SchemaRefs& refs, size_t& steps_left);
@@ -30,10 +30,11 @@ std::optional<std::string> distinct_lists(const JsonValue& schema);
 // the schema of all further ones; nothing where these names have no pattern.
 std::optional<std::string> named_properties(const JsonValue& names, std::string_view value_schema);
 
-// Looks around, or back at what it has matched, or is written as other dialects have it: beyond regular languages, or beyond the compiler.
+// Looks around, or back at what it has matched, or is written as other dialects have it: beyond regular languages, or
+// beyond the compiler.
 bool is_beyond_grammars(std::string_view pattern);
-// A bound or a divisor as the compiler holds it: bounds that are too far away, or too near to 0, a little further in, so that they hold all the same. Nothing
-// where it has more digits than there may be.
+// A bound or a divisor as the compiler holds it: bounds that are too far away, or too near to 0, a little further in,
+// so that they hold all the same. Nothing where it has more digits than there may be.
 std::optional<std::string> held_number(std::string_view keyword, const JsonValue& number);
 
 enum class FormatKind : uint8_t { kEnforced, kNotEnforced, kAnnotation };

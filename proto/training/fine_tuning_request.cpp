@@ -65,8 +65,12 @@ constexpr std::array kFineTuningFields = {
     KnownField{"hf_api_token", false, Neutral::kEmpty},
 };
 
-constexpr std::array kHyperparameterFields = {KnownField{"n_epochs"}, KnownField{"batch_size"}, KnownField{"learning_rate_multiplier"},
-                                              KnownField{"beta", false}, KnownField{"compute_multiplier", false}, KnownField{"reasoning_effort", false}};
+constexpr std::array kHyperparameterFields = {KnownField{"n_epochs"},
+                                              KnownField{"batch_size"},
+                                              KnownField{"learning_rate_multiplier"},
+                                              KnownField{"beta", false},
+                                              KnownField{"compute_multiplier", false},
+                                              KnownField{"reasoning_effort", false}};
 
 constexpr std::array<std::string_view, 5> kSchedulers = {"constant", "linear", "cosine", "hf-linear", "hf-cosine"};
 constexpr std::array<std::string_view, 4> kTrainOnNames = {"assistant", "last", "expand", "all"};
@@ -78,7 +82,8 @@ Result<std::optional<double>> number_in(const JsonValue& object, std::string_vie
     const std::optional<JsonValue> value = object.find(name);
     if (!value || is_auto(*value)) return std::optional<double>();
     TRY_ASSIGN(const double number, value->as_number());
-    if (!(number >= min && number <= max)) return value->error(format("expected a number from {} to {}, found {}", min, max, value->describe()));
+    if (!(number >= min && number <= max))
+        return value->error(format("expected a number from {} to {}, found {}", min, max, value->describe()));
     return std::optional(number);
 }
 
@@ -100,7 +105,8 @@ Status read_number(const JsonValue& root, std::string_view name, double min, dou
     return ok_status();
 }
 
-Result<std::string> one_of(const JsonValue& root, std::string_view name, std::span<const std::string_view> names, std::string_view fallback) {
+Result<std::string> one_of(const JsonValue& root, std::string_view name, std::span<const std::string_view> names,
+                           std::string_view fallback) {
     TRY_ASSIGN(const std::string_view text, root.string_or(name, fallback));
     if (std::ranges::find(names, text) != names.end()) return std::string(text);
     return root.find(name)->error(format("expected {}, found {}", fmt::join(names, ", "), root.find(name)->describe()));
@@ -128,7 +134,8 @@ Result<std::vector<std::string>> names_of(const JsonValue& value) {
     }
     if (names.size() > kNamesMax) return value.error(format("expected at most {} names", kNamesMax));
     for (const std::string& name : names) {
-        if (name.empty() || name.size() > kNameBytesMax) return value.error(format("expected names of 1 to {} bytes", kNameBytesMax));
+        if (name.empty() || name.size() > kNameBytesMax)
+            return value.error(format("expected names of 1 to {} bytes", kNameBytesMax));
     }
     return names;
 }
@@ -138,7 +145,8 @@ Status read_modules(const JsonValue& root, TrainingRecipe& recipe) {
     if (ours && pefts) return pefts->error("lora_trainable_modules says the same; give one of them");
     if (const std::optional<JsonValue> value = ours ? ours : pefts) {
         TRY_ASSIGN(recipe.lora_trainable_modules, names_of(*value));
-        if (recipe.lora_trainable_modules.empty()) return value->error("expected all-linear or names of modules, found none");
+        if (recipe.lora_trainable_modules.empty())
+            return value->error("expected all-linear or names of modules, found none");
     }
     if (const std::optional<JsonValue> value = root.find("modules_to_save")) {
         TRY_ASSIGN(recipe.modules_to_save, names_of(*value));
@@ -208,11 +216,13 @@ Status read_data(const JsonValue& root, TrainingRecipe& recipe) {
     TRY_ASSIGN(recipe.max_seq_length, whole_in(root, "max_seq_length", kSequenceTokensMin, kSequenceTokensMax));
     TRY_ASSIGN(recipe.train_on, one_of(root, "train_on", kTrainOnNames, recipe.train_on));
     static constexpr std::array<std::string_view, 2> kOverlong = {"truncate", "error"};
-    TRY_ASSIGN(const std::string overlong, one_of(root, "overlong", kOverlong, recipe.refuse_overlong ? "error" : "truncate"));
+    TRY_ASSIGN(const std::string overlong,
+               one_of(root, "overlong", kOverlong, recipe.refuse_overlong ? "error" : "truncate"));
     recipe.refuse_overlong = overlong == "error";
     TRY_ASSIGN(recipe.skip_bad_lines, root.bool_or("skip_bad_lines", recipe.skip_bad_lines));
     TRY_ASSIGN(recipe.shuffle, root.bool_or("shuffle", recipe.shuffle));
-    TRY_ASSIGN([[maybe_unused]] const bool packing, root.bool_or("packing", true));  // sequences are always packed; it changes no result
+    // sequences are always packed; it changes no result
+    TRY_ASSIGN([[maybe_unused]] const bool packing, root.bool_or("packing", true));
     TRY(read_number(root, "validation_split", 0.0, kValidationSplitMax, recipe.validation_split));
     TRY_ASSIGN(recipe.eval_steps, whole_in(root, "eval_steps", 1, kTrainingStepsMax));
     TRY_ASSIGN(recipe.checkpoint_steps, whole_in(root, "checkpoint_steps", 1, kTrainingStepsMax));
@@ -238,14 +248,19 @@ Status read_method(const JsonValue& root, FineTuningRequest& request) {
     if (const std::optional<JsonValue> method = root.find("method")) {
         if (!method->is_object()) return method->error(format("expected an object, found {}", method->describe()));
         TRY_ASSIGN(const std::string_view type, method->string_or("type", "supervised"));
-        if (type == "dpo" || type == "reinforcement") return unsupported_field("method.type", format("{} is not done here, supervised is", json_quote(type)));
-        if (type != "supervised") return method->find("type")->error(format("expected supervised, found {}", method->find("type")->describe()));
+        if (type == "dpo" || type == "reinforcement")
+            return unsupported_field("method.type", format("{} is not done here, supervised is", json_quote(type)));
+        if (type != "supervised")
+            return method->find("type")->error(
+                format("expected supervised, found {}", method->find("type")->describe()));
         for (const std::string_view other : {"dpo", "reinforcement"}) {
-            if (method->find(other)) return unsupported_field(format("method.{}", other), "only supervised training is done here");
+            if (method->find(other))
+                return unsupported_field(format("method.{}", other), "only supervised training is done here");
         }
         list_unknown_fields(*method, {"type", "supervised", "dpo", "reinforcement"}, request.ignored_fields);
         if (const std::optional<JsonValue> supervised = method->find("supervised")) {
-            if (!supervised->is_object()) return supervised->error(format("expected an object, found {}", supervised->describe()));
+            if (!supervised->is_object())
+                return supervised->error(format("expected an object, found {}", supervised->describe()));
             list_unknown_fields(*supervised, {"hyperparameters"}, request.ignored_fields);
             newer = supervised->find("hyperparameters");
         }
@@ -262,11 +277,13 @@ Status read_metadata(const JsonValue& root, FineTuningRequest& request) {
     const std::optional<JsonValue> metadata = root.find("metadata");
     if (!metadata) return ok_status();
     TRY_ASSIGN(const std::vector<JsonMember> members, metadata->as_object());
-    if (members.size() > kPairsMax) return metadata->error(format("expected at most {} pairs, found {}", kPairsMax, members.size()));
+    if (members.size() > kPairsMax)
+        return metadata->error(format("expected at most {} pairs, found {}", kPairsMax, members.size()));
     for (const JsonMember& member : members) {
         TRY_ASSIGN(const std::string_view text, member.value.as_string());
         if (member.key.size() > kKeyBytesMax || text.size() > kValueBytesMax)
-            return member.value.error(format("expected a key of at most {} bytes and a text of at most {}", kKeyBytesMax, kValueBytesMax));
+            return member.value.error(
+                format("expected a key of at most {} bytes and a text of at most {}", kKeyBytesMax, kValueBytesMax));
         request.metadata.emplace_back(member.key, text);
     }
     return ok_status();
@@ -321,8 +338,10 @@ Result<FineTuningRequest> parse_fine_tuning_request(std::string_view body) {
     TRY(read_data(root, request.recipe));
     if (!request.validation_file.empty() && request.recipe.validation_split > 0)
         return root.find("validation_split")->error("there is a validation_file; give one of them");
-    if (request.recipe.early_stopping_patience && request.validation_file.empty() && request.recipe.validation_split == 0)
-        return root.find("early_stopping_patience")->error("expected a validation_file or a validation_split beside it");
+    if (request.recipe.early_stopping_patience && request.validation_file.empty() &&
+        request.recipe.validation_split == 0)
+        return root.find("early_stopping_patience")
+            ->error("expected a validation_file or a validation_split beside it");
     return request;
 }
 
@@ -351,12 +370,16 @@ std::string recipe_json(const TrainingRecipe& recipe) {
     writer.field("lr_scheduler", recipe.lr_scheduler).field("warmup_ratio", recipe.warmup_ratio);
     write_optional(writer, "warmup_steps", recipe.warmup_steps);
     writer.field("weight_decay", recipe.weight_decay).field("max_grad_norm", recipe.max_grad_norm);
-    writer.field("adam_beta1", recipe.adam_beta1).field("adam_beta2", recipe.adam_beta2).field("adam_epsilon", recipe.adam_epsilon);
+    writer.field("adam_beta1", recipe.adam_beta1)
+        .field("adam_beta2", recipe.adam_beta2)
+        .field("adam_epsilon", recipe.adam_epsilon);
     writer.field("seed", recipe.seed);
     write_optional(writer, "max_steps", recipe.max_steps);
     write_optional(writer, "max_seq_length", recipe.max_seq_length);
     writer.field("train_on", recipe.train_on).field("overlong", recipe.refuse_overlong ? "error" : "truncate");
-    writer.field("skip_bad_lines", recipe.skip_bad_lines).field("shuffle", recipe.shuffle).field("validation_split", recipe.validation_split);
+    writer.field("skip_bad_lines", recipe.skip_bad_lines)
+        .field("shuffle", recipe.shuffle)
+        .field("validation_split", recipe.validation_split);
     write_optional(writer, "eval_steps", recipe.eval_steps);
     write_optional(writer, "checkpoint_steps", recipe.checkpoint_steps);
     writer.field("n_checkpoints", recipe.n_checkpoints);

@@ -29,9 +29,9 @@ struct TrainingRecipe {
     bool use_rslora = false, use_dora = false;
 
     // The optimizer.
-    std::optional<uint32_t> n_epochs, batch_size;      // absent: by the number of examples
-    std::optional<double> learning_rate_multiplier;    // of 2e-4; absent: 1
-    std::optional<double> learning_rate;               // instead of the multiplier
+    std::optional<uint32_t> n_epochs, batch_size;    // absent: by the number of examples
+    std::optional<double> learning_rate_multiplier;  // of 2e-4; absent: 1
+    std::optional<double> learning_rate;             // instead of the multiplier
     std::string lr_scheduler = "cosine";
     double warmup_ratio = 0.03;
     std::optional<uint32_t> warmup_steps;  // instead of the ratio
@@ -81,7 +81,8 @@ std::span<const KnownField> fine_tuning_fields();
 // Those of method.supervised.hyperparameters.
 std::span<const KnownField> hyperparameter_fields();
 
-// kInvalidRequest, kUnsupportedParameter with the field: dpo and reinforcement, integrations, and what else is known and not done.
+// kInvalidRequest, kUnsupportedParameter with the field: dpo and reinforcement, integrations, and what else is known
+// and not done.
 Result<FineTuningRequest> parse_fine_tuning_request(std::string_view body);
 
 // The recipe as JSON with the names of the request, and back; for what is kept of a job.

@@ -27,14 +27,16 @@ Result<std::string> content_text(const JsonValue& content) {
         TRY_ASSIGN(const std::string_view text, content.as_string());
         return std::string(text);
     }
-    if (!content.is_array()) return content.error(format("expected a text, a list of text parts or null, found {}", content.describe()));
+    if (!content.is_array())
+        return content.error(format("expected a text, a list of text parts or null, found {}", content.describe()));
     TRY_ASSIGN(const std::vector<JsonValue> parts, content.as_array());
     std::string joined;
     for (const JsonValue& part : parts) {
         if (!part.is_object()) return part.error(format("expected a text part, found {}", part.describe()));
         TRY_ASSIGN(const JsonValue type, part.require("type"));
         TRY_ASSIGN(const std::string_view kind, type.as_string());
-        if (kind != "text") return type.error(format("only parts of the type text can be trained on, found {}", type.describe()));
+        if (kind != "text")
+            return type.error(format("only parts of the type text can be trained on, found {}", type.describe()));
         TRY_ASSIGN(const JsonValue value, part.require("text"));
         TRY_ASSIGN(const std::string_view text, value.as_string());
         if (&part != &parts.front()) joined += '\n';
@@ -59,7 +61,8 @@ Result<bool> weight_of(const JsonValue& message, bool is_assistant) {
     if (!weight) return true;
     if (!is_assistant) return weight->error("only messages of the assistant have a weight");
     const Result<double> number = weight->as_number();
-    if (!number.ok() || (*number != 0.0 && *number != 1.0)) return weight->error(format("expected 0 or 1, found {}", weight->describe()));
+    if (!number.ok() || (*number != 0.0 && *number != 1.0))
+        return weight->error(format("expected 0 or 1, found {}", weight->describe()));
     return *number == 1.0;
 }
 
@@ -101,7 +104,8 @@ Result<std::vector<TrainingMessage>> parse_messages(const JsonValue& value) {
     if (!value.is_array()) return value.error(format("expected a list of messages, found {}", value.describe()));
     TRY_ASSIGN(const std::vector<JsonValue> list, value.as_array());
     if (list.empty()) return value.error("expected messages, found an empty list");
-    if (list.size() > kTrainingMessagesMax) return value.error(format("{} messages, at most {} are taken", list.size(), kTrainingMessagesMax));
+    if (list.size() > kTrainingMessagesMax)
+        return value.error(format("{} messages, at most {} are taken", list.size(), kTrainingMessagesMax));
     std::vector<TrainingMessage> messages;
     messages.reserve(list.size());
     for (const JsonValue& one : list) {
@@ -146,7 +150,8 @@ Status parse_completion(const JsonValue& root, TrainingLine& line) {
         line.completion = std::string(second);
         return ok_status();
     }
-    if (!prompt.is_array()) return prompt.error(format("expected a text or a list of messages, found {}", prompt.describe()));
+    if (!prompt.is_array())
+        return prompt.error(format("expected a text or a list of messages, found {}", prompt.describe()));
     TRY_ASSIGN(line.messages, parse_messages(prompt));
     for (TrainingMessage& message : line.messages) message.is_trained = false;
     TRY_ASSIGN(std::vector<TrainingMessage> answer, parse_messages(completion));
@@ -185,23 +190,29 @@ Status parse_labels(const JsonValue& root, uint32_t vocab_size, TrainingLine& li
     if (!value) return root.error("expected labels or mask beside the tokens, found neither");
     TRY_ASSIGN(const std::vector<int64_t> numbers, parse_numbers(*value));
     if (numbers.size() != line.tokens.size())
-        return value->error(format("expected as many as there are tokens, {}, found {}", line.tokens.size(), numbers.size()));
+        return value->error(
+            format("expected as many as there are tokens, {}, found {}", line.tokens.size(), numbers.size()));
     line.labels.reserve(numbers.size());
     for (size_t i = 0; i < numbers.size(); ++i) {
         const std::string place = format("{}[{}]", is_mask ? "mask" : "labels", i);
         if (is_mask) {
-            if (numbers[i] != 0 && numbers[i] != 1) return make_error(ErrorCode::kInvalidRequest, format("{}: expected 0 or 1, found {}", place, numbers[i]), place);
+            if (numbers[i] != 0 && numbers[i] != 1)
+                return make_error(ErrorCode::kInvalidRequest,
+                                  format("{}: expected 0 or 1, found {}", place, numbers[i]), place);
             line.labels.push_back(numbers[i] == 1 ? line.tokens[i] : kUntrained);
             continue;
         }
         if (numbers[i] != kUntrained && (numbers[i] < 0 || numbers[i] >= vocab_size)) {
             return make_error(ErrorCode::kInvalidRequest,
-                              format("{}: expected {} or a token of the vocabulary, 0 to {}, found {}", place, kUntrained, vocab_size - 1, numbers[i]), place);
+                              format("{}: expected {} or a token of the vocabulary, 0 to {}, found {}", place,
+                                     kUntrained, vocab_size - 1, numbers[i]),
+                              place);
         }
         if (numbers[i] != kUntrained && numbers[i] != line.tokens[i]) {
             return make_error(ErrorCode::kInvalidRequest,
-                              format("{}: expected {}, or the token at that place, {}, which is what the tokens before it are to predict; found {}", place, kUntrained,
-                                     line.tokens[i], numbers[i]),
+                              format("{}: expected {}, or the token at that place, {}, which is what the tokens before "
+                                     "it are to predict; found {}",
+                                     place, kUntrained, line.tokens[i], numbers[i]),
                               place);
         }
         line.labels.push_back(int32_t(numbers[i]));
@@ -217,13 +228,17 @@ Status parse_tokens(const JsonValue& root, uint32_t vocab_size, TrainingLine& li
     for (size_t i = 0; i < ids.size(); ++i) {
         if (ids[i] < 0 || ids[i] >= vocab_size) {
             const std::string place = format("{}[{}]", name, i);
-            return make_error(ErrorCode::kInvalidRequest, format("{}: expected a token of the vocabulary, 0 to {}, found {}", place, vocab_size - 1, ids[i]), place);
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format("{}: expected a token of the vocabulary, 0 to {}, found {}", place, vocab_size - 1, ids[i]),
+                place);
         }
         line.tokens.push_back(TokenId(ids[i]));
     }
     TRY(parse_labels(root, vocab_size, line));
     // The label of the first place is of no use: nothing is before it.
-    const bool is_trained = std::any_of(line.labels.begin() + 1, line.labels.end(), [](int32_t label) { return label != kUntrained; });
+    const bool is_trained =
+        std::any_of(line.labels.begin() + 1, line.labels.end(), [](int32_t label) { return label != kUntrained; });
     return is_trained ? ok_status() : Status(root.error("no token of the line is trained"));
 }
 
@@ -231,8 +246,9 @@ struct LineFormatName {
     LineFormat format;
     std::string_view name;
 };
-constexpr std::array kLineFormatNames = {LineFormatName{LineFormat::kChat, "messages"}, LineFormatName{LineFormat::kCompletion, "prompt and completion"},
-                                         LineFormatName{LineFormat::kText, "text"}, LineFormatName{LineFormat::kTokens, "tokens"}};
+constexpr std::array kLineFormatNames = {
+    LineFormatName{LineFormat::kChat, "messages"}, LineFormatName{LineFormat::kCompletion, "prompt and completion"},
+    LineFormatName{LineFormat::kText, "text"}, LineFormatName{LineFormat::kTokens, "tokens"}};
 
 std::optional<LineFormat> format_of_keys(const JsonValue& root) {
     if (!root.is_object()) return std::nullopt;
@@ -245,7 +261,9 @@ std::optional<LineFormat> format_of_keys(const JsonValue& root) {
 
 }  // namespace
 
-std::string_view line_format_name(LineFormat format) { return std::ranges::find(kLineFormatNames, format, &LineFormatName::format)->name; }
+std::string_view line_format_name(LineFormat format) {
+    return std::ranges::find(kLineFormatNames, format, &LineFormatName::format)->name;
+}
 
 std::optional<LineFormat> line_format_named(std::string_view name) {
     const auto found = std::ranges::find(kLineFormatNames, name, &LineFormatName::name);
@@ -260,11 +278,12 @@ std::optional<LineFormat> line_format_of(std::string_view line) {
 Result<TrainingLine> parse_training_line(std::string_view text, LineFormat expected, uint32_t vocab_size) {
     TRY_ASSIGN(const JsonDocument document, parse_json(text, line_options()));
     const JsonValue root = document.root();
-    if (!root.is_object()) return root.error(format("expected an object with {}, found {}", line_format_name(expected), root.describe()));
+    if (!root.is_object())
+        return root.error(format("expected an object with {}, found {}", line_format_name(expected), root.describe()));
     const std::optional<LineFormat> found = format_of_keys(root);
     if (found && *found != expected) {
-        return root.error(format("expected an object with {} as in the lines before and behind it, found one with {}", line_format_name(expected),
-                                 line_format_name(*found)));
+        return root.error(format("expected an object with {} as in the lines before and behind it, found one with {}",
+                                 line_format_name(expected), line_format_name(*found)));
     }
     TrainingLine line;
     line.format = expected;

@@ -1,5 +1,5 @@
-// One line of a training file: JSON in one of the forms that fine-tuning files have. Which tokens it becomes is not known here
-// (server/training/line_encoder.h).
+// One line of a training file: JSON in one of the forms that fine-tuning files have. Which tokens it becomes is not
+// known here (server/training/line_encoder.h).
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ struct TrainingLine {
     std::string prompt, completion;         // of a completion of two texts
     std::string text;
     std::vector<TokenId> tokens;
-    std::vector<int32_t> labels;  // as many as tokens; kUntrained, or the token itself, which those before it are to predict
+    // as many as tokens; kUntrained, or the token itself, which those before it are to predict
+    std::vector<int32_t> labels;
 };
 inline constexpr int32_t kUntrained = -100;  // as PyTorch's cross entropy has it
 
@@ -49,8 +50,8 @@ inline constexpr size_t kTrainingMessagesMax = 2048;
 // The format that the keys of the line are of, nothing where it is no JSON object or has none of them.
 std::optional<LineFormat> line_format_of(std::string_view line);
 
-// kInvalidRequest with place, expected and found: "messages[2].role: expected ..., found string \"wizard\"". A line of another format than `expected` is
-// refused as what it lacks. vocab_size: ids and labels must be below it.
+// kInvalidRequest with place, expected and found: "messages[2].role: expected ..., found string \"wizard\"". A line of
+// another format than `expected` is refused as what it lacks. vocab_size: ids and labels must be below it.
 Result<TrainingLine> parse_training_line(std::string_view line, LineFormat expected, uint32_t vocab_size);
 
 }  // namespace lorad::proto

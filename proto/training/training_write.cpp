@@ -7,23 +7,29 @@ namespace {
 
 void write_text_or_null(JsonWriter& writer, std::string_view key, std::string_view text) {
     writer.key(key);
-    if (text.empty()) writer.null();
-    else writer.value(text);
+    if (text.empty())
+        writer.null();
+    else
+        writer.value(text);
 }
 
 template <typename T>
 void write_or_null(JsonWriter& writer, std::string_view key, const std::optional<T>& value) {
     writer.key(key);
-    if (value) writer.value(*value);
-    else writer.null();
+    if (value)
+        writer.value(*value);
+    else
+        writer.null();
 }
 
 // "auto" where the server has not chosen yet.
 template <typename T>
 void write_or_auto(JsonWriter& writer, std::string_view key, const std::optional<T>& value) {
     writer.key(key);
-    if (value) writer.value(*value);
-    else writer.value("auto");
+    if (value)
+        writer.value(*value);
+    else
+        writer.value("auto");
 }
 
 void write_hyperparameters(JsonWriter& writer, const TrainingRecipe& recipe) {
@@ -55,8 +61,10 @@ void write_extras(JsonWriter& writer, const JobObject& job) {
     write_text_or_null(writer, "init_from", job.init_from);
     write_or_null(writer, "queue_position", job.queue_position);
     writer.field("device_bytes", job.device_bytes).key("recipe").raw(recipe_json(job.recipe)).key("data");
-    if (job.report_json.empty()) writer.null();
-    else writer.raw(job.report_json);
+    if (job.report_json.empty())
+        writer.null();
+    else
+        writer.raw(job.report_json);
     writer.end_object();
 }
 
@@ -92,14 +100,28 @@ constexpr std::string_view kMetricsType = "metrics";  // of an event that has th
 
 std::string file_json(const FileObject& file) {
     JsonWriter writer;
-    writer.begin_object().field("id", file.id).field("object", "file").field("bytes", file.bytes).field("created_at", file.created_s);
+    writer.begin_object()
+        .field("id", file.id)
+        .field("object", "file")
+        .field("bytes", file.bytes)
+        .field("created_at", file.created_s);
     write_or_null(writer, "expires_at", file.expires_s);
-    writer.field("filename", file.filename).field("purpose", file.purpose).field("status", "processed").key("status_details").null();
+    writer.field("filename", file.filename)
+        .field("purpose", file.purpose)
+        .field("status", "processed")
+        .key("status_details")
+        .null();
     return writer.end_object().take();
 }
 
 std::string deleted_file_json(std::string_view id) {
-    return JsonWriter().begin_object().field("id", id).field("object", "file").field("deleted", true).end_object().take();
+    return JsonWriter()
+        .begin_object()
+        .field("id", id)
+        .field("object", "file")
+        .field("deleted", true)
+        .end_object()
+        .take();
 }
 
 std::string job_json(const JobObject& job) {
@@ -132,7 +154,10 @@ std::string job_json(const JobObject& job) {
 std::string job_event_json(const JobEventObject& event) {
     JsonWriter writer;
     writer.begin_object().field("object", "fine_tuning.job.event");
-    write_fields(writer, event, kEventFields).field("type", event.metrics ? kMetricsType : "message").key("data").begin_object();
+    write_fields(writer, event, kEventFields)
+        .field("type", event.metrics ? kMetricsType : "message")
+        .key("data")
+        .begin_object();
     if (event.metrics) write_fields(writer, *event.metrics, kEventMetricFields);
     return writer.end_object().end_object().take();
 }
@@ -151,13 +176,19 @@ Result<JobEventObject> parse_job_event(std::string_view json) {
 
 std::string job_checkpoint_json(const JobCheckpointObject& checkpoint) {
     JsonWriter writer;
-    writer.begin_object().field("object", "fine_tuning.job.checkpoint").field("id", checkpoint.id).field("created_at", checkpoint.created_s);
-    writer.field("fine_tuning_job_id", checkpoint.job).field("fine_tuned_model_checkpoint", checkpoint.model).field("step_number", checkpoint.metrics.step);
+    writer.begin_object()
+        .field("object", "fine_tuning.job.checkpoint")
+        .field("id", checkpoint.id)
+        .field("created_at", checkpoint.created_s);
+    writer.field("fine_tuning_job_id", checkpoint.job)
+        .field("fine_tuned_model_checkpoint", checkpoint.model)
+        .field("step_number", checkpoint.metrics.step);
     writer.key("metrics").begin_object().field("step", checkpoint.metrics.step);
     return write_fields(writer, checkpoint.metrics, kMetricFields).end_object().end_object().take();
 }
 
-std::string list_json(std::span<const std::string> objects, bool has_more, std::string_view first_id, std::string_view last_id) {
+std::string list_json(std::span<const std::string> objects, bool has_more, std::string_view first_id,
+                      std::string_view last_id) {
     JsonWriter writer;
     writer.begin_object().field("object", "list").key("data").begin_array();
     for (const std::string& one : objects) writer.raw(one);

@@ -52,7 +52,8 @@ std::string job_json(const JobObject& job);
 // What is known after a step; absent: not measured then.
 struct StepMetrics {
     uint64_t step = 0, n_steps = 0;
-    std::optional<double> train_loss, train_accuracy, valid_loss, valid_accuracy, full_valid_loss, full_valid_accuracy, learning_rate, grad_norm, tokens_per_s;
+    std::optional<double> train_loss, train_accuracy, valid_loss, valid_accuracy, full_valid_loss, full_valid_accuracy,
+        learning_rate, grad_norm, tokens_per_s;
     std::optional<uint64_t> tokens;
 };
 
@@ -73,6 +74,7 @@ struct JobCheckpointObject {
 std::string job_checkpoint_json(const JobCheckpointObject& checkpoint);
 
 // {"object":"list","data":[...],"has_more":...}; with the first and last id where there are such.
-std::string list_json(std::span<const std::string> objects, bool has_more, std::string_view first_id = {}, std::string_view last_id = {});
+std::string list_json(std::span<const std::string> objects, bool has_more, std::string_view first_id = {},
+                      std::string_view last_id = {});
 
 }  // namespace lorad::proto

@@ -78,7 +78,8 @@ std::optional<QuotaExceeded> Account::begin_request() {
 
 std::optional<QuotaExceeded> Account::charge(const TokenCount& count, std::shared_ptr<Charge>& out) {
     std::lock_guard lock(mutex_);
-    double estimate = double(count.n_prompt) + std::min(double(count.n_generated_max), answer_tokens_) * count.n_answers;
+    double estimate =
+        double(count.n_prompt) + std::min(double(count.n_generated_max), answer_tokens_) * count.n_answers;
     if (std::optional<double> wait_s = tokens_.take(estimate, now()))
         return exceeded("tokens a minute", quotas_.tokens_per_minute, *wait_s);
     out = std::make_shared<Charge>();
@@ -110,7 +111,8 @@ Account::Charge::~Charge() {
     }
 }
 
-std::optional<QuotaExceeded> Account::enter_queue(std::span<const uint64_t> prompt_tokens, std::vector<std::shared_ptr<const void>>& places) {
+std::optional<QuotaExceeded> Account::enter_queue(std::span<const uint64_t> prompt_tokens,
+                                                  std::vector<std::shared_ptr<const void>>& places) {
     const uint64_t n_tokens = std::accumulate(prompt_tokens.begin(), prompt_tokens.end(), uint64_t(0));
     std::lock_guard lock(mutex_);
     // When there is room again depends on everybody's requests: a second is as good as any guess.
@@ -118,7 +120,8 @@ std::optional<QuotaExceeded> Account::enter_queue(std::span<const uint64_t> prom
     if (quotas_.queued_requests_max > 0 && n_queued_requests_ + prompt_tokens.size() > quotas_.queued_requests_max)
         return exceeded("waiting requests", quotas_.queued_requests_max, kSoon);
     // A prompt that is longer alone may wait when no other does.
-    if (quotas_.queued_tokens_max > 0 && n_queued_requests_ > 0 && n_queued_tokens_ + n_tokens > quotas_.queued_tokens_max)
+    if (quotas_.queued_tokens_max > 0 && n_queued_requests_ > 0 &&
+        n_queued_tokens_ + n_tokens > quotas_.queued_tokens_max)
         return exceeded("waiting prompt tokens", quotas_.queued_tokens_max, kSoon);
     for (uint64_t tokens : prompt_tokens) {
         ++n_queued_requests_;

@@ -50,7 +50,8 @@ struct QuotaExceeded {
 
 class Account : public std::enable_shared_from_this<Account> {
   public:
-    explicit Account(std::function<Time()> clock = [] { return std::chrono::steady_clock::now(); }) : clock_(std::move(clock)) {}
+    explicit Account(std::function<Time()> clock = [] { return std::chrono::steady_clock::now(); })
+        : clock_(std::move(clock)) {}
 
     void set_quotas(const Quotas& quotas);
     Quotas quotas() const;
@@ -82,7 +83,8 @@ class Account : public std::enable_shared_from_this<Account> {
     std::optional<QuotaExceeded> charge(const TokenCount& count, std::shared_ptr<Charge>& out);
 
     // A place in the queue for each of these prompts: given back when it goes, which is when the request begins to run.
-    std::optional<QuotaExceeded> enter_queue(std::span<const uint64_t> prompt_tokens, std::vector<std::shared_ptr<const void>>& places);
+    std::optional<QuotaExceeded> enter_queue(std::span<const uint64_t> prompt_tokens,
+                                             std::vector<std::shared_ptr<const void>>& places);
 
     struct Use {
         uint32_t n_queued_requests = 0;

@@ -9,7 +9,8 @@ constexpr double kRefusalsPerMinute = 60;  // and as many at once
 constexpr size_t kNameBytesMax = 128;
 constexpr size_t kMethodBytesMax = 16;
 
-void write(LogLevel level, std::string_view what, const AuditedCall& call, std::string_view reason, int status, uint64_t n_left_out) {
+void write(LogLevel level, std::string_view what, const AuditedCall& call, std::string_view reason, int status,
+           uint64_t n_left_out) {
     if (!log_enabled(level)) return;
     log_event(level, what,
               {{"method", call.method.substr(0, kMethodBytesMax)},
@@ -25,7 +26,9 @@ void write(LogLevel level, std::string_view what, const AuditedCall& call, std::
 
 }  // namespace
 
-void Audit::administered(const AuditedCall& call, int status) { write(LogLevel::kInfo, "administration", call, {}, status, 0); }
+void Audit::administered(const AuditedCall& call, int status) {
+    write(LogLevel::kInfo, "administration", call, {}, status, 0);
+}
 
 void Audit::refused(const AuditedCall& call, std::string_view reason, int status) {
     uint64_t n_left_out = 0;

@@ -1,4 +1,5 @@
-// What the log tells about access: one line for each administrative call, and for refused ones, of which only so many a second.
+// What the log tells about access: one line for each administrative call, and for refused ones, of which only so many a
+// second.
 // Ids of keys and names of routes; never a key, a header, a body or a target as it was sent. Any thread.
 #pragma once
 

@@ -1,6 +1,7 @@
-// Which files a tenant with some adapters only has uploaded: others' files, which are kept by content, do not exist for it, so that
-// their digests are neither a way to them nor a question that is answered. Kept in memory: after a restart what such a tenant has uploaded and
-// not registered is known by its hold (adapters/store/blob_holds.h); of what it has registered it is told that it is not there, and uploads it again.
+// Which files a tenant with some adapters only has uploaded: others' files, which are kept by content, do not exist for
+// it, so that their digests are neither a way to them nor a question that is answered. Kept in memory: after a restart
+// what such a tenant has uploaded and not registered is known by its hold (adapters/store/blob_holds.h); of what it has
+// registered it is told that it is not there, and uploads it again.
 #pragma once
 
 #include <cstdint>

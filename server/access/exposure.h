@@ -18,7 +18,7 @@ HostAndPort host_and_port(const std::string& where);
 bool is_loopback(const std::string& host);
 
 struct Exposure {
-    std::string host;         // of the main listener
+    std::string host;          // of the main listener
     std::string admin_listen;  // HOST:PORT or unix:PATH; empty: none
     bool has_keys = false;
     bool insecure_no_keys = false;

@@ -39,20 +39,24 @@ std::string hex_of(std::span<const uint8_t> bytes) {
 
 KeyDigest digest_from_hex(std::string_view hex) {
     KeyDigest digest{};
-    for (size_t i = 0; i < digest.size(); ++i) std::from_chars(hex.data() + 2 * i, hex.data() + 2 * i + 2, digest[i], 16);
+    for (size_t i = 0; i < digest.size(); ++i)
+        std::from_chars(hex.data() + 2 * i, hex.data() + 2 * i + 2, digest[i], 16);
     return digest;
 }
 
 // For the log and for labels: nothing to be escaped.
 bool is_plain(std::string_view text) {
     return !text.empty() && text.size() <= kIdBytesMax && std::ranges::all_of(text, [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-' || c == '@';
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+               c == '-' || c == '@';
     });
 }
 
 Result<std::string> plain_text(const JsonValue& value) {
     TRY_ASSIGN(std::string_view text, value.as_string());
-    if (!is_plain(text)) return value.error(format("expected 1 to {} of letters, digits and . _ - @, found {}", kIdBytesMax, value.describe()));
+    if (!is_plain(text))
+        return value.error(
+            format("expected 1 to {} of letters, digits and . _ - @, found {}", kIdBytesMax, value.describe()));
     return std::string(text);
 }
 
@@ -117,10 +121,12 @@ Result<KeyEntry> entry_of(const JsonValue& root) {
         } else if (key == "max_queued_tokens") {
             TRY_ASSIGN(entry.quotas.queued_tokens_max, value.as_uint(kQuotaMax));
         } else if (key == "priority_min") {
-            TRY_ASSIGN(int64_t priority, value.as_int(std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
+            TRY_ASSIGN(int64_t priority,
+                       value.as_int(std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
             principal.priority_min = int32_t(priority);
         } else {
-            return value.error("no such field: there are id, sha256, scopes, adapters, tenant, expires, requests_per_minute, tokens_per_minute, "
+            return value.error("no such field: there are id, sha256, scopes, adapters, tenant, expires, "
+                               "requests_per_minute, tokens_per_minute, "
                                "max_queued_requests, max_queued_tokens and priority_min");
         }
     }
@@ -156,7 +162,8 @@ Result<int64_t> parse_utc(std::string_view text) {
     }
     for (size_t i = 0; i < (text.size() == 10 ? 3u : 6u); ++i)
         std::from_chars(text.data() + kBegins[i], text.data() + kBegins[i] + (i == 0 ? 4 : 2), parts[i]);
-    std::chrono::year_month_day day{std::chrono::year(int(parts[0])), std::chrono::month(parts[1]), std::chrono::day(parts[2])};
+    std::chrono::year_month_day day{std::chrono::year(int(parts[0])), std::chrono::month(parts[1]),
+                                    std::chrono::day(parts[2])};
     if (!day.ok() || parts[3] > 23 || parts[4] > 59 || parts[5] > 59) return bad();
     int64_t days = std::chrono::sys_days(day).time_since_epoch().count();
     return days * 86400 + int64_t(parts[3]) * 3600 + parts[4] * 60 + parts[5];
@@ -174,27 +181,34 @@ Result<std::vector<KeyEntry>> parse_keys(std::string_view text, std::string_view
         if (line.ends_with('\r')) line.remove_suffix(1);
         if (line.find_first_not_of(" \t") == std::string_view::npos || line.starts_with('#')) continue;
         const std::string place = format("{}:{}", name, number);
-        if (entries.size() == kKeysMax) return make_error(ErrorCode::kInvalidConfig, format("{}: more than {} keys", place, kKeysMax));
-        TRY_ASSIGN(JsonDocument document, parse_json(line, {.name = place, .code = ErrorCode::kInvalidConfig, .max_bytes = 64 << 10}));
+        if (entries.size() == kKeysMax)
+            return make_error(ErrorCode::kInvalidConfig, format("{}: more than {} keys", place, kKeysMax));
+        TRY_ASSIGN(JsonDocument document,
+                   parse_json(line, {.name = place, .code = ErrorCode::kInvalidConfig, .max_bytes = 64 << 10}));
         TRY_ASSIGN(KeyEntry entry, entry_of(document.root()));
         if (!ids.insert(entry.principal.id).second)
-            return make_error(ErrorCode::kInvalidConfig, format("{}: the id {} is there twice", place, entry.principal.id));
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("{}: the id {} is there twice", place, entry.principal.id));
         if (!digests.insert(entry.digest).second)
-            return make_error(ErrorCode::kInvalidConfig, format("{}: the key of {} is there twice", place, entry.principal.id));
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("{}: the key of {} is there twice", place, entry.principal.id));
         entries.push_back(std::move(entry));
     }
-    if (entries.empty()) return make_error(ErrorCode::kInvalidConfig, format("{}: holds no key; `lorad key new` makes one", name));
+    if (entries.empty())
+        return make_error(ErrorCode::kInvalidConfig, format("{}: holds no key; `lorad key new` makes one", name));
     return entries;
 }
 
 Result<std::vector<KeyEntry>> read_key_file(const std::string& path) {
     const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!file.ok()) return bad_file(path, std::strerror(errno));
-    struct stat about {};
+    struct stat about{};
     if (fstat(file.get(), &about) != 0) return bad_file(path, std::strerror(errno));
     if (!S_ISREG(about.st_mode)) return bad_file(path, "expected a regular file");
-    if ((about.st_mode & S_IWOTH) != 0) return bad_file(path, "everybody may write to it, so anybody could give himself a key: chmod o-w");
-    if (size_t(about.st_size) > kKeyFileBytesMax) return bad_file(path, format("{} bytes, at most {} are read", about.st_size, kKeyFileBytesMax));
+    if ((about.st_mode & S_IWOTH) != 0)
+        return bad_file(path, "everybody may write to it, so anybody could give himself a key: chmod o-w");
+    if (size_t(about.st_size) > kKeyFileBytesMax)
+        return bad_file(path, format("{} bytes, at most {} are read", about.st_size, kKeyFileBytesMax));
     std::string text;
     char buffer[16 << 10];
     for (;;) {
@@ -227,8 +241,8 @@ std::string key_line(const KeyEntry& entry) {
         auto days = std::chrono::floor<std::chrono::days>(time);
         std::chrono::year_month_day day(days);
         int64_t rest = (time - days).count();
-        writer.field("expires", format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", int(day.year()), unsigned(day.month()), unsigned(day.day()),
-                                       rest / 3600, rest / 60 % 60, rest % 60));
+        writer.field("expires", format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", int(day.year()), unsigned(day.month()),
+                                       unsigned(day.day()), rest / 3600, rest / 60 % 60, rest % 60));
     }
     auto quota = [&](std::string_view name, uint64_t n) {
         if (n > 0) writer.field(name, n);
@@ -243,7 +257,8 @@ std::string key_line(const KeyEntry& entry) {
 
 Result<std::string> new_key() {
     KeyDigest bits{};
-    if (getrandom(bits.data(), bits.size(), 0) != ssize_t(bits.size())) return make_error(ErrorCode::kIo, "the system gives no random bits");
+    if (getrandom(bits.data(), bits.size(), 0) != ssize_t(bits.size()))
+        return make_error(ErrorCode::kIo, "the system gives no random bits");
     return "lorad-" + hex_of(bits);
 }
 

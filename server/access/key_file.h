@@ -5,9 +5,9 @@
 //    "expires":"2027-01-31","requests_per_minute":600,"tokens_per_minute":200000,"max_queued_requests":16,
 //    "max_queued_tokens":32768,"priority_min":0}
 //
-// id, sha256 and scopes are required. The file holds digests, never keys. Plain SHA-256 is right here: keys are 256 random bits
-// that `lorad key new` draws, so there is no list of likely ones to try, which is what slow password hashes are for; and each
-// request pays for the digest.
+// id, sha256 and scopes are required. The file holds digests, never keys. Plain SHA-256 is right here: keys are 256
+// random bits that `lorad key new` draws, so there is no list of likely ones to try, which is what slow password hashes
+// are for; and each request pays for the digest.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@
 
 namespace lorad::server::access {
 
-inline constexpr size_t kKeysMax = 4096;            // each is compared with for every request
+inline constexpr size_t kKeysMax = 4096;  // each is compared with for every request
 inline constexpr size_t kKeyFileBytesMax = 4 << 20;
-inline constexpr size_t kKeyBytesMax = 512;         // of a key that a client shows; longer ones are none
-inline constexpr size_t kKeyBytesMin = 16;          // of a key that an operator chooses
+inline constexpr size_t kKeyBytesMax = 512;  // of a key that a client shows; longer ones are none
+inline constexpr size_t kKeyBytesMin = 16;   // of a key that an operator chooses
 
 using KeyDigest = std::array<uint8_t, 32>;
 KeyDigest digest_of_key(std::string_view key);

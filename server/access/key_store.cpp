@@ -61,7 +61,8 @@ Result<std::vector<KeyEntry>> KeyStore::read() const {
     if (options_.full_key.size() < kKeyBytesMin || options_.full_key.size() > kKeyBytesMax ||
         !std::ranges::all_of(options_.full_key, [](char c) { return c > 0x20 && c < 0x7f; })) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("api-key: expected {} to {} printable ASCII characters without blanks, found {}; `lorad key new` makes a good one",
+                          format("api-key: expected {} to {} printable ASCII characters without blanks, found {}; "
+                                 "`lorad key new` makes a good one",
                                  kKeyBytesMin, kKeyBytesMax, options_.full_key.size()),
                           "api-key");
     }
@@ -71,7 +72,8 @@ Result<std::vector<KeyEntry>> KeyStore::read() const {
     full.principal.scopes.add(Scope::kAdmin);
     for (const KeyEntry& entry : entries) {
         if (entry.digest != full.digest && entry.principal.id != kFullKeyId) continue;
-        return make_error(ErrorCode::kInvalidConfig, format("{}: the id or the key of {} is --api-key's as well", options_.file, entry.principal.id));
+        return make_error(ErrorCode::kInvalidConfig, format("{}: the id or the key of {} is --api-key's as well",
+                                                            options_.file, entry.principal.id));
     }
     entries.push_back(std::move(full));
     return entries;

@@ -14,13 +14,13 @@
 
 namespace lorad::server::access {
 
-// The index of the digest among the keys', or keys.size(). Takes the same time whatever the digest is: every key is compared as a
-// whole, and nothing is decided on the way.
+// The index of the digest among the keys', or keys.size(). Takes the same time whatever the digest is: every key is
+// compared as a whole, and nothing is decided on the way.
 size_t find_digest(std::span<const KeyDigest> keys, const KeyDigest& digest);
 
 struct KeyOptions {
-    std::string file;      // empty: none
-    std::string full_key;  // one key for everything, as with vLLM's --api-key; empty: none
+    std::string file;                           // empty: none
+    std::string full_key;                       // one key for everything, as with vLLM's --api-key; empty: none
     std::function<int64_t()> unix_time_s = {};  // for tests; empty: the system's
 };
 
@@ -30,7 +30,8 @@ class KeyStore {
     // kInvalidConfig with file, line and reason.
     static Result<std::unique_ptr<KeyStore>> create(const KeyOptions& options);
 
-    // Reads the file again: all of it, or on an error nothing has changed. Keys that stay keep what they have used of their quotas.
+    // Reads the file again: all of it, or on an error nothing has changed. Keys that stay keep what they have used of
+    // their quotas.
     Status reload();
     // The same in two parts, for whoever has more to check: what this returns makes the new keys hold, and cannot fail.
     Result<std::function<void()>> prepare();

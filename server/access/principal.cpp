@@ -27,7 +27,8 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
 }
 
 bool Principal::may_use(std::string_view adapter) const {
-    return !adapters || std::ranges::any_of(*adapters, [&](const std::string& pattern) { return matches_pattern(pattern, adapter); });
+    return !adapters || std::ranges::any_of(
+                            *adapters, [&](const std::string& pattern) { return matches_pattern(pattern, adapter); });
 }
 
 }  // namespace lorad::server::access

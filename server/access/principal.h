@@ -25,9 +25,9 @@ struct Principal {
     // Patterns of the adapters that exist for this key; nothing: all of them.
     std::optional<std::vector<std::string>> adapters;
     int64_t expires_s = std::numeric_limits<int64_t>::max();  // Unix time from which on the key is none
-    int32_t priority_min = 0;  // lower ones, which come earlier, are not for this key
-    std::string prefix_salt;   // of the tenant, with a secret of this process
-    std::shared_ptr<Account> account;  // its quotas; never null
+    int32_t priority_min = 0;                                 // lower ones, which come earlier, are not for this key
+    std::string prefix_salt;                                  // of the tenant, with a secret of this process
+    std::shared_ptr<Account> account;                         // its quotas; never null
 
     bool is_restricted() const { return adapters.has_value(); }
     bool may_use(std::string_view adapter) const;

@@ -4,20 +4,13 @@ namespace lorad::server::access {
 
 std::string_view name_of(Scope scope) {
     switch (scope) {
-        case Scope::kGenerate:
-            return "generate";
-        case Scope::kAdaptersRead:
-            return "adapters:read";
-        case Scope::kAdaptersWrite:
-            return "adapters:write";
-        case Scope::kTrainingRead:
-            return "training:read";
-        case Scope::kTrainingWrite:
-            return "training:write";
-        case Scope::kMetrics:
-            return "metrics";
-        case Scope::kAdmin:
-            return "admin";
+        case Scope::kGenerate: return "generate";
+        case Scope::kAdaptersRead: return "adapters:read";
+        case Scope::kAdaptersWrite: return "adapters:write";
+        case Scope::kTrainingRead: return "training:read";
+        case Scope::kTrainingWrite: return "training:write";
+        case Scope::kMetrics: return "metrics";
+        case Scope::kAdmin: return "admin";
     }
     return {};
 }

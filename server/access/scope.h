@@ -18,8 +18,9 @@ enum class Scope : uint8_t {
     kMetrics,        // /metrics, with the names of all adapters
     kAdmin,          // everything, also what reads files of the server
 };
-inline constexpr std::array kAllScopes = {Scope::kGenerate, Scope::kAdaptersRead, Scope::kAdaptersWrite,
-                                         Scope::kTrainingRead, Scope::kTrainingWrite, Scope::kMetrics, Scope::kAdmin};
+inline constexpr std::array kAllScopes = {Scope::kGenerate,     Scope::kAdaptersRead,  Scope::kAdaptersWrite,
+                                          Scope::kTrainingRead, Scope::kTrainingWrite, Scope::kMetrics,
+                                          Scope::kAdmin};
 
 // As key files write them: "adapters:read".
 std::string_view name_of(Scope scope);
@@ -59,7 +60,8 @@ class Access {
         return kind_ != Kind::kScoped || scopes.allow(one_) || scopes.allow(other_);
     }
     constexpr bool is_for(Scope scope) const { return kind_ == Kind::kScoped && one_ == scope && other_ == scope; }
-    // Changes adapters or the server: such routes may have a listener of their own, and their calls are told in the log.
+    // Changes adapters or the server: such routes may have a listener of their own, and their calls are told in the
+    // log.
     constexpr bool is_administrative() const {
         return kind_ == Kind::kScoped && (one_ == Scope::kAdaptersWrite || one_ == Scope::kAdmin);
     }

@@ -52,7 +52,8 @@ SharedPlaces::Place SharedPlaces::take(const Holder& holder, uint64_t n) {
     return fits(holder, n) ? place(holder, n) : Place();
 }
 
-SharedPlaces::Place SharedPlaces::wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most, const std::function<bool()>& gives_up) {
+SharedPlaces::Place SharedPlaces::wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most,
+                                       const std::function<bool()>& gives_up) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point end = Clock::now() + at_most;
     std::unique_lock lock(mutex_);

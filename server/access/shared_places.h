@@ -1,10 +1,13 @@
-// A pool of places, or of bytes, that many share: uploads, readers of events, large bodies, text that is being read, threads. One rule for all of them:
+// A pool of places, or of bytes, that many share: uploads, readers of events, large bodies, text that is being read,
+// threads. One rule for all of them:
 //
-//   whoever holds nothing may have what is free; whoever holds something may have more only while it leaves free at least as much as it then holds.
+//   whoever holds nothing may have what is free; whoever holds something may have more only while it leaves free at
+//       least as much as it then holds.
 //
-// So one alone has at most half of a pool, two have a third each, three a quarter, and the next one always finds a place. `Holder` says whose it is: a
-// key's tenant and a client's address are counted each for itself, and both have to have room. An address may have three times what it leaves free, so that
-// one tenant does not use up what a proxy's address has for all.
+// So one alone has at most half of a pool, two have a third each, three a quarter, and the next one always finds a
+// place. `Holder` says whose it is: a key's tenant and a client's address are counted each for itself, and both have to
+// have room. An address may have three times what it leaves free, so that one tenant does not use up what a proxy's
+// address has for all.
 #pragma once
 
 #include <chrono>
@@ -27,7 +30,8 @@ struct Holder {
 // Any thread. Outlives its places.
 class SharedPlaces {
   public:
-    // A tenant may have `share` times what it leaves free: 1, a half; n_max - 1, all but one. An address kOfAddress times as much.
+    // A tenant may have `share` times what it leaves free: 1, a half; n_max - 1, all but one. An address kOfAddress
+    // times as much.
     static constexpr uint64_t kOfAddress = 3;
     explicit SharedPlaces(uint64_t n_max, uint64_t share = 1) : n_max_(n_max), share_(share) {}
     SharedPlaces(const SharedPlaces&) = delete;
@@ -60,8 +64,10 @@ class SharedPlaces {
 
     // One that is not taken() where there is no room for it, or its holder has its share.
     Place take(const Holder& holder, uint64_t n = 1);
-    // Waits for it, in no order, but for shares; until the time is over or `gives_up` says so, which is asked now and then.
-    Place wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most, const std::function<bool()>& gives_up = {});
+    // Waits for it, in no order, but for shares; until the time is over or `gives_up` says so, which is asked now and
+    // then.
+    Place wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most,
+               const std::function<bool()>& gives_up = {});
 
     uint64_t n_taken() const;
     uint64_t n_max() const;

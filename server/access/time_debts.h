@@ -1,4 +1,5 @@
-// Who has had how much of something that others wait for meanwhile: seconds that are owed, and forgotten as time passes. One thread, or under its owner's lock.
+// Who has had how much of something that others wait for meanwhile: seconds that are owed, and forgotten as time
+// passes. One thread, or under its owner's lock.
 #pragma once
 
 #include <algorithm>

@@ -10,9 +10,7 @@ namespace {
 
 constexpr std::string_view kReasoningNames[] = {"reasoning_content", "reasoning"};
 
-bool is_only_blanks(std::string_view text) {
-    return text.find_first_not_of(" \t\n\r\f\v") == std::string_view::npos;
-}
+bool is_only_blanks(std::string_view text) { return text.find_first_not_of(" \t\n\r\f\v") == std::string_view::npos; }
 
 std::string_view text_or(const JsonValue& object, std::string_view key) {
     const std::optional<JsonValue> value = object.find(key);
@@ -55,7 +53,8 @@ class Conversation::Writer {
             write_content(turn, appended);
         }
         const std::vector<std::string>& read = plan_.thought_names;
-        if (!message.reasoning_name.empty() && !read.empty() && std::ranges::find(read, message.reasoning_name) == read.end()) {
+        if (!message.reasoning_name.empty() && !read.empty() &&
+            std::ranges::find(read, message.reasoning_name) == read.end()) {
             writer_.key(read.front());
             write_reasoning(turn.message);
         }
@@ -241,8 +240,12 @@ class Conversation::Writer {
 };
 
 Result<Conversation> Conversation::parse(std::string_view messages_json) {
-    // Arguments of calls came as texts, each with the depth and the values of a whole body, and with what a model may write twice.
-    TRY_ASSIGN(JsonDocument document, parse_json(messages_json, {.max_bytes = size_t(64) << 20, .max_depth = 192, .max_values = 1u << 20, .allow_duplicate_keys = true}));
+    // Arguments of calls came as texts, each with the depth and the values of a whole body, and with what a model may
+    // write twice.
+    TRY_ASSIGN(JsonDocument document, parse_json(messages_json, {.max_bytes = size_t(64) << 20,
+                                                                 .max_depth = 192,
+                                                                 .max_values = 1u << 20,
+                                                                 .allow_duplicate_keys = true}));
     Conversation chat(std::move(document));
     TRY_ASSIGN(std::vector<JsonValue> elements, chat.document_.root().as_array());
     for (const JsonValue& element : elements) {
@@ -270,7 +273,8 @@ Result<Conversation> Conversation::parse(std::string_view messages_json) {
         // The other name, if it is there, says the same or nothing.
         if (!message.reasoning_name.empty()) {
             std::erase_if(message.members, [&](const JsonMember& member) {
-                return member.key != message.reasoning_name && std::ranges::find(kReasoningNames, member.key) != std::end(kReasoningNames);
+                return member.key != message.reasoning_name &&
+                       std::ranges::find(kReasoningNames, member.key) != std::end(kReasoningNames);
             });
         }
         chat.messages_.push_back(std::move(message));
@@ -299,15 +303,20 @@ bool Conversation::has_text_arguments() const {
         return arguments && arguments->is_string();
     };
     const auto is_call_with_one = [&](const JsonMember& member) {
-        return member.key == "tool_calls" && member.value.is_array() && std::ranges::any_of(*member.value.as_array(), is_text);
+        return member.key == "tool_calls" && member.value.is_array() &&
+               std::ranges::any_of(*member.value.as_array(), is_text);
     };
-    return std::ranges::any_of(messages_, [&](const Message& message) { return std::ranges::any_of(message.members, is_call_with_one); });
+    return std::ranges::any_of(
+        messages_, [&](const Message& message) { return std::ranges::any_of(message.members, is_call_with_one); });
 }
 
 bool Conversation::speaks_before_calls(size_t index) const {
     const Message& message = messages_[index];
-    const bool has_calls = std::ranges::any_of(message.members, [](const JsonMember& member) { return member.key == "tool_calls" && member.value.size() > 0; });
-    return has_calls && !message.reasoning_name.empty() && std::ranges::any_of(message.parts, [](std::string_view part) { return !is_only_blanks(part); });
+    const bool has_calls = std::ranges::any_of(message.members, [](const JsonMember& member) {
+        return member.key == "tool_calls" && member.value.size() > 0;
+    });
+    return has_calls && !message.reasoning_name.empty() &&
+           std::ranges::any_of(message.parts, [](std::string_view part) { return !is_only_blanks(part); });
 }
 
 bool Conversation::speaks_before_calls() const {
@@ -327,7 +336,9 @@ std::vector<Conversation::Turn> Conversation::turns(RoleUse roles) const {
     std::vector<size_t> joined;
     size_t n_leading = 0;
     while (n_leading < size() && is_system(n_leading)) ++n_leading;
-    const size_t n_looked_at = roles < RoleUse::kJoinedAtStart ? 0 : roles == RoleUse::kJoinedAtStart ? n_leading : size();
+    const size_t n_looked_at = roles < RoleUse::kJoinedAtStart    ? 0
+                               : roles == RoleUse::kJoinedAtStart ? n_leading
+                                                                  : size();
     for (size_t i = 0; i < n_looked_at; ++i) {
         if (is_system(i)) joined.push_back(i);
     }

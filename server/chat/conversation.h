@@ -1,5 +1,5 @@
-// A chat's messages taken apart, so that they can be written as a template takes them: contents as texts or in parts, system
-// texts apart or joined, thoughts under the name that it reads.
+// A chat's messages taken apart, so that they can be written as a template takes them: contents as texts or in parts,
+// system texts apart or joined, thoughts under the name that it reads.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,11 @@ enum class RoleUse : uint8_t {
 struct ChatPlan {
     RoleUse roles = RoleUse::kAsSent;
     std::vector<ContentForm> contents;  // of each message
-    // Under which the template reads what the assistant thought; a thought that was sent under none of them is also written
-    // under the first.
+    // Under which the template reads what the assistant thought; a thought that was sent under none of them is also
+    // written under the first.
     std::vector<std::string> thought_names;
-    // Arguments of calls that are a text, since they are no JSON object, are {"arguments": TEXT}: for templates that walk through them.
+    // Arguments of calls that are a text, since they are no JSON object, are {"arguments": TEXT}: for templates that
+    // walk through them.
     bool wraps_arguments = false;
     // The text that the assistant said before a call is part of its thought, for templates that take one of them alone.
     bool thinks_aloud = false;

@@ -13,7 +13,7 @@ namespace lorad::server {
 namespace {
 
 constexpr size_t kFitsMax = 1024;
-constexpr size_t kFitMessagesMax = 512;  // longer ones are looked at each time
+constexpr size_t kFitMessagesMax = 512;        // longer ones are looked at each time
 constexpr std::chrono::seconds kSearchMax{2};  // a template that takes so long is given what was sent
 
 std::string template_input(const ChatInput& chat, std::string_view messages, std::string_view tools,
@@ -46,7 +46,8 @@ struct MarkedTool {
 };
 
 // The documents with marks for their texts; `owners`: those of each.
-std::string marked_documents(const std::string& documents_json, Marks& marks, std::vector<std::vector<size_t>>& owners) {
+std::string marked_documents(const std::string& documents_json, Marks& marks,
+                             std::vector<std::vector<size_t>>& owners) {
     Result<JsonDocument> document = parse_json(documents_json);
     if (!document.ok() || !document->root().is_array()) return documents_json;
     JsonWriter writer;
@@ -94,9 +95,11 @@ struct Trial {
     bool any_out(const std::vector<size_t>& of) const {
         return of.empty() || std::ranges::any_of(of, [&](size_t mark) { return marks.is_out(mark); });
     }
-    // A part has to come out as it is, else the template has printed the list; how it writes a text is its own business.
+    // A part has to come out as it is, else the template has printed the list; how it writes a text is its own
+    // business.
     bool takes(size_t message) const {
-        const bool needs_whole = plan.contents[message] == ContentForm::kParts || plan.contents[message] == ContentForm::kOnePart;
+        const bool needs_whole =
+            plan.contents[message] == ContentForm::kParts || plan.contents[message] == ContentForm::kOnePart;
         return std::ranges::all_of(messages[message].parts, [&](size_t mark) {
             return needs_whole ? marks.fate(mark) == Marks::Fate::kWhole : marks.is_out(mark);
         });
@@ -181,8 +184,9 @@ class Search {
     // The same roles with contents as the template takes them. Where it takes none, what was sent, joined as texts.
     Trial with_contents(Trial trial) {
         ChatPlan plan = trial.plan;
-        for (auto [from, to] : {std::pair(ContentForm::kParts, ContentForm::kText), std::pair(ContentForm::kNull, ContentForm::kText),
-                                std::pair(ContentForm::kText, ContentForm::kOnePart)}) {
+        for (auto [from, to] :
+             {std::pair(ContentForm::kParts, ContentForm::kText), std::pair(ContentForm::kNull, ContentForm::kText),
+              std::pair(ContentForm::kText, ContentForm::kOnePart)}) {
             if (trial.is_ok || !change(plan, from, to)) continue;
             Trial other = try_plan(plan);
             if (other.is_ok || to == ContentForm::kText) trial = std::move(other);
@@ -197,7 +201,9 @@ class Search {
                 form = form == ContentForm::kParts ? ContentForm::kText : ContentForm::kOnePart;
                 is_changed = true;
             }
-            if (!is_changed || (!improve(trial, plan) && !(change(plan, ContentForm::kText, ContentForm::kOnePart) && improve(trial, plan)))) break;
+            if (!is_changed || (!improve(trial, plan) &&
+                                !(change(plan, ContentForm::kText, ContentForm::kOnePart) && improve(trial, plan))))
+                break;
         }
         return without_none(std::move(trial));
     }
@@ -251,10 +257,11 @@ class Search {
                                                                : !shown_roles.contains(conversation_.role(i));
             if (is_dropped && !is_continued(i)) {
                 const std::string param = format("messages[{}].role", i);
-                fit.refused = make_error(ErrorCode::kInvalidRequest,
-                                         format("{}: the chat template shows the model nothing of this message of the role {}", param,
-                                                json_quote_short(conversation_.role(i))),
-                                         param);
+                fit.refused =
+                    make_error(ErrorCode::kInvalidRequest,
+                               format("{}: the chat template shows the model nothing of this message of the role {}",
+                                      param, json_quote_short(conversation_.role(i))),
+                               param);
                 return;
             }
             find_losses_of(trial, i, fit.unread);
@@ -278,7 +285,8 @@ class Search {
         const auto lost = [&](const std::optional<size_t>& mark) { return mark && !trial.marks.is_out(*mark); };
         if (!trial.all_out(marks.parts)) unread.push_back(path + ".content");
         // A template that reads thoughts leaves those of earlier turns out on purpose.
-        if (lost(marks.reasoning) && trial.plan.thought_names.empty()) unread.push_back(path + "." + conversation_.reasoning_name(message));
+        if (lost(marks.reasoning) && trial.plan.thought_names.empty())
+            unread.push_back(path + "." + conversation_.reasoning_name(message));
         if (lost(marks.name)) unread.push_back(path + ".name");
         for (size_t i = 0; i < marks.calls.size(); ++i) {
             const std::string call = format("{}.tool_calls[{}]", path, i);
@@ -295,12 +303,13 @@ class Search {
     const RenderChat& render_;
 };
 
-// Whether a thought under this name is ever shown: some templates show only those since the last question, some only those
-// before a call.
+// Whether a thought under this name is ever shown: some templates show only those since the last question, some only
+// those before a call.
 bool reads_thoughts(std::string_view name, const RenderChat& render) {
-    for (std::string_view behind : {R"(}])", R"(},{"role":"user","content":"q"}])",
-                                    R"(,"tool_calls":[{"id":"c12345678","type":"function","function":{"name":"f","arguments":{"a":"b"}}}]},)"
-                                    R"({"role":"tool","tool_call_id":"c12345678","content":"r"}])"}) {
+    for (std::string_view behind :
+         {R"(}])", R"(},{"role":"user","content":"q"}])",
+          R"(,"tool_calls":[{"id":"c12345678","type":"function","function":{"name":"f","arguments":{"a":"b"}}}]},)"
+          R"({"role":"tool","tool_call_id":"c12345678","content":"r"}])"}) {
         Marks marks;
         std::string messages = R"([{"role":"user","content":"q"},{"role":"assistant","content":"",)";
         messages += format(R"("{}":"{}")", name, marks.add_name());
@@ -334,7 +343,8 @@ std::string shape_of(std::string_view template_id, std::string_view input) {
 std::optional<bool> shows_tools(const RenderChat& render) {
     Marks marks;
     const MarkedTool tool(marks);
-    for (std::string_view messages : {R"([{"role":"user","content":"q"}])", R"([{"role":"system","content":"s"},{"role":"user","content":"q"}])"}) {
+    for (std::string_view messages :
+         {R"([{"role":"user","content":"q"}])", R"([{"role":"system","content":"s"},{"role":"user","content":"q"}])"}) {
         Result<std::string> rendered = render(template_input({}, messages, tool.json, {}));
         if (!rendered.ok()) continue;
         marks.read(*rendered);
@@ -359,7 +369,8 @@ Result<FittedChat> ChatFits::fit(std::string_view template_id, const ChatInput& 
         Result<std::string> rendered = render(input);
         if (rendered.ok() || rendered.error().code == ErrorCode::kInvalidRequest) return rendered;
         is_certain = false;
-        // One form may take more than there is where another does not; if that which is chosen does, its own rendering says so.
+        // One form may take more than there is where another does not; if that which is chosen does, its own rendering
+        // says so.
         if (rendered.error().code != ErrorCode::kInputTooComplex) failure = rendered.error();
         return rendered;
     };
@@ -384,8 +395,9 @@ Result<FittedChat> ChatFits::fit(std::string_view template_id, const ChatInput& 
         if (is_certain && conversation.size() <= kFitMessagesMax) keep(shape, *fit);
     }
     if (fit->refused) return *fit->refused;
-    FittedChat fitted{template_input(chat, conversation.write(fit->plan, appended), chat.tools_json, chat.documents_json),
-                      std::move(fit->unread)};
+    FittedChat fitted{
+        template_input(chat, conversation.write(fit->plan, appended), chat.tools_json, chat.documents_json),
+        std::move(fit->unread)};
     if (const std::optional<size_t> developer = conversation.first_developer(); developer && !fit->is_known)
         fitted.developer = format("messages[{}].role", *developer);
     return fitted;

@@ -1,5 +1,5 @@
-// How a conversation is given to a chat template, so that nothing of it is lost in silence. Found out by rendering it once with
-// marks in the place of its texts; conversations of the same shape share what was found.
+// How a conversation is given to a chat template, so that nothing of it is lost in silence. Found out by rendering it
+// once with marks in the place of its texts; conversations of the same shape share what was found.
 #pragma once
 
 #include <functional>
@@ -42,10 +42,11 @@ std::optional<bool> shows_tools(const RenderChat& render);
 // What is known of templates and shapes of conversations, the last used first. Any thread.
 class ChatFits {
   public:
-    // `template_id`: the same for the same template; `appended` stands behind the last message's text. kInvalidRequest for
-    // messages of which the template shows nothing, but for those that it lets stand in a system message. A template that
-    // fails here is given the conversation as it was sent, and says itself what is wrong. What `render` answers that is neither
-    // kInvalidRequest nor kInputTooComplex, such as kOverloaded, is no word of the template: it is returned, and nothing kept.
+    // `template_id`: the same for the same template; `appended` stands behind the last message's text. kInvalidRequest
+    // for messages of which the template shows nothing, but for those that it lets stand in a system message. A
+    // template that fails here is given the conversation as it was sent, and says itself what is wrong. What `render`
+    // answers that is neither kInvalidRequest nor kInputTooComplex, such as kOverloaded, is no word of the template: it
+    // is returned, and nothing kept.
     // Takes the time of some renderings, of which no new one begins after 2 s: `render` should not wait for others.
     Result<FittedChat> fit(std::string_view template_id, const ChatInput& chat, std::string_view appended,
                            const RenderChat& render);
@@ -59,7 +60,7 @@ class ChatFits {
         ChatFit fit;
     };
     std::mutex mutex_;
-    std::list<Entry> entries_;                                         // under mutex_
+    std::list<Entry> entries_;                                                   // under mutex_
     std::unordered_map<std::string_view, std::list<Entry>::iterator> by_shape_;  // into entries_
 };
 

@@ -28,8 +28,7 @@ std::string Marks::add() {
 
 void Marks::read(std::string_view rendered) {
     std::ranges::fill(fates_, Fate::kLost);
-    for (size_t at = rendered.find(kMarkStart); at != std::string_view::npos;
-         at = rendered.find(kMarkStart, at)) {
+    for (size_t at = rendered.find(kMarkStart); at != std::string_view::npos; at = rendered.find(kMarkStart, at)) {
         at += kMarkStart.size();
         const std::string_view digits = rendered.substr(at, kMarkDigits);
         size_t mark = 0;

@@ -1,5 +1,5 @@
-// Texts that stand in the place of a conversation's own while it is tried on a chat template: what comes out shows what the
-// template does with each. One thread at a time.
+// Texts that stand in the place of a conversation's own while it is tried on a chat template: what comes out shows what
+// the template does with each. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class Marks {
     };
 
     size_t size() const { return fates_.size(); }
-    // The text of one more, whose number is what size() was. Digits, which no filter spells otherwise, and quotes, which change
-    // in whatever is no plain text; a name has no quotes.
+    // The text of one more, whose number is what size() was. Digits, which no filter spells otherwise, and quotes,
+    // which change in whatever is no plain text; a name has no quotes.
     std::string add();
     std::string add_name();
     // What became of each, all being lost before.

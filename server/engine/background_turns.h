@@ -7,16 +7,17 @@
 namespace lorad::server {
 
 struct BackgroundShare {
-    double share = 0.5;           // of the device's time, at most, while others are served
-    double latency_factor = 1.25; // a step with background work behind it takes at most this many times as long
+    double share = 0.5;            // of the device's time, at most, while others are served
+    double latency_factor = 1.25;  // a step with background work behind it takes at most this many times as long
 };
 
 class BackgroundTurns {
   public:
     explicit BackgroundTurns(const BackgroundShare& share) : share_(share) {}
 
-    // After each step that took `seconds`; is_quiet: without background work beside it. What may run now, in seconds; 0: nothing. Where even the smallest
-    // piece takes longer than the bound leaves, one runs each kRareSteps steps: so few do not move the 99th percentile.
+    // After each step that took `seconds`; is_quiet: without background work beside it. What may run now, in seconds;
+    // 0: nothing. Where even the smallest piece takes longer than the bound leaves, one runs each kRareSteps steps: so
+    // few do not move the 99th percentile.
     double after_step(double seconds, bool is_quiet) {
         if (is_quiet) quiet_s_ = quiet_s_ == 0 ? seconds : 0.8 * quiet_s_ + 0.2 * seconds;
         if (quiet_s_ == 0) return 0;

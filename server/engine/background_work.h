@@ -10,7 +10,8 @@ class BackgroundWork {
   public:
     virtual ~BackgroundWork() = default;
     virtual bool has_work() const = 0;
-    // Pieces for about so long, at least one. Returns once the device has done them. What fails is for whoever the work belongs to.
+    // Pieces for about so long, at least one. Returns once the device has done them. What fails is for whoever the work
+    // belongs to.
     virtual void run(std::chrono::microseconds budget) = 0;
 };
 

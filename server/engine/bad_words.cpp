@@ -6,7 +6,8 @@
 
 namespace lorad::server {
 
-BadWords::BadWords(std::shared_ptr<const Sequences> sequences, uint32_t vocab_size, std::shared_ptr<TokenConstraint> inner)
+BadWords::BadWords(std::shared_ptr<const Sequences> sequences, uint32_t vocab_size,
+                   std::shared_ptr<TokenConstraint> inner)
     : sequences_(std::move(sequences)), vocab_size_(vocab_size), inner_(std::move(inner)) {
     for (const std::vector<TokenId>& sequence : *sequences_) n_said_max_ = std::max(n_said_max_, sequence.size() - 1);
 }
@@ -20,12 +21,15 @@ Status BadWords::next_mask(std::vector<uint32_t>& words) {
     }
     for (const std::vector<TokenId>& sequence : *sequences_) {
         const size_t n_before = sequence.size() - 1;
-        if (n_before > said_.size() || !std::equal(sequence.begin(), sequence.end() - 1, said_.end() - int64_t(n_before))) continue;
+        if (n_before > said_.size() ||
+            !std::equal(sequence.begin(), sequence.end() - 1, said_.end() - int64_t(n_before)))
+            continue;
         const auto last = uint32_t(sequence.back());
         words[last / 32] &= ~(uint32_t(1) << last % 32);
     }
     if (std::ranges::any_of(words, [](uint32_t word) { return word != 0; })) return ok_status();
-    return make_error(ErrorCode::kInvalidRequest, "bad_words: nothing that the answer's form allows is left here", "bad_words");
+    return make_error(ErrorCode::kInvalidRequest, "bad_words: nothing that the answer's form allows is left here",
+                      "bad_words");
 }
 
 Status BadWords::accept(TokenId token) {

@@ -1,5 +1,5 @@
-// Words that an answer must not have: sequences of tokens whose last one may not follow the others. A constraint of its own, or around a
-// grammar's. As TokenConstraint.
+// Words that an answer must not have: sequences of tokens whose last one may not follow the others. A constraint of its
+// own, or around a grammar's. As TokenConstraint.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,10 @@ class BadWords final : public TokenConstraint {
   public:
     using Sequences = std::vector<std::vector<TokenId>>;
 
-    // No sequence is empty, and all tokens are within the vocabulary. `inner`: this object's alone from then on; null where the answer may be anything else.
-    BadWords(std::shared_ptr<const Sequences> sequences, uint32_t vocab_size, std::shared_ptr<TokenConstraint> inner = nullptr);
+    // No sequence is empty, and all tokens are within the vocabulary. `inner`: this object's alone from then on; null
+    // where the answer may be anything else.
+    BadWords(std::shared_ptr<const Sequences> sequences, uint32_t vocab_size,
+             std::shared_ptr<TokenConstraint> inner = nullptr);
 
     // kInvalidRequest where the grammar allows nothing else.
     Status next_mask(std::vector<uint32_t>& words) override;

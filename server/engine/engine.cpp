@@ -23,24 +23,26 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       windows_(options.n_window_blocks),
       snapshots_(options.limits.n_sequences_max, options.n_snapshots),
       fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
-      step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin, kStepStretch, kAloneStepSeconds),
+      step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin,
+                  kStepStretch, kAloneStepSeconds),
       background_(options.background),
       background_turns_(options.background_share),
       chooser_(options.n_sampling_threads),
-      masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {
+      masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads),
+             [this] { queue_.wake(); }) {
     CHECK(!options_.has_state || !options_.prefix_cache || options_.n_snapshots > 0);
     CHECK(options_.groups.has_windows() == (options_.n_window_blocks > 0));
-    CHECK(!options_.groups.has_windows() || options_.n_window_blocks >= options_.groups.window_blocks_max(options_.limits.n_sequences_max, options_.limits.n_rows_max));
-    for (uint32_t slot = options_.limits.n_sequences_max; options_.has_state && slot > 0; --slot) free_state_slots_.push_back(slot - 1);
+    CHECK(!options_.groups.has_windows() ||
+          options_.n_window_blocks >=
+              options_.groups.window_blocks_max(options_.limits.n_sequences_max, options_.limits.n_rows_max));
+    for (uint32_t slot = options_.limits.n_sequences_max; options_.has_state && slot > 0; --slot)
+        free_state_slots_.push_back(slot - 1);
 }
 
-Clock::time_point Engine::time_now() const {
-    return options_.clock ? options_.clock() : Clock::now();
-}
+Clock::time_point Engine::time_now() const { return options_.clock ? options_.clock() : Clock::now(); }
 
 uint64_t Engine::now_ms() const {
-    return uint64_t(
-        std::chrono::duration_cast<std::chrono::milliseconds>(time_now().time_since_epoch()).count());
+    return uint64_t(std::chrono::duration_cast<std::chrono::milliseconds>(time_now().time_since_epoch()).count());
 }
 
 Engine::~Engine() {
@@ -52,7 +54,8 @@ Engine::~Engine() {
 
 void Engine::start() {
     CHECK(!thread_.joinable());
-    // It steps through clients' grammars, as the threads that sample do. Where it cannot start, main() says what the system says.
+    // It steps through clients' grammars, as the threads that sample do. Where it cannot start, main() says what the
+    // system says.
     if (!start_thread(thread_, [this] { run(); }, kBigStackBytes)) thread_ = std::thread([this] { run(); });
 }
 
@@ -63,10 +66,9 @@ Status Engine::submit(std::span<Request> group) {
         uint64_t n_positions = uint64_t(request.prompt.size()) + request.n_tokens_max - 1;
         uint64_t n_blocks = ceil_div(n_positions, options_.limits.block_tokens);
         if (n_blocks > options_.n_kv_blocks) {
-            return make_error(
-                ErrorCode::kContextLengthExceeded,
-                format("prompt and max_tokens need {} KV cache blocks of {} tokens, the server has {}",
-                       n_blocks, options_.limits.block_tokens, options_.n_kv_blocks));
+            return make_error(ErrorCode::kContextLengthExceeded,
+                              format("prompt and max_tokens need {} KV cache blocks of {} tokens, the server has {}",
+                                     n_blocks, options_.limits.block_tokens, options_.n_kv_blocks));
         }
         request.id = next_id_.fetch_add(1);
         request.arrived = time_now();
@@ -170,7 +172,8 @@ bool Engine::step() {
     if (planned) {
         done = submit_step();
         planned = done.ok();
-        if (!done.ok() && (done.error().code == ErrorCode::kOutOfMemory || done.error().code == ErrorCode::kKernelRefused)) {
+        if (!done.ok() &&
+            (done.error().code == ErrorCode::kOutOfMemory || done.error().code == ErrorCode::kKernelRefused)) {
             refuse_step(done.error());
             done = ok_status();
         }
@@ -206,8 +209,8 @@ void Engine::take_arrivals() {
         auto sequence = std::make_unique<Sequence>(std::move(request), options_.draws_on_device);
         sequence->arrival = n_arrived_++;
         sequence->arrived_ms = now_ms();
-        sequence->ticket = fair_share_.enter(sequence->request.tenant, sequence->request.adapter.name,
-                                             sequence->request.priority);
+        sequence->ticket =
+            fair_share_.enter(sequence->request.tenant, sequence->request.adapter.name, sequence->request.priority);
         waiting_.push_back(std::move(sequence));
     }
 }
@@ -238,9 +241,8 @@ void Engine::end_late(Sequence& sequence) {
     }
     end_sequence(sequence,
                  {FinishReason::kError,
-                  make_error(ErrorCode::kOverloaded,
-                             format("the server is busy: the request waited {} s for its turn",
-                                    options_.request_time_max.count() / 1000))});
+                  make_error(ErrorCode::kOverloaded, format("the server is busy: the request waited {} s for its turn",
+                                                            options_.request_time_max.count() / 1000))});
 }
 
 // Takes ended sequences off the lists; those that a step in flight names live on until it is done.
@@ -253,8 +255,7 @@ void Engine::retire_ended() {
     };
     retire(running_);
     retire(waiting_);
-    std::erase_if(retired_,
-                  [this](const Retired& retired) { return retired.until_step <= n_finished_; });
+    std::erase_if(retired_, [this](const Retired& retired) { return retired.until_step <= n_finished_; });
 }
 
 // The adapters that all rows of the planned step have; none if they differ or a row has the base.
@@ -283,11 +284,12 @@ Status Engine::submit_step() {
     for (Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
         const Request& request = sequence.request;
-        std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed,
-                                        planned.n_rows);
+        std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed, planned.n_rows);
         model::RowAdapters row_adapters = request.adapter.rows();
         row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
-        if (batch_.is_merged()) sequence.first_merged_block = std::min(sequence.first_merged_block, sequence.n_computed / options_.limits.block_tokens);
+        if (batch_.is_merged())
+            sequence.first_merged_block =
+                std::min(sequence.first_merged_block, sequence.n_computed / options_.limits.block_tokens);
         if (options_.has_state) {
             take_state_slot(sequence);
             plan_saved_states(sequence, planned.n_rows);
@@ -332,19 +334,20 @@ Status Engine::submit_step() {
     for (const Planned& planned : planned_) {
         if (planned.output < 0 || !planned.sequence->device_chooses(planned.position)) continue;
         if (planned.sequence->choice.is_patient()) continue;  // it has a step when its next mask is there
-        uint32_t n_generated =
-            planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
-        if (n_generated < planned.sequence->request.n_tokens_max)
-            planned.sequence->tokens.push_back(~planned.output);
+        uint32_t n_generated = planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
+        if (n_generated < planned.sequence->request.n_tokens_max) planned.sequence->tokens.push_back(~planned.output);
     }
     flight.n_outputs = batch_.n_outputs();
     flight.n_masks = batch_.n_masks();
-    flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
-                      flight.prompts.n_rows, 0.0, batch_.is_merged()};
+    flight.metrics = {
+        batch_.n_rows(),   uint32_t(planned_.size()), uint32_t(adapters.size()), flight.prompts.n_rows, 0.0,
+        batch_.is_merged()};
     flight.metrics.is_masked = flight.n_masks > 0;
     flight.metrics.is_ahead = !in_flight_.empty();
     if (flight.prompts.n_rows == batch_.n_rows()) flight.n_prompt_rows = n_prompt_rows(flight);
-    flight.kind = {model::bucket_for(batch_.n_rows()), flight.prompts.n_rows == 0 ? 0 : StepTimes::class_of(flight.prompts.most_context) + 1, !adapters.empty()};
+    flight.kind = {model::bucket_for(batch_.n_rows()),
+                   flight.prompts.n_rows == 0 ? 0 : StepTimes::class_of(flight.prompts.most_context) + 1,
+                   !adapters.empty()};
     flight.planned = planned_;
     flight.is_disturbed = std::exchange(next_is_disturbed_, false);
     flight.submitted = time_now();
@@ -382,8 +385,8 @@ int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t posi
     }
     auto rule = on_device ? sequence.choice.device_rule(sequence.request, position) : std::nullopt;
     return int32_t(rule ? batch_.add_output(row, *rule, sequence.choice.changes(),
-                                               sequence.choice.device_allowed(sequence.request))
-                          : batch_.add_output(row, !on_device));
+                                            sequence.choice.device_allowed(sequence.request))
+                        : batch_.add_output(row, !on_device));
 }
 
 // Where log-probabilities of the prompt are wanted, each row says what it expects to follow.
@@ -392,8 +395,7 @@ void Engine::add_prompt_outputs(Planned& planned, uint32_t first_row) {
     if (!sequence.wants_prompt_outputs()) return;
     uint32_t n_known_already = uint32_t(sequence.choice.prompt_logprobs.size());
     uint32_t begin = std::max(sequence.n_computed, n_known_already);
-    uint32_t end = std::min(sequence.n_computed + planned.n_rows,
-                            uint32_t(sequence.request.prompt.size()) - 1);
+    uint32_t end = std::min(sequence.n_computed + planned.n_rows, uint32_t(sequence.request.prompt.size()) - 1);
     planned.prompt_position = begin + 1;
     for (uint32_t position = begin; position < end; ++position) {
         uint32_t output = batch_.add_output(first_row + position - sequence.n_computed, true);
@@ -401,11 +403,14 @@ void Engine::add_prompt_outputs(Planned& planned, uint32_t first_row) {
     }
 }
 
-// There was no memory to make the step, or the driver does not make a kernel of it, and nothing of it was run: its requests end, all others go on.
+// There was no memory to make the step, or the driver does not make a kernel of it, and nothing of it was run: its
+// requests end, all others go on.
 void Engine::refuse_step(const Error& error) {
     log_error("a step cannot be made, and its {} requests end: {}", planned_.size(), error.message);
     const bool is_memory = error.code == ErrorCode::kOutOfMemory;
-    const Error told = make_error(error.code, is_memory ? "the device has no memory left for this request's step" : "the device's driver does not make a kernel that this request's step needs");
+    const Error told =
+        make_error(error.code, is_memory ? "the device has no memory left for this request's step"
+                                         : "the device's driver does not make a kernel that this request's step needs");
     for (const Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
         if (sequence.ended) continue;
@@ -422,7 +427,8 @@ void Engine::refuse_step(const Error& error) {
 void Engine::fail(const Error& error) {
     log_error("the device failed, no more requests are served: {}", error.message);
     failed_ = true;
-    const Error told = make_error(ErrorCode::kDeviceLost, "the device has failed and the server is ending; try again when it is back");
+    const Error told =
+        make_error(ErrorCode::kDeviceLost, "the device has failed and the server is ending; try again when it is back");
     queue_.close(told);
     end_all(told);
     publish();

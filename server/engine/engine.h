@@ -46,8 +46,8 @@
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/sequence.h"
-#include "server/engine/step_times.h"
 #include "server/engine/step_runner.h"
+#include "server/engine/step_times.h"
 #include "server/engine/token_choice.h"
 #include "server/metrics.h"
 
@@ -61,21 +61,21 @@ inline constexpr uint32_t kPromptOutputsMax = 32;
 // Of an engine without work, which beats, and sees a device that others lost.
 inline constexpr std::chrono::milliseconds kIdleTurn{250};
 inline constexpr uint32_t kSnapshotTokens = 4096;
-inline constexpr uint32_t kBesideRowsMin = 16;  // rows of prompts beside decodes, about as many however long their step takes
+// rows of prompts beside decodes, about as many however long their step takes
+inline constexpr uint32_t kBesideRowsMin = 16;
 
 struct EngineOptions {
     SchedulerLimits limits;
     uint32_t n_kv_blocks = 0;
     uint32_t n_waiting_max = 1024;
-    uint32_t n_sampling_threads =
-        1;  // that share the sampling of a step, the engine's own included
+    uint32_t n_sampling_threads = 1;  // that share the sampling of a step, the engine's own included
     // A step waits for masks at most so long, where others' tokens wait with them.
     std::chrono::milliseconds mask_wait{15};
     bool draws_on_device = true;  // false: the host draws, and the next step waits for it
-    bool prefix_cache = true;  // KV blocks of requests with an identity are used again
+    bool prefix_cache = true;     // KV blocks of requests with an identity are used again
     uint64_t n_waiting_tokens_max = std::numeric_limits<uint64_t>::max();  // of prompts
-    std::chrono::milliseconds request_time_max{0};     // from arrival to the end; 0: no limit
-    std::chrono::milliseconds starvation_bound{10000};  // fair_share.h; 0: none
+    std::chrono::milliseconds request_time_max{0};                         // from arrival to the end; 0: no limit
+    std::chrono::milliseconds starvation_bound{10000};                     // fair_share.h; 0: none
     // Rows of prompts in a step beside decodes; 0: as many as keep it below kStepStretch times what
     // a step without them takes.
     uint32_t n_prefill_rows_max = 0;
@@ -89,10 +89,13 @@ struct EngineOptions {
     BackgroundWork* background = nullptr;
     BackgroundShare background_share = {};
     std::chrono::microseconds background_slice{10'000};  // where nobody is served: what a new request may have to wait
-    bool has_state = false;  // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it
-    uint32_t n_snapshots = 0;  // slots behind those, for states of prefixes (state_snapshots.h); such a model has a prefix cache only with some
+    // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it
+    bool has_state = false;
+    // slots behind those, for states of prefixes (state_snapshots.h); such a model has a prefix cache only with some
+    uint32_t n_snapshots = 0;
     uint32_t snapshot_tokens = kSnapshotTokens;  // of a long prompt a state is kept every so many
-    // Blocks of the layers that see a window (model/exec/kv_groups.h), where they are apart; as many as window_blocks_max() of the limits, and more for the prefix cache.
+    // Blocks of the layers that see a window (model/exec/kv_groups.h), where they are apart; as many as
+    // window_blocks_max() of the limits, and more for the prefix cache.
     model::KvGroups groups = {};
     uint32_t n_window_blocks = 0;
 };
@@ -138,7 +141,8 @@ class Engine {
     double background_seconds() const { return double(background_us_.load()) * 1e-6; }
     // Any thread: background work has come.
     void wake() { queue_.wake(); }
-    // Any thread: the loop's turns. An idle engine turns every kIdleTurn; a turn takes at most a step, a rest before it (plan_ahead.h) and what is posted.
+    // Any thread: the loop's turns. An idle engine turns every kIdleTurn; a turn takes at most a step, a rest before it
+    // (plan_ahead.h) and what is posted.
     Heartbeat heartbeat() const { return pulse_.read(); }
 
     // Any thread: runs the task on the engine's thread between two steps. After the last step it is
@@ -178,7 +182,7 @@ class Engine {
         std::vector<Planned> planned;
         uint32_t n_outputs = 0;
         uint32_t n_masks = 0;
-        bool is_prepared = false;  // its grammars' masks are made, and its draw is submitted
+        bool is_prepared = false;   // its grammars' masks are made, and its draw is submitted
         bool is_disturbed = false;  // something was recorded while it was submitted or in flight: its time says nothing
         StepTimes::Prompts prompts;
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
@@ -216,12 +220,15 @@ class Engine {
     void restart_long_texts();
     PrefixCache::Match find_prefix(Sequence& sequence);
     void take_prefix(Sequence& sequence, const PrefixCache::Match& match);
-    PrefixCache::Match shorten(Sequence& sequence, const PrefixCache::Match& match, std::span<const BlockIdentity> prefix, bool or_merged) const;
+    PrefixCache::Match shorten(Sequence& sequence, const PrefixCache::Match& match,
+                               std::span<const BlockIdentity> prefix, bool or_merged) const;
     std::vector<bool> find_windows(const PrefixCache::Match& match, std::span<const BlockIdentity> prefix) const;
     void take_windows(Sequence& sequence, const PrefixCache::Match& match);
     void allocate_windows(Sequence& sequence);
     void give_back_windows(Sequence& sequence);
-    std::span<const BlockId> held_windows(const Sequence& sequence) const { return std::span(sequence.window_blocks).subspan(sequence.n_given_back); }
+    std::span<const BlockId> held_windows(const Sequence& sequence) const {
+        return std::span(sequence.window_blocks).subspan(sequence.n_given_back);
+    }
     uint32_t kept_tokens(const Sequence& sequence) const;
     void take_state(Sequence& sequence, const PrefixCache::Match& match);
     void take_state_slot(Sequence& sequence);
@@ -252,8 +259,7 @@ class Engine {
     void take_prompt_logprobs(const StepResult& result);
     void set_token(const Planned& planned, TokenId token, TokenChoice& choice,
                    std::chrono::steady_clock::time_point now);
-    void take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
-                    std::chrono::steady_clock::time_point now);
+    void take_token(Sequence& sequence, TokenId token, TokenChoice& choice, std::chrono::steady_clock::time_point now);
     void take_embedding(const Planned& planned, TokenId token, const StepResult& result,
                         std::chrono::steady_clock::time_point now);
     void end_not_finite(Sequence& sequence, uint32_t position);
@@ -279,10 +285,10 @@ class Engine {
 
     // Engine thread.
     PrefixCache blocks_;
-    PrefixCache windows_;  // blocks of the window group
+    PrefixCache windows_;                     // blocks of the window group
     std::vector<uint32_t> free_state_slots_;  // with has_state
     StateSnapshots snapshots_;
-    std::vector<gpu::StateSave> state_saves_;  // of the rows that are being added
+    std::vector<gpu::StateSave> state_saves_;        // of the rows that are being added
     std::vector<StateSnapshots::Name> saved_names_;  // of the step that is being made
     FairShare fair_share_;
     StepTimes step_times_;
@@ -299,10 +305,10 @@ class Engine {
     PlanAhead plan_ahead_;
     BackgroundWork* const background_;
     BackgroundTurns background_turns_;
-    double last_step_s_ = 0;  // of the step that was finished last
-    bool was_last_quiet_ = true;  // nothing but itself was in its time
+    double last_step_s_ = 0;          // of the step that was finished last
+    bool was_last_quiet_ = true;      // nothing but itself was in its time
     bool next_is_disturbed_ = false;  // the step that is submitted next runs behind background work
-    double rested_s_ = 0;  // before the step that is being made
+    double rested_s_ = 0;             // before the step that is being made
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
     std::vector<PrefixCache::Match> matches_;  // of waiting_views_
@@ -311,13 +317,14 @@ class Engine {
     model::StepBatch batch_;
     TokenChooser chooser_;
     MaskPool masks_;
-    // What steps have waited for each tenant's masks is owed, and forgotten at one part in a hundred of the time that passes: whoever owes more than two such
-    // waits has its masks made without anybody waiting, and joins the steps that it is ready for.
+    // What steps have waited for each tenant's masks is owed, and forgotten at one part in a hundred of the time that
+    // passes: whoever owes more than two such waits has its masks made without anybody waiting, and joins the steps
+    // that it is ready for.
     access::TimeDebts mask_debts_{{.forgotten_per_second = 0.01, .owed_max = 0.02}};
-    uint32_t n_held_ = 0;  // running ones that wait for a mask alone
+    uint32_t n_held_ = 0;                      // running ones that wait for a mask alone
     bool has_others_to_keep_waiting_ = false;  // as it was when the turn began
-    std::vector<TokenChoice> choices_;  // of one step in flight
-    std::vector<Sequence*> choosers_;   // whose they are
+    std::vector<TokenChoice> choices_;         // of one step in flight
+    std::vector<Sequence*> choosers_;          // whose they are
     std::string active_running_, active_waiting_;
 
     std::optional<MergedMix> merged_;

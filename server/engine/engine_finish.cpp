@@ -26,8 +26,8 @@ Status Engine::finish_step() {
     in_flight_.pop_front();
     ++n_finished_;
     if (result.argmax.size() != flight.n_outputs || result.logits.size() != flight.n_outputs) {
-        return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}",
-                                                       result.argmax.size(), flight.n_outputs));
+        return make_error(ErrorCode::kInternal,
+                          format("step returned {} outputs, expected {}", result.argmax.size(), flight.n_outputs));
     }
     list_choices(flight);
     chooser_.choose(choices_, result);
@@ -70,17 +70,16 @@ void Engine::list_choices(const Flight& flight) {
     choosers_.clear();
     for (const Planned& planned : flight.planned) {
         if (planned.output < 0 || planned.sequence->ended) continue;
-        choices_.push_back({&planned.sequence->request, &planned.sequence->choice,
-                            uint32_t(planned.output), planned.position, -1, planned.mask});
+        choices_.push_back({&planned.sequence->request, &planned.sequence->choice, uint32_t(planned.output),
+                            planned.position, -1, planned.mask});
         choosers_.push_back(planned.sequence);
     }
     for (const Planned& planned : flight.planned) {
         if (planned.sequence->ended) continue;
         for (uint32_t i = 0; i < planned.n_prompt_outputs; ++i) {
             uint32_t position = planned.prompt_position + i;
-            choices_.push_back({&planned.sequence->request, &planned.sequence->choice,
-                                planned.first_prompt_output + i, position,
-                                planned.sequence->request.prompt[position]});
+            choices_.push_back({&planned.sequence->request, &planned.sequence->choice, planned.first_prompt_output + i,
+                                position, planned.sequence->request.prompt[position]});
             choosers_.push_back(planned.sequence);
         }
     }
@@ -101,16 +100,13 @@ void Engine::take_prompt_logprobs(const StepResult& result) {
 }
 
 void Engine::end_not_finite(Sequence& sequence, uint32_t position) {
-    log_error("request {}: the model's output is not finite at position {}", sequence.request.id,
-              position);
+    log_error("request {}: the model's output is not finite at position {}", sequence.request.id, position);
     forget_content(sequence);
     end_sequence(sequence, {FinishReason::kError,
-                            make_error(ErrorCode::kNotFinite,
-                                       "the model's output is not a finite number")});
+                            make_error(ErrorCode::kNotFinite, "the model's output is not a finite number")});
 }
 
-void Engine::set_token(const Planned& planned, TokenId token, TokenChoice& choice,
-                       Clock::time_point now) {
+void Engine::set_token(const Planned& planned, TokenId token, TokenChoice& choice, Clock::time_point now) {
     Sequence& sequence = *planned.sequence;
     if (sequence.ended) return;
     if (choice.nothing_allowed) {
@@ -133,8 +129,7 @@ void Engine::set_token(const Planned& planned, TokenId token, TokenChoice& choic
     take_token(sequence, token, choice, now);
 }
 
-void Engine::take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
-                        Clock::time_point now) {
+void Engine::take_token(Sequence& sequence, TokenId token, TokenChoice& choice, Clock::time_point now) {
     const Request& request = sequence.request;
     if (sequence.n_generated == 0) {
         metrics_.on_prompt_tokens(request.prompt.size());
@@ -155,8 +150,8 @@ void Engine::take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
     }
     publications_.push_back(std::move(publication));
     sequence.choice.accept(token);
-    bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
-                   request.stop_tokens.end();
+    bool is_stop =
+        std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) != request.stop_tokens.end();
     if (is_stop) {
         end_sequence(sequence, {FinishReason::kStop, std::nullopt});
     } else if (sequence.n_generated == request.n_tokens_max) {
@@ -166,8 +161,7 @@ void Engine::take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
     }
 }
 
-void Engine::take_embedding(const Planned& planned, TokenId token, const StepResult& result,
-                            Clock::time_point now) {
+void Engine::take_embedding(const Planned& planned, TokenId token, const StepResult& result, Clock::time_point now) {
     Sequence& sequence = *planned.sequence;
     if (sequence.ended) return;
     if (token < 0) {
@@ -178,7 +172,11 @@ void Engine::take_embedding(const Planned& planned, TokenId token, const StepRes
     metrics_.on_prompt_tokens(sequence.request.prompt.size());
     sequence.first_token_at = sequence.last_token_at = now;
     sequence.request.stream->set_cached_tokens(sequence.n_cached_tokens);
-    publications_.push_back({sequence.request.stream, -1, std::nullopt, std::nullopt, {},
+    publications_.push_back({sequence.request.stream,
+                             -1,
+                             std::nullopt,
+                             std::nullopt,
+                             {},
                              std::vector<float>(hidden.begin(), hidden.end())});
     end_sequence(sequence, {FinishReason::kStop, std::nullopt});
 }
@@ -191,8 +189,7 @@ Metrics::Finished Engine::finished(const Sequence& sequence, FinishReason reason
     out.n_generated = sequence.n_generated;
     out.n_tokens_max = sequence.request.n_tokens_max;
     out.adapter = sequence.request.adapter.name;
-    if (sequence.was_admitted)
-        out.queue_s = seconds_between(sequence.request.arrived, sequence.started);
+    if (sequence.was_admitted) out.queue_s = seconds_between(sequence.request.arrived, sequence.started);
     if (sequence.n_generated > 0) {
         out.prefill_s = seconds_between(sequence.started, sequence.first_token_at);
         out.decode_s = seconds_between(sequence.first_token_at, sequence.last_token_at);
@@ -215,10 +212,8 @@ void Engine::publish() {
     for (Publication& publication : publications_) {
         if (!publication.prompt_logprobs.empty())
             publication.stream->set_prompt_logprobs(std::move(publication.prompt_logprobs));
-        if (!publication.embedding.empty())
-            publication.stream->set_embedding(std::move(publication.embedding));
-        if (publication.token >= 0)
-            publication.stream->push(publication.token, std::move(publication.logprobs));
+        if (!publication.embedding.empty()) publication.stream->set_embedding(std::move(publication.embedding));
+        if (publication.token >= 0) publication.stream->push(publication.token, std::move(publication.logprobs));
         if (publication.end) publication.stream->close(std::move(*publication.end));
     }
     publications_.clear();

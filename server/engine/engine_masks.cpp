@@ -1,4 +1,5 @@
-// What a step does for rows whose grammars say what may come: when masks are begun, how long the step waits for them, and who owes that time.
+// What a step does for rows whose grammars say what may come: when masks are begun, how long the step waits for them,
+// and who owes that time.
 #include <algorithm>
 
 #include "server/engine/engine.h"
@@ -19,7 +20,8 @@ bool Engine::has_others_to_keep_waiting() const {
     return std::ranges::any_of(running_, is_other) || std::ranges::any_of(waiting_, is_other);
 }
 
-// Whether a mask takes long is known from those before, or from the first, which was made when the grammar was compiled.
+// Whether a mask takes long is known from those before, or from the first, which was made when the grammar was
+// compiled.
 void Engine::begin_mask(Sequence& sequence) {
     if (!sequence.request.constraint) return;
     constexpr double kPatientSeconds = 0.004;
@@ -66,10 +68,12 @@ void Engine::charge_masks(double waited_s) {
     double all_s = 0;
     for (const TokenChoice& choice : choices_) all_s += choice.mask_seconds();
     if (all_s <= 0) return;
-    for (const TokenChoice& choice : choices_) mask_debts_.charge(choice.request->tenant, waited_s * choice.mask_seconds() / all_s, time_now());
+    for (const TokenChoice& choice : choices_)
+        mask_debts_.charge(choice.request->tenant, waited_s * choice.mask_seconds() / all_s, time_now());
 }
 
-// What the step has computed for them is computed again when their masks are there: the row that the next token is chosen by.
+// What the step has computed for them is computed again when their masks are there: the row that the next token is
+// chosen by.
 void Engine::leave_out_late(Flight& flight, double waited_s) {
     auto choice = choices_.begin();
     for (Planned& planned : flight.planned) {

@@ -44,8 +44,7 @@ void Engine::order_waiting() {
     size_t n_places = options_.limits.n_sequences_max - running_.size();
     uint64_t time_ms = now_ms();
     // Without a place only a starving one can come in, and that is not worth a look at each step.
-    if (n_places == 0 && (fair_share_.starvation_ms() == 0 || time_ms < next_starvation_look_ms_))
-        return;
+    if (n_places == 0 && (fair_share_.starvation_ms() == 0 || time_ms < next_starvation_look_ms_)) return;
     next_starvation_look_ms_ = time_ms + fair_share_.starvation_ms() / 64;
     for (uint32_t i = 0; i < waiting_.size(); ++i) {
         const Sequence& sequence = *waiting_[i];
@@ -56,9 +55,7 @@ void Engine::order_waiting() {
                           .was_running = sequence.lost_blocks,
                           .arrival = sequence.arrival,
                           .arrived_ms = sequence.arrived_ms,
-                          .cost = sequence.was_admitted
-                                      ? 0
-                                      : sequence.request.prompt.size() * kPromptTokenCost});
+                          .cost = sequence.was_admitted ? 0 : sequence.request.prompt.size() * kPromptTokenCost});
     }
     if (order_.empty()) return;
     // Later ones could not be admitted in this step anyway; the first may make others yield.
@@ -70,10 +67,9 @@ void Engine::order_waiting() {
 // The outputs of a step that are there for prompts, shared by the sequences that may want them.
 uint32_t Engine::prompt_rows_max() const {
     auto wants = [](const Sequence& sequence) { return sequence.wants_prompt_outputs(); };
-    auto n = std::count_if(running_.begin(), running_.end(),
-                           [&](const auto& sequence) { return wants(*sequence); }) +
-             std::count_if(order_.begin(), order_.end(),
-                           [&](const auto& next) { return wants(*waiting_[next.index]); });
+    auto n =
+        std::count_if(running_.begin(), running_.end(), [&](const auto& sequence) { return wants(*sequence); }) +
+        std::count_if(order_.begin(), order_.end(), [&](const auto& next) { return wants(*waiting_[next.index]); });
     return 1 + (n == 0 ? 0 : options_.n_prompt_outputs_max / uint32_t(n));
 }
 
@@ -119,13 +115,13 @@ void Engine::make_views() {
     order_waiting();
     uint32_t n_prompt_rows_max = prompt_rows_max();
     uint64_t time_ms = now_ms(), fair_time_ms = fair_share_.starvation_ms();
-    n_held_ = uint32_t(std::ranges::count_if(running_, [](const auto& sequence) { return sequence->choice.is_held(); }));
+    n_held_ =
+        uint32_t(std::ranges::count_if(running_, [](const auto& sequence) { return sequence->choice.is_held(); }));
     for (const auto& sequence : running_) {
         SequenceView view = sequence->view(n_prompt_rows_max);
         uint32_t n_gained = sequence->n_generated - sequence->n_generated_before;
-        view.may_yield = fair_time_ms > 0 &&
-                         time_ms >= sequence->admitted_ms + fair_time_ms &&
-                         n_gained >= kYieldTokens;
+        view.may_yield =
+            fair_time_ms > 0 && time_ms >= sequence->admitted_ms + fair_time_ms && n_gained >= kYieldTokens;
         running_views_.push_back(view);
     }
     for (size_t i = 0; i < order_.size(); ++i) {
@@ -151,9 +147,8 @@ void Engine::deal_prompts() {
 }
 
 void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view, uint32_t n_decodes) {
-    view.n_rows_beside = options_.n_prefill_rows_max > 0
-                             ? options_.n_prefill_rows_max
-                             : step_times_.n_rows_beside(n_decodes, view.n_computed);
+    view.n_rows_beside = options_.n_prefill_rows_max > 0 ? options_.n_prefill_rows_max
+                                                         : step_times_.n_rows_beside(n_decodes, view.n_computed);
     view.n_rows_alone = step_times_.n_rows_alone(view.n_computed);
     if (prompts_.empty()) metrics_.set_prefill_chunk(view.n_rows_beside);
     prompts_.push_back({.index = index,
@@ -190,7 +185,9 @@ void Engine::promote_starving_prompts() {
 // Texts that are no longer short, or never were: those that run are computed again, in their places.
 void Engine::restart_long_texts() {
     if (options_.n_short_text_tokens == 0) return;
-    const auto has_grown = [&](const Sequence& sequence) { return !sequence.is_long && sequence.n_known() > options_.n_short_text_tokens; };
+    const auto has_grown = [&](const Sequence& sequence) {
+        return !sequence.is_long && sequence.n_known() > options_.n_short_text_tokens;
+    };
     const auto lengthen = [](Sequence& sequence) {
         sequence.is_long = true;
         sequence.request.prefix.lengthen();
@@ -217,8 +214,8 @@ bool Engine::plan_and_apply() {
     while (!running_.empty() || !waiting_.empty()) {
         make_views();
         deal_prompts();
-        StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits,
-                                  blocks_.n_holders(), turns_);
+        StepPlan plan =
+            plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits, blocks_.n_holders(), turns_);
         // Every sequence may be waiting for its last token; without a step in flight the first
         // always gets rows, unless it waits for a mask. Who yields may have been the only one with rows.
         CHECK(!plan.rows.empty() || plan.has_yielded || !in_flight_.empty() || n_held_ > 0);
@@ -231,9 +228,8 @@ bool Engine::plan_and_apply() {
 
 void Engine::apply(const StepPlan& plan) {
     for (const PlannedRows& rows : plan.rows) {
-        Sequence& sequence = rows.index < running_.size()
-                                 ? *running_[rows.index]
-                                 : *waiting_[order_[rows.index - running_.size()].index];
+        Sequence& sequence = rows.index < running_.size() ? *running_[rows.index]
+                                                          : *waiting_[order_[rows.index - running_.size()].index];
         planned_.push_back({&sequence, rows.n_rows});
     }
     for (uint32_t index : plan.preempted) {
@@ -283,8 +279,7 @@ void Engine::admit(uint32_t n_admitted) {
             uint32_t n_prompt = uint32_t(sequence.request.prompt.size());
             n_prompt_tokens += n_prompt;
             sequence.n_cached_tokens = std::min(sequence.n_computed, n_prompt);
-            fair_share_.charge(sequence.ticket,
-                               (n_prompt - sequence.n_cached_tokens) * kPromptTokenCost);
+            fair_share_.charge(sequence.ticket, (n_prompt - sequence.n_cached_tokens) * kPromptTokenCost);
             if (options_.prefix_cache) metrics_.on_prefix_lookup(n_prompt, sequence.n_cached_tokens);
         }
         begin_mask(sequence);
@@ -321,15 +316,15 @@ void Engine::publish_blocks(Sequence& sequence) {
     for (uint32_t i = sequence.n_published; i < n_full; ++i) {
         const bool is_merged = i >= sequence.first_merged_block;
         blocks_.publish(sequence.blocks[i], prefix.blocks()[i], is_merged);
-        if (i >= sequence.n_given_back && i < sequence.window_blocks.size()) windows_.publish(sequence.window_blocks[i], prefix.blocks()[i], is_merged);
+        if (i >= sequence.n_given_back && i < sequence.window_blocks.size())
+            windows_.publish(sequence.window_blocks[i], prefix.blocks()[i], is_merged);
     }
     sequence.n_published = n_full;
 }
 
 void Engine::update_gauges() {
     // The queue counts those that never ran; the preempted ones wait as well.
-    auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(),
-                                     [](const auto& s) { return s->was_admitted; });
+    auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(), [](const auto& s) { return s->was_admitted; });
     metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
     metrics_.set_kv_blocks(blocks_.n_used(), blocks_.n_idle());
     metrics_.set_window_blocks(windows_.n_used());

@@ -1,5 +1,6 @@
-// The engine's part in windows (model/exec/kv_groups.h): a sequence's blocks of the layers that see a window go back behind it, and there are always enough of them for those that
-// run. A prefix is found where the window before its end is there; of what goes back, that before a border that others may come to stays longest.
+// The engine's part in windows (model/exec/kv_groups.h): a sequence's blocks of the layers that see a window go back
+// behind it, and there are always enough of them for those that run. A prefix is found where the window before its end
+// is there; of what goes back, that before a border that others may come to stays longest.
 #include "proto/base/check.h"
 #include "server/engine/engine.h"
 
@@ -22,7 +23,8 @@ void Engine::take_windows(Sequence& sequence, const PrefixCache::Match& match) {
     const uint32_t first = std::min(options_.groups.first_block(sequence.n_computed), match.n_blocks);
     sequence.n_given_back = first;
     sequence.window_blocks.assign(first, 0);
-    const PrefixCache::Match seen{.n_blocks = match.n_blocks - first, .n_unmerged = match.n_unmerged > first ? match.n_unmerged - first : 0};
+    const PrefixCache::Match seen{.n_blocks = match.n_blocks - first,
+                                  .n_unmerged = match.n_unmerged > first ? match.n_unmerged - first : 0};
     if (seen.n_blocks > 0) windows_.take(seen, sequence.request.prefix.blocks().subspan(first), sequence.window_blocks);
 }
 
@@ -31,13 +33,16 @@ void Engine::allocate_windows(Sequence& sequence) {
     CHECK(windows_.allocate(uint32_t(sequence.blocks.size() - sequence.window_blocks.size()), sequence.window_blocks));
 }
 
-// Gives back what no later row sees. The last row may be computed again, and so may all of a step that is in flight (Executor).
+// Gives back what no later row sees. The last row may be computed again, and so may all of a step that is in flight
+// (Executor).
 void Engine::give_back_windows(Sequence& sequence) {
     if (sequence.n_computed == 0 || sequence.last_step == 0) return;
-    const uint32_t first = options_.groups.first_block(sequence.last_step > n_finished_ ? sequence.last_rows : sequence.n_computed - 1);
+    const uint32_t first =
+        options_.groups.first_block(sequence.last_step > n_finished_ ? sequence.last_rows : sequence.n_computed - 1);
     const auto is_kept = [&](uint32_t block) {
         for (const uint32_t border : {kept_tokens(sequence), sequence.n_shared_tokens}) {
-            if (block >= options_.groups.first_block(border) && block < border / options_.limits.block_tokens) return true;
+            if (block >= options_.groups.first_block(border) && block < border / options_.limits.block_tokens)
+                return true;
         }
         return false;
     };

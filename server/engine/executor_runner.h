@@ -10,7 +10,8 @@ namespace lorad::server {
 class ExecutorRunner final : public StepRunner {
   public:
     // With the queue that steps run on, losses that others find are seen as well.
-    explicit ExecutorRunner(model::Executor& executor, const gpu::Queue* queue = nullptr) : executor_(executor), queue_(queue) {}
+    explicit ExecutorRunner(model::Executor& executor, const gpu::Queue* queue = nullptr)
+        : executor_(executor), queue_(queue) {}
 
     Status submit(const model::StepBatch& batch) override { return executor_.submit(batch); }
     Result<StepResult> finish() override {
@@ -20,10 +21,8 @@ class ExecutorRunner final : public StepRunner {
         result.logprobs = output.logprobs;
         result.argmax.assign(output.sampled.begin(), output.sampled.end());
         result.logits.reserve(output.sampled.size());
-        for (uint32_t i = 0; i < output.sampled.size(); ++i)
-            result.logits.push_back(output.logits(i));
-        for (uint32_t i = 0; i < output.sampled.size(); ++i)
-            result.hidden.push_back(output.hidden(i));
+        for (uint32_t i = 0; i < output.sampled.size(); ++i) result.logits.push_back(output.logits(i));
+        for (uint32_t i = 0; i < output.sampled.size(); ++i) result.hidden.push_back(output.hidden(i));
         return result;
     }
 

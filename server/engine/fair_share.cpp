@@ -36,14 +36,12 @@ void FairShare::begin_waiting(Shares& shares, Share& share, uint64_t floor) {
     constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
     uint64_t least = kNone;
     for (const auto& [name, other] : shares) {
-        if (other.n_waiting > 0 && static_cast<const Share*>(&other) != &share)
-            least = std::min(least, other.cost);
+        if (other.n_waiting > 0 && static_cast<const Share*>(&other) != &share) least = std::min(least, other.cost);
     }
     share.cost = std::max(share.cost, least == kNone ? floor : least);
 }
 
-FairShare::Ticket FairShare::enter(const std::string& tenant, const std::string& adapter,
-                                   int32_t priority) {
+FairShare::Ticket FairShare::enter(const std::string& tenant, const std::string& adapter, int32_t priority) {
     forget_idle_of(tenants_, floor_, rows_begin_);
     Ticket ticket;
     ticket.tenant = &tenants_[tenant];
@@ -95,8 +93,7 @@ void FairShare::leave(Ticket& ticket, uint64_t now_ms) {
     --tenant.n_requests;
     --ticket.adapter->n_requests;
     if (--ticket.level->n_requests == 0) {
-        std::erase_if(tenant.levels,
-                      [&](const auto& entry) { return &entry.second == ticket.level; });
+        std::erase_if(tenant.levels, [&](const auto& entry) { return &entry.second == ticket.level; });
     }
     ticket = Ticket();
 }
@@ -122,7 +119,8 @@ void FairShare::computed(const Ticket& ticket, uint32_t n_rows) {
     tenant.rows_floor = std::max(tenant.rows_floor, ticket.adapter->rows);
 }
 
-// Nothing is saved up here either: whoever had no prompts in the deal before begins at the least of those that had, and are served now.
+// Nothing is saved up here either: whoever had no prompts in the deal before begins at the least of those that had, and
+// are served now.
 void FairShare::begin_deal(std::span<const Prompt> prompts) {
     ++n_deals_;
     constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
@@ -193,7 +191,9 @@ class FairShare::Deal {
         Group *tenant, *adapter;
 
         // The counts once it has had what it wants now.
-        uint64_t adapter_key(uint64_t n_ahead) const { return adapter->rows + std::min<uint64_t>(n_left, n_ahead * kAdaptersAhead); }
+        uint64_t adapter_key(uint64_t n_ahead) const {
+            return adapter->rows + std::min<uint64_t>(n_left, n_ahead * kAdaptersAhead);
+        }
         uint64_t tenant_key(uint64_t n_ahead) const { return tenant->rows + std::min<uint64_t>(n_left, n_ahead); }
     };
 
@@ -231,14 +231,17 @@ class FairShare::Deal {
             if (head == nullptr || full_key(entry) < full_key(*head)) head = &entry;
         };
         for (Entry& entry : entries) {
-            if (entry.n_left > 0 && entry.prompt->rank() == best) take_lesser(entry.adapter->head, entry, [](const Entry& e) { return e.end; });
+            if (entry.n_left > 0 && entry.prompt->rank() == best)
+                take_lesser(entry.adapter->head, entry, [](const Entry& e) { return e.end; });
         }
         for (Entry& entry : entries) {
-            if (entry.adapter->head == &entry) take_lesser(entry.tenant->head, entry, [&](const Entry& e) { return e.adapter_key(n_ahead_); });
+            if (entry.adapter->head == &entry)
+                take_lesser(entry.tenant->head, entry, [&](const Entry& e) { return e.adapter_key(n_ahead_); });
         }
         Entry* first = nullptr;
         for (Entry& entry : entries) {
-            if (entry.tenant->head == &entry) take_lesser(first, entry, [&](const Entry& e) { return e.tenant_key(n_ahead_); });
+            if (entry.tenant->head == &entry)
+                take_lesser(first, entry, [&](const Entry& e) { return e.tenant_key(n_ahead_); });
         }
         return first;
     }
@@ -250,7 +253,7 @@ class FairShare::Deal {
 
     const uint32_t n_ahead_;
     std::map<const Share*, Group> groups_;
-    std::vector<Entry> entries_;  // the running ones, then the waiting ones
+    std::vector<Entry> entries_;         // the running ones, then the waiting ones
     size_t n_running_ = 0, n_open_ = 0;  // of them that run; and those that would begin
     std::vector<PromptTurn> turns_;
 };
@@ -313,13 +316,10 @@ void FairShare::order_by_share(std::span<Candidate> same, size_t n, Charges& cha
     for (uint32_t i = 0; i < same.size(); ++i) {
         const Ticket& ticket = *same[i].ticket;
         auto [tenant, is_new] = index.emplace(ticket.tenant, uint32_t(tenants.size()));
-        if (is_new)
-            tenants.push_back({.cost = ticket.tenant->cost + charges[ticket.tenant]});
+        if (is_new) tenants.push_back({.cost = ticket.tenant->cost + charges[ticket.tenant]});
         TenantQueue& queue = tenants[tenant->second];
-        auto [adapter, is_new_adapter] =
-            queue.index.emplace(ticket.adapter, uint32_t(queue.adapters.size()));
-        if (is_new_adapter)
-            queue.adapters.push_back({.cost = ticket.adapter->cost + charges[ticket.adapter]});
+        auto [adapter, is_new_adapter] = queue.index.emplace(ticket.adapter, uint32_t(queue.adapters.size()));
+        if (is_new_adapter) queue.adapters.push_back({.cost = ticket.adapter->cost + charges[ticket.adapter]});
         queue.adapters[adapter->second].waiting.push_back(i);
         ++queue.n_waiting;
     }

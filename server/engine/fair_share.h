@@ -76,11 +76,11 @@ class FairShare {
     struct Candidate {
         uint32_t index = 0;  // of the caller
         const Ticket* ticket = nullptr;
-        int32_t priority = 0;     // lower: earlier
+        int32_t priority = 0;      // lower: earlier
         bool was_running = false;  // lost its blocks to an older one: before those that never ran
         uint64_t arrival = 0;      // order of arrival
         uint64_t arrived_ms = 0;
-        uint64_t cost = 0;  // of its prompt, charged when it starts
+        uint64_t cost = 0;         // of its prompt, charged when it starts
         bool is_starving = false;  // set by order()
     };
     // The first n of them in the order in which they should be admitted come first.
@@ -97,8 +97,8 @@ class FairShare {
         const Ticket* ticket = nullptr;
         int32_t priority = 0;
         uint64_t arrival = 0;
-        uint32_t n_left = 0;      // rows, not 0
-        bool is_waiting = false;  // would begin with its first rows
+        uint32_t n_left = 0;       // rows, not 0
+        bool is_waiting = false;   // would begin with its first rows
         bool is_starving = false;  // or promoted
 
         std::pair<bool, int32_t> rank() const { return {!is_starving, is_starving ? 0 : priority}; }
@@ -127,10 +127,10 @@ class FairShare {
     };
     struct Tenant : Share {
         std::map<std::string, Adapter> adapters;
-        std::map<int32_t, Level> levels;  // by priority
-        uint64_t floor = 0;               // of its adapters
+        std::map<int32_t, Level> levels;          // by priority
+        uint64_t floor = 0;                       // of its adapters
         uint64_t rows_begin = 0, rows_floor = 0;  // of its adapters, as below
-        uint32_t n_promoted = 0;          // that have not ended
+        uint32_t n_promoted = 0;                  // that have not ended
     };
 
     template <typename Shares>
@@ -145,8 +145,8 @@ class FairShare {
 
     const uint64_t starvation_ms_;
     const uint32_t n_ahead_;
-    std::map<std::string, Tenant> tenants_;  // with requests, and those that are still ahead
-    uint64_t floor_ = 0;                     // cost of the tenant that was served last
+    std::map<std::string, Tenant> tenants_;     // with requests, and those that are still ahead
+    uint64_t floor_ = 0;                        // cost of the tenant that was served last
     uint64_t rows_begin_ = 0, rows_floor_ = 0;  // rows with which one begins; of the one that has had most
     uint64_t n_deals_ = 1;
 };

@@ -9,9 +9,11 @@
 namespace lorad::server {
 
 struct Heartbeat {
-    uint64_t n_turns = 0;                       // 0: the loop has not begun
-    std::chrono::milliseconds age{0};           // since the turn under way began; 0 before the loop's begin and after its end
-    std::chrono::milliseconds longest_turn{0};  // of recent ones: fades by half within 64 turns, and one alone does not count in full
+    uint64_t n_turns = 0;  // 0: the loop has not begun
+    // since the turn under way began; 0 before the loop's begin and after its end
+    std::chrono::milliseconds age{0};
+    // of recent ones: fades by half within 64 turns, and one alone does not count in full
+    std::chrono::milliseconds longest_turn{0};
 };
 
 // beat() and end(): the loop's thread. read(): any.
@@ -44,7 +46,10 @@ class Pulse {
   private:
     static constexpr int64_t kSurpriseNs = 300'000'000;
     static std::chrono::milliseconds milliseconds_of(int64_t ns) { return std::chrono::milliseconds(ns / 1'000'000); }
-    static int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+    static int64_t now_ns() {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count();
+    }
 
     std::atomic<uint64_t> n_turns_{0};
     std::atomic<int64_t> turned_ns_{0}, longest_ns_{0};

@@ -14,7 +14,8 @@ MaskPool::MaskPool(uint32_t n_quick, uint32_t n_patient, std::function<void()> o
         Lane& lane = is_patient ? patient_ : quick_;
         for (uint32_t i = 0; i < lane.n_threads; ++i) {
             std::thread thread;
-            if (!start_thread(thread, [this, &lane, is_patient] { run(lane, is_patient); }, kBigStackBytes)) break;  // fewer will do
+            // fewer will do
+            if (!start_thread(thread, [this, &lane, is_patient] { run(lane, is_patient); }, kBigStackBytes)) break;
             threads_.push_back(std::move(thread));
             ++n_started_[is_patient];
         }
@@ -40,7 +41,8 @@ void MaskPool::make(MaskJob& job) {
     job.seconds = thread_seconds() - begin;
 }
 
-std::shared_ptr<MaskJob> MaskPool::begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient, std::optional<TokenId> chosen) {
+std::shared_ptr<MaskJob> MaskPool::begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant,
+                                         bool is_patient, std::optional<TokenId> chosen) {
     auto job = std::make_shared<MaskJob>();
     job->constraint = std::move(constraint);
     job->tenant = std::move(tenant);

@@ -32,8 +32,9 @@ MergeControl::~MergeControl() {
 
 Status MergeControl::check_allowed() const {
     if (!options_.batch_invariant) return ok_status();
-    return make_error(ErrorCode::kInvalidLoadPolicy,
-                      "merged weights are off with --batch-invariant: a row's bits would depend on what else is in its step", "mode");
+    return make_error(
+        ErrorCode::kInvalidLoadPolicy,
+        "merged weights are off with --batch-invariant: a row's bits would depend on what else is in its step", "mode");
 }
 
 Result<MergeState> MergeControl::merge(MergeMix mix) {
@@ -144,7 +145,8 @@ Result<MergeState> MergeControl::merge_now(const MergeMix& mix, bool is_automati
     TRY_ASSIGN(std::shared_ptr<const model::MergedWeights> weights, merge_(mix.uses));
     engine_.set_merged(MergedMix{mix.uses, weights, mix.lease});
     const MergeState state{mix.name, is_automatic, weights->device_bytes(), weights->gpu_ms()};
-    log_info("{} is merged: {} MiB of copies, {:.2f} ms on the device", state.name, state.device_bytes >> 20, state.gpu_ms);
+    log_info("{} is merged: {} MiB of copies, {:.2f} ms on the device", state.name, state.device_bytes >> 20,
+             state.gpu_ms);
     if (options_.on_change) options_.on_change(state);
     const std::lock_guard lock(mutex_);
     ++n_merges_;
@@ -152,8 +154,8 @@ Result<MergeState> MergeControl::merge_now(const MergeMix& mix, bool is_automati
     return state;
 }
 
-// Freeing gigabytes takes its time, so it is not left to the engine's thread: waits, within bounds, until only this one holds
-// the copy.
+// Freeing gigabytes takes its time, so it is not left to the engine's thread: waits, within bounds, until only this one
+// holds the copy.
 void MergeControl::unmerge_now() {
     std::optional<Current> old;
     {

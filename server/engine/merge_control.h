@@ -1,11 +1,14 @@
-// Keeps at most one adapter or mix merged into the base weights: on request, or by itself where one dominates the traffic.
+// Keeps at most one adapter or mix merged into the base weights: on request, or by itself where one dominates the
+// traffic.
 //
 //   merge(), clear()       HTTP workers; the merge itself runs on the device beside the steps
-//   observe()              engine thread, after each step: feeds the policy, wakes the thread below when it changes its mind
+//   observe()              engine thread, after each step: feeds the policy, wakes the thread below when it changes its
+//       mind
 //   own thread             merges and unmerges for mixes that set_auto() named
 //   Engine::set_merged     hands the copy to the engine, which changes over between two steps
 //
-// A copy is given up before the next is made, so that there is never room for two needed; meanwhile its requests run unmerged.
+// A copy is given up before the next is made, so that there is never room for two needed; meanwhile its requests run
+// unmerged.
 #pragma once
 
 #include <condition_variable>
@@ -25,8 +28,8 @@
 namespace lorad::server {
 
 struct MergeMix {
-    std::string name;           // of the adapter or alias, for clear() and merged()
-    std::vector<LoraUse> uses;  // as its requests have them
+    std::string name;                   // of the adapter or alias, for clear() and merged()
+    std::vector<LoraUse> uses;          // as its requests have them
     std::shared_ptr<const void> lease;  // keeps the slots; held while it is merged or automatic
 };
 
@@ -39,9 +42,13 @@ struct MergeState {
 
 struct MergeControlOptions {
     MergePolicyOptions policy;
-    bool batch_invariant = false;  // then nothing may be merged: a row's bits would depend on the other rows of its step
-    bool may_by_itself = true;     // false: automatic mixes stay as they are, as merged copies of packed weights would take three times as long to read
-    std::function<void(const std::optional<MergeState>&)> on_change;  // after each change, one call at a time; for metrics
+    // then nothing may be merged: a row's bits would depend on the other rows of its step
+    bool batch_invariant = false;
+    // false: automatic mixes stay as they are, as merged copies of packed weights would take three times as long to
+    // read
+    bool may_by_itself = true;
+    // after each change, one call at a time; for metrics
+    std::function<void(const std::optional<MergeState>&)> on_change;
 };
 
 // Any thread. Outlived by the engine.
@@ -53,8 +60,8 @@ class MergeControl {
     MergeControl(Engine& engine, Merge merge, MergeControlOptions options);
     ~MergeControl();  // unmerges
 
-    // Returns when it is done; from the next step on it is used. Takes the place of what was merged, and is not replaced by
-    // automatic ones. On kOutOfMemory nothing is merged. kInvalidLoadPolicy with batch_invariant.
+    // Returns when it is done; from the next step on it is used. Takes the place of what was merged, and is not
+    // replaced by automatic ones. On kOutOfMemory nothing is merged. kInvalidLoadPolicy with batch_invariant.
     Result<MergeState> merge(MergeMix mix);
     // From now on the mix is merged while it dominates the traffic; it begins unmerged.
     Status set_auto(MergeMix mix);
@@ -84,9 +91,9 @@ class MergeControl {
     std::mutex work_mutex_;  // one merge or unmerge at a time; taken before mutex_
     mutable std::mutex mutex_;
     std::condition_variable changed_;
-    MergePolicy policy_;                          // guarded by mutex_, as are those below
-    std::map<std::string, MergeMix> automatic_;   // by name
-    std::optional<std::string> wanted_;           // as the policy said last
+    MergePolicy policy_;                         // guarded by mutex_, as are those below
+    std::map<std::string, MergeMix> automatic_;  // by name
+    std::optional<std::string> wanted_;          // as the policy said last
     std::optional<Current> current_;
     uint64_t n_merges_ = 0;
     bool stop_ = false;

@@ -37,8 +37,8 @@ double MergePolicy::share(const std::string& mix) const {
 void MergePolicy::decide() {
     if (wanted_ && share(*wanted_) >= options_.demote_share) return;
     std::optional<std::string> next;
-    const auto first = std::max_element(rows_.begin(), rows_.end(),
-                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto first =
+        std::max_element(rows_.begin(), rows_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     if (first != rows_.end() && share(first->first) >= options_.promote_share) next = first->first;
     if (next == wanted_) return;
     wanted_ = std::move(next);

@@ -1,8 +1,8 @@
-// Decides which adapter or mix, if any, is worth keeping merged into the base weights, from what the last steps computed. Pure: no
-// clock, no device, no lock; the same steps give the same decisions.
+// Decides which adapter or mix, if any, is worth keeping merged into the base weights, from what the last steps
+// computed. Pure: no clock, no device, no lock; the same steps give the same decisions.
 //
-// Merged weights serve steps whose rows all belong to one mix, so that is what counts: the share of recent rows that were in
-// such steps. Shares fade by halves: a window's worth of rows weighs twice as much as the one before it.
+// Merged weights serve steps whose rows all belong to one mix, so that is what counts: the share of recent rows that
+// were in such steps. Shares fade by halves: a window's worth of rows weighs twice as much as the one before it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace lorad::server {
 struct MergePolicyOptions {
     uint64_t n_window_rows = 4096;  // rows that have to be seen before a first decision, and between two
     double promote_share = 0.8;     // of the rows in steps that are all the mix's: merge it
-    double demote_share = 0.3;      // less than this: unmerge; well below promote_share, so that it does not go to and fro
+    // less than this: unmerge; well below promote_share, so that it does not go to and fro
+    double demote_share = 0.3;
 };
 
 // One thread (the engine's).
@@ -24,8 +25,8 @@ class MergePolicy {
   public:
     explicit MergePolicy(const MergePolicyOptions& options) : options_(options) {}
 
-    // A step of n_rows rows. `mix` names the adapter or mix that all of them belong to; empty where they differ, or run with the
-    // base. Names are not looked into; those of mixes that must not be merged are given as empty.
+    // A step of n_rows rows. `mix` names the adapter or mix that all of them belong to; empty where they differ, or run
+    // with the base. Names are not looked into; those of mixes that must not be merged are given as empty.
     void observe(std::string_view mix, uint32_t n_rows);
 
     // What should be merged from now on; nothing: no mix.

@@ -23,10 +23,8 @@ ParallelFor::~ParallelFor() {
     for (std::thread& thread : threads_) thread.join();
 }
 
-void ParallelFor::take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs,
-                            uint32_t worker) {
-    for (uint32_t index = next_.fetch_add(1); index < n_jobs; index = next_.fetch_add(1))
-        job(index, worker);
+void ParallelFor::take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs, uint32_t worker) {
+    for (uint32_t index = next_.fetch_add(1); index < n_jobs; index = next_.fetch_add(1)) job(index, worker);
 }
 
 void ParallelFor::run(uint32_t n_jobs, const std::function<void(uint32_t, uint32_t)>& job) {

@@ -16,7 +16,8 @@ namespace lorad::server {
 
 class ParallelFor {
   public:
-    // The calling thread is worker 0; n_workers - 1 threads are started, with big stacks: jobs step through grammars of clients.
+    // The calling thread is worker 0; n_workers - 1 threads are started, with big stacks: jobs step through grammars of
+    // clients.
     explicit ParallelFor(uint32_t n_workers);
     ~ParallelFor();
     ParallelFor(const ParallelFor&) = delete;
@@ -30,8 +31,7 @@ class ParallelFor {
 
   private:
     void work(uint32_t worker);
-    void take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs,
-                   uint32_t worker);
+    void take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs, uint32_t worker);
 
     std::vector<std::thread> threads_;
     std::atomic<uint32_t> next_{0};

@@ -1,5 +1,5 @@
-// When the step after the one in flight is made: as late as the device does not have to wait for it, so that whoever comes meanwhile is in it
-// instead of the one after. Pure; engine thread only.
+// When the step after the one in flight is made: as late as the device does not have to wait for it, so that whoever
+// comes meanwhile is in it instead of the one after. Pure; engine thread only.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,9 @@ class PlanAhead {
   public:
     // Steps that take about the same time.
     struct Kind {
-        uint32_t n_rows = 0;         // as recordings have them
-        uint32_t context_class = 0;  // of the rows of prompts: each has contexts twice as long as the one before; 0: no such rows
+        uint32_t n_rows = 0;  // as recordings have them
+        // of the rows of prompts: each has contexts twice as long as the one before; 0: no such rows
+        uint32_t context_class = 0;
         bool has_adapters = false;
 
         auto operator<=>(const Kind&) const = default;
@@ -28,8 +29,9 @@ class PlanAhead {
         return std::clamp(expected_s - gone_s - std::max(ahead_s_, kShare * expected_s), 0.0, kMostSeconds);
     }
 
-    // After every step that is done. rested_s: for how long the next one was put off while it ran, or 0; waited_s: how long the device still
-    // worked on it when that had been submitted. False where that was nothing: the rest was too long, and what the step took is not known.
+    // After every step that is done. rested_s: for how long the next one was put off while it ran, or 0; waited_s: how
+    // long the device still worked on it when that had been submitted. False where that was nothing: the rest was too
+    // long, and what the step took is not known.
     bool observe(const Kind& kind, double seconds, double rested_s, double waited_s) {
         if (rested_s > 0 && waited_s < kLeastSeconds / 4) {
             ahead_s_ = std::max(2 * ahead_s_, ahead_s_ + rested_s / 2);
@@ -44,7 +46,7 @@ class PlanAhead {
   private:
     static constexpr double kLeastSeconds = 0.002;
     static constexpr double kMostSeconds = 0.1;  // of one rest, in which nobody looks whether the device still works
-    static constexpr double kShare = 0.1;  // of a step: it does not take the same each time
+    static constexpr double kShare = 0.1;        // of a step: it does not take the same each time
     static constexpr double kDecay = 0.99;
     static constexpr size_t kLast = 4;
 

@@ -24,8 +24,7 @@ PrefixCache::Match PrefixCache::find(std::span<const BlockIdentity> prefix, bool
     return match;
 }
 
-void PrefixCache::take(const Match& match, std::span<const BlockIdentity> prefix,
-                       std::vector<BlockId>& to) {
+void PrefixCache::take(const Match& match, std::span<const BlockIdentity> prefix, std::vector<BlockId>& to) {
     for (uint32_t i = 0; i < match.n_blocks; ++i) {
         auto found = index_.find({prefix[i], i >= match.n_unmerged});
         CHECK(found != index_.end());

@@ -39,7 +39,7 @@ class PrefixCache {
     // the other way round.
     struct Match {
         uint32_t n_blocks = 0;
-        uint32_t n_idle = 0;    // of those, held by nobody: taking them leaves fewer to allocate
+        uint32_t n_idle = 0;      // of those, held by nobody: taking them leaves fewer to allocate
         uint32_t n_unmerged = 0;  // of those from the first on, computed without merged weights
     };
     Match find(std::span<const BlockIdentity> prefix, bool or_merged) const;
@@ -81,7 +81,7 @@ class PrefixCache {
     };
     static constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
     struct Block {
-        const Name* name = nullptr;  // the key in index_
+        const Name* name = nullptr;              // the key in index_
         uint32_t before = kNone, after = kNone;  // neighbours among the idle ones
     };
 

@@ -21,8 +21,7 @@ void PrefixIdentity::extend(std::span<const TokenId> tokens) {
     std::vector<adapters::CacheAdapter> adapters;
     for (const adapters::LeasedContent& content : scope_.adapters)
         adapters.push_back({content.generation, content.scale});
-    auto digest = [&](bool with_adapters, std::string_view parent,
-                      std::span<const TokenId> some) {
+    auto digest = [&](bool with_adapters, std::string_view parent, std::span<const TokenId> some) {
         return adapters::cache_digest(scope_.base_fingerprint,
                                       with_adapters ? std::span<const adapters::CacheAdapter>(adapters)
                                                     : std::span<const adapters::CacheAdapter>(),
@@ -37,8 +36,7 @@ void PrefixIdentity::extend(std::span<const TokenId> tokens) {
         std::span<const TokenId> block = tokens.subspan(begin, block_tokens_);
         std::string_view parent = blocks_.empty() ? std::string_view() : text_of(blocks_.back());
         // Where the adapters begin within the block, its two parts follow each other as two links.
-        size_t n_base = std::min(scope_.from_position > begin ? scope_.from_position - begin : 0,
-                                 block.size());
+        size_t n_base = std::min(scope_.from_position > begin ? scope_.from_position - begin : 0, block.size());
         if (n_base == 0 || n_base == block.size()) {
             blocks_.push_back(digest(n_base == 0, parent, block));
         } else {

@@ -19,8 +19,8 @@ using BlockIdentity = adapters::CacheDigest;
 struct PrefixScope {
     std::string base_fingerprint;
     std::vector<adapters::LeasedContent> adapters;  // in the order in which they are added up
-    uint32_t from_position = 0;  // tokens before it are the base's (activated LoRA)
-    std::string tenant_salt;     // requests with different ones never share blocks
+    uint32_t from_position = 0;                     // tokens before it are the base's (activated LoRA)
+    std::string tenant_salt;                        // requests with different ones never share blocks
 };
 
 // Copied and moved with its request; one thread at a time.

@@ -48,11 +48,10 @@ uint32_t activation_position(std::span<const TokenId> prompt, std::span<const To
 struct Request {
     RequestId id = 0;
     std::vector<TokenId> prompt;  // never empty
-    uint32_t n_tokens_max =
-        0;  // prompt.size() + n_tokens_max fits the context; checked before hand-over
-    uint32_t n_tokens_min = 0;  // none of stop_tokens comes before this many
+    uint32_t n_tokens_max = 0;    // prompt.size() + n_tokens_max fits the context; checked before hand-over
+    uint32_t n_tokens_min = 0;    // none of stop_tokens comes before this many
     proto::SamplingParams sampling;
-    std::vector<TokenId> stop_tokens;  // end-of-sequence ids; without them with ignore_eos
+    std::vector<TokenId> stop_tokens;    // end-of-sequence ids; without them with ignore_eos
     std::optional<uint32_t> n_logprobs;  // beside each token of the answer; 0: its own
     // Beside each token of the prompt but the first; may_skip_prefix is false then.
     std::optional<uint32_t> n_prompt_logprobs;
@@ -60,8 +59,8 @@ struct Request {
     // What is wanted is the hidden state of the prompt's last token; no token is chosen.
     // n_tokens_max is 1, sampling greedy.
     bool wants_embedding = false;
-    int32_t priority = 0;  // lower is earlier, as vLLM has it
-    std::string tenant;    // whose share of the server it uses; may be empty
+    int32_t priority = 0;                     // lower is earlier, as vLLM has it
+    std::string tenant;                       // whose share of the server it uses; may be empty
     std::shared_ptr<const void> queue_place;  // let go when it first runs, or ends
     AdapterUse adapter;
     PrefixIdentity prefix;  // extended by `prompt`; empty: its KV blocks are not shared

@@ -8,18 +8,16 @@ namespace lorad::server {
 
 Status RequestQueue::check(uint64_t n_requests, uint64_t n_tokens) const {
     if (refusal_) return *refusal_;
-    if (n_waiting_ >= n_waiting_max_ ||
-        (n_waiting_ > 0 && n_waiting_ + n_requests > n_waiting_max_)) {
+    if (n_waiting_ >= n_waiting_max_ || (n_waiting_ > 0 && n_waiting_ + n_requests > n_waiting_max_)) {
         std::string more = n_requests > 1 ? format(" and {} more do not fit", n_requests) : "";
-        return make_error(ErrorCode::kOverloaded,
-                          format("the server is busy: {} requests are waiting{}, at most {} may",
-                                 n_waiting_, more, n_waiting_max_));
+        return make_error(
+            ErrorCode::kOverloaded,
+            format("the server is busy: {} requests are waiting{}, at most {} may", n_waiting_, more, n_waiting_max_));
     }
     if (n_waiting_ > 0 && n_tokens_ + n_tokens > n_tokens_max_) {
         return make_error(
             ErrorCode::kOverloaded,
-            format("the server is busy: prompts of {} tokens are waiting, at most {} may", n_tokens_,
-                   n_tokens_max_));
+            format("the server is busy: prompts of {} tokens are waiting, at most {} may", n_tokens_, n_tokens_max_));
     }
     return ok_status();
 }
@@ -37,8 +35,7 @@ Status RequestQueue::push(std::span<Request> group) {
         TRY(check(group.size(), n_tokens));
         n_waiting_ += uint32_t(group.size());
         n_tokens_ += n_tokens;
-        requests_.insert(requests_.end(), std::make_move_iterator(group.begin()),
-                         std::make_move_iterator(group.end()));
+        requests_.insert(requests_.end(), std::make_move_iterator(group.begin()), std::make_move_iterator(group.end()));
     }
     changed_.notify_one();
     return ok_status();

@@ -1,5 +1,6 @@
-// The numbers of rows that a device's steps are made for. A step of any other number takes the time of the next larger one, but for its
-// attention: steps with prompts are made full, so that as few rows as can be are computed for nothing. Pure.
+// The numbers of rows that a device's steps are made for. A step of any other number takes the time of the next larger
+// one, but for its attention: steps with prompts are made full, so that as few rows as can be are computed for nothing.
+// Pure.
 #pragma once
 
 #include <algorithm>

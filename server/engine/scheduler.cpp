@@ -12,9 +12,8 @@ namespace {
 // plan: the running ones, then the waiting ones.
 class Planner {
   public:
-    Planner(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
-            uint32_t n_free_blocks, const SchedulerLimits& limits,
-            std::span<const uint32_t> n_holders)
+    Planner(std::span<const SequenceView> running, std::span<const SequenceView> waiting, uint32_t n_free_blocks,
+            const SchedulerLimits& limits, std::span<const uint32_t> n_holders)
         : running_(running),
           limits_(limits),
           n_holders_(n_holders),
@@ -26,9 +25,7 @@ class Planner {
         now_.insert(now_.end(), waiting.begin(), waiting.end());
     }
 
-    bool is_decode(uint32_t index) const {
-        return index < running_.size() && running_[index].is_decode();
-    }
+    bool is_decode(uint32_t index) const { return index < running_.size() && running_[index].is_decode(); }
 
     void plan_decode(uint32_t index) {
         if (!preempted_[index]) plan_running(index, std::min(1u, n_rows_left_));
@@ -119,8 +116,7 @@ class Planner {
 
     uint32_t rows_that_fit(uint32_t index, uint32_t n_rows) const {
         const SequenceView& sequence = now_[index];
-        uint64_t n_room =
-            uint64_t(sequence.n_blocks + n_free_) * limits_.block_tokens - sequence.n_computed;
+        uint64_t n_room = uint64_t(sequence.n_blocks + n_free_) * limits_.block_tokens - sequence.n_computed;
         return uint32_t(std::min<uint64_t>(n_rows, n_room));
     }
 
@@ -185,7 +181,7 @@ class Planner {
     uint32_t n_free_;
     uint32_t n_rows_left_;
     bool has_decodes_ = false;
-    double prompts_left_ = 1;  // of what the step may have of them
+    double prompts_left_ = 1;        // of what the step may have of them
     std::vector<SequenceView> now_;  // with what is planned, but for the preempted ones
     std::vector<bool> preempted_;
     std::vector<uint32_t> planned_;  // index into plan_.rows, or kNone
@@ -194,11 +190,10 @@ class Planner {
 
 }  // namespace
 
-StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
-                   uint32_t n_free_blocks, const SchedulerLimits& limits,
-                   std::span<const uint32_t> n_holders, std::span<const PromptTurn> turns) {
-    CHECK(limits.n_sequences_max > 0 && limits.n_rows_max >= limits.n_sequences_max &&
-          limits.block_tokens > 0);
+StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting, uint32_t n_free_blocks,
+                   const SchedulerLimits& limits, std::span<const uint32_t> n_holders,
+                   std::span<const PromptTurn> turns) {
+    CHECK(limits.n_sequences_max > 0 && limits.n_rows_max >= limits.n_sequences_max && limits.block_tokens > 0);
     CHECK(running.size() <= limits.n_sequences_max);
     Planner planner(running, waiting, n_free_blocks, limits, n_holders);
     for (uint32_t i = 0; i < running.size(); ++i) {

@@ -64,8 +64,8 @@ struct PromptTurn {
 };
 
 struct PlannedRows {
-    uint32_t index = 0;   // into `running` of the call, or running.size() + index into `waiting`
-    uint32_t n_rows = 0;  // computes tokens [n_computed, n_computed + n_rows)
+    uint32_t index = 0;         // into `running` of the call, or running.size() + index into `waiting`
+    uint32_t n_rows = 0;        // computes tokens [n_computed, n_computed + n_rows)
     uint32_t n_new_blocks = 0;  // to allocate first
 };
 
@@ -77,16 +77,15 @@ struct StepPlan {
     uint32_t n_admitted = 0;  // the first n of `waiting` join the running ones
 };
 
-// `running` is in the order in which they keep their blocks, `waiting` in that of admission. `turns` names all running prompts; those of waiting ones come in the
-// order of admission. Without any, prompts are served in the order of `running`, then `waiting`. `n_holders`: by block, how many of the running sequences hold it;
+// `running` is in the order in which they keep their blocks, `waiting` in that of admission. `turns` names all running
+// prompts; those of waiting ones come in the order of admission. Without any, prompts are served in the order of
+// `running`, then `waiting`. `n_holders`: by block, how many of the running sequences hold it;
 // empty: none has two.
-StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
-                   uint32_t n_free_blocks, const SchedulerLimits& limits,
-                   std::span<const uint32_t> n_holders = {}, std::span<const PromptTurn> turns = {});
+StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting, uint32_t n_free_blocks,
+                   const SchedulerLimits& limits, std::span<const uint32_t> n_holders = {},
+                   std::span<const PromptTurn> turns = {});
 
 // Blocks that n_tokens take.
-inline uint32_t blocks_for(uint32_t n_tokens, uint32_t block_tokens) {
-    return ceil_div(n_tokens, block_tokens);
-}
+inline uint32_t blocks_for(uint32_t n_tokens, uint32_t block_tokens) { return ceil_div(n_tokens, block_tokens); }
 
 }  // namespace lorad::server

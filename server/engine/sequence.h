@@ -30,13 +30,13 @@ struct Sequence {
     // Prompt, then what was generated; the last ones may be ~output of the steps in flight.
     std::vector<TokenId> tokens;
     ChoiceState choice;
-    uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
+    uint32_t n_computed = 0;      // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
     // Blocks of the window group, where there is one: as many, of which the first n_given_back belong to others.
     std::vector<BlockId> window_blocks;
     uint32_t n_given_back = 0;
-    uint64_t last_step = 0;  // that has rows of it, counted from 1, and
-    uint32_t last_rows = 0;  // the position of the first of those
+    uint64_t last_step = 0;               // that has rows of it, counted from 1, and
+    uint32_t last_rows = 0;               // the position of the first of those
     uint32_t state_slot = gpu::kNoState;  // of the model's recurrent state, while it has blocks
     uint32_t state_from = gpu::kNoState;  // a snapshot that it holds, until its next rows go on from there
     // Snapshots that steps make of its state, until they have names: reserved slots, in the order of their tokens.
@@ -49,20 +49,20 @@ struct Sequence {
     std::vector<SavedState> saved_states;
     std::optional<StateSnapshots::Name> latest_state;  // the last one that replaces others
     uint32_t n_shared_tokens = 0;  // of whole blocks that others have begun with as well, when it was looked up
-    uint32_t n_published = 0;     // of the blocks: the prefix cache has been told of them
+    uint32_t n_published = 0;      // of the blocks: the prefix cache has been told of them
     uint32_t first_merged_block = kNoBlock;  // this and later ones depend on merged weights
     uint32_t n_cached_tokens = 0;            // found in the prefix cache when it first ran
-    uint32_t n_generated = 0;     // known tokens
+    uint32_t n_generated = 0;                // known tokens
     FairShare::Ticket ticket;
-    uint64_t arrival = 0;         // order of arrival
-    uint64_t arrived_ms = 0;      // by the engine's clock, as admitted_ms
-    uint64_t admitted_ms = 0;     // the last time
-    uint64_t served_ms = 0;       // when it last had rows, or was admitted
+    uint64_t arrival = 0;             // order of arrival
+    uint64_t arrived_ms = 0;          // by the engine's clock, as admitted_ms
+    uint64_t admitted_ms = 0;         // the last time
+    uint64_t served_ms = 0;           // when it last had rows, or was admitted
     uint32_t n_generated_before = 0;  // when it was admitted the last time
-    bool lost_blocks = false;     // to one that comes before it, and waits to go on
-    bool is_long = false;         // a text of more than n_short_text_tokens, turned as such
+    bool lost_blocks = false;         // to one that comes before it, and waits to go on
+    bool is_long = false;             // a text of more than n_short_text_tokens, turned as such
     bool prompt_logprobs_sent = false;
-    bool was_admitted = false;    // has left the queue's count
+    bool was_admitted = false;  // has left the queue's count
     bool ended = false;
     // When it was first admitted, and its first and last token so far.
     std::chrono::steady_clock::time_point started, first_token_at, last_token_at;
@@ -85,7 +85,8 @@ struct Sequence {
         // A text that is computed again while its last token is on its way: that one is fed back alone.
         if (tokens.back() < 0 && n_computed + 1 < n_shown) --n_shown;
         if (wants_prompt_outputs()) n_shown = std::min(n_shown, n_computed + n_prompt_rows_max);
-        if (choice.is_held()) n_shown = std::min(n_shown, n_known() - 1);  // not the row that the next token is chosen by
+        // not the row that the next token is chosen by
+        if (choice.is_held()) n_shown = std::min(n_shown, n_known() - 1);
         return {n_shown, n_computed, uint32_t(blocks.size()), 0, blocks};
     }
 };

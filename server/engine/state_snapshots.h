@@ -1,13 +1,15 @@
-// Recurrent states of prefixes that others may go on from: which slots hold them, under which names. A state at the end of a full block has the name of that block
-// (prefix_identity.h), which says all that it depends on, and is_merged tells states of merged weights apart, as in prefix_cache.h.
+// Recurrent states of prefixes that others may go on from: which slots hold them, under which names. A state at the end
+// of a full block has the name of that block (prefix_identity.h), which says all that it depends on, and is_merged
+// tells states of merged weights apart, as in prefix_cache.h.
 //
 //    free --reserve--> reserved --publish--> named --hold--> held, named
 //     ^                   |                    |  ^              |
 //     +-------drop--------+                    |  +---release----+
 //     +-------- reserve, where none is free ---+
 //
-// A step writes a reserved slot; it is named once that step is submitted and its tokens are known. Steps run in order, so whoever goes on from it in a later step
-// reads what was written; it is held from then until its first step is submitted, and copied by nobody: that step reads this slot and writes the sequence's own.
+// A step writes a reserved slot; it is named once that step is submitted and its tokens are known. Steps run in order,
+// so whoever goes on from it in a later step reads what was written; it is held from then until its first step is
+// submitted, and copied by nobody: that step reads this slot and writes the sequence's own.
 // Named ones that nobody holds make way for others, those that save least first, then those not used for longest.
 //
 // Bookkeeping only; engine thread only.

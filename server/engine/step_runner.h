@@ -29,10 +29,12 @@ class StepRunner {
     virtual ~StepRunner() = default;
     // Engine thread only. Up to two steps may be in flight: rows of the younger may name outputs of
     // the older as their tokens (StepBatch::add_fed_back_row). Steps run in order. An error of
-    // either call is final, the device is not used again; but for submit's kOutOfMemory and kKernelRefused, which say that there was no
-    // memory to make this step, or a kernel that the driver does not make: nothing of it was run, those in flight go on, and others may follow.
+    // either call is final, the device is not used again; but for submit's kOutOfMemory and kKernelRefused, which say
+    // that there was no memory to make this step, or a kernel that the driver does not make: nothing of it was run,
+    // those in flight go on, and others may follow.
     virtual Status submit(const model::StepBatch& batch) = 0;
-    // Of the oldest step in flight. Does next to nothing after its wait: the engine takes the time of it for the device's (plan_ahead.h).
+    // Of the oldest step in flight. Does next to nothing after its wait: the engine takes the time of it for the
+    // device's (plan_ahead.h).
     virtual Result<StepResult> finish() = 0;
     // A batch with masks is only begun by submit(). They are then written, by any threads: one after
     // the other, all of one size, a bit for each token. submit_draw() lets the step's outputs be
@@ -40,7 +42,8 @@ class StepRunner {
     // had nothing left to do meanwhile.
     virtual std::span<uint32_t> masks() = 0;
     virtual Result<bool> submit_draw() = 0;
-    // Recordings made so far. A submit() that makes one takes its time on the engine's thread, so what is in flight seems to take longer, too.
+    // Recordings made so far. A submit() that makes one takes its time on the engine's thread, so what is in flight
+    // seems to take longer, too.
     virtual uint64_t n_recordings() const { return 0; }
     // An error once the device is lost, also where that was found by others than this class. Any thread.
     virtual Status health() const { return ok_status(); }

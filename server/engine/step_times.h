@@ -1,7 +1,7 @@
 // How many rows of prompts a step may have: beside decodes so that those do not wait, without any so
-// that whoever comes meanwhile does not. From what steps have taken: beside decodes by the size of the step (row_sizes.h), without them
-// by the row. A row costs more the longer the context that it sees, so both are known by classes of context, each twice as long as the one
-// before. Pure; engine thread only.
+// that whoever comes meanwhile does not. From what steps have taken: beside decodes by the size of the step
+// (row_sizes.h), without them by the row. A row costs more the longer the context that it sees, so both are known by
+// classes of context, each twice as long as the one before. Pure; engine thread only.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,19 @@ namespace lorad::server {
 
 class StepTimes {
   public:
-    // A step with prompts and decodes should take at most `stretch` times as long as the last ones without prompts did, or as one of as many decodes or fewer where
-    // that takes longer; a step of prompts alone `alone_s`.
+    // A step with prompts and decodes should take at most `stretch` times as long as the last ones without prompts did,
+    // or as one of as many decodes or fewer where that takes longer; a step of prompts alone `alone_s`.
     // n_beside_min: about as many rows of prompts there are beside decodes, whatever they take.
     StepTimes(RowSizes sizes, uint32_t n_beside_min, double stretch, double alone_s = 0.1)
-        : sizes_(std::move(sizes)), n_beside_min_(n_beside_min), stretch_(stretch), alone_s_(alone_s), quiet_by_size_(sizes_.n()), sized_(sizes_.n()) {}
+        : sizes_(std::move(sizes)),
+          n_beside_min_(n_beside_min),
+          stretch_(stretch),
+          alone_s_(alone_s),
+          quiet_by_size_(sizes_.n()),
+          sized_(sizes_.n()) {}
 
-    // The prompts of a step beside decodes: how many rows they have, and behind how many tokens the first rows of the prompts come.
+    // The prompts of a step beside decodes: how many rows they have, and behind how many tokens the first rows of the
+    // prompts come.
     struct Prompts {
         uint32_t n_rows = 0, least_context = 0, most_context = 0;
     };
@@ -49,7 +55,8 @@ class StepTimes {
         const double longest = longest_beside(n_decodes);
         const size_t i = sizes_.index_of(n_rows);
         if (i == sizes_.n()) return;
-        // That a size takes too long is shown by any step of it; that it does not, by a full one whose prompts are all of one class.
+        // That a size takes too long is shown by any step of it; that it does not, by a full one whose prompts are all
+        // of one class.
         const uint32_t context_class = class_of(prompts.most_context);
         Timed& timed = sized_[i][context_class];
         const bool is_slow = seconds > longest, did_fit = timed.known() && fits(timed, longest);
@@ -66,11 +73,12 @@ class StepTimes {
         timed.seconds.add(seconds);
         if (was_too_slow) return;  // nobody tried it: no reason to wait longer for the next trial
         timed.last = n_mixed_;
-        if (is_slow && timed.seconds.n_added() > kTrials && !fits(timed, longest)) next_trial_ = n_mixed_ + kTrialEvery / 2;
+        if (is_slow && timed.seconds.n_added() > kTrials && !fits(timed, longest))
+            next_trial_ = n_mixed_ + kTrialEvery / 2;
     }
 
-    // A step of prompts alone; n_rows: as many rows behind `context` as cost what its rows do (n_equivalent). What a small one takes says little
-    // about a large one.
+    // A step of prompts alone; n_rows: as many rows behind `context` as cost what its rows do (n_equivalent). What a
+    // small one takes says little about a large one.
     void observe_alone(double n_rows, uint32_t context, double seconds) {
         if (n_rows >= n_rows_alone(context) / 2.0) alone_rows_[class_of(context)].add(seconds / n_rows);
     }
@@ -82,7 +90,8 @@ class StepTimes {
         return n_rows * std::min(row->value() / at->value(), 1.0);
     }
 
-    // For rows that come behind `context` tokens, in a step without decodes: a full step, at least kAloneRowsMin where a step may have as many.
+    // For rows that come behind `context` tokens, in a step without decodes: a full step, at least kAloneRowsMin where
+    // a step may have as many.
     uint32_t n_rows_alone(uint32_t context) const {
         const Recent* row = nearest(alone_rows_, class_of(context));
         const double n = row ? alone_s_ / std::max(row->value(), 1e-12) : double(kAloneRowsFirst);
@@ -90,29 +99,36 @@ class StepTimes {
         return std::min(std::max(n_rows, kAloneRowsMin), sizes_.largest());
     }
 
-    // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to take too long, or the next
-    // larger one where that is not known, or was last tried kTrialEvery steps ago. At the least what fills the smallest step with n_beside_min
-    // rows, or an eighth less, and n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step of about
-    // as many decodes takes without them has to be known.
+    // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to
+    // take too long, or the next larger one where that is not known, or was last tried kTrialEvery steps ago. At the
+    // least what fills the smallest step with n_beside_min rows, or an eighth less, and n_beside_min of them where that
+    // is known to take too long. 0 in one step of many where prompts never end: what a step of about as many decodes
+    // takes without them has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
         // Whom it was asked for in vain often, as some prompts leave no step without any, is asked seldom.
         const bool knows = quiet_.is_settled() && (knows_as_many(n_decodes) || n_since_quiet_ >= 64);
         const uint32_t n_between = knows ? 256 : 8;
         if (n_since_quiet_ % n_between == n_between - 1) return 0;
-        const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ - n_beside_min_ / 8);
+        const uint32_t context_class = class_of(context),
+                       smallest = sizes_.rounded_up(n_decodes + n_beside_min_ - n_beside_min_ / 8);
         const size_t first = sizes_.index_of(smallest);
         if (!quiet_.known() || first == sizes_.n()) return smallest - n_decodes;
         const double longest = longest_beside(n_decodes);
         size_t next = sizes_.n();  // above the largest one that fits
         while (next > first && !is_known_to_fit(next - 1, context_class, longest)) --next;
-        if (next == sizes_.n() || (next > first && is_too_slow(next, context_class, longest))) return sizes_[next - 1] - n_decodes;
-        if (next == first && is_too_slow(first, context_class, longest)) return std::min(n_beside_min_, smallest - n_decodes);
+        if (next == sizes_.n() || (next > first && is_too_slow(next, context_class, longest)))
+            return sizes_[next - 1] - n_decodes;
+        if (next == first && is_too_slow(first, context_class, longest))
+            return std::min(n_beside_min_, smallest - n_decodes);
         return sizes_[next] - n_decodes;
     }
 
-    static uint32_t class_of(uint32_t context) { return std::min(uint32_t(std::bit_width(context / kFirstClass)), kClasses - 1); }
+    static uint32_t class_of(uint32_t context) {
+        return std::min(uint32_t(std::bit_width(context / kFirstClass)), kClasses - 1);
+    }
 
-    static constexpr uint32_t kAloneRowsMin = 64;     // fewer cost the prompt more than they help others: the weights are read for them all the same
+    // fewer cost the prompt more than they help others: the weights are read for them all the same
+    static constexpr uint32_t kAloneRowsMin = 64;
     static constexpr uint32_t kAloneRowsFirst = 256;  // before anything is known
     static constexpr uint32_t kTrialEvery = 512;      // steps with prompts and decodes
 
@@ -133,7 +149,9 @@ class StepTimes {
         size_t n_added() const { return n_added_; }
         double value() const { return median_; }
         // Whether the newest is about the median.
-        bool is_settled() const { return known() && std::abs(values_[(n_added_ - 1) % kKept] - median_) <= kQuietChange * median_; }
+        bool is_settled() const {
+            return known() && std::abs(values_[(n_added_ - 1) % kKept] - median_) <= kQuietChange * median_;
+        }
 
         static constexpr ptrdiff_t kKept = kValues;
 
@@ -158,9 +176,12 @@ class StepTimes {
 
     static constexpr uint32_t kClasses = 12, kFirstClass = 1024;  // tokens; the last has all that is longer
     static constexpr size_t kTrials = 3;                          // that show that a size is too slow
-    static constexpr size_t kQuietLeast = 3;                      // steps of one size without prompts, so that one that was slow for no reason does not count
-    static constexpr uint64_t kQuietKept = 512;                   // steps with decodes that the time of a size without prompts is good for
-    static constexpr double kQuietChange = 0.1;                   // of the time without prompts, until the median has followed
+    // steps of one size without prompts, so that one that was slow for no reason does not count
+    static constexpr size_t kQuietLeast = 3;
+    // steps with decodes that the time of a size without prompts is good for
+    static constexpr uint64_t kQuietKept = 512;
+    // of the time without prompts, until the median has followed
+    static constexpr double kQuietChange = 0.1;
 
     template <typename T>
     using ByClass = std::array<T, kClasses>;
@@ -184,7 +205,8 @@ class StepTimes {
     bool is_fresh(const Quiet& quiet) const { return quiet.known() && n_steps_ - quiet.seen < kQuietKept; }
     // Whether it is known what these decodes take without prompts now, or at least what more of them do.
     bool knows_as_many(uint32_t n_decodes) const {
-        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(), [&](const Quiet& quiet) { return is_fresh(quiet) && quiet.seconds.is_settled(); });
+        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(),
+                           [&](const Quiet& quiet) { return is_fresh(quiet) && quiet.seconds.is_settled(); });
     }
     // Seconds of a step with prompts and so many decodes.
     double longest_beside(uint32_t n_decodes) const {
@@ -200,9 +222,12 @@ class StepTimes {
     bool is_known_to_fit(size_t size, uint32_t context_class, double longest) const {
         const ByClass<Timed>& by_class = sized_[size];
         if (const Timed* timed = shorter(by_class, context_class)) return fits(*timed, longest);
-        return std::any_of(by_class.begin() + context_class, by_class.end(), [&](const Timed& timed) { return timed.known() && fits(timed, longest); });
+        return std::any_of(by_class.begin() + context_class, by_class.end(),
+                           [&](const Timed& timed) { return timed.known() && fits(timed, longest); });
     }
-    static bool was_found_slow(const Timed& timed, double longest) { return timed.seconds.n_added() >= kTrials && !fits(timed, longest); }
+    static bool was_found_slow(const Timed& timed, double longest) {
+        return timed.seconds.n_added() >= kTrials && !fits(timed, longest);
+    }
     bool is_recent(const Timed& timed) const { return n_mixed_ - timed.last < kTrialEvery; }
     // For now: its own last trial, or one of another class or size, was not long ago.
     bool is_too_slow(size_t size, uint32_t context_class, double longest) const {
@@ -213,13 +238,13 @@ class StepTimes {
     const RowSizes sizes_;
     const uint32_t n_beside_min_;
     const double stretch_, alone_s_;
-    Recent quiet_;                        // seconds of a step without prompts, whatever its decodes
-    std::vector<Quiet> quiet_by_size_;    // by the size that the decodes alone have
-    std::vector<ByClass<Timed>> sized_;   // steps with prompts and decodes, by size
-    ByClass<Recent> alone_rows_;          // seconds of a step of prompts alone, by their rows
-    uint64_t n_steps_ = 0;                // steps with decodes
-    uint64_t n_mixed_ = 0;                // steps with prompts and decodes
-    uint64_t next_trial_ = 0;             // n_mixed_ before which no size that was too slow is tried again
+    Recent quiet_;                       // seconds of a step without prompts, whatever its decodes
+    std::vector<Quiet> quiet_by_size_;   // by the size that the decodes alone have
+    std::vector<ByClass<Timed>> sized_;  // steps with prompts and decodes, by size
+    ByClass<Recent> alone_rows_;         // seconds of a step of prompts alone, by their rows
+    uint64_t n_steps_ = 0;               // steps with decodes
+    uint64_t n_mixed_ = 0;               // steps with prompts and decodes
+    uint64_t next_trial_ = 0;            // n_mixed_ before which no size that was too slow is tried again
     uint32_t n_since_quiet_ = 0;
 };
 

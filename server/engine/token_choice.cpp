@@ -14,21 +14,21 @@ uint32_t n_generated_before(const Request& request, uint32_t position) {
 
 // Until then no token may come that would end the request.
 bool must_go_on(const Request& request, uint32_t position) {
-    return n_generated_before(request, position) < request.n_tokens_min &&
-           !request.stop_tokens.empty();
+    return n_generated_before(request, position) < request.n_tokens_min && !request.stop_tokens.empty();
 }
 
 proto::TokenLogprobs read_logprobs(const gpu::ChoiceLogprobs& from, TokenId token) {
     proto::TokenLogprobs to{{token, from.logprob, from.rank}, {}};
-    for (uint32_t i = 0; i < from.n_top; ++i)
-        to.top.push_back({TokenId(from.tokens[i]), from.logprobs[i], i + 1});
+    for (uint32_t i = 0; i < from.n_top; ++i) to.top.push_back({TokenId(from.tokens[i]), from.logprobs[i], i + 1});
     return to;
 }
 
 }  // namespace
 
 ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
-    : constraint_(request.constraint), mask_seconds_(request.constraint ? request.constraint->mask_seconds() : 0), draws_on_device_(draws_on_device) {
+    : constraint_(request.constraint),
+      mask_seconds_(request.constraint ? request.constraint->mask_seconds() : 0),
+      draws_on_device_(draws_on_device) {
     std::span<const TokenId> ends;
     if (request.n_tokens_min > 0) ends = request.stop_tokens;
     const proto::SamplingParams& sampling = request.sampling;
@@ -52,8 +52,7 @@ bool ChoiceState::device_chooses(const Request& request, uint32_t position) cons
            device_allowed(request).size() <= model::kChoiceListMax;
 }
 
-std::optional<gpu::ChoiceRule> ChoiceState::device_rule(const Request& request,
-                                                        uint32_t position) const {
+std::optional<gpu::ChoiceRule> ChoiceState::device_rule(const Request& request, uint32_t position) const {
     std::optional<gpu::ChoiceRule> chosen = rule(request, position);
     if (!request.constraint) return chosen;
     if (!chosen) chosen = model::choice_rule(request.sampling, position);
@@ -85,7 +84,8 @@ TokenChooser::TokenChooser(uint32_t n_threads) : threads_(n_threads), scratch_(n
 double TokenChoice::mask_seconds() const { return prompt_token < 0 && state->has_mask() ? state->mask_seconds() : 0; }
 
 void ChoiceState::begin_mask(MaskPool& pool, const std::string& tenant, bool is_patient) {
-    if (constraint_ != nullptr && job_ == nullptr) job_ = pool.begin(constraint_, tenant, is_patient, std::exchange(untold_, std::nullopt));
+    if (constraint_ != nullptr && job_ == nullptr)
+        job_ = pool.begin(constraint_, tenant, is_patient, std::exchange(untold_, std::nullopt));
 }
 
 void TokenChooser::prepare(std::span<TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks, MaskPool& pool,
@@ -94,8 +94,10 @@ void TokenChooser::prepare(std::span<TokenChoice> choices, uint32_t n_masks, std
     awaited_.clear();
     for (TokenChoice& choice : choices) {
         if (choice.prompt_token >= 0 || !choice.state->constraint_) continue;
-        if (choice.mask >= 0) mask_owners_[size_t(choice.mask)] = &choice;
-        else mask_owners_.push_back(&choice);
+        if (choice.mask >= 0)
+            mask_owners_[size_t(choice.mask)] = &choice;
+        else
+            mask_owners_.push_back(&choice);
         if (for_patient || !choice.state->is_patient()) awaited_.push_back(choice.state->job_);
     }
     pool.wait(awaited_, at_most);
@@ -109,8 +111,10 @@ void TokenChooser::prepare(std::span<TokenChoice> choices, uint32_t n_masks, std
     threads_.run(n_masks, [&](uint32_t index, uint32_t worker) {
         const TokenChoice* choice = mask_owners_[index];
         std::span<uint32_t> to = masks.subspan(index * n_words, n_words);
-        if (choice != nullptr && !choice->is_late) write_mask(*choice, to, scratch_[worker]);
-        else std::fill(to.begin(), to.end(), 0u);
+        if (choice != nullptr && !choice->is_late)
+            write_mask(*choice, to, scratch_[worker]);
+        else
+            std::fill(to.begin(), to.end(), 0u);
     });
 }
 
@@ -171,8 +175,7 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
         TokenId& token = result.argmax[choice.output];
         std::span<const float> logits = result.logits[choice.output];
         if (choice.prompt_token >= 0) {
-            choice.logprobs = model::logprobs_of(logits, choice.prompt_token,
-                                                 *choice.request->n_prompt_logprobs);
+            choice.logprobs = model::logprobs_of(logits, choice.prompt_token, *choice.request->n_prompt_logprobs);
             return;
         }
         token = choose_one(choice, token, logits, scratch_[worker]);
@@ -182,8 +185,8 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
     });
 }
 
-TokenId TokenChooser::choose_one(TokenChoice& choice, TokenId argmax,
-                                 std::span<const float> logits, Scratch& scratch) const {
+TokenId TokenChooser::choose_one(TokenChoice& choice, TokenId argmax, std::span<const float> logits,
+                                 Scratch& scratch) const {
     const Request& request = *choice.request;
     static const std::vector<uint32_t> kNoMask;
     const std::vector<uint32_t>& mask = choice.state->job_ != nullptr ? choice.state->job_->words : kNoMask;

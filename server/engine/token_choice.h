@@ -36,7 +36,8 @@ class ChoiceState {
         return changes_ ? changes_->entries() : std::span<const gpu::TokenChange>();
     }
 
-    // The chosen token becomes part of the answer. The grammar is told with its next mask, and not at all of the last token.
+    // The chosen token becomes part of the answer. The grammar is told with its next mask, and not at all of the last
+    // token.
     void accept(TokenId token);
 
     // Begins the mask of the next token, unless there is no grammar or it was begun. No step waits for a patient one.
@@ -57,7 +58,7 @@ class ChoiceState {
     std::optional<model::TokenChanges> changes_;  // where the request has any
     uint32_t n_first_changes_ = 0;                // before the first token was generated
     std::shared_ptr<TokenConstraint> constraint_;
-    std::shared_ptr<MaskJob> job_;  // of the next token; null: not begun
+    std::shared_ptr<MaskJob> job_;   // of the next token; null: not begun
     std::optional<TokenId> untold_;  // the last token, where the grammar has not been told
     double mask_seconds_ = 0;
     bool draws_on_device_;
@@ -68,14 +69,15 @@ class ChoiceState {
 struct TokenChoice {
     const Request* request = nullptr;
     ChoiceState* state = nullptr;
-    uint32_t output = 0;       // index in the step's outputs
-    uint32_t position = 0;     // of the token that is chosen
+    uint32_t output = 0;        // index in the step's outputs
+    uint32_t position = 0;      // of the token that is chosen
     TokenId prompt_token = -1;  // >= 0: nothing is chosen
     int32_t mask = -1;          // index in the step's masks, where the device waits for one
     // Set by choose(): where the request wants them; where bans and grammar leave no token.
     std::optional<proto::TokenLogprobs> logprobs = {};
     bool nothing_allowed = false;
-    Status masked = ok_status();  // with nothing_allowed: an error where the grammar did not take the token before, or its mask could not be made
+    // with nothing_allowed: an error where the grammar did not take the token before, or its mask could not be made
+    Status masked = ok_status();
     // Of its mask, if it has one that is there.
     double mask_seconds() const;
     bool is_late = false;  // set by prepare(): the grammar's mask is not there, so nothing can be chosen in this step
@@ -85,9 +87,9 @@ class TokenChooser {
   public:
     explicit TokenChooser(uint32_t n_threads);  // the caller's own included
 
-    // While the step runs on the device, once all tokens before it are known: waits at most so long for which tokens the grammars of
-    // these allow, and writes the step's n_masks masks. Those that are not there then are late: nothing is allowed to them, as to those
-    // whose sequence has ended. Patient ones are waited for only where `for_patient`.
+    // While the step runs on the device, once all tokens before it are known: waits at most so long for which tokens
+    // the grammars of these allow, and writes the step's n_masks masks. Those that are not there then are late: nothing
+    // is allowed to them, as to those whose sequence has ended. Patient ones are waited for only where `for_patient`.
     void prepare(std::span<TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks, MaskPool& pool,
                  std::chrono::steady_clock::duration at_most, bool for_patient);
 
@@ -101,8 +103,7 @@ class TokenChooser {
         std::vector<float> logits;
         std::vector<uint32_t> mask;
     };
-    TokenId choose_one(TokenChoice& choice, TokenId argmax, std::span<const float> logits,
-                       Scratch& scratch) const;
+    TokenId choose_one(TokenChoice& choice, TokenId argmax, std::span<const float> logits, Scratch& scratch) const;
     static void take_mask(ChoiceState& state);
     static void note_nothing_allowed(TokenChoice& choice, bool nothing_allowed);
     static void write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch);

@@ -4,18 +4,12 @@ namespace lorad::server {
 
 const char* to_string(FinishReason reason) {
     switch (reason) {
-        case FinishReason::kStop:
-            return "stop";
-        case FinishReason::kLength:
-            return "length";
-        case FinishReason::kCancelled:
-            return "abort";
-        case FinishReason::kError:
-            return "error";
-        case FinishReason::kAdapterRemoved:
-            return "adapter_removed";
-        case FinishReason::kTimeout:
-            return "timeout";
+        case FinishReason::kStop: return "stop";
+        case FinishReason::kLength: return "length";
+        case FinishReason::kCancelled: return "abort";
+        case FinishReason::kError: return "error";
+        case FinishReason::kAdapterRemoved: return "adapter_removed";
+        case FinishReason::kTimeout: return "timeout";
     }
     return "error";
 }
@@ -86,8 +80,7 @@ TokenStream::Batch TokenStream::take() {
     return batch;
 }
 
-bool TokenStream::wait_any(StreamSignal& signal,
-                           std::span<const std::shared_ptr<TokenStream>> streams,
+bool TokenStream::wait_any(StreamSignal& signal, std::span<const std::shared_ptr<TokenStream>> streams,
                            std::chrono::milliseconds timeout) {
     std::unique_lock lock(signal.mutex);
     return signal.changed.wait_for(lock, timeout, [&] {

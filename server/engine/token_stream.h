@@ -73,8 +73,7 @@ class TokenStream {
     Batch take();
     // Waits until take() of one of them gives something; false when `timeout` passes first. All of
     // them have this signal.
-    static bool wait_any(StreamSignal& signal,
-                         std::span<const std::shared_ptr<TokenStream>> streams,
+    static bool wait_any(StreamSignal& signal, std::span<const std::shared_ptr<TokenStream>> streams,
                          std::chrono::milliseconds timeout);
 
     uint32_t n_cached_tokens() const { return n_cached_; }

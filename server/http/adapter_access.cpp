@@ -12,22 +12,28 @@ const access::Principal* restricted(const HttpRequest& http) {
     return http.principal != nullptr && http.principal->is_restricted() ? http.principal.get() : nullptr;
 }
 
-bool may_use(const HttpRequest& http, std::string_view adapter) { return access::may_use(http.principal.get(), adapter); }
+bool may_use(const HttpRequest& http, std::string_view adapter) {
+    return access::may_use(http.principal.get(), adapter);
+}
 
 Status check_visible(const adapters::Registry& registry, const HttpRequest& http, std::string_view adapter) {
     const access::Principal* key = restricted(http);
     if (key == nullptr || (key->may_use(adapter) && registry.find(adapter))) return ok_status();
-    return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(adapter)), "lora_name");
+    return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(adapter)),
+                      "lora_name");
 }
 
 Status check_may_name(const HttpRequest& http, std::string_view adapter) {
     if (may_use(http, adapter)) return ok_status();
-    return make_error(ErrorCode::kForbidden, format("this key may not name an adapter {}", json_quote_short(adapter)), "name");
+    return make_error(ErrorCode::kForbidden, format("this key may not name an adapter {}", json_quote_short(adapter)),
+                      "name");
 }
 
 Status check_admin(const HttpRequest& http, std::string_view param) {
     if (http.principal == nullptr || http.principal->scopes.allow(access::Scope::kAdmin)) return ok_status();
-    return make_error(ErrorCode::kForbidden, format("{}: files of the server are read for keys with the scope admin only", param), std::string(param));
+    return make_error(ErrorCode::kForbidden,
+                      format("{}: files of the server are read for keys with the scope admin only", param),
+                      std::string(param));
 }
 
 std::vector<adapters::AdapterInfo> visible(const HttpRequest& http, std::vector<adapters::AdapterInfo> all) {
@@ -45,7 +51,8 @@ std::vector<adapters::AdapterInfo> visible(const HttpRequest& http, std::vector<
     return all;
 }
 
-adapters::Registry::Page visible_page(const adapters::Registry& registry, const HttpRequest& http, std::string_view after, size_t n_max) {
+adapters::Registry::Page visible_page(const adapters::Registry& registry, const HttpRequest& http,
+                                      std::string_view after, size_t n_max) {
     if (restricted(http) == nullptr) return registry.page(after, n_max);
     constexpr size_t kAtOnce = 1000;
     adapters::Registry::Page out;
@@ -80,10 +87,12 @@ bool owns_blob(const ServerContext& context, const HttpRequest& http, std::strin
            context.registry.holds_blob(sha256, adapters::holder_key(key->tenant));
 }
 
-Status check_own_blobs(const ServerContext& context, const HttpRequest& http, std::span<const proto::FileDigest> files) {
+Status check_own_blobs(const ServerContext& context, const HttpRequest& http,
+                       std::span<const proto::FileDigest> files) {
     for (const proto::FileDigest& file : files) {
         if (owns_blob(context, http, file.sha256)) continue;
-        return make_error(ErrorCode::kAdapterFileNotFound, format("files: {}: no blob {} was uploaded", json_quote(file.file), json_quote(file.sha256)),
+        return make_error(ErrorCode::kAdapterFileNotFound,
+                          format("files: {}: no blob {} was uploaded", json_quote(file.file), json_quote(file.sha256)),
                           "files");
     }
     return ok_status();

@@ -1,4 +1,5 @@
-// Adapters that a request's key may not use do not exist for it: not in lists, not as names, not in errors. HTTP workers.
+// Adapters that a request's key may not use do not exist for it: not in lists, not as names, not in errors. HTTP
+// workers.
 #pragma once
 
 #include <span>
@@ -15,8 +16,8 @@ namespace lorad::server {
 const access::Principal* restricted(const HttpRequest& http);
 bool may_use(const HttpRequest& http, std::string_view adapter);
 
-// kAdapterNotFound, as the registry says it about a name that is not there. For a key with some adapters this comes first for names that
-// are not there as well: further checks must not tell the two apart.
+// kAdapterNotFound, as the registry says it about a name that is not there. For a key with some adapters this comes
+// first for names that are not there as well: further checks must not tell the two apart.
 Status check_visible(const adapters::Registry& registry, const HttpRequest& http, std::string_view adapter);
 // kForbidden where the key may give no such name, whether it is there or not.
 Status check_may_name(const HttpRequest& http, std::string_view adapter);
@@ -25,7 +26,8 @@ Status check_admin(const HttpRequest& http, std::string_view param);
 
 std::vector<adapters::AdapterInfo> visible(const HttpRequest& http, std::vector<adapters::AdapterInfo> all);
 // The next n_max that are visible.
-adapters::Registry::Page visible_page(const adapters::Registry& registry, const HttpRequest& http, std::string_view after, size_t n_max);
+adapters::Registry::Page visible_page(const adapters::Registry& registry, const HttpRequest& http,
+                                      std::string_view after, size_t n_max);
 
 // For whom this request's uploads are held: the key's tenant, or everybody where there are no keys.
 adapters::Holder holder_of(const ServerContext& context, const HttpRequest& http);

@@ -89,8 +89,7 @@ std::string event_text(const adapters::AdapterEvent& event) {
         if (event.bytes_total) writer.field("bytes_total", *event.bytes_total);
     }
     writer.end_object();
-    return format("id: {}\nevent: {}\ndata: {}\n\n", event.number, adapters::name_of(event.kind),
-                  writer.take());
+    return format("id: {}\nevent: {}\ndata: {}\n\n", event.number, adapters::name_of(event.kind), writer.take());
 }
 
 }  // namespace lorad::server

@@ -10,7 +10,8 @@ namespace lorad::server {
 namespace {
 
 constexpr std::string_view kAnyOrigin = "*";
-// Clients name others of their own beside these; those are allowed as well, since no header means anything here that a key does not.
+// Clients name others of their own beside these; those are allowed as well, since no header means anything here that a
+// key does not.
 constexpr std::string_view kAllowedHeaders =
     "authorization, content-type, accept, last-event-id, x-api-key, x-request-id, anthropic-version, anthropic-beta, "
     "anthropic-dangerous-direct-browser-access, x-gateway-inference-fairness-id";
@@ -28,20 +29,25 @@ bool is_origin(std::string_view text) {
     const size_t scheme = text.find("://");
     if (scheme == std::string_view::npos || scheme == 0) return false;
     const std::string_view host = text.substr(scheme + 3);
-    return !host.empty() && std::ranges::all_of(text.substr(0, scheme), [](unsigned char c) { return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-' || c == '+'; }) &&
-           std::ranges::all_of(host, [](unsigned char c) {
-               return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-' || c == '.' || c == ':' || c == '[' || c == ']' || c == '_';
-           });
+    return !host.empty() && std::ranges::all_of(text.substr(0, scheme), [](unsigned char c) {
+        return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-' || c == '+';
+    }) && std::ranges::all_of(host, [](unsigned char c) {
+        return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-' || c == '.' || c == ':' || c == '[' ||
+               c == ']' || c == '_';
+    });
 }
 
 }  // namespace
 
 bool Cors::allows(std::string_view origin) const {
-    return !origin.empty() && std::ranges::any_of(origins_, [&](const std::string& one) { return one == kAnyOrigin || one == origin; });
+    return !origin.empty() &&
+           std::ranges::any_of(origins_, [&](const std::string& one) { return one == kAnyOrigin || one == origin; });
 }
 
 std::optional<HttpReply> Cors::preflight(const RequestHead& head) const {
-    if (head.method != "OPTIONS" || head.value_of("Access-Control-Request-Method").empty() || !allows(head.value_of("Origin"))) return std::nullopt;
+    if (head.method != "OPTIONS" || head.value_of("Access-Control-Request-Method").empty() ||
+        !allows(head.value_of("Origin")))
+        return std::nullopt;
     HttpReply reply;
     reply.status = 204;
     std::string allowed(kAllowedHeaders);
@@ -50,7 +56,8 @@ std::optional<HttpReply> Cors::preflight(const RequestHead& head) const {
     reply.headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, DELETE"},
                      {"Access-Control-Allow-Headers", allowed},
                      {"Access-Control-Max-Age", "600"}};
-    if (head.value_of("Access-Control-Request-Private-Network") == "true") reply.headers.emplace_back("Access-Control-Allow-Private-Network", "true");
+    if (head.value_of("Access-Control-Request-Private-Network") == "true")
+        reply.headers.emplace_back("Access-Control-Allow-Private-Network", "true");
     return reply;
 }
 
@@ -73,7 +80,8 @@ Result<std::vector<std::string>> cors_origins(const std::vector<std::string>& se
             std::string origin = setting.substr(begin, end - begin);
             if (!is_origin(origin)) {
                 return make_error(ErrorCode::kInvalidConfig,
-                                  format("cors-origin: expected an origin such as https://app.example, in lower case and without a path, or *, found {}",
+                                  format("cors-origin: expected an origin such as https://app.example, in lower case "
+                                         "and without a path, or *, found {}",
                                          json_quote_short(origin)),
                                   "cors-origin");
             }

@@ -1,5 +1,5 @@
-// Pages of other origins that may call this server from a browser (the CORS protocol of the Fetch standard). What a call may do is still
-// its key's. Any thread.
+// Pages of other origins that may call this server from a browser (the CORS protocol of the Fetch standard). What a
+// call may do is still its key's. Any thread.
 #pragma once
 
 #include <optional>
@@ -14,10 +14,12 @@ namespace lorad::server {
 
 class Cors {
   public:
-    // Origins as browsers send them, "https://app.example:8443", or "*" for all; none: nothing is allowed and no header is sent.
+    // Origins as browsers send them, "https://app.example:8443", or "*" for all; none: nothing is allowed and no header
+    // is sent.
     explicit Cors(std::vector<std::string> origins = {}) : origins_(std::move(origins)) {}
 
-    // The answer to a browser that asks before it calls; nothing where the request is not such a question or its origin is not allowed.
+    // The answer to a browser that asks before it calls; nothing where the request is not such a question or its origin
+    // is not allowed.
     std::optional<HttpReply> preflight(const RequestHead& head) const;
     // What tells the browser that the page may read the reply.
     void add_headers(const RequestHead& head, HttpReply& reply) const;

@@ -44,17 +44,17 @@ HttpReply leads_to(int status, std::string location) {
 }  // namespace
 
 void add_file_routes(Router& router) {
-    router.add("GET", "/openapi.json", access::Access::any_key(), [](const HttpRequest& request) {
-        return file_reply(request, openapi_files().front());
-    });
+    router.add("GET", "/openapi.json", access::Access::any_key(),
+               [](const HttpRequest& request) { return file_reply(request, openapi_files().front()); });
     // A browser shows no key for a page; what the page then asks for needs the one that is typed into it.
     router.add("GET", "/console", access::Access::open(),
                [](const HttpRequest& request) { return show_console_file(request, "index.html"); });
-    router.add("GET", "/console/{}", access::Access::open(), [](const HttpRequest& request) {
-        return show_console_file(request, request.params.at(0));
-    });
-    // The page's links begin where it lies; where the server lies leads there. Without the host, so that a proxy may put all of it below a prefix.
-    router.add("GET", "/console/", access::Access::open(), [](const HttpRequest&) { return leads_to(308, "../console"); });
+    router.add("GET", "/console/{}", access::Access::open(),
+               [](const HttpRequest& request) { return show_console_file(request, request.params.at(0)); });
+    // The page's links begin where it lies; where the server lies leads there. Without the host, so that a proxy may
+    // put all of it below a prefix.
+    router.add("GET", "/console/", access::Access::open(),
+               [](const HttpRequest&) { return leads_to(308, "../console"); });
     router.add("GET", "/", access::Access::open(), [](const HttpRequest&) { return leads_to(307, "console"); });
 }
 

@@ -18,7 +18,8 @@ struct EmbeddedFile {
 std::span<const EmbeddedFile> console_files();
 std::span<const EmbeddedFile> openapi_files();
 
-// GET / (which leads to it), /console, /console/FILE and /openapi.json: the file, or 304 where the client has it already.
+// GET / (which leads to it), /console, /console/FILE and /openapi.json: the file, or 304 where the client has it
+// already.
 // They work while the model is still being loaded.
 void add_file_routes(Router& router);
 

@@ -108,18 +108,21 @@ enum class BodyUse : uint8_t {
 struct RouterGuard {
     const access::KeyStore* keys = nullptr;  // null: no key is asked for
     access::Audit* audit = nullptr;          // null: nothing is told
-    // Bytes of bodies in memory; null: as many as there are workers for. Those that fit a packet or some are not counted.
+    // Bytes of bodies in memory; null: as many as there are workers for. Those that fit a packet or some are not
+    // counted.
     access::SharedPlaces* bodies = nullptr;
     // Administrative routes are there on the other listener only.
     bool administers_elsewhere = false;
     bool metrics_without_key = false;  // as if they were an open route
 };
 
-// Finds the handler for method and path, and lets in who may call it. In a route's path a part {} takes any one part, not empty;
-// a route without any comes before those, of others the first that fits. A path that ends in "/*" takes whatever follows.
+// Finds the handler for method and path, and lets in who may call it. In a route's path a part {} takes any one part,
+// not empty;
+// a route without any comes before those, of others the first that fits. A path that ends in "/*" takes whatever
+// follows.
 //
-// With keys: who shows no valid one gets nothing but open routes, and 401 for whatever else, so that nobody learns which
-// routes there are; then the key's rate counts, then whether there is such a route, then the key's scopes (403).
+// With keys: who shows no valid one gets nothing but open routes, and 401 for whatever else, so that nobody learns
+// which routes there are; then the key's rate counts, then whether there is such a route, then the key's scopes (403).
 class Router {
   public:
     void add(std::string method, std::string_view path, access::Access access, HttpHandler handler,
@@ -163,10 +166,10 @@ class Router {
         std::vector<std::string> params;
         std::string allowed;  // methods that the path has, where this one is not among them
     };
-    static bool matches(const Route& route, const std::vector<std::string>& path,
-                        std::vector<std::string>& params);
+    static bool matches(const Route& route, const std::vector<std::string>& path, std::vector<std::string>& params);
     Match find(const std::string& method, const std::vector<std::string>& path, ListenerRole listener) const;
-    HttpReply refused(const HttpRequest& request, const Match& match, const Error& error, std::string_view reason) const;
+    HttpReply refused(const HttpRequest& request, const Match& match, const Error& error,
+                      std::string_view reason) const;
     std::optional<HttpReply> identify(HttpRequest& request, const Match& match) const;
     HttpReply run(const Route& route, HttpRequest& request) const;
 

@@ -31,7 +31,9 @@ std::string with_our_reason(std::string_view head) {
     const std::string_view line = head.substr(0, head.find("\r\n"));
     const size_t status_at = line.find(' ') + 1, reason_at = line.find(' ', status_at);
     int status = 0;
-    if (reason_at == std::string_view::npos || std::from_chars(line.data() + status_at, line.data() + reason_at, status).ec != std::errc()) return std::string(head);
+    if (reason_at == std::string_view::npos ||
+        std::from_chars(line.data() + status_at, line.data() + reason_at, status).ec != std::errc())
+        return std::string(head);
     return format("{} {}{}", line.substr(0, reason_at), reason_phrase(status), head.substr(line.size()));
 }
 
@@ -57,7 +59,8 @@ class ExchangeStream final : public httplib::Stream {
         std::string first;
         if (!has_written_) piece = first = with_our_reason(piece);
         // Later releases end connections after errors by themselves.
-        if (!has_written_ && piece.substr(0, piece.find("\r\n\r\n")).find("\r\nConnection: close") != std::string_view::npos)
+        if (!has_written_ &&
+            piece.substr(0, piece.find("\r\n\r\n")).find("\r\nConnection: close") != std::string_view::npos)
             exchange_.close_after();
         has_written_ = true;
         failed_ = failed_ || !exchange_.write(piece);
@@ -113,12 +116,15 @@ class LibrarySink final : public HttpSink {
 };
 
 bool is_routed(std::string_view method) {
-    return method == "GET" || method == "HEAD" || method == "POST" || method == "PUT" || method == "PATCH" || method == "DELETE" ||
-           method == "OPTIONS";
+    return method == "GET" || method == "HEAD" || method == "POST" || method == "PUT" || method == "PATCH" ||
+           method == "DELETE" || method == "OPTIONS";
 }
-bool may_have_body(std::string_view method) { return method == "POST" || method == "PUT" || method == "PATCH" || method == "DELETE"; }
+bool may_have_body(std::string_view method) {
+    return method == "POST" || method == "PUT" || method == "PATCH" || method == "DELETE";
+}
 
-// Room for all connections beside the files of models and adapters. What the system does not give, the cap has to do without.
+// Room for all connections beside the files of models and adapters. What the system does not give, the cap has to do
+// without.
 uint32_t connections_with_descriptors(uint32_t n_wanted) {
     constexpr rlim_t kOthers = 512;
     rlimit limit{};
@@ -220,7 +226,8 @@ HttpReply Listener::Impl::handled(HttpRequest ours) const {
     }
 }
 
-void Listener::Impl::add_common_headers(const RequestHead& head, const std::string& request_id, HttpReply& reply) const {
+void Listener::Impl::add_common_headers(const RequestHead& head, const std::string& request_id,
+                                        HttpReply& reply) const {
     reply.headers.emplace_back("x-request-id", request_id);
     // Anthropic's clients look for this name.
     if (head.target.starts_with("/v1/messages")) reply.headers.emplace_back("request-id", request_id);
@@ -274,11 +281,13 @@ void Listener::Impl::answer_and_close(const HttpReply& reply, Exchange& exchange
 void Listener::Impl::serve_checked(Exchange& exchange) {
     const RequestHead& head = exchange.head();
     const std::string method(head.method);
-    // The library does not know the method, or a method without a body has one. What nobody serves is 404 or 405 even so.
+    // The library does not know the method, or a method without a body has one. What nobody serves is 404 or 405 even
+    // so.
     const bool has_stray_body = head.body_bytes > 0 && !may_have_body(method);
     if (has_stray_body && router->serves(method, std::string(head.target))) {
         return answer_and_close(
-            refusal(head, make_error(ErrorCode::kInvalidRequest, "malformed HTTP request: a body where none belongs")), exchange);
+            refusal(head, make_error(ErrorCode::kInvalidRequest, "malformed HTTP request: a body where none belongs")),
+            exchange);
     }
     if (has_stray_body || !is_routed(method)) return answer_and_close(run_handler(exchange, nullptr), exchange);
     ExchangeStream stream(exchange, method + " / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
@@ -310,7 +319,8 @@ void Listener::Impl::set_up_library() {
     });
     library.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
         if (!response.body.empty()) return;
-        HttpReply reply = router->error_for(t_exchange->head().target, make_error(ErrorCode::kInternal, "internal error"));
+        HttpReply reply =
+            router->error_for(t_exchange->head().target, make_error(ErrorCode::kInternal, "internal error"));
         response.set_content(reply.body, reply.content_type);
     });
     const auto handle = [this](const httplib::Request& request, httplib::Response& response) {
@@ -350,14 +360,18 @@ Result<std::unique_ptr<Listener>> Listener::create(ListenerOptions options, cons
     impl->on_response = std::move(on_response);
     options.guard.n_connections_max = connections_with_descriptors(options.guard.n_connections_max);
     std::vector<ListeningSocket> sockets = std::move(options.sockets);
-    options.guard.refusal = [impl = impl.get()](const RequestHead& head, const Error& error) { return impl->refusal(head, error); };
+    options.guard.refusal = [impl = impl.get()](const RequestHead& head, const Error& error) {
+        return impl->refusal(head, error);
+    };
     impl->options = std::move(options);
     impl->set_up_library();
     Guard::Handlers handlers;
     handlers.serve = [impl = impl.get()](Exchange& exchange) { impl->serve(exchange); };
     handlers.on_reply = impl->on_response;
     handlers.at_once = [impl = impl.get()](const RequestHead& head) { return impl->at_once(head); };
-    handlers.tenant = [&router](const RequestHead& head) { return router.tenant_of(head.value_of("Authorization"), head.value_of("x-api-key")); };
+    handlers.tenant = [&router](const RequestHead& head) {
+        return router.tenant_of(head.value_of("Authorization"), head.value_of("x-api-key"));
+    };
     impl->guard = std::make_unique<Guard>(impl->options.guard, std::move(sockets), std::move(handlers));
     if (wants_tls) TRY(impl->load_tls());
     return std::unique_ptr<Listener>(new Listener(std::move(impl)));

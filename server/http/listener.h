@@ -35,7 +35,8 @@ class Listener {
     Listener& operator=(const Listener&) = delete;
 
     Status start();
-    // Nothing is accepted any more; what is open is served on. Sockets of a manager keep their queue for whoever is next.
+    // Nothing is accepted any more; what is open is served on. Sockets of a manager keep their queue for whoever is
+    // next.
     void stop_accepting();
     // False: a worker does not end; see Guard::stop().
     bool stop();

@@ -12,18 +12,19 @@ namespace {
 // Bodies up to here are as good as read when a worker comes to them.
 constexpr uint64_t kSmallBodyBytes = 64 << 10;
 
-HttpReply read_and_run(const HttpHandler& handler, HttpRequest& request, BodyUse body, ErrorReply errors, access::SharedPlaces* bodies) {
+HttpReply read_and_run(const HttpHandler& handler, HttpRequest& request, BodyUse body, ErrorReply errors,
+                       access::SharedPlaces* bodies) {
     if (body == BodyUse::kStreamed || request.stream == nullptr) return handler(request);
     if (request.content_type.starts_with("multipart/")) {
-        return errors(
-            make_error(ErrorCode::kUnsupportedMedia, "expected a JSON body, found a form"));
+        return errors(make_error(ErrorCode::kUnsupportedMedia, "expected a JSON body, found a form"));
     }
     const uint64_t n_bytes = std::min<uint64_t>(request.stream->length().value_or(0), request.body_bytes_max);
     access::SharedPlaces::Place room;
     if (bodies != nullptr && n_bytes > kSmallBodyBytes) {
         room = bodies->take(holder_of(request), n_bytes);
         if (!room.taken())
-            return errors(make_error(ErrorCode::kOverloaded, "large request bodies take as much memory as they may; try again in a moment"));
+            return errors(make_error(ErrorCode::kOverloaded,
+                                     "large request bodies take as much memory as they may; try again in a moment"));
     }
     // Growing by doubling would take twice the limit.
     request.body.reserve(size_t(n_bytes));
@@ -45,14 +46,15 @@ HttpReply json_reply(std::string body, int status) {
 }
 
 HttpReply error_reply(const Error& error) {
-    HttpReply reply =
-        json_reply(proto::error_body(error), proto::error_info(error.code).http_status);
+    HttpReply reply = json_reply(proto::error_body(error), proto::error_info(error.code).http_status);
     int retry_after_s = proto::retry_after_s(error.code);
     if (retry_after_s > 0) reply.headers.emplace_back("Retry-After", format("{}", retry_after_s));
     return reply;
 }
 
-HttpReply reply_of(Result<HttpReply> reply, ErrorReply errors) { return reply.ok() ? std::move(*reply) : errors(reply.error()); }
+HttpReply reply_of(Result<HttpReply> reply, ErrorReply errors) {
+    return reply.ok() ? std::move(*reply) : errors(reply.error());
+}
 
 std::optional<std::string_view> HttpRequest::query_value(std::string_view key) const {
     for (const auto& [name, value] : query) {
@@ -61,18 +63,19 @@ std::optional<std::string_view> HttpRequest::query_value(std::string_view key) c
     return std::nullopt;
 }
 
-void Router::add(std::string method, std::string_view path, access::Access access,
-                 HttpHandler handler, BodyUse body, ErrorReply errors) {
+void Router::add(std::string method, std::string_view path, access::Access access, HttpHandler handler, BodyUse body,
+                 ErrorReply errors) {
     Result<proto::Target> target = proto::parse_target(path);
     CHECK(target.ok());
-    routes_.push_back({std::move(method), std::string(path), access, std::move(target->segments),
-                       std::move(handler), body, errors});
+    routes_.push_back(
+        {std::move(method), std::string(path), access, std::move(target->segments), std::move(handler), body, errors});
 }
 
 HttpReply Router::error_for(std::string_view target, const Error& error) const {
     const std::string_view path = target.substr(0, target.find('?'));
     for (const auto& [family, errors] : families_) {
-        if (path.starts_with(family) && (path.size() == family.size() || path[family.size()] == '/')) return errors(error);
+        if (path.starts_with(family) && (path.size() == family.size() || path[family.size()] == '/'))
+            return errors(error);
     }
     return error_reply(error);
 }
@@ -103,8 +106,7 @@ std::vector<Router::RouteInfo> Router::routes() const {
     return out;
 }
 
-bool Router::matches(const Route& route, const std::vector<std::string>& path,
-                     std::vector<std::string>& params) {
+bool Router::matches(const Route& route, const std::vector<std::string>& path, std::vector<std::string>& params) {
     params.clear();
     for (size_t i = 0; i < route.segments.size(); ++i) {
         if (i >= path.size()) return false;
@@ -130,11 +132,12 @@ Router::Match Router::find(const std::string& method, const std::vector<std::str
     Match match;
     Match as_get;
     std::vector<std::string> params;
-    // Where a route without any {} fits, those with do not count, so that a word of the interface is never taken for a name.
-    const bool is_literal = std::ranges::any_of(routes_, [&](const Route& route) { return matches(route, path, params) && params.empty(); });
+    // Where a route without any {} fits, those with do not count, so that a word of the interface is never taken for a
+    // name.
+    const bool is_literal = std::ranges::any_of(
+        routes_, [&](const Route& route) { return matches(route, path, params) && params.empty(); });
     for (const Route& route : routes_) {
-        if (guard_.administers_elsewhere && listener == ListenerRole::kMain &&
-            route.access.is_administrative())
+        if (guard_.administers_elsewhere && listener == ListenerRole::kMain && route.access.is_administrative())
             continue;
         if (!matches(route, path, params)) continue;
         if (is_literal && !params.empty()) continue;
@@ -160,8 +163,12 @@ HttpReply Router::refused(const HttpRequest& request, const Match& match, const 
     bool is_known = match.route != nullptr && error.code != ErrorCode::kUnauthorized;
     HttpReply reply = is_known ? match.route->errors(error) : error_for(request.target, error);
     if (guard_.audit != nullptr) {
-        guard_.audit->refused({request.method, match.route != nullptr ? match.route->path : "", {},
-                               request.peer, request.principal.get(), request.request_id},
+        guard_.audit->refused({request.method,
+                               match.route != nullptr ? match.route->path : "",
+                               {},
+                               request.peer,
+                               request.principal.get(),
+                               request.request_id},
                               reason, reply.status);
     }
     return reply;
@@ -170,37 +177,33 @@ HttpReply Router::refused(const HttpRequest& request, const Match& match, const 
 // Fills the principal, or says why not.
 std::optional<HttpReply> Router::identify(HttpRequest& request, const Match& match) const {
     using Verdict = access::KeyStore::Verdict;
-    if (guard_.keys == nullptr || (match.route != nullptr && match.route->access.is_open()))
-        return std::nullopt;
+    if (guard_.keys == nullptr || (match.route != nullptr && match.route->access.is_open())) return std::nullopt;
     if (guard_.metrics_without_key && match.route != nullptr && match.route->access.is_for(access::Scope::kMetrics))
         return std::nullopt;
     access::KeyStore::Found found = guard_.keys->find(request.authorization, request.x_api_key);
     request.principal = std::move(found.principal);
     if (found.verdict != Verdict::kValid) {
         const bool is_missing = found.verdict == Verdict::kMissing;
-        HttpReply reply = refused(
-            request, match,
-            make_error(ErrorCode::kUnauthorized,
-                       is_missing ? "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
-                                  : "the API key is not valid"),
-            is_missing                              ? "no key"
-            : found.verdict == Verdict::kExpired ? "expired key"
-                                                    : "unknown key");
-        reply.headers.emplace_back("WWW-Authenticate",
-                                   is_missing ? R"(Bearer realm="lorad")"
-                                              : R"(Bearer realm="lorad", error="invalid_token")");
+        HttpReply reply =
+            refused(request, match,
+                    make_error(ErrorCode::kUnauthorized,
+                               is_missing ? "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
+                                          : "the API key is not valid"),
+                    is_missing                           ? "no key"
+                    : found.verdict == Verdict::kExpired ? "expired key"
+                                                         : "unknown key");
+        reply.headers.emplace_back("WWW-Authenticate", is_missing ? R"(Bearer realm="lorad")"
+                                                                  : R"(Bearer realm="lorad", error="invalid_token")");
         return reply;
     }
     if (std::optional<access::QuotaExceeded> exceeded = request.principal->account->begin_request()) {
         *request.retry_after_s = exceeded->retry_after_s;
         return refused(request, match, exceeded->error, "requests a minute");
     }
-    if (match.route == nullptr || match.route->access.allows(request.principal->scopes))
-        return std::nullopt;
+    if (match.route == nullptr || match.route->access.allows(request.principal->scopes)) return std::nullopt;
     return refused(request, match,
                    make_error(ErrorCode::kForbidden,
-                              format("this key's scopes do not allow it: expected {}",
-                                     match.route->access.text())),
+                              format("this key's scopes do not allow it: expected {}", match.route->access.text())),
                    "scope");
 }
 
@@ -227,13 +230,12 @@ HttpReply Router::handle(HttpRequest request) const {
             return run(*match.route, request);
         }
         if (match.allowed.empty()) {
-            return error_for(request.target, make_error(ErrorCode::kNotFound,
-                                                        "no such route; see docs/API.md for those there are"));
+            return error_for(request.target,
+                             make_error(ErrorCode::kNotFound, "no such route; see docs/API.md for those there are"));
         }
         HttpReply not_allowed = error_for(
-            request.target,
-            make_error(ErrorCode::kMethodNotAllowed, format("{} is not allowed here, expected {}",
-                                                            request.method, match.allowed)));
+            request.target, make_error(ErrorCode::kMethodNotAllowed,
+                                       format("{} is not allowed here, expected {}", request.method, match.allowed)));
         not_allowed.headers.emplace_back("Allow", match.allowed);
         return not_allowed;
     }();

@@ -22,8 +22,7 @@ void write_base_card(JsonWriter& writer, const ServerContext& context) {
     writer.key("permission").begin_array().end_array().end_object();
 }
 
-void write_adapter_card(JsonWriter& writer, const ServerContext& context,
-                        const adapters::AdapterInfo& adapter) {
+void write_adapter_card(JsonWriter& writer, const ServerContext& context, const adapters::AdapterInfo& adapter) {
     writer.begin_object()
         .field("id", adapter.name)
         .field("object", "model")
@@ -60,7 +59,8 @@ HttpReply ready(const ServerContext* context) {
 
 // Whether a restart would help. That HTTP works shows in there being an answer.
 HttpReply live(const ServerContext* context) {
-    if (context != nullptr && context->vitals != nullptr && context->vitals->state() == ops::Vital::kHung) return health(false, "hung");
+    if (context != nullptr && context->vitals != nullptr && context->vitals->state() == ops::Vital::kHung)
+        return health(false, "hung");
     return health(true, "live");
 }
 
@@ -97,8 +97,7 @@ HttpReply show_metrics(ServerContext& context, const HttpRequest&) {
     std::vector<Metrics::Resident> resident;
     const std::vector<adapters::AdapterInfo> adapters = context.registry.list();
     for (const adapters::AdapterInfo& adapter : adapters) {
-        if (!adapter.draining && adapter.tier == adapters::Tier::kGpu &&
-            resident.size() < kNamedSeriesMax)
+        if (!adapter.draining && adapter.tier == adapters::Tier::kGpu && resident.size() < kNamedSeriesMax)
             resident.push_back({adapter.name, adapter.device_bytes});
     }
     HttpReply reply;
@@ -118,8 +117,7 @@ HttpReply chat(ServerContext& context, const HttpRequest& request) {
     return generate(context, request, proto::ApiKind::kChat);
 }
 
-constexpr access::Access kNamesModels =
-    access::Access::either(access::Scope::kGenerate, access::Scope::kAdaptersRead);
+constexpr access::Access kNamesModels = access::Access::either(access::Scope::kGenerate, access::Scope::kAdaptersRead);
 
 constexpr ContextRoute kRoutes[] = {
     {"POST", "/v1/completions", kGenerates, complete},
@@ -134,16 +132,20 @@ constexpr ContextRoute kRoutes[] = {
 void add_routes(Router& router, const ContextGate& gate) {
     using access::Access;
     router.add("GET", "/version", Access::any_key(), [](const HttpRequest&) { return version(); });
-    router.add("GET", "/health/live", Access::open(), [&gate](const HttpRequest&) { return live(gate.load()); }, BodyUse::kAtOnce);
-    router.add("GET", "/health/ready", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); }, BodyUse::kAtOnce);
-    router.add("GET", "/health", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); }, BodyUse::kAtOnce);
+    router.add(
+        "GET", "/health/live", Access::open(), [&gate](const HttpRequest&) { return live(gate.load()); },
+        BodyUse::kAtOnce);
+    router.add(
+        "GET", "/health/ready", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); },
+        BodyUse::kAtOnce);
+    router.add(
+        "GET", "/health", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); }, BodyUse::kAtOnce);
     add_file_routes(router);
     router.set_errors_below("/v1/messages", messages_error_reply);
     for (std::span<const ContextRoute> routes :
-         {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
-          compat_routes(), text_routes(), tokenizer_routes(), responses_routes(),
-          stored_response_routes(),
-          messages_routes(), embeddings_routes(), file_routes(), fine_tuning_routes()}) {
+         {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(), compat_routes(), text_routes(),
+          tokenizer_routes(), responses_routes(), stored_response_routes(), messages_routes(), embeddings_routes(),
+          file_routes(), fine_tuning_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
                 route.method, route.path, route.access,
@@ -151,8 +153,7 @@ void add_routes(Router& router, const ContextGate& gate) {
                     ServerContext* context = gate.load();
                     if (context != nullptr) return handler(*context, request);
                     return errors(
-                        make_error(ErrorCode::kDraining,
-                                   "the server is starting: the model is still being loaded"));
+                        make_error(ErrorCode::kDraining, "the server is starting: the model is still being loaded"));
                 },
                 route.body, route.errors);
         }

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "adapters/pool/registry.h"
-#include "model/text/reasoning.h"
 #include "model/config/config.h"
 #include "model/files/model_files.h"
+#include "model/text/reasoning.h"
 #include "proto/generate/generate_request.h"
 #include "server/access/blob_owners.h"
 #include "server/access/shared_places.h"
@@ -29,15 +29,16 @@ class TrainingService;
 }
 
 // Calls that hold an HTTP worker for long: so many at a time, of which everybody has a share.
-inline constexpr uint32_t kUploadsMax = 16;     // and validations; more are answered 429
-inline constexpr uint32_t kWatchersMax = 16;    // readers of events; more are answered 429
-inline constexpr uint32_t kDrainWaitsMax = 8;   // removals that wait for running requests; more answer at once
+inline constexpr uint32_t kUploadsMax = 16;    // and validations; more are answered 429
+inline constexpr uint32_t kWatchersMax = 16;   // readers of events; more are answered 429
+inline constexpr uint32_t kDrainWaitsMax = 8;  // removals that wait for running requests; more answer at once
 
 // Bounds on what clients send to be kept.
 struct UploadLimits {
     uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // of one file
     uint64_t form_bytes_max = uint64_t(64) << 20;          // of a form: it is held in memory
-    // Of a tenant's files of which no adapter was made yet. Without keys there are no tenants, and the store's limits count.
+    // Of a tenant's files of which no adapter was made yet. Without keys there are no tenants, and the store's limits
+    // count.
     uint64_t held_bytes_max = uint64_t(16) << 30;
     uint32_t n_held_max = 1024;
 };
@@ -57,12 +58,12 @@ struct ServerContext {
     UploadLimits uploads = {};
     // How tool calls are found in answers; nothing: as the chat template writes them.
     std::optional<model::ToolFormat> tool_format = {};
-    bool separates_reasoning = false;  // what stands between thought_marks is no part of the content
-    bool strict = false;            // what would be ignored and listed in a header is refused
-    ResponseStore* responses = nullptr;  // null: none are kept
-    training::TrainingService* training = nullptr;  // null: nothing is trained here
-    std::string tokenizer_info = {};  // JSON; empty: the model has no such file
-    std::string adapter_root = {};  // folder that loads may read from; empty: any
+    bool separates_reasoning = false;                // what stands between thought_marks is no part of the content
+    bool strict = false;                             // what would be ignored and listed in a header is refused
+    ResponseStore* responses = nullptr;              // null: none are kept
+    training::TrainingService* training = nullptr;   // null: nothing is trained here
+    std::string tokenizer_info = {};                 // JSON; empty: the model has no such file
+    std::string adapter_root = {};                   // folder that loads may read from; empty: any
     std::function<std::string()> http_metrics = {};  // what the listener counts, for /metrics
 
     const ops::Vitals* vitals = nullptr;       // null: nobody looks
@@ -107,17 +108,17 @@ HttpReply messages_error_reply(const Error& error);
 
 HttpReply generate(ServerContext& context, const HttpRequest& request, proto::ApiKind kind);
 
-std::span<const ContextRoute> adapter_routes();  // /v1/adapters
-std::span<const ContextRoute> upload_routes();   // blobs, forms, validation of what was uploaded
-std::span<const ContextRoute> text_routes();     // prompts and tokens, without generating
-std::span<const ContextRoute> tokenizer_routes();  // /tokenizer_info
-std::span<const ContextRoute> responses_routes();  // /v1/responses
+std::span<const ContextRoute> adapter_routes();          // /v1/adapters
+std::span<const ContextRoute> upload_routes();           // blobs, forms, validation of what was uploaded
+std::span<const ContextRoute> text_routes();             // prompts and tokens, without generating
+std::span<const ContextRoute> tokenizer_routes();        // /tokenizer_info
+std::span<const ContextRoute> responses_routes();        // /v1/responses
 std::span<const ContextRoute> stored_response_routes();  // /v1/responses/ID
-std::span<const ContextRoute> messages_routes();   // /v1/messages
-std::span<const ContextRoute> embeddings_routes();  // /v1/embeddings
-std::span<const ContextRoute> file_routes();          // /v1/files
-std::span<const ContextRoute> fine_tuning_routes();   // /v1/fine_tuning/jobs
-std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
+std::span<const ContextRoute> messages_routes();         // /v1/messages
+std::span<const ContextRoute> embeddings_routes();       // /v1/embeddings
+std::span<const ContextRoute> file_routes();             // /v1/files
+std::span<const ContextRoute> fine_tuning_routes();      // /v1/fine_tuning/jobs
+std::span<const ContextRoute> compat_routes();           // the faces of other servers on the same registry
 
 // What GET /tokenizer_info answers for a model; empty where its files say nothing of it. kInvalidModel.
 Result<std::string> tokenizer_info_of(const model::ModelFiles& files);

@@ -22,8 +22,7 @@ constexpr uint32_t kListLimitMax = 1000;
 // The registry speaks of "lora_name", vLLM's word; here the name is in the path or in "name".
 Error with_param(Error error, std::string_view param) {
     if (error.param != "lora_name") return error;
-    if (error.message.starts_with("lora_name"))
-        error.message.replace(0, error.param.size(), param);
+    if (error.message.starts_with("lora_name")) error.message.replace(0, error.param.size(), param);
     error.param = std::string(param);
     return error;
 }
@@ -40,12 +39,10 @@ HttpReply list_adapters(ServerContext& context, const HttpRequest& request) {
     if (const std::optional<std::string_view> limit = request.query_value("limit")) {
         uint32_t n_max = 0;
         auto [end, error] = std::from_chars(limit->data(), limit->data() + limit->size(), n_max);
-        if (error != std::errc() || end != limit->data() + limit->size() || n_max == 0 ||
-            n_max > kListLimitMax) {
-            return error_reply(make_error(ErrorCode::kInvalidRequest,
-                                          format("limit: expected 1 to {}, found {}", kListLimitMax,
-                                                 json_quote(limit->substr(0, 40))),
-                                          "limit"));
+        if (error != std::errc() || end != limit->data() + limit->size() || n_max == 0 || n_max > kListLimitMax) {
+            return error_reply(make_error(
+                ErrorCode::kInvalidRequest,
+                format("limit: expected 1 to {}, found {}", kListLimitMax, json_quote(limit->substr(0, 40))), "limit"));
         }
         page = visible_page(context.registry, request, request.query_value("after").value_or(""), n_max);
     } else if (request.query_value("after")) {
@@ -65,8 +62,8 @@ HttpReply show_adapter(ServerContext& context, const HttpRequest& request) {
     std::optional<AdapterInfo> adapter;
     if (may_use(request, name)) adapter = context.registry.find(name);
     if (adapter) return adapter_reply(visible(request, {*adapter}).at(0));
-    return error_reply(make_error(ErrorCode::kAdapterNotFound,
-                                  format("no adapter is called {}", json_quote_short(name)), "name"));
+    return error_reply(
+        make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(name)), "name"));
 }
 
 HttpReply register_adapter(ServerContext& context, const HttpRequest& request) {
@@ -112,16 +109,14 @@ Result<adapters::RemoveOptions> remove_options(const HttpRequest& request) {
     adapters::RemoveOptions options;
     for (const auto& [key, value] : request.query) {
         if (key == "mode" && (value == "drain" || value == "now")) {
-            options.mode =
-                value == "now" ? adapters::RemoveMode::kNow : adapters::RemoveMode::kDrain;
+            options.mode = value == "now" ? adapters::RemoveMode::kNow : adapters::RemoveMode::kDrain;
         } else if (key == "timeout_ms") {
             uint32_t ms = 0;
             auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), ms);
-            if (error != std::errc() || end != value.data() + value.size() ||
-                ms > proto::kTimeoutMsMax) {
+            if (error != std::errc() || end != value.data() + value.size() || ms > proto::kTimeoutMsMax) {
                 return make_error(ErrorCode::kInvalidRequest,
-                                  format("timeout_ms: expected 0 to {}, found {}",
-                                         proto::kTimeoutMsMax, json_quote(value.substr(0, 40))),
+                                  format("timeout_ms: expected 0 to {}, found {}", proto::kTimeoutMsMax,
+                                         json_quote(value.substr(0, 40))),
                                   "timeout_ms");
             }
             options.timeout = std::chrono::milliseconds(ms);
@@ -131,12 +126,11 @@ Result<adapters::RemoveOptions> remove_options(const HttpRequest& request) {
             bool known = key == "mode" || key == "expected_generation";
             std::string_view expected = key == "mode" ? "drain or now"
                                         : known       ? "64 lower-case hex digits"
-                                                : "mode, timeout_ms or expected_generation";
-            return make_error(
-                key == "mode" ? ErrorCode::kInvalidLoadPolicy : ErrorCode::kInvalidRequest,
-                format("{}: expected {}, found {}", known ? key : "the query", expected,
-                       json_quote((known ? value : key).substr(0, 80))),
-                key);
+                                                      : "mode, timeout_ms or expected_generation";
+            return make_error(key == "mode" ? ErrorCode::kInvalidLoadPolicy : ErrorCode::kInvalidRequest,
+                              format("{}: expected {}, found {}", known ? key : "the query", expected,
+                                     json_quote((known ? value : key).substr(0, 80))),
+                              key);
         }
     }
     return options;
@@ -152,9 +146,7 @@ HttpReply remove_adapter(ServerContext& context, const HttpRequest& request) {
     // A wait holds an HTTP worker. What is removed is removed either way.
     const access::SharedPlaces::Place place = context.drain_waits_now.take(holder_of(request));
     if (!place.taken()) options->timeout = std::chrono::milliseconds(0);
-    options->cancelled = [&] {
-        return !context.engine.accepting() || (request.client_gone && request.client_gone());
-    };
+    options->cancelled = [&] { return !context.engine.accepting() || (request.client_gone && request.client_gone()); };
     Result<AdapterInfo> removed = context.registry.remove(request.params.at(0), *options);
     if (!removed.ok()) return error_reply(with_param(removed.error(), "name"));
     return removed_reply(visible(request, {*removed}).at(0));

@@ -28,8 +28,8 @@ Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request, std
     TRY_ASSIGN(ignored, ignored_fields_header(context, parsed.ignored_fields));
     TRY(check_may_name(request, parsed.name));
     TRY_ASSIGN(adapters::AdapterLocation location, allowed_path(context, parsed.path, "lora_path"));
-    Result<AdapterInfo> loaded = context.registry.load(
-        parsed.name, location, {parsed.load_inplace, parsed.expected_generation});
+    Result<AdapterInfo> loaded =
+        context.registry.load(parsed.name, location, {parsed.load_inplace, parsed.expected_generation});
     if (!loaded.ok()) {
         log_warn("adapter {} was not loaded: {}", json_quote_short(parsed.name), loaded.error().message);
         return loaded;
@@ -39,8 +39,7 @@ Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request, std
 }
 
 Result<AdapterInfo> unload(ServerContext& context, const HttpRequest& request, std::string& ignored) {
-    TRY_ASSIGN(proto::UnloadAdapterRequest parsed,
-               proto::parse_unload_adapter_request(request.body));
+    TRY_ASSIGN(proto::UnloadAdapterRequest parsed, proto::parse_unload_adapter_request(request.body));
     TRY_ASSIGN(ignored, ignored_fields_header(context, parsed.ignored_fields));
     TRY(check_visible(context.registry, request, parsed.name));
     adapters::RemoveOptions options;
@@ -52,8 +51,9 @@ HttpReply vllm_load(ServerContext& context, const HttpRequest& request) {
     std::string ignored;
     Result<AdapterInfo> loaded = load(context, request, ignored);
     if (!loaded.ok()) return error_reply(loaded.error());
-    HttpReply reply = wants_text(request) ? plain_text(format("Success: LoRA adapter '{}' added successfully.", loaded->name))
-                                          : adapter_reply(*loaded);
+    HttpReply reply = wants_text(request)
+                          ? plain_text(format("Success: LoRA adapter '{}' added successfully.", loaded->name))
+                          : adapter_reply(*loaded);
     add_ignored_fields(reply, ignored);
     return reply;
 }
@@ -62,8 +62,9 @@ HttpReply vllm_unload(ServerContext& context, const HttpRequest& request) {
     std::string ignored;
     Result<AdapterInfo> unloaded = unload(context, request, ignored);
     if (!unloaded.ok()) return error_reply(unloaded.error());
-    HttpReply reply = wants_text(request) ? plain_text(format("Success: LoRA adapter '{}' removed successfully.", unloaded->name))
-                                          : removed_reply(visible(request, {*unloaded}).at(0));
+    HttpReply reply = wants_text(request)
+                          ? plain_text(format("Success: LoRA adapter '{}' removed successfully.", unloaded->name))
+                          : removed_reply(visible(request, {*unloaded}).at(0));
     add_ignored_fields(reply, ignored);
     return reply;
 }

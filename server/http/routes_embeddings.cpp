@@ -19,9 +19,9 @@ namespace {
 // for others.
 constexpr size_t kInputsAtOnce = 32;
 
-// The first of these that may be waiting together: a quarter of the queue, and what the key may have there, but always one.
-size_t n_at_once(const ServerContext& context, const HttpRequest& http,
-                 std::span<const PreparedPrompt> inputs) {
+// The first of these that may be waiting together: a quarter of the queue, and what the key may have there, but always
+// one.
+size_t n_at_once(const ServerContext& context, const HttpRequest& http, std::span<const PreparedPrompt> inputs) {
     const EngineOptions& queue = context.engine.options();
     size_t n_max = std::clamp<size_t>(queue.n_waiting_max / 4, 1, kInputsAtOnce);
     uint64_t n_tokens_max = queue.n_waiting_tokens_max / 4;
@@ -40,8 +40,8 @@ size_t n_at_once(const ServerContext& context, const HttpRequest& http,
 }
 
 // Nothing if the client has gone.
-Result<bool> embed_some(Generation& generation, const HttpRequest& http,
-                        const proto::EmbeddingsRequest& request, proto::EmbeddingsAnswer& answer) {
+Result<bool> embed_some(Generation& generation, const HttpRequest& http, const proto::EmbeddingsRequest& request,
+                        proto::EmbeddingsAnswer& answer) {
     while (!generation.ended()) {
         for (Generation::Piece& piece : generation.next()) {
             if (piece.error) return *piece.error;
@@ -64,11 +64,11 @@ Result<bool> embed_some(Generation& generation, const HttpRequest& http,
 Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::EmbeddingsRequest request,
                proto::parse_embeddings_request(http.body, context.vocab_size, context.hidden_size));
-    TRY_ASSIGN(std::string ignored,
-               ignored_fields_header(context, request.generate.ignored_fields));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.generate.ignored_fields));
     TRY(limit_adapters(context, http, request.generate));
     // What is wrong with an input is told before anything is computed.
-    Result<std::vector<PreparedPrompt>> prepared = prepare_prompts(context, http, request.generate, TokensFor::kGenerating);
+    Result<std::vector<PreparedPrompt>> prepared =
+        prepare_prompts(context, http, request.generate, TokensFor::kGenerating);
     if (!prepared.ok()) return request.generate.names.renamed(prepared.error());
     for (const PreparedPrompt& input : *prepared) {
         Result<uint32_t> fits = tokens_to_generate(context, request.generate, input.tokens.size());
@@ -98,9 +98,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     return reply;
 }
 
-HttpReply embed(ServerContext& context, const HttpRequest& request) {
-    return reply_of(answered(context, request));
-}
+HttpReply embed(ServerContext& context, const HttpRequest& request) { return reply_of(answered(context, request)); }
 
 constexpr ContextRoute kRoutes[] = {{"POST", "/v1/embeddings", kGenerates, embed}};
 

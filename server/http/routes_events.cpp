@@ -1,13 +1,12 @@
 // What happens to adapters, as server-sent events.
+#include <charconv>
+
+#include "proto/base/format.h"
 #include "server/access/principal.h"
 #include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
 #include "server/http/place.h"
 #include "server/http/routes.h"
-
-#include <charconv>
-
-#include "proto/base/format.h"
 
 namespace lorad::server {
 namespace {
@@ -29,8 +28,7 @@ Result<uint64_t> first_number(const ServerContext& context, const HttpRequest& r
     uint64_t number = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc() || end != text.data() + text.size()) {
-        return make_error(ErrorCode::kInvalidRequest,
-                          format("{}: expected the number of an event", param),
+        return make_error(ErrorCode::kInvalidRequest, format("{}: expected the number of an event", param),
                           std::string(param));
     }
     return std::min(number, last);
@@ -54,8 +52,8 @@ void send_events(ServerContext& context, const std::shared_ptr<const access::Pri
             }
             last = event.number;
             // Events without a name, as of uploads, are nobody's whose adapters are told by names.
-            const bool is_hidden = key != nullptr && key->is_restricted() &&
-                                   (event.name.empty() || !key->may_use(event.name));
+            const bool is_hidden =
+                key != nullptr && key->is_restricted() && (event.name.empty() || !key->may_use(event.name));
             if (!is_hidden) out += event_text(event);
         }
         if (out.empty() && Clock::now() - sent >= kHeartbeat) out = ": heartbeat\n\n";
@@ -76,7 +74,8 @@ HttpReply watch_adapters(ServerContext& context, const HttpRequest& request) {
     // Held for as long as the reply lives.
     auto place = std::make_shared<access::SharedPlaces::Place>(context.watchers_now.take(holder_of(request)));
     if (!place->taken())
-        return error_reply(make_error(ErrorCode::kOverloaded, "as many readers of events as there may be, or as one key or address may have"));
+        return error_reply(make_error(ErrorCode::kOverloaded,
+                                      "as many readers of events as there may be, or as one key or address may have"));
     HttpReply reply;
     reply.content_type = "text/event-stream";
     reply.headers.emplace_back("Cache-Control", "no-cache");

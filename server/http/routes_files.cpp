@@ -24,7 +24,9 @@ constexpr size_t kFieldBytesMax = 256;
 constexpr size_t kFilenameBytesMax = 255;
 constexpr size_t kUploadWriteBytes = 256 << 10;
 
-Error no_such_file(std::string_view id) { return make_error(ErrorCode::kNotFound, format("no file is called {}", json_quote_short(id)), "file_id"); }
+Error no_such_file(std::string_view id) {
+    return make_error(ErrorCode::kNotFound, format("no file is called {}", json_quote_short(id)), "file_id");
+}
 
 Result<StoredFile> found_file(TrainingService& service, const HttpRequest& http) {
     const std::string& id = http.params.at(0);
@@ -57,9 +59,11 @@ class UploadForm {
         is_file_ = part.name == "file";
         if (!is_file_) return ok_status();
         if (upload_) return make_error(ErrorCode::kInvalidRequest, "file: it is there twice", "file");
-        if (!part.has_filename) return make_error(ErrorCode::kInvalidRequest, "file: expected a file with a name", "file");
+        if (!part.has_filename)
+            return make_error(ErrorCode::kInvalidRequest, "file: expected a file with a name", "file");
         if (part.filename.empty() || part.filename.size() > kFilenameBytesMax || !is_printable(part.filename))
-            return make_error(ErrorCode::kInvalidRequest, format("file: expected a name of 1 to {} printable bytes", kFilenameBytesMax), "file");
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("file: expected a name of 1 to {} printable bytes", kFilenameBytesMax), "file");
         TRY(check_purpose(true));
         TRY_ASSIGN(upload_, files_.begin(tenant_, part.filename, "fine-tune", std::nullopt));
         return ok_status();
@@ -73,7 +77,9 @@ class UploadForm {
             text_.clear();
             return written;
         }
-        if (text_.size() + content.size() > kFieldBytesMax) return make_error(ErrorCode::kInvalidRequest, format("{}: longer than {} bytes", json_quote_short(field_), kFieldBytesMax));
+        if (text_.size() + content.size() > kFieldBytesMax)
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: longer than {} bytes", json_quote_short(field_), kFieldBytesMax));
         text_ += content;
         return ok_status();
     }
@@ -85,15 +91,23 @@ class UploadForm {
             return check_purpose();
         }
         if (field_ == "expires_after[anchor]" || field_ == "expires_after[seconds]")
-            return make_error(ErrorCode::kUnsupportedParameter, format("{}: files are kept until they are deleted; leave the parameter out", field_), field_);
-        return make_error(ErrorCode::kInvalidRequest, format("{}: expected file and purpose in the form", json_quote_short(field_)), "file");
+            return make_error(ErrorCode::kUnsupportedParameter,
+                              format("{}: files are kept until they are deleted; leave the parameter out", field_),
+                              field_);
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("{}: expected file and purpose in the form", json_quote_short(field_)), "file");
     }
 
     // may_be_absent: the field may come behind the file.
     Status check_purpose(bool may_be_absent = false) const {
-        if (!purpose_) return may_be_absent ? ok_status() : Status(make_error(ErrorCode::kInvalidRequest, "purpose: expected fine-tune, found none", "purpose"));
+        if (!purpose_)
+            return may_be_absent ? ok_status()
+                                 : Status(make_error(ErrorCode::kInvalidRequest,
+                                                     "purpose: expected fine-tune, found none", "purpose"));
         if (*purpose_ == "fine-tune") return ok_status();
-        return make_error(ErrorCode::kUnsupportedParameter, format("purpose: files are for fine-tune here, found {}", json_quote_short(*purpose_)), "purpose");
+        return make_error(ErrorCode::kUnsupportedParameter,
+                          format("purpose: files are for fine-tune here, found {}", json_quote_short(*purpose_)),
+                          "purpose");
     }
 
     FileStore& files_;
@@ -107,9 +121,13 @@ class UploadForm {
 Result<HttpReply> uploaded(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
     const access::SharedPlaces::Place place = context.uploads_now.take(holder_of(http));
-    if (!place.taken()) return make_error(ErrorCode::kOverloaded, "as many uploads are under way as there may be, or as one key or address may have");
+    if (!place.taken())
+        return make_error(ErrorCode::kOverloaded,
+                          "as many uploads are under way as there may be, or as one key or address may have");
     TRY_ASSIGN(const std::string boundary, proto::multipart_boundary(http.content_type));
-    if (boundary.empty()) return make_error(ErrorCode::kUnsupportedMedia, "expected multipart/form-data with the fields purpose and file");
+    if (boundary.empty())
+        return make_error(ErrorCode::kUnsupportedMedia,
+                          "expected multipart/form-data with the fields purpose and file");
     UploadForm form(service->files(), training_tenant(http));
     proto::MultipartStream stream(boundary, form.sink());
     if (http.stream != nullptr) {
@@ -132,7 +150,8 @@ Result<HttpReply> listed(ServerContext& context, const HttpRequest& http) {
     std::vector<std::string> objects;
     for (const StoredFile& file : part.first) objects.push_back(proto::file_json(file.object));
     const bool is_any = !part.first.empty();
-    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().object.id : "", is_any ? part.first.back().object.id : ""));
+    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().object.id : "",
+                                       is_any ? part.first.back().object.id : ""));
 }
 
 Result<HttpReply> shown(ServerContext& context, const HttpRequest& http) {
@@ -153,9 +172,10 @@ Result<HttpReply> content_of(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
     TRY_ASSIGN(const StoredFile file, found_file(*service, http));
     // Opened before the reply begins: a file that is deleted meanwhile is sent to its end.
-    std::shared_ptr<std::FILE> opened(std::fopen(service->files().content_of(file.object.id).c_str(), "rbe"), [](std::FILE* f) {
-        if (f != nullptr) std::fclose(f);
-    });
+    std::shared_ptr<std::FILE> opened(std::fopen(service->files().content_of(file.object.id).c_str(), "rbe"),
+                                      [](std::FILE* f) {
+                                          if (f != nullptr) std::fclose(f);
+                                      });
     if (!opened) return no_such_file(file.object.id);
     HttpReply reply;
     reply.content_type = file.object.filename.ends_with(".csv") ? "text/csv" : "application/jsonl";
@@ -174,7 +194,9 @@ Result<HttpReply> checked(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
     TRY_ASSIGN(const StoredFile file, found_file(*service, http));
     const access::SharedPlaces::Place place = context.uploads_now.take(holder_of(http));
-    if (!place.taken()) return make_error(ErrorCode::kOverloaded, "as many uploads or checks are under way as there may be, or as one key or address may have");
+    if (!place.taken())
+        return make_error(ErrorCode::kOverloaded,
+                          "as many uploads or checks are under way as there may be, or as one key or address may have");
     TRY_ASSIGN(const training::DataReport report, service->check_file(file, {}));
     return json_reply(report.json());
 }

@@ -3,12 +3,12 @@
 #include <memory>
 
 #include "proto/base/format.h"
-#include "proto/training/fine_tuning_request.h"
 #include "proto/json/json.h"
+#include "proto/training/fine_tuning_request.h"
 #include "proto/training/training_write.h"
 #include "server/http/adapter_access.h"
-#include "server/http/place.h"
 #include "server/http/generate/reply_parts.h"
+#include "server/http/place.h"
 #include "server/http/tar.h"
 #include "server/http/training_access.h"
 
@@ -21,28 +21,45 @@ constexpr size_t kJobsPageMax = 1000;
 constexpr std::chrono::seconds kEventHeartbeat{15};  // proxies close what is silent for long
 constexpr std::chrono::milliseconds kEventPoll{500};
 
-Error no_job(std::string_view id) { return make_error(ErrorCode::kNotFound, format("no fine-tuning job is called {}", json_quote_short(id)), "fine_tuning_job_id"); }
+Error no_job(std::string_view id) {
+    return make_error(ErrorCode::kNotFound, format("no fine-tuning job is called {}", json_quote_short(id)),
+                      "fine_tuning_job_id");
+}
 
 // The adapter that a job begins with, as name@generation's id: whatever becomes of the name, the job began with this.
 Result<std::string> start_of(ServerContext& context, const HttpRequest& http, const proto::FineTuningRequest& request) {
     const bool is_adapter = request.model != context.base_name;
     if (is_adapter && !request.init_from.empty() && request.init_from != request.model)
-        return make_error(ErrorCode::kInvalidRequest, "init_from: the model is an adapter already, which is what the job begins with", "init_from");
+        return make_error(ErrorCode::kInvalidRequest,
+                          "init_from: the model is an adapter already, which is what the job begins with", "init_from");
     const std::string name = is_adapter ? request.model : request.init_from;
     if (name.empty()) return std::string();
     const std::string_view param = is_adapter ? "model" : "init_from";
     const size_t at = name.rfind('@');
     const std::string adapter = name.substr(0, at);
-    const std::optional<adapters::AdapterInfo> info = may_use(http, adapter) ? context.registry.find(adapter) : std::nullopt;
+    const std::optional<adapters::AdapterInfo> info =
+        may_use(http, adapter) ? context.registry.find(adapter) : std::nullopt;
     if (!info || info->draining) {
-        return make_error(is_adapter ? ErrorCode::kModelNotFound : ErrorCode::kAdapterNotFound,
-                          format("{}: neither the base model nor an adapter is called {}", param, json_quote_short(adapter)), std::string(param));
+        return make_error(
+            is_adapter ? ErrorCode::kModelNotFound : ErrorCode::kAdapterNotFound,
+            format("{}: neither the base model nor an adapter is called {}", param, json_quote_short(adapter)),
+            std::string(param));
     }
-    if (!info->mix.empty()) return make_error(ErrorCode::kInvalidRequest, format("{}: {} is a mix of adapters, which cannot be trained", param, json_quote_short(adapter)), std::string(param));
+    if (!info->mix.empty())
+        return make_error(
+            ErrorCode::kInvalidRequest,
+            format("{}: {} is a mix of adapters, which cannot be trained", param, json_quote_short(adapter)),
+            std::string(param));
     if (at == std::string::npos) return info->generation;
     const std::string generation = name.substr(at + 1);
-    const bool is_known = generation == info->generation || std::ranges::any_of(info->history, [&](const adapters::PastTarget& past) { return past.generation == generation; });
-    if (!is_known) return make_error(ErrorCode::kAdapterNotFound, format("{}: the adapter has no generation {}", param, json_quote_short(generation)), std::string(param));
+    const bool is_known =
+        generation == info->generation || std::ranges::any_of(info->history, [&](const adapters::PastTarget& past) {
+            return past.generation == generation;
+        });
+    if (!is_known)
+        return make_error(ErrorCode::kAdapterNotFound,
+                          format("{}: the adapter has no generation {}", param, json_quote_short(generation)),
+                          std::string(param));
     return generation;
 }
 
@@ -55,7 +72,8 @@ Result<HttpReply> created_of(ServerContext& context, const HttpRequest& http, pr
         const Status allowed = check_may_name(http, request.suffix);
         if (!allowed.ok()) return make_error(allowed.error().code, allowed.error().message, "suffix");
     } else if (restricted(http) != nullptr) {
-        return make_error(ErrorCode::kForbidden, "suffix: this key may use some adapters only: say which one the job is to become", "suffix");
+        return make_error(ErrorCode::kForbidden,
+                          "suffix: this key may use some adapters only: say which one the job is to become", "suffix");
     }
     TRY_ASSIGN(const proto::JobObject job, service->create(training_tenant(http), request));
     return json_reply(proto::job_json(job));
@@ -77,13 +95,16 @@ Result<HttpReply> listed_jobs(ServerContext& context, const HttpRequest& http) {
     for (const auto& [key, value] : http.query) {
         if (!key.starts_with("metadata[") || !key.ends_with(']')) continue;
         const std::pair wanted(key.substr(9, key.size() - 10), value);
-        std::erase_if(jobs, [&](const proto::JobObject& job) { return std::ranges::find(job.metadata, wanted) == job.metadata.end(); });
+        std::erase_if(jobs, [&](const proto::JobObject& job) {
+            return std::ranges::find(job.metadata, wanted) == job.metadata.end();
+        });
     }
     TRY_ASSIGN(const auto part, page_of(std::move(jobs), page, [](const proto::JobObject& job) { return job.id; }));
     std::vector<std::string> objects;
     for (const proto::JobObject& job : part.first) objects.push_back(proto::job_json(job));
     const bool is_any = !part.first.empty();
-    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().id : "", is_any ? part.first.back().id : ""));
+    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().id : "",
+                                       is_any ? part.first.back().id : ""));
 }
 
 Result<HttpReply> shown_job(ServerContext& context, const HttpRequest& http) {
@@ -100,14 +121,16 @@ Result<HttpReply> changed_job(ServerContext& context, const HttpRequest& http, t
 }
 
 // The oldest first, then what comes, to the job's end.
-void send_job_events(const ServerContext& context, TrainingService& service, const std::string& tenant, const std::string& id, HttpSink& sink) {
+void send_job_events(const ServerContext& context, TrainingService& service, const std::string& tenant,
+                     const std::string& id, HttpSink& sink) {
     using Clock = std::chrono::steady_clock;
     Clock::time_point sent = Clock::now();
     for (size_t from = 0; context.engine.accepting();) {
         const Result<TrainingService::Events> found = service.events(tenant, id, from, kEventPoll);
         if (!found.ok()) return;
         std::string out;
-        for (const proto::JobEventObject& event : found->events) out += format("data: {}\n\n", proto::job_event_json(event));
+        for (const proto::JobEventObject& event : found->events)
+            out += format("data: {}\n\n", proto::job_event_json(event));
         from += found->events.size();
         if (found->events.empty() && found->is_ended) {
             sink.write("data: [DONE]\n\n");
@@ -128,30 +151,40 @@ Result<HttpReply> job_events(ServerContext& context, const HttpRequest& http) {
     const std::string& id = http.params.at(0);
     const std::string tenant = training_tenant(http);
     TRY_ASSIGN(TrainingService::Events all, service->events(tenant, id, 0));
-    if (http.query_value("stream").value_or("false") == "true" || http.accept.find("text/event-stream") != std::string::npos) {
+    if (http.query_value("stream").value_or("false") == "true" ||
+        http.accept.find("text/event-stream") != std::string::npos) {
         auto place = std::make_shared<access::SharedPlaces::Place>(context.watchers_now.take(holder_of(http)));
-        if (!place->taken()) return make_error(ErrorCode::kOverloaded, "as many readers of events as there may be, or as one key or address may have");
-        return event_stream([&context, service, tenant, id, place](HttpSink& sink) { send_job_events(context, *service, tenant, id, sink); });
+        if (!place->taken())
+            return make_error(ErrorCode::kOverloaded,
+                              "as many readers of events as there may be, or as one key or address may have");
+        return event_stream([&context, service, tenant, id, place](HttpSink& sink) {
+            send_job_events(context, *service, tenant, id, sink);
+        });
     }
     TRY_ASSIGN(const ListPage page, list_page(http, 20, kJobsPageMax));
     std::ranges::reverse(all.events);
-    TRY_ASSIGN(const auto part, page_of(std::move(all.events), page, [](const proto::JobEventObject& event) { return event.id; }));
+    TRY_ASSIGN(const auto part,
+               page_of(std::move(all.events), page, [](const proto::JobEventObject& event) { return event.id; }));
     std::vector<std::string> objects;
     for (const proto::JobEventObject& event : part.first) objects.push_back(proto::job_event_json(event));
     const bool is_any = !part.first.empty();
-    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().id : "", is_any ? part.first.back().id : ""));
+    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().id : "",
+                                       is_any ? part.first.back().id : ""));
 }
 
 Result<HttpReply> job_checkpoints(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
-    TRY_ASSIGN(std::vector<proto::JobCheckpointObject> all, service->checkpoints(training_tenant(http), http.params.at(0)));
+    TRY_ASSIGN(std::vector<proto::JobCheckpointObject> all,
+               service->checkpoints(training_tenant(http), http.params.at(0)));
     TRY_ASSIGN(const ListPage page, list_page(http, 10, kJobsPageMax));
     std::ranges::reverse(all);
-    TRY_ASSIGN(const auto part, page_of(std::move(all), page, [](const proto::JobCheckpointObject& one) { return one.id; }));
+    TRY_ASSIGN(const auto part,
+               page_of(std::move(all), page, [](const proto::JobCheckpointObject& one) { return one.id; }));
     std::vector<std::string> objects;
     for (const proto::JobCheckpointObject& one : part.first) objects.push_back(proto::job_checkpoint_json(one));
     const bool is_any = !part.first.empty();
-    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().id : "", is_any ? part.first.back().id : ""));
+    return json_reply(proto::list_json(objects, part.second, is_any ? part.first.front().id : "",
+                                       is_any ? part.first.back().id : ""));
 }
 
 // A tar of the PEFT folder; ours.
@@ -159,8 +192,12 @@ Result<HttpReply> job_adapter(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
     const std::string checkpoint(http.query_value("checkpoint").value_or(""));
     const access::SharedPlaces::Place place = context.uploads_now.take(holder_of(http));
-    if (!place.taken()) return make_error(ErrorCode::kOverloaded, "as many uploads or downloads are under way as there may be, or as one key or address may have");
-    TRY_ASSIGN(const std::vector<training::NamedBytes> files, service->adapter_files(training_tenant(http), http.params.at(0), checkpoint));
+    if (!place.taken())
+        return make_error(
+            ErrorCode::kOverloaded,
+            "as many uploads or downloads are under way as there may be, or as one key or address may have");
+    TRY_ASSIGN(const std::vector<training::NamedBytes> files,
+               service->adapter_files(training_tenant(http), http.params.at(0), checkpoint));
     std::string archive;
     for (const training::NamedBytes& file : files) add_tar_file(archive, file.name, file.content);
     end_tar(archive);
@@ -173,19 +210,36 @@ Result<HttpReply> job_adapter(ServerContext& context, const HttpRequest& http) {
 
 Result<HttpReply> published(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
-    TRY_ASSIGN(const std::string generation, service->publish_checkpoint(training_tenant(http), http.params.at(0), http.params.at(1)));
-    return json_reply(JsonWriter().begin_object().field("object", "fine_tuning.job.checkpoint.published").field("id", http.params.at(1)).field("generation", generation).end_object().take());
+    TRY_ASSIGN(const std::string generation,
+               service->publish_checkpoint(training_tenant(http), http.params.at(0), http.params.at(1)));
+    return json_reply(JsonWriter()
+                          .begin_object()
+                          .field("object", "fine_tuning.job.checkpoint.published")
+                          .field("id", http.params.at(1))
+                          .field("generation", generation)
+                          .end_object()
+                          .take());
 }
 
 HttpReply create_job(ServerContext& context, const HttpRequest& http) { return reply_of(created(context, http)); }
 HttpReply list_jobs(ServerContext& context, const HttpRequest& http) { return reply_of(listed_jobs(context, http)); }
 HttpReply show_job(ServerContext& context, const HttpRequest& http) { return reply_of(shown_job(context, http)); }
-HttpReply cancel_job(ServerContext& context, const HttpRequest& http) { return reply_of(changed_job(context, http, training::JobEvent::kCancel)); }
-HttpReply pause_job(ServerContext& context, const HttpRequest& http) { return reply_of(changed_job(context, http, training::JobEvent::kPause)); }
-HttpReply resume_job(ServerContext& context, const HttpRequest& http) { return reply_of(changed_job(context, http, training::JobEvent::kResume)); }
+HttpReply cancel_job(ServerContext& context, const HttpRequest& http) {
+    return reply_of(changed_job(context, http, training::JobEvent::kCancel));
+}
+HttpReply pause_job(ServerContext& context, const HttpRequest& http) {
+    return reply_of(changed_job(context, http, training::JobEvent::kPause));
+}
+HttpReply resume_job(ServerContext& context, const HttpRequest& http) {
+    return reply_of(changed_job(context, http, training::JobEvent::kResume));
+}
 HttpReply show_events(ServerContext& context, const HttpRequest& http) { return reply_of(job_events(context, http)); }
-HttpReply show_checkpoints(ServerContext& context, const HttpRequest& http) { return reply_of(job_checkpoints(context, http)); }
-HttpReply show_adapter_files(ServerContext& context, const HttpRequest& http) { return reply_of(job_adapter(context, http)); }
+HttpReply show_checkpoints(ServerContext& context, const HttpRequest& http) {
+    return reply_of(job_checkpoints(context, http));
+}
+HttpReply show_adapter_files(ServerContext& context, const HttpRequest& http) {
+    return reply_of(job_adapter(context, http));
+}
 HttpReply publish_one(ServerContext& context, const HttpRequest& http) { return reply_of(published(context, http)); }
 
 constexpr ContextRoute kRoutes[] = {

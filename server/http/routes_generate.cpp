@@ -33,8 +33,7 @@ void stream_out(Generation& generation, HttpSink& sink) {
             }
         }
         if (generation.ended()) {
-            if (request.include_usage)
-                out += proto::sse_event(proto::usage_chunk(generation.head, generation.usage()));
+            if (request.include_usage) out += proto::sse_event(proto::usage_chunk(generation.head, generation.usage()));
             out += proto::kSseDone;
         }
         if (out.empty() ? sink.client_gone() : !sink.write(out)) return;
@@ -51,15 +50,12 @@ HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
 }
 
 Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiKind kind) {
-    TRY_ASSIGN(GenerateRequest parsed,
-               proto::parse_generate_request(http.body, kind, context.vocab_size));
+    TRY_ASSIGN(GenerateRequest parsed, proto::parse_generate_request(http.body, kind, context.vocab_size));
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.ignored_fields));
     TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, parsed.not_enforced));
     bool stream = parsed.stream;
-    TRY_ASSIGN(std::shared_ptr<Generation> generation,
-               Generation::start(context, http, std::move(parsed)));
-    generation->head.id =
-        format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", random_number());
+    TRY_ASSIGN(std::shared_ptr<Generation> generation, Generation::start(context, http, std::move(parsed)));
+    generation->head.id = format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", random_number());
     HttpReply reply;
     if (stream) {
         reply = event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); });

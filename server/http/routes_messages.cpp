@@ -1,8 +1,8 @@
 // POST /v1/messages and /v1/messages/count_tokens: Anthropic's interface, over the same generations.
 #include <chrono>
 
-#include "proto/generate/answer_blocks.h"
 #include "proto/base/format.h"
+#include "proto/generate/answer_blocks.h"
 #include "proto/messages/messages_request.h"
 #include "proto/messages/messages_response.h"
 #include "server/http/generate/answer.h"
@@ -10,8 +10,8 @@
 #include "server/http/generate/prompt.h"
 #include "server/http/generate/reply_parts.h"
 #include "server/http/generate/request_check.h"
-#include "server/http/routes.h"
 #include "server/http/generate/token_count.h"
+#include "server/http/routes.h"
 
 namespace lorad::server {
 namespace {
@@ -31,9 +31,8 @@ void stream_out(Generation& generation, HttpSink& sink) {
     AnswerParts parts(generation);
     proto::AnswerBlocks answer = make_blocks();
     const auto& blocks = answer.blocks();
-    std::string out =
-        proto::messages_begin_event(generation.head, generation.prompt_of(0).tokens.size()) +
-        proto::messages_ping_event();
+    std::string out = proto::messages_begin_event(generation.head, generation.prompt_of(0).tokens.size()) +
+                      proto::messages_ping_event();
     if (!sink.write(out)) return;
     Clock::time_point last_write = Clock::now();
     while (!generation.ended()) {
@@ -47,12 +46,10 @@ void stream_out(Generation& generation, HttpSink& sink) {
                 for (const proto::BlockChange& change : answer.take(part))
                     out += proto::messages_change_event(blocks, change, generation.request.eager_tools);
                 if (part.finish_reason.empty()) continue;
-                out += proto::messages_end_events(
-                    blocks, {part.finish_reason, part.stop_text, generation.usage()});
+                out += proto::messages_end_events(blocks, {part.finish_reason, part.stop_text, generation.usage()});
             }
         }
-        if (out.empty() && Clock::now() - last_write >= kPingInterval)
-            out = proto::messages_ping_event();
+        if (out.empty() && Clock::now() - last_write >= kPingInterval) out = proto::messages_ping_event();
         if (out.empty() ? sink.client_gone() : !sink.write(out)) return;
         if (!out.empty()) last_write = Clock::now();
     }
@@ -75,9 +72,8 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     bool stream = parsed.stream;
     TRY_ASSIGN(std::shared_ptr<Generation> generation, Generation::start(context, http, std::move(parsed)));
     generation->head.id = format("msg_{:016x}", random_number());
-    HttpReply reply =
-        stream ? event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); })
-               : whole_reply(*generation, http);
+    HttpReply reply = stream ? event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); })
+                             : whole_reply(*generation, http);
     add_ignored_fields(reply, ignored, generation->unread_fields());
     add_not_enforced(reply, not_enforced);
     return reply;

@@ -1,8 +1,8 @@
 // POST /v1/responses: OpenAI's newer interface, over the same generations.
-#include "proto/generate/answer_blocks.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/generate/answer_blocks.h"
 #include "proto/responses/responses_request.h"
 #include "proto/responses/responses_response.h"
 #include "server/http/generate/answer.h"
@@ -17,12 +17,9 @@ namespace {
 
 std::string item_id(proto::BlockKind kind) {
     switch (kind) {
-        case proto::BlockKind::kReasoning:
-            return format("rs_{:016x}", random_number());
-        case proto::BlockKind::kText:
-            return format("msg_{:016x}", random_number());
-        case proto::BlockKind::kToolCall:
-            return format("fc_{:016x}", random_number());
+        case proto::BlockKind::kReasoning: return format("rs_{:016x}", random_number());
+        case proto::BlockKind::kText: return format("msg_{:016x}", random_number());
+        case proto::BlockKind::kToolCall: return format("fc_{:016x}", random_number());
     }
     return {};
 }
@@ -37,8 +34,7 @@ struct Answering {
 
     proto::ResponsesHead head() const {
         const proto::GenerateRequest& asked = generation->request;
-        return {generation->head, request,
-                asked.temperature.value_or(context.defaults.temperature),
+        return {generation->head, request, asked.temperature.value_or(context.defaults.temperature),
                 asked.top_p.value_or(context.defaults.top_p)};
     }
     proto::ResponsesEnd end(std::string finish_reason, std::optional<Error> error) const {
@@ -48,8 +44,7 @@ struct Answering {
             Result<std::vector<TokenId>> tokens = context.text.encode(block.text, false);
             n_reasoning += tokens.ok() ? tokens->size() : 0;
         }
-        return {std::move(finish_reason), std::move(error), generation->usage(), n_reasoning,
-                unix_time_s()};
+        return {std::move(finish_reason), std::move(error), generation->usage(), n_reasoning, unix_time_s()};
     }
 };
 
@@ -113,27 +108,22 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     const std::optional<proto::ResponsesMemory> memory = response_memory(context, http);
     TRY_ASSIGN(proto::ResponsesRequest parsed,
                proto::parse_responses_request(http.body, context.vocab_size, memory ? &*memory : nullptr));
-    TRY_ASSIGN(std::string ignored,
-               ignored_fields_header(context, parsed.generate.ignored_fields));
-    TRY_ASSIGN(std::string not_enforced,
-               not_enforced_header(context, parsed.generate.not_enforced));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.generate.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, parsed.generate.not_enforced));
     TRY_ASSIGN(std::unique_ptr<Generation> started, Generation::start(context, http, parsed.generate));
     parsed.generate.messages_json.clear();  // the generation has its own
-    auto answering = std::make_shared<Answering>(
-        Answering{context, std::move(parsed), std::move(started), response_tenant(http)});
+    auto answering =
+        std::make_shared<Answering>(Answering{context, std::move(parsed), std::move(started), response_tenant(http)});
     answering->generation->head.id = format("resp_{:016x}", random_number());
-    HttpReply reply =
-        answering->request.generate.stream
-            ? event_stream([answering](HttpSink& sink) { stream_out(*answering, sink); })
-            : whole_reply(*answering, http);
+    HttpReply reply = answering->request.generate.stream
+                          ? event_stream([answering](HttpSink& sink) { stream_out(*answering, sink); })
+                          : whole_reply(*answering, http);
     add_ignored_fields(reply, ignored, answering->generation->unread_fields());
     add_not_enforced(reply, not_enforced);
     return reply;
 }
 
-HttpReply respond(ServerContext& context, const HttpRequest& request) {
-    return reply_of(answered(context, request));
-}
+HttpReply respond(ServerContext& context, const HttpRequest& request) { return reply_of(answered(context, request)); }
 
 constexpr ContextRoute kRoutes[] = {{"POST", "/v1/responses", kGenerates, respond}};
 

@@ -29,7 +29,8 @@ Result<Stored> found(ServerContext& context, const HttpRequest& http) {
 Result<HttpReply> shown(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(Stored response, found(context, http));
     if (http.query_value("stream").value_or("false") == "true") {
-        return make_error(ErrorCode::kUnsupportedParameter, "stream: what is kept is answered whole; leave the parameter out", "stream");
+        return make_error(ErrorCode::kUnsupportedParameter,
+                          "stream: what is kept is answered whole; leave the parameter out", "stream");
     }
     return json_reply(response->json);
 }
@@ -52,11 +53,14 @@ Result<HttpReply> items_of(ServerContext& context, const HttpRequest& http) {
     const std::string_view order = http.query_value("order").value_or("desc");
     page.oldest_first = order == "asc";
     if (order != "asc" && order != "desc")
-        return make_error(ErrorCode::kInvalidRequest, format("order: expected \"asc\" or \"desc\", found {}", json_quote_short(order)), "order");
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("order: expected \"asc\" or \"desc\", found {}", json_quote_short(order)), "order");
     if (std::optional<std::string_view> limit = http.query_value("limit")) {
         Result<JsonDocument> number = parse_json(*limit);
         Result<int64_t> n = number.ok() ? number->root().as_int(1, int64_t(kPageMax)) : Result<int64_t>(number.error());
-        if (!n.ok()) return make_error(ErrorCode::kInvalidRequest, format("limit: expected a number from 1 to {}", kPageMax), "limit");
+        if (!n.ok())
+            return make_error(ErrorCode::kInvalidRequest, format("limit: expected a number from 1 to {}", kPageMax),
+                              "limit");
         page.n_max = size_t(*n);
     }
     TRY_ASSIGN(std::string list, proto::input_items_response(*response, page));
@@ -72,8 +76,12 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
 
 HttpReply show_response(ServerContext& context, const HttpRequest& http) { return reply_of(shown(context, http)); }
 HttpReply remove_response(ServerContext& context, const HttpRequest& http) { return reply_of(removed(context, http)); }
-HttpReply show_input_items(ServerContext& context, const HttpRequest& http) { return reply_of(items_of(context, http)); }
-HttpReply count_input_tokens(ServerContext& context, const HttpRequest& http) { return reply_of(counted(context, http)); }
+HttpReply show_input_items(ServerContext& context, const HttpRequest& http) {
+    return reply_of(items_of(context, http));
+}
+HttpReply count_input_tokens(ServerContext& context, const HttpRequest& http) {
+    return reply_of(counted(context, http));
+}
 
 constexpr ContextRoute kRoutes[] = {
     {"GET", "/v1/responses/{}", kGenerates, show_response},

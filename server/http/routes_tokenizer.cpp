@@ -1,8 +1,7 @@
 // GET /tokenizer_info: how the model's tokenizer is configured; vLLM's name.
-#include "server/http/routes.h"
-
 #include "model/files/model_files.h"
 #include "proto/tokenizer_info.h"
+#include "server/http/routes.h"
 
 namespace lorad::server {
 namespace {

@@ -18,7 +18,9 @@ namespace {
 constexpr size_t kWriteBytes = 256 << 10;  // of an upload, to the store at a time
 
 Error too_many_uploads() {
-    return make_error(ErrorCode::kAdapterBusy, "as many uploads or validations are under way as there may be, or as one key or address may have");
+    return make_error(
+        ErrorCode::kAdapterBusy,
+        "as many uploads or validations are under way as there may be, or as one key or address may have");
 }
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -28,8 +30,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 Status store_blob(ServerContext& context, const std::string& sha256, std::string_view content) {
     if (content.size() > context.uploads.file_bytes_max) {
         return make_error(ErrorCode::kAdapterFileTooLarge,
-                          format("{} bytes, at most {} are taken", content.size(),
-                                 context.uploads.file_bytes_max));
+                          format("{} bytes, at most {} are taken", content.size(), context.uploads.file_bytes_max));
     }
     TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
                context.registry.put_blob(sha256, content.size(), nullptr, true));  // it is here whole
@@ -47,8 +48,7 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
         std::optional<uint64_t> length = request.stream ? request.stream->length() : 0;
         if (length && *length > context.uploads.file_bytes_max) {
             return make_error(ErrorCode::kAdapterFileTooLarge,
-                              format("{} bytes, at most {} are taken", *length,
-                                     context.uploads.file_bytes_max));
+                              format("{} bytes, at most {} are taken", *length, context.uploads.file_bytes_max));
         }
         // Dropped on any error, and with it what has come so far.
         const adapters::Holder holder = holder_of(context, request);
@@ -57,15 +57,14 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
         if (request.stream != nullptr) {
             // The library brings pieces of 4 KiB; each write of the store is a system call and a lock.
             std::string pieces;
-            TRY(request.stream->read(context.uploads.file_bytes_max,
-                                     [&](std::string_view piece) -> Status {
-                                         n_bytes += piece.size();
-                                         pieces.append(piece);
-                                         if (pieces.size() < kWriteBytes) return ok_status();
-                                         Status written = upload->write(bytes_of(pieces));
-                                         pieces.clear();
-                                         return written;
-                                     }));
+            TRY(request.stream->read(context.uploads.file_bytes_max, [&](std::string_view piece) -> Status {
+                n_bytes += piece.size();
+                pieces.append(piece);
+                if (pieces.size() < kWriteBytes) return ok_status();
+                Status written = upload->write(bytes_of(pieces));
+                pieces.clear();
+                return written;
+            }));
             TRY(upload->write(bytes_of(pieces)));
         }
         return upload->finish();
@@ -91,8 +90,7 @@ HttpReply head_blob(ServerContext& context, const HttpRequest& request) {
     std::optional<uint64_t> bytes;
     if (owns_blob(context, request, *sha256)) bytes = context.registry.blob_bytes(*sha256);
     if (!bytes) {
-        return error_reply(
-            make_error(ErrorCode::kAdapterFileNotFound, "no such blob was uploaded", "digest"));
+        return error_reply(make_error(ErrorCode::kAdapterFileNotFound, "no such blob was uploaded", "digest"));
     }
     HttpReply reply;
     reply.headers.emplace_back("X-Blob-Bytes", format("{}", *bytes));
@@ -125,19 +123,16 @@ Result<Form> read_form(std::string_view body, std::string_view boundary) {
             TRY(proto::check_file_name(key, "files"));
             form.files.emplace_back(key, part.content);
         } else if (key == "replace") {
-            if (part.content != "true" && part.content != "false")
-                return bad_form(key, "expected true or false");
+            if (part.content != "true" && part.content != "false") return bad_form(key, "expected true or false");
             writer.field(key, part.content == "true");
         } else if (key == "name" || key == "expected_generation") {
             writer.field(key, part.content);
         } else {
-            return bad_form(json_quote_short(key),
-                            "expected name, replace, expected_generation or a file");
+            return bad_form(json_quote_short(key), "expected name, replace, expected_generation or a file");
         }
     }
     writer.key("files").begin_object();
-    for (const auto& [name, content] : form.files)
-        writer.field(name, "sha256:" + sha256_hex(bytes_of(content)));
+    for (const auto& [name, content] : form.files) writer.field(name, "sha256:" + sha256_hex(bytes_of(content)));
     writer.end_object().end_object();
     TRY_ASSIGN(form.request, proto::parse_register_request(writer.take()));
     return form;
@@ -162,8 +157,7 @@ Result<adapters::AdapterInfo> register_files(ServerContext& context, const Form&
             }
             files.push_back({wanted.files[i].file, sha256});
         }
-        return context.registry.register_adapter(wanted.name, files,
-                                                 {wanted.replace, wanted.expected_generation});
+        return context.registry.register_adapter(wanted.name, files, {wanted.replace, wanted.expected_generation});
     }();
     if (!registered.ok()) context.registry.discard_blobs(added);
     return registered;
@@ -236,8 +230,7 @@ Result<adapters::AdapterLocation> allowed_path(const ServerContext& context, con
         return adapters::AdapterLocation(real, below == "." ? std::filesystem::path() : below);
     }
     return make_error(ErrorCode::kAdapterPathForbidden,
-                      format("{}: adapters are read from one folder only, this is outside", param),
-                      std::string(param));
+                      format("{}: adapters are read from one folder only, this is outside", param), std::string(param));
 }
 
 HttpReply register_form(ServerContext& context, const HttpRequest& request) {

@@ -34,7 +34,10 @@ void add_tar_file(std::string& archive, std::string_view name, std::string_view 
     put(header, 136, "00000000000");
     put(header, 148, "        ");  // the sum counts its own place as blanks
     header[156] = '0';
-    put(header, 257, std::string_view("ustar\0" "00", 8));
+    put(header, 257,
+        std::string_view("ustar\0"
+                         "00",
+                         8));
     uint32_t sum = 0;
     for (const char c : header) sum += uint8_t(c);
     put(header, 148, lorad::format("{:06o}", sum));

@@ -24,19 +24,22 @@ struct ListPage {
 // after, limit (1 to 100, or limit_max), order.
 Result<ListPage> list_page(const HttpRequest& http, size_t n_usual, size_t limit_max);
 
-// Those of `all` that the page has, which begin behind the id `after`, and whether there are more. T has an id, by `id_of`. kInvalidRequest: no such id.
+// Those of `all` that the page has, which begin behind the id `after`, and whether there are more. T has an id, by
+// `id_of`. kInvalidRequest: no such id.
 template <typename T, typename IdOf>
 Result<std::pair<std::vector<T>, bool>> page_of(std::vector<T> all, const ListPage& page, IdOf id_of) {
     if (page.oldest_first) std::reverse(all.begin(), all.end());
     size_t begin = 0;
     if (!page.after.empty()) {
         while (begin < all.size() && id_of(all[begin]) != page.after) ++begin;
-        if (begin == all.size()) return make_error(ErrorCode::kInvalidRequest, "after: nothing of the list is called so", "after");
+        if (begin == all.size())
+            return make_error(ErrorCode::kInvalidRequest, "after: nothing of the list is called so", "after");
         ++begin;
     }
     const size_t end = std::min(all.size(), begin + page.n_max);
     const bool has_more = end < all.size();
-    std::vector<T> part(std::make_move_iterator(all.begin() + ptrdiff_t(begin)), std::make_move_iterator(all.begin() + ptrdiff_t(end)));
+    std::vector<T> part(std::make_move_iterator(all.begin() + ptrdiff_t(begin)),
+                        std::make_move_iterator(all.begin() + ptrdiff_t(end)));
     return std::pair(std::move(part), has_more);
 }
 

@@ -13,7 +13,9 @@ Result<ListeningSocket> adopt_socket(const Config& config, const ServiceEnvironm
     const std::string address = address_text(socket.fd.get());
     const bool is_unix = address.starts_with("unix:");
     if (!is_unix) {
-        TRY(access::check_exposure({.host = access::host_and_port(address).host, .admin_listen = {}, .has_keys = has_keys(config),
+        TRY(access::check_exposure({.host = access::host_and_port(address).host,
+                                    .admin_listen = {},
+                                    .has_keys = has_keys(config),
                                     .insecure_no_keys = config.insecure_no_keys}));
     }
     socket.role = inherited.name == "admin" ? ListenerRole::kAdmin : ListenerRole::kMain;
@@ -31,12 +33,15 @@ Result<std::vector<ListeningSocket>> listening_sockets(const Config& config, con
         out.push_back(std::move(socket));
     }
     auto has_role = [&out](ListenerRole role) {
-        return std::any_of(out.begin(), out.end(), [role](const ListeningSocket& socket) { return socket.role == role; });
+        return std::any_of(out.begin(), out.end(),
+                           [role](const ListeningSocket& socket) { return socket.role == role; });
     };
     const bool opens_main = !has_role(ListenerRole::kMain);
     const bool opens_admin = !config.admin_listen.empty() && !has_role(ListenerRole::kAdmin);
-    TRY(access::check_exposure({.host = opens_main ? config.host : "127.0.0.1", .admin_listen = opens_admin ? config.admin_listen : std::string(),
-                                .has_keys = has_keys(config), .insecure_no_keys = config.insecure_no_keys}));
+    TRY(access::check_exposure({.host = opens_main ? config.host : "127.0.0.1",
+                                .admin_listen = opens_admin ? config.admin_listen : std::string(),
+                                .has_keys = has_keys(config),
+                                .insecure_no_keys = config.insecure_no_keys}));
     if (opens_main) {
         TRY_ASSIGN(ListeningSocket socket, open_tcp(config.host, config.port));
         socket.tls = !config.tls_cert.empty();

@@ -31,7 +31,8 @@ void Lifecycle::tend() {
             log_info("the {} gets on again", vitals_.slowest());
             manager_.status(status_);
         } else {
-            const char* what = state == Vital::kHung ? "hangs: the server counts as dead" : "stalls: the server is not ready";
+            const char* what =
+                state == Vital::kHung ? "hangs: the server counts as dead" : "stalls: the server is not ready";
             log_warn("the {} {}", vitals_.slowest(), what);
             manager_.status(format("the {} {}", vitals_.slowest(), what));
         }
@@ -48,7 +49,8 @@ void Lifecycle::reload() {
     manager_.reloading();
     Result<Reload::Taken> taken = reload_.run();
     if (taken.ok()) {
-        log_info("configuration read again; changed: {}", taken->changed.empty() ? "nothing" : format("{}", fmt::join(taken->changed, ", ")));
+        log_info("configuration read again; changed: {}",
+                 taken->changed.empty() ? "nothing" : format("{}", fmt::join(taken->changed, ", ")));
         if (!taken->need_restart.empty()) log_warn("a restart is needed for: {}", fmt::join(taken->need_restart, ", "));
     } else {
         log_error("configuration not taken, the old one stays: {}", taken.error().message);

@@ -19,8 +19,8 @@ class Lifecycle {
 
     // Until a signal asks for the end or the device gives up. `status` is one line for the service manager.
     void serve(const std::string& status);
-    // New requests are refused, running ones may finish for drain-timeout-s, the rest end with an error. Ends the process with status 1
-    // where the engine hangs and cannot be waited for.
+    // New requests are refused, running ones may finish for drain-timeout-s, the rest end with an error. Ends the
+    // process with status 1 where the engine hangs and cannot be waited for.
     void drain();
 
   private:

@@ -67,17 +67,20 @@ std::string process_metrics_text(const Heartbeat& engine, const ReloadState* rel
     rlimit files{};
     getrlimit(RLIMIT_NOFILE, &files);
     write_value(out, "process_start_time_seconds", "gauge", "When the process began, as Unix time.", start_time_s());
-    write_value(out, "process_cpu_seconds_total", "counter", "Processor time of the process.", clock_s(CLOCK_PROCESS_CPUTIME_ID));
+    write_value(out, "process_cpu_seconds_total", "counter", "Processor time of the process.",
+                clock_s(CLOCK_PROCESS_CPUTIME_ID));
     write_value(out, "process_resident_memory_bytes", "gauge", "Host memory in use.", resident_bytes());
     write_value(out, "process_open_fds", "gauge", "Open descriptors.", entries_of("/proc/self/fd"));
     write_value(out, "process_max_fds", "gauge", "Descriptors that may be open.", double(files.rlim_cur));
     write_value(out, "process_threads", "gauge", "Threads.", entries_of("/proc/self/task"));
     write_value(out, "lorad_engine_turns_total", "counter", "Turns of the engine's loop.", double(engine.n_turns));
-    write_value(out, "lorad_engine_turn_age_seconds", "gauge", "How long the turn under way has lasted.", double(engine.age.count()) / 1000);
+    write_value(out, "lorad_engine_turn_age_seconds", "gauge", "How long the turn under way has lasted.",
+                double(engine.age.count()) / 1000);
     if (reload != nullptr) {
-        write_value(out, "lorad_config_last_reload_successful", "gauge", "1 if the last reload was taken, or there was none.", reload->last_taken ? 1 : 0);
-        write_value(out, "lorad_config_last_reload_success_timestamp_seconds", "gauge", "When the configuration was last taken, as Unix time.",
-                    double(reload->taken_at_s));
+        write_value(out, "lorad_config_last_reload_successful", "gauge",
+                    "1 if the last reload was taken, or there was none.", reload->last_taken ? 1 : 0);
+        write_value(out, "lorad_config_last_reload_success_timestamp_seconds", "gauge",
+                    "When the configuration was last taken, as Unix time.", double(reload->taken_at_s));
     }
     return out;
 }

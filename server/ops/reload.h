@@ -1,5 +1,5 @@
-// Reading the configuration again while serving: everything that changes is checked first, then all of it is taken; where anything is
-// wrong, nothing is.
+// Reading the configuration again while serving: everything that changes is checked first, then all of it is taken;
+// where anything is wrong, nothing is.
 #pragma once
 
 #include <atomic>
@@ -23,11 +23,12 @@ struct ReloadState {
 // The main thread.
 class Reload {
   public:
-    using Commit = std::function<void()>;                              // takes what was prepared; cannot fail
+    using Commit = std::function<void()>;                               // takes what was prepared; cannot fail
     using Prepare = std::function<Result<Commit>(const Config& next)>;  // checks, changes nothing
 
     // `read` gives the configuration from all of its sources.
-    Reload(Config current, std::function<Result<Config>()> read) : current_(std::move(current)), read_(std::move(read)) {
+    Reload(Config current, std::function<Result<Config>()> read)
+        : current_(std::move(current)), read_(std::move(read)) {
         state_.taken_at_s = unix_time_s();
     }
     void add(Prepare prepare) { parts_.push_back(std::move(prepare)); }
@@ -35,7 +36,7 @@ class Reload {
     const Config& current() const { return current_; }
 
     struct Taken {
-        std::vector<std::string> changed;        // settings that hold from now on
+        std::vector<std::string> changed;       // settings that hold from now on
         std::vector<std::string> need_restart;  // that differ from what the process runs with, and keep doing so
     };
     Result<Taken> run();

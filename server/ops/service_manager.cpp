@@ -37,7 +37,8 @@ uint64_t bytes_read() {
     char line[128];
     unsigned long long sum = 0, value = 0;
     while (std::fgets(line, sizeof line, file) != nullptr) {
-        if (std::sscanf(line, "rchar: %llu", &value) == 1 || std::sscanf(line, "read_bytes: %llu", &value) == 1) sum += value;
+        if (std::sscanf(line, "rchar: %llu", &value) == 1 || std::sscanf(line, "read_bytes: %llu", &value) == 1)
+            sum += value;
     }
     std::fclose(file);
     return sum;
@@ -86,14 +87,19 @@ void ServiceManager::send(std::string_view message) const {
     std::memcpy(to.sun_path, address_.data(), address_.size());
     // A path ends with a zero, an abstract name with its length.
     const socklen_t size = socklen_t(offsetof(sockaddr_un, sun_path) + address_.size() + (address_[0] == '\0' ? 0 : 1));
-    while (sendto(socket_, message.data(), message.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&to), size) < 0 && errno == EINTR) {
+    while (sendto(socket_, message.data(), message.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&to), size) <
+               0 &&
+           errno == EINTR) {
     }
 }
 
-void ServiceManager::ready(std::string_view status) { send(format("READY=1\nSTATUS={}\nMAINPID={}", escape_unprintable(status), getpid())); }
+void ServiceManager::ready(std::string_view status) {
+    send(format("READY=1\nSTATUS={}\nMAINPID={}", escape_unprintable(status), getpid()));
+}
 
 void ServiceManager::reloading() {
-    send(format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=reading the configuration again", clock_ns(CLOCK_MONOTONIC) / 1000));
+    send(format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=reading the configuration again",
+                clock_ns(CLOCK_MONOTONIC) / 1000));
 }
 
 void ServiceManager::stopping(std::string_view status, milliseconds at_most) {
@@ -109,7 +115,10 @@ void ServiceManager::extend(milliseconds time, std::string_view status) {
 }
 
 LongStart::LongStart(ServiceManager& manager, std::string what, milliseconds interval, std::function<bool()> is_alive)
-    : manager_(manager), what_(std::move(what)), interval_(interval), is_alive_(is_alive ? std::move(is_alive) : process_progress()) {
+    : manager_(manager),
+      what_(std::move(what)),
+      interval_(interval),
+      is_alive_(is_alive ? std::move(is_alive) : process_progress()) {
     manager_.extend(interval_ * kIntervalsOfExtension, what_);
     if (manager_.listens()) thread_ = std::thread([this] { run(); });
 }
@@ -129,7 +138,8 @@ void LongStart::run() {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, interval_, [this] { return over_; })) {
         if (!is_alive_()) continue;
-        const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count();
+        const auto seconds =
+            std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count();
         manager_.extend(interval_ * kIntervalsOfExtension, format("{}, {} s so far", what_, seconds));
     }
 }

@@ -1,4 +1,5 @@
-// Tells the service manager how the process is: systemd's notification protocol, one datagram for each message (sd_notify(3)).
+// Tells the service manager how the process is: systemd's notification protocol, one datagram for each message
+// (sd_notify(3)).
 #pragma once
 
 #include <chrono>
@@ -23,7 +24,8 @@ class ServiceManager {
     ServiceManager& operator=(const ServiceManager&) = delete;
 
     bool listens() const { return socket_ >= 0; }
-    // How often watchdog() is to be called while all is well: a quarter of what the manager waits. Nothing: it does not wait for it.
+    // How often watchdog() is to be called while all is well: a quarter of what the manager waits. Nothing: it does not
+    // wait for it.
     std::optional<std::chrono::milliseconds> watchdog_interval() const { return watchdog_interval_; }
     std::optional<std::chrono::milliseconds> watchdog_time() const { return watchdog_time_; }
 
@@ -43,11 +45,12 @@ class ServiceManager {
     std::optional<std::chrono::milliseconds> watchdog_interval_, watchdog_time_;
 };
 
-// Asks for more time while something long goes on: for as long as this lives, and the process gets on. A process that neither computes
-// nor reads is not waited for. One thread of its own.
+// Asks for more time while something long goes on: for as long as this lives, and the process gets on. A process that
+// neither computes nor reads is not waited for. One thread of its own.
 class LongStart {
   public:
-    // `is_alive`, for tests, says whether there was progress since it was last asked; empty: processor time and bytes read tell.
+    // `is_alive`, for tests, says whether there was progress since it was last asked; empty: processor time and bytes
+    // read tell.
     LongStart(ServiceManager& manager, std::string what, std::chrono::milliseconds interval = std::chrono::seconds(5),
               std::function<bool()> is_alive = {});
     ~LongStart();

@@ -41,15 +41,16 @@ void on_reload(int) {
 
 void install_signals() {
     g_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     action.sa_handler = on_stop;
     sigaction(SIGTERM, &action, nullptr);
     sigaction(SIGINT, &action, nullptr);
     action.sa_handler = on_reload;
-    struct sigaction inherited {};
-    if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+    struct sigaction inherited{};
+    if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
     // Beyond a limit of file sizes the write says so, as on a full disk.
     std::signal(SIGXFSZ, SIG_IGN);

@@ -1,5 +1,5 @@
-// Signals of the serving process. SIGTERM and SIGINT ask for a drain, the second of them ends the process at once; SIGHUP asks to
-// read the configuration again, unless it came ignored (nohup).
+// Signals of the serving process. SIGTERM and SIGINT ask for a drain, the second of them ends the process at once;
+// SIGHUP asks to read the configuration again, unless it came ignored (nohup).
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,8 @@ namespace lorad::server::ops {
 
 inline constexpr int kExitAtOnce = 130;
 
-// Once, before other threads start. Until signals_drain() there is nothing to drain: SIGTERM ends the process with status 0.
+// Once, before other threads start. Until signals_drain() there is nothing to drain: SIGTERM ends the process with
+// status 0.
 void install_signals();
 void signals_drain();
 

@@ -15,8 +15,8 @@
 namespace lorad::server::ops {
 
 struct VitalLimits {
-    // A turn of the engine, or a look at the registry, may take this long before the server counts as not ready: new requests
-    // should go elsewhere. Where recent steps took long it is two of them, up to half of `hang`.
+    // A turn of the engine, or a look at the registry, may take this long before the server counts as not ready: new
+    // requests should go elsewhere. Where recent steps took long it is two of them, up to half of `hang`.
     std::chrono::milliseconds ready{1500};
     // And this long before it counts as hung and wants to be restarted.
     std::chrono::milliseconds hang{10'000};
@@ -31,11 +31,12 @@ enum class Vital : uint8_t {
 // Pure.
 Vital judge(const Heartbeat& heartbeat, const VitalLimits& limits);
 
-// A thread of its own looks at the registry every kLookInterval, so that a lock that nobody gives back is found before a client finds it.
+// A thread of its own looks at the registry every kLookInterval, so that a lock that nobody gives back is found before
+// a client finds it.
 class Vitals {
   public:
     struct Probes {
-        std::function<Heartbeat()> engine;   // any thread; never blocks
+        std::function<Heartbeat()> engine;       // any thread; never blocks
         std::function<void()> look_at_registry;  // takes and gives back its lock
     };
     static constexpr std::chrono::milliseconds kLookInterval{250};
@@ -50,8 +51,8 @@ class Vitals {
     // Which part holds it up: "engine" or "registry".
     std::string_view slowest() const;
     const VitalLimits& limits() const { return limits_; }
-    // Whether the watchdog may be fed: the manager restarts the process `watchdog` after this first said no, and no sooner than
-    // limits().hang after the last turn.
+    // Whether the watchdog may be fed: the manager restarts the process `watchdog` after this first said no, and no
+    // sooner than limits().hang after the last turn.
     bool feeds(std::chrono::milliseconds watchdog) const;
 
   private:

@@ -38,10 +38,31 @@ constexpr uint32_t kArchitecture = 0;  // no filter
 
 // By name, since numbers differ; some systems lack some.
 constexpr int kAllowed[] = {
-    SYS_read,         SYS_write,       SYS_recvfrom,     SYS_sendto,        SYS_munmap,      SYS_mremap,    SYS_brk,
-    SYS_madvise,      SYS_futex,       SYS_exit,         SYS_exit_group,    SYS_rt_sigreturn, SYS_rt_sigprocmask,
-    SYS_clock_gettime, SYS_gettimeofday, SYS_getrandom,  SYS_setitimer,     SYS_getrusage,   SYS_getpid,    SYS_gettid,
-    SYS_sched_yield,  SYS_restart_syscall, SYS_close,    SYS_clock_nanosleep, SYS_nanosleep,
+    SYS_read,
+    SYS_write,
+    SYS_recvfrom,
+    SYS_sendto,
+    SYS_munmap,
+    SYS_mremap,
+    SYS_brk,
+    SYS_madvise,
+    SYS_futex,
+    SYS_exit,
+    SYS_exit_group,
+    SYS_rt_sigreturn,
+    SYS_rt_sigprocmask,
+    SYS_clock_gettime,
+    SYS_gettimeofday,
+    SYS_getrandom,
+    SYS_setitimer,
+    SYS_getrusage,
+    SYS_getpid,
+    SYS_gettid,
+    SYS_sched_yield,
+    SYS_restart_syscall,
+    SYS_close,
+    SYS_clock_nanosleep,
+    SYS_nanosleep,
 #ifdef SYS_poll
     SYS_poll,
 #endif
@@ -60,8 +81,8 @@ struct Condition {
 std::vector<Condition> conditions() {
     return {{SYS_mmap, 2, BPF_JSET, PROT_EXEC},
             {SYS_mprotect, 2, BPF_JSET, PROT_EXEC},
-            {SYS_prlimit64, 0, BPF_JEQ, 0},                     // its own limits
-            {SYS_tgkill, 0, BPF_JEQ, uint32_t(getpid())}};      // abort()
+            {SYS_prlimit64, 0, BPF_JEQ, 0},                 // its own limits
+            {SYS_tgkill, 0, BPF_JEQ, uint32_t(getpid())}};  // abort()
 }
 
 }  // namespace
@@ -137,7 +158,8 @@ bool filter_calls() {
     }
     answer(SECCOMP_RET_ERRNO | EPERM);
     const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0;
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0;
 }
 
 }  // namespace lorad::server::sandbox

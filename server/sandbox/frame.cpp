@@ -16,7 +16,8 @@ bool wait_for(int socket, short events, const Deadline& deadline) {
     for (;;) {
         int timeout_ms = -1;
         if (deadline) {
-            const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now());
+            const auto left =
+                std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now());
             if (left.count() <= 0) return false;
             timeout_ms = int(std::min<int64_t>(left.count(), 3'600'000));
         }
@@ -69,7 +70,8 @@ Transfer write_frame(int socket, const Frame& frame, Deadline deadline) {
         n_all += field.size();
     }
     if (frame.fields.size() > kFrameFieldsMax || n_all > kFrameBytesMax) return Transfer::kTooLarge;
-    Transfer done = write_all(socket, reinterpret_cast<const char*>(head.data()), head.size() * sizeof head[0], deadline);
+    Transfer done =
+        write_all(socket, reinterpret_cast<const char*>(head.data()), head.size() * sizeof head[0], deadline);
     for (const std::string& field : frame.fields) {
         if (done == Transfer::kDone) done = write_all(socket, field.data(), field.size(), deadline);
     }

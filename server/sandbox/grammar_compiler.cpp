@@ -14,7 +14,8 @@ namespace lorad::server::sandbox {
 namespace {
 
 // What is compared: all that the result depends on.
-std::string key_of(model::GrammarKind kind, const std::string& source, const std::vector<TokenId>& eos_ids, uint32_t vocab_size) {
+std::string key_of(model::GrammarKind kind, const std::string& source, const std::vector<TokenId>& eos_ids,
+                   uint32_t vocab_size) {
     Sha256 digest;
     digest.add(format("{} {} {} ", int(kind), vocab_size, eos_ids.size()));
     digest.add(ids_field(eos_ids));
@@ -26,7 +27,9 @@ std::string key_of(model::GrammarKind kind, const std::string& source, const std
 constexpr std::chrono::minutes kTooComplexFor{1};
 
 // Whether the same grammar will be refused again, if it comes soon.
-bool is_lasting(const Error& error) { return error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex; }
+bool is_lasting(const Error& error) {
+    return error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex;
+}
 
 // On a thread with twice the stack that gives way to others; its processor time is the turn's.
 Status run_aside(Turns::Turn& turn, const std::function<Status()>& work) {
@@ -58,17 +61,15 @@ Error named(Error error, const std::string& param) {
 
 model::GrammarKind grammar_kind(proto::StructureKind kind) {
     switch (kind) {
-        case proto::StructureKind::kJsonSchema:
-            return model::GrammarKind::kJsonSchema;
-        case proto::StructureKind::kRegex:
-            return model::GrammarKind::kRegex;
-        case proto::StructureKind::kLark:
-            return model::GrammarKind::kLark;
+        case proto::StructureKind::kJsonSchema: return model::GrammarKind::kJsonSchema;
+        case proto::StructureKind::kRegex: return model::GrammarKind::kRegex;
+        case proto::StructureKind::kLark: return model::GrammarKind::kLark;
     }
     return model::GrammarKind::kJsonSchema;
 }
 
-GrammarCompiler::GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns, Options options)
+GrammarCompiler::GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns,
+                                 Options options)
     : tokenizer_(std::move(tokenizer)),
       helpers_(helpers),
       turns_(turns),
@@ -83,7 +84,8 @@ uint64_t GrammarCompiler::n_compiled() const {
 std::shared_ptr<GrammarCompiler::Kept> GrammarCompiler::find(const std::string& key) {
     const auto found = std::ranges::find(kept_, key, [](const std::shared_ptr<Kept>& kept) { return kept->key; });
     if (found == kept_.end()) return nullptr;
-    if (!(*found)->grammar && (*found)->refusal.code == ErrorCode::kInputTooComplex && std::chrono::steady_clock::now() > (*found)->made + kTooComplexFor) {
+    if (!(*found)->grammar && (*found)->refusal.code == ErrorCode::kInputTooComplex &&
+        std::chrono::steady_clock::now() > (*found)->made + kTooComplexFor) {
         kept_.erase(found);
         return nullptr;
     }
@@ -103,8 +105,9 @@ void GrammarCompiler::keep(const std::shared_ptr<Kept>& made) {
 
 // Also the first mask.
 Status GrammarCompiler::compile_here(const Source& source, Kept& made) const {
-    TRY_ASSIGN(std::unique_ptr<model::Grammar> grammar,
-               model::Grammar::create(*tokenizer_, source.kind, source.structure.source, source.eos_ids, source.vocab_size));
+    TRY_ASSIGN(
+        std::unique_ptr<model::Grammar> grammar,
+        model::Grammar::create(*tokenizer_, source.kind, source.structure.source, source.eos_ids, source.vocab_size));
     std::vector<uint32_t> mask(model::mask_words(source.vocab_size), 0);
     const double begin_s = thread_seconds();
     TRY(grammar->mask(mask));
@@ -114,20 +117,24 @@ Status GrammarCompiler::compile_here(const Source& source, Kept& made) const {
     return ok_status();
 }
 
-Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Source& source, const access::Holder& holder) {
+Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Source& source,
+                                                                     const access::Holder& holder) {
     TRY_ASSIGN(Turns::Turn turn, turns_.enter(holder));
     auto made = std::make_shared<Kept>(memory_);
     Frame job{kCompile,
-              {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids), number_field(source.vocab_size)}};
+              {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids),
+               number_field(source.vocab_size)}};
     const Result<std::vector<std::string>> tried = helpers_->run(job, turn);
-    const Status done = tried.ok() ? run_aside(turn, [&] { return compile_here(source, *made); }) : Status(tried.error());
+    const Status done =
+        tried.ok() ? run_aside(turn, [&] { return compile_here(source, *made); }) : Status(tried.error());
     if (done.ok()) return made;
     if (!is_lasting(done.error())) return done.error();
     made->refusal = done.error();
     return made;
 }
 
-Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(const Source& source, const access::Holder& holder,
+Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(const Source& source,
+                                                                             const access::Holder& holder,
                                                                              const std::string& key) {
     const auto end = std::chrono::steady_clock::now() + 2 * Turns::kWaitMax;
     std::unique_lock lock(mutex_);
@@ -136,7 +143,8 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
         if (making_.insert(key).second) break;
         // What the first one was refused for may be its own, such as its share of the places: then the next one tries.
         if (!made_.wait_until(lock, end, [&] { return !making_.contains(key); }))
-            return make_error(ErrorCode::kOverloaded, "the same grammar is still being read for others; try again in a moment");
+            return make_error(ErrorCode::kOverloaded,
+                              "the same grammar is still being read for others; try again in a moment");
     }
     lock.unlock();
     // Also where no memory is left for it and what follows is not reached.
@@ -159,7 +167,8 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
     return made;
 }
 
-Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder) {
+Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::follow(Kept& kept, uint32_t vocab_size,
+                                                                 const access::Holder& holder) {
     if (!kept.grammar) return kept.refusal;
     std::unique_ptr<model::Grammar> copy;
     const auto duplicate = [&]() -> Status {
@@ -173,16 +182,20 @@ Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::follow(Kept& kept, uin
         TRY_ASSIGN(Turns::Turn turn, turns_.enter(holder));
         TRY(run_aside(turn, duplicate));
     }
-    auto constraint = std::make_unique<GrammarConstraint>(std::move(copy), vocab_size, kept.first_mask, memory_, holder);
+    auto constraint =
+        std::make_unique<GrammarConstraint>(std::move(copy), vocab_size, kept.first_mask, memory_, holder);
     TRY(constraint->count());
     return std::unique_ptr<TokenConstraint>(std::move(constraint));
 }
 
-Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::compile(const proto::Structure& structure, std::span<const TokenId> eos_ids,
-                                                                  uint32_t vocab_size, const access::Holder& holder) {
+Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::compile(const proto::Structure& structure,
+                                                                  std::span<const TokenId> eos_ids, uint32_t vocab_size,
+                                                                  const access::Holder& holder) {
     if (helpers_ == nullptr) {
-        return named(make_error(ErrorCode::kSandboxUnavailable, "the process that compiles what clients send could not be started; the server's log says why"),
-                     structure.param);
+        return named(
+            make_error(ErrorCode::kSandboxUnavailable,
+                       "the process that compiles what clients send could not be started; the server's log says why"),
+            structure.param);
     }
     const Source source{grammar_kind(structure.kind), structure, {eos_ids.begin(), eos_ids.end()}, vocab_size};
     const std::string key = key_of(source.kind, structure.source, source.eos_ids, vocab_size);

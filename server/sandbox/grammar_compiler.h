@@ -1,6 +1,6 @@
-// Grammars of clients. One not seen before is compiled in a helper (helper.h) first; what that takes within its limits is compiled here, on a thread with
-// twice the stack, and kept for the next request that asks the same. What takes long is done on threads that give way to those that make tokens, in turns
-// (turns.h). Any thread.
+// Grammars of clients. One not seen before is compiled in a helper (helper.h) first; what that takes within its limits
+// is compiled here, on a thread with twice the stack, and kept for the next request that asks the same. What takes long
+// is done on threads that give way to those that make tokens, in turns (turns.h). Any thread.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,8 @@ namespace lorad::server::sandbox {
 class GrammarMemory {
   public:
     static constexpr uint64_t kOneBytesMax = uint64_t(64) << 20;
-    static constexpr uint64_t kLargeBytes = uint64_t(4) << 20;  // from here on copying and freeing one takes milliseconds
+    // from here on copying and freeing one takes milliseconds
+    static constexpr uint64_t kLargeBytes = uint64_t(4) << 20;
     static constexpr uint64_t kAllMibMax = 512;
 
     using Places = std::vector<access::SharedPlaces::Place>;
@@ -36,7 +37,8 @@ class GrammarMemory {
     ~GrammarMemory();
     GrammarMemory(const GrammarMemory&) = delete;
     GrammarMemory& operator=(const GrammarMemory&) = delete;
-    // Frees a grammar and what it was counted with. A large one on a thread of its own: the one that lets it go may make everybody's tokens.
+    // Frees a grammar and what it was counted with. A large one on a thread of its own: the one that lets it go may
+    // make everybody's tokens.
     void let_go(std::unique_ptr<model::Grammar> grammar, Places counted);
 
     access::SharedPlaces all_mib{kAllMibMax};
@@ -68,11 +70,13 @@ class GrammarCompiler {
         uint32_t n_kept_max = 256;  // grammars and refusals
     };
     // helpers null: there are none, and every grammar is refused (kSandboxUnavailable).
-    GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns, Options options);
+    GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns,
+                    Options options);
 
-    // kInvalidRequest for what is no grammar, kInputTooComplex for what takes too much, kOverloaded where too many are under way; all name
-    // structure.param.
-    Result<std::unique_ptr<TokenConstraint>> compile(const proto::Structure& structure, std::span<const TokenId> eos_ids, uint32_t vocab_size,
+    // kInvalidRequest for what is no grammar, kInputTooComplex for what takes too much, kOverloaded where too many are
+    // under way; all name structure.param.
+    Result<std::unique_ptr<TokenConstraint>> compile(const proto::Structure& structure,
+                                                     std::span<const TokenId> eos_ids, uint32_t vocab_size,
                                                      const access::Holder& holder);
 
     // How many were compiled here; for tests.
@@ -101,9 +105,11 @@ class GrammarCompiler {
         uint32_t vocab_size;
     };
     std::shared_ptr<Kept> find(const std::string& key);  // under mutex_
-    // From what is kept, or made by whoever asks first: others who ask the same meanwhile wait for that and take no turn.
-    Result<std::shared_ptr<Kept>> find_or_make(const Source& source, const access::Holder& holder, const std::string& key);
-    void keep(const std::shared_ptr<Kept>& made);       // under mutex_
+    // From what is kept, or made by whoever asks first: others who ask the same meanwhile wait for that and take no
+    // turn.
+    Result<std::shared_ptr<Kept>> find_or_make(const Source& source, const access::Holder& holder,
+                                               const std::string& key);
+    void keep(const std::shared_ptr<Kept>& made);  // under mutex_
     Result<std::shared_ptr<Kept>> make(const Source& source, const access::Holder& holder);
     Status compile_here(const Source& source, Kept& made) const;
     Result<std::unique_ptr<TokenConstraint>> follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder);
@@ -118,7 +124,7 @@ class GrammarCompiler {
     uint64_t kept_bytes_ = 0;                // under mutex_
     std::set<std::string> making_;           // under mutex_: keys
     std::condition_variable made_;
-    uint64_t n_compiled_ = 0;                // under mutex_
+    uint64_t n_compiled_ = 0;  // under mutex_
 };
 
 model::GrammarKind grammar_kind(proto::StructureKind kind);
@@ -126,9 +132,14 @@ model::GrammarKind grammar_kind(proto::StructureKind kind);
 // A grammar as an answer follows it. The first mask is the same for all that begin: null, it is computed.
 class GrammarConstraint final : public TokenConstraint {
   public:
-    GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size, std::shared_ptr<const FirstMask> first_mask = {},
-                      std::shared_ptr<GrammarMemory> memory = {}, access::Holder holder = {})
-        : grammar_(std::move(grammar)), vocab_size_(vocab_size), first_mask_(std::move(first_mask)), memory_(std::move(memory)), holder_(std::move(holder)) {}
+    GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size,
+                      std::shared_ptr<const FirstMask> first_mask = {}, std::shared_ptr<GrammarMemory> memory = {},
+                      access::Holder holder = {})
+        : grammar_(std::move(grammar)),
+          vocab_size_(vocab_size),
+          first_mask_(std::move(first_mask)),
+          memory_(std::move(memory)),
+          holder_(std::move(holder)) {}
     ~GrammarConstraint() override;
     Status next_mask(std::vector<uint32_t>& words) override;
     Status accept(TokenId token) override;

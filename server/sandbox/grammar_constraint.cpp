@@ -48,13 +48,15 @@ Status GrammarConstraint::count() {
     if (!memory_) return ok_status();
     const uint64_t n_bytes = grammar_->n_bytes();
     if (n_bytes > GrammarMemory::kOneBytesMax) {
-        return make_error(ErrorCode::kInputTooComplex, format("following this grammar takes {} MiB, one may take {}", n_bytes >> 20,
-                                                              GrammarMemory::kOneBytesMax >> 20));
+        return make_error(ErrorCode::kInputTooComplex, format("following this grammar takes {} MiB, one may take {}",
+                                                              n_bytes >> 20, GrammarMemory::kOneBytesMax >> 20));
     }
     const uint64_t n_mib = ceil_div(n_bytes, uint64_t(1) << 20);
     if (n_mib <= counted_mib_) return ok_status();
     access::SharedPlaces::Place more = memory_->all_mib.take(holder_, n_mib - counted_mib_);
-    if (!more.taken()) return make_error(ErrorCode::kOverloaded, "the grammars that answers follow take as much memory as they may; try again in a moment");
+    if (!more.taken())
+        return make_error(ErrorCode::kOverloaded,
+                          "the grammars that answers follow take as much memory as they may; try again in a moment");
     counted_.push_back(std::move(more));
     counted_mib_ = n_mib;
     return ok_status();

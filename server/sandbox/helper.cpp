@@ -19,7 +19,8 @@ namespace lorad::server::sandbox {
 namespace {
 
 constexpr size_t kRenderFields = 3;  // in front of the templates
-static_assert(kRenderFields + 2 * (model::kNamedTemplatesMax + 1) <= kFrameFieldsMax, "a name and a source of each, and of the default one");
+static_assert(kRenderFields + 2 * (model::kNamedTemplatesMax + 1) <= kFrameFieldsMax,
+              "a name and a source of each, and of the default one");
 
 std::vector<TokenId> field_ids(const std::string& field) {
     std::vector<TokenId> ids(field.size() / sizeof(TokenId));
@@ -39,7 +40,8 @@ Frame failed(const Error& error) { return {kFailed, {number_field(uint64_t(error
 Frame compile(const Frame& job) {
     const auto vocab_size = uint32_t(field_number(job.fields[3]));
     const std::vector<TokenId> eos_ids = field_ids(job.fields[2]);
-    auto grammar = model::Grammar::create(*words(), model::GrammarKind(field_number(job.fields[0])), job.fields[1], eos_ids, vocab_size);
+    auto grammar = model::Grammar::create(*words(), model::GrammarKind(field_number(job.fields[0])), job.fields[1],
+                                          eos_ids, vocab_size);
     if (!grammar.ok()) return failed(grammar.error());
     std::vector<uint32_t> mask(model::mask_words(vocab_size), 0);
     const Status begun = (*grammar)->mask(mask);
@@ -49,7 +51,8 @@ Frame compile(const Frame& job) {
 
 Frame render(const Frame& job) {
     std::vector<model::NamedTemplate> templates;
-    for (size_t i = kRenderFields; i < job.fields.size(); i += 2) templates.push_back({job.fields[i], job.fields[i + 1]});
+    for (size_t i = kRenderFields; i < job.fields.size(); i += 2)
+        templates.push_back({job.fields[i], job.fields[i + 1]});
     auto chat_template = model::ChatTemplate::from_sources(templates, job.fields[0]);
     if (!chat_template.ok()) return failed(chat_template.error());
     Result<std::string> text = (*chat_template)->render(job.fields[1], int64_t(field_number(job.fields[2])));
@@ -85,10 +88,11 @@ std::string ids_field(const std::vector<TokenId>& ids) {
 
 Frame setup_frame(const HelperSetup& setup) {
     const JobLimits& limits = setup.limits;
-    return {kSetup,
-            {setup.words, number_field(setup.vocab_size), ids_field(setup.eos_ids), number_field(limits.stack_bytes),
-             number_field(limits.grammar_bytes), number_field(limits.template_bytes), number_field(limits.grammar_cpu_ms), number_field(limits.template_cpu_ms), number_field(limits.wall_ms),
-             number_field(setup.logs_json ? 1 : 0)}};
+    return {
+        kSetup,
+        {setup.words, number_field(setup.vocab_size), ids_field(setup.eos_ids), number_field(limits.stack_bytes),
+         number_field(limits.grammar_bytes), number_field(limits.template_bytes), number_field(limits.grammar_cpu_ms),
+         number_field(limits.template_cpu_ms), number_field(limits.wall_ms), number_field(setup.logs_json ? 1 : 0)}};
 }
 
 bool prepare(const HelperSetup& setup) {
@@ -105,16 +109,21 @@ bool prepare(const HelperSetup& setup) {
 void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes) {
     model::give_up_text_reserve();
     const bool is_filtered = filter_calls();
-    if (write_frame(socket, {kHello, {number_field(uint64_t(getpid())), number_field(is_filtered ? 1 : 0)}}) != Transfer::kDone) return;
+    if (write_frame(socket, {kHello, {number_field(uint64_t(getpid())), number_field(is_filtered ? 1 : 0)}}) !=
+        Transfer::kDone)
+        return;
     const JobLimits& limits = setup.limits;
     uint32_t n_templates = 0, n_grammars = 0;
     Frame job;
-    while (n_templates < kTemplateJobsMax && n_grammars < kGrammarJobsMax && read_frame(socket, job) == Transfer::kDone) {
+    while (n_templates < kTemplateJobsMax && n_grammars < kGrammarJobsMax &&
+           read_frame(socket, job) == Transfer::kDone) {
         const bool is_grammar = job.kind == kCompile && job.fields.size() == 4;
-        const bool is_render = job.kind == kRender && job.fields.size() > kRenderFields && (job.fields.size() - kRenderFields) % 2 == 0;
+        const bool is_render =
+            job.kind == kRender && job.fields.size() > kRenderFields && (job.fields.size() - kRenderFields) % 2 == 0;
         if (!is_grammar && !is_render && !(job.kind == kCheck && job.fields.size() == 1)) return;
         ++(is_grammar ? n_grammars : n_templates);
-        if (!limit_memory(size_bytes, limits.stack_bytes + (is_grammar ? limits.grammar_bytes : limits.template_bytes))) return;
+        if (!limit_memory(size_bytes, limits.stack_bytes + (is_grammar ? limits.grammar_bytes : limits.template_bytes)))
+            return;
         if (!limit_time(is_grammar ? limits.grammar_cpu_ms : limits.template_cpu_ms, limits.wall_ms)) return;
         const double begin_s = thread_seconds();
         Frame answer = is_grammar ? compile(job) : is_render ? render(job) : check(job);

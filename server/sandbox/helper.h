@@ -1,8 +1,10 @@
-// A process of this program that works on what clients sent, so that whatever a library does with it ends that process and one request: grammars are
-// compiled there first, and adapters' chat templates are rendered there. docs/adr/0018-helper-processes.md.
+// A process of this program that works on what clients sent, so that whatever a library does with it ends that process
+// and one request: grammars are compiled there first, and adapters' chat templates are rendered there.
+// docs/adr/0018-helper-processes.md.
 //
-// The daemon starts one (`lorad text-helper`), which never sees anything of a client: it holds the vocabulary, and forks a helper for each socket that
-// it is sent. A helper says its process id, confines itself, and answers job after job until it is to retire or its socket ends.
+// The daemon starts one (`lorad text-helper`), which never sees anything of a client: it holds the vocabulary, and
+// forks a helper for each socket that it is sent. A helper says its process id, confines itself, and answers job after
+// job until it is to retire or its socket ends.
 #pragma once
 
 #include <cstdint>
@@ -38,14 +40,14 @@ struct HelperSetup {
 Frame setup_frame(const HelperSetup& setup);
 
 enum JobKind : uint32_t {
-    kSetup = 1,      // answered kDone
-    kHello = 2,      // from a helper: its process id; 1 if calls are filtered
-    kCompile = 3,    // kind, source, end tokens, size of the vocabulary: kDone with the bytes it took
-    kRender = 4,     // special tokens, input, time, name and source of each template: kDone with the text
-    kCheck = 5,      // template: kDone
+    kSetup = 1,    // answered kDone
+    kHello = 2,    // from a helper: its process id; 1 if calls are filtered
+    kCompile = 3,  // kind, source, end tokens, size of the vocabulary: kDone with the bytes it took
+    kRender = 4,   // special tokens, input, time, name and source of each template: kDone with the text
+    kCheck = 5,    // template: kDone
     // Answers to jobs have one field more at the end: microseconds of a processor.
-    kDone = 6,       // what was asked for
-    kFailed = 7,     // ErrorCode, message, parameter
+    kDone = 6,    // what was asked for
+    kFailed = 7,  // ErrorCode, message, parameter
 };
 
 std::string ids_field(const std::vector<TokenId>& ids);
@@ -57,7 +59,8 @@ void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes);
 // Before any helper is forked: the vocabulary's tree, which all of them then share.
 bool prepare(const HelperSetup& setup);
 
-// How many jobs one helper does: memory that libraries keep does not add up, and what compiled is as if it were the first.
+// How many jobs one helper does: memory that libraries keep does not add up, and what compiled is as if it were the
+// first.
 inline constexpr uint32_t kTemplateJobsMax = 500;
 inline constexpr uint32_t kGrammarJobsMax = 1;
 

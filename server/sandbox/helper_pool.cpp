@@ -19,15 +19,16 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kStartMax{60};     // the vocabulary's tree, on a busy machine
-constexpr std::chrono::seconds kGreetMax{10};     // a fork
-constexpr std::chrono::seconds kBeyondJob{5};     // the kernel's own deadline comes first
+constexpr std::chrono::seconds kStartMax{60};  // the vocabulary's tree, on a busy machine
+constexpr std::chrono::seconds kGreetMax{10};  // a fork
+constexpr std::chrono::seconds kBeyondJob{5};  // the kernel's own deadline comes first
 constexpr std::chrono::seconds kRestartEvery{1};
 constexpr int kAttemptsMax = 3;
 
 Error unavailable(std::string_view why) {
-    return make_error(ErrorCode::kSandboxUnavailable,
-                      format("the process in which grammars and adapters' chat templates are tried cannot be started: {}", why));
+    return make_error(
+        ErrorCode::kSandboxUnavailable,
+        format("the process in which grammars and adapters' chat templates are tried cannot be started: {}", why));
 }
 
 bool socket_pair(OwnedFd& ours, OwnedFd& theirs) {
@@ -67,7 +68,8 @@ int spawn(pid_t& process, const std::string& program, const std::vector<std::str
 }
 
 Error error_of(const Frame& frame) {
-    if (frame.kind != kFailed || frame.fields.size() != 3) return make_error(ErrorCode::kInternal, "a helper says what none should");
+    if (frame.kind != kFailed || frame.fields.size() != 3)
+        return make_error(ErrorCode::kInternal, "a helper says what none should");
     const uint64_t code = std::min<uint64_t>(field_number(frame.fields[0]), uint64_t(ErrorCode::kInternal));
     return make_error(ErrorCode(code), frame.fields[1], frame.fields[2]);
 }
@@ -87,7 +89,8 @@ Result<std::unique_ptr<HelperPool>> HelperPool::start(Options options) {
     }
     pool->refill();
     if (!pool->filters_calls_) {
-        log_warn("this system has no filters for system calls: grammars and adapters' templates are tried in a process of their own with limits on "
+        log_warn("this system has no filters for system calls: grammars and adapters' templates are tried in a process "
+                 "of their own with limits on "
                  "memory, time and stack, but without that");
     }
     return pool;
@@ -125,7 +128,8 @@ bool HelperPool::process_has_ended() {
 Status HelperPool::start_process() {
     end_process();
     const auto now = steady_clock::now();
-    if (started_ != steady_clock::time_point{} && now < started_ + kRestartEvery) return unavailable("it has just ended");
+    if (started_ != steady_clock::time_point{} && now < started_ + kRestartEvery)
+        return unavailable("it has just ended");
     started_ = now;
     ++generation_;
     OwnedFd theirs;
@@ -195,7 +199,8 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, Turns::Turn& 
 Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effort) {
     for (int attempt = 0;; ++attempt) {
         TRY_ASSIGN(Helper helper, take());
-        if (job.kind == kCompile && effort.niceness == kNicest) (void)setpriority(PRIO_PROCESS, id_t(helper.process), kNicest);
+        if (job.kind == kCompile && effort.niceness == kNicest)
+            (void)setpriority(PRIO_PROCESS, id_t(helper.process), kNicest);
         const auto begin = steady_clock::now();
         const JobLimits& limits = options_.setup.limits;
         const Deadline deadline = begin + std::chrono::milliseconds(limits.wall_ms) + kBeyondJob;
@@ -229,11 +234,13 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effor
         const auto passed = steady_clock::now() - begin;
         effort.cpu_seconds = std::min(std::chrono::duration<double>(passed).count(), double(cpu_ms) / 1000);
         if (passed >= std::chrono::milliseconds(limits.wall_ms))
-            return make_error(ErrorCode::kOverloaded, "reading it took too long on a busy machine; try again in a moment");
+            return make_error(ErrorCode::kOverloaded,
+                              "reading it took too long on a busy machine; try again in a moment");
         const bool was_time = passed >= std::chrono::milliseconds(cpu_ms);
-        return make_error(ErrorCode::kInputTooComplex,
-                          was_time ? format("reading it takes more than the {} s of computing that one may", double(cpu_ms) / 1000)
-                                   : "reading it takes more memory or goes deeper than one may");
+        return make_error(
+            ErrorCode::kInputTooComplex,
+            was_time ? format("reading it takes more than the {} s of computing that one may", double(cpu_ms) / 1000)
+                     : "reading it takes more memory or goes deeper than one may");
     }
 }
 

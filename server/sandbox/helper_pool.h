@@ -1,4 +1,5 @@
-// The daemon's side of the helpers (helper.h): some are always ready, one that has ended is replaced, one that takes too long is ended. Any thread.
+// The daemon's side of the helpers (helper.h): some are always ready, one that has ended is replaced, one that takes
+// too long is ended. Any thread.
 #pragma once
 
 #include <atomic>
@@ -31,11 +32,13 @@ class HelperPool {
     HelperPool(const HelperPool&) = delete;
     HelperPool& operator=(const HelperPool&) = delete;
 
-    // The fields of what is done. The library's refusal as its own error; kInputTooComplex where the helper did not live to answer;
+    // The fields of what is done. The library's refusal as its own error; kInputTooComplex where the helper did not
+    // live to answer;
     // kSandboxUnavailable where there is none. Blocks for at most the job's time and some.
     struct Effort {
         int niceness = kNicer;  // of a helper that compiles; others go on to serve anybody
-        // What the helper took of a processor, also where the job failed; of one that has ended, which does not say it, the most that it may have been.
+        // What the helper took of a processor, also where the job failed; of one that has ended, which does not say it,
+        // the most that it may have been.
         double cpu_seconds = 0;
     };
     Result<std::vector<std::string>> run(const Frame& job, Effort& effort);
@@ -52,26 +55,26 @@ class HelperPool {
   private:
     struct Helper {
         OwnedFd socket;
-        pid_t process = -1;  // from its greeting
+        pid_t process = -1;       // from its greeting
         uint64_t generation = 0;  // of the process that has forked it
         uint32_t n_templates = 0, n_grammars = 0;
     };
     explicit HelperPool(Options options) : options_(std::move(options)) {}
-    Status start_process();               // under mutex_
-    void end_process();                   // under mutex_
-    bool process_has_ended();             // under mutex_
-    Result<Helper> new_helper();          // under mutex_; its greeting is still to come
-    Result<Helper> take();                // one that has greeted
+    Status start_process();       // under mutex_
+    void end_process();           // under mutex_
+    bool process_has_ended();     // under mutex_
+    Result<Helper> new_helper();  // under mutex_; its greeting is still to come
+    Result<Helper> take();        // one that has greeted
     bool greets(Helper& helper);
     void give_back(Helper helper, const Frame& job);
     void refill();
 
     const Options options_;
     mutable std::mutex mutex_;
-    OwnedFd control_;            // under mutex_
-    pid_t process_ = -1;         // under mutex_
-    uint64_t generation_ = 0;    // under mutex_: how many processes there were
-    std::vector<Helper> ready_;  // under mutex_
+    OwnedFd control_;                                  // under mutex_
+    pid_t process_ = -1;                               // under mutex_
+    uint64_t generation_ = 0;                          // under mutex_: how many processes there were
+    std::vector<Helper> ready_;                        // under mutex_
     std::chrono::steady_clock::time_point started_{};  // under mutex_
     std::atomic<bool> filters_calls_{false};
 };

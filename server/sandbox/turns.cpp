@@ -16,7 +16,8 @@ std::string name_of(const access::Holder& holder) {
 }
 
 Error takes_too_long() {
-    return make_error(ErrorCode::kOverloaded, "reading the grammars and templates of other requests takes too long; try again in a moment");
+    return make_error(ErrorCode::kOverloaded,
+                      "reading the grammars and templates of other requests takes too long; try again in a moment");
 }
 
 }  // namespace
@@ -24,8 +25,10 @@ Error takes_too_long() {
 Turns::Turns(Options options)
     : options_(std::move(options)),
       running_(options_.n_running_max),
-      of_each_({.forgotten_per_second = kTenantShare * options_.n_processors, .owed_max = kTenantAtOnce * options_.n_processors}),
-      of_all_({.forgotten_per_second = kAllShare * options_.n_processors, .owed_max = kAllAtOnce * options_.n_processors}) {}
+      of_each_({.forgotten_per_second = kTenantShare * options_.n_processors,
+                .owed_max = kTenantAtOnce * options_.n_processors}),
+      of_all_({.forgotten_per_second = kAllShare * options_.n_processors,
+               .owed_max = kAllAtOnce * options_.n_processors}) {}
 
 void Turns::charge(const access::Holder& holder, double seconds) {
     const std::string name = name_of(holder);
@@ -53,18 +56,22 @@ int Turns::niceness(const access::Holder& holder) const {
 
 Result<Turns::Turn> Turns::enter(const access::Holder& holder) {
     const access::SharedPlaces::Place waits = waiting_.take(holder);
-    if (!waits.taken()) return make_error(ErrorCode::kOverloaded, "as many grammars and templates wait to be read as may; try again in a moment");
+    if (!waits.taken())
+        return make_error(ErrorCode::kOverloaded,
+                          "as many grammars and templates wait to be read as may; try again in a moment");
     const TimePoint end = now() + kWaitMax;
     for (;;) {
         // Without a place, which others may use meanwhile.
         while (is_over(holder)) {
             if (now() >= end) {
-                return make_error(ErrorCode::kOverloaded, "reading grammars and templates has taken as much processor time as it may beside the answers that are "
+                return make_error(ErrorCode::kOverloaded, "reading grammars and templates has taken as much processor "
+                                                          "time as it may beside the answers that are "
                                                           "computed; try again in a moment");
             }
             std::this_thread::sleep_for(kLook);
         }
-        access::SharedPlaces::Place place = running_.wait(holder, 1, std::chrono::ceil<std::chrono::milliseconds>(end - now()));
+        access::SharedPlaces::Place place =
+            running_.wait(holder, 1, std::chrono::ceil<std::chrono::milliseconds>(end - now()));
         if (!place.taken()) return takes_too_long();
         // Others of the same holder may have had theirs since.
         if (!is_over(holder)) return Turn(*this, holder, std::move(place));

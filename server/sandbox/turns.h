@@ -1,8 +1,10 @@
 // Turns at the helpers, and at what is done here with what passed them. Any thread.
 //
-// Three things bound them: so many run at a time and a bounded number waits, of both a share for everybody (server/access/shared_places.h); and the processor
-// time that they take while answers are computed, of each tenant and of all that have had some lately (server/access/time_debts.h), since processors may be what answers wait for:
-// always on a software device, and a little on every other one. Whoever has had much lately comes last on the processors, too.
+// Three things bound them: so many run at a time and a bounded number waits, of both a share for everybody
+// (server/access/shared_places.h); and the processor time that they take while answers are computed, of each tenant and
+// of all that have had some lately (server/access/time_debts.h), since processors may be what answers wait for:
+// always on a software device, and a little on every other one. Whoever has had much lately comes last on the
+// processors, too.
 #pragma once
 
 #include <chrono>
@@ -30,7 +32,8 @@ class Turns {
     struct Options {
         uint32_t n_running_max = 2;
         double n_processors = 1;
-        std::function<bool()> is_busy = {};  // whether answers are computed; none: never, and processor time is not bounded
+        // whether answers are computed; none: never, and processor time is not bounded
+        std::function<bool()> is_busy = {};
         std::function<std::chrono::steady_clock::time_point()> now = {};  // none: the clock
     };
     explicit Turns(Options options);
@@ -43,13 +46,17 @@ class Turns {
         void charge(double seconds) {
             if (turns_ != nullptr) turns_->charge(holder_, seconds);
         }
-        // How what is done in it gives way to what makes tokens: kNicer, or kNicest for whoever has had much lately (proto/base/thread.h).
+        // How what is done in it gives way to what makes tokens: kNicer, or kNicest for whoever has had much lately
+        // (proto/base/thread.h).
         int niceness() const { return niceness_; }
 
       private:
         friend class Turns;
         Turn(Turns& turns, access::Holder holder, access::SharedPlaces::Place place)
-            : turns_(&turns), holder_(std::move(holder)), place_(std::move(place)), niceness_(turns.niceness(holder_)) {}
+            : turns_(&turns),
+              holder_(std::move(holder)),
+              place_(std::move(place)),
+              niceness_(turns.niceness(holder_)) {}
         Turns* turns_ = nullptr;
         access::Holder holder_;
         access::SharedPlaces::Place place_;

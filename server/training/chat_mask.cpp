@@ -37,7 +37,8 @@ class Masker {
         if (train_on == TrainOn::kAll) {
             masked.trained = {{0, whole_.size()}};
         } else if (use_marks(chat.marked, answers, masked.trained)) {
-            masked.lacks_end = std::ranges::none_of(masked.trained, [&](model::TextSpan span) { return has_end(span); });
+            masked.lacks_end =
+                std::ranges::none_of(masked.trained, [&](model::TextSpan span) { return has_end(span); });
         } else {
             for (const size_t message : answers) {
                 TRY_ASSIGN(const Answer answer, find_answer(message));
@@ -66,8 +67,10 @@ class Masker {
     // The first n messages, the last of them `last` where that is given.
     Result<TrainingChat> render(size_t n, bool add_generation_prompt, const std::string* last = nullptr) const {
         if (std::chrono::steady_clock::now() - begun_ > kLineTimeMax) {
-            return make_error(ErrorCode::kInputTooComplex, format("the chat template takes more than {} s for the answers of this line; split the conversation",
-                                                                  kLineTimeMax.count()));
+            return make_error(
+                ErrorCode::kInputTooComplex,
+                format("the chat template takes more than {} s for the answers of this line; split the conversation",
+                       kLineTimeMax.count()));
         }
         ChatInput chat;
         chat.messages_json = "[";
@@ -82,7 +85,8 @@ class Masker {
     }
 
     // True where the template's marks tell the answers apart.
-    bool use_marks(const std::vector<model::TextSpan>& marked, const std::vector<size_t>& answers, std::vector<model::TextSpan>& trained) const {
+    bool use_marks(const std::vector<model::TextSpan>& marked, const std::vector<size_t>& answers,
+                   std::vector<model::TextSpan>& trained) const {
         if (marked.empty()) return false;
         const auto n_assistant = size_t(std::ranges::count_if(line_.messages, &proto::TrainingMessage::is_assistant));
         if (marked.size() != n_assistant) {
@@ -101,17 +105,23 @@ class Masker {
 
     bool has_end(model::TextSpan span) const {
         const std::string_view part = std::string_view(whole_).substr(span.begin, span.end - span.begin);
-        return std::ranges::any_of(text_.end_texts(), [&](const std::string& end) { return part.find(end) != std::string_view::npos; });
+        return std::ranges::any_of(text_.end_texts(),
+                                   [&](const std::string& end) { return part.find(end) != std::string_view::npos; });
     }
 
-    // Where the answer begins in `tail`, the chat that ends with it: behind what makes the assistant speak, or where that is not how the template writes
-    // answers, where two other answers would begin to differ.
+    // Where the answer begins in `tail`, the chat that ends with it: behind what makes the assistant speak, or where
+    // that is not how the template writes answers, where two other answers would begin to differ.
     Result<size_t> begin_of(size_t message, std::string_view tail) const {
         const Result<TrainingChat> head = render(message, true);
         if (head.ok() && tail.starts_with(head->text)) return head->text.size();
         std::array<std::string, 2> others;
         for (size_t i = 0; i < others.size(); ++i) {
-            const std::string other = JsonWriter().begin_object().field("role", "assistant").field("content", i == 0 ? "1" : "2").end_object().take();
+            const std::string other = JsonWriter()
+                                          .begin_object()
+                                          .field("role", "assistant")
+                                          .field("content", i == 0 ? "1" : "2")
+                                          .end_object()
+                                          .take();
             TRY_ASSIGN(TrainingChat chat, render(message + 1, false, &other));
             others[i] = std::move(chat.text);
         }
@@ -119,7 +129,8 @@ class Masker {
         const auto n_same = size_t(first - others[0].begin());
         if (n_same < others[0].size() && tail.starts_with(std::string_view(others[0]).substr(0, n_same))) return n_same;
         return make_error(ErrorCode::kInvalidRequest,
-                          format("messages[{}]: the chat template has no {{% generation %}} marks and does not show where this answer begins; use train_on: all, or "
+                          format("messages[{}]: the chat template has no {{% generation %}} marks and does not show "
+                                 "where this answer begins; use train_on: all, or "
                                  "a template with marks",
                                  message));
     }
@@ -152,9 +163,11 @@ class Masker {
         }
         TRY_ASSIGN(const size_t begin, begin_of(message, tail));
         const Answer answer = cut(message, begin, tail);
-        if (std::string_view(whole_).substr(0, answer.span.end) == std::string_view(tail).substr(0, answer.span.end)) return answer;
+        if (std::string_view(whole_).substr(0, answer.span.end) == std::string_view(tail).substr(0, answer.span.end))
+            return answer;
         return make_error(ErrorCode::kInvalidRequest,
-                          format("messages[{}]: the chat template shows this answer differently once more follows, so its place in the whole is not known; use "
+                          format("messages[{}]: the chat template shows this answer differently once more follows, so "
+                                 "its place in the whole is not known; use "
                                  "train_on: last, or expand (each answer becomes an example of its own)",
                                  message));
     }
@@ -181,8 +194,10 @@ class Masker {
 }  // namespace
 
 std::optional<TrainOn> train_on_of(std::string_view name) {
-    static constexpr std::array<std::pair<std::string_view, TrainOn>, 4> kNames = {
-        {{"assistant", TrainOn::kAssistant}, {"last", TrainOn::kLast}, {"expand", TrainOn::kExpand}, {"all", TrainOn::kAll}}};
+    static constexpr std::array<std::pair<std::string_view, TrainOn>, 4> kNames = {{{"assistant", TrainOn::kAssistant},
+                                                                                    {"last", TrainOn::kLast},
+                                                                                    {"expand", TrainOn::kExpand},
+                                                                                    {"all", TrainOn::kAll}}};
     const auto found = std::ranges::find(kNames, name, [](const auto& entry) { return entry.first; });
     return found == kNames.end() ? std::nullopt : std::optional(found->second);
 }

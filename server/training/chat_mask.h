@@ -28,10 +28,11 @@ struct MaskedText {
     bool lacks_end = false;                // no token that ends an answer was found behind one
 };
 
-// The examples of a line of messages: one, or with kExpand one for each trained answer. Where the template marks the answers by `{% generation %}`, the marks
-// count; else an answer is what the template adds to the conversation before it and what makes the assistant speak, up to the first token that ends an
-// answer behind its content. kInvalidRequest where the template refuses the chat, or shows an answer differently once more follows: then an answer's
-// place in the whole is not known.
+// The examples of a line of messages: one, or with kExpand one for each trained answer. Where the template marks the
+// answers by `{% generation %}`, the marks count; else an answer is what the template adds to the conversation before
+// it and what makes the assistant speak, up to the first token that ends an answer behind its content. kInvalidRequest
+// where the template refuses the chat, or shows an answer differently once more follows: then an answer's place in the
+// whole is not known.
 Result<std::vector<MaskedText>> mask_chat(const proto::TrainingLine& line, TrainOn train_on, const TrainingText& text);
 
 }  // namespace lorad::server::training

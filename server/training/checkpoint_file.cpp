@@ -62,7 +62,8 @@ Result<Checkpoint> read_checkpoint(const std::filesystem::path& path) {
     TRY_ASSIGN(const std::string text, read_whole(path, kCheckpointBytesMax));
     std::string_view rest = text;
     Sha256Digest digest{};
-    if (rest.size() < kCheckpointMagic.size() + digest.size() || !rest.starts_with(kCheckpointMagic)) return damaged_checkpoint();
+    if (rest.size() < kCheckpointMagic.size() + digest.size() || !rest.starts_with(kCheckpointMagic))
+        return damaged_checkpoint();
     std::memcpy(digest.data(), rest.data() + rest.size() - digest.size(), digest.size());
     rest.remove_suffix(digest.size());
     Sha256 sha;

@@ -1,6 +1,7 @@
 // A checkpoint of a run in one file, so that it is there whole or not at all:
 //
-//   8 bytes that name the format, n (u64), n bytes of JSON (whose run it is, and its RunState), m (u64), m bytes of the trainer's, SHA-256 of all before (32 bytes)
+//   8 bytes that name the format, n (u64), n bytes of JSON (whose run it is, and its RunState), m (u64), m bytes of the
+//       trainer's, SHA-256 of all before (32 bytes)
 //
 // Numbers are little-endian.
 #pragma once

@@ -24,7 +24,9 @@ class LineReader {
     static Result<LineReader> open(const std::filesystem::path& path) {
         LineReader reader;
         reader.file_.reset(std::fopen(path.c_str(), "rbe"));
-        if (!reader.file_) return make_error(ErrorCode::kInvalidRequest, format("the file cannot be opened: {}", std::strerror(errno)));
+        if (!reader.file_)
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("the file cannot be opened: {}", std::strerror(errno)));
         return reader;
     }
 
@@ -36,8 +38,10 @@ class LineReader {
         for (int c = get(); c != EOF; c = get()) {
             is_any = true;
             if (c == '\n') break;
-            if (line_.size() > proto::kTrainingLineBytesMax) is_too_long_ = true;
-            else line_ += char(c);
+            if (line_.size() > proto::kTrainingLineBytesMax)
+                is_too_long_ = true;
+            else
+                line_ += char(c);
         }
         if (std::ferror(file_.get()) != 0) return make_error(ErrorCode::kIo, "the file cannot be read to its end");
         if (!is_any) return false;
@@ -75,8 +79,10 @@ Result<proto::LineFormat> find_format(const std::filesystem::path& file) {
         const std::optional<proto::LineFormat> one = proto::line_format_of(reader.line());
         if (!one) continue;
         auto entry = std::ranges::find(found, *one, [](const auto& e) { return e.first; });
-        if (entry == found.end()) found.emplace_back(*one, 1);
-        else ++entry->second;
+        if (entry == found.end())
+            found.emplace_back(*one, 1);
+        else
+            ++entry->second;
     }
     if (found.empty()) return proto::LineFormat::kChat;
     return std::ranges::max_element(found, {}, [](const auto& e) { return e.second; })->first;
@@ -122,7 +128,8 @@ class Preparation {
         for (;;) {
             TRY_ASSIGN(const bool is_line, reader.next());
             if (!is_line) break;
-            if (options_.cancelled && options_.cancelled()) return make_error(ErrorCode::kClientClosed, "preparing the data was ended");
+            if (options_.cancelled && options_.cancelled())
+                return make_error(ErrorCode::kClientClosed, "preparing the data was ended");
             if (reader.is_blank()) continue;
             ++report_.n_lines;
             if (reader.is_too_long()) {
@@ -147,7 +154,9 @@ class Preparation {
         if (!encoded.ok()) {
             // What is not the line's fault, such as memory, is nobody's line.
             const ErrorCode code = encoded.error().code;
-            if (code != ErrorCode::kInvalidRequest && code != ErrorCode::kInputTooComplex && code != ErrorCode::kUnsupportedParameter) return encoded.error();
+            if (code != ErrorCode::kInvalidRequest && code != ErrorCode::kInputTooComplex &&
+                code != ErrorCode::kUnsupportedParameter)
+                return encoded.error();
             add_problem(reader.number(), encoded.error().message);
             return ok_status();
         }
@@ -166,9 +175,11 @@ class Preparation {
             if (writer_ != nullptr) TRY(writer_->add(sequence));
         }
         if (report_.n_sequences > options_.n_sequences_max)
-            return make_error(ErrorCode::kInvalidRequest, format("line {}: more than {} sequences", reader.number(), options_.n_sequences_max));
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("line {}: more than {} sequences", reader.number(), options_.n_sequences_max));
         if (report_.n_tokens > options_.n_tokens_max)
-            return make_error(ErrorCode::kInvalidRequest, format("line {}: more than {} tokens", reader.number(), options_.n_tokens_max));
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("line {}: more than {} tokens", reader.number(), options_.n_tokens_max));
         return ok_status();
     }
 
@@ -196,18 +207,22 @@ class Preparation {
 }  // namespace
 
 std::string DataReport::text() const {
-    std::string out = lorad::format("{} lines of {}: {} sequences, {} tokens ({} trained), the longest {}\n", n_lines, proto::line_format_name(format), n_sequences, n_tokens,
-                             n_trained_tokens, longest);
+    std::string out = lorad::format("{} lines of {}: {} sequences, {} tokens ({} trained), the longest {}\n", n_lines,
+                                    proto::line_format_name(format), n_sequences, n_tokens, n_trained_tokens, longest);
     const auto count = [&](uint64_t n, std::string_view what) {
         if (n > 0) out += lorad::format("{} {}\n", n, what);
     };
     count(n_duplicates, "lines are the same as an earlier one");
     count(n_empty_answers, "lines have an empty answer: only its end is trained");
-    if (n_overlong > 0) out += lorad::format("{} lines are longer than max_seq_length ({} tokens were cut)\n", n_overlong, n_cut_tokens);
+    if (n_overlong > 0)
+        out +=
+            lorad::format("{} lines are longer than max_seq_length ({} tokens were cut)\n", n_overlong, n_cut_tokens);
     count(n_without_end, "lines have an answer without a token that ends it: the model does not learn to stop");
-    for (const auto& [field, n] : unread) out += lorad::format("{}: the chat template does not show it ({} lines)\n", escape_unprintable(field), n);
+    for (const auto& [field, n] : unread)
+        out += lorad::format("{}: the chat template does not show it ({} lines)\n", escape_unprintable(field), n);
     count(n_bad_lines, "lines cannot be used:");
-    for (const LineProblem& problem : problems) out += lorad::format("line {}: {}\n", problem.line, escape_unprintable(problem.reason));
+    for (const LineProblem& problem : problems)
+        out += lorad::format("line {}: {}\n", problem.line, escape_unprintable(problem.reason));
     if (n_bad_lines > problems.size()) out += lorad::format("and {} more\n", n_bad_lines - problems.size());
     return out;
 }
@@ -216,7 +231,8 @@ std::string DataReport::json() const {
     JsonWriter writer;
     writer.begin_object().field("format", proto::line_format_name(format));
     write_fields(writer, *this, kCountFields).key("problems").begin_array();
-    for (const LineProblem& problem : problems) writer.begin_object().field("line", problem.line).field("reason", problem.reason).end_object();
+    for (const LineProblem& problem : problems)
+        writer.begin_object().field("line", problem.line).field("reason", problem.reason).end_object();
     return write_fields(writer.end_array(), *this, kUnreadFields).end_object().take();
 }
 
@@ -248,7 +264,8 @@ DataOptions data_options(const proto::TrainingRecipe& recipe, uint32_t n_positio
     return options;
 }
 
-Result<DataReport> prepare_data(const std::filesystem::path& file, const TrainingText& text, const DataOptions& options, TokenFileWriter* writer) {
+Result<DataReport> prepare_data(const std::filesystem::path& file, const TrainingText& text, const DataOptions& options,
+                                TokenFileWriter* writer) {
     TRY_ASSIGN(DataReport report, Preparation(text, options, writer).run(file));
     if (writer != nullptr) {
         TRY_ASSIGN(report.digest, writer->finish());
@@ -256,7 +273,8 @@ Result<DataReport> prepare_data(const std::filesystem::path& file, const Trainin
     return report;
 }
 
-Result<std::vector<TrainingSequence>> first_sequences(const std::filesystem::path& file, const TrainingText& text, const DataOptions& options, size_t n) {
+Result<std::vector<TrainingSequence>> first_sequences(const std::filesystem::path& file, const TrainingText& text,
+                                                      const DataOptions& options, size_t n) {
     TRY_ASSIGN(const proto::LineFormat form, find_format(file));
     TRY_ASSIGN(LineReader reader, LineReader::open(file));
     const LineEncoder encoder(text, options.encode);

@@ -27,11 +27,13 @@ struct DataReport {
     proto::LineFormat format = proto::LineFormat::kChat;
     uint64_t n_lines = 0;  // that are not empty
     uint64_t n_sequences = 0, n_tokens = 0, n_trained_tokens = 0;
-    uint64_t n_bad_lines = 0, n_duplicates = 0, n_empty_answers = 0, n_overlong = 0, n_cut_tokens = 0, n_without_end = 0;
-    uint32_t longest = 0;  // tokens
-    std::vector<LineProblem> problems;                      // the first kProblemsMax
-    std::vector<std::pair<std::string, uint64_t>> unread;  // fields that the template does not show, and of how many lines
-    std::string digest;                                     // of what was prepared
+    uint64_t n_bad_lines = 0, n_duplicates = 0, n_empty_answers = 0, n_overlong = 0, n_cut_tokens = 0,
+             n_without_end = 0;
+    uint32_t longest = 0;               // tokens
+    std::vector<LineProblem> problems;  // the first kProblemsMax
+    // fields that the template does not show, and of how many lines
+    std::vector<std::pair<std::string, uint64_t>> unread;
+    std::string digest;  // of what was prepared
 
     static constexpr size_t kProblemsMax = 100;
     // Lines for people: counts, then what is wrong.
@@ -53,11 +55,14 @@ struct DataOptions {
 // The part of a recipe that is about data; max_seq_length as chosen where it says none.
 DataOptions data_options(const proto::TrainingRecipe& recipe, uint32_t n_positions_max, uint32_t vocab_size);
 
-// `writer` null: only the report. A file of which no line can be trained on, with more than there may be, or that cannot be read, is an error; bad lines are
-// in the report, and whether they matter is the caller's to say. Takes one line's memory, and 8 bytes of each sequence.
-Result<DataReport> prepare_data(const std::filesystem::path& file, const TrainingText& text, const DataOptions& options, TokenFileWriter* writer);
+// `writer` null: only the report. A file of which no line can be trained on, with more than there may be, or that
+// cannot be read, is an error; bad lines are in the report, and whether they matter is the caller's to say. Takes one
+// line's memory, and 8 bytes of each sequence.
+Result<DataReport> prepare_data(const std::filesystem::path& file, const TrainingText& text, const DataOptions& options,
+                                TokenFileWriter* writer);
 
 // The sequences of the first n lines that are good, for people to look at.
-Result<std::vector<TrainingSequence>> first_sequences(const std::filesystem::path& file, const TrainingText& text, const DataOptions& options, size_t n);
+Result<std::vector<TrainingSequence>> first_sequences(const std::filesystem::path& file, const TrainingText& text,
+                                                      const DataOptions& options, size_t n);
 
 }  // namespace lorad::server::training

@@ -55,17 +55,21 @@ Status write_durably(const std::filesystem::path& path, std::span<const std::byt
     return sync_parent(path);
 }
 
-Status write_durably(const std::filesystem::path& path, std::string_view text) { return write_durably(path, std::as_bytes(std::span(text))); }
+Status write_durably(const std::filesystem::path& path, std::string_view text) {
+    return write_durably(path, std::as_bytes(std::span(text)));
+}
 
 Result<std::string> read_whole(const std::filesystem::path& path, uint64_t bytes_max) {
     const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!fd.ok() && errno == ENOENT) return make_error(ErrorCode::kNotFound, "no such file in the training store");
     if (!fd.ok()) return disk_error("open a file", errno);
-    struct stat status {};
+    struct stat status{};
     if (::fstat(fd.get(), &status) != 0) return disk_error("read a file", errno);
     const auto size = uint64_t(status.st_size);
     if (!S_ISREG(status.st_mode) || size > bytes_max)
-        return make_error(ErrorCode::kStorageFailed, format("the training store has a file of {} bytes where at most {} are expected", size, bytes_max));
+        return make_error(
+            ErrorCode::kStorageFailed,
+            format("the training store has a file of {} bytes where at most {} are expected", size, bytes_max));
     std::string text(size, '\0');
     size_t at = 0;
     while (at < text.size()) {

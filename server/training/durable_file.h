@@ -12,7 +12,8 @@
 
 namespace lorad::server::training {
 
-// kStorageFull where the disk or a quota is, kStoreReadOnly of a disk that is, else kStorageFailed. No path is told. error: of errno.
+// kStorageFull where the disk or a quota is, kStoreReadOnly of a disk that is, else kStorageFailed. No path is told.
+// error: of errno.
 Error disk_error(std::string_view what, int error);
 Status write_all(int fd, std::span<const std::byte> bytes);
 // Names in the folder of `path` that were made, renamed and removed survive.

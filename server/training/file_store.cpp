@@ -22,7 +22,10 @@ constexpr uint64_t kRecordBytesMax = 64 << 10;
 
 std::string record_json(const StoredFile& file) {
     JsonWriter writer;
-    writer.begin_object().field("id", file.object.id).field("filename", file.object.filename).field("purpose", file.object.purpose);
+    writer.begin_object()
+        .field("id", file.object.id)
+        .field("filename", file.object.filename)
+        .field("purpose", file.object.purpose);
     writer.field("bytes", file.object.bytes).field("created", file.object.created_s).field("tenant", file.tenant);
     if (file.object.expires_s) writer.field("expires", *file.object.expires_s);
     return writer.end_object().take();
@@ -63,10 +66,12 @@ std::string new_id(std::string_view prefix) {
 
 bool is_id(std::string_view text, std::string_view prefix) {
     return text.size() == prefix.size() + kIdCharacters && text.starts_with(prefix) &&
-           std::ranges::all_of(text.substr(prefix.size()), [](char c) { return kIdAlphabet.find(c) != std::string_view::npos; });
+           std::ranges::all_of(text.substr(prefix.size()),
+                               [](char c) { return kIdAlphabet.find(c) != std::string_view::npos; });
 }
 
-FileStore::Upload::Upload(FileStore& store, StoredFile file, OwnedFd fd) : store_(store), file_(std::move(file)), fd_(std::move(fd)) {}
+FileStore::Upload::Upload(FileStore& store, StoredFile file, OwnedFd fd)
+    : store_(store), file_(std::move(file)), fd_(std::move(fd)) {}
 
 FileStore::Upload::~Upload() {
     {
@@ -82,7 +87,9 @@ FileStore::Upload::~Upload() {
 
 Status FileStore::Upload::write(std::string_view bytes) {
     if (file_.object.bytes + bytes.size() > store_.limits_.file_bytes_max)
-        return make_error(ErrorCode::kPayloadTooLarge, format("the file has more than {} bytes (--training-file-mib)", store_.limits_.file_bytes_max), "file");
+        return make_error(
+            ErrorCode::kPayloadTooLarge,
+            format("the file has more than {} bytes (--training-file-mib)", store_.limits_.file_bytes_max), "file");
     {
         std::lock_guard lock(store_.mutex_);
         TRY(store_.check_room(file_.tenant, bytes.size()));
@@ -119,12 +126,15 @@ Status FileStore::read_all() {
         const Result<std::string> text = read_whole(entry.path(), kRecordBytesMax);
         Result<StoredFile> file = text.ok() ? parse_record(*text) : Result<StoredFile>(text.error());
         if (!file.ok() || file->object.id != entry.path().stem().string()) {
-            log_error("the record of a training file cannot be read: {}", file.ok() ? std::string("it is another's") : file.error().message);
+            log_error("the record of a training file cannot be read: {}",
+                      file.ok() ? std::string("it is another's") : file.error().message);
             continue;
         }
         files_.emplace(file->object.id, std::move(*file));
     }
-    if (error) return make_error(ErrorCode::kStorageFailed, format("the folder of training files cannot be read: {}", error.message()));
+    if (error)
+        return make_error(ErrorCode::kStorageFailed,
+                          format("the folder of training files cannot be read: {}", error.message()));
     for (const std::filesystem::path& path : contents) {
         if (!files_.contains(path.stem().string())) remove_quietly(path);
     }
@@ -145,13 +155,23 @@ Status FileStore::check_room(std::string_view tenant, uint64_t more) const {
         if (whose == tenant) own += bytes;
     }
     if (own > limits_.tenant_bytes_max)
-        return make_error(ErrorCode::kStorageFull, format("training files of one key may have {} bytes together; delete some", limits_.tenant_bytes_max), "file");
-    if (all > limits_.bytes_max) return make_error(ErrorCode::kStorageFull, format("training files may have {} bytes together (--training-store-mib)", limits_.bytes_max), "file");
-    if (n_own >= limits_.n_files_max) return make_error(ErrorCode::kStorageFull, format("one key may have {} training files; delete some", limits_.n_files_max), "file");
+        return make_error(
+            ErrorCode::kStorageFull,
+            format("training files of one key may have {} bytes together; delete some", limits_.tenant_bytes_max),
+            "file");
+    if (all > limits_.bytes_max)
+        return make_error(ErrorCode::kStorageFull,
+                          format("training files may have {} bytes together (--training-store-mib)", limits_.bytes_max),
+                          "file");
+    if (n_own >= limits_.n_files_max)
+        return make_error(ErrorCode::kStorageFull,
+                          format("one key may have {} training files; delete some", limits_.n_files_max), "file");
     return ok_status();
 }
 
-Result<std::unique_ptr<FileStore::Upload>> FileStore::begin(const std::string& tenant, const std::string& filename, const std::string& purpose, std::optional<int64_t> expires_s) {
+Result<std::unique_ptr<FileStore::Upload>> FileStore::begin(const std::string& tenant, const std::string& filename,
+                                                            const std::string& purpose,
+                                                            std::optional<int64_t> expires_s) {
     {
         std::lock_guard lock(mutex_);
         TRY(check_room(tenant, 0));
@@ -168,7 +188,8 @@ Result<std::unique_ptr<FileStore::Upload>> FileStore::begin(const std::string& t
     return std::unique_ptr<Upload>(new Upload(*this, std::move(file), std::move(fd)));
 }
 
-Result<StoredFile> FileStore::add(const std::string& tenant, const std::string& filename, const std::string& purpose, std::string_view content) {
+Result<StoredFile> FileStore::add(const std::string& tenant, const std::string& filename, const std::string& purpose,
+                                  std::string_view content) {
     TRY_ASSIGN(const std::unique_ptr<Upload> upload, begin(tenant, filename, purpose, std::nullopt));
     TRY(upload->write(content));
     return upload->finish();

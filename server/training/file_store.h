@@ -1,4 +1,5 @@
-// Files that users upload to train on: their contents, and a record of each. Kept below one folder; durable when a call returns.
+// Files that users upload to train on: their contents, and a record of each. Kept below one folder; durable when a call
+// returns.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct FileLimits {
     uint64_t file_bytes_max = uint64_t(512) << 20;
     uint64_t tenant_bytes_max = uint64_t(4) << 30;
     uint64_t bytes_max = uint64_t(32) << 30;  // of all
-    uint32_t n_files_max = 1000;  // of a tenant
+    uint32_t n_files_max = 1000;              // of a tenant
 };
 
 // 24 letters and digits that nobody guesses behind a prefix: "file-...".
@@ -61,9 +62,11 @@ class FileStore {
     static Result<std::unique_ptr<FileStore>> open(const std::filesystem::path& folder, const FileLimits& limits);
 
     // kStorageFull where the tenant has as many as it may.
-    Result<std::unique_ptr<Upload>> begin(const std::string& tenant, const std::string& filename, const std::string& purpose, std::optional<int64_t> expires_s);
+    Result<std::unique_ptr<Upload>> begin(const std::string& tenant, const std::string& filename,
+                                          const std::string& purpose, std::optional<int64_t> expires_s);
     // A file of the server's own making: results.
-    Result<StoredFile> add(const std::string& tenant, const std::string& filename, const std::string& purpose, std::string_view content);
+    Result<StoredFile> add(const std::string& tenant, const std::string& filename, const std::string& purpose,
+                           std::string_view content);
     // Only the tenant's own: nothing for others' and for those whose time is over.
     std::optional<StoredFile> find(std::string_view tenant, std::string_view id) const;
     // By age, the newest first.
@@ -84,7 +87,7 @@ class FileStore {
     const std::filesystem::path folder_;
     const FileLimits limits_;
     mutable std::mutex mutex_;
-    std::map<std::string, StoredFile, std::less<>> files_;                // by id; under mutex_
+    std::map<std::string, StoredFile, std::less<>> files_;   // by id; under mutex_
     std::map<std::string, uint64_t, std::less<>> incoming_;  // bytes of uploads under way, by tenant; under mutex_
 };
 

@@ -107,7 +107,8 @@ proto::JobObject Job::object(std::optional<uint32_t> queue_position) const {
     if (n_sequences > 0 && recipe.batch_size) out.epoch = double(run.step) * *recipe.batch_size / double(n_sequences);
     if (seconds > 0) out.tokens_per_s = double(run.n_tokens) / seconds;
     if (state == JobState::kRunning && run.step > 0 && seconds > 0)
-        out.estimated_finish_s = unix_time_s() + int64_t(seconds / double(run.step) * double(n_steps - std::min(n_steps, run.step)));
+        out.estimated_finish_s =
+            unix_time_s() + int64_t(seconds / double(run.step) * double(n_steps - std::min(n_steps, run.step)));
     out.train_loss = run.last_loss;
     out.valid_loss = run.last_valid_loss;
     out.paused_by = paused_by;

@@ -33,7 +33,9 @@ uint64_t step_of_row(std::string_view row) {
     return step;
 }
 
-bool is_evaluation_row(std::string_view row) { return row.substr(std::min(row.find(','), row.size())).starts_with(",,,"); }
+bool is_evaluation_row(std::string_view row) {
+    return row.substr(std::min(row.find(','), row.size())).starts_with(",,,");
+}
 
 }  // namespace
 
@@ -71,9 +73,13 @@ std::string JobFolder::text_of_file(const char* file) const {
     return text.ok() ? std::move(*text) : std::string();
 }
 
-Status JobFolder::append_event(const proto::JobEventObject& event) const { return append("events.jsonl", proto::job_event_json(event) + "\n"); }
+Status JobFolder::append_event(const proto::JobEventObject& event) const {
+    return append("events.jsonl", proto::job_event_json(event) + "\n");
+}
 
-Status JobFolder::append_step(const StepResult& step) const { return append("steps.csv", format("{},{},{},,\n", step.step, step.loss, step.accuracy)); }
+Status JobFolder::append_step(const StepResult& step) const {
+    return append("steps.csv", format("{},{},{},,\n", step.step, step.loss, step.accuracy));
+}
 
 void JobFolder::append_valid(uint64_t step, const EvalResult& result) const {
     (void)append("steps.csv", format("{},,,{},{}\n", step, result.loss, result.accuracy)).ok();
@@ -83,16 +89,20 @@ std::vector<proto::JobEventObject> JobFolder::events() const {
     std::vector<proto::JobEventObject> events;
     const std::string text = text_of_file("events.jsonl");
     for (const std::string_view line : whole_lines(text)) {
-        if (Result<proto::JobEventObject> event = proto::parse_job_event(line); event.ok()) events.push_back(std::move(*event));
+        if (Result<proto::JobEventObject> event = proto::parse_job_event(line); event.ok())
+            events.push_back(std::move(*event));
     }
     return events;
 }
 
 Status JobFolder::cut_behind(const RunState& state) const {
-    const auto is_before = [&](uint64_t step, bool is_evaluation) { return step < state.step || (step == state.step && (!is_evaluation || state.is_evaluated())); };
+    const auto is_before = [&](uint64_t step, bool is_evaluation) {
+        return step < state.step || (step == state.step && (!is_evaluation || state.is_evaluated()));
+    };
     std::string kept;
     for (const proto::JobEventObject& event : events()) {
-        if (!event.metrics || is_before(event.metrics->step, !event.metrics->train_loss)) kept += proto::job_event_json(event) + "\n";
+        if (!event.metrics || is_before(event.metrics->step, !event.metrics->train_loss))
+            kept += proto::job_event_json(event) + "\n";
     }
     TRY(write_durably(path_ / "events.jsonl", kept));
     kept.clear();
@@ -109,7 +119,8 @@ std::string JobFolder::steps_csv() const {
     std::string pending;
     const std::string text = text_of_file("steps.csv");
     for (const std::string_view row : whole_lines(text)) {
-        if (is_evaluation_row(row) && !pending.empty() && step_of_row(pending) == step_of_row(row) && pending.ends_with(",,")) {
+        if (is_evaluation_row(row) && !pending.empty() && step_of_row(pending) == step_of_row(row) &&
+            pending.ends_with(",,")) {
             pending.resize(pending.size() - 2);
             pending += row.substr(row.find(",,,") + 2);
             continue;
@@ -130,7 +141,8 @@ void JobFolder::remove_work() const {
 uint64_t JobFolder::bytes() const {
     uint64_t sum = 0;
     std::error_code error;
-    for (auto entry = std::filesystem::recursive_directory_iterator(path_, error); !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+    for (auto entry = std::filesystem::recursive_directory_iterator(path_, error);
+         !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
         std::error_code ignored;
         const uint64_t size = entry->is_regular_file(ignored) ? entry->file_size(ignored) : 0;
         if (!ignored) sum += size;

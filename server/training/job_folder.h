@@ -1,4 +1,5 @@
-// What is kept of a job beside its record: events, the losses of its steps, prepared data, checkpoints. One folder of its own, below that of all jobs.
+// What is kept of a job beside its record: events, the losses of its steps, prepared data, checkpoints. One folder of
+// its own, below that of all jobs.
 //
 //   job.json, job.copy.json     the record, twice; each replaced as a whole
 //   events.jsonl, steps.csv     appended to; what stands behind a checkpoint is cut off when the job goes on from it

@@ -24,7 +24,8 @@ class TrainingService::JobRun {
     // The error that ends the work on a job without any fault of it: it was paused, cancelled, or the server ends.
     static Error stopped();
 
-    JobRun(TrainingService& service, Job job) : service_(service), id_(job.id), job_(std::move(job)), folder_(service.folder_of(id_)) {}
+    JobRun(TrainingService& service, Job job)
+        : service_(service), id_(job.id), job_(std::move(job)), folder_(service.folder_of(id_)) {}
 
     Status run() {
         TRY(begin());
@@ -46,7 +47,8 @@ class TrainingService::JobRun {
     Status begin() {
         const HostFacts& facts = service_.host_.facts();
         if (job_.base_fingerprint != facts.base_fingerprint)
-            return make_error(ErrorCode::kInvalidModel, "the base model is not the one that the job began with", "base_model_changed");
+            return make_error(ErrorCode::kInvalidModel, "the base model is not the one that the job began with",
+                              "base_model_changed");
         TRY_ASSIGN(data_, TokenFile::open(folder_.data(), job_.data_digest));
         if (!job_.validation_digest.empty()) {
             TRY_ASSIGN(validation_, TokenFile::open(folder_.validation(), job_.validation_digest));
@@ -56,14 +58,16 @@ class TrainingService::JobRun {
         TRY_ASSIGN(MadeTrainer made, service_.host_.make_trainer(plan_, job_.init_from));
         trainer_ = std::move(made.trainer);
         job_.n_parameters = made.n_parameters;
-        identity_ = {job_.data_digest, job_.validation_digest, job_.base_fingerprint, proto::recipe_json(job_.recipe), facts.version};
+        identity_ = {job_.data_digest, job_.validation_digest, job_.base_fingerprint, proto::recipe_json(job_.recipe),
+                     facts.version};
         TRY_ASSIGN(RunState state, take_up());
         run_ = std::make_unique<TrainingRun>(plan_, *trainer_, *data_, validation_.get(), state);
         service_.update(id_, [&](Job& job) {
             job.n_parameters = made.n_parameters;
             job.device_bytes = trainer_->device_bytes();
             job.run = state;
-            std::erase_if(job.checkpoints, [&](const proto::JobCheckpointObject& one) { return one.metrics.step > state.step; });
+            std::erase_if(job.checkpoints,
+                          [&](const proto::JobCheckpointObject& one) { return one.metrics.step > state.step; });
         });
         last_checkpoint_ = last_look_ = Clock::now();
         checkpoint_step_ = state.step;
@@ -81,7 +85,8 @@ class TrainingService::JobRun {
                 return make_error(ErrorCode::kStorageFailed, format("{} is not what the job's checkpoint had", other));
             TRY(trainer_->restore(found->trainer));
             state = found->state;
-            if (found->identity.version != identity_.version) service_.tell(id_, format("the checkpoint is of lorad {}", found->identity.version), "warn");
+            if (found->identity.version != identity_.version)
+                service_.tell(id_, format("the checkpoint is of lorad {}", found->identity.version), "warn");
         }
         TRY(service_.cut_behind(id_, state));
         if (found.ok() && state.step > 0) service_.tell(id_, format("Resumed from step {}.", state.step));
@@ -92,13 +97,16 @@ class TrainingService::JobRun {
         while (!run_->is_done()) {
             if (service_.is_wanted_to_stop(id_)) return stopped();
             TRY(run_->begin_next());
-            TRY_ASSIGN(const bool is_whole, service_.host_.run_pieces(*trainer_, [this] { return service_.is_wanted_to_stop(id_); }));
+            TRY_ASSIGN(const bool is_whole,
+                       service_.host_.run_pieces(*trainer_, [this] { return service_.is_wanted_to_stop(id_); }));
             if (!is_whole) return stopped();
             TRY_ASSIGN(const RunOutcome outcome, run_->finish_current());
             TRY(take(outcome));
         }
-        if (run_->state().is_stopped_early) service_.tell(id_, format("Stopped early behind step {}: the validation loss has not fallen for {} evaluations.", run_->state().step,
-                                                                      run_->state().n_without_gain));
+        if (run_->state().is_stopped_early)
+            service_.tell(id_,
+                          format("Stopped early behind step {}: the validation loss has not fallen for {} evaluations.",
+                                 run_->state().step, run_->state().n_without_gain));
         return ok_status();
     }
 
@@ -127,7 +135,8 @@ class TrainingService::JobRun {
         const bool is_settled = !run_->has_validation() || state.is_evaluated();
         if (run_->is_at_epoch_end() && is_settled && epoch_step_ != state.step) TRY(add_checkpoint());
         const std::optional<uint32_t> every = plan_.recipe.checkpoint_steps;
-        const bool is_due = every ? state.step >= checkpoint_step_ + *every : now - last_checkpoint_ >= service_.limits_.checkpoint_every;
+        const bool is_due = every ? state.step >= checkpoint_step_ + *every
+                                  : now - last_checkpoint_ >= service_.limits_.checkpoint_every;
         return is_due ? checkpoint() : ok_status();
     }
 
@@ -139,7 +148,9 @@ class TrainingService::JobRun {
     }
 
     // One event a step up to so many steps, fewer beyond.
-    bool is_told(uint64_t step) const { return step % ((plan_.n_steps() + kStepEventsMax - 1) / kStepEventsMax) == 0 || step == plan_.n_steps(); }
+    bool is_told(uint64_t step) const {
+        return step % ((plan_.n_steps() + kStepEventsMax - 1) / kStepEventsMax) == 0 || step == plan_.n_steps();
+    }
 
     void tell_step(double seconds) {
         if (!is_told(last_step_.step)) return;
@@ -150,7 +161,9 @@ class TrainingService::JobRun {
         told.grad_norm = last_step_.grad_norm;
         told.tokens = last_step_.n_tokens;
         if (seconds > 0) told.tokens_per_s = double(last_step_.n_tokens) / seconds;
-        service_.tell(id_, format("Step {}/{}: training loss={:.4f}", last_step_.step, plan_.n_steps(), last_step_.loss), "info", told);
+        service_.tell(id_,
+                      format("Step {}/{}: training loss={:.4f}", last_step_.step, plan_.n_steps(), last_step_.loss),
+                      "info", told);
     }
 
     void tell_evaluation(const EvalResult& result, bool is_full) {
@@ -158,7 +171,10 @@ class TrainingService::JobRun {
         proto::StepMetrics told = metrics();
         (is_full ? told.full_valid_loss : told.valid_loss) = result.loss;
         (is_full ? told.full_valid_accuracy : told.valid_accuracy) = result.accuracy;
-        service_.tell(id_, format("Step {}/{}: {}validation loss={:.4f}", told.step, plan_.n_steps(), is_full ? "full " : "", result.loss), "info", told);
+        service_.tell(id_,
+                      format("Step {}/{}: {}validation loss={:.4f}", told.step, plan_.n_steps(), is_full ? "full " : "",
+                             result.loss),
+                      "info", told);
     }
 
     Status keep_adapter(const std::filesystem::path& folder) const {
@@ -187,10 +203,12 @@ class TrainingService::JobRun {
         made.metrics.step = epoch_step_;
         made.metrics.train_loss = last_step_.loss;
         made.metrics.train_accuracy = last_step_.accuracy;
-        if (last_full_) made.metrics.full_valid_loss = last_full_->loss, made.metrics.full_valid_accuracy = last_full_->accuracy;
+        if (last_full_)
+            made.metrics.full_valid_loss = last_full_->loss, made.metrics.full_valid_accuracy = last_full_->accuracy;
         std::vector<uint64_t> dropped;
         service_.update(id_, [&](Job& job) {
-            std::erase_if(job.checkpoints, [&](const proto::JobCheckpointObject& one) { return one.metrics.step == epoch_step_; });
+            std::erase_if(job.checkpoints,
+                          [&](const proto::JobCheckpointObject& one) { return one.metrics.step == epoch_step_; });
             job.checkpoints.push_back(made);
             while (job.checkpoints.size() > plan_.recipe.n_checkpoints) {
                 dropped.push_back(job.checkpoints.front().metrics.step);
@@ -210,7 +228,8 @@ class TrainingService::JobRun {
         constexpr uint64_t kTensorBytesMax = uint64_t(64) << 30;
         adapters::PeftFiles files;
         TRY_ASSIGN(files.config, read_whole(folder_.best() / "adapter_config.json", uint64_t(1) << 20));
-        TRY_ASSIGN(const std::string tensors, read_whole(folder_.best() / "adapter_model.safetensors", kTensorBytesMax));
+        TRY_ASSIGN(const std::string tensors,
+                   read_whole(folder_.best() / "adapter_model.safetensors", kTensorBytesMax));
         const auto* bytes = reinterpret_cast<const std::byte*>(tensors.data());
         files.tensors.assign(bytes, bytes + tensors.size());
         return files;
@@ -233,11 +252,17 @@ class TrainingService::JobRun {
         const std::string present = service_.host_.generation_of(job_.name);
         const bool is_ours = is_expected(present, service_.host_.generation_of(files));
         const std::string name = is_ours ? job_.name : format("{}-{}", job_.name, id_.substr(6, 8));
-        if (!is_ours) service_.tell(id_, format("{} was changed by others while the job ran: its adapter is called {}", job_.name, name), "warn");
-        TRY_ASSIGN(const std::string generation, service_.host_.publish(name, files, job_.replace, is_ours ? present : std::string(), job_.activate));
+        if (!is_ours)
+            service_.tell(
+                id_, format("{} was changed by others while the job ran: its adapter is called {}", job_.name, name),
+                "warn");
+        TRY_ASSIGN(const std::string generation,
+                   service_.host_.publish(name, files, job_.replace, is_ours ? present : std::string(), job_.activate));
         // The adapter is there: a full disk takes the losses alone.
-        const Result<StoredFile> csv = service_.files_->add(job_.tenant, "step_metrics.csv", "fine-tune-results", folder_.steps_csv());
-        if (!csv.ok()) service_.tell(id_, format("The losses of the steps are not kept: {}", csv.error().message), "warn");
+        const Result<StoredFile> csv =
+            service_.files_->add(job_.tenant, "step_metrics.csv", "fine-tune-results", folder_.steps_csv());
+        if (!csv.ok())
+            service_.tell(id_, format("The losses of the steps are not kept: {}", csv.error().message), "warn");
         service_.update(id_, [&](Job& job) {
             job.name = name;
             job.generation = generation;
@@ -251,10 +276,11 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
-    // Whether what the name stands for now is no stranger's work: it is what it was when the job was made, what another job of this tenant has made of it, or this
-    // job's own, published before a restart.
+    // Whether what the name stands for now is no stranger's work: it is what it was when the job was made, what another
+    // job of this tenant has made of it, or this job's own, published before a restart.
     bool is_expected(const std::string& present, const std::string& own) const {
-        return present == job_.expected_generation || present == own || service_.was_made_by_job(job_.tenant, job_.name, present);
+        return present == job_.expected_generation || present == own ||
+               service_.was_made_by_job(job_.tenant, job_.name, present);
     }
 
     Status write_papers(uint64_t used_step) const {

@@ -44,20 +44,23 @@ struct StateNames {
     std::string_view own, wire;
 };
 constexpr std::array kStateNames = {
-    StateNames{kValidating, "validating_files", "validating_files"}, StateNames{kQueued, "queued", "queued"},
-    StateNames{kRunning, "running", "running"},                      StateNames{kPublishing, "publishing", "running"},
-    StateNames{kPaused, "paused", "paused"},                         StateNames{kSucceeded, "succeeded", "succeeded"},
-    StateNames{kFailed, "failed", "failed"},                         StateNames{kCancelled, "cancelled", "cancelled"},
+    StateNames{kValidating, "validating_files", "validating_files"},
+    StateNames{kQueued, "queued", "queued"},
+    StateNames{kRunning, "running", "running"},
+    StateNames{kPublishing, "publishing", "running"},
+    StateNames{kPaused, "paused", "paused"},
+    StateNames{kSucceeded, "succeeded", "succeeded"},
+    StateNames{kFailed, "failed", "failed"},
+    StateNames{kCancelled, "cancelled", "cancelled"},
 };
 
-const StateNames& names_of_state(JobState state) {
-    return *std::ranges::find(kStateNames, state, &StateNames::state);
-}
+const StateNames& names_of_state(JobState state) { return *std::ranges::find(kStateNames, state, &StateNames::state); }
 
 }  // namespace
 
 std::optional<JobState> next_state(JobState state, JobEvent event) {
-    const auto found = std::ranges::find_if(kTransitions, [&](const Transition& one) { return one.from == state && one.event == event; });
+    const auto found = std::ranges::find_if(
+        kTransitions, [&](const Transition& one) { return one.from == state && one.event == event; });
     return found == kTransitions.end() ? std::nullopt : std::optional(found->to);
 }
 

@@ -20,15 +20,15 @@ enum class JobState : uint8_t {
 
 enum class JobEvent : uint8_t {
     kValidated,
-    kStarted,    // its turn has come
-    kLastStep,   // nothing is left to train
+    kStarted,   // its turn has come
+    kLastStep,  // nothing is left to train
     kPublished,
-    kFault,      // bad data, a loss that is not finite, a full disk, a device that refuses
+    kFault,  // bad data, a loss that is not finite, a full disk, a device that refuses
     kPause,
     kResume,
-    kUnread,     // its turn has come, but its data was never read: it was paused before
+    kUnread,  // its turn has come, but its data was never read: it was paused before
     kCancel,
-    kRestart,    // the daemon starts, and found the job on its disk
+    kRestart,  // the daemon starts, and found the job on its disk
 };
 
 // Nothing where the event cannot happen to a job in this state.

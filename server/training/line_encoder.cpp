@@ -10,7 +10,8 @@ namespace {
 using proto::kUntrained;
 
 // A token is trained where its first character is: one that begins before an answer and reaches into it is not.
-void add_labels(const model::PlacedTokens& placed, const std::vector<model::TextSpan>& trained, TrainingSequence& sequence) {
+void add_labels(const model::PlacedTokens& placed, const std::vector<model::TextSpan>& trained,
+                TrainingSequence& sequence) {
     size_t span = 0;
     for (size_t i = 0; i < placed.ids.size(); ++i) {
         const uint32_t begin = placed.begins[i];
@@ -21,7 +22,9 @@ void add_labels(const model::PlacedTokens& placed, const std::vector<model::Text
     }
 }
 
-Error nothing_trained(std::string_view why) { return make_error(ErrorCode::kInvalidRequest, format("no token of the line is trained{}", why)); }
+Error nothing_trained(std::string_view why) {
+    return make_error(ErrorCode::kInvalidRequest, format("no token of the line is trained{}", why));
+}
 
 }  // namespace
 
@@ -42,7 +45,8 @@ Status LineEncoder::encode_chat(const proto::TrainingLine& line, EncodedLine& en
         }
         encoded.lacks_end = encoded.lacks_end || one.lacks_end;
     }
-    encoded.has_empty_answer = std::ranges::any_of(line.messages, [](const proto::TrainingMessage& message) { return message.is_trained && message.is_empty; });
+    encoded.has_empty_answer = std::ranges::any_of(
+        line.messages, [](const proto::TrainingMessage& message) { return message.is_trained && message.is_empty; });
     return ok_status();
 }
 
@@ -73,12 +77,15 @@ Status LineEncoder::encode_text(const proto::TrainingLine& line, EncodedLine& en
     TRY_ASSIGN(model::PlacedTokens placed, text_.encode(line.text));
     if (text_.end_token() >= 0) placed.ids.push_back(text_.end_token());
     const std::vector<TokenId>& begin = text_.begin_tokens();
-    const size_t room = options_.refuse_overlong ? placed.ids.size() : std::max<size_t>(options_.max_seq_length, begin.size() + 2) - begin.size();
+    const size_t room = options_.refuse_overlong
+                            ? placed.ids.size()
+                            : std::max<size_t>(options_.max_seq_length, begin.size() + 2) - begin.size();
     for (size_t from = 0; from < placed.ids.size(); from += room) {
         const size_t to = std::min(placed.ids.size(), from + room);
         TrainingSequence sequence;
         sequence.tokens = begin;
-        sequence.tokens.insert(sequence.tokens.end(), placed.ids.begin() + ptrdiff_t(from), placed.ids.begin() + ptrdiff_t(to));
+        sequence.tokens.insert(sequence.tokens.end(), placed.ids.begin() + ptrdiff_t(from),
+                               placed.ids.begin() + ptrdiff_t(to));
         if (sequence.tokens.size() < 2) break;  // nothing would be predicted
         sequence.labels.assign(sequence.tokens.begin(), sequence.tokens.end());
         encoded.sequences.push_back(std::move(sequence));
@@ -94,7 +101,9 @@ Status LineEncoder::bound(EncodedLine& encoded) const {
         const size_t n = sequence.tokens.size();
         if (n > options_.max_seq_length) {
             if (options_.refuse_overlong) {
-                return make_error(ErrorCode::kInvalidRequest, format("{} tokens, max_seq_length is {}", n, options_.max_seq_length), "max_seq_length");
+                return make_error(ErrorCode::kInvalidRequest,
+                                  format("{} tokens, max_seq_length is {}", n, options_.max_seq_length),
+                                  "max_seq_length");
             }
             encoded.is_overlong = true;
             encoded.n_cut_tokens += uint32_t(n - options_.max_seq_length);
@@ -103,7 +112,9 @@ Status LineEncoder::bound(EncodedLine& encoded) const {
         }
         for (const TokenId token : sequence.tokens) {
             if (uint32_t(token) >= options_.vocab_size)
-                return make_error(ErrorCode::kInvalidRequest, format("the tokenizer gives the token {}, the model has {}", token, options_.vocab_size));
+                return make_error(
+                    ErrorCode::kInvalidRequest,
+                    format("the tokenizer gives the token {}, the model has {}", token, options_.vocab_size));
         }
         n_trained += sequence.n_trained();
     }
@@ -111,7 +122,8 @@ Status LineEncoder::bound(EncodedLine& encoded) const {
         std::erase_if(encoded.sequences, [](const TrainingSequence& sequence) { return sequence.n_trained() == 0; });
         return ok_status();
     }
-    return nothing_trained(encoded.is_overlong ? format(" once it is cut to max_seq_length, {} tokens", options_.max_seq_length) : "");
+    return nothing_trained(
+        encoded.is_overlong ? format(" once it is cut to max_seq_length, {} tokens", options_.max_seq_length) : "");
 }
 
 Result<EncodedLine> LineEncoder::encode(std::string_view text, proto::LineFormat format) const {

@@ -1,4 +1,5 @@
-// From a line of a training file to the sequences that are trained on: tokens, and labels that say which of them are predicted.
+// From a line of a training file to the sequences that are trained on: tokens, and labels that say which of them are
+// predicted.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,9 @@ namespace lorad::server::training {
 
 struct TrainingSequence {
     std::vector<TokenId> tokens;
-    std::vector<int32_t> labels;  // as many: proto::kUntrained, or the token that is predicted from those before. That of the first place is not used
-    uint32_t line = 0;            // of the file, from 1
+    // as many: proto::kUntrained, or the token that is predicted from those before. That of the first place is not used
+    std::vector<int32_t> labels;
+    uint32_t line = 0;  // of the file, from 1
     uint32_t n_trained() const;
 };
 

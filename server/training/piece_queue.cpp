@@ -4,7 +4,8 @@
 
 namespace lorad::server::training {
 
-Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool()>& stop, const std::function<void()>& wake) {
+Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool()>& stop,
+                                 const std::function<void()>& wake) {
     constexpr std::chrono::milliseconds kLook{50};
     {
         std::lock_guard lock(mutex_);

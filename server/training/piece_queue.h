@@ -15,8 +15,8 @@ namespace lorad::server::training {
 
 class PieceQueue final : public BackgroundWork {
   public:
-    // The training thread: until all is done (true) or `stop` says so (false), which is asked every 50 ms or so. `wake`: tells the engine. While this runs
-    // nobody else uses the trainer.
+    // The training thread: until all is done (true) or `stop` says so (false), which is asked every 50 ms or so.
+    // `wake`: tells the engine. While this runs nobody else uses the trainer.
     Result<bool> run_all(StepTrainer& trainer, const std::function<bool()>& stop, const std::function<void()>& wake);
 
     bool has_work() const override;
@@ -25,8 +25,8 @@ class PieceQueue final : public BackgroundWork {
   private:
     mutable std::mutex mutex_;  // held while pieces run
     std::condition_variable changed_;
-    StepTrainer* trainer_ = nullptr;      // under mutex_; null: there is nothing to run
-    std::optional<Status> done_;          // under mutex_
+    StepTrainer* trainer_ = nullptr;  // under mutex_; null: there is nothing to run
+    std::optional<Status> done_;      // under mutex_
     std::atomic<bool> has_work_{false};
 };
 

@@ -1,4 +1,5 @@
-// What a run does, from the recipe and the number of sequences: everything that was left to the server is chosen here, so that it can be shown before it begins. Pure.
+// What a run does, from the recipe and the number of sequences: everything that was left to the server is chosen here,
+// so that it can be shown before it begins. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct RunPlan {
     SampleOrder order;             // of the sequences that are trained on
     model::ScheduleSettings schedule;
     model::OptimizerSettings optimizer;
-    uint64_t n_held_out = 0;  // sequences of the training file that are kept for evaluation
+    uint64_t n_held_out = 0;   // sequences of the training file that are kept for evaluation
     uint32_t n_positions = 0;  // of the longest sequence, as far as whoever plans has said
 
     uint64_t n_steps() const { return schedule.n_steps; }

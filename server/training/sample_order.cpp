@@ -23,7 +23,8 @@ uint64_t permuted(uint64_t index, uint64_t n, uint64_t key) {
     while (half_bits < 31 && (uint64_t(1) << (2 * half_bits)) < n) ++half_bits;
     const uint64_t mask = (uint64_t(1) << half_bits) - 1;
     constexpr int kRounds = 4;
-    // The cipher is a permutation of more numbers than n, at most four times as many: following it from one below n leads to one below n again.
+    // The cipher is a permutation of more numbers than n, at most four times as many: following it from one below n
+    // leads to one below n again.
     do {
         uint64_t left = index >> half_bits, right = index & mask;
         for (int round = 0; round < kRounds; ++round) {

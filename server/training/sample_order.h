@@ -6,12 +6,13 @@
 
 namespace lorad::server::training {
 
-// A permutation of 0..n-1 that is computed element by element: a cipher of four Feistel rounds over the next power of four, walked until it falls below n
-// (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). `key`: of the seed and the epoch.
+// A permutation of 0..n-1 that is computed element by element: a cipher of four Feistel rounds over the next power of
+// four, walked until it falls below n (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). `key`: of the
+// seed and the epoch.
 uint64_t permuted(uint64_t index, uint64_t n, uint64_t key);
 
-// The stream of sequences: each epoch has every one of `n_sequences` once, in an order of its own, or in the file's. Steps take `batch_size` of it, one
-// behind the other, across the ends of epochs.
+// The stream of sequences: each epoch has every one of `n_sequences` once, in an order of its own, or in the file's.
+// Steps take `batch_size` of it, one behind the other, across the ends of epochs.
 struct SampleOrder {
     uint64_t n_sequences = 0;
     uint32_t batch_size = 1;

@@ -47,15 +47,20 @@ std::string ServerHost::generation_of(std::string_view name) const {
 }
 
 std::string ServerHost::generation_of(const adapters::PeftFiles& files) const {
-    return adapters::generation_of({{"adapter_config.json", sha256_hex(std::as_bytes(std::span(files.config)))}, {"adapter_model.safetensors", sha256_hex(files.tensors)}});
+    return adapters::generation_of({{"adapter_config.json", sha256_hex(std::as_bytes(std::span(files.config)))},
+                                    {"adapter_model.safetensors", sha256_hex(files.tensors)}});
 }
 
-Result<std::string> ServerHost::publish(const std::string& name, const adapters::PeftFiles& files, bool replace, const std::string& expected, bool activate) {
+Result<std::string> ServerHost::publish(const std::string& name, const adapters::PeftFiles& files, bool replace,
+                                        const std::string& expected, bool activate) {
     const std::span<const std::byte> config = std::as_bytes(std::span(files.config));
-    const std::vector<adapters::UploadedFile> uploaded = {{"adapter_config.json", sha256_hex(config)}, {"adapter_model.safetensors", sha256_hex(files.tensors)}};
+    const std::vector<adapters::UploadedFile> uploaded = {{"adapter_config.json", sha256_hex(config)},
+                                                          {"adapter_model.safetensors", sha256_hex(files.tensors)}};
     const std::shared_ptr<const void> hold = parts_.registry.hold_blobs({uploaded[0].sha256, uploaded[1].sha256});
-    for (const auto& [file, bytes] : {std::pair(uploaded[0], config), std::pair(uploaded[1], std::span<const std::byte>(files.tensors))}) {
-        TRY_ASSIGN(const std::unique_ptr<adapters::BlobUpload> upload, parts_.registry.put_blob(file.sha256, bytes.size(), nullptr, true));
+    for (const auto& [file, bytes] :
+         {std::pair(uploaded[0], config), std::pair(uploaded[1], std::span<const std::byte>(files.tensors))}) {
+        TRY_ASSIGN(const std::unique_ptr<adapters::BlobUpload> upload,
+                   parts_.registry.put_blob(file.sha256, bytes.size(), nullptr, true));
         TRY(upload->write(bytes));
         TRY(upload->finish());
     }

@@ -39,7 +39,8 @@ class ServerHost final : public TrainingHost {
     adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const override;
     std::string generation_of(std::string_view name) const override;
     std::string generation_of(const adapters::PeftFiles& files) const override;
-    Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace, const std::string& expected, bool activate) override;
+    Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace,
+                                const std::string& expected, bool activate) override;
 
   private:
     const ServerParts parts_;

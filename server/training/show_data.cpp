@@ -22,14 +22,18 @@ std::string shown_text(std::string_view bytes) {
 }  // namespace
 
 std::string shown_sequence(const TrainingSequence& sequence, const TrainingText& text, bool in_colours) {
-    std::string out = format("line {}: {} tokens, {} trained\n", sequence.line, sequence.tokens.size(), sequence.n_trained());
+    std::string out =
+        format("line {}: {} tokens, {} trained\n", sequence.line, sequence.tokens.size(), sequence.n_trained());
     for (size_t begin = 0; begin < sequence.tokens.size();) {
         const bool is_trained = sequence.labels[begin] != proto::kUntrained;
         std::string bytes;
         size_t end = begin;
-        for (; end < sequence.tokens.size() && (sequence.labels[end] != proto::kUntrained) == is_trained; ++end) bytes += text.has_tokenizer() ? text.decode(sequence.tokens[end]) : format(" {}", sequence.tokens[end]);
-        if (in_colours) out += format("{}{}{}", is_trained ? kTrainedColour : kOtherColour, shown_text(bytes), kNoColour);
-        else out += is_trained ? format("[[{}]]", shown_text(bytes)) : shown_text(bytes);
+        for (; end < sequence.tokens.size() && (sequence.labels[end] != proto::kUntrained) == is_trained; ++end)
+            bytes += text.has_tokenizer() ? text.decode(sequence.tokens[end]) : format(" {}", sequence.tokens[end]);
+        if (in_colours)
+            out += format("{}{}{}", is_trained ? kTrainedColour : kOtherColour, shown_text(bytes), kNoColour);
+        else
+            out += is_trained ? format("[[{}]]", shown_text(bytes)) : shown_text(bytes);
         begin = end;
     }
     return out + "\n\n";

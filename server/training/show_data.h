@@ -8,8 +8,8 @@
 
 namespace lorad::server::training {
 
-// In colours the trained tokens are green and bold, the others grey; without, trained runs stand between [[ and ]]. Tokens of texts that are not printable are
-// written as in JSON; line ends also end a line.
+// In colours the trained tokens are green and bold, the others grey; without, trained runs stand between [[ and ]].
+// Tokens of texts that are not printable are written as in JSON; line ends also end a line.
 std::string shown_sequence(const TrainingSequence& sequence, const TrainingText& text, bool in_colours);
 
 }  // namespace lorad::server::training

@@ -8,8 +8,12 @@ namespace {
 class ModelTrainer final : public StepTrainer {
   public:
     explicit ModelTrainer(std::unique_ptr<model::Trainer> trainer) : trainer_(std::move(trainer)) {}
-    Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) override { return trainer_->begin_step(std::move(examples), learning_rate); }
-    Status begin_evaluation(std::vector<model::TrainExample> examples) override { return trainer_->begin_evaluation(std::move(examples)); }
+    Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) override {
+        return trainer_->begin_step(std::move(examples), learning_rate);
+    }
+    Status begin_evaluation(std::vector<model::TrainExample> examples) override {
+        return trainer_->begin_evaluation(std::move(examples));
+    }
     Result<bool> run_piece(std::chrono::microseconds budget) override { return trainer_->run_piece(budget); }
     Result<model::TrainReport> finish() override { return trainer_->finish(); }
     void abandon() override { trainer_->abandon(); }
@@ -24,6 +28,8 @@ class ModelTrainer final : public StepTrainer {
 
 }  // namespace
 
-std::unique_ptr<StepTrainer> step_trainer_of(std::unique_ptr<model::Trainer> trainer) { return std::make_unique<ModelTrainer>(std::move(trainer)); }
+std::unique_ptr<StepTrainer> step_trainer_of(std::unique_ptr<model::Trainer> trainer) {
+    return std::make_unique<ModelTrainer>(std::move(trainer));
+}
 
 }  // namespace lorad::server::training

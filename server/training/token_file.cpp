@@ -23,7 +23,9 @@ struct Footer {
 };
 static_assert(sizeof(Footer) == 24);
 
-Error damaged_tokens() { return make_error(ErrorCode::kStorageFailed, "the prepared data of this job is missing or damaged"); }
+Error damaged_tokens() {
+    return make_error(ErrorCode::kStorageFailed, "the prepared data of this job is missing or damaged");
+}
 
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
@@ -103,13 +105,16 @@ Status TokenFile::read_index() {
     if (all.size() < sizeof(footer)) return damaged_tokens();
     std::memcpy(&footer, all.data() + all.size() - sizeof(footer), sizeof(footer));
     const uint64_t n_index = all.size() - sizeof(footer);
-    if (std::string_view(footer.magic, sizeof(footer.magic)) != kTokenFileMagic || footer.index_begin > n_index || footer.index_begin % sizeof(uint64_t) != 0 ||
-        (n_index - footer.index_begin) / sizeof(uint64_t) != footer.n_sequences || (n_index - footer.index_begin) % sizeof(uint64_t) != 0)
+    if (std::string_view(footer.magic, sizeof(footer.magic)) != kTokenFileMagic || footer.index_begin > n_index ||
+        footer.index_begin % sizeof(uint64_t) != 0 ||
+        (n_index - footer.index_begin) / sizeof(uint64_t) != footer.n_sequences ||
+        (n_index - footer.index_begin) % sizeof(uint64_t) != 0)
         return damaged_tokens();
     begins_ = {reinterpret_cast<const uint64_t*>(all.data() + footer.index_begin), footer.n_sequences};
     for (const uint64_t begin : begins_) {
         uint32_t head[kRecordWords];
-        if (begin % sizeof(uint32_t) != 0 || begin > footer.index_begin || footer.index_begin - begin < sizeof(head)) return damaged_tokens();
+        if (begin % sizeof(uint32_t) != 0 || begin > footer.index_begin || footer.index_begin - begin < sizeof(head))
+            return damaged_tokens();
         std::memcpy(head, all.data() + begin, sizeof(head));
         if ((footer.index_begin - begin - sizeof(head)) / (2 * sizeof(int32_t)) < head[1]) return damaged_tokens();
     }

@@ -1,4 +1,5 @@
-// The sequences of a training file as they were prepared: tokens and labels, in one file that is mapped while it is trained on.
+// The sequences of a training file as they were prepared: tokens and labels, in one file that is mapped while it is
+// trained on.
 //
 //   of each sequence: line (u32), n (u32), n tokens (i32), n labels (i32)
 //   where each begins (u64), then their number (u64), where the list begins (u64), and 8 bytes that name the format

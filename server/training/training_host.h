@@ -1,5 +1,5 @@
-// What jobs need of the server around them: a trainer on its device, turns beside those who are served, and a place among its adapters. An interface, so that
-// jobs are tested without a device.
+// What jobs need of the server around them: a trainer on its device, turns beside those who are served, and a place
+// among its adapters. An interface, so that jobs are tested without a device.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,8 @@ class TrainingHost {
 
     // kInvalidRequest, kOutOfMemory with the arithmetic. init_from: a name or name@generation; empty: a new adapter.
     virtual Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from) = 0;
-    // Runs pieces of what the trainer has begun, at their turns, until it has none: true. False once `stop` says so, which is asked every 50 ms or so.
+    // Runs pieces of what the trainer has begun, at their turns, until it has none: true. False once `stop` says so,
+    // which is asked every 50 ms or so.
     virtual Result<bool> run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) = 0;
 
     virtual adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const = 0;
@@ -53,8 +54,10 @@ class TrainingHost {
     virtual std::string generation_of(std::string_view name) const = 0;
     // What the name would stand for with these files.
     virtual std::string generation_of(const adapters::PeftFiles& files) const = 0;
-    // Registers a PEFT folder's files. The generation. `expected`: only if the name stands for that now; empty: whatever it is.
-    virtual Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace, const std::string& expected, bool activate) = 0;
+    // Registers a PEFT folder's files. The generation. `expected`: only if the name stands for that now; empty:
+    // whatever it is.
+    virtual Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace,
+                                        const std::string& expected, bool activate) = 0;
 };
 
 }  // namespace lorad::server::training

@@ -30,7 +30,8 @@ model::TrainExample train_example(const SequenceView& sequence) {
     return example;
 }
 
-TrainingRun::TrainingRun(const RunPlan& plan, StepTrainer& trainer, const TokenFile& data, const TokenFile* validation, RunState state)
+TrainingRun::TrainingRun(const RunPlan& plan, StepTrainer& trainer, const TokenFile& data, const TokenFile* validation,
+                         RunState state)
     : plan_(plan), trainer_(trainer), data_(data), validation_(validation), state_(std::move(state)) {}
 
 uint64_t TrainingRun::n_validation() const { return validation_ != nullptr ? validation_->size() : plan_.n_held_out; }
@@ -51,7 +52,8 @@ TrainingRun::Next TrainingRun::next() const {
     if (is_full_eval_due()) return Next::kFullEval;
     if (state_.is_stopped_early || state_.step >= plan_.n_steps()) return Next::kNone;
     const std::optional<uint32_t> every = plan_.recipe.eval_steps;
-    const bool is_batch_eval = every && has_validation() && !state_.is_evaluated() && state_.step > 0 && state_.step % *every == 0;
+    const bool is_batch_eval =
+        every && has_validation() && !state_.is_evaluated() && state_.step > 0 && state_.step % *every == 0;
     return is_batch_eval ? Next::kBatchEval : Next::kStep;
 }
 
@@ -74,11 +76,13 @@ Status TrainingRun::begin_next() {
     }
     const uint64_t n = n_validation();
     if (current_ == Next::kFullEval) {
-        for (uint64_t i = eval_done_; i < std::min(n, eval_done_ + kEvalSequences); ++i) examples.push_back(validation_example(i));
+        for (uint64_t i = eval_done_; i < std::min(n, eval_done_ + kEvalSequences); ++i)
+            examples.push_back(validation_example(i));
     } else {
         // The next ones of the file each time, from its beginning again behind the last.
         const uint64_t begin = state_.step / *plan_.recipe.eval_steps * plan_.order.batch_size;
-        for (uint64_t i = 0; i < std::min<uint64_t>(n, plan_.order.batch_size); ++i) examples.push_back(validation_example((begin + i) % n));
+        for (uint64_t i = 0; i < std::min<uint64_t>(n, plan_.order.batch_size); ++i)
+            examples.push_back(validation_example((begin + i) % n));
     }
     TRY(trainer_.begin_evaluation(std::move(examples)));
     is_begun_ = true;
@@ -92,10 +96,16 @@ Error TrainingRun::not_finite(const model::TrainReport& report) const {
         lines += lorad::format("{}{}", lines.empty() ? "" : ", ", data_.at(batch_[i]).line);
     }
     if (lines.empty()) {
-        for (const uint64_t sequence : batch_) lines += lorad::format("{}{}", lines.empty() ? "" : ", ", data_.at(sequence).line);
-        return make_error(ErrorCode::kNotFinite, lorad::format("step {}: the gradients are not finite (lines {}); a lower learning_rate may help", state_.step + 1, lines));
+        for (const uint64_t sequence : batch_)
+            lines += lorad::format("{}{}", lines.empty() ? "" : ", ", data_.at(sequence).line);
+        return make_error(
+            ErrorCode::kNotFinite,
+            lorad::format("step {}: the gradients are not finite (lines {}); a lower learning_rate may help",
+                          state_.step + 1, lines));
     }
-    return make_error(ErrorCode::kNotFinite, lorad::format("step {}: the loss is not finite (line {}); a lower learning_rate may help", state_.step + 1, lines));
+    return make_error(ErrorCode::kNotFinite,
+                      lorad::format("step {}: the loss is not finite (line {}); a lower learning_rate may help",
+                                    state_.step + 1, lines));
 }
 
 RunOutcome TrainingRun::take_step(const model::TrainReport& report) {
@@ -124,7 +134,8 @@ RunOutcome TrainingRun::take_evaluation(const model::TrainReport& report) {
     if (is_full && eval_done_ < n_validation()) return {};
     RunOutcome outcome;
     outcome.is_full = is_full;
-    outcome.evaluated = EvalResult{eval_trained_ == 0 ? 0.0 : eval_loss_sum_ / double(eval_trained_), accuracy_of(eval_correct_, eval_trained_), eval_trained_};
+    outcome.evaluated = EvalResult{eval_trained_ == 0 ? 0.0 : eval_loss_sum_ / double(eval_trained_),
+                                   accuracy_of(eval_correct_, eval_trained_), eval_trained_};
     eval_done_ = eval_trained_ = eval_correct_ = 0;
     eval_loss_sum_ = 0.0;
     state_.evaluated_step = state_.step;
@@ -152,7 +163,10 @@ Result<RunOutcome> TrainingRun::finish_current() {
     is_begun_ = false;
     TRY_ASSIGN(const model::TrainReport report, trainer_.finish());
     if (current_ != Next::kStep) {
-        if (!std::isfinite(report.loss)) return make_error(ErrorCode::kNotFinite, lorad::format("the evaluation behind step {} has a loss that is not finite", state_.step));
+        if (!std::isfinite(report.loss))
+            return make_error(
+                ErrorCode::kNotFinite,
+                lorad::format("the evaluation behind step {} has a loss that is not finite", state_.step));
         return take_evaluation(report);
     }
     if (!report.is_applied) return not_finite(report);

@@ -1,8 +1,11 @@
-// A run over prepared data: which step or evaluation is next, what came of it, when a checkpoint is due, when it is over. Knows no files of jobs, no clock and no HTTP.
+// A run over prepared data: which step or evaluation is next, what came of it, when a checkpoint is due, when it is
+// over. Knows no files of jobs, no clock and no HTTP.
 //
-//   while (!run.is_done()) { run.begin_next(); pieces of the trainer until it has none; RunOutcome out = run.finish_current(); }
+//   while (!run.is_done()) { run.begin_next(); pieces of the trainer until it has none; RunOutcome out =
+//       run.finish_current(); }
 //
-// The state between two of them is a few numbers (RunState) and the trainer's own checkpoint: with both restored a run goes on with the same bits.
+// The state between two of them is a few numbers (RunState) and the trainer's own checkpoint: with both restored a run
+// goes on with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -65,15 +68,18 @@ struct RunOutcome {
 
 class TrainingRun {
   public:
-    // `validation` null: what the plan holds out of `data`, if anything. All outlive the run. kInvalidRequest: a validation file without sequences.
-    TrainingRun(const RunPlan& plan, StepTrainer& trainer, const TokenFile& data, const TokenFile* validation, RunState state = {});
+    // `validation` null: what the plan holds out of `data`, if anything. All outlive the run. kInvalidRequest: a
+    // validation file without sequences.
+    TrainingRun(const RunPlan& plan, StepTrainer& trainer, const TokenFile& data, const TokenFile* validation,
+                RunState state = {});
 
     // No step and no evaluation is left.
     bool is_done() const;
     // Errors are the trainer's, and kNotFinite of finish_current() with step and lines.
     Status begin_next();
     Result<RunOutcome> finish_current();
-    // Nothing is begun: a checkpoint may be taken. An evaluation under way is made again from its start after a restore.
+    // Nothing is begun: a checkpoint may be taken. An evaluation under way is made again from its start after a
+    // restore.
     bool is_at_rest() const { return !is_begun_ && eval_done_ == 0; }
     // An epoch ended with the last step.
     bool is_at_epoch_end() const;

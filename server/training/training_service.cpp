@@ -13,7 +13,8 @@ namespace lorad::server::training {
 namespace {
 
 Error no_such_job(std::string_view id) {
-    return make_error(ErrorCode::kNotFound, format("no fine-tuning job is called {}", json_quote_short(id)), "fine_tuning_job_id");
+    return make_error(ErrorCode::kNotFound, format("no fine-tuning job is called {}", json_quote_short(id)),
+                      "fine_tuning_job_id");
 }
 
 std::string_view verb_of(JobEvent event) {
@@ -26,7 +27,8 @@ std::string_view verb_of(JobEvent event) {
 TrainingService::TrainingService(std::filesystem::path folder, TrainingHost& host, const TrainingLimits& limits)
     : folder_(std::move(folder)), host_(host), limits_(limits) {}
 
-Result<std::unique_ptr<TrainingService>> TrainingService::open(const std::filesystem::path& folder, TrainingHost& host, const TrainingLimits& limits) {
+Result<std::unique_ptr<TrainingService>> TrainingService::open(const std::filesystem::path& folder, TrainingHost& host,
+                                                               const TrainingLimits& limits) {
     TRY(make_folder(folder));
     TRY(make_folder(folder / "jobs"));
     auto service = std::unique_ptr<TrainingService>(new TrainingService(folder, host, limits));
@@ -45,19 +47,23 @@ Status TrainingService::read_jobs() {
         const JobFolder folder = folder_of(id);
         Result<Job> job = folder.load();
         if (!job.ok() || job->id != id) {
-            log_error("the record of the training job {} cannot be read: {}", id, job.ok() ? std::string("it is another's") : job.error().message);
+            log_error("the record of the training job {} cannot be read: {}", id,
+                      job.ok() ? std::string("it is another's") : job.error().message);
             continue;
         }
         next_number_ = std::max(next_number_, job->number + 1);
         Entry& known = entries_.emplace(id, Entry{std::move(*job), folder.events()}).first->second;
         if (!is_ended(known.job.state)) TRY(step(known, JobEvent::kRestart));
     }
-    if (error) return make_error(ErrorCode::kStorageFailed, format("the folder of training jobs cannot be read: {}", error.message()));
+    if (error)
+        return make_error(ErrorCode::kStorageFailed,
+                          format("the folder of training jobs cannot be read: {}", error.message()));
     return ok_status();
 }
 
 void TrainingService::start() {
-    if (!start_thread(worker_, [this] { run(); })) log_error("the system gives no thread to train with: jobs wait until a restart");
+    if (!start_thread(worker_, [this] { run(); }))
+        log_error("the system gives no thread to train with: jobs wait until a restart");
 }
 
 void TrainingService::stop() {
@@ -79,7 +85,8 @@ proto::JobObject TrainingService::object_of(const Entry& entry) const {
     if (entry.job.state == JobState::kQueued || entry.job.state == JobState::kValidating) {
         position = uint32_t(std::ranges::count_if(entries_, [&](const auto& other) {
             const Job& job = other.second.job;
-            return job.number < entry.job.number && (job.state == JobState::kQueued || job.state == JobState::kValidating);
+            return job.number < entry.job.number &&
+                   (job.state == JobState::kQueued || job.state == JobState::kValidating);
         }));
     }
     return entry.job.object(position);
@@ -92,23 +99,33 @@ Result<bool> TrainingService::remove_file(std::string_view tenant, std::string_v
             const Job& job = entry.job;
             const bool is_named = job.tenant == tenant && (job.training_file == id || job.validation_file == id);
             if (is_named && job.state == JobState::kValidating)
-                return make_error(ErrorCode::kGenerationConflict, format("the job {} still reads this file", job_id), "file_id");
+                return make_error(ErrorCode::kGenerationConflict, format("the job {} still reads this file", job_id),
+                                  "file_id");
         }
     }
     return files_->remove(tenant, id);
 }
 
 Status TrainingService::check_request(const std::string& tenant, const proto::FineTuningRequest& request) const {
-    for (const auto& [id, param] : {std::pair(request.training_file, "training_file"), std::pair(request.validation_file, "validation_file")}) {
+    for (const auto& [id, param] :
+         {std::pair(request.training_file, "training_file"), std::pair(request.validation_file, "validation_file")}) {
         if (id.empty() && std::string_view(param) == "validation_file") continue;
         const std::optional<StoredFile> file = files_->find(tenant, id);
-        if (!file) return make_error(ErrorCode::kInvalidRequest, format("{}: no file is called {}", param, json_quote_short(id)), param);
+        if (!file)
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: no file is called {}", param, json_quote_short(id)), param);
         if (file->object.purpose != "fine-tune") {
-            return make_error(ErrorCode::kInvalidRequest, format("{}: expected a file of the purpose fine-tune, found {}", param, json_quote_short(file->object.purpose)), param);
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: expected a file of the purpose fine-tune, found {}", param,
+                                     json_quote_short(file->object.purpose)),
+                              param);
         }
     }
     if (request.recipe.max_seq_length.value_or(0) > host_.facts().n_positions_max) {
-        return make_error(ErrorCode::kInvalidRequest, format("max_seq_length: expected at most {}, the context that is served", host_.facts().n_positions_max), "max_seq_length");
+        return make_error(
+            ErrorCode::kInvalidRequest,
+            format("max_seq_length: expected at most {}, the context that is served", host_.facts().n_positions_max),
+            "max_seq_length");
     }
     return ok_status();
 }
@@ -126,7 +143,10 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     job.name = request.suffix.empty() ? format("ft-{}", job.id.substr(6, 8)) : request.suffix;
     job.expected_generation = host_.generation_of(job.name);
     if (!job.expected_generation.empty() && !request.replace)
-        return make_error(ErrorCode::kAdapterExists, format("suffix: there is an adapter {} already, and replace is false", json_quote_short(job.name)), "suffix");
+        return make_error(
+            ErrorCode::kAdapterExists,
+            format("suffix: there is an adapter {} already, and replace is false", json_quote_short(job.name)),
+            "suffix");
     job.metadata = request.metadata;
     job.replace = request.replace;
     job.activate = request.activate;
@@ -134,11 +154,17 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     job.recipe.seed = request.seed.value_or(std::hash<std::string>{}(job.id) % 1'000'000'007u);
     job.created_s = unix_time_s();
     std::lock_guard lock(mutex_);
-    const auto n_active = std::ranges::count_if(entries_, [&](const auto& entry) { return entry.second.job.tenant == tenant && !is_ended(entry.second.job.state); });
+    const auto n_active = std::ranges::count_if(entries_, [&](const auto& entry) {
+        return entry.second.job.tenant == tenant && !is_ended(entry.second.job.state);
+    });
     if (uint64_t(n_active) >= limits_.n_active_max)
-        return make_error(ErrorCode::kRateLimited, format("{} jobs of this key have not ended, as many as it may have; wait for one, or cancel it", n_active));
+        return make_error(
+            ErrorCode::kRateLimited,
+            format("{} jobs of this key have not ended, as many as it may have; wait for one, or cancel it", n_active));
     forget_old();
-    if (entries_.size() >= limits_.n_kept_max) return make_error(ErrorCode::kStorageFull, format("{} jobs are kept, as many as there may be", entries_.size()));
+    if (entries_.size() >= limits_.n_kept_max)
+        return make_error(ErrorCode::kStorageFull,
+                          format("{} jobs are kept, as many as there may be", entries_.size()));
     job.number = next_number_++;
     const JobFolder folder = folder_of(job.id);
     TRY(folder.make());
@@ -149,7 +175,8 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     }
     Entry& entry = entries_.emplace(job.id, Entry{job, {}}).first->second;
     tell(entry, format("Created fine-tuning job: {}", job.id));
-    tell(entry, format("Validating training file: {}{}{}", job.training_file, job.validation_file.empty() ? "" : " and validation file: ", job.validation_file));
+    tell(entry, format("Validating training file: {}{}{}", job.training_file,
+                       job.validation_file.empty() ? "" : " and validation file: ", job.validation_file));
     changed_.notify_all();
     return object_of(entry);
 }
@@ -159,7 +186,9 @@ void TrainingService::forget_old() {
     while (entries_.size() >= limits_.n_kept_max) {
         auto oldest = entries_.end();
         for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-            if (is_ended(entry->second.job.state) && (oldest == entries_.end() || entry->second.job.number < oldest->second.job.number)) oldest = entry;
+            if (is_ended(entry->second.job.state) &&
+                (oldest == entries_.end() || entry->second.job.number < oldest->second.job.number))
+                oldest = entry;
         }
         if (oldest == entries_.end()) return;
         folder_of(oldest->first).remove();
@@ -190,7 +219,10 @@ Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::s
     if (entry_of(tenant, id) == nullptr) return no_such_job(id);
     Entry& entry = entries_.find(id)->second;
     const std::optional<JobState> next = next_state(entry.job.state, event);
-    if (!next) return make_error(ErrorCode::kInvalidRequest, format("a job that is {} cannot be {}", wire_name(entry.job.state), verb_of(event)), "fine_tuning_job_id");
+    if (!next)
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("a job that is {} cannot be {}", wire_name(entry.job.state), verb_of(event)),
+                          "fine_tuning_job_id");
     if (event == JobEvent::kPause) entry.job.paused_by = "user";
     if (event == JobEvent::kResume) entry.job.paused_by.clear();
     // The worker finds it at its next look: what it does meanwhile is dropped.
@@ -200,7 +232,8 @@ Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::s
     return object_of(entry);
 }
 
-Result<TrainingService::Events> TrainingService::events(std::string_view tenant, std::string_view id, size_t from, std::chrono::milliseconds wait) const {
+Result<TrainingService::Events> TrainingService::events(std::string_view tenant, std::string_view id, size_t from,
+                                                        std::chrono::milliseconds wait) const {
     std::unique_lock lock(mutex_);
     const auto is_there = [&] {
         const Entry* entry = entry_of(tenant, id);
@@ -215,14 +248,16 @@ Result<TrainingService::Events> TrainingService::events(std::string_view tenant,
     return found;
 }
 
-Result<std::vector<proto::JobCheckpointObject>> TrainingService::checkpoints(std::string_view tenant, std::string_view id) const {
+Result<std::vector<proto::JobCheckpointObject>> TrainingService::checkpoints(std::string_view tenant,
+                                                                             std::string_view id) const {
     std::lock_guard lock(mutex_);
     const Entry* entry = entry_of(tenant, id);
     if (entry == nullptr) return no_such_job(id);
     return entry->job.checkpoints;
 }
 
-Result<std::vector<NamedBytes>> TrainingService::adapter_files(std::string_view tenant, std::string_view id, std::string_view checkpoint) const {
+Result<std::vector<NamedBytes>> TrainingService::adapter_files(std::string_view tenant, std::string_view id,
+                                                               std::string_view checkpoint) const {
     constexpr uint64_t kFileBytesMax = uint64_t(64) << 30;
     std::filesystem::path folder;
     {
@@ -230,10 +265,14 @@ Result<std::vector<NamedBytes>> TrainingService::adapter_files(std::string_view 
         const Entry* entry = entry_of(tenant, id);
         if (entry == nullptr) return no_such_job(id);
         if (checkpoint.empty() && entry->job.state != JobState::kSucceeded)
-            return make_error(ErrorCode::kNotFound, format("the job is {}: it has no adapter; its checkpoints may be asked for by ?checkpoint=", wire_name(entry->job.state)));
+            return make_error(
+                ErrorCode::kNotFound,
+                format("the job is {}: it has no adapter; its checkpoints may be asked for by ?checkpoint=",
+                       wire_name(entry->job.state)));
         const auto found = std::ranges::find(entry->job.checkpoints, checkpoint, &proto::JobCheckpointObject::id);
         if (!checkpoint.empty() && found == entry->job.checkpoints.end())
-            return make_error(ErrorCode::kNotFound, format("the job has no checkpoint {}", json_quote_short(checkpoint)), "checkpoint");
+            return make_error(ErrorCode::kNotFound,
+                              format("the job has no checkpoint {}", json_quote_short(checkpoint)), "checkpoint");
         folder = checkpoint.empty() ? folder_of(id).result() : folder_of(id).step_folder(found->metrics.step);
     }
     std::vector<NamedBytes> files;
@@ -247,7 +286,8 @@ Result<std::vector<NamedBytes>> TrainingService::adapter_files(std::string_view 
     return files;
 }
 
-Result<std::string> TrainingService::publish_checkpoint(std::string_view tenant, std::string_view id, std::string_view checkpoint) {
+Result<std::string> TrainingService::publish_checkpoint(std::string_view tenant, std::string_view id,
+                                                        std::string_view checkpoint) {
     TRY_ASSIGN(const std::vector<NamedBytes> files, adapter_files(tenant, id, checkpoint));
     std::string name;
     {
@@ -276,12 +316,19 @@ std::string TrainingService::metrics_text(double device_seconds) const {
             n_steps += entry.job.run.step;
         }
     }
-    std::string out = "# HELP lorad_training_jobs Fine-tuning jobs that are kept, by state.\n# TYPE lorad_training_jobs gauge\n";
-    for (const std::string_view state : {"validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"})
+    std::string out =
+        "# HELP lorad_training_jobs Fine-tuning jobs that are kept, by state.\n# TYPE lorad_training_jobs gauge\n";
+    for (const std::string_view state :
+         {"validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"})
         out += format("lorad_training_jobs{{state=\"{}\"}} {}\n", state, n_by_state[state]);
-    out += format("# HELP lorad_training_tokens Tokens that the kept jobs have trained on.\n# TYPE lorad_training_tokens gauge\nlorad_training_tokens {}\n", n_tokens);
-    out += format("# HELP lorad_training_steps Optimizer steps of the kept jobs.\n# TYPE lorad_training_steps gauge\nlorad_training_steps {}\n", n_steps);
-    out += format("# HELP lorad_training_device_seconds_total Time of the device that training has had.\n# TYPE lorad_training_device_seconds_total counter\n"
+    out += format("# HELP lorad_training_tokens Tokens that the kept jobs have trained on.\n# TYPE "
+                  "lorad_training_tokens gauge\nlorad_training_tokens {}\n",
+                  n_tokens);
+    out += format("# HELP lorad_training_steps Optimizer steps of the kept jobs.\n# TYPE lorad_training_steps "
+                  "gauge\nlorad_training_steps {}\n",
+                  n_steps);
+    out += format("# HELP lorad_training_device_seconds_total Time of the device that training has had.\n# TYPE "
+                  "lorad_training_device_seconds_total counter\n"
                   "lorad_training_device_seconds_total {}\n",
                   device_seconds);
     return out;

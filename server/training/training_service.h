@@ -1,7 +1,8 @@
-// Files and jobs of a server: what clients ask for, and the thread that works it off. One job runs at a time; others wait in the order they came in.
+// Files and jobs of a server: what clients ask for, and the thread that works it off. One job runs at a time; others
+// wait in the order they came in.
 //
-// A job is its record on disk: a change is there before it is told. A daemon that ends at any moment, and however it ends, takes jobs up where their last
-// checkpoints are, and comes to the same bits.
+// A job is its record on disk: a change is there before it is told. A daemon that ends at any moment, and however it
+// ends, takes jobs up where their last checkpoints are, and comes to the same bits.
 #pragma once
 
 #include <atomic>
@@ -31,8 +32,8 @@ namespace lorad::server::training {
 
 struct TrainingLimits {
     FileLimits files;
-    uint32_t n_active_max = 4;       // jobs of a tenant that are not ended
-    uint32_t n_kept_max = 1000;      // jobs in all; the oldest that have ended are forgotten
+    uint32_t n_active_max = 4;                  // jobs of a tenant that are not ended
+    uint32_t n_kept_max = 1000;                 // jobs in all; the oldest that have ended are forgotten
     uint64_t n_tokens_max = uint64_t(1) << 32;  // of a job's data
     std::chrono::milliseconds checkpoint_every{120'000};
 };
@@ -41,7 +42,8 @@ struct TrainingLimits {
 class TrainingService {
   public:
     // Takes up what the folder has. `host` outlives it.
-    static Result<std::unique_ptr<TrainingService>> open(const std::filesystem::path& folder, TrainingHost& host, const TrainingLimits& limits);
+    static Result<std::unique_ptr<TrainingService>> open(const std::filesystem::path& folder, TrainingHost& host,
+                                                         const TrainingLimits& limits);
     ~TrainingService();
     TrainingService(const TrainingService&) = delete;
     TrainingService& operator=(const TrainingService&) = delete;
@@ -57,25 +59,29 @@ class TrainingService {
     // Lines, counts and problems of a file, as a job would find them.
     Result<DataReport> check_file(const StoredFile& file, const proto::TrainingRecipe& recipe) const;
 
-    // kInvalidRequest, kOverloaded (jobs of this tenant), kStorageFull. The request's file and init_from are checked here, its data later.
+    // kInvalidRequest, kOverloaded (jobs of this tenant), kStorageFull. The request's file and init_from are checked
+    // here, its data later.
     Result<proto::JobObject> create(const std::string& tenant, const proto::FineTuningRequest& request);
     std::optional<proto::JobObject> find(std::string_view tenant, std::string_view id) const;
     // The newest first.
     std::vector<proto::JobObject> list(std::string_view tenant) const;
     // kCancel, kPause, kResume. kNotFound; kInvalidRequest where the job's state does not allow it.
     Result<proto::JobObject> change(std::string_view tenant, std::string_view id, JobEvent event);
-    // The oldest first, from the one with this index on. Waits until there are some, the job has ended, or the time is over.
+    // The oldest first, from the one with this index on. Waits until there are some, the job has ended, or the time is
+    // over.
     struct Events {
         std::vector<proto::JobEventObject> events;
         bool is_ended = false;  // no more will come
     };
-    Result<Events> events(std::string_view tenant, std::string_view id, size_t from, std::chrono::milliseconds wait = {}) const;
+    Result<Events> events(std::string_view tenant, std::string_view id, size_t from,
+                          std::chrono::milliseconds wait = {}) const;
     // The oldest first.
     Result<std::vector<proto::JobCheckpointObject>> checkpoints(std::string_view tenant, std::string_view id) const;
     // Makes a checkpoint what the job's name, or this one, stands for.
     Result<std::string> publish_checkpoint(std::string_view tenant, std::string_view id, std::string_view checkpoint);
     // Files of the job's adapter, or of a checkpoint's: config, tensors, card, provenance. kNotFound.
-    Result<std::vector<NamedBytes>> adapter_files(std::string_view tenant, std::string_view id, std::string_view checkpoint) const;
+    Result<std::vector<NamedBytes>> adapter_files(std::string_view tenant, std::string_view id,
+                                                  std::string_view checkpoint) const;
     // Prometheus text. device_seconds: that training has had of the device.
     std::string metrics_text(double device_seconds) const;
 
@@ -103,8 +109,10 @@ class TrainingService {
     Status step(Entry& entry, JobEvent event);  // under mutex_: the next state, kept
     Status step(const std::string& id, JobEvent event);
     void fail(const std::string& id, const Error& error);
-    void tell(Entry& entry, std::string message, std::string level = "info", const std::optional<proto::StepMetrics>& metrics = {});
-    void tell(const std::string& id, std::string message, std::string level = "info", const std::optional<proto::StepMetrics>& metrics = {});
+    void tell(Entry& entry, std::string message, std::string level = "info",
+              const std::optional<proto::StepMetrics>& metrics = {});
+    void tell(const std::string& id, std::string message, std::string level = "info",
+              const std::optional<proto::StepMetrics>& metrics = {});
     Job copy_of(const std::string& id) const;
     void update(const std::string& id, const std::function<void(Job&)>& change);
     Status keep(const std::string& id);

@@ -6,7 +6,8 @@ namespace lorad::server::training {
 namespace {
 
 Error needs_tokenizer() {
-    return make_error(ErrorCode::kInvalidRequest, "the model has no tokenizer: give lines of {\"tokens\": [...], \"labels\": [...]}");
+    return make_error(ErrorCode::kInvalidRequest,
+                      "the model has no tokenizer: give lines of {\"tokens\": [...], \"labels\": [...]}");
 }
 
 // What stands before the tokens of a text where special tokens are asked for.
@@ -20,13 +21,17 @@ std::vector<TokenId> begin_of(const model::Tokenizer& tokenizer) {
 
 }  // namespace
 
-TrainingText::TrainingText(std::shared_ptr<const model::Tokenizer> tokenizer, std::shared_ptr<const model::ChatTemplate> chat_template,
-                           std::vector<TokenId> end_ids)
-    : tokenizer_(std::move(tokenizer)), chat_template_(std::move(chat_template)), end_ids_(std::move(end_ids)), now_(model::ChatTemplate::present()) {
+TrainingText::TrainingText(std::shared_ptr<const model::Tokenizer> tokenizer,
+                           std::shared_ptr<const model::ChatTemplate> chat_template, std::vector<TokenId> end_ids)
+    : tokenizer_(std::move(tokenizer)),
+      chat_template_(std::move(chat_template)),
+      end_ids_(std::move(end_ids)),
+      now_(model::ChatTemplate::present()) {
     if (!tokenizer_) return;
     begin_ = begin_of(*tokenizer_);
     for (const TokenId id : end_ids_) {
-        if (const std::optional<std::string> text = tokenizer_->token_text(id); text && !text->empty()) end_texts_.push_back(*text);
+        if (const std::optional<std::string> text = tokenizer_->token_text(id); text && !text->empty())
+            end_texts_.push_back(*text);
     }
 }
 
@@ -45,6 +50,8 @@ Result<model::PlacedTokens> TrainingText::encode(std::string_view text) const {
 
 bool TrainingText::is_end(TokenId token) const { return std::ranges::find(end_ids_, token) != end_ids_.end(); }
 
-std::string TrainingText::decode(TokenId token) const { return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string(); }
+std::string TrainingText::decode(TokenId token) const {
+    return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string();
+}
 
 }  // namespace lorad::server::training

@@ -18,19 +18,22 @@ namespace lorad::server::training {
 // A chat as the template shows it.
 struct TrainingChat {
     std::string text;
-    std::vector<model::TextSpan> marked;  // what `{% generation %}` marks, in bytes of the text; empty: the template marks nothing
-    std::vector<std::string> unread;      // fields that the template does not show: "tools"
+    // what `{% generation %}` marks, in bytes of the text; empty: the template marks nothing
+    std::vector<model::TextSpan> marked;
+    std::vector<std::string> unread;  // fields that the template does not show: "tools"
 };
 
 // Any thread; the calls take milliseconds.
 class TrainingText {
   public:
-    // tokenizer null: only lines of tokens can be read. `end_ids`: tokens that end an answer, of generation_config.json and config.json.
-    TrainingText(std::shared_ptr<const model::Tokenizer> tokenizer, std::shared_ptr<const model::ChatTemplate> chat_template,
-                 std::vector<TokenId> end_ids);
+    // tokenizer null: only lines of tokens can be read. `end_ids`: tokens that end an answer, of generation_config.json
+    // and config.json.
+    TrainingText(std::shared_ptr<const model::Tokenizer> tokenizer,
+                 std::shared_ptr<const model::ChatTemplate> chat_template, std::vector<TokenId> end_ids);
 
     bool has_tokenizer() const { return tokenizer_ != nullptr; }
-    // As for serving: each message as the template takes it. The template sees one time for all calls. kInvalidRequest where it refuses the chat.
+    // As for serving: each message as the template takes it. The template sees one time for all calls. kInvalidRequest
+    // where it refuses the chat.
     Result<TrainingChat> render(const ChatInput& chat) const;
     // Of the text as it is, without special tokens of the tokenizer's own. kInvalidRequest without a tokenizer.
     Result<model::PlacedTokens> encode(std::string_view text) const;

@@ -19,7 +19,8 @@ Error with_param(Error error, std::string_view param) {
 }
 
 proto::JobError job_error_of(const Error& error) {
-    if (error.param == "training_file" || error.param == "validation_file") return {"invalid_" + error.param, proto::error_message(error), error.param};
+    if (error.param == "training_file" || error.param == "validation_file")
+        return {"invalid_" + error.param, proto::error_message(error), error.param};
     return {std::string(proto::error_info(error.code).wire_code), proto::error_message(error), error.param};
 }
 
@@ -81,18 +82,26 @@ Status TrainingService::validate(Job job) {
     const JobFolder folder = folder_of(job.id);
     DataOptions options = options_of(job.recipe);
     options.cancelled = [this, id = job.id] { return is_wanted_to_stop(id); };
-    const auto read = [&](const std::string& file_id, const std::filesystem::path& to, std::string_view param) -> Result<DataReport> {
+    const auto read = [&](const std::string& file_id, const std::filesystem::path& to,
+                          std::string_view param) -> Result<DataReport> {
         const std::optional<StoredFile> file = files_->find(job.tenant, file_id);
         if (!file) return make_error(ErrorCode::kInvalidRequest, "the file was deleted", std::string(param));
         TRY_ASSIGN(const std::unique_ptr<TokenFileWriter> writer, TokenFileWriter::create(to));
         Result<DataReport> report = prepare_data(files_->content_of(file_id), host_.text(), options, writer.get());
-        if (!report.ok()) return report.error().code == ErrorCode::kInvalidRequest ? with_param(report.error(), param) : report.error();
+        if (!report.ok())
+            return report.error().code == ErrorCode::kInvalidRequest ? with_param(report.error(), param)
+                                                                     : report.error();
         if (report->n_bad_lines > 0 && !job.recipe.skip_bad_lines) {
             const LineProblem& first = report->problems.front();
-            return make_error(ErrorCode::kInvalidRequest, format("line {}: {}{}", first.line, first.reason, report->n_bad_lines == 1 ? std::string() : format(" (and {} more lines)", report->n_bad_lines - 1)),
-                              std::string(param));
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format(
+                    "line {}: {}{}", first.line, first.reason,
+                    report->n_bad_lines == 1 ? std::string() : format(" (and {} more lines)", report->n_bad_lines - 1)),
+                std::string(param));
         }
-        if (report->n_sequences == 0) return make_error(ErrorCode::kInvalidRequest, "no line can be trained on", std::string(param));
+        if (report->n_sequences == 0)
+            return make_error(ErrorCode::kInvalidRequest, "no line can be trained on", std::string(param));
         return report;
     };
     const Result<DataReport> report = read(job.training_file, folder.data(), "training_file");
@@ -117,8 +126,10 @@ Status TrainingService::validate(Job job) {
         kept.base_fingerprint = host_.facts().base_fingerprint;
     });
     TRY(step(job.id, JobEvent::kValidated));
-    tell(job.id, format("Files validated, moving job to queued state: {} sequences, {} tokens of which {} are trained, {} steps", report->n_sequences, report->n_tokens,
-                        report->n_trained_tokens, plan.n_steps()));
+    tell(
+        job.id,
+        format("Files validated, moving job to queued state: {} sequences, {} tokens of which {} are trained, {} steps",
+               report->n_sequences, report->n_tokens, report->n_trained_tokens, plan.n_steps()));
     return ok_status();
 }
 
@@ -165,7 +176,8 @@ void TrainingService::fail(const std::string& id, const Error& error) {
     changed_.notify_all();
 }
 
-void TrainingService::tell(Entry& entry, std::string message, std::string level, const std::optional<proto::StepMetrics>& metrics) {
+void TrainingService::tell(Entry& entry, std::string message, std::string level,
+                           const std::optional<proto::StepMetrics>& metrics) {
     proto::JobEventObject event;
     event.id = format("ftevent-{}-{}", entry.job.id.substr(6), entry.events.size() + 1);
     event.level = std::move(level);
@@ -177,7 +189,8 @@ void TrainingService::tell(Entry& entry, std::string message, std::string level,
     entry.events.push_back(std::move(event));
 }
 
-void TrainingService::tell(const std::string& id, std::string message, std::string level, const std::optional<proto::StepMetrics>& metrics) {
+void TrainingService::tell(const std::string& id, std::string message, std::string level,
+                           const std::optional<proto::StepMetrics>& metrics) {
     std::lock_guard lock(mutex_);
     tell(entries_.find(id)->second, std::move(message), std::move(level), metrics);
     changed_.notify_all();
@@ -208,7 +221,8 @@ Status TrainingService::keep(const std::string& id) {
 
 bool TrainingService::is_cancelled(const std::string& id) const { return copy_of(id).state == JobState::kCancelled; }
 
-bool TrainingService::was_made_by_job(const std::string& tenant, const std::string& name, const std::string& generation) const {
+bool TrainingService::was_made_by_job(const std::string& tenant, const std::string& name,
+                                      const std::string& generation) const {
     std::lock_guard lock(mutex_);
     return std::ranges::any_of(entries_, [&](const auto& entry) {
         const Job& job = entry.second.job;

@@ -54,7 +54,8 @@ inline uint16_t to_bf16(float value) { return static_cast<uint16_t>(std::bit_cas
 inline uint16_t to_f16(float value) {  // of zero and normal numbers that f16 holds exactly
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     if (value == 0.0f) return 0;
-    return static_cast<uint16_t>(((bits >> 16) & 0x8000) | ((((bits >> 23) & 0xff) - 112) << 10) | ((bits >> 13) & 0x3ff));
+    return static_cast<uint16_t>(((bits >> 16) & 0x8000) | ((((bits >> 23) & 0xff) - 112) << 10) |
+                                 ((bits >> 13) & 0x3ff));
 }
 
 inline TestTensor matrix(uint64_t rows, uint64_t columns, uint64_t seed, const std::string& dtype = "F32") {
@@ -81,8 +82,8 @@ using TestTensors = std::map<std::string, TestTensor>;
 inline std::string lora_name(uint32_t layer, const std::string& module, char which) {
     return format("base_model.model.model.layers.{}.{}.lora_{}.weight", layer, module, which);
 }
-inline void add_pair(TestTensors& tensors, uint32_t layer, const std::string& module, uint64_t rank, uint64_t n, uint64_t k,
-                     uint64_t seed = 1, const std::string& dtype = "F32") {
+inline void add_pair(TestTensors& tensors, uint32_t layer, const std::string& module, uint64_t rank, uint64_t n,
+                     uint64_t k, uint64_t seed = 1, const std::string& dtype = "F32") {
     tensors[lora_name(layer, module, 'A')] = matrix(rank, k, seed, dtype);
     tensors[lora_name(layer, module, 'B')] = matrix(n, rank, seed + 1, dtype);
 }
@@ -96,7 +97,8 @@ inline TestTensors plain_tensors(uint64_t rank = 4, uint64_t seed = 1) {
     return tensors;
 }
 
-inline std::string safetensors_bytes(const TestTensors& tensors, const std::map<std::string, std::string>& metadata = {}) {
+inline std::string safetensors_bytes(const TestTensors& tensors,
+                                     const std::map<std::string, std::string>& metadata = {}) {
     JsonWriter header;
     header.begin_object();
     if (!metadata.empty()) {

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "adapters/pool/registry.h"
 #include "adapters/files/source.h"
+#include "adapters/pool/registry.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
@@ -38,7 +38,8 @@ struct BlobHoldsTest : ::testing::TestWithParam<bool> {
         } else {
             store = memory_store(limits);
         }
-        registry = std::make_unique<Registry>(small_config(), weights, RegistryOptions{.base_name = "base"}, std::move(store));
+        registry =
+            std::make_unique<Registry>(small_config(), weights, RegistryOptions{.base_name = "base"}, std::move(store));
     }
     Status put(std::string_view bytes, const Holder& holder) {
         TRY_ASSIGN(auto upload, registry->put_blob(digest(bytes), bytes.size(), &holder));
@@ -107,7 +108,8 @@ TEST_P(BlobHoldsTest, ARefusedRegistrationTakesNoUploadAway) {
             if (file.name == kPeftFile) file.sha256 = digest(junk);
         }
         EXPECT_FALSE(register_as(refused, "two", bad).ok());
-        EXPECT_TRUE(registry->blob_bytes(digest(junk)).has_value()) << "it was acknowledged as well, and may be right for another config";
+        EXPECT_TRUE(registry->blob_bytes(digest(junk)).has_value())
+            << "it was acknowledged as well, and may be right for another config";
         EXPECT_TRUE(register_as(blue, "mine", named(files)).ok());
         ASSERT_TRUE(registry->remove("mine").ok());
     }
@@ -154,9 +156,11 @@ TEST_P(BlobHoldsTest, ATenantHoldsSoMuchAndOthersHaveTheirOwn) {
     EXPECT_THAT(beyond.error().message, HasSubstr("60 of 100 bytes and 1 of 3 files"));
     {
         // Uploads under way count too, and those that announce no size.
-        auto first = *registry->put_blob(digest("c"), std::nullopt, &small), second = *registry->put_blob(digest("d"), std::nullopt, &small);
+        auto first = *registry->put_blob(digest("c"), std::nullopt, &small),
+             second = *registry->put_blob(digest("d"), std::nullopt, &small);
         EXPECT_TRUE(first->write(std::as_bytes(std::span("01234567890123456789", 20))).ok());
-        EXPECT_EQ(second->write(std::as_bytes(std::span("012345678901234567890", 21))).error().code, ErrorCode::kStorageFull);
+        EXPECT_EQ(second->write(std::as_bytes(std::span("012345678901234567890", 21))).error().code,
+                  ErrorCode::kStorageFull);
         EXPECT_EQ(registry->put_blob(digest("e"), 1, &small).error().code, ErrorCode::kStorageFull) << "a fourth file";
     }
     EXPECT_TRUE(put(std::string(40, 'b'), small).ok()) << "what was dropped counts no more";
@@ -165,7 +169,8 @@ TEST_P(BlobHoldsTest, ATenantHoldsSoMuchAndOthersHaveTheirOwn) {
     EXPECT_TRUE(registry->blob_bytes(digest(std::string(60, 'a'))).has_value());
 }
 
-INSTANTIATE_TEST_SUITE_P(Stores, BlobHoldsTest, ::testing::Bool(), [](const auto& kind) { return kind.param ? "disk" : "memory"; });
+INSTANTIATE_TEST_SUITE_P(Stores, BlobHoldsTest, ::testing::Bool(),
+                         [](const auto& kind) { return kind.param ? "disk" : "memory"; });
 
 struct DiskHoldsTest : BlobHoldsTest {};
 
@@ -192,7 +197,8 @@ TEST_P(DiskHoldsTest, WhatWasAcknowledgedIsHeldOverARestart) {
 TEST_P(DiskHoldsTest, AFullStoreDropsNobodysUploads) {
     open({.bytes_max = 100});
     const auto age = [&](std::string_view bytes) {
-        std::filesystem::last_write_time(root.path() / "store/blobs" / digest(bytes), std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+        std::filesystem::last_write_time(root.path() / "store/blobs" / digest(bytes),
+                                         std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
     };
     const std::string held(60, 'a'), loose(40, 'b');
     ASSERT_TRUE(put(held, red).ok());
@@ -267,7 +273,8 @@ TEST(BlobHolds, ARenewedPromiseCanHaveItsTimeAgain) {
     EXPECT_FALSE(holds.is_held("a")) << "what has ended meanwhile stays so";
 }
 
-// Of one file a holder has so many promises; a further upload renews the oldest, and where that fails all that were acknowledged are there still.
+// Of one file a holder has so many promises; a further upload renews the oldest, and where that fails all that were
+// acknowledged are there still.
 TEST(BlobHolds, ARenewalThatFailsTakesNoPromiseAway) {
     set_log_level(LogLevel::kError);
     const Holder holder{holder_key("red")};
@@ -279,7 +286,8 @@ TEST(BlobHolds, ARenewalThatFailsTakesNoPromiseAway) {
             auto store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});
             auto put = [&] {
                 auto upload = store->begin(name, bytes.size(), &holder);
-                return upload.ok() && (*upload)->write(std::as_bytes(std::span(bytes))).ok() && (*upload)->finish().ok();
+                return upload.ok() && (*upload)->write(std::as_bytes(std::span(bytes))).ok() &&
+                       (*upload)->finish().ok();
             };
             for (uint32_t i = 0; i < BlobHolds::kPromisesMax; ++i) ASSERT_TRUE(put());
             disk.fail_at(at, 1);
@@ -300,7 +308,8 @@ TEST(BlobHolds, ARenewalThatFailsTakesNoPromiseAway) {
     set_log_level(LogLevel::kInfo);
 }
 
-// An upload that was acknowledged is held after a loss of power at any call, and one that was not leaves no hold without its file.
+// An upload that was acknowledged is held after a loss of power at any call, and one that was not leaves no hold
+// without its file.
 TEST(BlobHolds, AcknowledgedUploadsAreHeldAfterALossOfPowerAtAnyCall) {
     set_log_level(LogLevel::kError);
     const Holder holder{holder_key("red")};
@@ -313,7 +322,8 @@ TEST(BlobHolds, AcknowledgedUploadsAreHeldAfterALossOfPowerAtAnyCall) {
                 auto store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});
                 disk.fail_at(at);
                 auto upload = store->begin(name, bytes.size(), &holder);
-                acknowledged = upload.ok() && (*upload)->write(std::as_bytes(std::span(bytes))).ok() && (*upload)->finish().ok();
+                acknowledged =
+                    upload.ok() && (*upload)->write(std::as_bytes(std::span(bytes))).ok() && (*upload)->finish().ok();
             }
             disk.restart(loss, at);
             auto store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});

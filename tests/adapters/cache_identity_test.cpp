@@ -21,7 +21,8 @@ std::string identity(std::vector<CacheAdapter> adapters, std::string_view tenant
 }
 
 TEST(CacheIdentity, IsContentAndNeverAName) {
-    // The same content is the same identity under any name: no name goes in at all. A replaced content is another one, and back.
+    // The same content is the same identity under any name: no name goes in at all. A replaced content is another one,
+    // and back.
     const std::string before = identity({{kOne}});
     EXPECT_EQ(before.size(), 64u);
     for (int i = 0; i < 1000; ++i) {
@@ -59,11 +60,13 @@ TEST(CacheIdentity, NoTextOfOneFieldPassesForAnother) {
     std::vector<std::string> texts{"", kBase, kOne, "lorad cache 1", std::string(1, '\0'), std::string("\0\0", 2)};
     for (int tag = 1; tag <= 7; ++tag) {
         for (const int length : {0, 1, 8, 64, 255}) {
-            texts.push_back(std::string(1, char(tag)) + std::string(1, char(length)) + std::string(7, '\0') + kOne.substr(0, 8));
+            texts.push_back(std::string(1, char(tag)) + std::string(1, char(length)) + std::string(7, '\0') +
+                            kOne.substr(0, 8));
         }
     }
     for (const std::string text : {"a", "aa", "ab", "b", "1", "01", "10", "tenant", "{}"}) texts.push_back(text);
-    // Pairs that would run into each other were the first field written bare: its text is what stands before the second one, whose text is the rest.
+    // Pairs that would run into each other were the first field written bare: its text is what stands before the second
+    // one, whose text is the rest.
     const auto length = [](uint64_t n) { return std::string(1, char(n)) + std::string(7, '\0'); };
     std::vector<std::string> between{std::string("\2") + length(0) + "\5"};
     for (int tag = 1; tag <= 7; ++tag) between.push_back(std::string(1, char(tag)));

@@ -42,10 +42,11 @@ TEST(AdapterStates, TheTableAllowsExactlyTheLifeThatTheHeaderDraws) {
     using enum AdapterState;
     using enum StateChange;
     const std::map<std::pair<AdapterState, StateChange>, AdapterState> drawn = {
-        {{kStored, kLoadBegins}, kLoading},   {{kLoading, kLoadEnds}, kResident},  {{kLoading, kLoadFails}, kStored},
-        {{kResident, kEvicted}, kStored},     {{kStored, kFoundDamaged}, kDamaged}, {{kLoading, kFoundDamaged}, kDamaged},
-        {{kDamaged, kStoredAgain}, kStored},  {{kStored, kDropped}, kGone},        {{kResident, kDropped}, kGone},
-        {{kDamaged, kDropped}, kGone},
+        {{kStored, kLoadBegins}, kLoading},   {{kLoading, kLoadEnds}, kResident},
+        {{kLoading, kLoadFails}, kStored},    {{kResident, kEvicted}, kStored},
+        {{kStored, kFoundDamaged}, kDamaged}, {{kLoading, kFoundDamaged}, kDamaged},
+        {{kDamaged, kStoredAgain}, kStored},  {{kStored, kDropped}, kGone},
+        {{kResident, kDropped}, kGone},       {{kDamaged, kDropped}, kGone},
     };
     std::map<AdapterState, std::vector<AdapterState>> ways;
     for (const AdapterState state : {kStored, kLoading, kResident, kDamaged, kGone}) {
@@ -93,7 +94,8 @@ TEST(Catalogue, NamesHaveAHistoryAndGoBackInIt) {
 
 TEST(Catalogue, ChangesCompareTheGenerationFirst) {
     Catalogue catalogue;
-    EXPECT_EQ(catalogue.set("n", target_of(1), {true, id_of(0)}).error().code, ErrorCode::kGenerationMismatch) << "not there";
+    EXPECT_EQ(catalogue.set("n", target_of(1), {true, id_of(0)}).error().code, ErrorCode::kGenerationMismatch)
+        << "not there";
     ASSERT_TRUE(catalogue.set("n", target_of(1), {}).ok());
     EXPECT_EQ(catalogue.set("n", target_of(2), {}).error().code, ErrorCode::kAdapterExists);
     EXPECT_EQ(catalogue.set("n", target_of(2), {true, id_of(0)}).error().code, ErrorCode::kGenerationMismatch);

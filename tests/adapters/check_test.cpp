@@ -94,7 +94,8 @@ TEST(CheckAdapter, SplitNamesFitAFusedBase) {
 TEST(CheckAdapter, FusedAndSplitNamesOfOneMatrixAreRefused) {
     TestTensors tensors = plain_tensors();
     for (uint32_t layer = 0; layer < 2; ++layer) add_pair(tensors, layer, "self_attn.qkv_proj", 4, 128, 40);
-    const Error error = refused(tensors, R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj","qkv_proj"]})");
+    const Error error =
+        refused(tensors, R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj","qkv_proj"]})");
     EXPECT_EQ(error.code, ErrorCode::kAdapterInvalid);
     EXPECT_THAT(error.message, HasSubstr("either fused or split names"));
 }
@@ -128,12 +129,15 @@ TEST(CheckAdapter, LongListsAreCut) {
 }
 
 TEST(CheckAdapter, TargetsWithoutTensorsAreRefusedAndTensorsWithoutTargetsAreToldOf) {
-    EXPECT_THAT(refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj","o_proj"]})").message,
-                AllOf(HasSubstr("2 problems"), HasSubstr("layers.1.self_attn.o_proj.lora_A.weight: expected a tensor"),
-                      HasSubstr("found none")));
+    EXPECT_THAT(
+        refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj","o_proj"]})").message,
+        AllOf(HasSubstr("2 problems"), HasSubstr("layers.1.self_attn.o_proj.lora_A.weight: expected a tensor"),
+              HasSubstr("found none")));
     const std::pair<const char*, const char*> left_out[] = {
-        {R"("target_modules":["q_proj"])", "leave out 2 of the file's modules, such as base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight"},
-        {R"("target_modules":["q_proj","v_proj"],"layers_to_transform":[0])", "leave out 2 of the file's modules, such as base_model.model.model.layers.1.self_attn.q_proj"},
+        {R"("target_modules":["q_proj"])",
+         "leave out 2 of the file's modules, such as base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight"},
+        {R"("target_modules":["q_proj","v_proj"],"layers_to_transform":[0])",
+         "leave out 2 of the file's modules, such as base_model.model.model.layers.1.self_attn.q_proj"},
         {R"("target_modules":["q_proj","v_proj"],"exclude_modules":["v_proj"])", "leave out 2 of"},
     };
     for (const auto& [fields, told] : left_out) {
@@ -145,7 +149,9 @@ TEST(CheckAdapter, TargetsWithoutTensorsAreRefusedAndTensorsWithoutTargetsAreTol
     // A config that names nothing of the base is one for another.
     EXPECT_THAT(refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["c_attn"]})").message,
                 HasSubstr("layers.0.self_attn.q_proj.lora_A.weight: expected a module that target_modules"));
-    EXPECT_THAT(refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj"],"layers_to_transform":[7]})").message,
+    EXPECT_THAT(refused(plain_tensors(),
+                        R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj"],"layers_to_transform":[7]})")
+                    .message,
                 HasSubstr("layers.1.self_attn.q_proj.lora_A.weight: expected a module that"));
     EXPECT_NE(checked(R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj","qkv_proj","c_attn","W_pack"]})",
                       plain_tensors()),
@@ -155,17 +161,22 @@ TEST(CheckAdapter, TargetsWithoutTensorsAreRefusedAndTensorsWithoutTargetsAreTol
 
 TEST(CheckAdapter, AnExpressionThatIsNotReadIsToldOf) {
     for (const std::string field : {"target_modules", "exclude_modules"}) {
-        const auto adapter = checked(format(R"x({{"peft_type":"LORA","r":4,"{}":"(q)\\1.*"}})x", field), plain_tensors());
+        const auto adapter =
+            checked(format(R"x({{"peft_type":"LORA","r":4,"{}":"(q)\\1.*"}})x", field), plain_tensors());
         ASSERT_NE(adapter, nullptr) << field;
-        EXPECT_THAT(adapter->warnings, ::testing::ElementsAre(AllOf(HasSubstr(field + ": the expression"), HasSubstr("is not read"))));
+        EXPECT_THAT(adapter->warnings,
+                    ::testing::ElementsAre(AllOf(HasSubstr(field + ": the expression"), HasSubstr("is not read"))));
     }
 }
 
 TEST(CheckAdapter, NamesThatAWrapperHasBentAreRefusedWithTheReason) {
-    for (const auto& [part, told] : {std::pair("_orig_mod.", "saved from a compiled model"), std::pair("_fsdp_wrapped_module.", "saved from a model in FSDP")}) {
-        for (const std::string& prefix : {std::string(part) + "base_model.model.", "base_model.model." + std::string(part)}) {
+    for (const auto& [part, told] : {std::pair("_orig_mod.", "saved from a compiled model"),
+                                     std::pair("_fsdp_wrapped_module.", "saved from a model in FSDP")}) {
+        for (const std::string& prefix :
+             {std::string(part) + "base_model.model.", "base_model.model." + std::string(part)}) {
             TestTensors tensors;
-            for (const auto& [name, tensor] : plain_tensors()) tensors[prefix + name.substr(std::string("base_model.model.").size())] = tensor;
+            for (const auto& [name, tensor] : plain_tensors())
+                tensors[prefix + name.substr(std::string("base_model.model.").size())] = tensor;
             EXPECT_THAT(refused(tensors).message, HasSubstr(told)) << prefix;
         }
     }
@@ -184,7 +195,8 @@ TEST(CheckAdapter, WeightsMustBeFiniteAndOfAFloatType) {
             std::memcpy(b.data.data() + at * 2, &bad, 2);
         }
         tensors[lora_name(1, "self_attn.v_proj", 'B')] = b;
-        EXPECT_THAT(refused(tensors).message, HasSubstr("expected finite numbers, found infinity or NaN at [4, 1]")) << dtype;
+        EXPECT_THAT(refused(tensors).message, HasSubstr("expected finite numbers, found infinity or NaN at [4, 1]"))
+            << dtype;
     }
     // Finite, but no weight that anybody has trained: sums of it would overflow.
     for (const float large : {1e38f, -1e38f, 1048577.0f}) {
@@ -226,7 +238,8 @@ TEST(CheckAdapter, TensorsOfOtherMethodsAreUnsupportedByName) {
 TEST(CheckAdapter, MissingAndForeignFilesAreNamed) {
     EXPECT_EQ(check_adapter("no/such/folder", small_config()).error().code, ErrorCode::kAdapterNotFound);
     AdapterFolder folder;
-    EXPECT_EQ(check_adapter(folder.path() / "adapter_config.json", small_config()).error().code, ErrorCode::kAdapterUnsupported);
+    EXPECT_EQ(check_adapter(folder.path() / "adapter_config.json", small_config()).error().code,
+              ErrorCode::kAdapterUnsupported);
     folder.remove("adapter_model.safetensors");
     EXPECT_THAT(refused(folder).message, HasSubstr("adapter_model.safetensors: the file is missing"));
     folder.write("adapters.npz", "x");
@@ -260,13 +273,15 @@ TEST(CheckAdapter, TheGenerationIsTheContentAndNothingElse) {
     const auto one = checked(kPlainConfig, plain_tensors());
     const auto same = checked(kPlainConfig, plain_tensors());
     const auto other_weights = checked(kPlainConfig, plain_tensors(4, 2));
-    const auto other_scale = checked(R"({"peft_type":"LORA","r":4,"lora_alpha":9,"target_modules":["q_proj","v_proj"]})", plain_tensors());
+    const auto other_scale =
+        checked(R"({"peft_type":"LORA","r":4,"lora_alpha":9,"target_modules":["q_proj","v_proj"]})", plain_tensors());
     ASSERT_TRUE(one && same && other_weights && other_scale);
     EXPECT_EQ(one->generation(), same->generation());
     EXPECT_NE(one->generation(), other_weights->generation());
     EXPECT_NE(one->generation(), other_scale->generation());
     // printf abc | sha256sum
-    EXPECT_EQ(sha256_hex(std::as_bytes(std::span("abc", 3))), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    EXPECT_EQ(sha256_hex(std::as_bytes(std::span("abc", 3))),
+              "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 }  // namespace

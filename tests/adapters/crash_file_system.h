@@ -1,5 +1,5 @@
-// A disk in memory whose program ends, or that fails, at a chosen call. It knows what is only in the system's cache: names and
-// bytes survive a loss of power once they were synced, before that perhaps.
+// A disk in memory whose program ends, or that fails, at a chosen call. It knows what is only in the system's cache:
+// names and bytes survive a loss of power once they were synced, before that perhaps.
 #pragma once
 
 #include <map>
@@ -24,8 +24,8 @@ class CrashDisk {
         std::string synced;  // as they are on the disk for certain
     };
 
-    // From call `at` on (counted from 1) every call fails: the program has ended. With `for_calls`: so many calls fail, and
-    // the program goes on.
+    // From call `at` on (counted from 1) every call fails: the program has ended. With `for_calls`: so many calls fail,
+    // and the program goes on.
     void fail_at(uint64_t at, uint64_t for_calls = kNever) {
         const std::lock_guard lock(mutex);
         n_calls = 0;
@@ -88,7 +88,8 @@ class CrashDisk {
     Status call() {
         const std::lock_guard lock(mutex);
         ++n_calls;
-        if (n_calls >= fail_from && n_calls < fail_to) return make_error(ErrorCode::kStorageFailed, "the disk has failed");
+        if (n_calls >= fail_from && n_calls < fail_to)
+            return make_error(ErrorCode::kStorageFailed, "the disk has failed");
         return ok_status();
     }
     bool reached() {
@@ -186,9 +187,10 @@ class CrashFileSystem final : public adapters::FileSystem {
             const std::lock_guard lock(disk_.mutex);
             // A write that fails has written a part.
             const bool is_full = disk_.bytes() + bytes.size() > disk_.bytes_max;
-            const size_t n = is_full       ? std::min<uint64_t>(bytes.size(), disk_.bytes_max - std::min(disk_.bytes_max, disk_.bytes()))
-                             : called.ok() ? bytes.size()
-                                           : bytes.size() / 2;
+            const size_t n =
+                is_full ? std::min<uint64_t>(bytes.size(), disk_.bytes_max - std::min(disk_.bytes_max, disk_.bytes()))
+                : called.ok() ? bytes.size()
+                              : bytes.size() / 2;
             file_->bytes.append(reinterpret_cast<const char*>(bytes.data()), n);
             if (called.ok() && is_full) return make_error(ErrorCode::kStorageFull, "no room on the disk");
             return called;

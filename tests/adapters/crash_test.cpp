@@ -41,7 +41,8 @@ struct CrashTest : ::testing::Test {
         };
         const auto upload = [&](const std::string& text) {
             auto begun = registry.put_blob(digest(text), text.size());
-            const bool ok = begun.ok() && (*begun)->write(std::as_bytes(std::span(text))).ok() && (*begun)->finish().ok();
+            const bool ok =
+                begun.ok() && (*begun)->write(std::as_bytes(std::span(text))).ok() && (*begun)->finish().ok();
             if (ok) known.blobs.insert(digest(text));
             return did(ok);
         };
@@ -112,7 +113,8 @@ struct CrashTest : ::testing::Test {
 };
 
 TEST_F(CrashTest, WhateverCallIsTheLastTheRegistryOpensWithAllThatWasAcknowledged) {
-    for (const CrashDisk::Loss loss : {CrashDisk::Loss::kProgram, CrashDisk::Loss::kPower, CrashDisk::Loss::kPowerAndLuck}) {
+    for (const CrashDisk::Loss loss :
+         {CrashDisk::Loss::kProgram, CrashDisk::Loss::kPower, CrashDisk::Loss::kPowerAndLuck}) {
         uint64_t n_crashes = 0;
         for (uint64_t at = 1;; ++at) {
             CrashDisk disk;
@@ -153,7 +155,8 @@ TEST_F(CrashTest, WhateverCallIsTheLastTheRegistryOpensWithAllThatWasAcknowledge
     }
 }
 
-// A disk that fails once, or three times, or for good: errors are told, what was acknowledged stays, the program goes on.
+// A disk that fails once, or three times, or for good: errors are told, what was acknowledged stays, the program goes
+// on.
 TEST_F(CrashTest, WhateverCallFailsNothingAcknowledgedIsLost) {
     for (const uint64_t n_failures : {uint64_t{1}, uint64_t{3}, uint64_t{1} << 40}) {
         for (uint64_t at = 1;; ++at) {

@@ -1,5 +1,5 @@
-// Adapters from their files to their answers: loaded through the registry onto the device, run by the engine's own step,
-// compared with what PEFT computed.
+// Adapters from their files to their answers: loaded through the registry onto the device, run by the engine's own
+// step, compared with what PEFT computed.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -40,8 +40,8 @@ struct Request {
     uint32_t n_tokens = 24;
     TokenId end = -1;  // stops after this token
 
-    std::vector<TokenId> ids;           // the answer
-    std::vector<float> first_logits;    // after the prompt
+    std::vector<TokenId> ids;         // the answer
+    std::vector<float> first_logits;  // after the prompt
 };
 
 // All requests in shared steps from the beginning, greedily; `between` runs between the steps.
@@ -105,7 +105,8 @@ void expect_certain_tokens(const std::vector<TokenId>& ids, const std::vector<To
                            const std::vector<double>& margins, double logit_error, const std::string& where) {
     const size_t n_certain = n_certain_tokens(margins, logit_error);
     ASSERT_GE(ids.size(), n_certain) << where;
-    for (size_t i = 0; i < n_certain; ++i) ASSERT_EQ(ids[i], expected[i]) << where << ", token " << i << ", margin " << margins[i];
+    for (size_t i = 0; i < n_certain; ++i)
+        ASSERT_EQ(ids[i], expected[i]) << where << ", token " << i << ", margin " << margins[i];
 }
 
 JsonDocument read_json(const std::filesystem::path& file) {
@@ -132,7 +133,8 @@ void load_golden_adapters(Served& served, const std::string& model, std::vector<
         ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
         auto files = model::TensorFiles::map(answers / (name + ".safetensors"), ErrorCode::kIo);
         ASSERT_TRUE(files.ok());
-        GoldenAdapter& adapter = adapters.emplace_back(model + "/" + name, served.slot_of(name), read_golden_prompts(answers / (name + ".json")));
+        GoldenAdapter& adapter = adapters.emplace_back(model + "/" + name, served.slot_of(name),
+                                                       read_golden_prompts(answers / (name + ".json")));
         for (size_t i = 0; i < adapter.prompts.size(); ++i) {
             adapter.last_logits.push_back(golden_floats(*files, "prompt" + std::to_string(i) + ".last_logits"));
         }
@@ -179,7 +181,8 @@ void check_golden_adapters(const std::string& model, gpu::KernelPath path, doubl
         double norm = 0.0;
         for (const float value : reference) norm += double{value} * value;
         // Four standard deviations of the difference of two logits, each as far off as those of the prompt were.
-        const double logit_error = 4.0 * std::numbers::sqrt2 * error * std::sqrt(norm / static_cast<double>(reference.size()));
+        const double logit_error =
+            4.0 * std::numbers::sqrt2 * error * std::sqrt(norm / static_cast<double>(reference.size()));
         expect_certain_tokens(requests[i].ids, expected[i].prompt.greedy, expected[i].prompt.margins, logit_error,
                               expected[i].where);
     }
@@ -203,7 +206,8 @@ TEST_P(GoldenAdapterOnDevice, TheDevicesOwnPathAgreesWithPeft) {
 // Prompts row by row, as decodes are. What the dispatch does not take (extras, gains, more ranks) goes the other way.
 TEST_P(GoldenAdapterInOneDispatch, AgreesWithPeft) {
     const std::string model = GetParam();
-    const auto served = Served::load(goldens_dir() / "models" / model, false, 24, gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn);
+    const auto served =
+        Served::load(goldens_dir() / "models" / model, false, 24, gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn);
     ASSERT_NE(served, nullptr);
     const gpu::ScalarType type = served->executor().weights().layers[0].qkv.type;
     if (type == gpu::ScalarType::kF32) GTEST_SKIP() << "only for 16-bit weights";
@@ -229,7 +233,9 @@ TEST_P(GoldenAdapterInOneDispatch, AgreesWithPeft) {
         const std::vector<float>& reference = adapter.last_logits[0];
         const auto logits = Runner(served->executor()).logits(adapter.prompts[0].ids, false, adapter.slot, 1);
         ASSERT_TRUE(logits.ok()) << logits.error().message;
-        EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), type == gpu::ScalarType::kBf16 ? 5e-2 : kRelativeErrorMax16) << adapter.where;
+        EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()),
+                  type == gpu::ScalarType::kBf16 ? 5e-2 : kRelativeErrorMax16)
+            << adapter.where;
         n_in_one += n_dispatches(adapter.slot) == n_of_base ? 1 : 0;
     }
     const bool all_have_biases = model == "llama-tied";  // which go the other way
@@ -244,10 +250,14 @@ std::string test_name(const ::testing::TestParamInfo<const char*>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterOnDevice,
-                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"), test_name);
-// A software device compiles the programs of each for a minute and a half: one of each type; the weights of phi3-sharded are f32.
+                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied",
+                                           "qwen3"),
+                         test_name);
+// A software device compiles the programs of each for a minute and a half: one of each type; the weights of
+// phi3-sharded are f32.
 INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterInOneDispatch, ::testing::Values("qwen2-tied", "qwen3"), test_name);
-INSTANTIATE_TEST_SUITE_P(SlowAll, GoldenAdapterInOneDispatch, ::testing::Values("llama-scaled", "llama-tied", "mistral-window"), test_name);
+INSTANTIATE_TEST_SUITE_P(SlowAll, GoldenAdapterInOneDispatch,
+                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window"), test_name);
 
 std::filesystem::path demo_dir() { return lorad::testing::source_dir() / "deploy/demo-model"; }
 
@@ -265,7 +275,8 @@ TEST(DemoAdapters, AnswerTheSamplesTokenForTokenInSharedSteps) {
     std::vector<Sample> expected;
     for (const JsonValue& sample : *samples.root().find("samples")->as_array()) {
         std::vector<TokenId> prompt;
-        for (const JsonValue& id : *sample.find("prompt_ids")->as_array()) prompt.push_back(static_cast<TokenId>(*id.as_int()));
+        for (const JsonValue& id : *sample.find("prompt_ids")->as_array())
+            prompt.push_back(static_cast<TokenId>(*id.as_int()));
         for (const JsonMember& output : *sample.find("outputs")->as_object()) {
             const std::string name(output.key);
             if (!slots.contains(name)) {
@@ -274,8 +285,10 @@ TEST(DemoAdapters, AnswerTheSamplesTokenForTokenInSharedSteps) {
                 slots[name] = loaded->slot;
             }
             Sample wanted{name + " " + std::string(*sample.string_or("id", "")), {}, {}};
-            for (const JsonValue& id : *output.value.find("ids")->as_array()) wanted.ids.push_back(static_cast<TokenId>(*id.as_int()));
-            for (const JsonValue& margin : *output.value.find("margins")->as_array()) wanted.margins.push_back(*margin.as_number());
+            for (const JsonValue& id : *output.value.find("ids")->as_array())
+                wanted.ids.push_back(static_cast<TokenId>(*id.as_int()));
+            for (const JsonValue& margin : *output.value.find("margins")->as_array())
+                wanted.margins.push_back(*margin.as_number());
             Request request;
             request.prompt = prompt;
             request.slot = slots[name];
@@ -307,7 +320,9 @@ class QwenAdapters : public ::testing::Test {
         return ids;
     }
     std::vector<TokenId> alone(Served& served, const std::vector<TokenId>& ids, uint32_t slot, uint32_t n_tokens = 24) {
-        auto generated = Runner(served.executor()).generate(ids, {.n_tokens_max = n_tokens, .ignore_eos = true, .uses = model::uses_of(slot)});
+        auto generated =
+            Runner(served.executor())
+                .generate(ids, {.n_tokens_max = n_tokens, .ignore_eos = true, .uses = model::uses_of(slot)});
         EXPECT_TRUE(generated.ok());
         return generated->ids;
     }
@@ -377,10 +392,12 @@ TEST(FusedAndSplitNames, GiveTheSameLogitsBitForBit) {
         const auto served = Served::load(goldens_dir() / "models" / model);
         ASSERT_NE(served, nullptr);
         const model::ModelConfig& config = served->executor().config();
-        const uint32_t hidden = config.hidden_size, q = config.q_size(), kv = config.kv_size(), ffn = config.intermediate_size;
+        const uint32_t hidden = config.hidden_size, q = config.q_size(), kv = config.kv_size(),
+                       ffn = config.intermediate_size;
         TestTensors fused, split;
         for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-            const auto add = [&](const std::string& whole, const std::vector<std::pair<std::string, uint32_t>>& parts, uint64_t seed) {
+            const auto add = [&](const std::string& whole, const std::vector<std::pair<std::string, uint32_t>>& parts,
+                                 uint64_t seed) {
                 uint32_t n = 0;
                 for (const auto& [name, rows] : parts) n += rows;
                 add_pair(fused, layer, whole, 5, n, hidden, seed);
@@ -390,16 +407,20 @@ TEST(FusedAndSplitNames, GiveTheSameLogitsBitForBit) {
                     split[lora_name(layer, name, 'A')] = fused[lora_name(layer, whole, 'A')];
                     const size_t n_bytes = size_t{rows} * 5 * sizeof(float);
                     const auto begin = b.data.begin() + static_cast<ptrdiff_t>(at);
-                    split[lora_name(layer, name, 'B')] = {"F32", {rows, 5}, {begin, begin + static_cast<ptrdiff_t>(n_bytes)}};
+                    split[lora_name(layer, name, 'B')] = {
+                        "F32", {rows, 5}, {begin, begin + static_cast<ptrdiff_t>(n_bytes)}};
                     at += n_bytes;
                 }
             };
-            add("self_attn.qkv_proj", {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}}, layer * 9 + 1);
+            add("self_attn.qkv_proj", {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
+                layer * 9 + 1);
             add("mlp.gate_up_proj", {{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, layer * 9 + 5);
         }
-        const AdapterFolder fused_folder(R"({"peft_type":"LORA","r":5,"lora_alpha":0.002,"target_modules":["qkv_proj","gate_up_proj"]})", fused);
+        const AdapterFolder fused_folder(
+            R"({"peft_type":"LORA","r":5,"lora_alpha":0.002,"target_modules":["qkv_proj","gate_up_proj"]})", fused);
         const AdapterFolder split_folder(
-            R"({"peft_type":"LORA","r":5,"lora_alpha":0.002,"target_modules":["q_proj","k_proj","v_proj","gate_proj","up_proj"]})", split);
+            R"({"peft_type":"LORA","r":5,"lora_alpha":0.002,"target_modules":["q_proj","k_proj","v_proj","gate_proj","up_proj"]})",
+            split);
         const auto loaded_fused = served->registry().load("fused", fused_folder.path());
         const auto loaded_split = served->registry().load("split", split_folder.path());
         ASSERT_TRUE(loaded_fused.ok()) << loaded_fused.error().message;
@@ -436,15 +457,19 @@ TEST_F(QwenAdapters, EveryRankUpToTheLargestIsApplied) {
             const uint64_t rows = is_a ? rank : tensor.shape[0], columns = is_a ? tensor.shape[1] : rank;
             const size_t size = model::bytes_of(tensor.dtype);
             TestTensor& wide = padded[tensor.name];
-            wide = {std::string(model::name_of(tensor.dtype)), {rows, columns}, std::vector<std::byte>(rows * columns * size)};
+            wide = {std::string(model::name_of(tensor.dtype)),
+                    {rows, columns},
+                    std::vector<std::byte>(rows * columns * size)};
             // A's rows and B's columns go to the end, so that the last rank carries weight.
             for (uint64_t row = 0; row < tensor.shape[0]; ++row) {
                 const uint64_t to = is_a ? (row + rank - 64) * columns : row * columns + rank - 64;
-                std::memcpy(wide.data.data() + to * size, tensor.data.data() + row * tensor.shape[1] * size, tensor.shape[1] * size);
+                std::memcpy(wide.data.data() + to * size, tensor.data.data() + row * tensor.shape[1] * size,
+                            tensor.shape[1] * size);
             }
         }
         const AdapterFolder folder_of_rank(
-            format(R"({{"peft_type":"LORA","r":{},"lora_alpha":{}}})", rank, scale * static_cast<double>(rank)), padded);
+            format(R"({{"peft_type":"LORA","r":{},"lora_alpha":{}}})", rank, scale * static_cast<double>(rank)),
+            padded);
         const std::string name = "rank" + std::to_string(rank);
         const auto loaded = served->registry().load(name, folder_of_rank.path());
         ASSERT_TRUE(loaded.ok()) << loaded.error().message;

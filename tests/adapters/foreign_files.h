@@ -31,7 +31,8 @@ inline TestTensor transposed(const TestTensor& from) {
     const size_t size = from.dtype == "F32" ? 4 : 2;
     for (uint64_t row = 0; row < from.shape[0]; ++row) {
         for (uint64_t column = 0; column < from.shape[1]; ++column) {
-            std::memcpy(to.data.data() + (column * from.shape[0] + row) * size, from.data.data() + (row * from.shape[1] + column) * size, size);
+            std::memcpy(to.data.data() + (column * from.shape[0] + row) * size,
+                        from.data.data() + (row * from.shape[1] + column) * size, size);
         }
     }
     return to;
@@ -45,7 +46,8 @@ inline TestTensor permuted(const TestTensor& from, uint64_t n_heads) {
     for (uint64_t head = 0; head < n_heads; ++head) {
         for (uint64_t j = 0; j < half; ++j) {
             for (uint64_t i = 0; i < 2; ++i) {
-                std::memcpy(to.data.data() + row++ * row_bytes, from.data.data() + ((head * 2 + i) * half + j) * row_bytes, row_bytes);
+                std::memcpy(to.data.data() + row++ * row_bytes,
+                            from.data.data() + ((head * 2 + i) * half + j) * row_bytes, row_bytes);
             }
         }
     }
@@ -57,7 +59,8 @@ inline TestTensors read_peft(const std::filesystem::path& file) {
     const auto files = model::TensorFiles::map(file, ErrorCode::kIo);
     TestTensors tensors;
     for (const model::Tensor& tensor : files->tensors()) {
-        TestTensor copy{std::string(model::name_of(tensor.dtype)), tensor.shape, {tensor.data.begin(), tensor.data.end()}};
+        TestTensor copy{
+            std::string(model::name_of(tensor.dtype)), tensor.shape, {tensor.data.begin(), tensor.data.end()}};
         tensors[tensor.name.substr(std::string("base_model.model.").size())] = std::move(copy);
     }
     return tensors;
@@ -66,15 +69,19 @@ inline TestTensors read_peft(const std::filesystem::path& file) {
 // What convert_lora_to_gguf makes of them, for adapters of A and B and embeddings.
 inline std::string as_gguf(const TestTensors& tensors, const model::ModelConfig& config, float alpha) {
     const bool is_llama = config.architecture == "LlamaForCausalLM" || config.architecture == "MistralForCausalLM";
-    const std::map<std::string, std::string> architectures{{"Qwen2ForCausalLM", "qwen2"}, {"Qwen3ForCausalLM", "qwen3"}, {"Phi3ForCausalLM", "phi3"}};
+    const std::map<std::string, std::string> architectures{
+        {"Qwen2ForCausalLM", "qwen2"}, {"Qwen3ForCausalLM", "qwen3"}, {"Phi3ForCausalLM", "phi3"}};
     GgufWriter writer = gguf_header(is_llama ? "llama" : architectures.at(config.architecture), alpha);
     const std::map<std::string, std::string> parts{
-        {"self_attn.q_proj", "attn_q"}, {"self_attn.k_proj", "attn_k"},   {"self_attn.v_proj", "attn_v"},     {"self_attn.o_proj", "attn_output"},
-        {"mlp.gate_proj", "ffn_gate"},  {"mlp.up_proj", "ffn_up"},        {"mlp.down_proj", "ffn_down"},      {"self_attn.qkv_proj", "attn_qkv"},
-        {"mlp.gate_up_proj", "ffn_up"}, {"input_layernorm", "attn_norm"}, {"post_attention_layernorm", "ffn_norm"}};
+        {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},          {"self_attn.v_proj", "attn_v"},
+        {"self_attn.o_proj", "attn_output"}, {"mlp.gate_proj", "ffn_gate"},           {"mlp.up_proj", "ffn_up"},
+        {"mlp.down_proj", "ffn_down"},       {"self_attn.qkv_proj", "attn_qkv"},      {"mlp.gate_up_proj", "ffn_up"},
+        {"input_layernorm", "attn_norm"},    {"post_attention_layernorm", "ffn_norm"}};
     for (const auto& [name, tensor] : tensors) {
         const bool is_a = name.find(".lora_A.") != std::string::npos || name.ends_with("_A");
-        const std::string end = name.find("lora_") == std::string::npos ? ".weight" : is_a ? ".weight.lora_a" : ".weight.lora_b";
+        const std::string end = name.find("lora_") == std::string::npos ? ".weight"
+                                : is_a                                  ? ".weight.lora_a"
+                                                                        : ".weight.lora_b";
         TestTensor out = tensor;
         std::string to = "output";
         if (name.starts_with("model.embed_tokens")) {
@@ -82,7 +89,8 @@ inline std::string as_gguf(const TestTensors& tensors, const model::ModelConfig&
             if (is_a) out = transposed(tensor);
         } else if (name.starts_with("model.layers.")) {
             const size_t dot = name.find('.', 13);
-            const std::string module = name.substr(dot + 1, name.find(end == ".weight" ? ".weight" : ".lora_") - dot - 1);
+            const std::string module =
+                name.substr(dot + 1, name.find(end == ".weight" ? ".weight" : ".lora_") - dot - 1);
             to = format("blk.{}.{}", name.substr(13, dot - 13), parts.at(module));
             if (is_llama && !is_a && module == "self_attn.q_proj") out = permuted(tensor, config.n_heads);
             if (is_llama && !is_a && module == "self_attn.k_proj") out = permuted(tensor, config.n_kv_heads);

@@ -28,7 +28,8 @@ Result<std::unique_ptr<CheckedAdapter>> check_gguf(const std::string& bytes, con
     TRY_ASSIGN(AdapterSource source, make_adapter_source(std::move(files)));
     return check_adapter(std::move(source), base);
 }
-Result<std::unique_ptr<CheckedAdapter>> check_mlx(const std::string& config, const TestTensors& tensors, const BaseModel& base) {
+Result<std::unique_ptr<CheckedAdapter>> check_mlx(const std::string& config, const TestTensors& tensors,
+                                                  const BaseModel& base) {
     std::vector<SourceFile> files;
     files.push_back(file("adapter_config.json", config));
     files.push_back(file("adapters.safetensors", safetensors_bytes(tensors)));
@@ -47,11 +48,12 @@ std::string packed(const CheckedAdapter& adapter) {
     EXPECT_TRUE(image.ok());
     std::string text(reinterpret_cast<const char*>(image->bytes.get()), image->n_bytes);
     for (const model::LoraModuleView& view : image->view.modules) {
-        text += format(" {} {} {} {} {} {} {}", view.a, view.b, view.rank, view.scale, view.weight_type, view.gain, view.bias);
+        text += format(" {} {} {} {} {} {} {}", view.a, view.b, view.rank, view.scale, view.weight_type, view.gain,
+                       view.bias);
     }
     const model::AdapterExtrasView& extras = image->view.extras;
-    text += format(" {} {} {} {} {} {} {} {}", extras.embed_a, extras.embed_b, extras.embed_rank, extras.embed_scale, extras.head_a,
-                   extras.head_b, extras.head_rank, extras.head_scale);
+    text += format(" {} {} {} {} {} {} {} {}", extras.embed_a, extras.embed_b, extras.embed_rank, extras.embed_scale,
+                   extras.head_a, extras.head_b, extras.head_rank, extras.head_scale);
     return text;
 }
 
@@ -60,9 +62,16 @@ struct GoldenAdapter {
 };
 // One alpha for all modules and nothing but A and B: what these formats can say.
 constexpr GoldenAdapter kPlainGoldens[] = {
-    {"llama-scaled", "all-linear-r16"}, {"llama-scaled", "r3"},         {"llama-scaled", "lm-head-lora"}, {"llama-scaled", "embed-lora"},
-    {"mistral-window", "plain-r4"},     {"phi3-sharded", "all-linear-r16"}, {"phi3-sharded", "r3"},       {"qwen2-tied", "all-linear-r3"},
-    {"qwen2-tied", "layers-subset"},    {"qwen3", "all-linear-r16"},
+    {"llama-scaled", "all-linear-r16"},
+    {"llama-scaled", "r3"},
+    {"llama-scaled", "lm-head-lora"},
+    {"llama-scaled", "embed-lora"},
+    {"mistral-window", "plain-r4"},
+    {"phi3-sharded", "all-linear-r16"},
+    {"phi3-sharded", "r3"},
+    {"qwen2-tied", "all-linear-r3"},
+    {"qwen2-tied", "layers-subset"},
+    {"qwen3", "all-linear-r16"},
 };
 
 TEST(GgufAdapters, GiveTheBytesOfThePeftAdapterTheyWereMadeFrom) {
@@ -91,8 +100,9 @@ TEST(MlxAdapters, GiveTheBytesOfThePeftAdapterTheyWereMadeFrom) {
         const auto folder = kGoldens / "adapters" / model / name;
         const auto peft = check_adapter(folder, *base);
         ASSERT_TRUE(peft.ok());
-        const std::string config = format(R"({{"fine_tune_type":"lora","num_layers":2,"lora_parameters":{{"rank":{},"scale":{},"dropout":0.0}}}})",
-                                          (*peft)->peft.rank, (*peft)->peft.alpha / (*peft)->peft.rank);
+        const std::string config = format(
+            R"({{"fine_tune_type":"lora","num_layers":2,"lora_parameters":{{"rank":{},"scale":{},"dropout":0.0}}}})",
+            (*peft)->peft.rank, (*peft)->peft.alpha / (*peft)->peft.rank);
         const auto mlx = check_mlx(config, as_mlx(read_peft(folder / "adapter_model.safetensors")), *base);
         ASSERT_TRUE(mlx.ok()) << mlx.error().message;
         EXPECT_TRUE(packed(**mlx) == packed(**peft));
@@ -109,7 +119,8 @@ TEST(MlxAdapters, DoraHasItsMagnitudesUnderM) {
     const auto mlx = check_mlx(R"({"fine_tune_type":"dora",)" + parameters + "}", tensors, *base);
     ASSERT_TRUE(mlx.ok()) << mlx.error().message;
     EXPECT_TRUE(packed(**mlx) == packed(**peft));
-    EXPECT_THAT(refusal(check_mlx("{" + parameters + "}", tensors, *base)), HasSubstr(".self_attn.q_proj.m: expected use_dora"));
+    EXPECT_THAT(refusal(check_mlx("{" + parameters + "}", tensors, *base)),
+                HasSubstr(".self_attn.q_proj.m: expected use_dora"));
 }
 
 TEST(MlxAdapters, LoraOnATiedEmbeddingActsOnTheOutputLayerToo) {
@@ -136,11 +147,14 @@ TEST(MlxAdapters, LoraOnATiedEmbeddingActsOnTheOutputLayerToo) {
 TEST(MlxAdapters, ConfigsAndTensorsThatAreNoneAreRefusedByName) {
     const BaseModel base(small_config());
     const TestTensors none;
-    EXPECT_THAT(refusal(check_mlx(R"({"fine_tune_type":"full"})", none, base)), HasSubstr("(all weights of the model)"));
+    EXPECT_THAT(refusal(check_mlx(R"({"fine_tune_type":"full"})", none, base)),
+                HasSubstr("(all weights of the model)"));
     EXPECT_THAT(refusal(check_mlx("{}", none, base)), HasSubstr("lora_parameters: required"));
     EXPECT_THAT(refusal(check_mlx(R"({"lora_parameters":{"rank":8}})", none, base)), HasSubstr("scale: required"));
-    EXPECT_THAT(refusal(check_mlx(R"({"lora_parameters":{"rank":0,"scale":1}})", none, base)), HasSubstr("a rank of 1 to 512, found 0"));
-    EXPECT_THAT(refusal(check_mlx(R"({"lora_parameters":{"rank":8,"scale":1e300}})", none, base)), HasSubstr("within float32"));
+    EXPECT_THAT(refusal(check_mlx(R"({"lora_parameters":{"rank":0,"scale":1}})", none, base)),
+                HasSubstr("a rank of 1 to 512, found 0"));
+    EXPECT_THAT(refusal(check_mlx(R"({"lora_parameters":{"rank":8,"scale":1e300}})", none, base)),
+                HasSubstr("within float32"));
     EXPECT_THAT(refusal(check_mlx(kPlainConfig, none, base)), HasSubstr("a PEFT config beside adapters.safetensors"));
     const std::string config = R"({"lora_parameters":{"rank":4,"scale":1}})";
     EXPECT_THAT(refusal(check_mlx(config, none, base)), HasSubstr("found none"));
@@ -149,8 +163,10 @@ TEST(MlxAdapters, ConfigsAndTensorsThatAreNoneAreRefusedByName) {
     tensors["model.layers.0.self_attn.k_proj.lora_a_scales"] = matrix(4, 4, 1);
     tensors["model.layers.1.self_attn.q_proj.weight"] = matrix(4, 4, 1);
     const std::string message = refusal(check_mlx(config, tensors, base));
-    EXPECT_THAT(message, AllOf(HasSubstr("4 problems"), HasSubstr("model.layers.0.self_attn.q_proj.lora_a: expected [4, 40], found [8, 40]"),
-                               HasSubstr("quantized adapter"), HasSubstr("q_proj.weight: expected a name ending in .lora_a")));
+    EXPECT_THAT(message,
+                AllOf(HasSubstr("4 problems"),
+                      HasSubstr("model.layers.0.self_attn.q_proj.lora_a: expected [4, 40], found [8, 40]"),
+                      HasSubstr("quantized adapter"), HasSubstr("q_proj.weight: expected a name ending in .lora_a")));
 }
 
 // A file of one pair for q of each layer, as llama.cpp would store it.
@@ -183,7 +199,8 @@ TEST(GgufAdapters, Q8IsWidenedExactly) {
     std::string blocks;
     for (int row = 0; row < 4; ++row) {
         for (int block = 0; block < 2; ++block) {
-            GgufWriter::put<uint16_t>(blocks, row == 3 ? 0x8001 : static_cast<uint16_t>(0x2e66 + row));  // 0.1, also a subnormal
+            // 0.1, also a subnormal
+            GgufWriter::put<uint16_t>(blocks, row == 3 ? 0x8001 : static_cast<uint16_t>(0x2e66 + row));
             for (int i = 0; i < 32; ++i) GgufWriter::put<int8_t>(blocks, static_cast<int8_t>(i * 8 - 128 + row));
         }
     }
@@ -196,7 +213,8 @@ TEST(GgufAdapters, Q8IsWidenedExactly) {
     for (int row = 0; row < 4; ++row) {
         const double factor = row == 3 ? -std::ldexp(1.0, -24) : std::ldexp(1024 + 0x266 + row, -10 - 4);
         for (int column = 0; column < 64; ++column) {
-            EXPECT_EQ(model::widen(a.dtype, a.data.data() + (row * 64 + column) * 4), factor * (column % 32 * 8 - 128 + row));
+            EXPECT_EQ(model::widen(a.dtype, a.data.data() + (row * 64 + column) * 4),
+                      factor * (column % 32 * 8 - 128 + row));
         }
     }
 }
@@ -210,7 +228,8 @@ TEST(GgufAdapters, ActivatedLoraAndNormsAreRead) {
     GgufWriter norms = small_gguf();
     norms.text("adapter.lora.prompt_prefix", "hello");
     TestTensor values = matrix(1, 40, 5);
-    norms.tensor("blk.1.ffn_norm.weight", 0, {40}, bytes_of(values)).tensor("output_norm.weight", 0, {40}, bytes_of(values));
+    norms.tensor("blk.1.ffn_norm.weight", 0, {40}, bytes_of(values))
+        .tensor("output_norm.weight", 0, {40}, bytes_of(values));
     const auto with_norms = check_gguf(norms.file(), BaseModel(small_config()));
     ASSERT_TRUE(with_norms.ok()) << with_norms.error().message;
     EXPECT_NE((*with_norms)->plan.extras.norms[1].ffn, nullptr);
@@ -258,18 +277,26 @@ TEST(GgufAdapters, WhatDoesNotFitIsNamedAsInTheFile) {
                                HasSubstr("blk.0.ffn_gate_exps.weight.lora_a: expected a matrix of the base"),
                                HasSubstr("blk.0.attn_v.weight: expected LoRA or a norm"),
                                HasSubstr("blk.1.attn_k.weight.lora_a: expected [4, 40], found [4, 41]"),
-                               HasSubstr("blk.1.attn_k.weight.lora_b: expected rows of 2 heads"), HasSubstr("rope: expected a name ending in")));
-    EXPECT_THAT(refusal(check_gguf(gguf_header("qwen2", 1).file(), base)), HasSubstr("general.architecture: expected \"llama\""));
-    EXPECT_THAT(refusal(check_gguf(GgufWriter().text("general.type", "model").file(), base)), HasSubstr("expected \"adapter\", found \"model\""));
+                               HasSubstr("blk.1.attn_k.weight.lora_b: expected rows of 2 heads"),
+                               HasSubstr("rope: expected a name ending in")));
+    EXPECT_THAT(refusal(check_gguf(gguf_header("qwen2", 1).file(), base)),
+                HasSubstr("general.architecture: expected \"llama\""));
+    EXPECT_THAT(refusal(check_gguf(GgufWriter().text("general.type", "model").file(), base)),
+                HasSubstr("expected \"adapter\", found \"model\""));
     // Also where its tensors have types that no adapter has, and where it is too old to say what it is.
     GgufWriter whole, old;
-    whole.text("general.architecture", "llama").text("general.type", "model").tensor("blk.0.attn_q.weight", 12, {256}, std::string(144, 0));
+    whole.text("general.architecture", "llama")
+        .text("general.type", "model")
+        .tensor("blk.0.attn_q.weight", 12, {256}, std::string(144, 0));
     old.text("general.architecture", "llama").tensor("blk.0.attn_q.weight", 12, {256}, std::string(144, 0));
-    for (const GgufWriter& model : {whole, old}) EXPECT_THAT(refusal(check_gguf(model.file(), base)), HasSubstr("a whole model in GGUF, and no LoRA adapter; give it as --model"));
+    for (const GgufWriter& model : {whole, old})
+        EXPECT_THAT(refusal(check_gguf(model.file(), base)),
+                    HasSubstr("a whole model in GGUF, and no LoRA adapter; give it as --model"));
     GgufWriter control;
     control.text("general.type", "adapter").text("adapter.type", "controlvector");
     EXPECT_THAT(refusal(check_gguf(control.file(), base)), HasSubstr("\"controlvector\" is not supported"));
-    EXPECT_THAT(refusal(check_gguf(small_gguf(INFINITY).file(), base)), HasSubstr("adapter.lora.alpha: expected a finite number"));
+    EXPECT_THAT(refusal(check_gguf(small_gguf(INFINITY).file(), base)),
+                HasSubstr("adapter.lora.alpha: expected a finite number"));
     GgufWriter wide = gguf_header("llama", 1);
     wide.tensor("blk.0.attn_v.weight.lora_a", 0, {513, 40}, bytes_of(matrix(513, 40, 1)));
     EXPECT_THAT(refusal(check_gguf(wide.file(), base)), HasSubstr("a rank of at most 512"));
@@ -278,7 +305,8 @@ TEST(GgufAdapters, WhatDoesNotFitIsNamedAsInTheFile) {
 TEST(GgufAdapters, MatricesOfFewBitsAreRefusedByName) {
     GgufWriter writer = gguf_header("llama", 1);
     writer.tensor("blk.0.attn_v.weight.lora_a", 2, {4, 32}, std::string(4 * 18, 0));
-    EXPECT_THAT(refusal(check_gguf(writer.file(), BaseModel(small_config()))), HasSubstr("\"blk.0.attn_v.weight.lora_a\": Q4_0 is not supported in adapters"));
+    EXPECT_THAT(refusal(check_gguf(writer.file(), BaseModel(small_config()))),
+                HasSubstr("\"blk.0.attn_v.weight.lora_a\": Q4_0 is not supported in adapters"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Quantized bases in GGUF on the device: logits and greedy continuations of transformers over the dequantized weights, with PEFT's adapter
-// unmerged on top and without.
+// Quantized bases in GGUF on the device: logits and greedy continuations of transformers over the dequantized weights,
+// with PEFT's adapter unmerged on top and without.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -10,8 +10,8 @@
 #include "adapters/pool/registry.h"
 #include "adapters/pool/weight_store.h"
 #include "model/exec/executor.h"
-#include "model/files/model_files.h"
 #include "model/exec/runner.h"
+#include "model/files/model_files.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/test_device.h"
@@ -46,7 +46,8 @@ class GgufGoldens : public ::testing::TestWithParam<const char*> {
     }
     std::filesystem::path file() const { return quantized() / "gguf" / (std::string(GetParam()) + ".gguf"); }
     std::unique_ptr<model::Executor> load(gpu::ScalarType type) const {
-        model::ExecutorOptions options{.n_rows_max = 128, .n_sequences_max = 4, .n_positions_max = 256, .n_adapter_slots = 2};
+        model::ExecutorOptions options{
+            .n_rows_max = 128, .n_sequences_max = 4, .n_positions_max = 256, .n_adapter_slots = 2};
         options.weight_type = type;
         options.kernel_path = gpu::KernelPath::kPortable;
         options.decode = gpu::PersistentDecode::kOff;
@@ -64,7 +65,8 @@ class GgufGoldens : public ::testing::TestWithParam<const char*> {
             const auto reference = golden_floats(*expected_, "prompt" + std::to_string(i) + "." + which);
             const auto logits = runner.logits(prompts_[i].ids, false, slot);
             ASSERT_TRUE(logits.ok()) << logits.error().message;
-            EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), bound) << which << " of prompt " << i;
+            EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), bound)
+                << which << " of prompt " << i;
         }
     }
     void expect_greedy(model::Executor& executor) const {
@@ -76,7 +78,8 @@ class GgufGoldens : public ::testing::TestWithParam<const char*> {
             ASSERT_TRUE(generated.ok()) << generated.error().message;
             ASSERT_EQ(generated->ids.size(), 24u);
             EXPECT_GE(n_certain, 4u) << "prompt " << i << " decides little";
-            EXPECT_TRUE(std::equal(generated->ids.begin(), generated->ids.begin() + static_cast<ptrdiff_t>(n_certain), prompts_[i].greedy.begin()))
+            EXPECT_TRUE(std::equal(generated->ids.begin(), generated->ids.begin() + static_cast<ptrdiff_t>(n_certain),
+                                   prompts_[i].greedy.begin()))
                 << "prompt " << i << ", " << n_certain << " certain tokens";
         }
     }
@@ -95,11 +98,13 @@ class GgufGoldens : public ::testing::TestWithParam<const char*> {
             ASSERT_TRUE(ids.ok());
             EXPECT_EQ(*ids, text["ids"].get<std::vector<TokenId>>());
             const auto reference = golden_floats(*expected_, "prompt1.last_logits");
-            const size_t n_certain = n_certain_tokens(text["greedy"]["margins"].get<std::vector<double>>(), logit_error(reference, kRelativeErrorMax));
+            const size_t n_certain = n_certain_tokens(text["greedy"]["margins"].get<std::vector<double>>(),
+                                                      logit_error(reference, kRelativeErrorMax));
             const auto generated = model::Runner(executor).generate(*ids, {.n_tokens_max = 24, .ignore_eos = true});
             ASSERT_TRUE(generated.ok()) << generated.error().message;
             const auto expected = text["greedy"]["ids"].get<std::vector<TokenId>>();
-            EXPECT_TRUE(std::equal(generated->ids.begin(), generated->ids.begin() + static_cast<ptrdiff_t>(n_certain), expected.begin()));
+            EXPECT_TRUE(std::equal(generated->ids.begin(), generated->ids.begin() + static_cast<ptrdiff_t>(n_certain),
+                                   expected.begin()));
         }
     }
 
@@ -108,7 +113,8 @@ class GgufGoldens : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(GgufGoldens, GiveTheReferencesLogitsWithAndWithoutAnAdapter) {
-    for (const auto& [type, bound] : {std::pair(gpu::ScalarType::kF32, kRelativeErrorMax), std::pair(gpu::ScalarType::kF16, kRelativeErrorMax16Bit)}) {
+    for (const auto& [type, bound] : {std::pair(gpu::ScalarType::kF32, kRelativeErrorMax),
+                                      std::pair(gpu::ScalarType::kF16, kRelativeErrorMax16Bit)}) {
         SCOPED_TRACE(type == gpu::ScalarType::kF32 ? "f32" : "f16");
         const auto executor = load(type);
         ASSERT_EQ(executor->weights().layers[0].qkv.type, type);
@@ -130,10 +136,11 @@ TEST_P(GgufGoldens, GiveTheReferencesLogitsWithAndWithoutAnAdapter) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GgufGoldens,
-                         ::testing::Values("llama-IQ4_XS", "llama-Q3_K_M", "llama-Q4_0", "llama-Q4_K_M", "llama-Q5_K_M", "llama-Q6_K", "llama-mid-IQ4_NL",
-                                           "llama-mid-MXFP4", "llama-mid-Q4_0", "llama-mid-Q4_1", "llama-mid-Q5_0", "llama-mid-Q5_1", "llama-mid-Q8_0",
-                                           "llama-small-BF16", "llama-small-F16", "llama-small-F32", "llama-tiny-Q8_0", "qwen3-IQ4_XS", "qwen3-Q3_K_M",
-                                           "qwen3-Q4_K_M", "qwen3-Q5_K_M"),
+                         ::testing::Values("llama-IQ4_XS", "llama-Q3_K_M", "llama-Q4_0", "llama-Q4_K_M", "llama-Q5_K_M",
+                                           "llama-Q6_K", "llama-mid-IQ4_NL", "llama-mid-MXFP4", "llama-mid-Q4_0",
+                                           "llama-mid-Q4_1", "llama-mid-Q5_0", "llama-mid-Q5_1", "llama-mid-Q8_0",
+                                           "llama-small-BF16", "llama-small-F16", "llama-small-F32", "llama-tiny-Q8_0",
+                                           "qwen3-IQ4_XS", "qwen3-Q3_K_M", "qwen3-Q4_K_M", "qwen3-Q5_K_M"),
                          [](const auto& instance) {
                              std::string name = instance.param;
                              std::ranges::replace(name, '-', '_');

@@ -1,5 +1,5 @@
-// The golden adapters as files: every one is understood, every broken one is refused with the reason. What they compute is in
-// tests/adapters/reference_test.cpp and device_test.cpp.
+// The golden adapters as files: every one is understood, every broken one is refused with the reason. What they compute
+// is in tests/adapters/reference_test.cpp and device_test.cpp.
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -71,7 +71,9 @@ TEST(GoldenAdapters, EveryOneIsUnderstood) {
 TEST(GoldenAdapters, ScalesAndRanksFollowThePatterns) {
     const auto adapter = check_adapter(kGoldens / "adapters/llama-scaled/patterns", base_of("llama-scaled"));
     ASSERT_TRUE(adapter.ok());
-    const auto module = [&](size_t layer, model::LinearModule m) { return (*adapter)->plan.layers[layer][static_cast<size_t>(m)]; };
+    const auto module = [&](size_t layer, model::LinearModule m) {
+        return (*adapter)->plan.layers[layer][static_cast<size_t>(m)];
+    };
     EXPECT_EQ(module(1, model::LinearModule::kDown).rank, 10u);
     EXPECT_EQ(module(0, model::LinearModule::kK).rank, 2u);
     EXPECT_EQ(module(2, model::LinearModule::kQ).rank, 5u);
@@ -142,7 +144,8 @@ TEST(BrokenAdapters, MessagesNameTheTensorWhatWasExpectedAndWhatWasFound) {
         {"duplicate-key", "occurs twice"},
         {"dora-without-magnitudes", "lora_magnitude_vector: expected"},
         {"modules-to-save-missing", "lm_head.weight: expected a tensor, as modules_to_save names"},
-        {"modules-to-save-unknown", "expected the embedding, the output layer or norms, found a module that the base does not have"},
+        {"modules-to-save-unknown",
+         "expected the embedding, the output layer or norms, found a module that the base does not have"},
         {"vocab-mismatch-lm-head", R"(lm_head\.weight: expected \[1000, 128\], found \[1016, 128\])"},
         {"unknown-tensor", "lora_C"},
     };

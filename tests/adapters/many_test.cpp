@@ -53,7 +53,8 @@ struct ManyAdapters : ::testing::Test {
     std::unique_ptr<Store> open() const { return *disk_store(*open_file_system(root.path() / "store"), {}); }
     // Another alpha is another content; all share their weights' blob.
     static std::string config(uint32_t i, uint32_t rank = 4) {
-        return format(R"({{"peft_type":"LORA","r":{},"lora_alpha":{},"target_modules":["q_proj","v_proj"]}})", rank, i + 1);
+        return format(R"({{"peft_type":"LORA","r":{},"lora_alpha":{},"target_modules":["q_proj","v_proj"]}})", rank,
+                      i + 1);
     }
     static std::string name_of(uint32_t i) { return format("adapter-{:05}", i); }
     static void upload(Registry& registry, std::string_view text) {

@@ -1,8 +1,8 @@
 // Every golden adapter as part of the base weights, compared with what PEFT computed after merge_and_unload.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/runner.h"
 #include "tests/adapters/served.h"
@@ -14,8 +14,8 @@ namespace {
 
 using namespace lorad::testing;
 
-// PEFT merged in f32; lorad rounds to the base's type, which costs its unit roundoff / sqrt(3) in each matrix product, a few
-// times over the layers. For f32 only the f16 KV cache is left.
+// PEFT merged in f32; lorad rounds to the base's type, which costs its unit roundoff / sqrt(3) in each matrix product,
+// a few times over the layers. For f32 only the f16 KV cache is left.
 double merged_error_max(gpu::ScalarType type) {
     return type == gpu::ScalarType::kF32 ? 2e-3 : type == gpu::ScalarType::kF16 ? 3e-3 : 2e-2;
 }
@@ -43,14 +43,16 @@ TEST_P(MergedGoldenAdapter, AnswersAsPeftMergedAndLeavesTheWeightsAsTheyWere) {
         auto files = model::TensorFiles::map(answers / (name + ".safetensors"), ErrorCode::kIo);
         ASSERT_TRUE(files.ok());
         const auto prompts = read_golden_prompts(answers / (name + ".json"));
-        // PEFT refuses to merge a bias where the base has none; and where output layer and embedding are one matrix, merging a
-        // low-rank part of the embedding changes the output layer as well. There the unmerged answer is the reference.
+        // PEFT refuses to merge a bias where the base has none; and where output layer and embedding are one matrix,
+        // merging a low-rank part of the embedding changes the output layer as well. There the unmerged answer is the
+        // reference.
         const model::AdapterExtrasView& extras = executor.lora_table().adapter(slot).extras;
         const bool is_tied_embedding = executor.config().tied_embeddings && extras.embed_rank != 0;
         for (size_t i = 0; i < prompts.size(); ++i) {
             const std::string prompt = "prompt" + std::to_string(i);
             const bool has_merged = files->find(prompt + ".merged_last_logits") != nullptr && !is_tied_embedding;
-            const auto reference = golden_floats(*files, prompt + (has_merged ? ".merged_last_logits" : ".last_logits"));
+            const auto reference =
+                golden_floats(*files, prompt + (has_merged ? ".merged_last_logits" : ".last_logits"));
             model::Runner runner(executor);
             runner.set_merged(true);
             const auto logits = runner.logits(prompts[i].ids, false, slot);
@@ -66,7 +68,8 @@ TEST_P(MergedGoldenAdapter, AnswersAsPeftMergedAndLeavesTheWeightsAsTheyWere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MergedGoldenAdapter,
-                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"),
+                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied",
+                                           "qwen3"),
                          [](const auto& param_info) {
                              std::string name = param_info.param;
                              std::ranges::replace(name, '-', '_');

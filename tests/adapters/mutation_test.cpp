@@ -103,15 +103,18 @@ std::vector<SoundAdapter> sound_adapters() {
         for (const auto& [module, n] : {std::pair("q_proj", 64), std::pair("v_proj", 32)}) {
             TestTensor magnitude = matrix(1, static_cast<uint64_t>(n), 3);
             magnitude.shape = {static_cast<uint64_t>(n)};
-            variants[format("base_model.model.model.layers.{}.self_attn.{}.lora_magnitude_vector", layer, module)] = magnitude;
+            variants[format("base_model.model.model.layers.{}.self_attn.{}.lora_magnitude_vector", layer, module)] =
+                magnitude;
         }
     }
     variants["base_model.model.lm_head.weight"] = matrix(100, 40, 4, "F16");
     variants["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"] = matrix(2, 40, 5);
-    const std::string config = R"({"peft_type":"LORA","r":4,"lora_alpha":8,"use_dora":true,"modules_to_save":["lm_head"],
+    const std::string config =
+        R"({"peft_type":"LORA","r":4,"lora_alpha":8,"use_dora":true,"modules_to_save":["lm_head"],
         "trainable_token_indices":{"embed_tokens":[9,3]},"target_modules":["q_proj","v_proj"]})";
     TestTensors plain;
-    for (const auto& [name, tensor] : plain_tensors()) plain[name.substr(std::string("base_model.model.").size())] = tensor;
+    for (const auto& [name, tensor] : plain_tensors())
+        plain[name.substr(std::string("base_model.model.").size())] = tensor;
     return {{"peft", {{"adapter_config.json", config}, {"adapter_model.safetensors", safetensors_bytes(variants)}}},
             {"gguf", {{"adapter.gguf", as_gguf(plain, small_config(), 8)}}},
             {"mlx",
@@ -122,7 +125,8 @@ std::vector<SoundAdapter> sound_adapters() {
 // True if it was accepted.
 bool check_and_pack(const std::vector<std::pair<std::string, std::string>>& contents) {
     std::vector<SourceFile> files;
-    for (const auto& [name, text] : contents) files.push_back({name, FileBytes::copy_of(std::as_bytes(std::span(text)))});
+    for (const auto& [name, text] : contents)
+        files.push_back({name, FileBytes::copy_of(std::as_bytes(std::span(text)))});
     auto source = make_adapter_source(std::move(files));
     if (!source.ok()) {
         EXPECT_TRUE(is_refusal(source.error())) << source.error().message;

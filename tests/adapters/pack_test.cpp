@@ -42,15 +42,16 @@ float read_element(gpu::DeviceAddress address, uint64_t index, uint32_t type) {
 }
 
 // The matrices of one module as the kernels read them, against test_value, padding included.
-void expect_module(const model::LoraModuleView& view, uint32_t rank, uint32_t n, uint32_t k, uint32_t type, uint64_t seed,
-                   uint64_t b_row_begin = 0) {
+void expect_module(const model::LoraModuleView& view, uint32_t rank, uint32_t n, uint32_t k, uint32_t type,
+                   uint64_t seed, uint64_t b_row_begin = 0) {
     ASSERT_EQ(view.rank, rank);
     ASSERT_EQ(view.weight_type, type);
     EXPECT_EQ(view.a % 256, 0u);
     const uint64_t k_stride = (k + 63) / 64 * 64, b_stride = (rank + 7) / 8 * 8;
     for (uint64_t row = 0; row < rank; ++row) {
         for (uint64_t column = 0; column < k_stride; ++column) {
-            ASSERT_EQ(read_element(view.a, row * k_stride + column, type), column < k ? test_value(seed, row, column) : 0.0f);
+            ASSERT_EQ(read_element(view.a, row * k_stride + column, type),
+                      column < k ? test_value(seed, row, column) : 0.0f);
         }
     }
     for (uint64_t row = 0; row < n; ++row) {
@@ -71,7 +72,8 @@ TEST(PackAdapter, MatricesHaveTheStridesTheKernelsReadAndZeroPadding) {
                 add_pair(tensors, layer, "mlp.down_proj", rank, 40, 96, 9 + layer, dtype);
             }
             const auto adapter = checked(
-                format(R"({{"peft_type":"LORA","r":{},"lora_alpha":6,"target_modules":["o_proj","down_proj"]}})", rank), tensors);
+                format(R"({{"peft_type":"LORA","r":{},"lora_alpha":6,"target_modules":["o_proj","down_proj"]}})", rank),
+                tensors);
             FakeStore store(1);
             const Result<PlacedAdapter> packed = packed_and_placed(*adapter, store);
             ASSERT_TRUE(packed.ok()) << packed.error().message;

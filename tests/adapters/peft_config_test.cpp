@@ -16,7 +16,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string config_text(const std::string& fields) { return R"({"peft_type":"LORA")" + (fields.empty() ? "" : "," + fields) + "}"; }
+std::string config_text(const std::string& fields) {
+    return R"({"peft_type":"LORA")" + (fields.empty() ? "" : "," + fields) + "}";
+}
 
 PeftConfig parsed(const std::string& fields) {
     Result<PeftConfig> config = parse_peft_config(config_text(fields));
@@ -72,19 +74,22 @@ TEST(PeftConfig, PatternsMatchSuffixesAndExpressionsAndTheFirstCounts) {
 }
 
 TEST(PeftConfig, TargetsFollowNamesLayersAndExclusions) {
-    const PeftConfig names = parsed(R"("target_modules":["q_proj","layers.1.mlp.up_proj"],"exclude_modules":["layers.0.self_attn.q_proj"])");
+    const PeftConfig names =
+        parsed(R"("target_modules":["q_proj","layers.1.mlp.up_proj"],"exclude_modules":["layers.0.self_attn.q_proj"])");
     EXPECT_EQ(targets(names, "model.layers.1.self_attn.q_proj"), true);
     EXPECT_EQ(targets(names, "model.layers.0.self_attn.q_proj"), false);
     EXPECT_EQ(targets(names, "model.layers.1.mlp.up_proj"), true);
     EXPECT_EQ(targets(names, "model.layers.11.mlp.up_proj"), false);
     EXPECT_EQ(targets(names, "model.layers.1.self_attn.xq_proj"), false);
 
-    const PeftConfig layers = parsed(R"("target_modules":["q_proj","model.layers.3.mlp.up_proj"],"layers_to_transform":[0,2])");
+    const PeftConfig layers =
+        parsed(R"("target_modules":["q_proj","model.layers.3.mlp.up_proj"],"layers_to_transform":[0,2])");
     EXPECT_EQ(targets(layers, "model.layers.2.self_attn.q_proj"), true);
     EXPECT_EQ(targets(layers, "model.layers.1.self_attn.q_proj"), false);
     EXPECT_EQ(targets(layers, "model.layers.3.mlp.up_proj"), true);  // named in full
 
-    const PeftConfig pattern = parsed(R"("target_modules":["q_proj"],"layers_to_transform":1,"layers_pattern":"layers")");
+    const PeftConfig pattern =
+        parsed(R"("target_modules":["q_proj"],"layers_to_transform":1,"layers_pattern":"layers")");
     EXPECT_EQ(targets(pattern, "model.layers.1.self_attn.q_proj"), true);
     EXPECT_EQ(targets(pattern, "model.layers.0.self_attn.q_proj"), false);
     const PeftConfig other = parsed(R"("target_modules":["q_proj"],"layers_to_transform":[1],"layers_pattern":["h"])");
@@ -98,9 +103,11 @@ TEST(PeftConfig, TargetsFollowNamesLayersAndExclusions) {
     EXPECT_EQ(targets(parsed(R"("target_modules":"all-linear")"), "model.layers.0.mlp.up_proj"), true);
 }
 
-// The list of layers may stand at the root, as in an adapter of the bare decoder, where a pattern names it (PEFT since 2026-08).
+// The list of layers may stand at the root, as in an adapter of the bare decoder, where a pattern names it (PEFT since
+// 2026-08).
 TEST(PeftConfig, LayersAreFoundByTheirPatternAtTheRootToo) {
-    const PeftConfig named = parsed(R"("target_modules":["q_proj"],"layers_to_transform":[0,2],"layers_pattern":["h","layers"])");
+    const PeftConfig named =
+        parsed(R"("target_modules":["q_proj"],"layers_to_transform":[0,2],"layers_pattern":["h","layers"])");
     for (const std::string before : {"", "model.", "a.b."}) {
         EXPECT_EQ(targets(named, before + "layers.2.self_attn.q_proj"), true) << before;
         EXPECT_EQ(targets(named, before + "layers.1.self_attn.q_proj"), false) << before;
@@ -112,7 +119,8 @@ TEST(PeftConfig, LayersAreFoundByTheirPatternAtTheRootToo) {
     EXPECT_EQ(targets(any, "model.layers.2.experts.1.q_proj"), true) << "the first index counts";
 }
 
-// Of many configurations and names, also of output layers, what PEFT's own function answers (tests/goldens/peft-targets).
+// Of many configurations and names, also of output layers, what PEFT's own function answers
+// (tests/goldens/peft-targets).
 TEST(PeftConfig, TargetsAreThoseOfPeft) {
     std::ifstream file(lorad::testing::source_dir() / "tests/goldens/peft-targets/cases.json");
     const nlohmann::json golden = nlohmann::json::parse(file);
@@ -128,7 +136,8 @@ TEST(PeftConfig, TargetsAreThoseOfPeft) {
 }
 
 TEST(PeftConfig, WhatIsSavedIsNoTarget) {
-    const PeftConfig config = parsed(R"("target_modules":["q_proj","lm_head","down_proj"],"modules_to_save":["lm_head","layers.0.mlp",".*1.self_attn"])");
+    const PeftConfig config = parsed(
+        R"("target_modules":["q_proj","lm_head","down_proj"],"modules_to_save":["lm_head","layers.0.mlp",".*1.self_attn"])");
     EXPECT_EQ(targets(config, "lm_head"), false);
     EXPECT_EQ(targets(config, "model.xlm_head"), false);
     EXPECT_EQ(targets(config, "model.layers.0.mlp.down_proj"), false) << "it is inside";
@@ -143,7 +152,9 @@ TEST(PeftConfig, AnInitialisationIsKnownByWhatItLeavesOfTheBase) {
         EXPECT_EQ(parsed("\"r\":3,\"init_lora_weights\":\"" + init + "\"").rank, 3u) << init;
     }
     for (const std::string init : {"pissa", "pissa_niter_4", "olora", "OLoRA", "corda", "loftq", "lora_ga"}) {
-        EXPECT_THAT(refused(config_text("\"init_lora_weights\":\"" + init + "\"")).message, HasSubstr("it changes the base weights")) << init;
+        EXPECT_THAT(refused(config_text("\"init_lora_weights\":\"" + init + "\"")).message,
+                    HasSubstr("it changes the base weights"))
+            << init;
     }
     for (const std::string init : {"sunrise", "", "pisa"}) {
         const std::string message = refused(config_text("\"init_lora_weights\":\"" + init + "\"")).message;
@@ -168,7 +179,8 @@ TEST(PeftConfig, EveryVariantThatChangesTheMathematicsIsRefusedByName) {
         {R"("megatron_config":{"x":1})", "Megatron"},
         {R"("target_parameters":["experts.w1"])", "target_parameters"},
         {R"("kasa_config":{"x":1})", "KaSA"},
-        {R"("nvfp4_merge_aware":{"scale_mode":"fresh","start_step":0})", "nvfp4_merge_aware (trained to be merged and rounded to NVFP4"},
+        {R"("nvfp4_merge_aware":{"scale_mode":"fresh","start_step":0})",
+         "nvfp4_merge_aware (trained to be merged and rounded to NVFP4"},
         {R"("velora_config":{"x":1})", "VeLoRA"},
         {R"("monteclora_config":{"x":1})", "MonteCLoRA"},
         {R"("init_lora_weights":"pissa")", "pissa"},
@@ -202,7 +214,8 @@ TEST(PeftConfig, VariantsThatAreAppliedAreRead) {
     EXPECT_THAT(config.token_indices[0].tokens, ::testing::ElementsAre(5, 3));
     EXPECT_THAT(config.invocation_tokens, ::testing::ElementsAre(3, 4));
     EXPECT_TRUE(config.ensure_weight_tying);
-    const PeftConfig other = parsed(R"("lora_bias":true,"bias":"all","trainable_token_indices":{"lm_head":[1],"embed_tokens":[]})");
+    const PeftConfig other =
+        parsed(R"("lora_bias":true,"bias":"all","trainable_token_indices":{"lm_head":[1],"embed_tokens":[]})");
     EXPECT_TRUE(other.lora_bias);
     EXPECT_EQ(other.bias, BiasKind::kAll);
     ASSERT_EQ(other.token_indices.size(), 1u);
@@ -218,7 +231,8 @@ TEST(PeftConfig, OtherKindsOfAdapterAreRefusedByTheirType) {
 }
 
 TEST(PeftConfig, FieldsWithoutEffectOnATrainedAdapterAreAccepted) {
-    parsed(R"("lora_dropout":0.1,"task_type":"CAUSAL_LM","peft_version":"0.21.0","inference_mode":true,"revision":"main",
+    parsed(
+        R"("lora_dropout":0.1,"task_type":"CAUSAL_LM","peft_version":"0.21.0","inference_mode":true,"revision":"main",
               "fan_in_fan_out":true,"auto_mapping":{"base_model_class":"X"},"loftq_config":{"bits":4},"megatron_core":"megatron.core",
               "eva_config":{"rho":2.0},"init_lora_weights":"eva","qalora_group_size":16,"ensure_weight_tying":true,
               "some_new_thing":null,"x":false,"y":{},"z":[],"w":"","v":0,"use_dora":false,"bias":"none","modules_to_save":[])");
@@ -252,7 +266,8 @@ TEST(PeftConfig, WrongTypesAndRangesNameTheField) {
         {R"("modules_to_save":"lm_head")", "modules_to_save: expected array"},
         {R"("modules_to_save":[""])", "modules_to_save[0]: expected the name of a module"},
         {R"("trainable_token_indices":7)", "trainable_token_indices: expected array"},
-        {R"("trainable_token_indices":{"embed_tokens":["a"]})", "trainable_token_indices.embed_tokens[0]: expected integer"},
+        {R"("trainable_token_indices":{"embed_tokens":["a"]})",
+         "trainable_token_indices.embed_tokens[0]: expected integer"},
         {R"("alora_invocation_tokens":[1.5])", "alora_invocation_tokens[0]: expected integer"},
         {R"("init_lora_weights":3)", "init_lora_weights: expected true, false or a name"},
         {R"("r":4,"r":8)", "r: the key occurs twice"},

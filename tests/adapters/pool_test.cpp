@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "adapters/files/source.h"
 #include "adapters/plan/check.h"
 #include "adapters/pool/registry.h"
-#include "adapters/files/source.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
@@ -33,8 +33,9 @@ struct PoolTest : ::testing::Test {
     ~PoolTest() override { set_log_level(LogLevel::kInfo); }
 
     static AdapterFolder folder(uint64_t seed, uint32_t rank = 4) {
-        return AdapterFolder(format(R"({{"peft_type":"LORA","r":{},"lora_alpha":8,"target_modules":["q_proj","v_proj"]}})", rank),
-                             plain_tensors(rank, seed));
+        return AdapterFolder(
+            format(R"({{"peft_type":"LORA","r":{},"lora_alpha":8,"target_modules":["q_proj","v_proj"]}})", rank),
+            plain_tensors(rank, seed));
     }
     // Registered and on no device.
     static void add(Registry& registry, const std::string& name, uint64_t seed, uint32_t rank = 4) {
@@ -134,7 +135,8 @@ TEST_F(PoolTest, OnlyWhatCanNeverFitIsRefused) {
         Registry registry(small_config(), store, {.base_name = "base"});
         return registry.load("x", folder(1).path())->device_bytes;
     }();
-    Registry registry(small_config(), store, {.base_name = "base", .device_bytes_max = 2 * small, .starvation_bound = kLong});
+    Registry registry(small_config(), store,
+                      {.base_name = "base", .device_bytes_max = 2 * small, .starvation_bound = kLong});
     const auto large = registry.load("large", folder(2, 64).path());
     ASSERT_FALSE(large.ok());
     EXPECT_EQ(large.error().code, ErrorCode::kOutOfMemory);
@@ -210,13 +212,15 @@ TEST_F(PoolTest, EvictedAdaptersComeBackFromHostMemoryWithinItsBudget) {
 TEST_F(PoolTest, WhatWasReadAndCheckedIsNotReadAgainWhereHostMemoryKeepsItsImage) {
     const AdapterFolder files = folder(1);
     const auto read = *read_adapter_source(files.path());
-    const std::vector<UploadedFile> uploads = {{read.files[0].name, read.files[0].sha256}, {read.files[1].name, read.files[1].sha256}};
+    const std::vector<UploadedFile> uploads = {{read.files[0].name, read.files[0].sha256},
+                                               {read.files[1].name, read.files[1].sha256}};
     for (const uint64_t ram_bytes_max : {uint64_t{0}, uint64_t{1} << 30}) {
         const uint32_t again = ram_bytes_max == 0 ? 2 : 0;  // of both files
         FakeStore store(2);
         auto counting = std::make_unique<WatchedStore>();
         const WatchedStore& blobs = *counting;
-        Registry registry(small_config(), store, {.base_name = "base", .ram_bytes_max = ram_bytes_max}, std::move(counting));
+        Registry registry(small_config(), store, {.base_name = "base", .ram_bytes_max = ram_bytes_max},
+                          std::move(counting));
         ASSERT_TRUE(registry.load("a", files.path()).ok());
         EXPECT_EQ(blobs.n_reads, again) << "from the folder, once";
         EXPECT_EQ(print_of(store, registry.find("a")->slot), test_value(1, 0, 0));
@@ -236,8 +240,8 @@ TEST_F(PoolTest, WhatWasReadAndCheckedIsNotReadAgainWhereHostMemoryKeepsItsImage
     }
 }
 
-// A load of an active name, overtaken by a change of the name between its own change and bringing the name's content to the
-// device: with one slot, whoever held the loaded content while it waited for the other would wait for itself.
+// A load of an active name, overtaken by a change of the name between its own change and bringing the name's content to
+// the device: with one slot, whoever held the loaded content while it waited for the other would wait for itself.
 TEST_F(PoolTest, ALoadThatIsOvertakenHoldsNoPlaceWhileItWaitsForAnother) {
     const AdapterFolder one = folder(1), two = folder(2);
     FakeStore store(1);
@@ -299,7 +303,8 @@ TEST_F(PoolTest, RequestsThatGiveUpHoldNothing) {
         EXPECT_EQ(lease.error().code, ErrorCode::kAdapterBusy);
     });
     wait_for_waiting(registry, 1);
-    EXPECT_TRUE(soon([&] { return !registry.acquire("a", {.timeout = 1ms}).ok(); })) << "the first closes the door of \"a\"";
+    EXPECT_TRUE(soon([&] { return !registry.acquire("a", {.timeout = 1ms}).ok(); }))
+        << "the first closes the door of \"a\"";
     EXPECT_EQ(registry.acquire("a", {.timeout = 1ms}).error().code, ErrorCode::kAdapterBusy);
     std::thread second([&] { EXPECT_TRUE(registry.acquire("d").ok()); });
     wait_for_waiting(registry, 2);
@@ -330,8 +335,8 @@ TEST_F(PoolTest, ADeviceWithLessRoomThanPlannedIsShared) {
     EXPECT_EQ(registry.acquire("d", {.timeout = kLong}).error().code, ErrorCode::kOutOfMemory) << "alone, and yet not";
 }
 
-// Many threads do everything at once in room for few: whoever has a lease has the right weights in its slots, nobody waits
-// for ever, and in the end nothing is left.
+// Many threads do everything at once in room for few: whoever has a lease has the right weights in its slots, nobody
+// waits for ever, and in the end nothing is left.
 TEST_F(PoolTest, EverybodyGetsTheRightWeightsWhateverGoesOn) {
     constexpr int kNames = 8, kThreads = 10;
     FakeStore store(4);
@@ -355,14 +360,18 @@ TEST_F(PoolTest, EverybodyGetsTheRightWeightsWhateverGoesOn) {
     std::set<std::string> strange;
     const uint64_t first_seed = std::random_device{}();
     const auto end = Clock::now() + 2500ms;
-    const auto goes_on = [&] { return Clock::now() < end || ((n_leases <= 100 || registry.stats().n_evictions == 0) && Clock::now() < end + 30s); };
+    const auto goes_on = [&] {
+        return Clock::now() < end ||
+               ((n_leases <= 100 || registry.stats().n_evictions == 0) && Clock::now() < end + 30s);
+    };
     std::vector<std::thread> threads;
     for (int id = 0; id < kThreads; ++id) {
         threads.emplace_back([&, id] {
             std::mt19937_64 random(first_seed + static_cast<uint64_t>(id));
             const auto name = [&] { return std::string(1, static_cast<char>('a' + random() % kNames)); };
             const auto expect = [&](const auto& result, std::initializer_list<ErrorCode> allowed) {
-                if (result.ok() || std::find(allowed.begin(), allowed.end(), result.error().code) != allowed.end()) return;
+                if (result.ok() || std::find(allowed.begin(), allowed.end(), result.error().code) != allowed.end())
+                    return;
                 const std::lock_guard lock(mutex);
                 strange.insert(result.error().message);
             };
@@ -388,13 +397,15 @@ TEST_F(PoolTest, EverybodyGetsTheRightWeightsWhateverGoesOn) {
                     ++n_leases;
                     for (int look = 0; look < 3; ++look) {
                         for (size_t use = 0; use < lease->uses().size(); ++use) {
-                            n_wrong += print_of(store, lease->uses()[use].slot) != prints.at(lease->content()[use].generation);
+                            n_wrong +=
+                                print_of(store, lease->uses()[use].slot) != prints.at(lease->content()[use].generation);
                         }
                         std::this_thread::yield();
                     }
                 } else if (what < 85) {
                     const LoadOptions options{.load_inplace = random() % 3 != 0};
-                    expect(registry.load(name(), folders[random() % folders.size()]->path(), options), {kAdapterExists});
+                    expect(registry.load(name(), folders[random() % folders.size()]->path(), options),
+                           {kAdapterExists});
                 } else if (what < 90) {
                     expect(registry.remove(name(), {.mode = random() % 2 ? RemoveMode::kNow : RemoveMode::kDrain,
                                                     .timeout = std::chrono::milliseconds(random() % 3)}),

@@ -1,4 +1,5 @@
-// Folders of few bits on the device, alone and with an adapter: compared with transformers and PEFT on the dequantized weights.
+// Folders of few bits on the device, alone and with an adapter: compared with transformers and PEFT on the dequantized
+// weights.
 #include <algorithm>
 #include <cmath>
 
@@ -15,9 +16,11 @@ namespace {
 using model::Runner;
 using namespace lorad::testing;
 
-// The KV cache holds f16; weights are as the file defines them, everything else is f32: errors are at most half of this, as those of models in f32.
+// The KV cache holds f16; weights are as the file defines them, everything else is f32: errors are at most half of
+// this, as those of models in f32.
 constexpr double kRelativeErrorMaxF32 = 1e-3;
-// Weights, and on a device with matrix units activations, are rounded to 16 bits: 2^-9 of bf16 for each of a few hundred products.
+// Weights, and on a device with matrix units activations, are rounded to 16 bits: 2^-9 of bf16 for each of a few
+// hundred products.
 constexpr double kRelativeErrorMax16Bit = 1e-2;
 
 struct Answers {
@@ -29,7 +32,8 @@ struct Answers {
 
 std::vector<std::string> quantized_folders() {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(goldens_dir() / "quantized/hf")) names.push_back(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(goldens_dir() / "quantized/hf"))
+        names.push_back(entry.path().filename());
     std::ranges::sort(names);
     return names;
 }
@@ -39,19 +43,23 @@ class QuantizedModel : public ::testing::TestWithParam<std::string> {
     // Without a type: that of the model's config.
     void load(std::optional<gpu::ScalarType> type) {
         const std::filesystem::path goldens = goldens_dir() / "quantized";
-        served_ = Served::load(goldens / "hf" / GetParam(), false, 4, gpu::KernelPath::kPortable, gpu::PersistentDecode::kOff, type);
+        served_ = Served::load(goldens / "hf" / GetParam(), false, 4, gpu::KernelPath::kPortable,
+                               gpu::PersistentDecode::kOff, type);
         ASSERT_NE(served_, nullptr);
         const std::string model = GetParam().substr(0, GetParam().find('-'));
         const auto loaded = served_->registry().load("mine", goldens / "adapters" / ("hf-" + model));
         ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-        const auto numbers = model::TensorFiles::map(goldens / "expected/hf" / (GetParam() + ".safetensors"), ErrorCode::kIo);
+        const auto numbers =
+            model::TensorFiles::map(goldens / "expected/hf" / (GetParam() + ".safetensors"), ErrorCode::kIo);
         ASSERT_TRUE(numbers.ok());
         const auto texts = goldens / "expected/hf" / (GetParam() + ".json");
         answers_.push_back({"without adapter", kNoAdapterSlot, read_golden_prompts(texts), {}});
-        answers_.push_back({"with adapter", served_->slot_of("mine"), read_golden_prompts(texts, "greedy_with_adapter"), {}});
+        answers_.push_back(
+            {"with adapter", served_->slot_of("mine"), read_golden_prompts(texts, "greedy_with_adapter"), {}});
         for (Answers& answers : answers_) {
             const char* name = answers.slot == kNoAdapterSlot ? ".last_logits" : ".adapter_last_logits";
-            for (size_t i = 0; i < answers.prompts.size(); ++i) answers.last_logits.push_back(golden_floats(*numbers, "prompt" + std::to_string(i) + name));
+            for (size_t i = 0; i < answers.prompts.size(); ++i)
+                answers.last_logits.push_back(golden_floats(*numbers, "prompt" + std::to_string(i) + name));
             ASSERT_EQ(answers.prompts.size(), 3u);
         }
     }
@@ -62,7 +70,8 @@ class QuantizedModel : public ::testing::TestWithParam<std::string> {
         return logits.ok() ? *logits : std::vector<float>(answers.last_logits[prompt].size());
     }
 
-    // Logits within the error; greedy tokens up to the first whose margin is within what two logits may be off by, at least n_certain_min of them all.
+    // Logits within the error; greedy tokens up to the first whose margin is within what two logits may be off by, at
+    // least n_certain_min of them all.
     void expect_answers(double relative_error_max, size_t n_certain_min) {
         double worst = 0;
         size_t n_certain_of_all = 0;
@@ -81,11 +90,14 @@ class QuantizedModel : public ::testing::TestWithParam<std::string> {
                 double norm = 0;
                 for (const float value : want) norm += double{value} * value;
                 // Four standard deviations of the difference of two logits, each as far off as those of the prompt are.
-                const double logit_error = 4 * std::sqrt(2.0) * error * std::sqrt(norm / static_cast<double>(want.size()));
+                const double logit_error =
+                    4 * std::sqrt(2.0) * error * std::sqrt(norm / static_cast<double>(want.size()));
                 const size_t n_certain = n_certain_tokens(golden.margins, logit_error);
-                const auto generated = runner.generate(golden.ids, {.n_tokens_max = 24, .ignore_eos = true, .uses = model::uses_of(answers.slot)});
+                const auto generated = runner.generate(
+                    golden.ids, {.n_tokens_max = 24, .ignore_eos = true, .uses = model::uses_of(answers.slot)});
                 ASSERT_TRUE(generated.ok()) << generated.error().message;
-                EXPECT_TRUE(std::equal(golden.greedy.begin(), golden.greedy.begin() + static_cast<ptrdiff_t>(n_certain), generated->ids.begin()))
+                EXPECT_TRUE(std::equal(golden.greedy.begin(), golden.greedy.begin() + static_cast<ptrdiff_t>(n_certain),
+                                       generated->ids.begin()))
                     << where << ", " << n_certain << " certain tokens";
                 n_certain_of_all += n_certain;
             }
@@ -106,7 +118,8 @@ TEST_P(QuantizedModel, InF32LogitsAndGreedyTokensAreThoseOfTheDequantizedModel) 
 
 TEST_P(QuantizedModel, InTheTypeOfItsConfigLogitsAndGreedyTokensAreNear) {
     ASSERT_NO_FATAL_FAILURE(load(std::nullopt));
-    EXPECT_EQ(served_->executor().weights().layers[0].qkv.type, GetParam().starts_with("qwen3") ? gpu::ScalarType::kBf16 : gpu::ScalarType::kF16);
+    EXPECT_EQ(served_->executor().weights().layers[0].qkv.type,
+              GetParam().starts_with("qwen3") ? gpu::ScalarType::kBf16 : gpu::ScalarType::kF16);
     expect_answers(kRelativeErrorMax16Bit, 24);
 }
 

@@ -1,5 +1,5 @@
-// What adapter files mean, without a device: every golden adapter is checked, packed and placed in host memory, and a forward pass in
-// double precision over exactly those bytes gives PEFT's logits.
+// What adapter files mean, without a device: every golden adapter is checked, packed and placed in host memory, and a
+// forward pass in double precision over exactly those bytes gives PEFT's logits.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -89,7 +89,8 @@ TEST_P(GoldenModels, EveryAdapterGivesTheLogitsOfPeftInDoublePrecision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenModels,
-                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"),
+                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied",
+                                           "qwen3"),
                          [](const auto& instance) {
                              std::string name = instance.param;
                              std::ranges::replace(name, '-', '_');

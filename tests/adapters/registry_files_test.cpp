@@ -1,6 +1,4 @@
 // Which files the registry keeps while calls are under way, and that it deletes what nobody needs in the end.
-#include "adapters/pool/registry.h"
-
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "adapters/files/source.h"
+#include "adapters/pool/registry.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
@@ -150,7 +149,8 @@ TEST_F(RegistryFilesTest, WhatIsDiscardedWhileAnAdapterNeedsItGoesWithTheAdapter
     EXPECT_TRUE(soon([&] { return stored_bytes() == 0; }));
 }
 
-// What is refused shares its files with an adapter that stays: they are not looked at again whenever a call ends, and go with the adapter.
+// What is refused shares its files with an adapter that stays: they are not looked at again whenever a call ends, and
+// go with the adapter.
 TEST_F(RegistryFilesTest, WhatIsDiscardedWhileAnAdapterHasTheNameGoesWithTheLastName) {
     upload_all();
     ASSERT_TRUE(registry.register_adapter("a", uploads()).ok());
@@ -171,7 +171,8 @@ TEST_F(RegistryFilesTest, AMixWhosePartGoesBeforeItsTurnIsRefused) {
         if (mixing.joinable()) return ok_status();
         const std::vector<AdapterTerm> terms = {{"a", 0.5f}};
         mixing = std::thread([&, terms] { mixed = registry.register_mix("m", terms); });
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it waits for this call's turn to end; were it later, it would find no "a"
+        // it waits for this call's turn to end; were it later, it would find no "a"
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return ok_status();
     };
     ASSERT_TRUE(registry.remove("a").ok());
@@ -182,8 +183,8 @@ TEST_F(RegistryFilesTest, AMixWhosePartGoesBeforeItsTurnIsRefused) {
     EXPECT_TRUE(registry.load("b", folder.path()).ok()) << "the registry goes on";
 }
 
-// The name is taken while the load is under way, and what it shares with the load is removed before that ends: nobody but
-// the refused load knows of the files then.
+// The name is taken while the load is under way, and what it shares with the load is removed before that ends: nobody
+// but the refused load knows of the files then.
 TEST_F(RegistryFilesTest, ARefusedLoadLeavesNoFilesThatOthersLeftToIt) {
     struct TakesTheName final : FakeStore {
         using FakeStore::FakeStore;

@@ -180,7 +180,8 @@ TEST_F(RegistryTest, ASlotNeverKeepsModulesOfTheAdapterBefore) {
     ASSERT_TRUE(registry.remove("a").ok());
     TestTensors only_o;
     add_pair(only_o, 1, "self_attn.o_proj", 2, 40, 64);
-    const AdapterFolder folder(R"({"peft_type":"LORA","r":2,"target_modules":["o_proj"],"layers_to_transform":[1]})", only_o);
+    const AdapterFolder folder(R"({"peft_type":"LORA","r":2,"target_modules":["o_proj"],"layers_to_transform":[1]})",
+                               only_o);
     ASSERT_EQ(registry.load("b", folder.path())->slot, slot);
     for (size_t i = 0; i < 14; ++i) EXPECT_EQ(store.slots[slot].modules[i].rank, i == 7 + 3 ? 2u : 0u) << i;
 }
@@ -199,20 +200,42 @@ TEST_F(RegistryTest, LeasesOutliveTheRegistry) {
 }
 
 TEST_F(RegistryTest, NamesAreChecked) {
-    for (const std::string& name : {std::string(), std::string(129, 'x'), std::string("a\nb"), std::string("a\0b", 3),
-                                    std::string("/a"), std::string("../a"), std::string("a/../b"), std::string(" a"),
-                                    std::string("a "), std::string("\x7f"), std::string("\xff"), std::string("a\xc2\x85"),
-                                    std::string("a\xc2\x9b" "31m"), std::string("\xe2\x80\xa8" "a"), std::string("a\xe2\x80\xa9"), std::string("a\xe2\x80\xae" "b"),
-                                    std::string("\xe2\x81\xa6" "a"), std::string("\xef\xbb\xbf" "a"), std::string("a\xe2\x80\x8b"), std::string("a\xf3\xa0\x81\xa1"),
-                                    std::string("base"), std::string("base:a")}) {
+    for (const std::string& name : {std::string(),
+                                    std::string(129, 'x'),
+                                    std::string("a\nb"),
+                                    std::string("a\0b", 3),
+                                    std::string("/a"),
+                                    std::string("../a"),
+                                    std::string("a/../b"),
+                                    std::string(" a"),
+                                    std::string("a "),
+                                    std::string("\x7f"),
+                                    std::string("\xff"),
+                                    std::string("a\xc2\x85"),
+                                    std::string("a\xc2\x9b"
+                                                "31m"),
+                                    std::string("\xe2\x80\xa8"
+                                                "a"),
+                                    std::string("a\xe2\x80\xa9"),
+                                    std::string("a\xe2\x80\xae"
+                                                "b"),
+                                    std::string("\xe2\x81\xa6"
+                                                "a"),
+                                    std::string("\xef\xbb\xbf"
+                                                "a"),
+                                    std::string("a\xe2\x80\x8b"),
+                                    std::string("a\xf3\xa0\x81\xa1"),
+                                    std::string("base"),
+                                    std::string("base:a")}) {
         const auto loaded = registry.load(name, one.path());
         ASSERT_FALSE(loaded.ok()) << name;
         EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidAdapterName) << name;
         EXPECT_EQ(loaded.error().param, "lora_name");
     }
-    for (const std::string& name : {std::string("a"), std::string(128, 'x'), std::string("org/name:v1@main"),
-                                    std::string("sql lora"), std::string("caf\xc3\xa9"), std::string("a..b"),
-                                    std::string("\xd9\x85\xdb\x8c\xe2\x80\x8c\xd8\xae"), std::string("\xe2\x9d\xa4\xef\xb8\x8f")}) {
+    for (const std::string& name :
+         {std::string("a"), std::string(128, 'x'), std::string("org/name:v1@main"), std::string("sql lora"),
+          std::string("caf\xc3\xa9"), std::string("a..b"), std::string("\xd9\x85\xdb\x8c\xe2\x80\x8c\xd8\xae"),
+          std::string("\xe2\x9d\xa4\xef\xb8\x8f")}) {
         EXPECT_TRUE(registry.load(name, one.path()).ok()) << name;
         EXPECT_TRUE(registry.remove(name).ok()) << name;
     }

@@ -1,9 +1,9 @@
 #include "adapters/plan/report.h"
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <fstream>
 
 #include "adapters/plan/pack.h"
 #include "proto/json/json.h"
@@ -20,7 +20,8 @@ using namespace lorad::testing;
 const std::filesystem::path kGoldens = lorad::testing::source_dir() / "tests/goldens";
 
 TEST(AdapterReport, TellsWhatAnAdapterIs) {
-    const AdapterFolder folder(R"({"peft_type":"LORA","r":4,"lora_alpha":8,"use_rslora":true,"alpha_pattern":{"v_proj":3},
+    const AdapterFolder folder(
+        R"({"peft_type":"LORA","r":4,"lora_alpha":8,"use_rslora":true,"alpha_pattern":{"v_proj":3},
         "base_model_name_or_path":"some/base","target_modules":["q_proj","v_proj"]})");
     const AdapterReport report = inspect_adapter(folder.path(), small_config());
     EXPECT_TRUE(report.fits());
@@ -61,7 +62,8 @@ TEST(AdapterReport, WarnsOfAnAdapterThatChangesNothing) {
     EXPECT_TRUE(report.warnings.empty());
     EXPECT_FALSE(report.modules[3].is_zero);
     EXPECT_TRUE(report.modules[2].is_zero);
-    const AdapterFolder without_scale(R"({"peft_type":"LORA","r":4,"lora_alpha":0,"target_modules":["q_proj","v_proj"]})");
+    const AdapterFolder without_scale(
+        R"({"peft_type":"LORA","r":4,"lora_alpha":0,"target_modules":["q_proj","v_proj"]})");
     EXPECT_FALSE(inspect_adapter(without_scale.path(), small_config()).changes_something);
 }
 
@@ -73,7 +75,8 @@ TEST(AdapterReport, WarnsOfATemplateThatDoesNotParse) {
         EXPECT_TRUE(report.fits());
         return report.warnings;
     };
-    EXPECT_THAT(warnings_with("{% for m in messages %}{{ m.content }}"), ElementsAre(HasSubstr("chat_template.jinja: ")));
+    EXPECT_THAT(warnings_with("{% for m in messages %}{{ m.content }}"),
+                ElementsAre(HasSubstr("chat_template.jinja: ")));
     EXPECT_THAT(warnings_with("{% for m in messages %}{{ m.content }}{% endfor %}"), ElementsAre());
 }
 
@@ -163,7 +166,8 @@ TEST(BaseFingerprint, ChangesWithTheWeightsAndTheConfigOnly) {
     EXPECT_NE(base_fingerprint(config, *files), base->fingerprint);
     // One bit of the last tensor's last byte.
     const AdapterFolder copy;
-    for (const char* name : {"config.json", "model.safetensors"}) std::filesystem::copy_file(folder / name, copy.path() / name);
+    for (const char* name : {"config.json", "model.safetensors"})
+        std::filesystem::copy_file(folder / name, copy.path() / name);
     const std::filesystem::path weights = copy.path() / "model.safetensors";
     std::filesystem::permissions(weights, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
     std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);

@@ -1,12 +1,12 @@
 // A base model on the device with a registry of adapters, for tests.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "adapters/pool/registry.h"
 #include "adapters/pool/weight_store.h"
@@ -20,8 +20,8 @@ namespace lorad::adapters {
 class Served {
   public:
     static std::unique_ptr<Served> load(const std::filesystem::path& folder, bool batch_invariant = false,
-                                        uint32_t n_slots = 24,
-                                        gpu::KernelPath path = gpu::KernelPath::kPortable, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff,
+                                        uint32_t n_slots = 24, gpu::KernelPath path = gpu::KernelPath::kPortable,
+                                        gpu::PersistentDecode decode = gpu::PersistentDecode::kOff,
                                         std::optional<gpu::ScalarType> weight_type = std::nullopt) {
         set_log_level(LogLevel::kWarn);
         model::ExecutorOptions options;

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include <fcntl.h>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +42,8 @@ TEST(AdapterSource, AFolderAndTheSameFilesByUploadAreOneGeneration) {
 TEST(AdapterSource, TheGenerationIsWhatSha256sumOfTheFilesHashesTo) {
     // printf '{}' > adapter_config.json; printf '12345678' > adapter_model.safetensors
     // sha256sum adapter_config.json adapter_model.safetensors | sha256sum
-    const auto made = make_adapter_source(files(file("adapter_config.json", "{}"), file("adapter_model.safetensors", "12345678")));
+    const auto made =
+        make_adapter_source(files(file("adapter_config.json", "{}"), file("adapter_model.safetensors", "12345678")));
     ASSERT_TRUE(made.ok());
     EXPECT_EQ(made->generation, "d144d020a8f8025133a80517bf529c49298c862d0cca942521260848ee773f64");
     EXPECT_EQ(generation_of({{"adapter_model.safetensors", sha256_hex(made->file(kPeftFile).span())},
@@ -52,7 +52,8 @@ TEST(AdapterSource, TheGenerationIsWhatSha256sumOfTheFilesHashesTo) {
 }
 
 TEST(AdapterSource, KindsAreToldByTheNamesOfTheFiles) {
-    const auto mlx = make_adapter_source(files(file("adapters.safetensors", "12345678"), file("adapter_config.json", "{}")));
+    const auto mlx =
+        make_adapter_source(files(file("adapters.safetensors", "12345678"), file("adapter_config.json", "{}")));
     ASSERT_TRUE(mlx.ok()) << mlx.error().message;
     EXPECT_EQ(mlx->kind, AdapterKind::kMlx);
     const auto gguf = make_adapter_source(files(file("sql-lora.f16.gguf", "GGUF....")));
@@ -68,10 +69,13 @@ TEST(AdapterSource, MessagesHoldNoPath) {
     std::filesystem::create_directory(empty);
     std::ofstream(empty / "file") << "x";
     std::ofstream(folder.path() / "broken.gguf") << "x";
-    for (const std::filesystem::path& path : {empty / "missing", empty / "file", empty, empty / "file" / "below", empty / std::string("a\0b", 3), folder.path() / "broken.gguf"}) {
+    for (const std::filesystem::path& path : {empty / "missing", empty / "file", empty, empty / "file" / "below",
+                                              empty / std::string("a\0b", 3), folder.path() / "broken.gguf"}) {
         const auto read = read_adapter_source(path);
         ASSERT_FALSE(read.ok()) << path;
-        EXPECT_THAT(read.error().message, Not(AnyOf(HasSubstr("secret-place"), HasSubstr(folder.path().string()), HasSubstr("missing\"")))) << path;
+        EXPECT_THAT(read.error().message,
+                    Not(AnyOf(HasSubstr("secret-place"), HasSubstr(folder.path().string()), HasSubstr("missing\""))))
+            << path;
     }
 }
 
@@ -80,7 +84,8 @@ TEST(AdapterSource, FoldersAndFilesOfAllKindsAreRead) {
     folder.remove("adapter_model.safetensors");
     folder.write("one.gguf", "GGUF1");
     EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kGguf);
-    EXPECT_EQ(read_adapter_source(folder.path() / "one.gguf")->generation, read_adapter_source(folder.path())->generation);
+    EXPECT_EQ(read_adapter_source(folder.path() / "one.gguf")->generation,
+              read_adapter_source(folder.path())->generation);
     folder.write("two.gguf", "GGUF2");
     EXPECT_THAT(read_adapter_source(folder.path()).error().message, HasSubstr("2 .gguf files"));
     EXPECT_TRUE(read_adapter_source(folder.path() / "two.gguf").ok());
@@ -123,12 +128,17 @@ struct RootTest : ::testing::Test {
 
 TEST_F(RootTest, NoLinkBelowTheRootIsFollowed) {
     ASSERT_TRUE(read_adapter_source(AdapterLocation(root, "sound")).ok());
-    for (const std::string_view file : {kConfigFile, kPeftFile, kTemplateFile, std::string_view("tokenizer_config.json")}) {
+    for (const std::string_view file :
+         {kConfigFile, kPeftFile, kTemplateFile, std::string_view("tokenizer_config.json")}) {
         const std::filesystem::path outside = linked(std::string(file) + "-outside", file, host / "secret");
         EXPECT_EQ(refused(outside), ErrorCode::kAdapterPathForbidden) << file;
-        EXPECT_EQ(refused(linked(std::string(file) + "-nowhere", file, host / "nothing")), ErrorCode::kAdapterPathForbidden) << file;
+        EXPECT_EQ(refused(linked(std::string(file) + "-nowhere", file, host / "nothing")),
+                  ErrorCode::kAdapterPathForbidden)
+            << file;
         // Nor to a file of its own root.
-        EXPECT_EQ(refused(linked(std::string(file) + "-inside", file, root / "sound" / kConfigFile)), ErrorCode::kAdapterPathForbidden) << file;
+        EXPECT_EQ(refused(linked(std::string(file) + "-inside", file, root / "sound" / kConfigFile)),
+                  ErrorCode::kAdapterPathForbidden)
+            << file;
     }
     // Whoever names files on the command line may have them as links.
     EXPECT_TRUE(read_adapter_source(root / linked("by-hand", kConfigFile, host / kConfigFile)).ok());
@@ -167,7 +177,8 @@ uint64_t n_bytes_read() {
     std::ifstream io("/proc/self/io");
     std::string word;
     uint64_t value = 0;
-    while (io >> word >> value && word != "rchar:") {}
+    while (io >> word >> value && word != "rchar:") {
+    }
     return value;
 }
 
@@ -188,7 +199,8 @@ TEST(AdapterSource, OfALargeFileTheBeginningIsComparedWithItsLengthBeforeItIsRea
         {kGgufFile, zeros, "expected a GGUF file"},
     };
     for (const auto& [name, beginning, expected] : cases) {
-        for (const std::string_view other : {kPeftFile, kMlxFile, kGgufFile}) std::filesystem::remove(folder.path() / other);
+        for (const std::string_view other : {kPeftFile, kMlxFile, kGgufFile})
+            std::filesystem::remove(folder.path() / other);
         folder.write(std::string(name), beginning);
         std::filesystem::resize_file(folder.path() / name, uint64_t{1} << 30);  // takes no room on the disk
         const uint64_t before = n_bytes_read();
@@ -211,7 +223,8 @@ TEST(AdapterSource, AWholeModelIsNamed) {
     put("model.safetensors", "12345678");
     EXPECT_THAT(refusal(dir.path()), HasSubstr("a whole model (config.json, no adapter_config.json), not an adapter"));
     EXPECT_THAT(refusal(dir.path()), HasSubstr("--model DIR"));
-    EXPECT_THAT(refusal(dir.path() / "model.safetensors"), HasSubstr("one safetensors file: give the folder that it lies in"));
+    EXPECT_THAT(refusal(dir.path() / "model.safetensors"),
+                HasSubstr("one safetensors file: give the folder that it lies in"));
     put("adapter_config.json", "{}");
     EXPECT_THAT(refusal(dir.path()), HasSubstr("adapter_model.safetensors"));
 }
@@ -226,11 +239,14 @@ TEST(AdapterSource, WhatIsNoAdapterIsRefusedByName) {
     EXPECT_THAT(refused(files()).message, HasSubstr("found none"));
     EXPECT_THAT(refused(files(file(config, "{}"))).message, HasSubstr("found none"));
     EXPECT_THAT(refused(files(file(peft, "12345678"))).message, HasSubstr("expected one adapter_config.json"));
-    EXPECT_THAT(refused(files(file(config, "{}"), file(config, "{}"), file(peft, "12345678"))).message, HasSubstr("found 2"));
-    EXPECT_THAT(refused(files(file(config, "{}"), file("a.gguf", "GGUF"))).message, HasSubstr("expected no adapter_config.json"));
+    EXPECT_THAT(refused(files(file(config, "{}"), file(config, "{}"), file(peft, "12345678"))).message,
+                HasSubstr("found 2"));
+    EXPECT_THAT(refused(files(file(config, "{}"), file("a.gguf", "GGUF"))).message,
+                HasSubstr("expected no adapter_config.json"));
     EXPECT_THAT(refused(files(file(config, "{}"), file(peft, "12345678"), file("a.gguf", "GGUF"))).message,
                 HasSubstr("the weights of one adapter"));
-    EXPECT_THAT(refused(files(file(config, "{}"), file(peft, "12345678"), file("../x", "1"))).message, HasSubstr("\"../x\""));
+    EXPECT_THAT(refused(files(file(config, "{}"), file(peft, "12345678"), file("../x", "1"))).message,
+                HasSubstr("\"../x\""));
     EXPECT_EQ(refused(files(file(config, "{}"), file("adapter_model.bin", "PK"))).code, ErrorCode::kAdapterUnsupported);
     EXPECT_THAT(refused(files(file(config, "{}"), file(peft, "GGUF...."))).message, HasSubstr("found a GGUF file"));
     EXPECT_THAT(refused(files(file("x.gguf", "12345678"))).message, HasSubstr("expected a GGUF file"));

@@ -7,12 +7,11 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "adapters/pool/registry.h"
 #include "proto/base/log.h"
@@ -99,8 +98,9 @@ TEST_F(StoreTest, BadUploadsAreRefusedAndLeaveNothing) {
     const Folder folder;
     auto store = *folder.open({.bytes_max = 100, .blob_bytes_max = 50});
     const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
-    for (const std::string& name : {std::string(), std::string("../../etc/passwd"), std::string(64, 'g'), std::string(64, 'A'),
-                                    std::string(63, 'a'), std::string(65, 'a'), std::string("a\0b", 3)}) {
+    for (const std::string& name :
+         {std::string(), std::string("../../etc/passwd"), std::string(64, 'g'), std::string(64, 'A'),
+          std::string(63, 'a'), std::string(65, 'a'), std::string("a\0b", 3)}) {
         EXPECT_EQ(store->begin(name, 3).error().code, ErrorCode::kInvalidRequest) << name;
     }
     EXPECT_EQ(store->begin(digest_of("x"), 51).error().code, ErrorCode::kAdapterFileTooLarge);
@@ -111,7 +111,8 @@ TEST_F(StoreTest, BadUploadsAreRefusedAndLeaveNothing) {
     {
         auto upload = *store->begin(digest_of("hello"), 5);
         ASSERT_TRUE(upload->write(bytes("hello")).ok());
-        EXPECT_EQ(upload->write(bytes("!")).error().code, ErrorCode::kAdapterFileTooLarge) << "beyond what was announced";
+        EXPECT_EQ(upload->write(bytes("!")).error().code, ErrorCode::kAdapterFileTooLarge)
+            << "beyond what was announced";
     }
     {
         auto upload = *store->begin(digest_of("hello"), 5);
@@ -133,11 +134,13 @@ TEST_F(StoreTest, BadUploadsAreRefusedAndLeaveNothing) {
     EXPECT_TRUE(put(*store, std::string(10, 'd')).ok());
     EXPECT_TRUE(std::filesystem::is_empty(folder.root / "store/incoming"));
     size_t n_blobs = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.root / "store/blobs")) n_blobs += entry.exists();
+    for (const auto& entry : std::filesystem::directory_iterator(folder.root / "store/blobs"))
+        n_blobs += entry.exists();
     EXPECT_EQ(n_blobs, 3u);
 }
 
-// What is here already needs no room, for whoever may learn that it is here; anybody else is told what he would be told of any other.
+// What is here already needs no room, for whoever may learn that it is here; anybody else is told what he would be told
+// of any other.
 TEST_F(StoreTest, AKnownBlobIsTakenByAFullStore) {
     const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
     const std::string known(60, 'k'), other(30, 'o');
@@ -156,7 +159,8 @@ TEST_F(StoreTest, AKnownBlobIsTakenByAFullStore) {
         for (const std::optional<uint64_t> size : {std::optional<uint64_t>(60), std::optional<uint64_t>()}) {
             EXPECT_TRUE(again(*store, known, size, true).ok());
             EXPECT_EQ(again(*store, known, size, false).error().code, ErrorCode::kStorageFull);
-            EXPECT_EQ(again(*store, std::string(60, 'x'), size, true).error().code, ErrorCode::kDigestMismatch) << "whoever knows the name alone";
+            EXPECT_EQ(again(*store, std::string(60, 'x'), size, true).error().code, ErrorCode::kDigestMismatch)
+                << "whoever knows the name alone";
         }
         EXPECT_EQ(store->bytes(), 90u);
         EXPECT_TRUE(std::filesystem::is_empty(folder.root / "store/incoming"));
@@ -190,9 +194,11 @@ TEST(HoldingStores, AnUploadThatIsHeldAlreadyFitsAFullQuota) {
     const std::string known(60, 'k'), fresh(60, 'f');
     for (const bool on_disk : {true, false}) {
         CrashDisk disk;
-        const std::unique_ptr<Store> store = on_disk ? *disk_store(std::make_unique<CrashFileSystem>(disk), {}) : memory_store({});
+        const std::unique_ptr<Store> store =
+            on_disk ? *disk_store(std::make_unique<CrashFileSystem>(disk), {}) : memory_store({});
         const auto put_as = [&](const Holder& holder, std::string_view text) -> Status {
-            TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, store->begin(digest_of(text), text.size(), &holder, true));
+            TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload,
+                       store->begin(digest_of(text), text.size(), &holder, true));
             TRY(upload->write(std::as_bytes(std::span(text))));
             return upload->finish();
         };
@@ -212,7 +218,9 @@ TEST(HoldingStores, AnUploadThatIsHeldAlreadyFitsAFullQuota) {
 
 TEST_F(StoreTest, LinksAreNotFollowed) {
     const Folder folder;
-    { auto made = folder.open(); }
+    {
+        auto made = folder.open();
+    }
     std::ofstream(folder.root / "secret") << "secret";
     std::filesystem::create_symlink(folder.root / "secret", folder.blob("secret"));
     std::filesystem::create_directory(folder.blob("folder"));
@@ -244,7 +252,8 @@ TEST_F(StoreTest, LinksAreNotFollowed) {
     EXPECT_FALSE(folder.open().ok());
 }
 
-// The operating system's files, with something to happen once: between a file's read and what is made of it, or before the names of a folder are synced.
+// The operating system's files, with something to happen once: between a file's read and what is made of it, or before
+// the names of a folder are synced.
 struct WatchedFiles final : FileSystem {
     explicit WatchedFiles(std::unique_ptr<FileSystem> all) : files(std::move(all)) {}
     Status make_folder(const std::string& path) override { return files->make_folder(path); }
@@ -311,7 +320,8 @@ TEST_F(DamagedStoreTest, WhatIsUploadedAfterTheDamageWasToldStaysForALateReaderT
 TEST_F(StoreTest, AnOldBlobThatIsUploadedAgainMakesNoRoomForOthers) {
     const Folder folder;
     ASSERT_TRUE(put(**folder.open(), "blob").ok());
-    std::filesystem::last_write_time(folder.blob("blob"), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+    std::filesystem::last_write_time(folder.blob("blob"),
+                                     std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
     const WatchedDisk disk(folder, {.bytes_max = 12});
     Store* const store = disk.store.get();
     disk.files->before_sync = [&] { EXPECT_EQ(put(*store, "other").error().code, ErrorCode::kStorageFull); };
@@ -320,7 +330,8 @@ TEST_F(StoreTest, AnOldBlobThatIsUploadedAgainMakesNoRoomForOthers) {
     EXPECT_TRUE(store->read(digest_of("blob")).ok());
 }
 
-// What takes no more room than it gives back works where nothing else does, and leaves two copies as soon as there is room for them.
+// What takes no more room than it gives back works where nothing else does, and leaves two copies as soon as there is
+// room for them.
 TEST_F(StoreTest, ARemovalIsSavedOnAFullDisk) {
     CrashDisk disk;
     auto store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});
@@ -345,7 +356,8 @@ TEST_F(StoreTest, ARemovalIsSavedOnAFullDisk) {
     ASSERT_TRUE(store->save(less).ok());
     for (const auto loss : {CrashDisk::Loss::kPower, CrashDisk::Loss::kPowerAndLuck}) {
         CrashDisk after;
-        for (const auto& [name, file] : disk.on_disk) after.names[name] = after.on_disk[name] = std::make_shared<CrashDisk::File>(*file);
+        for (const auto& [name, file] : disk.on_disk)
+            after.names[name] = after.on_disk[name] = std::make_shared<CrashDisk::File>(*file);
         after.restart(loss, 1);
         EXPECT_EQ((*disk_store(std::make_unique<CrashFileSystem>(after), {}))->found(), less);
     }
@@ -358,10 +370,14 @@ TEST_F(StoreTest, ARemovalIsSavedOnAFullDisk) {
 // Where the sound copy is the only one, it is not given up to save it again.
 TEST_F(StoreTest, TheLastSoundCopyOutlivesAFullDisk) {
     CrashDisk disk;
-    { ASSERT_TRUE((*disk_store(std::make_unique<CrashFileSystem>(disk), {}))->save(catalogue_of("a", "first", 7)).ok()); }
+    {
+        ASSERT_TRUE(
+            (*disk_store(std::make_unique<CrashFileSystem>(disk), {}))->save(catalogue_of("a", "first", 7)).ok());
+    }
     disk.names.at("registry.json")->bytes[100] ^= 1;
     disk.bytes_max = disk.bytes();
-    for (int i = 0; i < 2; ++i) EXPECT_EQ((*disk_store(std::make_unique<CrashFileSystem>(disk), {}))->found(), catalogue_of("a", "first", 7));
+    for (int i = 0; i < 2; ++i)
+        EXPECT_EQ((*disk_store(std::make_unique<CrashFileSystem>(disk), {}))->found(), catalogue_of("a", "first", 7));
 }
 
 TEST_F(StoreTest, NothingIsAcknowledgedInAFolderThatIsNotInItsPlace) {
@@ -499,7 +515,8 @@ TEST_F(StoreTest, NothingAcknowledgedIsLostWhenTheProcessIsKilled) {
         ::close(pipe[1]);
         int acknowledged = -1;
         const int n_wanted = 1 + static_cast<int>(random() % 20);
-        for (int n = 0; n < n_wanted && ::read(pipe[0], &acknowledged, sizeof(acknowledged)) > 0; ++n) {}
+        for (int n = 0; n < n_wanted && ::read(pipe[0], &acknowledged, sizeof(acknowledged)) > 0; ++n) {
+        }
         ::usleep(static_cast<useconds_t>(random() % 2000));
         ::kill(child, SIGKILL);
         int status = 0;
@@ -513,7 +530,8 @@ TEST_F(StoreTest, NothingAcknowledgedIsLostWhenTheProcessIsKilled) {
         const uint64_t sequence = (*store)->found().sequence;
         ASSERT_GE(sequence, uint64_t(acknowledged) + 1);
         ASSERT_LE(sequence, uint64_t(acknowledged) + 2) << "at most the one under way";
-        for (int i = next; i <= acknowledged; ++i) ASSERT_TRUE((*store)->read(digest_of(format("adapter {}", i))).ok()) << i;
+        for (int i = next; i <= acknowledged; ++i)
+            ASSERT_TRUE((*store)->read(digest_of(format("adapter {}", i))).ok()) << i;
         next = static_cast<int>(sequence);
     }
 }

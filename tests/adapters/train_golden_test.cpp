@@ -15,8 +15,8 @@ std::vector<const model::TrainedTensor*> pointers(const std::vector<model::Train
 
 class TrainGolden : public ::testing::TestWithParam<const char*> {};
 
-// The references' own f32 differs from their f64 by 1e-6 in the losses; sums over some hundred numbers in another order by as much again. AdamW divides by the size
-// of a gradient, so that tiny ones may flip: whole vectors are compared.
+// The references' own f32 differs from their f64 by 1e-6 in the losses; sums over some hundred numbers in another order
+// by as much again. AdamW divides by the size of a gradient, so that tiny ones may flip: whole vectors are compared.
 TEST_P(TrainGolden, LossesGradientsAndAdaptersAreThoseOfPeft) {
     const auto golden = TrainingGolden::load(GetParam());
     model::TrainerOptions options = golden->options(128);
@@ -35,12 +35,14 @@ TEST_P(TrainGolden, LossesGradientsAndAdaptersAreThoseOfPeft) {
         ASSERT_TRUE(report.ok()) << report.error().message;
         EXPECT_EQ(report->n_trained_tokens, expected.at("trained_tokens").get<uint64_t>());
         EXPECT_NEAR(report->loss, expected.at("loss").get<double>(), 2e-5 * report->loss) << "step " << step;
-        EXPECT_NEAR(report->grad_norm, expected.at("grad_norm").get<double>(), 1e-4 * report->grad_norm) << "step " << step;
+        EXPECT_NEAR(report->grad_norm, expected.at("grad_norm").get<double>(), 1e-4 * report->grad_norm)
+            << "step " << step;
         EXPECT_EQ(report->is_clipped, expected.at("clipped").get<bool>()) << "step " << step;
         for (size_t i = 0; i < report->examples.size(); ++i) {
             const auto& of_example = expected.at("sequence_loss_sums").at(i);
             EXPECT_EQ(report->examples[i].n_trained, of_example.at(2).get<uint32_t>());
-            EXPECT_NEAR(report->examples[i].loss_sum, of_example.at(1).get<double>(), 2e-5 * of_example.at(1).get<double>());
+            EXPECT_NEAR(report->examples[i].loss_sum, of_example.at(1).get<double>(),
+                        2e-5 * of_example.at(1).get<double>());
         }
         if (step == 0) {
             const auto gradients = trainer->gradients();
@@ -69,7 +71,8 @@ TEST_P(TrainGolden, LossesGradientsAndAdaptersIn16BitsAreNearThoseOfPeft) {
     for (size_t step = 0; step < golden->n_steps(); ++step) {
         const auto report = trainer->step(golden->examples(step), model::learning_rate(golden->schedule(), step));
         ASSERT_TRUE(report.ok()) << report.error().message;
-        EXPECT_NEAR(report->loss, golden->expected.at("steps").at(step).at("loss").get<double>(), 1e-2 * report->loss) << "step " << step;
+        EXPECT_NEAR(report->loss, golden->expected.at("steps").at(step).at("loss").get<double>(), 1e-2 * report->loss)
+            << "step " << step;
         if (step != 0) continue;
         const auto gradients = trainer->gradients();
         ASSERT_TRUE(gradients.ok());
@@ -77,12 +80,16 @@ TEST_P(TrainGolden, LossesGradientsAndAdaptersIn16BitsAreNearThoseOfPeft) {
     }
     const auto adapter = trainer->adapter();
     ASSERT_TRUE(adapter.ok());
-    EXPECT_LT(difference_to(golden->tensors() / ("adapter-step" + std::to_string(golden->n_steps()) + ".safetensors"), std::as_const(*adapter).tensors()), 2e-2);
+    EXPECT_LT(difference_to(golden->tensors() / ("adapter-step" + std::to_string(golden->n_steps()) + ".safetensors"),
+                            std::as_const(*adapter).tensors()),
+              2e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, TrainGolden,
-                         ::testing::Values("llama-tied-plain", "llama-tied-accumulated", "llama-tied-second", "llama-tied-from-zero-b", "qwen3-plain", "qwen3-dora",
-                                           "mistral-window-rslora", "mistral-window-clipped", "qwen2-tied-patterns", "phi3-sharded-plain", "phi3-sharded-saved"),
+                         ::testing::Values("llama-tied-plain", "llama-tied-accumulated", "llama-tied-second",
+                                           "llama-tied-from-zero-b", "qwen3-plain", "qwen3-dora",
+                                           "mistral-window-rslora", "mistral-window-clipped", "qwen2-tied-patterns",
+                                           "phi3-sharded-plain", "phi3-sharded-saved"),
                          [](const auto& run) {
                              std::string name = run.param;
                              std::ranges::replace(name, '-', '_');

@@ -1,4 +1,5 @@
-// What holds of a trainer whatever PEFT says: bits, pieces, memory, gradients of parts that no reference has, refusals, and the files it ends in.
+// What holds of a trainer whatever PEFT says: bits, pieces, memory, gradients of parts that no reference has, refusals,
+// and the files it ends in.
 #include <cmath>
 #include <tuple>
 
@@ -104,7 +105,9 @@ TEST_P(TrainerIn16Bits, LossesAndGradientsAreNearThoseInF32AndHaveTheSameBitsAga
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, TrainerIn16Bits,
-                         ::testing::Combine(::testing::Values("qwen3-plain", "mistral-window-rslora", "phi3-sharded-saved"),  // whose feed-forward widths four divides
+                         // whose feed-forward widths four divides
+                         ::testing::Combine(::testing::Values("qwen3-plain", "mistral-window-rslora",
+                                                              "phi3-sharded-saved"),
                                             ::testing::Values(gpu::ScalarType::kBf16, gpu::ScalarType::kF16)));
 
 TEST(Trainer, GoesOnFromACheckpointWithTheSameBits) {
@@ -130,7 +133,8 @@ TEST(Trainer, ARefusedCheckpointChangesNothing) {
     EXPECT_NE(refusal(trainer->restore(std::span(checkpoint).first(checkpoint.size() - 4))), "accepted");
     EXPECT_NE(refusal(trainer->restore(std::span(checkpoint).first(3))), "accepted");
     const auto other = qwen3().trainer(qwen3().options(128));
-    EXPECT_EQ(refusal(other->restore(checkpoint)), "the training checkpoint is of an adapter with other tensors or scales");
+    EXPECT_EQ(refusal(other->restore(checkpoint)),
+              "the training checkpoint is of an adapter with other tensors or scales");
     EXPECT_EQ(values_of(*trainer), before);
 }
 
@@ -146,7 +150,10 @@ TEST(Trainer, MicroBatchesChangeNothingButRounding) {
     ASSERT_TRUE(gradients.ok() && others.ok());
     for (size_t i = 0; i < gradients->size(); ++i) {
         const TrainedTensor& tensor = (*gradients)[i];
-        EXPECT_LT(lorad::testing::relative_error(tensor.values.data(), (*others)[i].values.data(), tensor.values.size()), 1e-5) << tensor.name;
+        EXPECT_LT(
+            lorad::testing::relative_error(tensor.values.data(), (*others)[i].values.data(), tensor.values.size()),
+            1e-5)
+            << tensor.name;
     }
 }
 
@@ -154,12 +161,14 @@ TEST(Trainer, DropoutGoesByExampleAndPositionWhereverTheRowsLie) {
     model::TrainerOptions options = llama().options(128), in_parts = llama().options(1);
     options.lora_dropout = in_parts.lora_dropout = 0.3f;
     options.seed = in_parts.seed = 9;
-    const auto plain = llama().trainer(llama().options(128)), together = llama().trainer(options), apart = llama().trainer(in_parts);
+    const auto plain = llama().trainer(llama().options(128)), together = llama().trainer(options),
+               apart = llama().trainer(in_parts);
     options.seed = 10;
     const auto other = llama().trainer(options);
     const auto examples = llama().examples(0);
     EXPECT_EQ(together->evaluate(examples)->loss, plain->evaluate(examples)->loss) << "evaluations drop nothing";
-    const auto of_plain = plain->step(examples, 0.0), one = together->step(examples, 0.0), many = apart->step(examples, 0.0), of_other = other->step(examples, 0.0);
+    const auto of_plain = plain->step(examples, 0.0), one = together->step(examples, 0.0),
+               many = apart->step(examples, 0.0), of_other = other->step(examples, 0.0);
     ASSERT_TRUE(one.ok() && many.ok());
     EXPECT_NE(one->loss, of_plain->loss);
     EXPECT_NE(one->loss, of_other->loss);
@@ -168,7 +177,9 @@ TEST(Trainer, DropoutGoesByExampleAndPositionWhereverTheRowsLie) {
     const double first = one->loss;
     EXPECT_NE(together->step(examples, 0.0)->loss, first) << "each step drops others";
     options.lora_dropout = 1.0f;
-    EXPECT_EQ(refusal(model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights, llama().initial, options)), "lora_dropout 1: expected from 0 to below 1");
+    EXPECT_EQ(refusal(model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights,
+                                             llama().initial, options)),
+              "lora_dropout 1: expected from 0 to below 1");
 }
 
 TEST(Trainer, WeightsMultiplyLosses) {
@@ -186,7 +197,9 @@ TEST(Trainer, WeightsMultiplyLosses) {
 
 TEST(Trainer, RefusesWhatItCannotTrainByName) {
     const auto trainer = llama().trainer(llama().options(128));
-    const auto with = [&](model::TrainExample example) { return refusal(trainer->step(std::vector{std::move(example)}, 1e-3)); };
+    const auto with = [&](model::TrainExample example) {
+        return refusal(trainer->step(std::vector{std::move(example)}, 1e-3));
+    };
     EXPECT_EQ(with({{1, 2}, {0, 0}}), "no token of the examples is trained: every weight is 0");
     EXPECT_EQ(with({{}, {}}), "example 0: no tokens");
     EXPECT_EQ(with({{1, 777}, {0, 1}}), "example 0: token 777: the vocabulary has 777");
@@ -199,7 +212,8 @@ TEST(Trainer, RefusesWhatItCannotTrainByName) {
     model::TrainerOptions options = llama().options(128);
     options.memory_bytes = 1 << 16;
     const auto create = [&](const TrainableAdapter& adapter, const model::TrainerOptions& with_options) {
-        return refusal(model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights, adapter, with_options));
+        return refusal(model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights,
+                                              adapter, with_options));
     };
     EXPECT_EQ(create(llama().initial, options).find("training needs "), 0u);
     TrainableAdapter adapter = llama().initial;
@@ -214,7 +228,8 @@ TEST(Trainer, RefusesWhatItCannotTrainByName) {
 TEST(Trainer, ANumberThatIsNotFiniteChangesNothing) {
     TrainableAdapter adapter = llama().initial;
     for (auto& linear : adapter.linears) linear.pair.scale = 3e38f;
-    auto trainer = model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights, adapter, llama().options(128));
+    auto trainer = model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights,
+                                          adapter, llama().options(128));
     ASSERT_TRUE(trainer.ok());
     const auto before = values_of(**trainer);
     const auto report = (*trainer)->step(llama().examples(0), 1e-3);
@@ -246,19 +261,21 @@ TrainableAdapter wide_adapter() {
     return std::move(made).value();
 }
 
-// The loss along a tensor's gradient rises by the gradient's norm. Losses in f32 are right to about 1e-6 and differ by 0.02 or 0.04 norm; over larger steps the curve is
-// not straight.
+// The loss along a tensor's gradient rises by the gradient's norm. Losses in f32 are right to about 1e-6 and differ by
+// 0.02 or 0.04 norm; over larger steps the curve is not straight.
 TEST(Trainer, LossesRiseAlongEachTensorsGradientByItsNorm) {
     const TrainableAdapter adapter = wide_adapter();
     model::TrainerOptions options = qwen3().options(128);
     options.in_f32 = true;  // differences of losses are small
     const auto examples = std::vector{qwen3().examples(0)[1]};
     const auto loss_of = [&](const TrainableAdapter& of) {
-        auto trainer = model::Trainer::create(lorad::testing::test_device(), qwen3().base->config, *qwen3().weights, of, options);
+        auto trainer =
+            model::Trainer::create(lorad::testing::test_device(), qwen3().base->config, *qwen3().weights, of, options);
         EXPECT_TRUE(trainer.ok()) << refusal(trainer);
         return (*trainer)->evaluate(examples)->loss;
     };
-    auto trainer = model::Trainer::create(lorad::testing::test_device(), qwen3().base->config, *qwen3().weights, adapter, options);
+    auto trainer =
+        model::Trainer::create(lorad::testing::test_device(), qwen3().base->config, *qwen3().weights, adapter, options);
     ASSERT_TRUE(trainer.ok()) << refusal(trainer);
     ASSERT_TRUE((*trainer)->step(examples, 0.0).ok());
     const auto gradients = (*trainer)->gradients();
@@ -279,7 +296,8 @@ TEST(Trainer, LossesRiseAlongEachTensorsGradientByItsNorm) {
         for (const int side : {0, 1}) {
             TrainableAdapter moved = adapter;
             std::vector<float>& values = moved.tensors()[i]->values;
-            for (size_t j = 0; j < values.size(); ++j) values[j] += static_cast<float>((side == 0 ? step : -step) * gradient.values[j] / norm);
+            for (size_t j = 0; j < values.size(); ++j)
+                values[j] += static_cast<float>((side == 0 ? step : -step) * gradient.values[j] / norm);
             losses[side] = loss_of(moved);
         }
         EXPECT_NEAR((losses[0] - losses[1]) / (2 * step), norm, 0.01 * norm + 2e-4) << gradient.name;
@@ -312,7 +330,8 @@ TEST(TrainStart, IsPeftsAndDependsOnTheSeedAlone) {
             squares += double{value} * value;
         }
         // A uniform number's square is a third of its bound's; of a hundred and more numbers within a third.
-        EXPECT_NEAR(squares / static_cast<double>(pair.a.values.size()), bound * bound / 3, bound * bound / 9) << pair.a.name;
+        EXPECT_NEAR(squares / static_cast<double>(pair.a.values.size()), bound * bound / 3, bound * bound / 9)
+            << pair.a.name;
         EXPECT_EQ(pair.rank(), pair.a.name.find("k_proj") != std::string::npos ? 2u : 8u);
         const bool has_own_alpha = pair.a.name.find("layers.1.mlp.down_proj") != std::string::npos;
         EXPECT_FLOAT_EQ(pair.scale, (has_own_alpha ? 3.0f : 12.0f) / static_cast<float>(pair.rank()));
@@ -323,10 +342,12 @@ TEST(TrainStart, IsPeftsAndDependsOnTheSeedAlone) {
 TEST(TrainStart, RefusesModulesThatAreNotThere) {
     LoraRecipe recipe;
     recipe.target_modules = {"q_proj", "wq"};
-    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)), "target_modules: \"wq\": not a module of the model that is trained");
+    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)),
+              "target_modules: \"wq\": not a module of the model that is trained");
     recipe.target_modules = {"q_proj"};
     recipe.modules_to_save = {"classifier"};
-    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)), "modules_to_save: \"classifier\": not a module of the model that is trained");
+    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)),
+              "modules_to_save: \"classifier\": not a module of the model that is trained");
     recipe.modules_to_save = {};
     recipe.r = 0;
     EXPECT_NE(refusal(make_trainable(recipe, *llama().base)), "accepted");
@@ -340,7 +361,8 @@ void expect_same(const TrainableAdapter& a, const TrainableAdapter& b) {
         EXPECT_EQ(of_a[i]->shape, of_b[i]->shape);
         EXPECT_EQ(of_a[i]->values, of_b[i]->values) << of_a[i]->name;
     }
-    for (size_t i = 0; i < a.linears.size(); ++i) EXPECT_EQ(a.linears[i].pair.scale, b.linears[i].pair.scale) << a.linears[i].pair.a.name;
+    for (size_t i = 0; i < a.linears.size(); ++i)
+        EXPECT_EQ(a.linears[i].pair.scale, b.linears[i].pair.scale) << a.linears[i].pair.a.name;
 }
 
 TEST(PeftFolder, ReadsBackAsWhatWasTrained) {
@@ -356,7 +378,10 @@ TEST(PeftFolder, ReadsBackAsWhatWasTrained) {
     auto made = make_trainable(in_layers, *qwen3().base);
     ASSERT_TRUE(made.ok()) << refusal(made);
     for (const bool use_rslora : {false, true}) {
-        ASSERT_TRUE(write_peft_folder(peft_files(*made, *qwen3().base, {.base_name = "qwen3", .use_rslora = use_rslora}), folder.path()).ok());
+        ASSERT_TRUE(
+            write_peft_folder(peft_files(*made, *qwen3().base, {.base_name = "qwen3", .use_rslora = use_rslora}),
+                              folder.path())
+                .ok());
         expect_same(qwen3().read_adapter(folder.path()), *made);
     }
     const TrainableAdapter wide = wide_adapter();

@@ -25,7 +25,9 @@ class WatchedStore final : public adapters::Store {
                                                         const adapters::Holder* holder, bool may_know) override {
         return store_->begin(sha256, bytes, holder, may_know);
     }
-    Status put(std::string_view sha256, const adapters::FileBytes& bytes) override { return store_->put(sha256, bytes); }
+    Status put(std::string_view sha256, const adapters::FileBytes& bytes) override {
+        return store_->put(sha256, bytes);
+    }
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const override { return store_->blob_bytes(sha256); }
     Result<adapters::FileBytes> read(std::string_view sha256) override {
         auto bytes = store_->read(sha256);
@@ -35,8 +37,12 @@ class WatchedStore final : public adapters::Store {
     void remove(std::string_view sha256) override { store_->remove(sha256); }
     uint64_t bytes() const override { return store_->bytes(); }
     bool is_held(std::string_view sha256) const override { return store_->is_held(sha256); }
-    bool is_held_by(std::string_view sha256, std::string_view holder) const override { return store_->is_held_by(sha256, holder); }
-    void keep_promise(std::string_view sha256, std::string_view holder) override { store_->keep_promise(sha256, holder); }
+    bool is_held_by(std::string_view sha256, std::string_view holder) const override {
+        return store_->is_held_by(sha256, holder);
+    }
+    void keep_promise(std::string_view sha256, std::string_view holder) override {
+        store_->keep_promise(sha256, holder);
+    }
     void mark_tried(std::string_view sha256, std::string_view holder) override { store_->mark_tried(sha256, holder); }
     std::vector<std::string> expire(int64_t now_s) override { return store_->expire(now_s); }
     Status is_in_place() const override { return store_->is_in_place(); }

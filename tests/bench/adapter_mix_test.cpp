@@ -1,10 +1,10 @@
 #include "bench/adapter_mix.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "bench/bench_util.h"
 
@@ -41,8 +41,11 @@ TEST(AdapterMix, IdenticalHasOneAdapterAndDistinctAsManyAsCanBe) {
 
 TEST(AdapterMix, DrawsHaveTheDistributionThatWasAskedFor) {
     constexpr uint32_t kRows = 20000;
-    const auto zipf = adapters_of_rows(Mix::kZipf, kRows, 16, 5), uniform = adapters_of_rows(Mix::kUniform, kRows, 16, 5);
-    const auto of = [](const std::vector<uint32_t>& rows, uint32_t adapter) { return static_cast<double>(std::ranges::count(rows, adapter)); };
+    const auto zipf = adapters_of_rows(Mix::kZipf, kRows, 16, 5),
+               uniform = adapters_of_rows(Mix::kUniform, kRows, 16, 5);
+    const auto of = [](const std::vector<uint32_t>& rows, uint32_t adapter) {
+        return static_cast<double>(std::ranges::count(rows, adapter));
+    };
     // Counts of some thousand: four deviations are at most 10 % of the ratio.
     EXPECT_NEAR(of(zipf, 0) / of(zipf, 1), std::pow(2, 1.1), 0.21);
     EXPECT_NEAR(of(zipf, 0) / of(zipf, 3), std::pow(4, 1.1), 0.46);

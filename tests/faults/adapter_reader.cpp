@@ -1,11 +1,12 @@
-// Reads adapter files from standard input as the server reads uploads, one case after another, each on a thread with a small stack; prints what
-// became of each as a line of JSON. tests/scorecard/t01, t02 and t03 generate the cases and judge the answers. There is no device in it, so that
-// it can be built with sanitizers by itself (adapter_reader_asan).
+// Reads adapter files from standard input as the server reads uploads, one case after another, each on a thread with a
+// small stack; prints what became of each as a line of JSON. tests/scorecard/t01, t02 and t03 generate the cases and
+// judge the answers. There is no device in it, so that it can be built with sanitizers by itself (adapter_reader_asan).
 //
 //   adapter_reader [--stack-kib 256] [--rss]
 //
-// A case: u32 n_files, then of each u32 n_name_bytes, name, u64 n_bytes, bytes (little endian). One file called "header": a safetensors file by
-// itself, whose tensors are listed. Else an adapter for a small base (hidden 8, q 8, k and v 4, ffn 16, 2 layers, vocabulary 16).
+// A case: u32 n_files, then of each u32 n_name_bytes, name, u64 n_bytes, bytes (little endian). One file called
+// "header": a safetensors file by itself, whose tensors are listed. Else an adapter for a small base (hidden 8, q 8, k
+// and v 4, ffn 16, 2 layers, vocabulary 16).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -66,9 +67,14 @@ void read_header(const std::string& bytes, JsonWriter& writer) {
     if (!tensors.ok()) return write_error(writer, adapters::one_line(tensors.error()));
     writer.key("tensors").begin_array();
     for (const model::Tensor& tensor : *tensors) {
-        writer.begin_object().field("name", tensor.name).field("dtype", model::name_of(tensor.dtype)).key("shape").begin_array();
+        writer.begin_object()
+            .field("name", tensor.name)
+            .field("dtype", model::name_of(tensor.dtype))
+            .key("shape")
+            .begin_array();
         for (const uint64_t size : tensor.shape) writer.value(size);
-        writer.end_array().field("begin", static_cast<uint64_t>(tensor.data.data() - reinterpret_cast<const std::byte*>(bytes.data())));
+        writer.end_array().field(
+            "begin", static_cast<uint64_t>(tensor.data.data() - reinterpret_cast<const std::byte*>(bytes.data())));
         writer.field("bytes", static_cast<uint64_t>(tensor.data.size())).end_object();
     }
     writer.end_array();

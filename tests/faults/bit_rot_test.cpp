@@ -1,12 +1,13 @@
-// Files of the store that have changed: a bit, their length, their contents with each other's. Each is found before it is served.
+// Files of the store that have changed: a bit, their length, their contents with each other's. Each is found before it
+// is served.
 //
 // LORAD_TEST_ADAPTERS: how many adapters the store has, with one file each that is its own (default 60).
 #include <cstdlib>
 #include <random>
 
-#include "adapters/store/catalogue.h"
 #include "adapters/plan/check.h"
 #include "adapters/plan/pack.h"
+#include "adapters/store/catalogue.h"
 #include "proto/base/log.h"
 #include "tests/faults/store_life.h"
 
@@ -34,10 +35,12 @@ struct BitRot : ::testing::Test {
 
     // As if it had been uploaded and registered, without a sync for each. Two and two share their weights.
     void add(uint32_t i) {
-        const std::string config = format(R"({{"peft_type":"LORA","r":2,"lora_alpha":8,"target_modules":["q_proj","v_proj"],"revision":"{}"}})", i);
+        const std::string config = format(
+            R"({{"peft_type":"LORA","r":2,"lora_alpha":8,"target_modules":["q_proj","v_proj"],"revision":"{}"}})", i);
         std::vector<SourceFile> files;
         GenerationRecord record;
-        for (const auto& [name, text] : {std::pair(kConfigFile, config), std::pair(kPeftFile, safetensors_bytes(plain_tensors(2, i - i % 2)))}) {
+        for (const auto& [name, text] :
+             {std::pair(kConfigFile, config), std::pair(kPeftFile, safetensors_bytes(plain_tensors(2, i - i % 2)))}) {
             const std::string digest = StoreLife::digest(text);
             if (std::ranges::find(blobs, digest) == blobs.end()) blobs.push_back(digest);
             write_file(blob(digest), text);
@@ -57,7 +60,8 @@ struct BitRot : ::testing::Test {
     }
     fs::path blob(const std::string& digest) const { return root / "blobs" / digest; }
     void save() const {
-        for (const char* name : {"registry.json", "registry.copy.json"}) write_file(root / name, manifest_text(catalogue));
+        for (const char* name : {"registry.json", "registry.copy.json"})
+            write_file(root / name, manifest_text(catalogue));
     }
 
     // Every adapter is tried; those whose files are in `damaged` are refused, with the blob put aside, and no others.
@@ -70,9 +74,11 @@ struct BitRot : ::testing::Test {
         uint32_t n_refused = 0;
         for (const auto& [name, alias] : catalogue.aliases) {
             bool is_damaged = false;
-            for (const FileRecord& file : catalogue.generations.at(alias.target.parts[0].generation).files) is_damaged |= damaged.contains(file.sha256);
+            for (const FileRecord& file : catalogue.generations.at(alias.target.parts[0].generation).files)
+                is_damaged |= damaged.contains(file.sha256);
             const auto lease = registry.acquire(name);
-            ASSERT_EQ(lease.ok(), !is_damaged) << where << ": " << name << (lease.ok() ? " was served" : lease.error().message);
+            ASSERT_EQ(lease.ok(), !is_damaged)
+                << where << ": " << name << (lease.ok() ? " was served" : lease.error().message);
             if (lease.ok()) continue;
             ++n_refused;
             ASSERT_EQ(lease.error().code, ErrorCode::kStorageFailed) << lease.error().message;
@@ -82,14 +88,16 @@ struct BitRot : ::testing::Test {
         ASSERT_EQ(n_refused > 0, !damaged.empty()) << where;
         // At least one file of each adapter that was refused is aside, and only damaged ones are.
         std::set<std::string> aside;
-        for (const auto& entry : fs::directory_iterator(root / "damaged")) aside.insert(entry.path().filename().string());
+        for (const auto& entry : fs::directory_iterator(root / "damaged"))
+            aside.insert(entry.path().filename().string());
         for (const std::string& digest : aside) ASSERT_TRUE(damaged.contains(digest)) << where << ": " << digest;
         ASSERT_GE(aside.size(), (n_refused > 0 ? 1u : 0u)) << where;
         ASSERT_GE(2 * aside.size(), damaged.size()) << where;
     }
 
     // Damages some files, one after the other, looks, and puts them right again.
-    void with_damage(uint32_t n_in_all, uint32_t n_at_once, const char* what, const std::function<bool(std::string&)>& change) {
+    void with_damage(uint32_t n_in_all, uint32_t n_at_once, const char* what,
+                     const std::function<bool(std::string&)>& change) {
         std::shuffle(blobs.begin(), blobs.end(), random);
         for (uint32_t begin = 0; begin < n_in_all; begin += n_at_once) {
             std::map<std::string, std::string> sound;
@@ -135,7 +143,9 @@ TEST_F(BitRot, InAnyFileIsFoundBeforeItIsServed) {
     });
     if (HasFatalFailure()) return;
     // Each other's contents: sound files, but not those that their names say.
-    std::swap(blobs[0], *std::ranges::find_if(blobs, [&](const std::string& b) { return fs::file_size(blob(b)) == fs::file_size(blob(blobs[1])) && b != blobs[1]; }));
+    std::swap(blobs[0], *std::ranges::find_if(blobs, [&](const std::string& b) {
+                  return fs::file_size(blob(b)) == fs::file_size(blob(blobs[1])) && b != blobs[1];
+              }));
     const std::string first = StoreLife::file_text(blob(blobs[0])), second = StoreLife::file_text(blob(blobs[1]));
     write_file(blob(blobs[0]), second);
     write_file(blob(blobs[1]), first);
@@ -149,7 +159,8 @@ TEST_F(BitRot, InAnyFileIsFoundBeforeItIsServed) {
 TEST_F(BitRot, InTheRegistryIsMendedFromItsCopy) {
     const std::string sound = manifest_text(catalogue);
     uint32_t n_trials = 0;
-    for (const auto& [name, other] : {std::pair("registry.json", "registry.copy.json"), std::pair("registry.copy.json", "registry.json")}) {
+    for (const auto& [name, other] :
+         {std::pair("registry.json", "registry.copy.json"), std::pair("registry.copy.json", "registry.json")}) {
         for (int i = 0; i < 20; ++i, ++n_trials) {
             std::string text = sound;
             if (i % 4 == 3) {
@@ -176,7 +187,8 @@ TEST_F(BitRot, InTheRegistryIsMendedFromItsCopy) {
     RecordProperty("trials", std::to_string(n_trials));
 }
 
-// Opening a thousand adapters: names from the registry, blobs from a listing. None is read: what is wrong in them is not found.
+// Opening a thousand adapters: names from the registry, blobs from a listing. None is read: what is wrong in them is
+// not found.
 TEST_F(BitRot, ThousandAdaptersOpenAtOnce) {
     for (const std::string& digest : blobs) write_file(blob(digest), std::string(fs::file_size(blob(digest)), 'x'));
     const auto began = std::chrono::steady_clock::now();

@@ -1,9 +1,11 @@
-// A library to be preloaded (LD_PRELOAD) that makes the k-th call of a kind fail, or all from the k-th on. A test steers it while the program runs,
-// through a file of one page that both map: LORAD_FAIL_AT names it; the layout is struct Control, and tests/scorecard/faults.py is the other side.
+// A library to be preloaded (LD_PRELOAD) that makes the k-th call of a kind fail, or all from the k-th on. A test
+// steers it while the program runs, through a file of one page that both map: LORAD_FAIL_AT names it; the layout is
+// struct Control, and tests/scorecard/faults.py is the other side.
 //
-// kAlloc: operator new; kMalloc: what C and Rust call. For good means that memory is full from the k-th call on: what is freed can be had again, and no
-// more. Counted are calls of the whole process while it is armed. Calls that a driver makes (its name in
-// kNotOurs, anywhere on the stack) are let through: what a driver does without memory is not what is tested. write and read: of regular files only.
+// kAlloc: operator new; kMalloc: what C and Rust call. For good means that memory is full from the k-th call on: what
+// is freed can be had again, and no more. Counted are calls of the whole process while it is armed. Calls that a driver
+// makes (its name in kNotOurs, anywhere on the stack) are let through: what a driver does without memory is not what is
+// tested. write and read: of regular files only.
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -36,7 +38,20 @@ void __libc_free(void*);
 
 namespace {
 
-enum Kind : uint32_t { kAlloc = 1, kOpen = 2, kWrite = 4, kSync = 8, kRename = 16, kMap = 32, kAccept = 64, kThread = 128, kRead = 256, kPoll = 512, kRemove = 1024, kMalloc = 2048 };
+enum Kind : uint32_t {
+    kAlloc = 1,
+    kOpen = 2,
+    kWrite = 4,
+    kSync = 8,
+    kRename = 16,
+    kMap = 32,
+    kAccept = 64,
+    kThread = 128,
+    kRead = 256,
+    kPoll = 512,
+    kRemove = 1024,
+    kMalloc = 2048
+};
 
 struct Control {
     std::atomic<uint32_t> armed;
@@ -59,7 +74,8 @@ __attribute__((constructor)) void map_control() {
     syscall(SYS_close, fd);
 }
 
-constexpr const char* kNotOurs[] = {"libvulkan", "LLVM", "lvp", "nvidia", "libdrm", "libxcb", "libX11", "libwayland", "fail_at_nothing"};
+constexpr const char* kNotOurs[] = {"libvulkan", "LLVM",   "lvp",        "nvidia",         "libdrm",
+                                    "libxcb",    "libX11", "libwayland", "fail_at_nothing"};
 
 struct Walk {
     bool foreign = false;
@@ -82,7 +98,8 @@ thread_local bool t_inside = false;  // what this library calls is not counted
 // True: this call is to fail, with errno set. n_bytes: of memory.
 bool fails(Kind kind, size_t n_bytes = 0) {
     Control* control = g_control;
-    if (control == nullptr || t_inside || control->armed.load() == 0 || (control->kinds.load() & kind) == 0) return false;
+    if (control == nullptr || t_inside || control->armed.load() == 0 || (control->kinds.load() & kind) == 0)
+        return false;
     const uint64_t n = ++control->n_calls;
     const uint64_t at = control->at.load();
     if (at == 0 || n < at || (n > at && control->persistent.load() == 0)) return false;
@@ -105,7 +122,7 @@ bool fails(Kind kind, size_t n_bytes = 0) {
 }
 
 bool is_file(int fd) {
-    struct stat status {};
+    struct stat status{};
     return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
@@ -116,7 +133,11 @@ Function next(const char* name) {
     t_inside = false;
     return found;
 }
-#define NEXT(name) (static_cast<decltype(&::name)>([] { static const auto found = next<decltype(&::name)>(#name); return found; }()))
+#define NEXT(name)                                                \
+    (static_cast<decltype(&::name)>([] {                          \
+        static const auto found = next<decltype(&::name)>(#name); \
+        return found;                                             \
+    }()))
 
 // As the standard has it: the handler is asked until there is memory, or no handler any more.
 void* allocated(size_t size) {
@@ -180,13 +201,13 @@ void free(void* memory) {
     __libc_free(memory);
 }
 
-#define WITH_MODE                          \
-    mode_t mode = 0;                       \
+#define WITH_MODE                               \
+    mode_t mode = 0;                            \
     if ((flags & (O_CREAT | O_TMPFILE)) != 0) { \
-        va_list arguments;                 \
-        va_start(arguments, flags);        \
-        mode = va_arg(arguments, mode_t);  \
-        va_end(arguments);                 \
+        va_list arguments;                      \
+        va_start(arguments, flags);             \
+        mode = va_arg(arguments, mode_t);       \
+        va_end(arguments);                      \
     }
 
 int open(const char* path, int flags, ...) {
@@ -225,18 +246,28 @@ ssize_t read(int fd, void* bytes, size_t n) {
 int fsync(int fd) { return fails(kSync) ? -1 : NEXT(fsync)(fd); }
 int fdatasync(int fd) { return fails(kSync) ? -1 : NEXT(fdatasync)(fd); }
 int rename(const char* from, const char* to) { return fails(kRename) ? -1 : NEXT(rename)(from, to); }
-int renameat(int folder, const char* from, int other, const char* to) { return fails(kRename) ? -1 : NEXT(renameat)(folder, from, other, to); }
+int renameat(int folder, const char* from, int other, const char* to) {
+    return fails(kRename) ? -1 : NEXT(renameat)(folder, from, other, to);
+}
 int unlink(const char* path) { return fails(kRemove) ? -1 : NEXT(unlink)(path); }
-int unlinkat(int folder, const char* path, int flags) { return fails(kRemove) ? -1 : NEXT(unlinkat)(folder, path, flags); }
+int unlinkat(int folder, const char* path, int flags) {
+    return fails(kRemove) ? -1 : NEXT(unlinkat)(folder, path, flags);
+}
 
 void* mmap(void* at, size_t n, int protection, int flags, int fd, off_t offset) {
     return fails(kMap) ? MAP_FAILED : NEXT(mmap)(at, n, protection, flags, fd, offset);
 }
 
 int accept(int fd, sockaddr* address, socklen_t* n) { return fails(kAccept) ? -1 : NEXT(accept)(fd, address, n); }
-int accept4(int fd, sockaddr* address, socklen_t* n, int flags) { return fails(kAccept) ? -1 : NEXT(accept4)(fd, address, n, flags); }
-int epoll_wait(int fd, epoll_event* events, int n, int timeout) { return fails(kPoll) ? -1 : NEXT(epoll_wait)(fd, events, n, timeout); }
-int epoll_ctl(int fd, int operation, int other, epoll_event* event) { return fails(kPoll) ? -1 : NEXT(epoll_ctl)(fd, operation, other, event); }
+int accept4(int fd, sockaddr* address, socklen_t* n, int flags) {
+    return fails(kAccept) ? -1 : NEXT(accept4)(fd, address, n, flags);
+}
+int epoll_wait(int fd, epoll_event* events, int n, int timeout) {
+    return fails(kPoll) ? -1 : NEXT(epoll_wait)(fd, events, n, timeout);
+}
+int epoll_ctl(int fd, int operation, int other, epoll_event* event) {
+    return fails(kPoll) ? -1 : NEXT(epoll_ctl)(fd, operation, other, event);
+}
 
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
     if (fails(kThread)) return EAGAIN;

@@ -1,4 +1,5 @@
-// A process that is killed before any one of its system calls, as it uploads, registers, replaces, activates and deletes adapters on a real disk.
+// A process that is killed before any one of its system calls, as it uploads, registers, replaces, activates and
+// deletes adapters on a real disk.
 //
 // LORAD_TEST_KILLS: of all the system calls, about how many are tried (default 60; 0: all).
 #include <cerrno>
@@ -18,8 +19,8 @@ namespace {
 using namespace lorad::testing;
 
 struct Killed {
-    size_t n_done = 0;      // steps that the child had acknowledged
-    uint64_t n_calls = 0;   // system calls of all its threads
+    size_t n_done = 0;     // steps that the child had acknowledged
+    uint64_t n_calls = 0;  // system calls of all its threads
     bool was_killed = false;
 };
 
@@ -43,7 +44,8 @@ Killed live_and_die(const StoreLife& life, const std::filesystem::path& folder, 
     ::close(acknowledged[1]);
     int status = 0;
     CHECK(::waitpid(child, &status, 0) == child && WIFSTOPPED(status));
-    CHECK(::ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL) == 0);
+    CHECK(::ptrace(PTRACE_SETOPTIONS, child, nullptr,
+                   PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL) == 0);
     CHECK(::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) == 0);
     std::set<pid_t> inside;  // threads that are in a system call
     for (;;) {
@@ -92,7 +94,8 @@ TEST(KilledStore, BeforeAnySystemCallLosesNothing) {
         const Killed killed = live_and_die(life, folder, at);
         if (!killed.was_killed) break;
         ++n_kills;
-        ASSERT_EQ(StoreLife::problem(folder, states, killed.n_done), "") << "killed before system call " << at << " of " << whole.n_calls;
+        ASSERT_EQ(StoreLife::problem(folder, states, killed.n_done), "")
+            << "killed before system call " << at << " of " << whole.n_calls;
     }
     EXPECT_GT(n_kills, whole.n_calls / step / 2);
     RecordProperty("system calls", std::to_string(whole.n_calls));
@@ -101,7 +104,8 @@ TEST(KilledStore, BeforeAnySystemCallLosesNothing) {
     set_log_level(LogLevel::kInfo);
 }
 
-// For a trace of the system calls, from outside: the life in LORAD_TEST_STORE. And LORAD_TEST_STORES, a file with lines "steps folder": each is looked at.
+// For a trace of the system calls, from outside: the life in LORAD_TEST_STORE. And LORAD_TEST_STORES, a file with lines
+// "steps folder": each is looked at.
 TEST(StoreOfAnother, RunsWhereItIsTold) {
     const TempDir scratch;
     const char* const told = std::getenv("LORAD_TEST_STORE");

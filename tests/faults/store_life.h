@@ -1,4 +1,5 @@
-// One life of a registry on a real disk, whose calls are told one by one as they are acknowledged: for tests that end it anywhere.
+// One life of a registry on a real disk, whose calls are told one by one as they are acknowledged: for tests that end
+// it anywhere.
 #pragma once
 
 #include <fstream>
@@ -17,7 +18,8 @@
 
 namespace lorad::testing {
 
-// What an observer knows: the generation of each name, whether it is pinned, and how many are in its history; and blobs that were uploaded.
+// What an observer knows: the generation of each name, whether it is pinned, and how many are in its history; and blobs
+// that were uploaded.
 struct KnownState {
     std::map<std::string, std::string> names;
     std::set<std::string> blobs;
@@ -43,25 +45,30 @@ class StoreLife {
         KnownState state;
         for (const adapters::AdapterInfo& info : registry.list()) {
             if (info.draining) continue;
-            state.names[info.name] = format("{} {} {}", info.generation, info.pinned ? "pinned" : "-", info.history.size());
+            state.names[info.name] =
+                format("{} {} {}", info.generation, info.pinned ? "pinned" : "-", info.history.size());
         }
         return state;
     }
 
-    // Uploads, registers, replaces, activates, rolls back, deletes. After step n succeeded, done(n, state) is called. False: a step failed.
+    // Uploads, registers, replaces, activates, rolls back, deletes. After step n succeeded, done(n, state) is called.
+    // False: a step failed.
     bool run(const std::filesystem::path& folder, const std::function<void(int, const KnownState&)>& done) const {
         auto store = open(folder);
         if (!store.ok()) return false;
         FakeStore weights(2);
         adapters::Registry registry(small_config(), weights, {.base_name = "base"}, std::move(store).value());
-        const std::string config = file_text(two_.path() / adapters::kConfigFile), tensors = file_text(two_.path() / adapters::kPeftFile);
+        const std::string config = file_text(two_.path() / adapters::kConfigFile),
+                          tensors = file_text(two_.path() / adapters::kPeftFile);
         std::set<std::string> blobs;
         const auto upload = [&](const std::string& text) {
             auto begun = registry.put_blob(digest(text), text.size());
             if (!begun.ok()) return false;
             // In two pieces, as they come from the network.
             const auto bytes = std::as_bytes(std::span(text));
-            if (!(*begun)->write(bytes.first(bytes.size() / 2)).ok() || !(*begun)->write(bytes.subspan(bytes.size() / 2)).ok()) return false;
+            if (!(*begun)->write(bytes.first(bytes.size() / 2)).ok() ||
+                !(*begun)->write(bytes.subspan(bytes.size() / 2)).ok())
+                return false;
             if (!(*begun)->finish().ok()) return false;
             blobs.insert(digest(text));
             return true;
@@ -100,9 +107,11 @@ class StoreLife {
         return all;
     }
 
-    // A folder as somebody finds it after `n_done` steps were acknowledged and something happened: it opens, is as it was then or as the next step
-    // would leave it, nothing in it is half or left over, and every adapter can be used. Returns what is wrong, or nothing.
-    static std::string problem(const std::filesystem::path& folder, const std::vector<KnownState>& states, size_t n_done) {
+    // A folder as somebody finds it after `n_done` steps were acknowledged and something happened: it opens, is as it
+    // was then or as the next step would leave it, nothing in it is half or left over, and every adapter can be used.
+    // Returns what is wrong, or nothing.
+    static std::string problem(const std::filesystem::path& folder, const std::vector<KnownState>& states,
+                               size_t n_done) {
         auto store = open(folder);
         if (!store.ok()) return "does not open: " + store.error().message;
         if (!std::filesystem::is_empty(folder / "incoming")) return "something is left in incoming";
@@ -111,7 +120,8 @@ class StoreLife {
             if (entry.path().extension() == ".new") return "left over: " + entry.path().filename().string();
         }
         std::set<std::string> expected_blobs = states[n_done].blobs;
-        if (n_done < kSteps && states[n_done + 1].blobs.size() < expected_blobs.size()) expected_blobs = states[n_done + 1].blobs;
+        if (n_done < kSteps && states[n_done + 1].blobs.size() < expected_blobs.size())
+            expected_blobs = states[n_done + 1].blobs;
         for (const std::string& blob : expected_blobs) {
             if (!(*store)->blob_bytes(blob)) return "an acknowledged upload is gone: " + blob;
         }
@@ -128,7 +138,8 @@ class StoreLife {
         for (const adapters::AdapterInfo& info : registry.list()) {
             if (!registry.acquire(info.name).ok()) return info.name + " is half there";
             for (size_t back = 0; back < info.history.size(); ++back) {
-                if (!registry.rollback(info.name).ok() || !registry.acquire(info.name).ok()) return "the history of " + info.name + " is half there";
+                if (!registry.rollback(info.name).ok() || !registry.acquire(info.name).ok())
+                    return "the history of " + info.name + " is half there";
             }
         }
         return "";

@@ -1,4 +1,5 @@
-// Any bytes as the quant_state of a bitsandbytes matrix, which is JSON in a tensor, beside codes and scales that fit some of them.
+// Any bytes as the quant_state of a bitsandbytes matrix, which is JSON in a tensor, beside codes and scales that fit
+// some of them.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -25,13 +26,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using enum model::DType;
     std::vector<model::Tensor> tensors = {
         {.name = "x.weight", .dtype = kU8, .shape = {96, 1}, .data = bytes(codes, 96)},
-        {.name = "x.weight.absmax", .dtype = is_nested ? kU8 : kF32, .shape = {3}, .data = is_nested ? bytes(absmax8, 3) : bytes(absmax, 3)},
+        {.name = "x.weight.absmax",
+         .dtype = is_nested ? kU8 : kF32,
+         .shape = {3},
+         .data = is_nested ? bytes(absmax8, 3) : bytes(absmax, 3)},
         {.name = "x.weight.quant_map", .dtype = kF32, .shape = {16}, .data = bytes(map, 16)},
-        {.name = "x.weight.quant_state.bitsandbytes__nf4", .dtype = kU8, .shape = {size - 1}, .data = std::as_bytes(std::span(data + 1, size - 1))},
+        {.name = "x.weight.quant_state.bitsandbytes__nf4",
+         .dtype = kU8,
+         .shape = {size - 1},
+         .data = std::as_bytes(std::span(data + 1, size - 1))},
     };
     if (is_nested) {
         tensors.push_back({.name = "x.weight.nested_absmax", .dtype = kF32, .shape = {1}, .data = bytes(absmax, 1)});
-        tensors.push_back({.name = "x.weight.nested_quant_map", .dtype = kF32, .shape = {256}, .data = bytes(map, 256)});
+        tensors.push_back(
+            {.name = "x.weight.nested_quant_map", .dtype = kF32, .shape = {256}, .data = bytes(map, 256)});
     }
     const auto joined = model::join_quantized(tensors, {.method = model::QuantMethod::kBitsAndBytes});
     if (!joined.ok()) {

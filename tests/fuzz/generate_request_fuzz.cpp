@@ -18,8 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             CHECK(!proto::error_body(request.error()).empty());
             continue;
         }
-        CHECK(!request->temperature ||
-              (*request->temperature >= 0.0f && *request->temperature <= 2.0f));
+        CHECK(!request->temperature || (*request->temperature >= 0.0f && *request->temperature <= 2.0f));
         CHECK(!request->top_p || (*request->top_p > 0.0f && *request->top_p <= 1.0f));
         CHECK(!request->n_tokens_max || *request->n_tokens_max > 0 || request->echo);
         CHECK(request->stop.size() <= proto::kStopStringsMax);

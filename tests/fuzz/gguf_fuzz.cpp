@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto gguf = model::parse_gguf(bytes, model::kGgufAdapterCodes);
     if (!gguf.ok()) return 0;
     for (const auto& tensor : gguf->tensors) {
-        CHECK(tensor.data.data() >= bytes.data() && tensor.data.data() + tensor.data.size() <= bytes.data() + bytes.size());
+        CHECK(tensor.data.data() >= bytes.data() &&
+              tensor.data.data() + tensor.data.size() <= bytes.data() + bytes.size());
     }
     std::vector<adapters::SourceFile> files;
     files.push_back(fuzz::file(adapters::kGgufFile, text));

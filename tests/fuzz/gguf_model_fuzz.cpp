@@ -1,4 +1,5 @@
-// Any bytes as a base model in GGUF: refused, or a config, tensors whose rows can be decoded, and a tokenizer that reads a text.
+// Any bytes as a base model in GGUF: refused, or a config, tensors whose rows can be decoded, and a tokenizer that
+// reads a text.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,7 +26,8 @@ void read_model(const model::GgufFile& gguf) {
     if (!architecture.ok()) return;
     const auto config = model::config_from_gguf(gguf, **architecture);
     if (!config.ok()) return;
-    CHECK(config->head_dim > 0 && config->n_heads % config->n_kv_heads == 0 && config->sliding_windows.size() == config->n_layers);
+    CHECK(config->head_dim > 0 && config->n_heads % config->n_kv_heads == 0 &&
+          config->sliding_windows.size() == config->n_layers);
     const auto tensors = model::tensors_from_gguf(gguf, **architecture, *config);
     if (!tensors.ok()) return;
     for (const model::Tensor& tensor : tensors->tensors) decode_ends(tensor);

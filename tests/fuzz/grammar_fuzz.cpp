@@ -1,5 +1,5 @@
-// Grammars as clients send them, built from the bytes so that most are whole: schemas that refer to each other, rules and terminals, expressions. Compiled
-// and followed as tests/fuzz/grammar_run.h says.
+// Grammars as clients send them, built from the bytes so that most are whole: schemas that refer to each other, rules
+// and terminals, expressions. Compiled and followed as tests/fuzz/grammar_run.h says.
 #include <cstdint>
 #include <string>
 
@@ -35,7 +35,9 @@ std::string schema(Input& in, uint32_t depth) {
     switch (in.below(16)) {
         case 0: return format(R"({{"$ref":"#/$defs/d{}"}})", n);
         case 1: return format(R"({{"type":"array","items":{},"minItems":{},"maxItems":{}}})", inner(), n / 4, n * 3);
-        case 2: return format(R"({{"type":"object","properties":{{"a{}":{},"b":{}}},"required":["b"]}})", n, inner(), inner());
+        case 2:
+            return format(R"({{"type":"object","properties":{{"a{}":{},"b":{}}},"required":["b"]}})", n, inner(),
+                          inner());
         case 3: return format(R"({{"anyOf":[{},{}]}})", inner(), inner());
         case 4: return format(R"({{"allOf":[{},{}]}})", inner(), inner());
         case 5: return format(R"({{"oneOf":[{},{}]}})", inner(), inner());
@@ -43,12 +45,16 @@ std::string schema(Input& in, uint32_t depth) {
         case 7: return format(R"({{"type":"string","minLength":{},"maxLength":{}}})", n, n * n);
         case 8: return format(R"({{"type":"integer","minimum":{},"maximum":1{:0>{}}}})", n, 0, n % 20 + 1);
         case 9: return format(R"({{"type":"number","exclusiveMinimum":{}.5,"multipleOf":0.{}}})", n, n + 1);
-        case 10: return format(R"({{"prefixItems":[{},{}],"items":{}}})", inner(), inner(), n % 2 == 0 ? "false" : "{}");
-        case 11: return format(R"({{"patternProperties":{{"^a{{0,{}}}":{}}},"additionalProperties":{}}})", n, inner(), inner());
+        case 10:
+            return format(R"({{"prefixItems":[{},{}],"items":{}}})", inner(), inner(), n % 2 == 0 ? "false" : "{}");
+        case 11:
+            return format(R"({{"patternProperties":{{"^a{{0,{}}}":{}}},"additionalProperties":{}}})", n, inner(),
+                          inner());
         case 12: return format(R"({{"enum":[{},"x\u00e9",null,[1,{{"a":{}}}]]}})", n, n);
         case 13: return format(R"({{"const":{}}})", n);
         case 14: {
-            constexpr const char* kFormats[] = {"date-time", "email", "uuid", "hostname", "ipv6", "uri", "password", "time"};
+            constexpr const char* kFormats[] = {"date-time", "email", "uuid",     "hostname",
+                                                "ipv6",      "uri",   "password", "time"};
             return format(R"({{"type":"string","format":"{}"}})", kFormats[n % 8]);
         }
         default: return n % 3 == 0 ? "true" : n % 3 == 1 ? "{}" : "false";
@@ -85,7 +91,9 @@ std::string rules(Input& in, bool is_gbnf) {
     if (is_gbnf) return out;
     for (uint32_t i = 0; i < 30; ++i) {
         const uint32_t n = in.below(30);
-        out += n % 3 == 0 ? format("T{}: T{} | \"b\"\n", i, n) : n % 3 == 1 ? format("T{}: /[ab]*a[ab]{{{}}}/ & ~/b*/\n", i, n) : format("T{}: \"a\"\n", i);
+        out += n % 3 == 0   ? format("T{}: T{} | \"b\"\n", i, n)
+               : n % 3 == 1 ? format("T{}: /[ab]*a[ab]{{{}}}/ & ~/b*/\n", i, n)
+                            : format("T{}: \"a\"\n", i);
     }
     return out;
 }

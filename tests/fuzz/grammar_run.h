@@ -1,5 +1,5 @@
-// A grammar over a vocabulary of bytes, compiled and followed for some tokens on the stack that the program gives to clients' grammars: refused with a reason,
-// or a mask for each step.
+// A grammar over a vocabulary of bytes, compiled and followed for some tokens on the stack that the program gives to
+// clients' grammars: refused with a reason, or a mask for each step.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ inline void compile_grammar(model::GrammarKind kind, const std::string& source) 
     for (uint32_t step = 0; step < 8 && (*grammar)->mask(mask).ok(); ++step) {
         TokenId next = TokenId(step * 31 % kVocabSize);
         uint32_t n_seen = 0;
-        while (n_seen++ < kVocabSize && (mask[size_t(next) / 32] >> (next % 32) & 1) == 0) next = TokenId((uint32_t(next) + 1) % kVocabSize);
+        while (n_seen++ < kVocabSize && (mask[size_t(next) / 32] >> (next % 32) & 1) == 0)
+            next = TokenId((uint32_t(next) + 1) % kVocabSize);
         if (n_seen > kVocabSize || !(*grammar)->commit(next).ok()) break;
     }
 }

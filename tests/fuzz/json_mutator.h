@@ -1,4 +1,5 @@
-// Changes JSON schemas as trees: a mutant is JSON again, with keywords where they mean something, subtrees of its own in other places, and references to them.
+// Changes JSON schemas as trees: a mutant is JSON again, with keywords where they mean something, subtrees of its own
+// in other places, and references to them.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +75,18 @@ class SchemaMutator {
     std::string pattern() {
         std::string out;
         for (uint32_t n = below(5); n > 0; --n) {
-            out += one_of({"a", "[a-z]", "\\d", "\\w+", "(a|b)*", "^", "$", ".", "(?=x)", "(?i)q", "{0,40}", "+", "?", "(x{1,9}){1,9}", "\\u00e9", "[^\\x00-\\x1f]", "\\p{L}", "|", "\\b", "\\1", "é", "(", "[["});
+            out += one_of({"a",       "[a-z]",
+                           "\\d",     "\\w+",
+                           "(a|b)*",  "^",
+                           "$",       ".",
+                           "(?=x)",   "(?i)q",
+                           "{0,40}",  "+",
+                           "?",       "(x{1,9}){1,9}",
+                           "\\u00e9", "[^\\x00-\\x1f]",
+                           "\\p{L}",  "|",
+                           "\\b",     "\\1",
+                           "é",       "(",
+                           "[["});
         }
         return out;
     }
@@ -110,18 +122,62 @@ class SchemaMutator {
             case 6: return Json{{"type", "array"}, {"items", Json::object()}, {"maxItems", below(50)}};
             case 7: return Json{{"type", Json::array({"string", "null", "object"})}};
             case 8: return Json{{"type", "number"}, {"multipleOf", number()}, {"minimum", number()}};
-            default: return Json{{"type", one_of({"string", "integer", "number", "boolean", "null", "object", "array", "odd"})}};
+            default:
+                return Json{
+                    {"type", one_of({"string", "integer", "number", "boolean", "null", "object", "array", "odd"})}};
         }
     }
-    std::string reference(Json& root) { return below(8) == 0 ? one_of({"#", "#/$defs/a", "#/nothing", "#a", "other.json", "#/%25"}) : any_with_path(root).second; }
+    std::string reference(Json& root) {
+        return below(8) == 0 ? one_of({"#", "#/$defs/a", "#/nothing", "#a", "other.json", "#/%25"})
+                             : any_with_path(root).second;
+    }
 
     // Any keyword with what may stand there, mostly.
     void add_keyword(Json& root, Json& node) {
         if (!node.is_object()) return;
-        const char* key = one_of({"allOf", "anyOf", "oneOf", "prefixItems", "items", "additionalProperties", "unevaluatedProperties", "propertyNames", "contains", "not", "if", "then", "else", "$ref",
-                                  "pattern", "format", "enum", "const", "type", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minimum", "maximum",
-                                  "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "required", "properties", "patternProperties", "$defs", "dependentRequired", "dependentSchemas", "uniqueItems",
-                                  "additionalItems", "$anchor", "$id", "$dynamicRef", "nullable", "x-guidance"});
+        const char* key = one_of({"allOf",
+                                  "anyOf",
+                                  "oneOf",
+                                  "prefixItems",
+                                  "items",
+                                  "additionalProperties",
+                                  "unevaluatedProperties",
+                                  "propertyNames",
+                                  "contains",
+                                  "not",
+                                  "if",
+                                  "then",
+                                  "else",
+                                  "$ref",
+                                  "pattern",
+                                  "format",
+                                  "enum",
+                                  "const",
+                                  "type",
+                                  "minLength",
+                                  "maxLength",
+                                  "minItems",
+                                  "maxItems",
+                                  "minProperties",
+                                  "maxProperties",
+                                  "minimum",
+                                  "maximum",
+                                  "exclusiveMinimum",
+                                  "exclusiveMaximum",
+                                  "multipleOf",
+                                  "required",
+                                  "properties",
+                                  "patternProperties",
+                                  "$defs",
+                                  "dependentRequired",
+                                  "dependentSchemas",
+                                  "uniqueItems",
+                                  "additionalItems",
+                                  "$anchor",
+                                  "$id",
+                                  "$dynamicRef",
+                                  "nullable",
+                                  "x-guidance"});
         const std::string_view name = key;
         if (name == "allOf" || name == "anyOf" || name == "oneOf" || name == "prefixItems") {
             Json list = Json::array();
@@ -129,9 +185,12 @@ class SchemaMutator {
             node[key] = std::move(list);
         } else if (name == "$ref" || name == "$dynamicRef") {
             node[key] = reference(root);
-        } else if (name == "properties" || name == "patternProperties" || name == "$defs" || name == "dependentSchemas") {
+        } else if (name == "properties" || name == "patternProperties" || name == "$defs" ||
+                   name == "dependentSchemas") {
             Json members = Json::object();
-            for (uint32_t n = below(4); n > 0; --n) members[name == "patternProperties" ? pattern() : std::string(one_of({"a", "b", "c", "", "~/"}))] = below(2) == 0 ? small_schema() : *any(root);
+            for (uint32_t n = below(4); n > 0; --n)
+                members[name == "patternProperties" ? pattern() : std::string(one_of({"a", "b", "c", "", "~/"}))] =
+                    below(2) == 0 ? small_schema() : *any(root);
             node[key] = std::move(members);
         } else if (name == "enum") {
             node[key] = values();
@@ -144,7 +203,8 @@ class SchemaMutator {
         } else if (name == "pattern") {
             node[key] = pattern();
         } else if (name == "format") {
-            node[key] = one_of({"date-time", "date", "time", "duration", "email", "hostname", "uuid", "ipv4", "ipv6", "uri", "regex", "password", "odd"});
+            node[key] = one_of({"date-time", "date", "time", "duration", "email", "hostname", "uuid", "ipv4", "ipv6",
+                                "uri", "regex", "password", "odd"});
         } else if (name == "type") {
             node[key] = one_of({"string", "integer", "number", "boolean", "null", "object", "array"});
         } else if (name == "$anchor" || name == "$id") {
@@ -153,7 +213,8 @@ class SchemaMutator {
             node[key] = below(2) == 0;
         } else if (name == "x-guidance") {
             node[key] = Json{{"whitespace_flexible", false}};
-        } else if (name.starts_with("min") || name.starts_with("max") || name.starts_with("exclusive") || name == "multipleOf") {
+        } else if (name.starts_with("min") || name.starts_with("max") || name.starts_with("exclusive") ||
+                   name == "multipleOf") {
             node[key] = number();
         } else {
             node[key] = below(2) == 0 ? small_schema() : *any(root);
@@ -167,10 +228,13 @@ class SchemaMutator {
             case 1: *node = Json(*any(root)); return;
             case 2: *node = value(); return;
             case 3: *node = Json{{one_of({"allOf", "anyOf", "oneOf"}), Json::array({*node, small_schema()})}}; return;
-            case 4: *node = Json{{one_of({"items", "not", "additionalProperties", "contains", "propertyNames"}), *node}}; return;
+            case 4:
+                *node = Json{{one_of({"items", "not", "additionalProperties", "contains", "propertyNames"}), *node}};
+                return;
             case 5: *node = Json{{"$ref", reference(root)}}; return;
             case 6:
-                if ((node->is_object() || node->is_array()) && !node->empty()) node->erase(std::next(node->begin(), below(uint32_t(node->size()))));
+                if ((node->is_object() || node->is_array()) && !node->empty())
+                    node->erase(std::next(node->begin(), below(uint32_t(node->size()))));
                 return;
             case 7: {
                 const std::string name = one_of({"a", "b", "c"});
@@ -186,7 +250,9 @@ class SchemaMutator {
                     const Json last = node->back();
                     for (uint32_t n = below(40); n > 0; --n) node->push_back(last);
                 } else if (node->is_object()) {
-                    *node = Json{{"type", "object"}, {"properties", Json{{"a", *node}, {"b", *node}}}, {"required", Json::array({"a", "b"})}};
+                    *node = Json{{"type", "object"},
+                                 {"properties", Json{{"a", *node}, {"b", *node}}},
+                                 {"required", Json::array({"a", "b"})}};
                 }
                 return;
             default: add_keyword(root, *node);

@@ -1,5 +1,5 @@
-// Any quantization_config over any tensors: refused in one line, or matrices whose numbers can be decoded from first row to last. The first line is
-// the config, the rest a safetensors file.
+// Any quantization_config over any tensors: refused in one line, or matrices whose numbers can be decoded from first
+// row to last. The first line is the config, the rest a safetensors file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Any bytes as a request's head: the same verdict however they are cut into segments; what is accepted has nothing in it
-// that another reader could take for the end of a line, and says the same when it is written again.
+// Any bytes as a request's head: the same verdict however they are cut into segments; what is accepted has nothing in
+// it that another reader could take for the end of a line, and says the same when it is written again.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -12,21 +12,25 @@ namespace {
 using namespace lorad::server;
 
 bool is_clean(std::string_view text) {
-    return std::none_of(text.begin(), text.end(), [](char c) { return (uint8_t(c) < 0x20 && c != '\t') || uint8_t(c) == 0x7f; });
+    return std::none_of(text.begin(), text.end(),
+                        [](char c) { return (uint8_t(c) < 0x20 && c != '\t') || uint8_t(c) == 0x7f; });
 }
 
 std::string written(const RequestHead& head) {
     std::string out = std::string(head.method) + " " + std::string(head.target) + " HTTP/1.1\r\n";
-    for (const HeadField& field : head.fields) out += std::string(field.name) + ": " + std::string(field.value) + "\r\n";
+    for (const HeadField& field : head.fields)
+        out += std::string(field.name) + ": " + std::string(field.value) + "\r\n";
     return out + "\r\n";
 }
 
 void check_accepted(std::string_view bytes, const RequestHead& head) {
     CHECK(is_clean(head.method) && is_clean(head.target));
-    CHECK(head.target == "*" || (head.target.starts_with('/') && head.target.find_first_of(" #") == std::string_view::npos));
+    CHECK(head.target == "*" ||
+          (head.target.starts_with('/') && head.target.find_first_of(" #") == std::string_view::npos));
     CHECK(head.fields.size() <= HeadLimits().n_fields_max && bytes.size() <= HeadLimits().bytes_max);
     CHECK(head.body_bytes <= uint64_t(INT64_MAX) && head.value_of("transfer-encoding").empty());
-    for (const HeadField& field : head.fields) CHECK(is_clean(field.name) && is_clean(field.value) && !field.name.empty());
+    for (const HeadField& field : head.fields)
+        CHECK(is_clean(field.name) && is_clean(field.value) && !field.name.empty());
     const std::string again = written(head);
     HeadReader reader;
     RequestHead other;

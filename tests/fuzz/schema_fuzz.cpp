@@ -1,5 +1,6 @@
-// JSON schemas as clients send them, changed as trees (tests/fuzz/json_mutator.h), on the whole way from the text of a request to masks: read, said again for
-// grammars as an answer's and as a function's, compiled and followed. Each is refused with a reason or works, and what is listed as not enforced is bounded.
+// JSON schemas as clients send them, changed as trees (tests/fuzz/json_mutator.h), on the whole way from the text of a
+// request to masks: read, said again for grammars as an answer's and as a function's, compiled and followed. Each is
+// refused with a reason or works, and what is listed as not enforced is bounded.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -34,8 +35,10 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
     return write_back(tree, data, size, max_size);
 }
 
-extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size, uint8_t* out, size_t max_size, unsigned int seed) {
-    SchemaMutator::Json tree = SchemaMutator::parsed(text_of(a, a_size)), other = SchemaMutator::parsed(text_of(b, b_size));
+extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size,
+                                            uint8_t* out, size_t max_size, unsigned int seed) {
+    SchemaMutator::Json tree = SchemaMutator::parsed(text_of(a, a_size)),
+                        other = SchemaMutator::parsed(text_of(b, b_size));
     SchemaMutator(seed).cross(tree, other);
     return write_back(tree, out, 0, max_size);
 }
@@ -46,7 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::on_big_stack([&] {
         for (const bool is_arguments : {false, true}) {
             std::vector<std::string> not_enforced;
-            const auto schema = proto::schema_for_grammar(document->root(), {.is_arguments = is_arguments, .is_closed = is_arguments}, not_enforced);
+            const auto schema = proto::schema_for_grammar(
+                document->root(), {.is_arguments = is_arguments, .is_closed = is_arguments}, not_enforced);
             CHECK(not_enforced.size() <= proto::kNotEnforcedMax);
             if (!schema.ok()) {
                 CHECK(!schema.error().message.empty() && schema.error().message.size() < 3000);

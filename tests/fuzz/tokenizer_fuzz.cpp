@@ -1,5 +1,5 @@
-// A tokenizer.json as any model folder may have it, and a text for it: refused, or tokens of its vocabulary that become text again. The first line is the
-// text, the rest the file.
+// A tokenizer.json as any model folder may have it, and a text for it: refused, or tokens of its vocabulary that become
+// text again. The first line is the text, the rest the file.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>

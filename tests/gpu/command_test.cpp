@@ -1,8 +1,8 @@
 #include "gpu/command.h"
 
-#include <gmock/gmock.h>
-
 #include <numeric>
+
+#include <gmock/gmock.h>
 
 #include "gpu/kernels/self_test.params.h"
 #include "gpu/pipeline.h"
@@ -72,11 +72,13 @@ TEST_F(CommandTest, BarriersOrderAChainOfDispatchesCopiesAndFills) {
     EXPECT_EQ(read_buffer<uint32_t>(a, n), std::vector<uint32_t>(n, expected));
 }
 
-// More dispatches than a block of parameters has room for, each with its own; and recordings that come and go, in whose blocks others' lie next.
+// More dispatches than a block of parameters has room for, each with its own; and recordings that come and go, in whose
+// blocks others' lie next.
 TEST_F(CommandTest, EachDispatchHasItsOwnParametersFromABuffer) {
     auto own = must(Device::create({.validation = true, .params_in_buffer = true}));
     const uint32_t n_dispatches = 1500;
-    const Buffer from = must(own->create_buffer(4, MemoryKind::kHostUpload, "test")), to = must(own->create_buffer(n_dispatches * 4, MemoryKind::kHostReadback, "test"));
+    const Buffer from = must(own->create_buffer(4, MemoryKind::kHostUpload, "test")),
+                 to = must(own->create_buffer(n_dispatches * 4, MemoryKind::kHostReadback, "test"));
     const uint32_t three = 3;
     std::memcpy(from.mapped().data(), &three, 4);
     {
@@ -95,7 +97,8 @@ TEST_F(CommandTest, EachDispatchHasItsOwnParametersFromABuffer) {
             const CommandBuffer* const recordings[] = {&kept.back()};
             must(own->compute_queue().wait(must(own->compute_queue().submit(recordings))));
             const auto* got = reinterpret_cast<const uint32_t*>(to.mapped().data());
-            for (uint32_t i = 0; i < n_dispatches; ++i) ASSERT_EQ(got[i], 3 * i + round) << "dispatch " << i << " of recording " << round;
+            for (uint32_t i = 0; i < n_dispatches; ++i)
+                ASSERT_EQ(got[i], 3 * i + round) << "dispatch " << i << " of recording " << round;
         }
     }
     EXPECT_EQ(own->validation_message_count(), 0u);
@@ -119,7 +122,9 @@ TEST_F(CommandTest, DispatchesMayShareParametersInABuffer) {
             recorder.barrier();
             expected = expected * s.factor + s.summand;
         };
-        for (const Step s : {Step{3, 1}, Step{1, 5}, Step{3, 1}, Step{3, 2}, Step{1, 5}, Step{3, 1}, Step{7, 0}, Step{5, 9}, Step{1, 6}, Step{1, 5}, Step{3, 1}, Step{3, 1}}) add(s);
+        for (const Step s : {Step{3, 1}, Step{1, 5}, Step{3, 1}, Step{3, 2}, Step{1, 5}, Step{3, 1}, Step{7, 0},
+                             Step{5, 9}, Step{1, 6}, Step{1, 5}, Step{3, 1}, Step{3, 1}})
+            add(s);
         // More than a block has room for; the last ones may be of the block before.
         for (uint32_t i = 0; i < 1200; ++i) {
             add({1, i / 2});

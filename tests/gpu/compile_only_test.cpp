@@ -17,7 +17,9 @@ namespace {
 using ::testing::HasSubstr;
 using testing::must;
 
-std::unique_ptr<Device> open(uint64_t memory_bytes = 0) { return must(Device::create({.validation = true, .compile_only = true, .pretended_memory_bytes = memory_bytes})); }
+std::unique_ptr<Device> open(uint64_t memory_bytes = 0) {
+    return must(Device::create({.validation = true, .compile_only = true, .pretended_memory_bytes = memory_bytes}));
+}
 
 TEST(CompileOnly, SubmittingIsRefusedByName) {
     const auto device = open();
@@ -67,7 +69,8 @@ TEST(CompileOnly, RecordingsCountWhatTheyWouldDoWithAKernel) {
     EXPECT_EQ(n_dispatches, 2u);
 }
 
-// A fault in the rules of the ladder would be a rung that is climbed although something is missing, or the other way round.
+// A fault in the rules of the ladder would be a rung that is climbed although something is missing, or the other way
+// round.
 TEST(Rungs, SayWhatIsMissingWhereTheLadderEnds) {
     DeviceCapabilities caps;
     caps.subgroup_size = caps.subgroup_size_min = caps.subgroup_size_max = 64;
@@ -79,17 +82,22 @@ TEST(Rungs, SayWhatIsMissingWhereTheLadderEnds) {
     const KernelLadder ladder = ladder_of(caps, KernelPath::kAuto);
     ASSERT_EQ(ladder.has(ScalarType::kF16), has_kernel_module("matmul_coopmat_f16"));
     std::map<std::string, std::string> missing;
-    for (const Rung& rung : rungs_of(caps, KernelPath::kAuto)) missing[rung.part + ", " + rung.name] = format("{}", fmt::join(rung.missing, "; "));
+    for (const Rung& rung : rungs_of(caps, KernelPath::kAuto))
+        missing[rung.part + ", " + rung.name] = format("{}", fmt::join(rung.missing, "; "));
     EXPECT_EQ(missing.at("products (f16 weights), KHR cooperative matrices").empty(), ladder.has(ScalarType::kF16));
     EXPECT_THAT(missing.at("products (bf16 weights), KHR cooperative matrices"), HasSubstr("VK_KHR_shader_bfloat16"));
-    EXPECT_THAT(missing.at("activations in blocks (f16 weights), KHR cooperative matrices"), HasSubstr("subgroups of 32, not 64"));
-    EXPECT_THAT(missing.at("attention of prompts, KHR cooperative matrices"), HasSubstr("subgroups of 32, not 64 to 64"));
+    EXPECT_THAT(missing.at("activations in blocks (f16 weights), KHR cooperative matrices"),
+                HasSubstr("subgroups of 32, not 64"));
+    EXPECT_THAT(missing.at("attention of prompts, KHR cooperative matrices"),
+                HasSubstr("subgroups of 32, not 64 to 64"));
     EXPECT_THAT(missing.at("products (f16 weights), warpgroups"), HasSubstr("H100"));
 
-    for (const Rung& rung : rungs_of(caps, KernelPath::kPortable)) EXPECT_THAT(rung.missing, ::testing::Contains("a kernel path above portable, which was asked for"));
+    for (const Rung& rung : rungs_of(caps, KernelPath::kPortable))
+        EXPECT_THAT(rung.missing, ::testing::Contains("a kernel path above portable, which was asked for"));
     caps.coopmat_f16 = false;
     caps.no_coopmat_f16 = "";
-    for (const Rung& rung : rungs_of(caps, KernelPath::kAuto)) EXPECT_FALSE(rung.missing.empty()) << rung.part << ", " << rung.name;
+    for (const Rung& rung : rungs_of(caps, KernelPath::kAuto))
+        EXPECT_FALSE(rung.missing.empty()) << rung.part << ", " << rung.name;
     EXPECT_EQ(ladder_of(caps, KernelPath::kAuto), KernelLadder());
 }
 

@@ -70,8 +70,10 @@ TEST(Devices, WithoutADriverTheErrorNamesThePackage) {
     setenv("VK_DRIVER_FILES", "/nonexistent/driver.json", 1);
     const auto devices = list_devices({});
     const auto device = Device::create({});
-    if (before == nullptr) unsetenv("VK_DRIVER_FILES");
-    else setenv("VK_DRIVER_FILES", saved.c_str(), 1);
+    if (before == nullptr)
+        unsetenv("VK_DRIVER_FILES");
+    else
+        setenv("VK_DRIVER_FILES", saved.c_str(), 1);
     ASSERT_FALSE(devices.ok());
     EXPECT_EQ(devices.error().code, ErrorCode::kNoDevice);
     EXPECT_THAT(devices.error().message, HasSubstr("mesa-vulkan-drivers"));

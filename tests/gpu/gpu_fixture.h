@@ -2,8 +2,6 @@
 // a single message fails the test that caused it, or the run.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +9,8 @@
 #include <memory>
 #include <span>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "gpu/command.h"
 #include "gpu/device.h"

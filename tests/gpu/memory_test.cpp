@@ -1,8 +1,8 @@
-#include <gmock/gmock.h>
-
 #include <algorithm>
 #include <random>
 #include <thread>
+
+#include <gmock/gmock.h>
 
 #include "gpu/range_allocator.h"
 #include "tests/gpu/gpu_fixture.h"
@@ -126,8 +126,10 @@ TEST_F(MemoryTest, AskingForTooMuchFailsAndLeavesTheDeviceUsable) {
     // Untouched pages cost nothing on a CPU device, so this really fills the budget.
     for (int i = 0; i < 1000 && error.message.empty(); ++i) {
         auto buffer = device().create_buffer(piece, MemoryKind::kDeviceLocal, "filler");
-        if (buffer.ok()) pieces.push_back(std::move(buffer).value());
-        else error = buffer.error();
+        if (buffer.ok())
+            pieces.push_back(std::move(buffer).value());
+        else
+            error = buffer.error();
     }
     EXPECT_EQ(error.code, ErrorCode::kOutOfMemory);
     EXPECT_THAT(error.message, HasSubstr(std::to_string(piece) + " bytes asked for"));

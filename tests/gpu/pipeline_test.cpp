@@ -1,11 +1,11 @@
 #include "gpu/pipeline.h"
 
-#include <gmock/gmock.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+
+#include <gmock/gmock.h>
+#include <unistd.h>
 
 #include "gpu/kernel_modules.h"
 #include "gpu/kernels/self_test.params.h"
@@ -58,7 +58,8 @@ TEST_F(PipelineTest, StatisticsAreToldToThoseWhoAskWhereTheDriverHasThem) {
 
 // As the specification has the words, by itself: no push constant is left, and what was one has set 0 and binding 0.
 TEST(ParamsInBuffer, EveryModulesPushConstantsBecomeTheBufferOfTheFirstSet) {
-    constexpr uint32_t kOpTypePointer = 32, kOpVariable = 59, kOpDecorate = 71, kPushConstant = 9, kUniform = 2, kBinding = 33, kDescriptorSet = 34;
+    constexpr uint32_t kOpTypePointer = 32, kOpVariable = 59, kOpDecorate = 71, kPushConstant = 9, kUniform = 2,
+                       kBinding = 33, kDescriptorSet = 34;
     struct Found {
         uint32_t n_instructions = 0, n_push = 0, n_uniform = 0, variable = 0;
         std::vector<std::vector<uint32_t>> places;  // decorations of set and binding
@@ -66,11 +67,14 @@ TEST(ParamsInBuffer, EveryModulesPushConstantsBecomeTheBufferOfTheFirstSet) {
     const auto look_at = [](std::span<const uint32_t> words) {
         Found found;
         for (size_t i = 5; i < words.size(); i += words[i] >> 16, ++found.n_instructions) {
-            const uint32_t op = words[i] & 0xffff, storage = op == kOpTypePointer ? words[i + 2] : op == kOpVariable ? words[i + 3] : 0;
+            const uint32_t op = words[i] & 0xffff, storage = op == kOpTypePointer ? words[i + 2]
+                                                             : op == kOpVariable  ? words[i + 3]
+                                                                                  : 0;
             found.n_push += storage == kPushConstant;
             found.n_uniform += storage == kUniform;
             if (op == kOpVariable && (storage == kPushConstant || storage == kUniform)) found.variable = words[i + 2];
-            if (op == kOpDecorate && (words[i + 2] == kBinding || words[i + 2] == kDescriptorSet)) found.places.push_back({words[i + 1], words[i + 2], words[i + 3]});
+            if (op == kOpDecorate && (words[i + 2] == kBinding || words[i + 2] == kDescriptorSet))
+                found.places.push_back({words[i + 1], words[i + 2], words[i + 3]});
         }
         return found;
     };
@@ -85,7 +89,8 @@ TEST(ParamsInBuffer, EveryModulesPushConstantsBecomeTheBufferOfTheFirstSet) {
         EXPECT_EQ(after.n_uniform, before.n_push);
         EXPECT_EQ(after.variable, before.variable);
         EXPECT_EQ(after.n_instructions, before.n_instructions + 2);
-        EXPECT_THAT(after.places, ::testing::UnorderedElementsAre(std::vector{before.variable, kDescriptorSet, 0u}, std::vector{before.variable, kBinding, 0u}));
+        EXPECT_THAT(after.places, ::testing::UnorderedElementsAre(std::vector{before.variable, kDescriptorSet, 0u},
+                                                                  std::vector{before.variable, kBinding, 0u}));
     }
     EXPECT_GT(n_with_params, 40u);
 }

@@ -54,7 +54,8 @@ TEST_F(ProfilerTest, AResubmittedRecordingCanBeReadAgain) {
 
 TEST_F(ProfilerTest, ASpanIsOneTimeAroundTheWholeRecording) {
     const CommandBuffer few = record(1, false, true), many = record(2000, false, true);
-    double short_us = std::numeric_limits<double>::infinity();  // the least of some: what else the machine does makes single ones long
+    // the least of some: what else the machine does makes single ones long
+    double short_us = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 5; ++i) {
         run(few);
         const auto short_times = must(read_dispatch_times(device(), few));

@@ -50,7 +50,8 @@ TEST_F(UploadTest, RowsLandAStrideApartAndTheGapsAreNotWritten) {
         uint64_t row_bytes, stride, n_rows;
     };
     // The last two need several chunks of the ring, and break rows at the chunks' ends.
-    for (const Shape s : {Shape{6, 6, 5}, {6, 16, 5}, {100, 128, 1000}, {1, 3, 1}, {70000, 70016, 100}, {1000, 1010, 9000}}) {
+    for (const Shape s :
+         {Shape{6, 6, 5}, {6, 16, 5}, {100, 128, 1000}, {1, 3, 1}, {70000, 70016, 100}, {1000, 1010, 9000}}) {
         const uint64_t size = (s.n_rows - 1) * s.stride + s.row_bytes + 8;
         const Buffer to = make_buffer((size + 3) / 4 * 4);
         auto recorder = must(Recorder::begin(device()));

@@ -1,10 +1,10 @@
 // Rows of logits and rules through sample_argmax and what follows it, without a model around.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/queue.h"
@@ -19,7 +19,7 @@ struct ChoiceRow {
     std::vector<gpu::TokenChange> changes = {};
     std::vector<int32_t> allowed = {};
     std::vector<uint32_t> mask = {};  // with kRuleMasked
-    int32_t last_token = -1;  // what the step before has chosen, where the host did not know it
+    int32_t last_token = -1;          // what the step before has chosen, where the host did not know it
 };
 
 class ChoiceDevice {
@@ -93,16 +93,16 @@ class ChoiceDevice {
         kernels_->sampling.sample_last_tokens(recorder, params, n);
         recorder.barrier();
         kernels_->sampling.sample_argmax(recorder,
-                                {.n_logit_rows = step.address() + offsetof(gpu::StepHeader, n_logit_rows),
-                                 .logits = logits.address(),
-                                 .logit_rows = params.logit_rows,
-                                 .sampled = sampled.address(),
-                                 .results = results.address(),
-                                 .host_logits = 0,
-                                 .partials = partials.address(),
-                                 .vocab = vocab,
-                                 .logits_stride = stride},
-                                n);
+                                         {.n_logit_rows = step.address() + offsetof(gpu::StepHeader, n_logit_rows),
+                                          .logits = logits.address(),
+                                          .logit_rows = params.logit_rows,
+                                          .sampled = sampled.address(),
+                                          .results = results.address(),
+                                          .host_logits = 0,
+                                          .partials = partials.address(),
+                                          .vocab = vocab,
+                                          .logits_stride = stride},
+                                         n);
         recorder.barrier();
         kernels_->sampling.sample_changes(recorder, params, n, false);
         recorder.barrier();
@@ -123,7 +123,8 @@ class ChoiceDevice {
         const auto* logprob = reinterpret_cast<const gpu::ChoiceLogprobs*>(logprobs.mapped().data());
         for (uint32_t i = 0; i < n; ++i) {
             found[i] = {result[i].token, fed_back[i], logprob[i]};
-            EXPECT_EQ(0, std::memcmp(logits.mapped().data() + uint64_t{i} * stride * 4, rows[i].logits.data(), vocab * 4))
+            EXPECT_EQ(0,
+                      std::memcmp(logits.mapped().data() + uint64_t{i} * stride * 4, rows[i].logits.data(), vocab * 4))
                 << "row " << i << " is not what it was";
         }
         return found;

@@ -1,10 +1,10 @@
 #include "model/config/config.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temp_dir.h"
@@ -12,15 +12,23 @@
 namespace lorad::model::config_test {
 namespace {
 
+using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using nlohmann::json;
 
 json base_config(const char* architecture) {
-    return {{"architectures", {architecture}}, {"vocab_size", 1000},        {"hidden_size", 64},
-            {"intermediate_size", 128},        {"num_hidden_layers", 4},    {"num_attention_heads", 4},
-            {"num_key_value_heads", 2},        {"max_position_embeddings", 512}, {"rms_norm_eps", 1e-5},
-            {"rope_theta", 500000.0},          {"hidden_act", "silu"},      {"eos_token_id", 7}};
+    return {{"architectures", {architecture}},
+            {"vocab_size", 1000},
+            {"hidden_size", 64},
+            {"intermediate_size", 128},
+            {"num_hidden_layers", 4},
+            {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},
+            {"max_position_embeddings", 512},
+            {"rms_norm_eps", 1e-5},
+            {"rope_theta", 500000.0},
+            {"hidden_act", "silu"},
+            {"eos_token_id", 7}};
 }
 
 ModelConfig parsed(const json& config, const std::string& generation = "") {
@@ -54,7 +62,8 @@ TEST(ModelConfig, DerivesShapesOfLinearLayers) {
 }
 
 TEST(ModelConfig, KnowsWhatEachArchitectureAdds) {
-    const ModelConfig llama = parsed(with(with(base_config("LlamaForCausalLM"), "attention_bias", true), "mlp_bias", true));
+    const ModelConfig llama =
+        parsed(with(with(base_config("LlamaForCausalLM"), "attention_bias", true), "mlp_bias", true));
     EXPECT_TRUE(llama.qkv_bias && llama.o_bias && llama.mlp_bias);
     EXPECT_FALSE(parsed(base_config("LlamaForCausalLM")).qkv_bias);
     const ModelConfig qwen2 = parsed(base_config("Qwen2ForCausalLM"));
@@ -73,7 +82,8 @@ TEST(ModelConfig, ReadsBothSpellingsOfRope) {
     config.erase("rope_theta");
     config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
     EXPECT_EQ(parsed(config).rope.theta, 1e6);
-    config["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
+    config["rope_parameters"] = {
+        {"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
     const ModelConfig scaled = parsed(config);
     EXPECT_EQ(scaled.rope.type, RopeType::kLinear);
     EXPECT_EQ(scaled.rope.rotary_dim, 8u);
@@ -81,14 +91,18 @@ TEST(ModelConfig, ReadsBothSpellingsOfRope) {
 
 TEST(ModelConfig, TakesBothSpellingsOfRopeOnlyIfTheyAgree) {
     json config = base_config("Qwen3ForCausalLM");
-    config["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 512}, {"rope_theta", 1e6}};
+    config["rope_parameters"] = {
+        {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 512}, {"rope_theta", 1e6}};
     config["rope_theta"] = 1e6;
-    config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"attention_factor", nullptr}};
+    config["rope_scaling"] = {
+        {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"attention_factor", nullptr}};
     EXPECT_EQ(parsed(config).rope.theta, 1e6);
     EXPECT_EQ(parsed(with(config, "rope_scaling", json::object())).rope.type, RopeType::kYarn);
-    EXPECT_THAT(error_of(with(config, "rope_theta", nullptr)), HasSubstr("rope_theta: expected the same in rope_scaling"));
+    EXPECT_THAT(error_of(with(config, "rope_theta", nullptr)),
+                HasSubstr("rope_theta: expected the same in rope_scaling"));
     config["rope_scaling"].erase("original_max_position_embeddings");
-    EXPECT_THAT(error_of(config), HasSubstr("original_max_position_embeddings: expected the same in rope_scaling, or one of the two alone, found 512 and nothing"));
+    EXPECT_THAT(error_of(config), HasSubstr("original_max_position_embeddings: expected the same in rope_scaling, or "
+                                            "one of the two alone, found 512 and nothing"));
     config["rope_scaling"]["factor"] = 2.0;
     EXPECT_THAT(error_of(config), HasSubstr("factor: expected the same in rope_parameters"));
     config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
@@ -105,8 +119,9 @@ TEST(ModelConfig, BareDecodersAreTheirFamilys) {
 }
 
 TEST(ModelConfig, StretchesTheContextOfYarn) {
-    const ModelConfig config = parsed(with(base_config("Qwen2ForCausalLM"), "rope_scaling",
-                                           {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}}));
+    const ModelConfig config =
+        parsed(with(base_config("Qwen2ForCausalLM"), "rope_scaling",
+                    {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}}));
     EXPECT_EQ(config.max_positions, 2048u);
     EXPECT_NEAR(config.rope.attention_factor, 1.138629436111989, 1e-12);
 }
@@ -139,32 +154,38 @@ TEST(ModelConfig, ReadsWindows) {
 
 TEST(ModelConfig, TakesGenerationDefaultsAndEndTokens) {
     EXPECT_THAT(parsed(base_config("Qwen2ForCausalLM")).generation.eos_token_ids, ElementsAre(7));
-    const ModelConfig config = parsed(base_config("Qwen2ForCausalLM"),
-                                      R"({"eos_token_id":[9,8],"temperature":0.7,"top_p":0.8,"top_k":20,"min_p":0.05})");
+    const ModelConfig config =
+        parsed(base_config("Qwen2ForCausalLM"),
+               R"({"eos_token_id":[9,8],"temperature":0.7,"top_p":0.8,"top_k":20,"min_p":0.05})");
     EXPECT_THAT(config.generation.eos_token_ids, ElementsAre(9, 8));
     EXPECT_FLOAT_EQ(config.generation.temperature, 0.7f);
     EXPECT_FLOAT_EQ(config.generation.top_p, 0.8f);
     EXPECT_EQ(config.generation.top_k, 20u);
     EXPECT_FLOAT_EQ(config.generation.min_p, 0.05f);
-    EXPECT_THAT(parsed(with(base_config("Qwen2ForCausalLM"), "eos_token_id", nullptr)).generation.eos_token_ids, ElementsAre());
-    EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), R"({"temperature":-1})"), HasSubstr("generation_config.json"));
+    EXPECT_THAT(parsed(with(base_config("Qwen2ForCausalLM"), "eos_token_id", nullptr)).generation.eos_token_ids,
+                ElementsAre());
+    EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), R"({"temperature":-1})"),
+                HasSubstr("generation_config.json"));
     EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), R"({"eos_token_id":"x"})"), HasSubstr("eos_token_id"));
     EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), "[]"), HasSubstr("generation_config.json"));
 }
 
 TEST(ModelConfig, NamesWhatItDoesNotSupport) {
-    EXPECT_THAT(error_of(base_config("MambaForCausalLM")),
-                ::testing::AllOf(HasSubstr("MambaForCausalLM"), HasSubstr("Qwen3ForCausalLM"), HasSubstr("LlamaForCausalLM")));
-    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "quantization_config", {{"quant_method", "gptq"}})), HasSubstr("quantiz"));
+    EXPECT_THAT(
+        error_of(base_config("MambaForCausalLM")),
+        ::testing::AllOf(HasSubstr("MambaForCausalLM"), HasSubstr("Qwen3ForCausalLM"), HasSubstr("LlamaForCausalLM")));
+    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "quantization_config", {{"quant_method", "gptq"}})),
+                HasSubstr("quantiz"));
     EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "hidden_act", "relu")), HasSubstr("hidden_act"));
-    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "rope_scaling", {{"type", "su-scaled"}, {"factor", 2.0}})),
-                HasSubstr("\"su-scaled\" is not supported"));
+    EXPECT_THAT(
+        error_of(with(base_config("LlamaForCausalLM"), "rope_scaling", {{"type", "su-scaled"}, {"factor", 2.0}})),
+        HasSubstr("\"su-scaled\" is not supported"));
 }
 
 TEST(ModelConfig, NamesTheKeyThatIsWrong) {
     const json good = base_config("Qwen2ForCausalLM");
-    for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-                            "max_position_embeddings", "intermediate_size"}) {
+    for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                            "num_key_value_heads", "max_position_embeddings", "intermediate_size"}) {
         json missing = good;
         missing.erase(key);
         EXPECT_THAT(error_of(missing), HasSubstr(key));
@@ -175,7 +196,8 @@ TEST(ModelConfig, NamesTheKeyThatIsWrong) {
     EXPECT_THAT(error_of(with(good, "num_key_value_heads", 3)), HasSubstr("not a multiple"));
     EXPECT_THAT(error_of(with(good, "hidden_size", 66)), HasSubstr("head_dim"));
     EXPECT_THAT(error_of(with(good, "head_dim", 12)), HasSubstr("head_dim: expected a multiple of 8"));
-    EXPECT_THAT(error_of(with(good, "head_dim", 520)), HasSubstr("head_dim: expected integer from 1 to 512, found 520"));
+    EXPECT_THAT(error_of(with(good, "head_dim", 520)),
+                HasSubstr("head_dim: expected integer from 1 to 512, found 520"));
     EXPECT_THAT(error_of(with(good, "rope_theta", 0)), HasSubstr("rope_theta"));
     EXPECT_THAT(error_of(with(good, "partial_rotary_factor", 1.5)), HasSubstr("partial_rotary_factor"));
     EXPECT_THAT(error_of(json::array()), HasSubstr("config.json"));
@@ -186,12 +208,18 @@ TEST(ModelConfig, NamesTheKeyThatIsWrong) {
 }
 
 TEST(ModelConfig, ChecksScalingParameters) {
-    const auto scaled = [](const json& scaling) { return with(base_config("LlamaForCausalLM"), "rope_scaling", scaling); };
+    const auto scaled = [](const json& scaling) {
+        return with(base_config("LlamaForCausalLM"), "rope_scaling", scaling);
+    };
     EXPECT_THAT(error_of(scaled({{"type", "linear"}})), HasSubstr("rope_scaling.factor"));
     EXPECT_THAT(error_of(scaled({{"type", "linear"}, {"factor", -2}})), HasSubstr("rope_scaling.factor"));
-    EXPECT_THAT(error_of(scaled({{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}})),
-                HasSubstr("original_max_position_embeddings"));
-    EXPECT_THAT(error_of(scaled({{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4},
+    EXPECT_THAT(
+        error_of(scaled({{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}})),
+        HasSubstr("original_max_position_embeddings"));
+    EXPECT_THAT(error_of(scaled({{"rope_type", "llama3"},
+                                 {"factor", 8},
+                                 {"low_freq_factor", 4},
+                                 {"high_freq_factor", 4},
                                  {"original_max_position_embeddings", 64}})),
                 HasSubstr("high_freq_factor"));
     EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"}, {"short_factor", {1, 2}}, {"long_factor", {1, 2}}})),
@@ -201,7 +229,9 @@ TEST(ModelConfig, ChecksScalingParameters) {
     EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "rope_theta", 1e-300)), HasSubstr("not finite"));
     EXPECT_THAT(error_of(scaled({{"type", "linear"}, {"factor", 1e-300}})), HasSubstr("not finite"));
     const std::vector<double> ones(8, 1.0);
-    EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones},
+    EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"},
+                                 {"short_factor", ones},
+                                 {"long_factor", ones},
                                  {"original_max_position_embeddings", 1}})),
                 HasSubstr("not finite"));
 }
@@ -213,24 +243,29 @@ TEST(ModelConfig, DynamicRopeIsTheUsualOneWithinTheModelsContext) {
     EXPECT_THAT(error_of(with_rope({{"rope_type", "dynamic"}, {"factor", 0}})), HasSubstr("positive"));
 }
 
-// As transformers has it: the factor that is written counts before the ratio of the contexts, and the original context beside the
-// object before that inside.
+// As transformers has it: the factor that is written counts before the ratio of the contexts, and the original context
+// beside the object before that inside.
 TEST(ModelConfig, LongRopeTakesItsFactorFromTheObjectOrTheContexts) {
     const std::vector<double> ones(8, 1.0);
     const auto rope_of = [&](const json& more, int beside) {
         json rope{{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}};
         rope.update(more);
-        json config = with(with(base_config("LlamaForCausalLM"), "rope_scaling", rope), "max_position_embeddings", 1024);
+        json config =
+            with(with(base_config("LlamaForCausalLM"), "rope_scaling", rope), "max_position_embeddings", 1024);
         if (beside > 0) config["original_max_position_embeddings"] = beside;
         return parsed(config).rope;
     };
-    const auto attention_factor = [](double factor, double original) { return std::sqrt(1.0 + std::log(factor) / std::log(original)); };
+    const auto attention_factor = [](double factor, double original) {
+        return std::sqrt(1.0 + std::log(factor) / std::log(original));
+    };
     EXPECT_DOUBLE_EQ(rope_of({{"original_max_position_embeddings", 64}}, 0).attention_factor, attention_factor(16, 64));
-    EXPECT_DOUBLE_EQ(rope_of({{"original_max_position_embeddings", 64}, {"factor", 4}}, 0).attention_factor, attention_factor(4, 64));
+    EXPECT_DOUBLE_EQ(rope_of({{"original_max_position_embeddings", 64}, {"factor", 4}}, 0).attention_factor,
+                     attention_factor(4, 64));
     EXPECT_EQ(rope_of({{"original_max_position_embeddings", 64}}, 128).original_max_positions, 128u);
     EXPECT_EQ(rope_of(json::object(), 0).original_max_positions, 1024u);
     const json longrope{{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}};
-    const json phi3 = with(with(base_config("Phi3ForCausalLM"), "rope_scaling", longrope), "max_position_embeddings", 16384);
+    const json phi3 =
+        with(with(base_config("Phi3ForCausalLM"), "rope_scaling", longrope), "max_position_embeddings", 16384);
     EXPECT_EQ(parsed(phi3).rope.original_max_positions, 4096u) << "Phi3Config's own default";
     json inside = phi3;
     inside["rope_scaling"]["original_max_position_embeddings"] = 512;

@@ -1,9 +1,9 @@
 // The demo model answers its held-out prompts as it did when it was made.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <fstream>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "model/exec/runner.h"
@@ -15,8 +15,8 @@ namespace {
 
 TEST(DemoModel, AnswersItsSamplesTokenForToken) {
     const std::filesystem::path folder = lorad::testing::source_dir() / "deploy/demo-model";
-    const auto executor =
-        lorad::testing::load_executor(folder / "base", {.n_rows_max = 64, .n_sequences_max = 1, .n_positions_max = 256, .n_adapter_slots = 1});
+    const auto executor = lorad::testing::load_executor(
+        folder / "base", {.n_rows_max = 64, .n_sequences_max = 1, .n_positions_max = 256, .n_adapter_slots = 1});
     std::ifstream in(folder / "samples.json");
     const auto samples = nlohmann::json::parse(in).at("samples");
     ASSERT_FALSE(samples.empty());
@@ -30,7 +30,8 @@ TEST(DemoModel, AnswersItsSamplesTokenForToken) {
         for (size_t i = 0; i < ids.size(); ++i) {
             ASSERT_LT(i, generated->ids.size()) << sample.at("id");
             if (generated->ids[i] == ids[i]) continue;
-            // Logits of this model reach 20, the KV cache is f16: a gap of 0.02 is a near-tie, from which on texts may differ.
+            // Logits of this model reach 20, the KV cache is f16: a gap of 0.02 is a near-tie, from which on texts may
+            // differ.
             EXPECT_LT(margins[i], 0.02) << sample.at("id") << " token " << i;
             break;
         }

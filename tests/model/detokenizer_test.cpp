@@ -13,8 +13,7 @@ using Json = nlohmann::ordered_json;
 
 bool is_utf8(std::string_view text) {
     std::string quoted = "\"";
-    for (char c : text)
-        quoted += (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\') ? '.' : c;
+    for (char c : text) quoted += (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\') ? '.' : c;
     quoted += '"';
     return nlohmann::json::accept(quoted);
 }
@@ -25,8 +24,8 @@ struct Streamed {
     std::string stop;
 };
 
-Streamed stream(const std::shared_ptr<const Tokenizer>& tokenizer, const std::vector<TokenId>& ids,
-                bool skip, std::vector<std::string> stops = {}) {
+Streamed stream(const std::shared_ptr<const Tokenizer>& tokenizer, const std::vector<TokenId>& ids, bool skip,
+                std::vector<std::string> stops = {}) {
     Detokenizer detokenizer(tokenizer, skip, std::move(stops));
     Streamed result;
     for (const TokenId id : ids) {
@@ -94,12 +93,10 @@ TEST_P(DetokenizerOf, EndsBeforeTheFirstStopString) {
         size_t end = std::min(full.size(), begin + 1 + random() % 6);
         while (end < full.size() && (static_cast<uint8_t>(full[end]) & 0xc0) == 0x80) ++end;
         const std::string stop = full.substr(begin, end - begin);
-        const Streamed result =
-            stream(tokenizer, ids, true, {stop + "\x01", stop, "", "never there"});
+        const Streamed result = stream(tokenizer, ids, true, {stop + "\x01", stop, "", "never there"});
         EXPECT_TRUE(result.stopped);
         EXPECT_EQ(result.stop, stop);
-        EXPECT_EQ(result.text, full.substr(0, full.find(stop)))
-            << Json(ids).dump() << " stop " << stop;
+        EXPECT_EQ(result.text, full.substr(0, full.find(stop))) << Json(ids).dump() << " stop " << stop;
         ++stopped;
     }
     EXPECT_GT(stopped, 100u);
@@ -172,15 +169,13 @@ TEST(Detokenizer, WorksWithoutADecoder) {
 }
 
 TEST(Detokenizer, WorksWithTheMetaspaceAndWordPieceDecoders) {
-    for (const char* decoder :
-         {R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true})",
-          R"({"type":"WordPiece","prefix":"##","cleanup":true})"}) {
+    for (const char* decoder : {R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true})",
+                                R"({"type":"WordPiece","prefix":"##","cleanup":true})"}) {
         Json json = Json::parse(read_golden("tokenizers/metaspace/tokenizer.json"));
         json["decoder"] = Json::parse(decoder);
         const auto tokenizer = Tokenizer::from_json(json.dump(), "other.json").value();
         for (const auto& ids : sequences("metaspace", *tokenizer)) {
-            EXPECT_EQ(stream(tokenizer, ids, false).text, tokenizer->decode(ids, false).value())
-                << decoder;
+            EXPECT_EQ(stream(tokenizer, ids, false).text, tokenizer->decode(ids, false).value()) << decoder;
         }
     }
 }

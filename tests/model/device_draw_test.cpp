@@ -1,9 +1,9 @@
 // The device's draws beside model::sample, which has to give the same tokens bit for bit.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "model/output/logits.h"
 #include "model/output/sampler.h"
@@ -33,10 +33,10 @@ class DeviceDraw : public ::testing::Test {
         for (size_t i = 0; i < rows.size(); ++i) {
             const gpu::ChoiceRule& rule = rows[i].rule;
             ASSERT_EQ(found[i].token, on_host(rows[i]))
-                << what << ", row " << i << ": what " << rule.what << " scale " << rule.scale << " top_k " << rule.top_k << " top_p "
-                << rule.top_p << " min_weight " << rule.min_weight << " typical_p " << rule.typical_p << " seed " << rule.seed
-                << " position " << rule.position << " changes " << rows[i].changes.size() << " allowed " << rows[i].allowed.size()
-                << " last token " << rows[i].last_token;
+                << what << ", row " << i << ": what " << rule.what << " scale " << rule.scale << " top_k " << rule.top_k
+                << " top_p " << rule.top_p << " min_weight " << rule.min_weight << " typical_p " << rule.typical_p
+                << " seed " << rule.seed << " position " << rule.position << " changes " << rows[i].changes.size()
+                << " allowed " << rows[i].allowed.size() << " last token " << rows[i].last_token;
         }
     }
 
@@ -78,7 +78,8 @@ TEST_F(DeviceDraw, GivesTheHostsTokenForRandomParameters) {
             std::vector<ChoiceRow> rows;
             for (uint32_t i = 0; i < 12; ++i)
                 rows.push_back({random_row(vocab), choice_rule(random_params(), random_() % 100000)});
-            ASSERT_NO_FATAL_FAILURE(expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
+            ASSERT_NO_FATAL_FAILURE(
+                expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
         }
     }
 }
@@ -93,7 +94,8 @@ TEST_F(DeviceDraw, ChangesAndBansAreTheHosts) {
                 if (random_() % 2 == 0) params.repetition_penalty = uniform(0.5f, 2.0f);
                 if (random_() % 2 == 0) params.frequency_penalty = uniform(-2.0f, 2.0f);
                 if (random_() % 2 == 0) params.presence_penalty = uniform(-2.0f, 2.0f);
-                const auto token = [&] { return static_cast<TokenId>(random_() % (vocab + 2)); };  // some are beyond the row
+                // some are beyond the row
+                const auto token = [&] { return static_cast<TokenId>(random_() % (vocab + 2)); };
                 const TokenId biased = token();
                 if (random_() % 2 == 0) params.logit_bias = {{biased, uniform(-100.0f, 100.0f)}, {biased + 1, 3.0f}};
                 ChoiceRow row{random_row(vocab), choice_rule(params, random_() % 100)};
@@ -105,7 +107,8 @@ TEST_F(DeviceDraw, ChangesAndBansAreTheHosts) {
                 if (random_() % 2 == 0) row.rule.what |= gpu::kRuleBansEnds;
                 row.changes.assign(changes.entries().begin(), changes.entries().end());
                 // Listed, not listed, or known to the host.
-                if (i % 3 == 0 && !row.changes.empty()) row.last_token = static_cast<TokenId>(row.changes.back().token % vocab);
+                if (i % 3 == 0 && !row.changes.empty())
+                    row.last_token = static_cast<TokenId>(row.changes.back().token % vocab);
                 if (i % 3 == 1) row.last_token = static_cast<TokenId>(random_() % vocab);
                 if (random_() % 3 == 0) {
                     for (uint32_t n = 1 + random_() % 40; n > 0; --n) row.allowed.push_back(token());
@@ -113,7 +116,8 @@ TEST_F(DeviceDraw, ChangesAndBansAreTheHosts) {
                 }
                 rows.push_back(std::move(row));
             }
-            ASSERT_NO_FATAL_FAILURE(expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
+            ASSERT_NO_FATAL_FAILURE(
+                expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
         }
     }
 }
@@ -130,7 +134,8 @@ TEST_F(DeviceDraw, MasksAreTheHosts) {
                 if (random_() % 3 == 0) {
                     params.frequency_penalty = uniform(-2.0f, 2.0f);
                     TokenChanges changes(params, {}, {});
-                    for (uint32_t n = random_() % 300; n > 0; --n) changes.add_generated(static_cast<TokenId>(random_() % vocab));
+                    for (uint32_t n = random_() % 300; n > 0; --n)
+                        changes.add_generated(static_cast<TokenId>(random_() % vocab));
                     add_changes(params, row.rule);
                     row.changes.assign(changes.entries().begin(), changes.entries().end());
                     row.last_token = static_cast<TokenId>(random_() % vocab);
@@ -150,7 +155,8 @@ TEST_F(DeviceDraw, MasksAreTheHosts) {
                 }
                 rows.push_back(std::move(row));
             }
-            ASSERT_NO_FATAL_FAILURE(expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
+            ASSERT_NO_FATAL_FAILURE(
+                expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
         }
     }
 }
@@ -203,7 +209,8 @@ TEST_F(DeviceDraw, LogprobsAreThoseOfTheModelsOwnDistribution) {
             row.rule.n_top = i % 4 == 3 ? 0 : 1 + random_() % gpu::kTopTokensMax;
             if (i % 2 == 0) {
                 add_changes({}, row.rule);
-                for (uint32_t token = 0; token < vocab; token += 2) row.changes.push_back({token, 0, uniform(-5.0f, 5.0f), 0.0f});
+                for (uint32_t token = 0; token < vocab; token += 2)
+                    row.changes.push_back({token, 0, uniform(-5.0f, 5.0f), 0.0f});
                 if (row.changes.size() > 500) row.changes.resize(500);
             }
             rows.push_back(std::move(row));
@@ -233,8 +240,10 @@ TEST_F(DeviceDraw, OfTiesAtTheCutTheLowestIdsStay) {
     std::vector<ChoiceRow> rows;
     for (uint32_t position = 0; position < 64; ++position) {
         SamplingParams params;
-        if (position % 2 == 0) params.top_k = 12;
-        else params.top_p = 0.02f;
+        if (position % 2 == 0)
+            params.top_k = 12;
+        else
+            params.top_p = 0.02f;
         rows.push_back({logits, choice_rule(params, position)});
     }
     ASSERT_NO_FATAL_FAILURE(expect_same(rows, "ties"));

@@ -1,16 +1,16 @@
 #include "model/exec/executor.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "model/files/npy.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
 #include "model/exec/runner.h"
+#include "model/files/npy.h"
 #include "tests/support/goldens.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
@@ -81,11 +81,13 @@ TEST(Executor, TheSmallestLimitsStillHoldAStep) {
 class ExecutorRecordings : public ::testing::TestWithParam<gpu::PersistentDecode> {
   protected:
     Result<std::unique_ptr<Executor>> load_it(bool warm_up) {
-        return load(folder_of("qwen2-tied"), {.n_positions_max = 128, .decode = GetParam(), .decode_workgroups = 1, .warm_up = warm_up});
+        return load(folder_of("qwen2-tied"),
+                    {.n_positions_max = 128, .decode = GetParam(), .decode_workgroups = 1, .warm_up = warm_up});
     }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, ExecutorRecordings, ::testing::Values(gpu::PersistentDecode::kOff, gpu::PersistentDecode::kOn));
+INSTANTIATE_TEST_SUITE_P(All, ExecutorRecordings,
+                         ::testing::Values(gpu::PersistentDecode::kOff, gpu::PersistentDecode::kOn));
 
 TEST_P(ExecutorRecordings, OfEachShapeAreMadeOnce) {
     auto executor = load_it(false);
@@ -96,8 +98,8 @@ TEST_P(ExecutorRecordings, OfEachShapeAreMadeOnce) {
     const GenerateOptions options{.n_tokens_max = 21, .ignore_eos = true};
     ASSERT_TRUE(runner.generate(prompt, options).ok());
     const uint64_t n_recordings = (*executor)->n_recordings();
-    // Four rows, once; one row, for each slot of the ring. The trial of one dispatch had two in separate dispatches, and two with an adapter in one: of any types, of
-    // the weights'.
+    // Four rows, once; one row, for each slot of the ring. The trial of one dispatch had two in separate dispatches,
+    // and two with an adapter in one: of any types, of the weights'.
     EXPECT_EQ(n_recordings, GetParam() == gpu::PersistentDecode::kOn ? 8u : 4u);
     ASSERT_TRUE(runner.generate(prompt, options).ok());
     EXPECT_EQ((*executor)->n_recordings(), n_recordings);
@@ -113,10 +115,13 @@ TEST_P(ExecutorRecordings, TellHowManyKernelsAStepRuns) {
     ASSERT_TRUE((*executor)->submit(batch).ok());
     const auto output = (*executor)->finish();
     ASSERT_TRUE(output.ok()) << output.error().message;
-    // Products, attention, residuals and norms of each layer, or one for all of them; then what is before and behind the layers.
+    // Products, attention, residuals and norms of each layer, or one for all of them; then what is before and behind
+    // the layers.
     const uint32_t n_layers = (*executor)->config().n_layers;
-    if (GetParam() == gpu::PersistentDecode::kOff) EXPECT_GE(output->n_dispatches, 7 * n_layers + 5);
-    else EXPECT_LE(output->n_dispatches, 1u + 8u);
+    if (GetParam() == gpu::PersistentDecode::kOff)
+        EXPECT_GE(output->n_dispatches, 7 * n_layers + 5);
+    else
+        EXPECT_LE(output->n_dispatches, 1u + 8u);
 }
 
 TEST_P(ExecutorRecordings, OfUsualStepsAreMadeByWarmingUp) {
@@ -135,7 +140,11 @@ struct Refused {
     gpu::PersistentDecode decode = gpu::PersistentDecode::kOff;
     bool warm_up = true;
     Result<std::unique_ptr<Executor>> load_it() const {
-        return load(folder_of("qwen2-tied"), {.n_positions_max = 128, .decode = decode, .decode_workgroups = 1, .refused_kernels = kernels, .warm_up = warm_up});
+        return load(folder_of("qwen2-tied"), {.n_positions_max = 128,
+                                              .decode = decode,
+                                              .decode_workgroups = 1,
+                                              .refused_kernels = kernels,
+                                              .warm_up = warm_up});
     }
 };
 
@@ -170,7 +179,8 @@ TEST(Executor, SaysWhichKernelTheDriverRefuses) {
 }
 
 TEST(Executor, AStepWhoseKernelIsRefusedIsNotBegunAndOthersAre) {
-    const auto executor = Refused{.kernels = {"sample_logprobs"}, .warm_up = false}.load_it(), whole = Refused{.kernels = {}, .warm_up = false}.load_it();
+    const auto executor = Refused{.kernels = {"sample_logprobs"}, .warm_up = false}.load_it(),
+               whole = Refused{.kernels = {}, .warm_up = false}.load_it();
     ASSERT_TRUE(executor.ok() && whole.ok());
     const gpu::ChoiceRule wants_logprobs{.what = gpu::kRuleLogprobs, .n_top = 2};
     for (uint32_t turn = 0; turn < 2; ++turn) {
@@ -192,7 +202,8 @@ TEST(Executor, WhereOneDispatchForAllLayersIsRefusedThereAreSeparateOnes) {
         EXPECT_EQ(wanted.error().code, ErrorCode::kInvalidConfig);
         EXPECT_THAT(wanted.error().message, HasSubstr("'decode_layers"));
         // On a device that would take one dispatch by itself.
-        const auto automatic = Refused{all, gpu::PersistentDecode::kAuto, warm_up}.load_it(), whole = Refused{{}, gpu::PersistentDecode::kOff, warm_up}.load_it();
+        const auto automatic = Refused{all, gpu::PersistentDecode::kAuto, warm_up}.load_it(),
+                   whole = Refused{{}, gpu::PersistentDecode::kOff, warm_up}.load_it();
         ASSERT_TRUE(automatic.ok() && whole.ok());
         EXPECT_FALSE((*automatic)->decodes_in_one_dispatch());
         EXPECT_EQ((*automatic)->options().kernel_path, (*whole)->options().kernel_path);
@@ -216,18 +227,23 @@ TEST(Executor, AFastKernelThatIsRefusedIsLeftOutAlone) {
         const Answer got = answer(**loaded);
         n_dispatches = got.n_dispatches;
         ASSERT_EQ(got.logits.size(), want.logits.size());
-        EXPECT_LE(relative_error(got.logits.data(), want.logits.data(), want.logits.size()), 1e-2) << "16-bit activations beside f32";
+        EXPECT_LE(relative_error(got.logits.data(), want.logits.data(), want.logits.size()), 1e-2)
+            << "16-bit activations beside f32";
     };
     expect_others({"attention_from_qkv"}, [&](const ExecutorOptions& found) {
         EXPECT_EQ(found.kernel_path, best);
         EXPECT_THAT(found.left_out_kernels, ::testing::ElementsAre("attention_from_qkv"));
     });
     // Where one is out the next best is tried, and refused.
-    expect_others({"attention_group", "attention_registers", "attention_coopmat2", "attention_tile"}, [&](const ExecutorOptions& found) {
-        EXPECT_EQ(found.kernel_path, best);
-        EXPECT_THAT(found.left_out_kernels, ::testing::IsSupersetOf({"attention_registers", "attention_tile"}));
+    expect_others({"attention_group", "attention_registers", "attention_coopmat2", "attention_tile"},
+                  [&](const ExecutorOptions& found) {
+                      EXPECT_EQ(found.kernel_path, best);
+                      EXPECT_THAT(found.left_out_kernels,
+                                  ::testing::IsSupersetOf({"attention_registers", "attention_tile"}));
+                  });
+    expect_others({"matmul_coopmat_f16"}, [&](const ExecutorOptions& found) {
+        EXPECT_THAT(found.left_out_kernels, ::testing::ElementsAre("matmul_coopmat_f16"));
     });
-    expect_others({"matmul_coopmat_f16"}, [&](const ExecutorOptions& found) { EXPECT_THAT(found.left_out_kernels, ::testing::ElementsAre("matmul_coopmat_f16")); });
     // Two dispatches of each layer but the last, of which one row is left, come back then.
     const uint32_t n_norms = 2 * ((*whole)->config().n_layers - 1);
     for (const char* module : {"matmul_residual_f16", "matmul_coopmat_deferred_f16"}) {
@@ -270,11 +286,13 @@ TEST(Executor, LogitsOfFewRowsEqualThoseOfAll) {
     for (const char* const model : {"qwen2-tied", "qwen3"}) {
         const auto config = load_model_config(folder_of(model));
         ASSERT_TRUE(config.ok());
-        auto executor = Executor::load(test_device(), folder_of(model), config.value(), {.n_rows_max = 64, .n_sequences_max = 64, .n_positions_max = 128});
+        auto executor = Executor::load(test_device(), folder_of(model), config.value(),
+                                       {.n_rows_max = 64, .n_sequences_max = 64, .n_positions_max = 128});
         ASSERT_TRUE(executor.ok()) << executor.error().message;
         const auto profile = (*executor)->profile({48, 64, true}, {}, 1);
         ASSERT_TRUE(profile.ok()) << profile.error().message;
-        EXPECT_TRUE(std::ranges::any_of(*profile, [](const auto& kernel) { return std::string_view(kernel.name) == "gather_rows"; }));
+        EXPECT_TRUE(std::ranges::any_of(
+            *profile, [](const auto& kernel) { return std::string_view(kernel.name) == "gather_rows"; }));
         std::vector<TokenId> prompt;
         for (TokenId t = 0; t < 40; t++) prompt.push_back((t * 37 + 11) % 500);
         const std::vector<BlockId> blocks = {0};
@@ -286,18 +304,21 @@ TEST(Executor, LogitsOfFewRowsEqualThoseOfAll) {
             const auto output = (*executor)->finish();
             EXPECT_TRUE(output.ok());
             std::vector<std::vector<float>> logits;
-            for (uint32_t i = 0; i < rows.size(); i++) logits.emplace_back(output->logits(i).begin(), output->logits(i).end());
+            for (uint32_t i = 0; i < rows.size(); i++)
+                logits.emplace_back(output->logits(i).begin(), output->logits(i).end());
             return logits;
         };
         std::vector<uint32_t> every(prompt.size());
         std::iota(every.begin(), every.end(), 0u);
         const auto all = logits_of(every);
-        for (const std::vector<uint32_t>& rows : {std::vector<uint32_t>{39}, {0}, {5, 6, 39}, {1, 8, 9, 20, 21, 30, 33, 38}}) {
+        for (const std::vector<uint32_t>& rows :
+             {std::vector<uint32_t>{39}, {0}, {5, 6, 39}, {1, 8, 9, 20, 21, 30, 33, 38}}) {
             const auto few = logits_of(rows);
             for (size_t i = 0; i < rows.size(); i++) {
                 for (size_t token = 0; token < few[i].size(); token++) {
                     const float want = all[rows[i]][token];
-                    ASSERT_NEAR(few[i][token], want, 2e-3 * (1 + std::fabs(want))) << model << " row " << rows[i] << " token " << token;
+                    ASSERT_NEAR(few[i][token], want, 2e-3 * (1 + std::fabs(want)))
+                        << model << " row " << rows[i] << " token " << token;
                 }
             }
         }
@@ -335,7 +356,8 @@ TEST(Executor, ProfilesEachKernelOfAStep) {
 
 TEST(Executor, RefusesLimitsThatCannotHold) {
     EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_positions_max = 1025}), HasSubstr("made for 1024"));
-    EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_rows_max = 2, .n_sequences_max = 4}), HasSubstr("2 rows cannot hold 4"));
+    EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_rows_max = 2, .n_sequences_max = 4}),
+                HasSubstr("2 rows cannot hold 4"));
     EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_positions_max = 1024, .n_kv_blocks = 2}),
                 HasSubstr("one sequence of 1024 tokens needs 16"));
 }
@@ -377,7 +399,8 @@ TEST_F(SpoiltModel, NamesTensorsThatAreMissingUnknownOrOfAnotherShape) {
     EXPECT_THAT(load_error(dir_.path()), HasSubstr("\"model.layers.1."));
     set_config("num_hidden_layers", 2);
     set_config("intermediate_size", 256);
-    EXPECT_THAT(load_error(dir_.path()), HasSubstr("gate_proj.weight: expected shape [256, 96] (from config.json), found [250, 96]"));
+    EXPECT_THAT(load_error(dir_.path()),
+                HasSubstr("gate_proj.weight: expected shape [256, 96] (from config.json), found [250, 96]"));
     set_config("intermediate_size", 250);
     set_config("mlp_bias", false);
     EXPECT_THAT(load_error(dir_.path()), HasSubstr("proj.bias\" [96] is not part of a LlamaForCausalLM"));
@@ -451,7 +474,8 @@ TEST(MemoryPlan, TakesAtMostOneGibOnCpuDevices) {
     gpu::DeviceCapabilities device;
     device.is_cpu = true;
     device.max_allocation_bytes = uint64_t{64} << 30;
-    const auto plan = plan_memory(device, uint64_t{64} << 30, *config, 0, 0, {.n_sequences_max = 100000, .n_positions_max = 1024});
+    const auto plan =
+        plan_memory(device, uint64_t{64} << 30, *config, 0, 0, {.n_sequences_max = 100000, .n_positions_max = 1024});
     ASSERT_TRUE(plan.ok());
     EXPECT_LE(plan->kv_bytes, uint64_t{1} << 30);
     EXPECT_GT(plan->kv_bytes, uint64_t{1023} << 20);

@@ -1,9 +1,9 @@
 // Adapters with an embedding, norms or an output layer of their own, through the executor's steps.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/upload.h"
@@ -44,10 +44,16 @@ class ExtrasStep : public ::testing::Test {
         buffers_.push_back(std::move(buffer).value());
         return buffers_.back().address();
     }
-    gpu::DeviceAddress put(const std::vector<float>& values) { return put(reference::encode(values, values.size(), values.size(), Type::kF32)); }
-    std::vector<float> floats(const Vector& vector) { return reference::decode(read_back(test_device(), vector.buffer), Type::kF32); }
+    gpu::DeviceAddress put(const std::vector<float>& values) {
+        return put(reference::encode(values, values.size(), values.size(), Type::kF32));
+    }
+    std::vector<float> floats(const Vector& vector) {
+        return reference::decode(read_back(test_device(), vector.buffer), Type::kF32);
+    }
 
-    AdapterView empty_view() const { return {.modules = std::vector<LoraModuleView>(config().n_layers * kLinearModules)}; }
+    AdapterView empty_view() const {
+        return {.modules = std::vector<LoraModuleView>(config().n_layers * kLinearModules)};
+    }
     void set(uint32_t slot, AdapterView view) {
         view.has_extras = true;
         ASSERT_TRUE(executor_->lora_table().set(slot, view).ok());
@@ -55,7 +61,8 @@ class ExtrasStep : public ::testing::Test {
     // Rows of the embedding in another order.
     std::vector<std::byte> permuted_rows(const std::vector<uint32_t>& order) const {
         std::vector<float> rows;
-        for (const uint32_t from : order) rows.insert(rows.end(), &embedding_[size_t{from} * stride_], &embedding_[size_t{from} * stride_] + stride_);
+        for (const uint32_t from : order)
+            rows.insert(rows.end(), &embedding_[size_t{from} * stride_], &embedding_[size_t{from} * stride_] + stride_);
         return reference::encode(rows, stride_, stride_, embedding_type_);
     }
     std::vector<uint32_t> random_order() {
@@ -101,7 +108,8 @@ TEST_F(ExtrasStep, AnOutputLayerOfItsOwnReplacesTheBases) {
         load(name);
         const Matrix& head = executor_->weights().output();
         const auto order = random_order();
-        if (executor_->weights().lm_head.n != 0) embedding_ = reference::decode(read_back(test_device(), head.buffer), embedding_type_);
+        if (executor_->weights().lm_head.n != 0)
+            embedding_ = reference::decode(read_back(test_device(), head.buffer), embedding_type_);
         AdapterView view = empty_view();
         view.extras.head_table = put(permuted_rows(order));
         view.extras.head_type = static_cast<uint32_t>(head.type);
@@ -115,7 +123,9 @@ TEST_F(ExtrasStep, AnOutputLayerOfItsOwnReplacesTheBases) {
 
 TEST_F(ExtrasStep, RowsOfTokensAreReplacedInTheEmbeddingAndIfTiedInTheOutputLayer) {
     load("qwen2-tied");
-    const auto row = [&](uint32_t token) { return std::vector<float>(&embedding_[token * stride_], &embedding_[token * stride_] + stride_); };
+    const auto row = [&](uint32_t token) {
+        return std::vector<float>(&embedding_[token * stride_], &embedding_[token * stride_] + stride_);
+    };
     // 17 gets the row of 99, 300 that of 7.
     std::vector<float> rows = row(99);
     const std::vector<float> second = row(7);
@@ -152,7 +162,8 @@ TEST_F(ExtrasStep, EachNormIsReplacedByItsOwn) {
     // Copies of the base's change nothing, whatever the place.
     AdapterView copies = empty_view();
     for (const LayerWeights& w : weights.layers) {
-        copies.extras.norms.push_back({scaled(w.input_norm, 1), 0, scaled(w.ffn_norm, 1), 0, scaled(w.q_norm, 1), scaled(w.k_norm, 1)});
+        copies.extras.norms.push_back(
+            {scaled(w.input_norm, 1), 0, scaled(w.ffn_norm, 1), 0, scaled(w.q_norm, 1), scaled(w.k_norm, 1)});
     }
     copies.extras.final_norm = scaled(weights.final_norm, 1);
     set(0, copies);
@@ -176,7 +187,8 @@ TEST_F(ExtrasStep, EachNormIsReplacedByItsOwn) {
         EXPECT_GT(error(logits(tokens_, 2), base), 0.02);
     }
     AdapterView balanced = empty_view();
-    for (const LayerWeights& w : weights.layers) balanced.extras.norms.push_back({0, 0, 0, 0, scaled(w.q_norm, 4), scaled(w.k_norm, 0.25f)});
+    for (const LayerWeights& w : weights.layers)
+        balanced.extras.norms.push_back({0, 0, 0, 0, scaled(w.q_norm, 4), scaled(w.k_norm, 0.25f)});
     set(3, balanced);
     EXPECT_LE(error(logits(tokens_, 3), base), kErrorMax);
     // A slot that is set anew forgets its extras.
@@ -196,14 +208,16 @@ TEST_F(ExtrasStep, RowsWithAndWithoutExtrasShareAStep) {
     StepBatch batch;
     for (uint32_t i = 0; i < 4; ++i) {
         const BlockId block = i;
-        batch.add_output(batch.add_rows(tokens_, 0, {&block, 1}, slots[i]) + static_cast<uint32_t>(tokens_.size()) - 1, true);
+        batch.add_output(batch.add_rows(tokens_, 0, {&block, 1}, slots[i]) + static_cast<uint32_t>(tokens_.size()) - 1,
+                         true);
     }
     ASSERT_TRUE(executor_->submit(batch).ok());
     const auto output = executor_->finish();
     ASSERT_TRUE(output.ok());
     for (uint32_t i = 0; i < 4; ++i) {
         const auto& expected = alone[slots[i] == kNoAdapterSlot ? 0 : slots[i]];
-        EXPECT_LE(relative_error(output->logits(i).data(), expected.data(), expected.size()), kErrorMax) << "sequence " << i;
+        EXPECT_LE(relative_error(output->logits(i).data(), expected.data(), expected.size()), kErrorMax)
+            << "sequence " << i;
     }
 }
 
@@ -216,7 +230,8 @@ TEST_F(ExtrasStep, MergedLinearLayersKeepTheExtras) {
     const uint32_t hidden = config().hidden_size, rank = 8;
     std::uniform_real_distribution<float> uniform(-0.2f, 0.2f);
     std::vector<float> a(rank * stride_), b(config().vocab_size * rank);
-    for (uint32_t r = 0; r < rank; ++r) std::generate_n(a.begin() + r * stride_, hidden, [&] { return uniform(random_); });
+    for (uint32_t r = 0; r < rank; ++r)
+        std::generate_n(a.begin() + r * stride_, hidden, [&] { return uniform(random_); });
     std::ranges::generate(b, [&] { return uniform(random_); });
     view.extras.head_a = put(a);
     view.extras.head_b = put(b);

@@ -1,8 +1,9 @@
-// Steps of few rows: one recording while each row's blocks have room in the state that it copies (kWholeStepBlocks), three beyond.
+// Steps of few rows: one recording while each row's blocks have room in the state that it copies (kWholeStepBlocks),
+// three beyond.
+#include <numeric>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <numeric>
 
 #include "model/exec/executor.h"
 #include "model/exec/kv_cache.h"
@@ -45,14 +46,16 @@ TEST_P(FewRows, OfLongTextsAreWhatTheyAreInALargerStep) {
     auto config = load_model_config(folder);
     ASSERT_TRUE(config.ok());
     config->max_positions = round_up(position + 1, kBlockTokens);
-    const auto executor = Executor::load(test_device(), folder, *config,
-                                         {.n_rows_max = kRowsMax, .n_sequences_max = 4, .n_positions_max = config->max_positions, .n_adapter_slots = 1});
+    const auto executor = Executor::load(
+        test_device(), folder, *config,
+        {.n_rows_max = kRowsMax, .n_sequences_max = 4, .n_positions_max = config->max_positions, .n_adapter_slots = 1});
     ASSERT_TRUE(executor.ok()) << executor.error().message;
     constexpr BlockId kLong{0}, kPrompt{3};  // and each row's last: 1, 2
     for (const BlockId block : {BlockId{0}, BlockId{1}, BlockId{2}}) {
         for (uint32_t begin = 0; begin < kBlockTokens; begin += kRowsMax) {
             StepBatch batch;
-            batch.add_rows(text(kRowsMax, static_cast<TokenId>(20 + begin + 70 * static_cast<uint32_t>(block))), begin, {&block, 1}, kNoAdapterSlot);
+            batch.add_rows(text(kRowsMax, static_cast<TokenId>(20 + begin + 70 * static_cast<uint32_t>(block))), begin,
+                           {&block, 1}, kNoAdapterSlot);
             batch.add_output(kRowsMax - 1, true);
             EXPECT_TRUE((*executor)->submit(batch).ok());
             EXPECT_TRUE((*executor)->finish().ok());
@@ -62,7 +65,8 @@ TEST_P(FewRows, OfLongTextsAreWhatTheyAreInALargerStep) {
         for (uint32_t row = 0; row < kRows; ++row) {
             std::vector<BlockId> blocks(n_blocks, kLong);
             blocks.back() = BlockId{1 + row};
-            batch.add_output(batch.add_rows(text(1, static_cast<TokenId>(5 + row)), position, blocks, kNoAdapterSlot), true);
+            batch.add_output(batch.add_rows(text(1, static_cast<TokenId>(5 + row)), position, blocks, kNoAdapterSlot),
+                             true);
         }
     };
     StepBatch few, more;

@@ -1,9 +1,9 @@
-// Steps of 33 to 64 rows whose gate and up have their rows' adapters in one product against the same by separate dispatches, on a model large enough for it, where the
-// device takes its program.
-#include <gtest/gtest.h>
-
+// Steps of 33 to 64 rows whose gate and up have their rows' adapters in one product against the same by separate
+// dispatches, on a model large enough for it, where the device takes its program.
 #include <algorithm>
 #include <string_view>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/executor.h"
 #include "tests/support/decode_logits.h"
@@ -19,8 +19,10 @@ using namespace lorad::testing;
 using reference::Type;
 
 constexpr uint32_t kVocab = 512, kSequences = 64, kSteps = 3;
-constexpr RandomModel::Shape kShape{.hidden = 512, .heads = 4, .kv_heads = 2, .head_dim = 128, .ffn = 6272, .layers = 2, .vocab = kVocab};
-constexpr double kRelativeErrorMax = 5e-3, kPortableErrorMax = 1e-2;  // of f16, as other sums are rounded; those round no activations
+constexpr RandomModel::Shape kShape{
+    .hidden = 512, .heads = 4, .kv_heads = 2, .head_dim = 128, .ffn = 6272, .layers = 2, .vocab = kVocab};
+// of f16, as other sums are rounded; those round no activations
+constexpr double kRelativeErrorMax = 5e-3, kPortableErrorMax = 1e-2;
 
 class GatedLoraStep : public ::testing::Test {
   protected:
@@ -31,15 +33,23 @@ class GatedLoraStep : public ::testing::Test {
         if (!test_device().capabilities().warpgroup_matrices) GTEST_SKIP() << "the device does not take the program";
     }
 
-    std::unique_ptr<Executor> load(const RandomModel& model, gpu::PersistentDecode decode, uint64_t fault_step = 0, gpu::KernelPath path = gpu::KernelPath::kAuto) {
+    std::unique_ptr<Executor> load(const RandomModel& model, gpu::PersistentDecode decode, uint64_t fault_step = 0,
+                                   gpu::KernelPath path = gpu::KernelPath::kAuto) {
         auto config = load_model_config(model.folder());
         EXPECT_TRUE(config.ok());
         auto loaded = Executor::load(test_device(), model.folder(), *config,
-                                     {.n_rows_max = 64, .n_sequences_max = kSequences, .n_positions_max = 64, .n_adapter_slots = std::size(kRanks), .kernel_path = path, .decode = decode, .decode_fault_step = fault_step});
+                                     {.n_rows_max = 64,
+                                      .n_sequences_max = kSequences,
+                                      .n_positions_max = 64,
+                                      .n_adapter_slots = std::size(kRanks),
+                                      .kernel_path = path,
+                                      .decode = decode,
+                                      .decode_fault_step = fault_step});
         EXPECT_TRUE(loaded.ok()) << loaded.error().message;
         std::unique_ptr<Executor> executor = std::move(loaded).value();
         for (uint32_t slot = 0; slot < std::size(kRanks); ++slot) {
-            adapters_.push_back(put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), slot, kRanks[slot], 0x7f, 0.5f, 3 + slot, false,
+            adapters_.push_back(put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), slot,
+                                                   kRanks[slot], 0x7f, 0.5f, 3 + slot, false,
                                                    {slot == kF32Slot ? Type::kF32 : Type::kF16}));
         }
         return executor;
@@ -51,17 +61,24 @@ class GatedLoraStep : public ::testing::Test {
         for (const uint32_t n_rows : {40u, 64u}) {
             const auto kernels = executor.profile({.n_rows = n_rows, .n_context = 1}, slots, 1);
             EXPECT_TRUE(kernels.ok());
-            if (std::ranges::none_of(*kernels, [](const gpu::KernelProfile& kernel) { return std::string_view(kernel.name) == "matmul_warpgroup_gated_lora_f16"; })) return false;
+            if (std::ranges::none_of(*kernels, [](const gpu::KernelProfile& kernel) {
+                    return std::string_view(kernel.name) == "matmul_warpgroup_gated_lora_f16";
+                }))
+                return false;
         }
         return true;
     }
 
-    // Of n decodes, kSteps of them, two in flight; tokens are given. Every fourth row has no adapter, one has `odd_slot`.
+    // Of n decodes, kSteps of them, two in flight; tokens are given. Every fourth row has no adapter, one has
+    // `odd_slot`.
     static std::vector<float> logits_of(Executor& executor, uint32_t n, uint32_t odd_slot = 0) {
-        return decode_logits(executor, {.n = n, .n_steps = kSteps, .vocab = kVocab}, [&](uint32_t i) { return i == n / 2 ? odd_slot : i % 4 < kPlainSlots ? i % 4 : kNoAdapterSlot; });
+        return decode_logits(executor, {.n = n, .n_steps = kSteps, .vocab = kVocab}, [&](uint32_t i) {
+            return i == n / 2 ? odd_slot : i % 4 < kPlainSlots ? i % 4 : kNoAdapterSlot;
+        });
     }
 
-    static void expect_alike(const std::vector<float>& got, const std::vector<float>& want, double error_max = kRelativeErrorMax) {
+    static void expect_alike(const std::vector<float>& got, const std::vector<float>& want,
+                             double error_max = kRelativeErrorMax) {
         ASSERT_EQ(got.size(), want.size());
         EXPECT_LE(relative_error(got.data(), want.data(), want.size()), error_max);
     }
@@ -77,14 +94,16 @@ TEST_F(GatedLoraStep, IsWhatSeparateDispatchesGive) {
     ASSERT_TRUE(gated->gates_adapters());
     EXPECT_TRUE(has_program(*gated) && !has_program(*separate));
     for (const uint32_t n : {33u, 40u, 64u}) expect_alike(logits_of(*gated, n), logits_of(*separate, n));
-    for (const uint32_t slot : {kF32Slot, kManyRanksSlot}) expect_alike(logits_of(*gated, 40, slot), logits_of(*separate, 40, slot));
+    for (const uint32_t slot : {kF32Slot, kManyRanksSlot})
+        expect_alike(logits_of(*gated, 40, slot), logits_of(*separate, 40, slot));
     EXPECT_TRUE(gated->gates_adapters()) << "a step gave up";
 }
 
 // Both of these have o's input in blocks and products by warpgroups, portable kernels neither.
 TEST_F(GatedLoraStep, IsWhatPortableKernelsGive) {
     const RandomModel model(kShape);
-    const auto portable = load(model, gpu::PersistentDecode::kOff, 0, gpu::KernelPath::kPortable), gated = load(model, gpu::PersistentDecode::kOn);
+    const auto portable = load(model, gpu::PersistentDecode::kOff, 0, gpu::KernelPath::kPortable),
+               gated = load(model, gpu::PersistentDecode::kOn);
     ASSERT_TRUE(gated->gates_adapters() && has_program(*gated));
     for (const uint32_t n : {40u, 64u}) expect_alike(logits_of(*gated, n), logits_of(*portable, n), kPortableErrorMax);
 }

@@ -13,7 +13,8 @@ namespace {
 
 // The blocks and their numbers by the `gguf` package of Python: tests/goldens/quantized/make_blocks.py.
 TEST(GgmlBlocks, HaveTheBitsOfTheReference) {
-    const auto files = TensorFiles::map(lorad::testing::source_dir() / "tests/goldens/quantized/blocks.safetensors", ErrorCode::kIo);
+    const auto files =
+        TensorFiles::map(lorad::testing::source_dir() / "tests/goldens/quantized/blocks.safetensors", ErrorCode::kIo);
     ASSERT_TRUE(files.ok()) << files.error().message;
     uint32_t n_types = 0;
     for (uint32_t number = 0; number < 64; ++number) {
@@ -31,7 +32,8 @@ TEST(GgmlBlocks, HaveTheBitsOfTheReference) {
         for (size_t i = 0; i < ours.size(); ++i) {
             const std::byte* expected = values->data.data() + i * sizeof(float);
             ASSERT_EQ(std::memcmp(&ours[i], expected, sizeof(float)), 0)
-                << name << " block " << i / info->block_numbers << " number " << i % info->block_numbers << ": " << widen(DType::kF32, expected) << ", found " << ours[i];
+                << name << " block " << i / info->block_numbers << " number " << i % info->block_numbers << ": "
+                << widen(DType::kF32, expected) << ", found " << ours[i];
         }
     }
     EXPECT_EQ(n_types, 15u);
@@ -43,7 +45,8 @@ TEST(GgmlTypes, AreKnownByNumberAndName) {
     EXPECT_FALSE(ggml_type_info(10)->is_read);  // Q2_K
     EXPECT_EQ(ggml_type_info(4)->block_bytes, 0u);
     EXPECT_EQ(ggml_type_info(250), nullptr);
-    EXPECT_THAT(readable_ggml_types(), ::testing::AllOf(::testing::HasSubstr("Q4_K"), ::testing::Not(::testing::HasSubstr("Q2_K"))));
+    EXPECT_THAT(readable_ggml_types(),
+                ::testing::AllOf(::testing::HasSubstr("Q4_K"), ::testing::Not(::testing::HasSubstr("Q2_K"))));
 }
 
 }  // namespace

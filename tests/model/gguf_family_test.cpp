@@ -1,12 +1,13 @@
-// The golden families as GGUF files of llama.cpp's layout: the same layers, the same numbers, and the references' logits.
-#include <gtest/gtest.h>
-
+// The golden families as GGUF files of llama.cpp's layout: the same layers, the same numbers, and the references'
+// logits.
 #include <cmath>
 #include <fstream>
 
-#include "model/files/model_files.h"
+#include <gtest/gtest.h>
+
 #include "model/config/rope.h"
 #include "model/exec/runner.h"
+#include "model/files/model_files.h"
 #include "tests/support/families.h"
 #include "tests/support/family_gguf.h"
 #include "tests/support/load_executor.h"
@@ -36,7 +37,8 @@ class GgufFamily : public ::testing::TestWithParam<FamilyFile> {
         config_ = (*folder)->config().value();
         numbers_ = meaning_of((*folder)->tensors().value(), config_);
         file_ = dir_.path() / "model.gguf";
-        std::ofstream(file_, std::ios::binary) << family_as_gguf(numbers_, config_, GetParam().gguf, GetParam().packs_experts);
+        std::ofstream(file_, std::ios::binary)
+            << family_as_gguf(numbers_, config_, GetParam().gguf, GetParam().packs_experts);
     }
 
     lorad::testing::TempDir dir_;
@@ -75,7 +77,8 @@ TEST_P(GgufFamily, HasTheLayersAndTheNumbersOfTheFolder) {
         EXPECT_NEAR(is.attention_factor, expected.attention_factor, 1e-6);
         const std::vector<double> a = rope_frequencies(is), b = rope_frequencies(expected);
         ASSERT_EQ(a.size(), b.size());
-        for (size_t pair = 0; pair < a.size(); ++pair) EXPECT_NEAR(a[pair] / b[pair], 1.0, 1e-6) << "rope " << i << ", pair " << pair;
+        for (size_t pair = 0; pair < a.size(); ++pair)
+            EXPECT_NEAR(a[pair] / b[pair], 1.0, 1e-6) << "rope " << i << ", pair " << pair;
     }
     const auto tensors = (*gguf)->tensors();
     ASSERT_TRUE(tensors.ok()) << tensors.error().message;
@@ -84,11 +87,14 @@ TEST_P(GgufFamily, HasTheLayersAndTheNumbersOfTheFolder) {
         ASSERT_TRUE(read.contains(name)) << name;
         const std::vector<float>& is = read.at(name);
         ASSERT_EQ(is.size(), expected.size()) << name;
-        const bool is_norm = config_.one_plus_norms && name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
+        const bool is_norm =
+            config_.one_plus_norms && name.ends_with("norm.weight") && !name.ends_with("linear_attn.norm.weight");
         for (size_t i = 0; i < is.size(); ++i) {
             const float wanted = expected[i] + (is_norm ? 1.0f : 0.0f);
-            if (name.ends_with("A_log")) ASSERT_NEAR(is[i], wanted, 1e-6) << name;
-            else ASSERT_EQ(is[i], wanted) << name << " " << i;
+            if (name.ends_with("A_log"))
+                ASSERT_NEAR(is[i], wanted, 1e-6) << name;
+            else
+                ASSERT_EQ(is[i], wanted) << name << " " << i;
         }
     }
     EXPECT_EQ(read.size(), numbers_.size());
@@ -100,7 +106,11 @@ TEST_P(GgufFamily, LogitsEqualTheReference) {
     const auto prompts = read_golden_prompts(stem.string() + ".json");
     const auto files = TensorFiles::map(stem.string() + ".safetensors", ErrorCode::kIo);
     ASSERT_TRUE(files.ok()) << files.error().message;
-    const auto executor = load_executor(file_, {.n_rows_max = 64, .n_sequences_max = 4, .n_positions_max = 256, .n_adapter_slots = 2, .kernel_path = gpu::KernelPath::kPortable,
+    const auto executor = load_executor(file_, {.n_rows_max = 64,
+                                                .n_sequences_max = 4,
+                                                .n_positions_max = 256,
+                                                .n_adapter_slots = 2,
+                                                .kernel_path = gpu::KernelPath::kPortable,
                                                 .decode = gpu::PersistentDecode::kOff});
     Runner runner(*executor);
     const auto reference = golden_floats(*files, "prompt0.last_logits");
@@ -110,9 +120,12 @@ TEST_P(GgufFamily, LogitsEqualTheReference) {
     EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), kRelativeErrorMax);
 }
 
-constexpr FamilyFile kFiles[] = {{"gemma4-dense", "gemma4"}, {"gemma4-e2b", "gemma4"}, {"granite", "granite"}, {"ministral3-nested", "mistral3"},
-                                 {"olmo2", "olmo2"}, {"olmo3", "olmo2"}, {"smollm3", "smollm3", false, true}, {"qwen35", "qwen35"}, {"lfm2", "lfm2"}, {"qwen3-next", "qwen3next"},
-                                 {"qwen35-moe", "qwen35moe"}, {"gpt-oss", "gpt-oss"}, {"gpt-oss-mxfp4", "gpt-oss", true}};
+constexpr FamilyFile kFiles[] = {
+    {"gemma4-dense", "gemma4"},          {"gemma4-e2b", "gemma4"},    {"granite", "granite"},
+    {"ministral3-nested", "mistral3"},   {"olmo2", "olmo2"},          {"olmo3", "olmo2"},
+    {"smollm3", "smollm3", false, true}, {"qwen35", "qwen35"},        {"lfm2", "lfm2"},
+    {"qwen3-next", "qwen3next"},         {"qwen35-moe", "qwen35moe"}, {"gpt-oss", "gpt-oss"},
+    {"gpt-oss-mxfp4", "gpt-oss", true}};
 INSTANTIATE_TEST_SUITE_P(All, GgufFamily, ::testing::ValuesIn(kFiles), [](const auto& instance) {
     std::string name = instance.param.model;
     std::ranges::replace(name, '-', '_');

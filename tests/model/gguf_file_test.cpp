@@ -14,7 +14,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Result<GgufFile> parse(const std::string& bytes) { return parse_gguf(std::as_bytes(std::span(bytes)), kGgufModelCodes); }
+Result<GgufFile> parse(const std::string& bytes) {
+    return parse_gguf(std::as_bytes(std::span(bytes)), kGgufModelCodes);
+}
 // An adapter's file, which may have no gaps.
 std::string refused(const std::string& bytes) {
     const auto gguf = parse_gguf(std::as_bytes(std::span(bytes)), kGgufAdapterCodes);
@@ -31,8 +33,14 @@ GgufWriter small_gguf() {
 
 TEST(GgufFile, GivesFieldsAndTensorsAsTheyAre) {
     GgufWriter writer;
-    writer.text("text", "a").number<uint8_t>("small", 0, 200).number<float>("real", 6, 1.5f).number<int64_t>("large", 11, -5);
-    writer.number<uint64_t>("huge", 10, uint64_t{1} << 63).number<uint8_t>("flag", 7, 1).array("list", {3, 4}).texts("words", {"", "ab"});
+    writer.text("text", "a")
+        .number<uint8_t>("small", 0, 200)
+        .number<float>("real", 6, 1.5f)
+        .number<int64_t>("large", 11, -5);
+    writer.number<uint64_t>("huge", 10, uint64_t{1} << 63)
+        .number<uint8_t>("flag", 7, 1)
+        .array("list", {3, 4})
+        .texts("words", {"", "ab"});
     writer.tensor("b", 12, {2, 256}, std::string(288, 7)).tensor("a", 30, {1, 3, 2}, std::string(12, 9));
     const std::string bytes = writer.file();
     const auto gguf = parse(bytes);
@@ -129,7 +137,8 @@ TEST(GgufNames, ArePartsOfADecoderInOurs) {
     EXPECT_EQ(name_from_gguf("blk.0.ffn_up", false), "model.layers.0.mlp.up_proj");
     EXPECT_EQ(name_from_gguf("blk.0.ffn_up", true), "model.layers.0.mlp.gate_up_proj");
     EXPECT_EQ(name_from_gguf("output", false), "lm_head");
-    for (const char* other : {"blk.0.ffn_gate_exps", "blk.x.attn_q", "blk..attn_q", "blk.-1.attn_q", "attn_q", ""}) EXPECT_EQ(name_from_gguf(other, false), std::nullopt) << other;
+    for (const char* other : {"blk.0.ffn_gate_exps", "blk.x.attn_q", "blk..attn_q", "blk.-1.attn_q", "attn_q", ""})
+        EXPECT_EQ(name_from_gguf(other, false), std::nullopt) << other;
 }
 
 TEST(GgufNames, RowsOfQAndKGoThereAndBack) {

@@ -1,4 +1,5 @@
-// One model as a folder and as GGUF, in the layout of llama.cpp's converters: the same config, and the same numbers in the same places.
+// One model as a folder and as GGUF, in the layout of llama.cpp's converters: the same config, and the same numbers in
+// the same places.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -6,10 +7,10 @@
 
 #include <gtest/gtest.h>
 
-#include "model/gguf/gguf_names.h"
-#include "model/files/model_files.h"
-#include "model/quant/matrix_source.h"
 #include "model/config/rope.h"
+#include "model/files/model_files.h"
+#include "model/gguf/gguf_names.h"
+#include "model/quant/matrix_source.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/goldens.h"
 #include "tests/support/temp_dir.h"
@@ -17,19 +18,22 @@
 namespace lorad::model::gguf_folder_test {
 namespace {
 
-using lorad::testing::goldens_dir;
 using lorad::testing::GgufWriter;
+using lorad::testing::goldens_dir;
 
 uint32_t number_of_type(DType dtype) { return dtype == DType::kF32 ? 0 : dtype == DType::kF16 ? 1 : 30; }
 
-std::string text_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string text_of(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 // The file's names by ours.
 std::map<std::string, std::string> names_in_gguf(const ModelConfig& config, bool has_norms_after) {
     std::map<std::string, std::string> names;
     for (const char* whole : {"token_embd", "output_norm", "output"}) names[*name_from_gguf(whole, false)] = whole;
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        for (const char* part : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_qkv", "attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"}) {
+        for (const char* part : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down",
+                                 "attn_qkv", "attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"}) {
             const std::string name = "blk." + std::to_string(layer) + "." + part;
             names[*name_from_gguf(name, config.fused_gate_up, has_norms_after)] = name;
         }
@@ -47,7 +51,8 @@ std::string in_pairs(const Tensor& tensor, uint64_t n_heads) {
     std::string out;
     for (uint64_t head = 0; head < n_heads; ++head) {
         for (uint64_t j = 0; j < half; ++j) {
-            for (uint64_t i = 0; i < 2; ++i) out += text_of(tensor.data.subspan(((head * 2 + i) * half + j) * row_bytes, row_bytes));
+            for (uint64_t i = 0; i < 2; ++i)
+                out += text_of(tensor.data.subspan(((head * 2 + i) * half + j) * row_bytes, row_bytes));
         }
     }
     return out;
@@ -76,7 +81,8 @@ std::string as_gguf(const TensorFiles& files, const ModelConfig& config) {
         plain.type = RopeType::kDefault;
         const std::vector<double> before = rope_frequencies(plain), after = rope_frequencies(config.rope);
         std::string factors;
-        for (size_t i = 0; i < after.size(); ++i) GgufWriter::put<float>(factors, static_cast<float>(before[i] / after[i]));
+        for (size_t i = 0; i < after.size(); ++i)
+            GgufWriter::put<float>(factors, static_cast<float>(before[i] / after[i]));
         writer.tensor("rope_freqs.weight", 0, {after.size()}, factors);
     }
     const auto names = names_in_gguf(config, architecture.has_norms_after);
@@ -113,12 +119,14 @@ TEST_P(GgufOfFolders, HasTheConfigAndTheNumbersOfTheFolder) {
     const auto gguf = ModelFiles::open(path);
     ASSERT_TRUE(gguf.ok()) << gguf.error().message;
     const ModelConfig found = (*gguf)->config().value();
-    for (const auto size : {&ModelConfig::vocab_size, &ModelConfig::hidden_size, &ModelConfig::intermediate_size, &ModelConfig::n_layers, &ModelConfig::n_heads,
-                            &ModelConfig::n_kv_heads, &ModelConfig::head_dim, &ModelConfig::max_positions}) {
+    for (const auto size :
+         {&ModelConfig::vocab_size, &ModelConfig::hidden_size, &ModelConfig::intermediate_size, &ModelConfig::n_layers,
+          &ModelConfig::n_heads, &ModelConfig::n_kv_heads, &ModelConfig::head_dim, &ModelConfig::max_positions}) {
         EXPECT_EQ(found.*size, (*config).*size);
     }
-    for (const auto flag : {&ModelConfig::tied_embeddings, &ModelConfig::qkv_bias, &ModelConfig::o_bias, &ModelConfig::mlp_bias, &ModelConfig::qk_norm,
-                            &ModelConfig::fused_qkv, &ModelConfig::fused_gate_up}) {
+    for (const auto flag :
+         {&ModelConfig::tied_embeddings, &ModelConfig::qkv_bias, &ModelConfig::o_bias, &ModelConfig::mlp_bias,
+          &ModelConfig::qk_norm, &ModelConfig::fused_qkv, &ModelConfig::fused_gate_up}) {
         EXPECT_EQ(found.*flag, (*config).*flag);
     }
     EXPECT_EQ(found.rms_norm_eps, config->rms_norm_eps);
@@ -140,13 +148,16 @@ TEST_P(GgufOfFolders, HasTheConfigAndTheNumbersOfTheFolder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GgufOfFolders,
-                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"), [](const auto& instance) {
+                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied",
+                                           "qwen3"),
+                         [](const auto& instance) {
                              std::string name = instance.param;
                              std::ranges::replace(name, '-', '_');
                              return name;
                          });
 
-// As llama.cpp reads it: every sixth layer is a full one, the others have a rotary table of their own; norms hold the whole weight.
+// As llama.cpp reads it: every sixth layer is a full one, the others have a rotary table of their own; norms hold the
+// whole weight.
 TEST(GgufOfGemma3, HasTheLayersThatItsArchitectureMeans) {
     const auto folder = ModelFiles::open(goldens_dir() / "families/models/gemma3-nested");
     ASSERT_TRUE(folder.ok()) << folder.error().message;

@@ -1,5 +1,5 @@
 // Base models in GGUF: what the files hold, in the words of a folder; other files by what they are.
-#include "model/files/model_files.h"
+#include "model/gguf/gguf_model.h"
 
 #include <cmath>
 #include <cstring>
@@ -10,11 +10,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/gguf/gguf_model.h"
+#include "model/config/rope.h"
+#include "model/files/model_files.h"
 #include "model/quant/ggml_blocks.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
-#include "model/config/rope.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
@@ -63,7 +63,8 @@ TEST(GgufModels, MatricesHaveTheBitsOfTheReference) {
         ASSERT_TRUE(files.ok()) << files.error().message;
         const auto tensors = (*files)->tensors();
         ASSERT_TRUE(tensors.ok()) << tensors.error().message;
-        for (const Tensor& rows : expected->tensors()) {  // dequantized.TYPE.TENSOR.first_rows, of matrices whose rows stay where they are
+        // dequantized.TYPE.TENSOR.first_rows, of matrices whose rows stay where they are
+        for (const Tensor& rows : expected->tensors()) {
             constexpr std::string_view kBegin = "dequantized.", kEnd = ".first_rows";
             if (!rows.name.starts_with(kBegin)) continue;
             std::string tensor = rows.name.substr(kBegin.size(), rows.name.size() - kBegin.size() - kEnd.size());
@@ -118,7 +119,8 @@ TEST(GgufModels, ConfigsAreThoseOfTheFolders) {
     EXPECT_FALSE(scaled.tied_embeddings);
     EXPECT_THAT(scaled.generation.eos_token_ids, ElementsAre(2));
     // The file has factors where the folder has llama3's parameters.
-    RopeConfig llama3{.type = RopeType::kLlama3, .theta = 10000, .rotary_dim = 16, .factor = 8, .original_max_positions = 64};
+    RopeConfig llama3{
+        .type = RopeType::kLlama3, .theta = 10000, .rotary_dim = 16, .factor = 8, .original_max_positions = 64};
     const std::vector<double> expected = rope_frequencies(llama3), found = rope_frequencies(scaled.rope);
     ASSERT_EQ(found.size(), 8u);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i] / expected[i], 1.0, 1e-6) << i;
@@ -129,7 +131,8 @@ TEST(GgufModels, ConfigsAreThoseOfTheFolders) {
     EXPECT_TRUE(qwen3.qk_norm && qwen3.tied_embeddings);
     EXPECT_EQ(qwen3.dtype, std::nullopt);
     EXPECT_EQ(config_of("llama-small-BF16.gguf").dtype, DType::kBF16);
-    EXPECT_THAT(config_of("llama-Q6_K.gguf").generation.eos_token_ids, ElementsAre(595, 598, 599));  // <|end_of_text|>, <|eom_id|>, <|eot_id|>
+    // <|end_of_text|>, <|eom_id|>, <|eot_id|>
+    EXPECT_THAT(config_of("llama-Q6_K.gguf").generation.eos_token_ids, ElementsAre(595, 598, 599));
 }
 
 TEST(GgufModels, EachBrokenFileIsRefusedInOneLineThatNamesIt) {
@@ -137,7 +140,8 @@ TEST(GgufModels, EachBrokenFileIsRefusedInOneLineThatNamesIt) {
     const auto cases = nlohmann::json::parse(in);
     ASSERT_EQ(cases.size(), 32u);
     const std::map<std::string, std::string> said = {
-        {"gguf-unknown-architecture", "architecture \"neverland\" is not supported; supported are llama, qwen2, qwen3, phi3"},
+        {"gguf-unknown-architecture",
+         "architecture \"neverland\" is not supported; supported are llama, qwen2, qwen3, phi3"},
         {"gguf-wrong-shape", "tensor \"blk.0.ffn_gate.weight\": expected shape"},
         {"gguf-unknown-tokenizer-model", "kind \"mystery\" is not supported"},
         {"gguf-removed-type", "Q4_2"},
@@ -164,7 +168,9 @@ TEST(GgufModels, EachBrokenFileIsRefusedInOneLineThatNamesIt) {
 }
 
 TEST(GgufModels, TypesOfFewerBitsAreRefusedByName) {
-    EXPECT_THAT(refusal_of(kQuantized / "gguf/llama-Q2_K.gguf"), AllOf(HasSubstr("llama-Q2_K.gguf: tensor \"blk."), HasSubstr("Q2_K is not read; lorad reads F32"), HasSubstr("Q3_K")));
+    EXPECT_THAT(refusal_of(kQuantized / "gguf/llama-Q2_K.gguf"),
+                AllOf(HasSubstr("llama-Q2_K.gguf: tensor \"blk."), HasSubstr("Q2_K is not read; lorad reads F32"),
+                      HasSubstr("Q3_K")));
 }
 
 class WrittenGguf : public ::testing::Test {
@@ -186,17 +192,23 @@ TEST_F(WrittenGguf, OtherKindsAreNamedByWhatTheyAre) {
     bert.text("general.architecture", "nomic-bert");
     embedding.text("general.architecture", "qwen3").number<uint32_t>("qwen3.pooling_type", 4, 3);
     control.text("general.type", "imatrix");
-    EXPECT_THAT(refusal_of(write("a.gguf", adapter.file())), AllOf(HasSubstr("a.gguf: a LoRA adapter"), HasSubstr("--lora NAME=FILE")));
-    for (const GgufWriter& one : {pictures, old_pictures}) EXPECT_THAT(refusal_of(write("b.gguf", one.file())), HasSubstr("mmproj"));
-    for (const GgufWriter& one : {bert, embedding}) EXPECT_THAT(refusal_of(write("c.gguf", one.file())), HasSubstr("an embedding model"));
-    EXPECT_THAT(refusal_of(write("d.gguf", control.file())), HasSubstr("general.type: expected \"model\", found \"imatrix\""));
+    EXPECT_THAT(refusal_of(write("a.gguf", adapter.file())),
+                AllOf(HasSubstr("a.gguf: a LoRA adapter"), HasSubstr("--lora NAME=FILE")));
+    for (const GgufWriter& one : {pictures, old_pictures})
+        EXPECT_THAT(refusal_of(write("b.gguf", one.file())), HasSubstr("mmproj"));
+    for (const GgufWriter& one : {bert, embedding})
+        EXPECT_THAT(refusal_of(write("c.gguf", one.file())), HasSubstr("an embedding model"));
+    EXPECT_THAT(refusal_of(write("d.gguf", control.file())),
+                HasSubstr("general.type: expected \"model\", found \"imatrix\""));
     EXPECT_THAT(refusal_of(write("not-named-so.bin", bert.file())), HasSubstr("an embedding model"));
 }
 
 // A tiny llama whose fields a test may change.
 GgufWriter tiny(const std::string& architecture = "llama") {
     GgufWriter writer;
-    const auto number = [&](const std::string& key, uint32_t value) { writer.number<uint32_t>(architecture + "." + key, 4, value); };
+    const auto number = [&](const std::string& key, uint32_t value) {
+        writer.number<uint32_t>(architecture + "." + key, 4, value);
+    };
     writer.text("general.architecture", architecture);
     number("embedding_length", 32);
     number("feed_forward_length", 32);
@@ -207,7 +219,9 @@ GgufWriter tiny(const std::string& architecture = "llama") {
     return writer;
 }
 void add_tensors(GgufWriter& writer, bool is_fused = false) {
-    const auto matrix = [&](const char* name, uint64_t rows) { writer.tensor(name, 0, {rows, 32}, std::string(rows * 32 * 4, 0)); };
+    const auto matrix = [&](const char* name, uint64_t rows) {
+        writer.tensor(name, 0, {rows, 32}, std::string(rows * 32 * 4, 0));
+    };
     const auto norm = [&](const char* name) { writer.tensor(name, 0, {32}, std::string(32 * 4, 0)); };
     matrix("token_embd.weight", 40);
     norm("output_norm.weight");
@@ -217,7 +231,9 @@ void add_tensors(GgufWriter& writer, bool is_fused = false) {
         matrix("blk.0.attn_qkv.weight", 96);
         matrix("blk.0.ffn_up.weight", 64);
     } else {
-        for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight", "blk.0.ffn_gate.weight", "blk.0.ffn_up.weight"}) matrix(name, 32);
+        for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight",
+                                 "blk.0.ffn_gate.weight", "blk.0.ffn_up.weight"})
+            matrix(name, 32);
     }
     matrix("blk.0.attn_output.weight", 32);
     matrix("blk.0.ffn_down.weight", 32);
@@ -238,7 +254,9 @@ TEST_F(WrittenGguf, RopeScalingAndWindowsAreRead) {
     EXPECT_EQ(config_of(linear).rope.type, RopeType::kLinear);
     EXPECT_EQ(config_of(linear).rope.factor, 4);
     GgufWriter yarn = tiny();
-    yarn.text("llama.rope.scaling.type", "yarn").number<float>("llama.rope.scaling.factor", 6, 4).number<uint32_t>("llama.rope.scaling.original_context_length", 4, 128);
+    yarn.text("llama.rope.scaling.type", "yarn")
+        .number<float>("llama.rope.scaling.factor", 6, 4)
+        .number<uint32_t>("llama.rope.scaling.original_context_length", 4, 128);
     const ModelConfig stretched = config_of(yarn);
     EXPECT_EQ(stretched.max_positions, 512u);
     EXPECT_NEAR(stretched.rope.attention_factor, 1.0 + 0.1 * std::log(4.0), 1e-12);
@@ -256,14 +274,19 @@ TEST_F(WrittenGguf, WhatItWouldComputeOtherwiseIsRefused) {
         add_tensors(writer);
         return refusal_of(write("tiny.gguf", writer.file()));
     };
-    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.expert_count", 4, 8)), HasSubstr("llama.expert_used_count is missing"));
+    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.expert_count", 4, 8)),
+                HasSubstr("llama.expert_used_count is missing"));
     EXPECT_THAT(refused(tiny().number<float>("llama.logit_scale", 6, 0.5f)), HasSubstr("llama.logit_scale"));
-    EXPECT_THAT(refused(tiny().text("llama.rope.scaling.type", "su3")), HasSubstr("rope scaling \"su3\" is not supported"));
-    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.attention.value_length", 4, 32)), HasSubstr("llama.attention.value_length: expected 16"));
-    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.rope.dimension_count", 4, 8)), HasSubstr("llama.rope.dimension_count: expected the heads' 16, found 8"));
+    EXPECT_THAT(refused(tiny().text("llama.rope.scaling.type", "su3")),
+                HasSubstr("rope scaling \"su3\" is not supported"));
+    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.attention.value_length", 4, 32)),
+                HasSubstr("llama.attention.value_length: expected 16"));
+    EXPECT_THAT(refused(tiny().number<uint32_t>("llama.rope.dimension_count", 4, 8)),
+                HasSubstr("llama.rope.dimension_count: expected the heads' 16, found 8"));
     EXPECT_THAT(refused(tiny().number<uint32_t>("general.quantization_version", 4, 1)), "");
     GgufWriter old = tiny();
-    old.number<uint32_t>("general.quantization_version", 4, 1).tensor("output.weight", 8, {40, 32}, std::string(40 * 34, 0));
+    old.number<uint32_t>("general.quantization_version", 4, 1)
+        .tensor("output.weight", 8, {40, 32}, std::string(40 * 34, 0));
     EXPECT_THAT(refused(old), HasSubstr("general.quantization_version = 1 (uint32), expected 2"));
     GgufWriter more = tiny();
     more.tensor("blk.0.attn_sinks.weight", 0, {2}, std::string(8, 0));
@@ -285,12 +308,14 @@ TEST_F(WrittenGguf, AScaleThatIsNoNumberIsFoundWhereItIsDecoded) {
     EXPECT_TRUE(decode_rows(*head, 0, 20, gpu::ScalarType::kF16, out).ok());
     const Status damaged = decode_rows(*head, 20, 20, gpu::ScalarType::kF16, out);
     ASSERT_FALSE(damaged.ok());
-    EXPECT_THAT(damaged.error().message, AllOf(HasSubstr("tensor lm_head.weight: expected finite numbers"), HasSubstr("Q8_0")));
+    EXPECT_THAT(damaged.error().message,
+                AllOf(HasSubstr("tensor lm_head.weight: expected finite numbers"), HasSubstr("Q8_0")));
 }
 
 TEST_F(WrittenGguf, Phi3HasItsMatricesJoinedAndTwoSetsOfFactors) {
     GgufWriter writer = tiny("phi3");
-    writer.number<uint32_t>("phi3.rope.scaling.original_context_length", 4, 64).number<float>("phi3.rope.scaling.attn_factor", 6, 1.25f);
+    writer.number<uint32_t>("phi3.rope.scaling.original_context_length", 4, 64)
+        .number<float>("phi3.rope.scaling.attn_factor", 6, 1.25f);
     std::string ones, twos;
     for (int i = 0; i < 8; ++i) GgufWriter::put<float>(ones, 1.0f), GgufWriter::put<float>(twos, 2.0f);
     writer.tensor("rope_factors_short.weight", 0, {8}, ones).tensor("rope_factors_long.weight", 0, {8}, twos);
@@ -310,7 +335,9 @@ TEST_F(WrittenGguf, Phi3HasItsMatricesJoinedAndTwoSetsOfFactors) {
 
 TEST_F(WrittenGguf, SplitSetsAreOneModel) {
     const auto part = [](GgufWriter writer, uint16_t number, uint16_t n_files) {
-        return writer.number<uint16_t>("split.no", 2, number).number<uint16_t>("split.count", 2, n_files).number<int32_t>("split.tensors.count", 5, 11);
+        return writer.number<uint16_t>("split.no", 2, number)
+            .number<uint16_t>("split.count", 2, n_files)
+            .number<int32_t>("split.tensors.count", 5, 11);
     };
     GgufWriter rest;
     add_tensors(rest);
@@ -320,9 +347,11 @@ TEST_F(WrittenGguf, SplitSetsAreOneModel) {
     EXPECT_EQ(refusal_of(second), "");
     EXPECT_EQ(served_name_of(second), "m");
     write("m-00002-of-00002.gguf", part(rest, 0, 2).file());
-    EXPECT_THAT(refusal_of(dir_.path()), HasSubstr("m-00002-of-00002.gguf: expected split.no 1 of 2, found 0 (uint16) of 2"));
+    EXPECT_THAT(refusal_of(dir_.path()),
+                HasSubstr("m-00002-of-00002.gguf: expected split.no 1 of 2, found 0 (uint16) of 2"));
     std::filesystem::remove(second);
-    EXPECT_THAT(refusal_of(dir_.path()), HasSubstr("m-00002-of-00002.gguf: no such file; the model is split into 2 files"));
+    EXPECT_THAT(refusal_of(dir_.path()),
+                HasSubstr("m-00002-of-00002.gguf: no such file; the model is split into 2 files"));
     std::filesystem::rename(dir_.path() / "m-00001-of-00002.gguf", dir_.path() / "other.gguf");
     EXPECT_THAT(refusal_of(dir_.path()), HasSubstr("a name such as NAME-00001-of-00002.gguf"));
 }
@@ -338,7 +367,8 @@ TEST_F(WrittenGguf, AFolderHoldsOneModel) {
     EXPECT_EQ(served_name_of(dir_.path() / "it" / ""), "it");
     EXPECT_EQ(served_name_of(dir_.path() / "it/Tiny.Q8_0.gguf"), "Tiny.Q8_0");
     write("it/Tiny.Q4_0.gguf", model.file());
-    EXPECT_THAT(refusal_of(dir_.path() / "it"), HasSubstr("expected one GGUF model, found 2 (Tiny.Q4_0.gguf, Tiny.Q8_0.gguf); give the file itself"));
+    EXPECT_THAT(refusal_of(dir_.path() / "it"),
+                HasSubstr("expected one GGUF model, found 2 (Tiny.Q4_0.gguf, Tiny.Q8_0.gguf); give the file itself"));
 }
 
 }  // namespace

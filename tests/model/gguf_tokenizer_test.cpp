@@ -1,4 +1,5 @@
-// Tokenizers and chat templates made from GGUF fields: the same ids and texts as of the tokenizers that they were made from.
+// Tokenizers and chat templates made from GGUF fields: the same ids and texts as of the tokenizers that they were made
+// from.
 #include "model/gguf/gguf_tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +30,9 @@ class GgufTokenizers : public ::testing::TestWithParam<TokenizerCase> {
         ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
         tokenizer_ = *tokenizer;
     }
-    static std::string file_of(const char* ending) { return std::string("quantized/expected/tokenizers/") + GetParam().tokenizer + ending; }
+    static std::string file_of(const char* ending) {
+        return std::string("quantized/expected/tokenizers/") + GetParam().tokenizer + ending;
+    }
 
     std::unique_ptr<const ModelFiles> files_;
     std::shared_ptr<const Tokenizer> tokenizer_;
@@ -54,7 +57,8 @@ TEST_P(GgufTokenizers, ChatsAreThoseOfTheOriginal) {
     const auto rows = golden_lines(file_of("-chats.jsonl"));
     EXPECT_EQ(rows.size(), 10u);
     for (const auto& row : rows) {
-        const nlohmann::ordered_json input = {{"messages", row["messages"]}, {"add_generation_prompt", row["add_generation_prompt"]}};
+        const nlohmann::ordered_json input = {{"messages", row["messages"]},
+                                              {"add_generation_prompt", row["add_generation_prompt"]}};
         const auto text = (*chat)->render(input.dump());
         ASSERT_TRUE(text.ok()) << text.error().message;
         EXPECT_EQ(*text, row["text"].get<std::string>());
@@ -63,8 +67,10 @@ TEST_P(GgufTokenizers, ChatsAreThoseOfTheOriginal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GgufTokenizers,
-                         ::testing::Values(TokenizerCase{"bpe-llama3", "llama-mid-Q8_0"}, TokenizerCase{"bpe-qwen2", "qwen3-Q5_K_M"},
-                                           TokenizerCase{"spm-gemma", "llama-tiny-Q8_0"}, TokenizerCase{"spm-llama2", "llama-small-F32"}),
+                         ::testing::Values(TokenizerCase{"bpe-llama3", "llama-mid-Q8_0"},
+                                           TokenizerCase{"bpe-qwen2", "qwen3-Q5_K_M"},
+                                           TokenizerCase{"spm-gemma", "llama-tiny-Q8_0"},
+                                           TokenizerCase{"spm-llama2", "llama-small-F32"}),
                          [](const auto& instance) {
                              std::string name = instance.param.tokenizer;
                              std::ranges::replace(name, '-', '_');
@@ -98,28 +104,44 @@ std::string refused(const GgufWriter& writer) {
 }
 
 TEST(GgufTokenizer, WhatIsNotKnownIsRefusedByName) {
-    EXPECT_THAT(refused(small_bpe("gpt-2", "rwkv")), HasSubstr("tokenizer.ggml.model: a tokenizer of the kind \"rwkv\" is not supported"));
-    EXPECT_THAT(refused(small_bpe("chameleon").texts("tokenizer.ggml.tokens", {"a"})), HasSubstr("words cut as \"chameleon\" are not supported; supported are gpt-2"));
+    EXPECT_THAT(refused(small_bpe("gpt-2", "rwkv")),
+                HasSubstr("tokenizer.ggml.model: a tokenizer of the kind \"rwkv\" is not supported"));
+    EXPECT_THAT(refused(small_bpe("chameleon").texts("tokenizer.ggml.tokens", {"a"})),
+                HasSubstr("words cut as \"chameleon\" are not supported; supported are gpt-2"));
     EXPECT_THAT(refused(small_bpe()), HasSubstr("tokenizer.ggml.tokens is missing"));
-    EXPECT_THAT(refused(small_bpe().texts("tokenizer.ggml.tokens", std::vector<std::string>(17, "a"))), HasSubstr("expected 1 to 16 texts"));
+    EXPECT_THAT(refused(small_bpe().texts("tokenizer.ggml.tokens", std::vector<std::string>(17, "a"))),
+                HasSubstr("expected 1 to 16 texts"));
     const auto with_tokens = [] { return small_bpe().texts("tokenizer.ggml.tokens", {"a", "b", "ab", "<s>"}); };
     EXPECT_THAT(refused(with_tokens()), HasSubstr("tokenizer.ggml.merges is missing"));
-    EXPECT_THAT(refused(with_tokens().texts("tokenizer.ggml.merges", {"a b", "ac"})), HasSubstr("merge 1: expected two tokens with a blank between, found \"ac\""));
+    EXPECT_THAT(refused(with_tokens().texts("tokenizer.ggml.merges", {"a b", "ac"})),
+                HasSubstr("merge 1: expected two tokens with a blank between, found \"ac\""));
     EXPECT_EQ(refused(with_tokens().texts("tokenizer.ggml.merges", {"a b"})), "");
-    EXPECT_THAT(refused(with_tokens().texts("tokenizer.ggml.merges", {}).array("tokenizer.ggml.token_type", {1})), HasSubstr("4 integers, one for each token"));
-    EXPECT_THAT(refused(with_tokens().texts("tokenizer.ggml.merges", {}).number<uint32_t>("tokenizer.ggml.bos_token_id", 4, 4)), HasSubstr("bos_token_id: expected 0 to 3"));
-    EXPECT_THAT(refused(with_tokens().texts("tokenizer.ggml.merges", {}).number<uint8_t>("tokenizer.ggml.add_bos_token", 7, 1)), HasSubstr("there is no tokenizer.ggml.bos_token_id"));
-    EXPECT_THAT(refused(small_bpe().texts("tokenizer.ggml.tokens", {"a", "\xff"})), HasSubstr("token 1: expected UTF-8"));
+    EXPECT_THAT(refused(with_tokens().texts("tokenizer.ggml.merges", {}).array("tokenizer.ggml.token_type", {1})),
+                HasSubstr("4 integers, one for each token"));
+    EXPECT_THAT(
+        refused(with_tokens().texts("tokenizer.ggml.merges", {}).number<uint32_t>("tokenizer.ggml.bos_token_id", 4, 4)),
+        HasSubstr("bos_token_id: expected 0 to 3"));
+    EXPECT_THAT(
+        refused(with_tokens().texts("tokenizer.ggml.merges", {}).number<uint8_t>("tokenizer.ggml.add_bos_token", 7, 1)),
+        HasSubstr("there is no tokenizer.ggml.bos_token_id"));
+    EXPECT_THAT(refused(small_bpe().texts("tokenizer.ggml.tokens", {"a", "\xff"})),
+                HasSubstr("token 1: expected UTF-8"));
     GgufWriter pieces = small_bpe("default", "llama");
     pieces.texts("tokenizer.ggml.tokens", {"a", "b"});
     EXPECT_THAT(refused(pieces), HasSubstr("tokenizer.ggml.scores is missing"));
 }
 
 TEST(GgufTokenizer, TokensAroundATextAndNamedTemplates) {
-    GgufWriter writer = small_bpe().texts("tokenizer.ggml.tokens", {"a", "b", "ab", "<s>", "</s>", "[PAD5]"}).texts("tokenizer.ggml.merges", {"a b"});
-    writer.array("tokenizer.ggml.token_type", {1, 1, 1, 3, 4, 5}).number<uint32_t>("tokenizer.ggml.bos_token_id", 4, 3).number<uint32_t>("tokenizer.ggml.eos_token_id", 4, 4);
+    GgufWriter writer = small_bpe()
+                            .texts("tokenizer.ggml.tokens", {"a", "b", "ab", "<s>", "</s>", "[PAD5]"})
+                            .texts("tokenizer.ggml.merges", {"a b"});
+    writer.array("tokenizer.ggml.token_type", {1, 1, 1, 3, 4, 5})
+        .number<uint32_t>("tokenizer.ggml.bos_token_id", 4, 3)
+        .number<uint32_t>("tokenizer.ggml.eos_token_id", 4, 4);
     writer.number<uint8_t>("tokenizer.ggml.add_bos_token", 7, 1).number<uint8_t>("tokenizer.ggml.add_eos_token", 7, 1);
-    writer.text("tokenizer.chat_template", "one").text("tokenizer.chat_template.tool_use", "two").texts("tokenizer.chat_templates", {"tool_use"});
+    writer.text("tokenizer.chat_template", "one")
+        .text("tokenizer.chat_template.tool_use", "two")
+        .texts("tokenizer.chat_templates", {"tool_use"});
     const auto text = text_of(writer);
     ASSERT_TRUE(text.ok()) << text.error().message;
     EXPECT_EQ(text->kind, "gpt2 (gpt-2)");

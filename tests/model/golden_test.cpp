@@ -1,9 +1,9 @@
 // The golden models: logits and greedy continuations of transformers in float32, here through the engine's own step.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/runner.h"
 #include "tests/support/goldens.h"
@@ -22,12 +22,20 @@ constexpr double kRelativeErrorMax = 2e-3;
 // With 16-bit activations every matmul's input is rounded.
 constexpr double kRelativeErrorMax16Bit = 1e-2;
 
-// No row here has an adapter. The programs for such rows in one dispatch are left out, as software compiles them for more than a minute for each model.
-std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff,
+// No row here has an adapter. The programs for such rows in one dispatch are left out, as software compiles them for
+// more than a minute for each model.
+std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path,
+                               gpu::PersistentDecode decode = gpu::PersistentDecode::kOff,
                                uint32_t one_dispatch_context_max = kOneDispatchContextMax) {
-    return load_executor(goldens_dir() / "models" / name, {.n_rows_max = 64, .n_sequences_max = 16, .n_positions_max = 256, .n_adapter_slots = 2,
-                                                           .kernel_path = path, .one_dispatch_context_max = one_dispatch_context_max, .decode = decode,
-                                                           .refused_kernels = {"decode_layers_lora", "decode_layers_lora_homes"}});
+    return load_executor(goldens_dir() / "models" / name,
+                         {.n_rows_max = 64,
+                          .n_sequences_max = 16,
+                          .n_positions_max = 256,
+                          .n_adapter_slots = 2,
+                          .kernel_path = path,
+                          .one_dispatch_context_max = one_dispatch_context_max,
+                          .decode = decode,
+                          .refused_kernels = {"decode_layers_lora", "decode_layers_lora_homes"}});
 }
 
 class GoldenModel : public ::testing::TestWithParam<const char*> {
@@ -95,7 +103,8 @@ TEST_P(GoldenModel, GreedyContinuationsAreTheReferences) {
 TEST_P(GoldenModel, LogitsOfTheDevicesOwnKernelsEqualTheReference) {
     const auto kernels = gpu::KernelSet::create(test_device(), {});
     ASSERT_TRUE(kernels.ok());
-    if ((*kernels)->options().path == gpu::KernelPath::kPortable) GTEST_SKIP() << "the portable kernels are this device's own";
+    if ((*kernels)->options().path == gpu::KernelPath::kPortable)
+        GTEST_SKIP() << "the portable kernels are this device's own";
     const auto executor = load(GetParam(), gpu::KernelPath::kAuto);
     Runner runner(*executor);
     for (size_t i = 0; i < prompts_.size(); ++i) {
@@ -114,7 +123,8 @@ class GoldenDecode : public GoldenModel {
     // Token by token, with steps of one row in one dispatch up to this many tokens and one for each layer beyond.
     void expect_reference(uint32_t one_dispatch_context_max) {
         if (executor_->weights().layers[0].qkv.type == gpu::ScalarType::kF32) GTEST_SKIP() << "only for 16-bit weights";
-        const auto executor = load(GetParam(), gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn, one_dispatch_context_max);
+        const auto executor =
+            load(GetParam(), gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn, one_dispatch_context_max);
         ASSERT_TRUE(executor->decodes_in_one_dispatch());
         const bool is_bf16 = executor_->weights().layers[0].qkv.type == gpu::ScalarType::kBf16;
         Runner runner(*executor);
@@ -122,7 +132,8 @@ class GoldenDecode : public GoldenModel {
             const auto reference = golden_floats(*expected_, "prompt" + std::to_string(i) + ".last_logits");
             const auto logits = runner.logits(prompts_[i].ids, false, kNoAdapterSlot, 1);
             ASSERT_TRUE(logits.ok()) << logits.error().message;
-            EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), is_bf16 ? 5e-2 : kRelativeErrorMax16Bit)
+            EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()),
+                      is_bf16 ? 5e-2 : kRelativeErrorMax16Bit)
                 << "prompt " << i;
         }
         EXPECT_TRUE(executor->decodes_in_one_dispatch()) << "a step gave up";
@@ -142,9 +153,10 @@ struct OneRowSteps {
 };
 
 // Two steps in flight, each fed the token of the one before on the device; slot 1 has an adapter.
-OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint64_t fault_step, gpu::PersistentDecode decode = gpu::PersistentDecode::kOn,
-                          const std::vector<reference::Type>& adapter_types = {reference::Type::kF32}, const std::vector<std::string>& refused = {},
-                          bool warm_up = false) {
+OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint64_t fault_step,
+                          gpu::PersistentDecode decode = gpu::PersistentDecode::kOn,
+                          const std::vector<reference::Type>& adapter_types = {reference::Type::kF32},
+                          const std::vector<std::string>& refused = {}, bool warm_up = false) {
     ExecutorOptions options{.n_rows_max = 8, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 2};
     options.decode = decode;
     options.decode_fault_step = fault_step;
@@ -152,13 +164,15 @@ OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint
     options.refused_kernels = refused;
     options.warm_up = warm_up;
     const auto executor = load_executor(goldens_dir() / "models/qwen2-tied", options);
-    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5, false, adapter_types);
+    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f,
+                                            5, false, adapter_types);
     OneRowSteps steps;
     const BlockId block{0};
     const auto submit = [&](uint32_t position) {
         StepBatch batch;
         const TokenId first = 7;
-        const uint32_t row = position == 0 ? batch.add_rows({&first, 1}, 0, {&block, 1}, slot) : batch.add_fed_back_row(0, position, {&block, 1}, slot);
+        const uint32_t row = position == 0 ? batch.add_rows({&first, 1}, 0, {&block, 1}, slot)
+                                           : batch.add_fed_back_row(0, position, {&block, 1}, slot);
         batch.add_output(row, true);
         EXPECT_TRUE(executor->submit(batch).ok());
     };
@@ -195,7 +209,10 @@ TEST(OneDispatch, AdaptersOfEachTypeGiveWhatTheyDoInSeparateDispatches) {
     const struct {
         std::vector<reference::Type> types;
         const char* kernel;
-    } cases[] = {{{kF32}, "decode_layers_lora"}, {{kF16}, "decode_layers_lora_of_type"}, {{kBf16}, "decode_layers_lora"}, {{kF32, kF16}, "decode_layers_lora"}};
+    } cases[] = {{{kF32}, "decode_layers_lora"},
+                 {{kF16}, "decode_layers_lora_of_type"},
+                 {{kBf16}, "decode_layers_lora"},
+                 {{kF32, kF16}, "decode_layers_lora"}};
     for (const auto& [types, kernel] : cases) {
         SCOPED_TRACE(static_cast<int>(types.back()));
         const OneRowSteps want = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOff, types);
@@ -210,8 +227,9 @@ TEST(OneDispatch, AdaptersOfEachTypeGiveWhatTheyDoInSeparateDispatches) {
 TEST(OneDispatch, ARowWithAnAdapterWhoseProgramTheDriverRefusesHasSeparateDispatches) {
     const OneRowSteps want = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOff);
     for (const bool warm_up : {false, true}) {
-        const OneRowSteps got = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOn, {reference::Type::kF32},
-                                              {"decode_layers_lora", "decode_layers_lora_homes"}, warm_up);
+        const OneRowSteps got =
+            one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOn, {reference::Type::kF32},
+                          {"decode_layers_lora", "decode_layers_lora_homes"}, warm_up);
         EXPECT_EQ(got.kernel, "");
         EXPECT_TRUE(got.still_one_dispatch) << "of rows without an adapter";
         EXPECT_EQ(got.logits, want.logits);
@@ -219,13 +237,20 @@ TEST(OneDispatch, ARowWithAnAdapterWhoseProgramTheDriverRefusesHasSeparateDispat
 }
 
 TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
-    const OneRowSteps base = one_row_steps(kNoAdapterSlot, kOneDispatchContextMax, 0), with_adapter = one_row_steps(1, kOneDispatchContextMax, 0);
+    const OneRowSteps base = one_row_steps(kNoAdapterSlot, kOneDispatchContextMax, 0),
+                      with_adapter = one_row_steps(1, kOneDispatchContextMax, 0);
     EXPECT_TRUE(base.still_one_dispatch);
     EXPECT_TRUE(with_adapter.still_one_dispatch);
     EXPECT_GT(error(with_adapter, base), 10 * kRelativeErrorMax16Bit) << "the adapter would not be missed";
-    // At the fault the steps in flight are one dispatch, one and one of each layer (with an adapter separate ones), or of each layer.
-    constexpr struct { uint32_t slot, one_dispatch_context_max; } kCases[] = {
-        {kNoAdapterSlot, kOneDispatchContextMax}, {kNoAdapterSlot, 5}, {kNoAdapterSlot, 2}, {1, kOneDispatchContextMax}, {1, 5}};
+    // At the fault the steps in flight are one dispatch, one and one of each layer (with an adapter separate ones), or
+    // of each layer.
+    constexpr struct {
+        uint32_t slot, one_dispatch_context_max;
+    } kCases[] = {{kNoAdapterSlot, kOneDispatchContextMax},
+                  {kNoAdapterSlot, 5},
+                  {kNoAdapterSlot, 2},
+                  {1, kOneDispatchContextMax},
+                  {1, 5}};
     for (const auto& [slot, one_dispatch_context_max] : kCases) {
         const OneRowSteps& want = slot == 1 ? with_adapter : base;
         const OneRowSteps got = one_row_steps(slot, one_dispatch_context_max, 5);
@@ -235,7 +260,8 @@ TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
     }
 }
 
-const auto kModels = ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3");
+const auto kModels =
+    ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3");
 
 std::string test_name(const ::testing::TestParamInfo<const char*>& info) {
     std::string name = info.param;

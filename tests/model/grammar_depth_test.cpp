@@ -1,5 +1,5 @@
-// Grammars as deep as they may be are read, compiled, followed and let go on a small part of the stack that the program has for them
-// (proto/base/thread.h); deeper ones are refused whatever the form of the chain.
+// Grammars as deep as they may be are read, compiled, followed and let go on a small part of the stack that the program
+// has for them (proto/base/thread.h); deeper ones are refused whatever the form of the chain.
 #include <functional>
 #include <thread>
 
@@ -37,7 +37,8 @@ std::string rule_chain(size_t n, const std::string& head, const std::string& lin
     for (size_t i = 0; i < n; ++i) {
         std::string one = link;
         for (const auto& [mark, index] : {std::pair{std::string("OWN"), i}, {std::string("NEXT"), i + 1}}) {
-            for (size_t at = one.find(mark); at != std::string::npos; at = one.find(mark, at)) one.replace(at, mark.size(), std::to_string(index));
+            for (size_t at = one.find(mark); at != std::string::npos; at = one.find(mark, at))
+                one.replace(at, mark.size(), std::to_string(index));
         }
         out += one + "\n";
     }
@@ -60,7 +61,8 @@ const std::vector<Form>& forms() {
         schema("additional", 4, R"({"type":"object","additionalProperties":NEXT})");
         schema("typed", 3, R"({"type":"string","allOf":[NEXT]})");
         auto lark = [&](const char* name, size_t levels, const char* head, const char* link, const char* last) {
-            out.push_back({name, GrammarKind::kLark, levels, [=](size_t n) { return rule_chain(n, head, link, last); }});
+            out.push_back(
+                {name, GrammarKind::kLark, levels, [=](size_t n) { return rule_chain(n, head, link, last); }});
         };
         lark("rules", 1, "start: r0\n", "rOWN: rNEXT", "r{}: \"a\"");
         lark("rules that may be left out", 1, "start: r0\n", "rOWN: \"x\" rNEXT?", "r{}: \"a\"");
@@ -116,7 +118,8 @@ TEST_P(Depth, WhatIsDeeperIsRefused) {
     const auto tokenizer = golden_tokenizer("qwen2");
     ASSERT_TRUE(tokenizer);
     const std::string source = GetParam().make(kLevelsMax * 4);
-    auto grammar = Grammar::create(*tokenizer, GetParam().kind, source, std::vector<TokenId>{1}, tokenizer->vocab_size());
+    auto grammar =
+        Grammar::create(*tokenizer, GetParam().kind, source, std::vector<TokenId>{1}, tokenizer->vocab_size());
     ASSERT_FALSE(grammar.ok());
     EXPECT_EQ(grammar.error().code, ErrorCode::kInputTooComplex) << grammar.error().message;
     EXPECT_NE(grammar.error().message.find("levels deep, at most 1000"), std::string::npos) << grammar.error().message;

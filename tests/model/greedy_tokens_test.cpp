@@ -1,9 +1,10 @@
-// Tokens of steps of which nobody reads the logits, which on some devices are never written, are those of steps whose logits are read.
-#include <gtest/gtest.h>
-
+// Tokens of steps of which nobody reads the logits, which on some devices are never written, are those of steps whose
+// logits are read.
 #include <algorithm>
 #include <cstring>
 #include <functional>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/executor.h"
 #include "model/weights/lora_table.h"
@@ -16,7 +17,8 @@ namespace {
 using namespace lorad::testing;
 
 // A vocabulary that ends within a tile of columns, of any kernel.
-constexpr RandomModel::Shape kShape{.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .ffn = 512, .layers = 1, .vocab = 3001};
+constexpr RandomModel::Shape kShape{
+    .hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .ffn = 512, .layers = 1, .vocab = 3001};
 constexpr uint32_t kRowsMax = 128;
 constexpr TokenId kWanted = 5;
 constexpr float kNear = 1e-3f;  // another kernel may add in another order
@@ -32,14 +34,18 @@ class GreedyTokens : public ::testing::Test {
     void SetUp() override {
         auto config = load_model_config(model_.folder());
         ASSERT_TRUE(config.ok());
-        auto loaded = Executor::load(test_device(), model_.folder(), *config, {.n_rows_max = kRowsMax, .n_sequences_max = kRowsMax, .n_positions_max = 64, .n_adapter_slots = 1});
+        auto loaded = Executor::load(
+            test_device(), model_.folder(), *config,
+            {.n_rows_max = kRowsMax, .n_sequences_max = kRowsMax, .n_positions_max = 64, .n_adapter_slots = 1});
         ASSERT_TRUE(loaded.ok()) << loaded.error().message;
         executor_ = std::move(loaded).value();
     }
 
     using AddOutput = std::function<void(StepBatch& batch, uint32_t row)>;
     // Each of n rows of a sequence of its own, row i with slot_of(i).
-    Greedy decode(uint32_t n, const AddOutput& add_output, const std::function<uint32_t(uint32_t)>& slot_of = [](uint32_t) { return kNoAdapterSlot; }) {
+    Greedy decode(
+        uint32_t n, const AddOutput& add_output,
+        const std::function<uint32_t(uint32_t)>& slot_of = [](uint32_t) { return kNoAdapterSlot; }) {
         StepBatch batch;
         for (uint32_t i = 0; i < n; ++i) {
             const BlockId block{i};
@@ -55,7 +61,8 @@ class GreedyTokens : public ::testing::Test {
         greedy.log_sum_exps.assign(output->log_sum_exps.begin(), output->log_sum_exps.end());
         greedy.n_dispatches = output->n_dispatches;
         for (uint32_t i = 0; i < n; ++i) {
-            if (batch.outputs()[i].want_logits) greedy.logits.insert(greedy.logits.end(), output->logits(i).begin(), output->logits(i).end());
+            if (batch.outputs()[i].want_logits)
+                greedy.logits.insert(greedy.logits.end(), output->logits(i).begin(), output->logits(i).end());
         }
         return greedy;
     }
@@ -97,9 +104,11 @@ TEST_F(GreedyTokens, DoNotDependOnWhoReadsTheLogits) {
 // What one output of many wants, all of the step's have.
 TEST_F(GreedyTokens, OneOutputThatReadsLogitsHasThem) {
     for (const uint32_t n : {24u, 64u}) {
-        const Greedy all = read(n), one = decode(n, [&](StepBatch& batch, uint32_t row) { batch.add_output(row, row + 1 == n); });
+        const Greedy all = read(n),
+                     one = decode(n, [&](StepBatch& batch, uint32_t row) { batch.add_output(row, row + 1 == n); });
         ASSERT_EQ(one.logits.size(), kShape.vocab);
-        EXPECT_EQ(0, std::memcmp(one.logits.data(), &all.logits[size_t{n - 1} * kShape.vocab], kShape.vocab * sizeof(float)));
+        EXPECT_EQ(
+            0, std::memcmp(one.logits.data(), &all.logits[size_t{n - 1} * kShape.vocab], kShape.vocab * sizeof(float)));
         EXPECT_EQ(one.tokens, all.tokens);
     }
 }
@@ -107,10 +116,13 @@ TEST_F(GreedyTokens, OneOutputThatReadsLogitsHasThem) {
 TEST_F(GreedyTokens, OneOutputWithARuleHasItsWay) {
     for (const uint32_t n : {24u, 64u}) {
         const Greedy all = read(n), ruled = decode(n, [&](StepBatch& batch, uint32_t row) {
-            if (row == n / 2) batch.add_output(row, gpu::ChoiceRule{}, {}, std::span(&kWanted, 1));
-            else batch.add_output(row, false);
-        });
-        for (uint32_t i = 0; i < n; ++i) EXPECT_EQ(ruled.tokens[i], i == n / 2 ? kWanted : all.tokens[i]) << "row " << i;
+                                        if (row == n / 2)
+                                            batch.add_output(row, gpu::ChoiceRule{}, {}, std::span(&kWanted, 1));
+                                        else
+                                            batch.add_output(row, false);
+                                    });
+        for (uint32_t i = 0; i < n; ++i)
+            EXPECT_EQ(ruled.tokens[i], i == n / 2 ? kWanted : all.tokens[i]) << "row " << i;
     }
 }
 
@@ -127,10 +139,14 @@ TEST_F(GreedyTokens, OneAdapterThatChangesTheOutputLayerDoes) {
     ASSERT_TRUE(executor_->lora_table().set(0, view).ok());
     for (const uint32_t n : {24u, 64u}) {
         const Greedy all = read(n), biased = decode(
-                                n, [](StepBatch& batch, uint32_t row) { batch.add_output(row, false); }, [&](uint32_t i) { return i == n / 3 ? 0 : kNoAdapterSlot; });
+                                        n, [](StepBatch& batch, uint32_t row) { batch.add_output(row, false); },
+                                        [&](uint32_t i) { return i == n / 3 ? 0 : kNoAdapterSlot; });
         for (uint32_t i = 0; i < n; ++i) {
-            if (i == n / 3) EXPECT_EQ(biased.tokens[i], kWanted);
-            else expect_best(&all.logits[size_t{i} * kShape.vocab], biased.tokens[i], std::to_string(n) + " rows, row " + std::to_string(i));
+            if (i == n / 3)
+                EXPECT_EQ(biased.tokens[i], kWanted);
+            else
+                expect_best(&all.logits[size_t{i} * kShape.vocab], biased.tokens[i],
+                            std::to_string(n) + " rows, row " + std::to_string(i));
         }
     }
 }

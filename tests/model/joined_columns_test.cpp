@@ -1,9 +1,10 @@
 #include "model/weights/joined_columns.h"
-#include "model/step/step_state.h"
+
+#include <cstring>
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include "model/step/step_state.h"
 
 namespace lorad::model::joined_columns_test {
 namespace {
@@ -12,8 +13,8 @@ constexpr uint32_t kF16 = 1u << static_cast<uint32_t>(gpu::ScalarType::kF16);
 
 // Slot 3: 16 ranks of f16. Slot 5: 40, 8, 0 and 17 ranks of f32. Slot 9: 512 ranks. Others: one rank.
 const SlotTraits& traits_of(uint32_t slot) {
-    static const SlotTraits three{.ranks = {16, 16, 16, 16}, .types = kF16}, five{.ranks = {40, 8, 0, 17}, .types = 1}, nine{.ranks = {512, 512, 512, 512}, .types = kF16},
-        others{.ranks = {1, 1, 1, 1}, .types = kF16};
+    static const SlotTraits three{.ranks = {16, 16, 16, 16}, .types = kF16}, five{.ranks = {40, 8, 0, 17}, .types = 1},
+        nine{.ranks = {512, 512, 512, 512}, .types = kF16}, others{.ranks = {1, 1, 1, 1}, .types = kF16};
     return slot == 3 ? three : slot == 5 ? five : slot == 9 ? nine : others;
 }
 const SlotLookup kSlots = traits_of;
@@ -27,12 +28,14 @@ StepBatch batch_of(const std::vector<std::pair<uint32_t, uint32_t>>& runs) {
 }
 
 TEST(JoinedColumns, AreModuleByModuleRankBlockByRankBlockPartByPart) {
-    const auto columns = JoinedColumns::of(batch_of({{kNoAdapterSlot, 2}, {5, 3}, {3, 4}, {5, 1}}), kSlots, gpu::ScalarType::kF16);
+    const auto columns =
+        JoinedColumns::of(batch_of({{kNoAdapterSlot, 2}, {5, 3}, {3, 4}, {5, 1}}), kSlots, gpu::ScalarType::kF16);
     ASSERT_TRUE(columns);
     EXPECT_EQ(columns->number_of(5), 0u);
     EXPECT_EQ(columns->number_of(3), 1u);
     const gpu::JoinedGroup& qkv = columns->groups()[0];
-    EXPECT_EQ(qkv.n_blocks, 36u) << "3 modules of 3 blocks of 3 parts, 3 of one of 2, and what a step of 64 columns leaves";
+    EXPECT_EQ(qkv.n_blocks, 36u)
+        << "3 modules of 3 blocks of 3 parts, 3 of one of 2, and what a step of 64 columns leaves";
     EXPECT_EQ(qkv.adapters[0].first_block, 0u);
     EXPECT_EQ(qkv.adapters[0].rank_blocks, 3u);
     EXPECT_EQ(qkv.adapters[0].parts, 3u);
@@ -54,7 +57,9 @@ TEST(JoinedColumns, AreModuleByModuleRankBlockByRankBlockPartByPart) {
 }
 
 TEST(JoinedColumns, AWindowHasTheStepsOfItsRowsAdapters) {
-    const auto columns = JoinedColumns::of(batch_of({{5, 100}, {kNoAdapterSlot, 28}, {3, 128}, {kNoAdapterSlot, 130}, {3, 1}}), kSlots, gpu::ScalarType::kF16);
+    const auto columns =
+        JoinedColumns::of(batch_of({{5, 100}, {kNoAdapterSlot, 28}, {3, 128}, {kNoAdapterSlot, 130}, {3, 1}}), kSlots,
+                          gpu::ScalarType::kF16);
     ASSERT_TRUE(columns);
     ASSERT_EQ(columns->windows(0).size(), 4u);
     const auto expect = [&](uint32_t group, uint32_t tile, uint32_t begin, uint32_t n) {
@@ -85,20 +90,29 @@ TEST(JoinedColumns, AreNotThereWhereTheyFindNoRoom) {
 
 TEST(JoinedColumns, AreWrittenWithSegmentsOfOneBlockEach) {
     const StepBatch batch = batch_of({{kNoAdapterSlot, 10}, {5, 30}, {3, 100}});
-    const StepShape shape{.row_bucket = 192, .output_bucket = 0, .lora = gpu::LoraLevel::kPlain, .method = AdapterMethod::kJoined, .joined_type = gpu::ScalarType::kF16};
+    const StepShape shape{.row_bucket = 192,
+                          .output_bucket = 0,
+                          .lora = gpu::LoraLevel::kPlain,
+                          .method = AdapterMethod::kJoined,
+                          .joined_type = gpu::ScalarType::kF16};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
     write_step_state(batch, shape, kSlots, 0, 4, bytes);
     const StepLayout layout(shape);
     const auto columns = JoinedColumns::of(batch, kSlots, gpu::ScalarType::kF16);
     for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
-        EXPECT_EQ(std::memcmp(bytes.data() + layout.joined_of(group), &columns->groups()[group], sizeof(gpu::JoinedGroup)), 0);
+        EXPECT_EQ(
+            std::memcmp(bytes.data() + layout.joined_of(group), &columns->groups()[group], sizeof(gpu::JoinedGroup)),
+            0);
         ASSERT_EQ(columns->windows(group).size(), 2u);
-        EXPECT_EQ(std::memcmp(bytes.data() + layout.windows_of(group), columns->windows(group).data(), 2 * sizeof(gpu::JoinedWindow)), 0);
+        EXPECT_EQ(std::memcmp(bytes.data() + layout.windows_of(group), columns->windows(group).data(),
+                              2 * sizeof(gpu::JoinedWindow)),
+                  0);
     }
     gpu::StepHeader header;
     std::memcpy(&header, bytes.data(), sizeof(header));
     ASSERT_EQ(header.n_segments, 10u);
-    const uint32_t expected[10][3] = {{10, 6, 0}, {16, 16, 0}, {32, 8, 0}, {40, 8, 1}, {48, 16, 1}, {64, 16, 1}, {80, 16, 1}, {96, 16, 1}, {112, 16, 1}, {128, 12, 1}};
+    const uint32_t expected[10][3] = {{10, 6, 0},  {16, 16, 0}, {32, 8, 0},  {40, 8, 1},   {48, 16, 1},
+                                      {64, 16, 1}, {80, 16, 1}, {96, 16, 1}, {112, 16, 1}, {128, 12, 1}};
     for (uint32_t i = 0; i < 10; ++i) {
         gpu::LoraSegment segment;
         std::memcpy(&segment, bytes.data() + layout.segments + i * sizeof(segment), sizeof(segment));

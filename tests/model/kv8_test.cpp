@@ -1,13 +1,13 @@
 // The 8-bit KV cache through whole models: the goldens' logits, the texts that follow, and what a text's tokens cost.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/output/logits.h"
 #include "model/exec/runner.h"
+#include "model/output/logits.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/random_model.h"
@@ -18,7 +18,8 @@ namespace {
 
 using namespace lorad::testing;
 
-std::unique_ptr<Executor> load(const std::filesystem::path& folder, gpu::KvType kv_type, gpu::KernelPath path, uint32_t n_positions_max = 256) {
+std::unique_ptr<Executor> load(const std::filesystem::path& folder, gpu::KvType kv_type, gpu::KernelPath path,
+                               uint32_t n_positions_max = 256) {
     ExecutorOptions options;
     options.n_rows_max = 128;
     options.n_sequences_max = 4;
@@ -32,13 +33,15 @@ std::unique_ptr<Executor> load(const std::filesystem::path& folder, gpu::KvType 
 
 class Kv8Golden : public ::testing::TestWithParam<const char*> {};
 
-// Of 32 normal values the greatest is about 2.2 standard deviations: a value's error, uniform within half of 1 / 127 of that, is 0.5 % of
-// its size, independent for each. Random weights pass on errors of keys and values like signals, a few layers' worth of them: 2 %. (Measured: at most 1.5 %.)
+// Of 32 normal values the greatest is about 2.2 standard deviations: a value's error, uniform within half of 1 / 127 of
+// that, is 0.5 % of its size, independent for each. Random weights pass on errors of keys and values like signals, a
+// few layers' worth of them: 2 %. (Measured: at most 1.5 %.)
 constexpr double kRelativeErrorMax = 2e-2;
 
 TEST_P(Kv8Golden, LogitsAreTheReferencesWithinWhatEightBitsHold) {
     const auto prompts = read_golden_prompts(goldens_dir() / "expected/models" / (std::string(GetParam()) + ".json"));
-    auto files = TensorFiles::map(goldens_dir() / "expected/models" / (std::string(GetParam()) + ".safetensors"), ErrorCode::kIo);
+    auto files = TensorFiles::map(goldens_dir() / "expected/models" / (std::string(GetParam()) + ".safetensors"),
+                                  ErrorCode::kIo);
     ASSERT_TRUE(files.ok()) << files.error().message;
     for (const gpu::KernelPath path : {gpu::KernelPath::kPortable, gpu::KernelPath::kAuto}) {
         const auto executor = load(goldens_dir() / "models" / GetParam(), gpu::KvType::kInt8, path);
@@ -56,7 +59,8 @@ TEST_P(Kv8Golden, LogitsAreTheReferencesWithinWhatEightBitsHold) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Kv8Golden,
-                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"),
+                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied",
+                                           "qwen3"),
                          [](const auto& param_info) {
                              std::string name = param_info.param;
                              std::replace(name.begin(), name.end(), '-', '_');
@@ -103,11 +107,19 @@ TEST(Kv8DemoModel, TextsStayAndCostTheSame) {
 
 // Layer 0 has keys as Qwen2.5 has them, with constant parts of 150 in channels that queries are large in, too.
 TEST(Kv8Executor, KeysOfLargeBiasesStayInSixteenBits) {
-    const RandomModel model({.hidden = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256, .layers = 3, .vocab = 512, .large_bias = 150.0f});
+    const RandomModel model({.hidden = 256,
+                             .heads = 4,
+                             .kv_heads = 2,
+                             .head_dim = 64,
+                             .ffn = 256,
+                             .layers = 3,
+                             .vocab = 512,
+                             .large_bias = 150.0f});
     std::vector<TokenId> ids;
     for (TokenId i = 0; i < 100; ++i) ids.push_back((i * 37 + 11) % 512);
     for (const gpu::KernelPath path : {gpu::KernelPath::kPortable, gpu::KernelPath::kAuto}) {
-        const auto eight = load(model.folder(), gpu::KvType::kInt8, path, 128), sixteen = load(model.folder(), gpu::KvType::kF16, path, 128);
+        const auto eight = load(model.folder(), gpu::KvType::kInt8, path, 128),
+                   sixteen = load(model.folder(), gpu::KvType::kF16, path, 128);
         EXPECT_EQ(eight->memory_plan().kv.keys_f16, (std::vector<bool>{true, false, false}));
         Runner runner8(*eight), runner16(*sixteen);
         const auto got = runner8.logits(ids, true), want = runner16.logits(ids, true);
@@ -121,7 +133,8 @@ TEST(Kv8Executor, ChunksAndDecodesReadWhatOtherStepsWrote) {
     const auto executor = load(goldens_dir() / "models" / "qwen2-tied", gpu::KvType::kInt8, gpu::KernelPath::kPortable);
     Runner runner(*executor);
     std::vector<TokenId> ids;
-    for (TokenId i = 0; i < 100; ++i) ids.push_back((i * 37 + 11) % static_cast<TokenId>(executor->config().vocab_size));
+    for (TokenId i = 0; i < 100; ++i)
+        ids.push_back((i * 37 + 11) % static_cast<TokenId>(executor->config().vocab_size));
     const auto whole = runner.logits(ids, false);
     ASSERT_TRUE(whole.ok());
     for (const uint32_t n_chunk_rows : {1u, 7u, 64u}) {

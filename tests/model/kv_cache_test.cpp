@@ -1,9 +1,9 @@
 #include "model/exec/kv_cache.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
 #include <set>
+
+#include <gtest/gtest.h>
 
 namespace lorad::model::kv_cache_test {
 namespace {

@@ -63,7 +63,8 @@ TEST(MemoryPlanOfWindows, TheSameMemoryHoldsMoreTokens) {
     gpu::DeviceCapabilities device;
     device.max_allocation_bytes = uint64_t{4} << 30;
     const uint64_t block = kv_block_bytes(config);
-    MemoryPlanOptions options{.n_rows_max = 2048, .n_sequences_max = 16, .n_positions_max = 1024, .memory_utilization = 1.0};
+    MemoryPlanOptions options{
+        .n_rows_max = 2048, .n_sequences_max = 16, .n_positions_max = 1024, .memory_utilization = 1.0};
     options.n_positions_max = 64 * 300;
     const auto kept = plan_memory(device, 1000 * block, config, 0, 0, options);
     ASSERT_TRUE(kept.ok()) << kept.error().message;
@@ -77,7 +78,9 @@ TEST(MemoryPlanOfWindows, TheSameMemoryHoldsMoreTokens) {
     EXPECT_EQ(apart->n_kv_blocks, 4000u - 3 * apart->n_window_blocks);
     EXPECT_LE(apart->kv_bytes, 1000 * block);
     EXPECT_EQ(apart->n_table_blocks(), apart->n_window_blocks);
-    EXPECT_THAT(apart->table(), HasSubstr("the last 20 tokens of each text: " + std::to_string(64 * apart->n_kv_blocks) + " tokens fit, without windows 64000"));
+    EXPECT_THAT(apart->table(),
+                HasSubstr("the last 20 tokens of each text: " + std::to_string(64 * apart->n_kv_blocks) +
+                          " tokens fit, without windows 64000"));
     // Where there is no more than that to use, less is taken.
     options.n_positions_max = 1024;
     const auto little = plan_memory(device, 1000 * block, config, 0, 0, options);
@@ -103,11 +106,16 @@ TEST(MemoryPlanOfStates, SnapshotsHaveAnEighthOrWhatIsAskedFor) {
     ASSERT_GT(slot, 0u);
     gpu::DeviceCapabilities device;
     device.max_allocation_bytes = uint64_t{4} << 30;
-    MemoryPlanOptions options{.n_rows_max = 128, .n_sequences_max = 4, .n_positions_max = 64 * 100, .memory_utilization = 1.0, .state_bytes = 4 * slot};
+    MemoryPlanOptions options{.n_rows_max = 128,
+                              .n_sequences_max = 4,
+                              .n_positions_max = 64 * 100,
+                              .memory_utilization = 1.0,
+                              .state_bytes = 4 * slot};
     const uint64_t free_bytes = 4 * slot + 800 * block;
     const auto plan = plan_memory(device, free_bytes, config, 0, 0, options);
     ASSERT_TRUE(plan.ok()) << plan.error().message;
-    EXPECT_GE(plan->snapshot_bytes, std::min<uint64_t>(50 * block, 4 * slot) - slot) << "of what keys and values would have, at most 400 blocks";
+    EXPECT_GE(plan->snapshot_bytes, std::min<uint64_t>(50 * block, 4 * slot) - slot)
+        << "of what keys and values would have, at most 400 blocks";
     EXPECT_GE(plan->n_kv_blocks, 100u);
     EXPECT_LE(plan->kv_bytes + plan->snapshot_bytes + plan->state_bytes, free_bytes);
     EXPECT_THAT(plan->table(), HasSubstr(std::to_string(plan->n_snapshots) + " states of prefixes"));
@@ -116,17 +124,20 @@ TEST(MemoryPlanOfStates, SnapshotsHaveAnEighthOrWhatIsAskedFor) {
     options.snapshot_bytes_max = 0;
     EXPECT_EQ(plan_memory(device, free_bytes, config, 0, 0, options)->n_snapshots, 0u);
     options.snapshot_bytes_max = uint64_t{1} << 40;
-    EXPECT_EQ(plan_memory(device, uint64_t{1} << 40, config, 0, 0, options)->n_snapshots, 400u) << "a state at each block's end";
+    EXPECT_EQ(plan_memory(device, uint64_t{1} << 40, config, 0, 0, options)->n_snapshots, 400u)
+        << "a state at each block's end";
     // Blocks that are asked for, and do not fit.
     options.snapshot_bytes_max = 300 * slot;
     EXPECT_FALSE(plan_memory(device, 10 * slot + 100 * block, config, 0, 0, options).ok());
     // Buffers of one allocation.
     options.snapshot_bytes_max = std::nullopt;
     const StateSizes sizes = state_sizes(config, 0);
-    device.max_allocation_bytes = std::max<uint64_t>(6 * sizeof(float) * std::max(sizes.conv_floats, sizes.delta_floats), 400 * kv_layer_block_bytes(config, 3));
+    device.max_allocation_bytes = std::max<uint64_t>(
+        6 * sizeof(float) * std::max(sizes.conv_floats, sizes.delta_floats), 400 * kv_layer_block_bytes(config, 3));
     const auto narrow = plan_memory(device, 10000 * slot + 800 * block, config, 0, 0, options);
     ASSERT_TRUE(narrow.ok());
-    EXPECT_LE((4 + narrow->n_snapshots) * sizeof(float) * std::max(sizes.conv_floats, sizes.delta_floats), device.max_allocation_bytes);
+    EXPECT_LE((4 + narrow->n_snapshots) * sizeof(float) * std::max(sizes.conv_floats, sizes.delta_floats),
+              device.max_allocation_bytes);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // Which keys eight bits are enough for, told from biases and head norms.
 #include "model/exec/kv_precision.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "model/config/config.h"
 
@@ -21,12 +21,14 @@ ModelConfig config_of(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim) 
     return config;
 }
 
-double key_noise(const KeyStatistics& layer, const ModelConfig& config) { return model::key_noise(layer, config.layer(0).attention, config.rope); }
+double key_noise(const KeyStatistics& layer, const ModelConfig& config) {
+    return model::key_noise(layer, config.layer(0).attention, config.rope);
+}
 
 TEST(KeyNoise, IsNothingWithoutBiasesAndNorms) { EXPECT_EQ(key_noise({}, config_of(4, 2, 64)), 0.0); }
 
-// A pair of channels of 150 and 150 has 212 at some position: a step of 212 / 127 in its group, an error of 1 / sqrt(12) of that, times a query of 80 and 80 in
-// the same pair and 0 elsewhere, by the square root of the head's size.
+// A pair of channels of 150 and 150 has 212 at some position: a step of 212 / 127 in its group, an error of 1 /
+// sqrt(12) of that, times a query of 80 and 80 in the same pair and 0 elsewhere, by the square root of the head's size.
 TEST(KeyNoise, IsWhatRoundingALargePairDoesToScores) {
     std::vector<float> q(2 * 64, 0.0f), k(64, 0.0f);
     k[31] = k[63] = 150.0f;
@@ -41,7 +43,9 @@ TEST(KeyNoise, AgreesWithRoundedKeys) {
     std::normal_distribution<double> normal;
     constexpr uint32_t kDim = 128, kHalf = kDim / 2, kTrials = 4000;
     std::vector<float> q(kDim), k(kDim);
-    for (uint32_t d = 0; d < kDim; ++d) q[d] = static_cast<float>(normal(random) * 3), k[d] = static_cast<float>(normal(random) * (d % kHalf == 20 ? 90 : 2));
+    for (uint32_t d = 0; d < kDim; ++d)
+        q[d] = static_cast<float>(normal(random) * 3),
+        k[d] = static_cast<float>(normal(random) * (d % kHalf == 20 ? 90 : 2));
     double sum = 0.0;
     for (uint32_t trial = 0; trial < kTrials; ++trial) {
         std::vector<double> turned_q(kDim), turned_k(kDim);
@@ -56,12 +60,15 @@ TEST(KeyNoise, AgreesWithRoundedKeys) {
         for (uint32_t begin = 0; begin < kDim; begin += 32) {
             double top = 0.0;
             for (uint32_t d = begin; d < begin + 32; ++d) top = std::max(top, std::abs(turned_k[d]));
-            for (uint32_t d = begin; d < begin + 32; ++d) change += turned_q[d] * (std::round(turned_k[d] * 127 / top) * top / 127 - turned_k[d]);
+            for (uint32_t d = begin; d < begin + 32; ++d)
+                change += turned_q[d] * (std::round(turned_k[d] * 127 / top) * top / 127 - turned_k[d]);
         }
         sum += change * change / kDim;
     }
-    const double measured = std::sqrt(sum / kTrials), told = key_noise({.q_bias = q, .k_bias = k}, config_of(1, 1, kDim));
-    // Beforehand the largest value of a group is taken for what its pair has at most, which it has at some positions alone.
+    const double measured = std::sqrt(sum / kTrials),
+                 told = key_noise({.q_bias = q, .k_bias = k}, config_of(1, 1, kDim));
+    // Beforehand the largest value of a group is taken for what its pair has at most, which it has at some positions
+    // alone.
     EXPECT_LE(measured, told * 1.05);
     EXPECT_GE(measured, told / 2);
 }
@@ -78,7 +85,8 @@ TEST(KeyNoise, IsThatOfTheWorstHead) {
     std::vector<float> q(4 * 64, 1.0f), k(2 * 64, 1.0f), k_one = k;
     for (uint32_t d = 64; d < 128; ++d) k_one[d] = 50.0f;
     const ModelConfig config = config_of(4, 2, 64);
-    EXPECT_NEAR(key_noise({.q_bias = q, .k_bias = k_one}, config), 50 * key_noise({.q_bias = q, .k_bias = k}, config), 1e-3);
+    EXPECT_NEAR(key_noise({.q_bias = q, .k_bias = k_one}, config), 50 * key_noise({.q_bias = q, .k_bias = k}, config),
+                1e-3);
 }
 
 }  // namespace

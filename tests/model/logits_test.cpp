@@ -1,14 +1,14 @@
 // What is done to logits and read off them, against the formulas in double.
 #include "model/output/logits.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "model/output/sampler.h"
 
@@ -28,8 +28,7 @@ std::vector<float> random_logits(size_t n, uint32_t seed, float spread = 3.0f) {
 
 // transformers' RepetitionPenaltyLogitsProcessor and OpenAI's formula, one token after the other.
 std::vector<double> penalized(std::span<const float> logits, const SamplingParams& params,
-                              const std::vector<TokenId>& prompt,
-                              const std::vector<TokenId>& generated) {
+                              const std::vector<TokenId>& prompt, const std::vector<TokenId>& generated) {
     std::vector<double> out(logits.begin(), logits.end());
     for (const auto& bias : params.logit_bias) out[size_t(bias.token)] += double(bias.bias);
     std::map<TokenId, int> count;
@@ -37,8 +36,7 @@ std::vector<double> penalized(std::span<const float> logits, const SamplingParam
     for (TokenId token : generated) count[token] += 1;
     for (auto [token, n] : count) {
         double& logit = out[size_t(token)];
-        logit = logit < 0 ? logit * double(params.repetition_penalty)
-                          : logit / double(params.repetition_penalty);
+        logit = logit < 0 ? logit * double(params.repetition_penalty) : logit / double(params.repetition_penalty);
         logit -= double(params.frequency_penalty) * n + (n > 0 ? double(params.presence_penalty) : 0.0);
     }
     return out;
@@ -86,8 +84,7 @@ TEST(Logits, WithoutPenaltiesOnlyTheBiasIsAdded) {
     EXPECT_EQ(logits, before) << "the rule does not ask for it";
     add_changes(params, rule);
     change_logits(logits, rule, changes.entries());
-    for (size_t id = 0; id < logits.size(); ++id)
-        EXPECT_EQ(logits[id], before[id] + (id == 7 ? 1.5f : 0.0f)) << id;
+    for (size_t id = 0; id < logits.size(); ++id) EXPECT_EQ(logits[id], before[id] + (id == 7 ? 1.5f : 0.0f)) << id;
 }
 
 TEST(Logits, BansLeaveTheOthersAsTheyAre) {
@@ -117,8 +114,7 @@ TEST(Logits, LogprobsAreTheLogSoftmaxWithRanks) {
         // Each of 5000 float exponentials is off by 1e-7 of itself; then one rounding of up to 60.
         constexpr double kTolerance = 1e-5;
         EXPECT_NEAR(double(found.token.logprob), double(logits[size_t(token)]) - std::log(sum), kTolerance);
-        const auto n_higher = std::ranges::count_if(
-            logits, [&](float logit) { return logit > logits[size_t(token)]; });
+        const auto n_higher = std::ranges::count_if(logits, [&](float logit) { return logit > logits[size_t(token)]; });
         EXPECT_EQ(found.token.rank, uint32_t(n_higher) + 1);
         std::vector<TokenId> order(logits.size());
         for (size_t i = 0; i < order.size(); ++i) order[i] = TokenId(i);
@@ -143,9 +139,8 @@ TEST(Logits, ForbiddenTokensAreNeverDrawn) {
     forbid(logits, banned);
     SamplerScratch scratch;
     for (const SamplingParams& params :
-         {SamplingParams{.temperature = 2.0f}, SamplingParams{.temperature = 0.0f},
-          SamplingParams{.top_k = 60}, SamplingParams{.top_p = 0.99f},
-          SamplingParams{.min_p = 0.001f}, SamplingParams{.typical_p = 0.9f}}) {
+         {SamplingParams{.temperature = 2.0f}, SamplingParams{.temperature = 0.0f}, SamplingParams{.top_k = 60},
+          SamplingParams{.top_p = 0.99f}, SamplingParams{.min_p = 0.001f}, SamplingParams{.typical_p = 0.9f}}) {
         for (uint32_t position = 0; position < 500; ++position)
             EXPECT_EQ(sample(logits, params, position, scratch) % 3, 0);
     }

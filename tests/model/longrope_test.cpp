@@ -1,9 +1,9 @@
 // A model with short and long rotary factors: a text is turned by the ones or the others as a whole, by its length.
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <fstream>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "model/exec/runner.h"
@@ -19,7 +19,8 @@ using namespace lorad::testing;
 constexpr uint32_t kShort = 32;
 
 // A golden model with other rotary factors, all 16 of a kind alike. The scaling factor leaves cos and sin as they are.
-std::unique_ptr<Executor> load(double short_factor, double long_factor, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
+std::unique_ptr<Executor> load(double short_factor, double long_factor,
+                               gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
     const TempDir folder;
     std::filesystem::copy(goldens_dir() / "models/qwen2-tied", folder.path());
     const auto file = folder.path() / "config.json";
@@ -31,7 +32,9 @@ std::unique_ptr<Executor> load(double short_factor, double long_factor, gpu::Per
                               {"short_factor", std::vector<double>(16, short_factor)},
                               {"long_factor", std::vector<double>(16, long_factor)}};
     std::ofstream(file) << config.dump();
-    return load_executor(folder.path(), {.n_rows_max = 64, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 1, .decode = decode});
+    return load_executor(
+        folder.path(),
+        {.n_rows_max = 64, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 1, .decode = decode});
 }
 
 std::vector<TokenId> text_of(uint32_t n) {
@@ -46,7 +49,8 @@ TEST(LongRope, TurnsAWholeTextByItsLength) {
     for (const uint32_t n : {1u, 17u, kShort, kShort + 1, 90u}) {
         for (const uint32_t n_chunk_rows : {0u, 5u}) {
             const auto logits = runner.logits(text_of(n), true, kNoAdapterSlot, n_chunk_rows);
-            const auto expected = (n > kShort ? long_runner : short_runner).logits(text_of(n), true, kNoAdapterSlot, n_chunk_rows);
+            const auto expected =
+                (n > kShort ? long_runner : short_runner).logits(text_of(n), true, kNoAdapterSlot, n_chunk_rows);
             ASSERT_TRUE(logits.ok() && expected.ok());
             EXPECT_EQ(*logits, *expected) << n << " tokens in chunks of " << n_chunk_rows;
         }

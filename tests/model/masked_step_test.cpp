@@ -1,9 +1,9 @@
-// Steps whose outputs grammars mask: begun before the masks are there, and before the tokens of the step before are known. The tokens are
-// those that the host draws from the same logits.
-#include <gtest/gtest.h>
-
+// Steps whose outputs grammars mask: begun before the masks are there, and before the tokens of the step before are
+// known. The tokens are those that the host draws from the same logits.
 #include <bit>
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/executor.h"
 #include "model/forward/forward.h"
@@ -44,8 +44,10 @@ proto::SamplingParams params_of(uint32_t sequence) {
 
 class MaskedStep : public ::testing::Test {
   protected:
-    static std::unique_ptr<Executor> load(gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto, uint64_t fault_step = 0) {
-        ExecutorOptions options{.n_rows_max = 32, .n_sequences_max = kSequences, .n_positions_max = 64, .n_adapter_slots = 1};
+    static std::unique_ptr<Executor> load(gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto,
+                                          uint64_t fault_step = 0) {
+        ExecutorOptions options{
+            .n_rows_max = 32, .n_sequences_max = kSequences, .n_positions_max = 64, .n_adapter_slots = 1};
         options.decode = decode;
         options.decode_fault_step = fault_step;
         return load_executor(goldens_dir() / "models" / "qwen2-tied", options);
@@ -71,7 +73,8 @@ class MaskedStep : public ::testing::Test {
     // n_known: tokens that the host knows; the row of what comes behind them is fed back.
     static uint32_t add(StepBatch& batch, const Row& row, uint32_t output, uint32_t n_tokens) {
         const BlockId block{row.sequence};
-        if (n_tokens > row.tokens.size()) return batch.add_fed_back_row(output, n_tokens - 1, {&block, 1}, kNoAdapterSlot);
+        if (n_tokens > row.tokens.size())
+            return batch.add_fed_back_row(output, n_tokens - 1, {&block, 1}, kNoAdapterSlot);
         const bool is_prompt = n_tokens == kPrompts[row.sequence].size();
         const uint32_t first = is_prompt ? 0 : n_tokens - 1;
         const auto tokens = std::span(row.tokens).subspan(first, n_tokens - first);
@@ -82,7 +85,8 @@ class MaskedStep : public ::testing::Test {
         auto masks = executor.masks();
         for (const Row& row : rows) {
             if (!is_masked(row.sequence)) continue;
-            const auto words = mask_of(row.sequence, static_cast<uint32_t>(kPrompts[row.sequence].size()) + step, vocab);
+            const auto words =
+                mask_of(row.sequence, static_cast<uint32_t>(kPrompts[row.sequence].size()) + step, vocab);
             std::ranges::copy(words, masks.begin());
             masks = masks.subspan(words.size());
         }
@@ -95,7 +99,8 @@ class MaskedStep : public ::testing::Test {
         SamplerScratch scratch;
         for (uint32_t step = 0; step < kTokens; ++step) {
             StepBatch batch;
-            for (const Row& row : rows) batch.add_output(add(batch, row, 0, static_cast<uint32_t>(row.tokens.size())), true);
+            for (const Row& row : rows)
+                batch.add_output(add(batch, row, 0, static_cast<uint32_t>(row.tokens.size())), true);
             EXPECT_TRUE(executor.submit(batch).ok());
             const auto output = executor.finish();
             EXPECT_TRUE(output.ok());
@@ -103,7 +108,8 @@ class MaskedStep : public ::testing::Test {
                 Row& row = rows[i];
                 const auto position = static_cast<uint32_t>(row.tokens.size());
                 std::vector<float> logits(output->logits(i).begin(), output->logits(i).end());
-                if (is_masked(row.sequence)) apply_mask(logits, mask_of(row.sequence, position, executor.config().vocab_size));
+                if (is_masked(row.sequence))
+                    apply_mask(logits, mask_of(row.sequence, position, executor.config().vocab_size));
                 const gpu::ChoiceRule rule = rule_of(row.sequence, position);
                 change_logits(logits, rule, row.changes.entries());
                 row.tokens.push_back(sample(logits, rule, scratch));
@@ -177,7 +183,8 @@ TEST_F(MaskedStep, TokensDrawnAStepAheadAreTheHosts) {
     EXPECT_EQ(executor->n_recordings(), n_recordings) << "the second time there is nothing to record";
 }
 
-// All layers of a row in one dispatch; then with steps in flight that have to be computed again, one of them not drawn yet.
+// All layers of a row in one dispatch; then with steps in flight that have to be computed again, one of them not drawn
+// yet.
 TEST_F(MaskedStep, OneRowInOneDispatchAndStepsDoneAgain) {
     const uint32_t sequences[] = {1};
     const auto executor = load(gpu::PersistentDecode::kOn);

@@ -1,4 +1,5 @@
-// Numbers of a file's matrix in the type of the device: rounding against the fp64 reference, sources of packed matrices, numbers beyond a type.
+// Numbers of a file's matrix in the type of the device: rounding against the fp64 reference, sources of packed
+// matrices, numbers beyond a type.
 #include "model/quant/matrix_decoder.h"
 
 #include <cmath>
@@ -10,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "model/exec/executor.h"
-#include "model/quant/matrix_source.h"
 #include "model/exec/runner.h"
+#include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 #include "tests/reference/numbers.h"
 #include "tests/support/goldens.h"
@@ -34,9 +35,11 @@ uint16_t narrowed(float value, ScalarType type) {
 // Around each number that f16 has, and half-way to the next, on both sides of the tie.
 TEST(MatrixDecoder, RoundsToF16AsTheReferenceDoes) {
     for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
-        const float here = reference::from_f16(static_cast<uint16_t>(bits)), next = reference::from_f16(static_cast<uint16_t>(bits + 1));
+        const float here = reference::from_f16(static_cast<uint16_t>(bits)),
+                    next = reference::from_f16(static_cast<uint16_t>(bits + 1));
         const float tie = std::isinf(next) ? 65520.0f : here + (next - here) / 2;
-        for (const float value : {here, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f), std::nextafter(here, 1e9f)}) {
+        for (const float value :
+             {here, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f), std::nextafter(here, 1e9f)}) {
             ASSERT_EQ(narrowed(value, ScalarType::kF16), reference::to_f16(value)) << value;
             ASSERT_EQ(narrowed(-value, ScalarType::kF16), reference::to_f16(-value)) << -value;
         }
@@ -55,7 +58,8 @@ TEST(MatrixDecoder, RoundsToBf16AsTheReferenceDoes) {
 
 TEST(MatrixDecoder, SaysWhichNumbersAreBeyondAType) {
     std::byte out[4];
-    const float fits = 65519.0f, beyond = 65520.0f, infinite = std::numeric_limits<float>::infinity(), largest = std::numeric_limits<float>::max();
+    const float fits = 65519.0f, beyond = 65520.0f, infinite = std::numeric_limits<float>::infinity(),
+                largest = std::numeric_limits<float>::max();
     EXPECT_TRUE(narrow({&fits, 1}, ScalarType::kF16, out));
     EXPECT_FALSE(narrow({&beyond, 1}, ScalarType::kF16, out));
     EXPECT_TRUE(narrow({&infinite, 1}, ScalarType::kF16, out));
@@ -80,7 +84,10 @@ class Counting final : public MatrixSource {
 };
 
 Tensor packed(uint64_t n_rows, uint64_t n_columns, float at_the_end = 0) {
-    return {.name = "model.w.weight", .dtype = DType::kPacked, .shape = {n_rows, n_columns}, .source = std::make_shared<Counting>(n_columns, at_the_end)};
+    return {.name = "model.w.weight",
+            .dtype = DType::kPacked,
+            .shape = {n_rows, n_columns},
+            .source = std::make_shared<Counting>(n_columns, at_the_end)};
 }
 
 TEST(MatrixDecoder, EachRowComesToItsPlace) {
@@ -92,7 +99,8 @@ TEST(MatrixDecoder, EachRowComesToItsPlace) {
 }
 
 TEST(MatrixDecoder, WidensAndNarrowsWhatIsNotPacked) {
-    const std::vector<uint16_t> halves = {0x3c00, 0xc000, 0x3555, 0x7bff, 0x0001, 0x8000};  // 1, -2, 0.333, 65504, 2^-24, -0
+    // 1, -2, 0.333, 65504, 2^-24, -0
+    const std::vector<uint16_t> halves = {0x3c00, 0xc000, 0x3555, 0x7bff, 0x0001, 0x8000};
     const Tensor tensor{.name = "w", .dtype = DType::kF16, .shape = {2, 3}, .data = std::as_bytes(std::span(halves))};
     std::vector<float> wide(3);
     ASSERT_TRUE(decode_rows(tensor, 1, 1, ScalarType::kF32, std::as_writable_bytes(std::span(wide))).ok());
@@ -121,7 +129,8 @@ TEST(MatrixDecoder, AModelIsLoadedInTheTypeThatWasAskedFor) {
     const std::vector<TokenId> prompt = {3, 99, 512, 8, 44, 7};
     std::vector<std::vector<float>> logits;
     for (const auto type : {ScalarType::kF32, ScalarType::kBf16, ScalarType::kF16}) {
-        ExecutorOptions options{.n_rows_max = 32, .n_sequences_max = 1, .n_positions_max = 64, .n_adapter_slots = 1, .weight_type = type};
+        ExecutorOptions options{
+            .n_rows_max = 32, .n_sequences_max = 1, .n_positions_max = 64, .n_adapter_slots = 1, .weight_type = type};
         const auto executor = Executor::load(test_device(), folder, *config, options);
         ASSERT_TRUE(executor.ok()) << executor.error().message;
         const auto found = Runner(**executor).logits(prompt, false, {});
@@ -159,8 +168,9 @@ TEST(MatrixDecoder, JoinedMatricesOfSeveralTypesBecomeOne) {
             }
             dtype = "F32";
         }
-        header += format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", header.size() > 1 ? "," : "", tensor.name, dtype, shape_text(tensor.shape),
-                         data.size(), data.size() + bytes.size());
+        header +=
+            format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", header.size() > 1 ? "," : "",
+                   tensor.name, dtype, shape_text(tensor.shape), data.size(), data.size() + bytes.size());
         data += bytes;
     }
     header += "}";
@@ -175,7 +185,9 @@ TEST(MatrixDecoder, JoinedMatricesOfSeveralTypesBecomeOne) {
     for (const auto& path : {folder, mixed.path()}) {
         const auto config = load_model_config(path);
         ASSERT_TRUE(config.ok());
-        const auto executor = Executor::load(test_device(), path, *config, {.n_rows_max = 32, .n_sequences_max = 1, .n_positions_max = 64, .n_adapter_slots = 1});
+        const auto executor =
+            Executor::load(test_device(), path, *config,
+                           {.n_rows_max = 32, .n_sequences_max = 1, .n_positions_max = 64, .n_adapter_slots = 1});
         ASSERT_TRUE(executor.ok()) << executor.error().message;
         EXPECT_EQ((*executor)->weights().layers[0].qkv.type, ScalarType::kF16);
         const std::vector<TokenId> prompt = {3, 99, 512, 8, 44, 7};

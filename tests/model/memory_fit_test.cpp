@@ -13,7 +13,9 @@ using ::testing::HasSubstr;
 constexpr uint64_t kGib = uint64_t{1} << 30;
 
 struct Card {
-    explicit Card(uint64_t n_gib) : config(load_model_config(testing::source_dir() / "tests/portability/models/qwen2.5-7b").value()), files(WeightLoader::imagine(config).value()) {
+    explicit Card(uint64_t n_gib)
+        : config(load_model_config(testing::source_dir() / "tests/portability/models/qwen2.5-7b").value()),
+          files(WeightLoader::imagine(config).value()) {
         caps.name = "a card";
         caps.device_local_bytes = caps.device_local_free_bytes = n_gib * kGib;
         caps.max_allocation_bytes = 4 * kGib - 256;
@@ -33,12 +35,15 @@ struct Card {
     ExecutorOptions options;
 };
 
-// 7.6 billion numbers in 16 bits, by hand: 2 x 152064 x 3584 of embedding and output layer, and 28 layers of (3584 + 1024) x 3584 + 3584 x 3584 + 3 x 18944 x 3584.
+// 7.6 billion numbers in 16 bits, by hand: 2 x 152064 x 3584 of embedding and output layer, and 28 layers of (3584 +
+// 1024) x 3584 + 3584 x 3584 + 3 x 18944 x 3584.
 TEST(MemoryFit, AModelOfItsConfigAloneTakesWhatItsMatricesTake) {
     const Card card(24);
     const auto fitted = fit(card.question(), card.options);
     ASSERT_TRUE(fitted.ok()) << fitted.error().message;
-    const uint64_t matrices = 2 * (2 * uint64_t{152064} * 3584 + 28 * (uint64_t{3584 + 1024} * 3584 + uint64_t{3584} * 3584 + 3 * uint64_t{18944} * 3584));
+    const uint64_t matrices =
+        2 * (2 * uint64_t{152064} * 3584 +
+             28 * (uint64_t{3584 + 1024} * 3584 + uint64_t{3584} * 3584 + 3 * uint64_t{18944} * 3584));
     EXPECT_GE(fitted->plan.weight_bytes, matrices);
     EXPECT_LT(fitted->plan.weight_bytes, matrices + (4 << 20)) << "norms and biases";
 }
@@ -48,7 +53,9 @@ TEST(MemoryFit, WhatDoesNotFitIsRefusedWithTheArithmetic) {
     const auto fitted = fit(card.question(), card.options);
     ASSERT_FALSE(fitted.ok());
     EXPECT_EQ(fitted.error().code, ErrorCode::kOutOfMemory);
-    for (const char* part : {"weights 14.19 GiB", "KV cache of one sequence of", "scratch ", "adapters 0.80 GiB", "of 8.00 GiB free"}) EXPECT_THAT(fitted.error().message, HasSubstr(part));
+    for (const char* part :
+         {"weights 14.19 GiB", "KV cache of one sequence of", "scratch ", "adapters 0.80 GiB", "of 8.00 GiB free"})
+        EXPECT_THAT(fitted.error().message, HasSubstr(part));
 }
 
 TEST(MemoryFit, TheFlagsThatAreProposedMakeItFit) {

@@ -1,11 +1,11 @@
 // Adapters as part of the base weights: the same answers as unmerged, and the pristine weights as they were.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <random>
 #include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "model/exec/runner.h"
 #include "tests/support/goldens.h"
@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kSlots = 4;
 
-// Rounding the merged weights costs unit roundoff / sqrt(3) in each matrix product, a few times over the layers; the KV cache
-// holds f16 in any case.
+// Rounding the merged weights costs unit roundoff / sqrt(3) in each matrix product, a few times over the layers; the KV
+// cache holds f16 in any case.
 double merged_error_max(gpu::ScalarType type) {
     return type == gpu::ScalarType::kF32 ? 2e-3 : type == gpu::ScalarType::kF16 ? 4e-3 : 2e-2;
 }
@@ -39,8 +39,8 @@ class MergedWeightsTest : public ::testing::TestWithParam<const char*> {
         executor_ = load_executor(goldens_dir() / "models" / name, options);
         const uint32_t ranks[kSlots] = {4, 16, 33, 8}, modules[kSlots] = {0x7f, 0x05, 0x78, 0x42};
         for (uint32_t slot = 0; slot < kSlots; ++slot) {
-            adapters_.push_back(put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, ranks[slot],
-                                                   modules[slot], 0.5f, 77 + slot));
+            adapters_.push_back(put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot,
+                                                   ranks[slot], modules[slot], 0.5f, 77 + slot));
         }
     }
 
@@ -89,10 +89,11 @@ TEST_P(MergedWeightsTest, AnswerAsTheUnmergedMixOfScaledAdaptersWithGainsAndBias
     const double error_max = merged_error_max(executor_->weights().layers[0].qkv.type);
     // Slots 0 and 2 get gains and biases; modules differ between the slots.
     for (const uint32_t slot : {0u, 2u}) {
-        adapters_.push_back(put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, 5 + slot,
-                                               slot == 0 ? 0x7f : 0x5a, 0.5f, 99 + slot, true));
+        adapters_.push_back(put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot,
+                                               5 + slot, slot == 0 ? 0x7f : 0x5a, 0.5f, 99 + slot, true));
     }
-    const std::vector<std::vector<LoraUse>> mixes = {{{0, 1.0f}}, {{2, -0.5f}}, {{0, 0.4f}, {1, 0.7f}, {2, 0.3f}, {3, -0.2f}}};
+    const std::vector<std::vector<LoraUse>> mixes = {
+        {{0, 1.0f}}, {{2, -0.5f}}, {{0, 0.4f}, {1, 0.7f}, {2, 0.3f}, {3, -0.2f}}};
     for (size_t i = 0; i < mixes.size(); ++i) {
         const auto unmerged = logits(mixes[i], false);
         EXPECT_GT(error(unmerged, logits({}, false)), 0.05);
@@ -101,7 +102,8 @@ TEST_P(MergedWeightsTest, AnswerAsTheUnmergedMixOfScaledAdaptersWithGainsAndBias
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MergedWeightsTest, ::testing::Values("qwen2-tied", "phi3-sharded", "mistral-window", "llama-tied"),
+INSTANTIATE_TEST_SUITE_P(Models, MergedWeightsTest,
+                         ::testing::Values("qwen2-tied", "phi3-sharded", "mistral-window", "llama-tied"),
                          [](const auto& param_info) {
                              std::string name = param_info.param;
                              std::ranges::replace(name, '-', '_');
@@ -164,8 +166,14 @@ TEST_F(MergedWeightsOnce, AreRefusedWithTheBytesWhereTheyDoNotFitAndNothingChang
 
 TEST_F(MergedWeightsOnce, StepsInFlightKeepTheWeightsTheyWereSubmittedWith) {
     load("qwen2-tied");
-    const auto expected0 = [&] { executor_->use_merged(merge({{0, 1.0f}})); return logits({{0, 1.0f}}, true); }();
-    const auto expected2 = [&] { executor_->use_merged(merge({{2, 1.0f}})); return logits({{2, 1.0f}}, true); }();
+    const auto expected0 = [&] {
+        executor_->use_merged(merge({{0, 1.0f}}));
+        return logits({{0, 1.0f}}, true);
+    }();
+    const auto expected2 = [&] {
+        executor_->use_merged(merge({{2, 1.0f}}));
+        return logits({{2, 1.0f}}, true);
+    }();
     const std::vector<BlockId> blocks = {0}, other_blocks = {1};
     StepBatch batch;
     batch.set_merged();
@@ -188,7 +196,8 @@ TEST_F(MergedWeightsOnce, StepsInFlightKeepTheWeightsTheyWereSubmittedWith) {
 // One row in one dispatch, and behind a longer context in one for each layer.
 TEST_F(MergedWeightsOnce, RunInOneDispatchAsThePristineOnesDo) {
     const std::vector<LoraUse> uses = {{0, 1.0f}};
-    const auto row_by_row = [&](gpu::PersistentDecode decode, uint32_t context_max, bool is_merged, uint32_t& n_dispatches) {
+    const auto row_by_row = [&](gpu::PersistentDecode decode, uint32_t context_max, bool is_merged,
+                                uint32_t& n_dispatches) {
         load("qwen2-tied", {.one_dispatch_context_max = context_max, .decode = decode});
         executor_->use_merged(merge(uses));
         std::vector<float> all;
@@ -196,7 +205,9 @@ TEST_F(MergedWeightsOnce, RunInOneDispatchAsThePristineOnesDo) {
         for (uint32_t position = 0; position < tokens_.size(); ++position) {
             StepBatch batch;
             if (is_merged) batch.set_merged();
-            batch.add_output(batch.add_rows({&tokens_[position], 1}, position, {&block, 1}, RowAdapters{is_merged ? uses : std::vector<LoraUse>()}), true);
+            batch.add_output(batch.add_rows({&tokens_[position], 1}, position, {&block, 1},
+                                            RowAdapters{is_merged ? uses : std::vector<LoraUse>()}),
+                             true);
             EXPECT_TRUE(executor_->submit(batch).ok());
             const auto output = executor_->finish();
             EXPECT_TRUE(output.ok());

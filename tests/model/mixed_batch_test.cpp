@@ -1,10 +1,11 @@
-// Sequences that share steps answer as they do alone: prefill chunks beside decodes, with adapters, with mixes of them, without.
-
-#include <gtest/gtest.h>
+// Sequences that share steps answer as they do alone: prefill chunks beside decodes, with adapters, with mixes of them,
+// without.
 
 #include <algorithm>
 #include <cstring>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/kv_cache.h"
 #include "model/exec/runner.h"
@@ -57,7 +58,8 @@ std::vector<Sequence> make_sequences(const ModelConfig& config, Rows rows, std::
     for (size_t i = 0; i < sequences.size(); ++i) {
         Sequence& sequence = sequences[i];
         sequence.n_prompt = 1 + random() % (i % 3 == 0 ? 170 : 40);
-        for (uint32_t t = 0; t < sequence.n_prompt; ++t) sequence.known.push_back(static_cast<TokenId>(random() % config.vocab_size));
+        for (uint32_t t = 0; t < sequence.n_prompt; ++t)
+            sequence.known.push_back(static_cast<TokenId>(random() % config.vocab_size));
         const uint32_t slot = random() % kSlots;
         if (rows == Rows::kAdapters && slot < kSlots - 1) sequence.uses = uses_of(slot);
         if (rows != Rows::kMixes) continue;
@@ -94,9 +96,9 @@ void run_mixed(Executor& executor, std::vector<Sequence>& sequences, std::mt1993
             const auto n_open = static_cast<uint32_t>(sequence.known.size()) - sequence.n_computed;
             const uint32_t n_rows = std::min({n_open, n_rows_left, 1 + static_cast<uint32_t>(random() % 32)});
             if (n_rows == 0 || random() % 8 == 0) continue;
-            const uint32_t first = batch.add_rows(std::span(sequence.known).subspan(sequence.n_computed, n_rows),
-                                                  sequence.n_computed, sequence.blocks,
-                                                  RowAdapters{sequence.uses, sequence.uses_from});
+            const uint32_t first =
+                batch.add_rows(std::span(sequence.known).subspan(sequence.n_computed, n_rows), sequence.n_computed,
+                               sequence.blocks, RowAdapters{sequence.uses, sequence.uses_from});
             sequence.n_computed += n_rows;
             n_rows_left -= n_rows;
             (n_open == 1 ? n_decodes : n_chunks) += 1;
@@ -129,10 +131,11 @@ void run_mixed(Executor& executor, std::vector<Sequence>& sequences, std::mt1993
 Answer run_alone(Executor& executor, const Sequence& sequence, uint32_t n_chunk_rows) {
     Answer answer;
     const std::span<const TokenId> known(sequence.known);
-    const auto generated = Runner(executor).generate(
-        known.first(sequence.n_prompt),
-        {.n_tokens_max = kGenerated, .ignore_eos = true, .uses = sequence.uses, .uses_from = sequence.uses_from,
-         .n_chunk_rows = n_chunk_rows});
+    const auto generated = Runner(executor).generate(known.first(sequence.n_prompt), {.n_tokens_max = kGenerated,
+                                                                                      .ignore_eos = true,
+                                                                                      .uses = sequence.uses,
+                                                                                      .uses_from = sequence.uses_from,
+                                                                                      .n_chunk_rows = n_chunk_rows});
     EXPECT_TRUE(generated.ok());
     answer.ids = generated->ids;
     for (uint32_t i = 0; i < 2; ++i) {  // the first is a prefill's, the second a decode's
@@ -153,8 +156,8 @@ class MixedBatch : public ::testing::TestWithParam<std::tuple<const char*, Rows>
         std::vector<std::vector<gpu::Buffer>> kept;
         const uint32_t ranks[kSlots] = {4, 16, 33, 8}, modules[kSlots] = {0x7f, 0x05, 0x78, 0x40};
         for (uint32_t slot = 0; slot < kSlots; ++slot) {
-            kept.push_back(put_synthetic_lora(test_device(), executor.lora_table(), executor.config(), slot, ranks[slot],
-                                              modules[slot], 0.5f, 77 + slot, slot == kSlots - 1));
+            kept.push_back(put_synthetic_lora(test_device(), executor.lora_table(), executor.config(), slot,
+                                              ranks[slot], modules[slot], 0.5f, 77 + slot, slot == kSlots - 1));
         }
         return kept;
     }
@@ -174,7 +177,8 @@ TEST_P(MixedBatch, ChoosesTheTokensOfTheSoloRun) {
                 if (sequence.answer.ids[i] == alone.ids[i]) continue;
                 // Only a near-tie may be broken otherwise: both tokens within the f32 reordering error of each other.
                 const auto& logits = sequence.answer.logits[i];
-                EXPECT_NEAR(logits[static_cast<size_t>(sequence.answer.ids[i])], logits[static_cast<size_t>(alone.ids[i])], 2e-3);
+                EXPECT_NEAR(logits[static_cast<size_t>(sequence.answer.ids[i])],
+                            logits[static_cast<size_t>(alone.ids[i])], 2e-3);
                 break;
             }
             const auto& mixed = sequence.answer.logits[0];
@@ -192,7 +196,8 @@ TEST_P(MixedBatch, IsBitForBitTheSoloRunWhenBatchInvariant) {
     for (const Sequence& sequence : sequences) {
         const Answer alone = run_alone(*executor, sequence, 1 + random() % 40);
         EXPECT_EQ(sequence.answer.ids, alone.ids);
-        for (size_t i = 0; i < alone.logits.size(); ++i) EXPECT_EQ(sequence.answer.logits[i], alone.logits[i]) << "answer " << i;
+        for (size_t i = 0; i < alone.logits.size(); ++i)
+            EXPECT_EQ(sequence.answer.logits[i], alone.logits[i]) << "answer " << i;
     }
 }
 
@@ -203,15 +208,19 @@ INSTANTIATE_TEST_SUITE_P(All, MixedBatch,
                              std::string name = std::get<0>(param_info.param);
                              std::ranges::replace(name, '-', '_');
                              const Rows rows = std::get<1>(param_info.param);
-                             return name + (rows == Rows::kBase ? "_base" : rows == Rows::kAdapters ? "_with_adapters" : "_with_mixes");
+                             return name + (rows == Rows::kBase       ? "_base"
+                                            : rows == Rows::kAdapters ? "_with_adapters"
+                                                                      : "_with_mixes");
                          });
 
 TEST(LoraStep, ChangesTheRowsOfItsSlotAlone) {
     const auto executor = load("qwen2-tied", true);
-    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5);
+    const auto adapter =
+        put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5);
     const std::vector<TokenId> tokens = {5, 17, 300, 42};
     Runner runner(*executor);
-    const auto base = runner.logits(tokens, false), adapted = runner.logits(tokens, false, 1), empty_slot = runner.logits(tokens, false, 2);
+    const auto base = runner.logits(tokens, false), adapted = runner.logits(tokens, false, 1),
+               empty_slot = runner.logits(tokens, false, 2);
     ASSERT_TRUE(base.ok() && adapted.ok() && empty_slot.ok());
     EXPECT_GT(relative_error(adapted->data(), base->data(), base->size()), 0.05);
     EXPECT_EQ(*empty_slot, *base);
@@ -227,7 +236,8 @@ class LoraMix : public ::testing::Test {
         return std::move(made).value();
     }
     std::vector<gpu::Buffer> put(uint32_t slot, uint32_t rank, float scale, uint32_t seed, bool with_gains = false) {
-        return put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, rank, 0x7f, scale, seed, with_gains);
+        return put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, rank, 0x7f, scale,
+                                  seed, with_gains);
     }
 
     // Name and number of calls, of a step of four decodes.
@@ -303,7 +313,8 @@ TEST_F(LoraMix, AStepOfBaseRowsRunsNoLoraKernelWhateverIsLoaded) {
     const auto before = kernels({});
     const auto first = put(0, 16, 0.5f, 5), second = put(1, 8, 0.4f, 7, true);
     EXPECT_EQ(kernels({}), before);
-    EXPECT_TRUE(std::ranges::none_of(before, [](const auto& kernel) { return kernel.first.find("lora") != std::string::npos; }));
+    EXPECT_TRUE(std::ranges::none_of(
+        before, [](const auto& kernel) { return kernel.first.find("lora") != std::string::npos; }));
     StepBatch batch;
     const std::vector<BlockId> blocks = {0};
     batch.add_rows(tokens_, 0, blocks, RowAdapters{});

@@ -53,24 +53,29 @@ TEST_F(FolderOfOtherThings, OtherThingsAreNamed) {
 
 TEST_F(FolderOfOtherThings, AnAdapterIsNamedWithItsBase) {
     write("adapter/adapter_config.json", R"({"base_model_name_or_path": "Qwen/Qwen2.5-7B", "r": 8})");
-    EXPECT_THAT(said_of(dir_.path() / "adapter"), AllOf(HasSubstr("a LoRA adapter"), HasSubstr("\"Qwen/Qwen2.5-7B\""), HasSubstr("--lora NAME=DIR")));
+    EXPECT_THAT(said_of(dir_.path() / "adapter"),
+                AllOf(HasSubstr("a LoRA adapter"), HasSubstr("\"Qwen/Qwen2.5-7B\""), HasSubstr("--lora NAME=DIR")));
     write("broken/adapter_config.json", "{");
-    EXPECT_THAT(said_of(dir_.path() / "broken"), AllOf(HasSubstr("a LoRA adapter"), HasSubstr("its base model as the model")));
+    EXPECT_THAT(said_of(dir_.path() / "broken"),
+                AllOf(HasSubstr("a LoRA adapter"), HasSubstr("its base model as the model")));
 }
 
 TEST_F(FolderOfOtherThings, FilesOfQuantizersSpeakWhereTheConfigDoesNot) {
-    const std::string config = R"("architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    const std::string config =
+        R"("architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5, "max_position_embeddings": 128)";
     write("config.json", "{" + config + R"(, "quantization_config": null})");
     EXPECT_EQ(said_of(dir_.path()), "a model");
     write("hf_quant_config.json", R"({"producer": {"name": "modelopt"}})");
-    EXPECT_THAT(said_of(dir_.path()), AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("NVIDIA's Model Optimizer"), HasSubstr("gptq, awq")));
+    EXPECT_THAT(said_of(dir_.path()), AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("NVIDIA's Model Optimizer"),
+                                            HasSubstr("gptq, awq")));
     write("quant_config.json", R"({"zero_point": true, "q_group_size": 64, "w_bit": 4, "version": "GEMM"})");
     const auto awq = load_model_config(dir_.path());
     ASSERT_TRUE(awq.ok()) << awq.error().message;
     EXPECT_EQ(awq->quantization.summary(), "AWQ, 4 bits, groups of 64");
     write("quantize_config.json", R"({"bits": 3, "group_size": 128})");
-    EXPECT_THAT(said_of(dir_.path()), AllOf(HasSubstr("quantize_config.json: bits: expected 4 or 8"), HasSubstr("found number 3")));
+    EXPECT_THAT(said_of(dir_.path()),
+                AllOf(HasSubstr("quantize_config.json: bits: expected 4 or 8"), HasSubstr("found number 3")));
     write("quantize_config.json", R"({"bits": 8, "group_size": -1, "desc_act": true, "sym": true})");
     const auto gptq = load_model_config(dir_.path());
     ASSERT_TRUE(gptq.ok()) << gptq.error().message;

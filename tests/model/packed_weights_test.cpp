@@ -1,4 +1,5 @@
-// Weights in few bits on the device: their bits, and the portable products with them, against the numbers that the file's format defines.
+// Weights in few bits on the device: their bits, and the portable products with them, against the numbers that the
+// file's format defines.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -44,17 +45,19 @@ T must(Result<T> result) {
 // Rows of GGUF blocks, some of which are as far out as their type goes.
 class BlockRows final : public MatrixSource {
   public:
-    BlockRows(GgmlType type, std::vector<std::byte> blocks, uint64_t row_bytes) : type_(type), blocks_(std::move(blocks)), row_bytes_(row_bytes) {}
+    BlockRows(GgmlType type, std::vector<std::byte> blocks, uint64_t row_bytes)
+        : type_(type), blocks_(std::move(blocks)), row_bytes_(row_bytes) {}
     std::string_view format() const override { return name_of(type_); }
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
         decode_ggml(type_, std::span(blocks_).subspan(row_begin * row_bytes_, n_rows * row_bytes_), out);
     }
     std::optional<WeightFormat> device_format() const override { return device_format_of(type_); }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
         const uint64_t columns = codes.size() / n_rows, record_bytes = records.size() / n_rows;
         for (uint64_t i = 0; i < n_rows; ++i) {
-            pack_ggml_row(type_, std::span(blocks_).subspan((row_begin + i) * row_bytes_, row_bytes_), codes.subspan(i * columns, columns),
-                          records.subspan(i * record_bytes, record_bytes));
+            pack_ggml_row(type_, std::span(blocks_).subspan((row_begin + i) * row_bytes_, row_bytes_),
+                          codes.subspan(i * columns, columns), records.subspan(i * record_bytes, record_bytes));
         }
     }
 
@@ -71,17 +74,20 @@ class Int8Rows final : public MatrixSource {
     std::string_view format() const override { return "int8"; }
     uint8_t code(uint64_t row, uint64_t i) const { return static_cast<uint8_t>(row * 37 + i * 11 + i / 7); }
     uint8_t zero(uint64_t row, uint64_t g) const { return static_cast<uint8_t>(100 + row + 3 * g); }
-    uint32_t scale(uint64_t row, uint64_t g) const { return 0x3c00u + static_cast<uint32_t>(row * 5 + g * 9) % 64; }  // 2^-7 and a little more
+    // 2^-7 and a little more
+    uint32_t scale(uint64_t row, uint64_t g) const { return 0x3c00u + static_cast<uint32_t>(row * 5 + g * 9) % 64; }
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
         for (uint64_t r = 0; r < n_rows; ++r) {
             for (uint64_t i = 0; i < k_; ++i) {
                 const uint64_t row = row_begin + r, g = i / group_;
-                out[r * k_ + i] = static_cast<float>(code(row, i) - zero(row, g)) * std::bit_cast<float>(scale(row, g) << 16);
+                out[r * k_ + i] =
+                    static_cast<float>(code(row, i) - zero(row, g)) * std::bit_cast<float>(scale(row, g) << 16);
             }
         }
     }
     std::optional<WeightFormat> device_format() const override { return format_; }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
         for (uint64_t r = 0; r < n_rows; ++r) {
             for (uint64_t i = 0; i < k_; ++i) codes[r * k_ + i] = code(row_begin + r, i);
             for (uint64_t g = 0; g < (k_ + group_ - 1) / group_; ++g) {
@@ -98,12 +104,17 @@ class Int8Rows final : public MatrixSource {
 };
 
 Tensor matrix_of(std::shared_ptr<const MatrixSource> source, uint64_t n, uint64_t k) {
-    return {.name = std::string(source->format()), .dtype = DType::kPacked, .shape = {n, k}, .data = {}, .source = std::move(source)};
+    return {.name = std::string(source->format()),
+            .dtype = DType::kPacked,
+            .shape = {n, k},
+            .data = {},
+            .source = std::move(source)};
 }
 
 // Every type of blocks.safetensors, in rows of several blocks, without those whose numbers are not finite.
 std::vector<Tensor> matrices_of_blocks() {
-    const TensorFiles files = must(TensorFiles::map(source_dir() / "tests/goldens/quantized/blocks.safetensors", ErrorCode::kIo));
+    const TensorFiles files =
+        must(TensorFiles::map(source_dir() / "tests/goldens/quantized/blocks.safetensors", ErrorCode::kIo));
     std::vector<Tensor> all;
     for (uint32_t number = 0; number < 64; ++number) {
         const GgmlTypeInfo* info = ggml_type_info(number);
@@ -116,7 +127,8 @@ std::vector<Tensor> matrices_of_blocks() {
             const auto bytes = blocks->data.subspan(block * info->block_bytes, info->block_bytes);
             std::vector<float> numbers(info->block_numbers);
             decode_ggml(type, bytes, numbers);
-            if (std::ranges::all_of(numbers, [](float x) { return std::isfinite(x) && std::fabs(x) < 65504.0f; })) finite.insert(finite.end(), bytes.begin(), bytes.end());
+            if (std::ranges::all_of(numbers, [](float x) { return std::isfinite(x) && std::fabs(x) < 65504.0f; }))
+                finite.insert(finite.end(), bytes.begin(), bytes.end());
         }
         const uint64_t row_bytes = row_blocks * info->block_bytes;
         // Blocks come round again, so that there are rows for more than a brick.
@@ -126,9 +138,11 @@ std::vector<Tensor> matrices_of_blocks() {
         std::vector<std::byte> rows;
         for (uint64_t i = 0; i < kRows * row_blocks; ++i) {
             const size_t block = (i * 5 + i / 7) % n_own;
-            rows.insert(rows.end(), finite.begin() + static_cast<ptrdiff_t>(block * info->block_bytes), finite.begin() + static_cast<ptrdiff_t>((block + 1) * info->block_bytes));
+            rows.insert(rows.end(), finite.begin() + static_cast<ptrdiff_t>(block * info->block_bytes),
+                        finite.begin() + static_cast<ptrdiff_t>((block + 1) * info->block_bytes));
         }
-        all.push_back(matrix_of(std::make_shared<BlockRows>(type, std::move(rows), row_bytes), kRows, row_blocks * info->block_numbers));
+        all.push_back(matrix_of(std::make_shared<BlockRows>(type, std::move(rows), row_bytes), kRows,
+                                row_blocks * info->block_numbers));
     }
     all.push_back(matrix_of(std::make_shared<Int8Rows>(WeightFormat::kI8G32, 160, 32), 21, 160));
     all.push_back(matrix_of(std::make_shared<Int8Rows>(WeightFormat::kI8G128, 320, 128), 21, 320));
@@ -173,7 +187,8 @@ class PackedWeights : public ::testing::Test {
     // One part, with its table in front.
     gpu::Buffer pack(const Tensor& tensor, ScalarType type) {
         const auto n = tensor.shape[0];
-        std::vector<std::byte> bricks(gpu::bytes_of(*tensor.source->device_format(), n, static_cast<uint32_t>(tensor.shape[1])));
+        std::vector<std::byte> bricks(
+            gpu::bytes_of(*tensor.source->device_format(), n, static_cast<uint32_t>(tensor.shape[1])));
         const Status packed = pack_rows(tensor, 0, n, type, bricks);
         EXPECT_TRUE(packed.ok()) << tensor.name << ": " << packed.error().message;
         gpu::Buffer buffer = memory(gpu::kPartAlign + bricks.size());
@@ -194,13 +209,21 @@ class PackedWeights : public ::testing::Test {
 
     // Reads the matrix back in `type`, as a model of that type has it, from row `first` on.
     void expect_bits(const Tensor& tensor, ScalarType type, uint32_t first) {
-        const auto n = static_cast<uint32_t>(tensor.shape[0]), k = static_cast<uint32_t>(tensor.shape[1]), stride = gpu::padded(k), n_padded = gpu::padded(n - first);
+        const auto n = static_cast<uint32_t>(tensor.shape[0]), k = static_cast<uint32_t>(tensor.shape[1]),
+                   stride = gpu::padded(k), n_padded = gpu::padded(n - first);
         const WeightFormat format = *tensor.source->device_format();
         const gpu::Buffer part = pack(tensor, type);
-        const gpu::Buffer to = memory(uint64_t{n_padded} * stride * gpu::bytes_of(type), gpu::MemoryKind::kHostReadback);
+        const gpu::Buffer to =
+            memory(uint64_t{n_padded} * stride * gpu::bytes_of(type), gpu::MemoryKind::kHostReadback);
         execute([&](gpu::Recorder& recorder) {
-            kernels_->products.unpack_weights(
-                recorder, {.from = part.address() + gpu::kPartAlign, .to = to.address(), .first_row = first, .n = n - first, .n_rows = n_padded, .stride = stride}, {format, type});
+            kernels_->products.unpack_weights(recorder,
+                                              {.from = part.address() + gpu::kPartAlign,
+                                               .to = to.address(),
+                                               .first_row = first,
+                                               .n = n - first,
+                                               .n_rows = n_padded,
+                                               .stride = stride},
+                                              {format, type});
         });
         std::vector<float> numbers(uint64_t{n} * k);
         tensor.source->decode(0, n, numbers);
@@ -212,8 +235,10 @@ class PackedWeights : public ::testing::Test {
             std::vector<std::byte> expected(row_bytes);
             if (first + row < n) std::memcpy(expected.data(), want.data() + (first + row) * row_bytes, row_bytes);
             for (uint32_t i = 0; i < k; ++i) {
-                ASSERT_EQ(0, std::memcmp(got + i * gpu::bytes_of(type), expected.data() + i * gpu::bytes_of(type), gpu::bytes_of(type)))
-                    << tensor.name << " as " << gpu::name_of(format) << " in " << gpu::name_of(gpu::format_of(type)) << ": row " << first + row << " column " << i << ", expected "
+                ASSERT_EQ(0, std::memcmp(got + i * gpu::bytes_of(type), expected.data() + i * gpu::bytes_of(type),
+                                         gpu::bytes_of(type)))
+                    << tensor.name << " as " << gpu::name_of(format) << " in " << gpu::name_of(gpu::format_of(type))
+                    << ": row " << first + row << " column " << i << ", expected "
                     << (first + row < n ? numbers[(first + row) * k + i] : 0.0f);
             }
         }
@@ -221,7 +246,8 @@ class PackedWeights : public ::testing::Test {
 
     // By each of the portable ways, or, as software takes seconds to compile one, by one of them.
     void expect_products(const Tensor& tensor, std::optional<uint32_t> one = std::nullopt) {
-        const auto n = static_cast<uint32_t>(tensor.shape[0]) / 4 * 4, k = static_cast<uint32_t>(tensor.shape[1]), stride = gpu::padded(k), n_padded = gpu::padded(n);
+        const auto n = static_cast<uint32_t>(tensor.shape[0]) / 4 * 4, k = static_cast<uint32_t>(tensor.shape[1]),
+                   stride = gpu::padded(k), n_padded = gpu::padded(n);
         constexpr uint32_t kRows = 5;
         const gpu::Buffer part = pack(tensor, ScalarType::kF32);
         std::vector<float> w(tensor.shape[0] * k), x(size_t{kRows + gpu::kSlackRows} * stride);
@@ -235,7 +261,8 @@ class PackedWeights : public ::testing::Test {
             gpu::MatmulVariant variant;
             uint32_t row_tile, column_tile;
         };
-        const std::array ways = {Way{gpu::MatmulVariant::kMatvec, 8, 1}, Way{gpu::MatmulVariant::kLanes, 8, 1}, Way{gpu::MatmulVariant::kTiled, 16, 64}};
+        const std::array ways = {Way{gpu::MatmulVariant::kMatvec, 8, 1}, Way{gpu::MatmulVariant::kLanes, 8, 1},
+                                 Way{gpu::MatmulVariant::kTiled, 16, 64}};
         for (const Way& way : ways) {
             if (one && &way != &ways[*one % ways.size()]) continue;
             gpu::MatmulPlan plan;
@@ -263,7 +290,8 @@ class PackedWeights : public ::testing::Test {
             for (uint32_t t = 0; t < kRows; ++t) {
                 for (uint32_t i = 0; i < n_padded; ++i) {
                     double sum = 0, want = 0, magnitude = 1e-30;
-                    for (uint32_t s = 0; s < plan.n_splits; ++s) sum += got[uint64_t{s} * split_stride + uint64_t{t} * n_padded + i];
+                    for (uint32_t s = 0; s < plan.n_splits; ++s)
+                        sum += got[uint64_t{s} * split_stride + uint64_t{t} * n_padded + i];
                     if (i >= n) {
                         ASSERT_TRUE(std::isnan(sum)) << "column " << i << " of another part was written";
                         continue;
@@ -273,8 +301,11 @@ class PackedWeights : public ::testing::Test {
                         want += term;
                         magnitude += std::fabs(term);
                     }
-                    // Weights are exact, so only k sums of f32 are rounded, each by 2^-24 of a sum that never exceeds the magnitudes'.
-                    ASSERT_NEAR(sum, want, std::ldexp(k, -24) * magnitude) << tensor.name << " variant " << static_cast<int>(way.variant) << " row " << t << " column " << i;
+                    // Weights are exact, so only k sums of f32 are rounded, each by 2^-24 of a sum that never exceeds
+                    // the magnitudes'.
+                    ASSERT_NEAR(sum, want, std::ldexp(k, -24) * magnitude)
+                        << tensor.name << " variant " << static_cast<int>(way.variant) << " row " << t << " column "
+                        << i;
                 }
             }
         }
@@ -306,8 +337,11 @@ TEST_F(PackedWeights, ProductsEqualTheReferenceInEveryWay) {
     std::vector<Tensor> all = matrices_of_blocks();
     all.insert(all.end(), folders.matrices.begin(), folders.matrices.end());
     // All read weights by the same functions, whose bits the test above has seen; each way has some of its own.
-    const std::map<WeightFormat, std::optional<uint32_t>> ways = {
-        {WeightFormat::kQ4_K, std::nullopt}, {WeightFormat::kQ8_0, 0}, {WeightFormat::kQ6_K, 1}, {WeightFormat::kTable, 1}, {WeightFormat::kI4G32, 2}};
+    const std::map<WeightFormat, std::optional<uint32_t>> ways = {{WeightFormat::kQ4_K, std::nullopt},
+                                                                  {WeightFormat::kQ8_0, 0},
+                                                                  {WeightFormat::kQ6_K, 1},
+                                                                  {WeightFormat::kTable, 1},
+                                                                  {WeightFormat::kI4G32, 2}};
     std::set<WeightFormat> seen;
     for (const Tensor& tensor : all) {
         const WeightFormat format = *tensor.source->device_format();
@@ -321,7 +355,8 @@ TEST_F(PackedWeights, OfAWholeModelAreTheFilesNumbers) {
     uint32_t n_mixed = 0;
     std::vector<std::filesystem::path> models;
     for (const char* kind : {"quantized/gguf", "quantized/hf"}) {
-        for (const auto& entry : std::filesystem::directory_iterator(goldens_dir() / kind)) models.push_back(entry.path());
+        for (const auto& entry : std::filesystem::directory_iterator(goldens_dir() / kind))
+            models.push_back(entry.path());
     }
     for (const std::filesystem::path& path : models) {
         const auto opened = ModelFiles::open(path);
@@ -335,7 +370,8 @@ TEST_F(PackedWeights, OfAWholeModelAreTheFilesNumbers) {
         ASSERT_TRUE(loader->upload(device_, {}).ok());
         const std::string last = std::to_string(weights.layers.size() - 1);
         const std::pair<const Matrix*, std::vector<std::string>> all[] = {
-            {&weights.layers.back().qkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}}, {&weights.layers.back().gate_up, {"mlp.gate_proj", "mlp.up_proj"}},
+            {&weights.layers.back().qkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+            {&weights.layers.back().gate_up, {"mlp.gate_proj", "mlp.up_proj"}},
             {&weights.layers.back().down, {"mlp.down_proj"}}};
         for (const auto& [matrix, names] : all) {
             if (!matrix->is_packed()) continue;
@@ -351,12 +387,19 @@ TEST_F(PackedWeights, OfAWholeModelAreTheFilesNumbers) {
                 const gpu::Buffer to = memory(uint64_t{n} * matrix->row_bytes(), gpu::MemoryKind::kHostReadback);
                 execute([&](gpu::Recorder& recorder) {
                     kernels_->products.unpack_weights(recorder,
-                                                      {.from = matrix->address_of(part), .to = to.address(), .first_row = row - part.row_begin, .n = n, .n_rows = n, .stride = matrix->k_stride},
+                                                      {.from = matrix->address_of(part),
+                                                       .to = to.address(),
+                                                       .first_row = row - part.row_begin,
+                                                       .n = n,
+                                                       .n_rows = n,
+                                                       .stride = matrix->k_stride},
                                                       {part.format, ScalarType::kF32});
                 });
                 const auto* got = reinterpret_cast<const float*>(to.mapped().data());
                 for (uint32_t i = 0; i < n; ++i) {
-                    ASSERT_EQ(0, std::memcmp(got + uint64_t{i} * matrix->k_stride, want.data() + uint64_t{i} * matrix->k, matrix->k * sizeof(float))) << path << " " << name << " row " << i;
+                    ASSERT_EQ(0, std::memcmp(got + uint64_t{i} * matrix->k_stride,
+                                             want.data() + uint64_t{i} * matrix->k, matrix->k * sizeof(float)))
+                        << path << " " << name << " row " << i;
                 }
                 row += n;
             }
@@ -367,12 +410,15 @@ TEST_F(PackedWeights, OfAWholeModelAreTheFilesNumbers) {
 
 TEST(PackedFormats, TakeTheBytesOfTheirFiles) {
     // Bits for a weight, scales included.
-    const std::map<WeightFormat, double> bits = {{WeightFormat::kQ8_0, 8.5}, {WeightFormat::kQ4_0, 4.5}, {WeightFormat::kQ4_1, 5.0}, {WeightFormat::kQ5_0, 5.5},
-                                                 {WeightFormat::kQ5_1, 6.0}, {WeightFormat::kQ4_K, 4.5}, {WeightFormat::kQ5_K, 5.5}, {WeightFormat::kQ6_K, 6.5625},
-                                                 {WeightFormat::kIQ4_NL, 4.5}, {WeightFormat::kIQ4_XS, 4.25}, {WeightFormat::kMXFP4, 4.25}, {WeightFormat::kTable, 4.5},
-                                                 {WeightFormat::kI4G128, 4.25}, {WeightFormat::kFP8, 8.25}};
+    const std::map<WeightFormat, double> bits = {
+        {WeightFormat::kQ8_0, 8.5},    {WeightFormat::kQ4_0, 4.5},    {WeightFormat::kQ4_1, 5.0},
+        {WeightFormat::kQ5_0, 5.5},    {WeightFormat::kQ5_1, 6.0},    {WeightFormat::kQ4_K, 4.5},
+        {WeightFormat::kQ5_K, 5.5},    {WeightFormat::kQ6_K, 6.5625}, {WeightFormat::kIQ4_NL, 4.5},
+        {WeightFormat::kIQ4_XS, 4.25}, {WeightFormat::kMXFP4, 4.25},  {WeightFormat::kTable, 4.5},
+        {WeightFormat::kI4G128, 4.25}, {WeightFormat::kFP8, 8.25}};
     for (const auto& [format, bits_of_weight] : bits) {
-        EXPECT_EQ(gpu::bytes_of(format, 64, 512) * 8, static_cast<uint64_t>(bits_of_weight * 64 * 512)) << gpu::name_of(format);
+        EXPECT_EQ(gpu::bytes_of(format, 64, 512) * 8, static_cast<uint64_t>(bits_of_weight * 64 * 512))
+            << gpu::name_of(format);
     }
 }
 

@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/gguf/gguf_export.h"
 #include "model/files/model_files.h"
+#include "model/gguf/gguf_export.h"
 #include "model/quant/ggml_blocks.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
@@ -53,8 +53,8 @@ TEST(QuantizeRow, Q8HasTheNearestCodeOfEachNumber) {
     }
 }
 
-// Relative root mean square errors of normal numbers: half of a step of 4.5 bits, and of 6.5 bits, is about 0.07 and 0.017 of the deviation. A scale, code or minimum in the wrong place costs
-// far more.
+// Relative root mean square errors of normal numbers: half of a step of 4.5 bits, and of 6.5 bits, is about 0.07 and
+// 0.017 of the deviation. A scale, code or minimum in the wrong place costs far more.
 TEST(QuantizeRow, KTypesAreAsCloseAsTheirBitsAllow) {
     for (const auto& [type, allowed] : {std::pair{GgmlType::kQ4_K, 0.085}, {GgmlType::kQ6_K, 0.022}}) {
         for (const float deviation : {0.02f, 3.0f}) {
@@ -77,7 +77,8 @@ TEST(QuantizeRow, ZerosStayZerosAndOneNumberIsMet) {
         EXPECT_EQ(there_and_back(type, numbers), numbers) << name_of(type);
         numbers[77] = -0.5f;
         const std::vector<float> back = there_and_back(type, numbers);
-        for (size_t i = 0; i < numbers.size(); ++i) EXPECT_NEAR(back[i], numbers[i], 0.5f * 0.02f) << name_of(type) << " " << i;
+        for (size_t i = 0; i < numbers.size(); ++i)
+            EXPECT_NEAR(back[i], numbers[i], 0.5f * 0.02f) << name_of(type) << " " << i;
     }
 }
 
@@ -85,7 +86,8 @@ TEST(QuantizeTensors, OfAFolderLieInFewBitsOnTheDeviceWhereTheirRowsAreWholeBloc
     const auto files = ModelFiles::open(goldens_dir() / "models/llama-scaled");
     ASSERT_TRUE(files.ok());
     const auto config = (*files)->config();
-    for (const auto& [name, format] : {std::pair{"q8_0", gpu::WeightFormat::kQ8_0}, {"nf4", gpu::WeightFormat::kTable}}) {
+    for (const auto& [name, format] :
+         {std::pair{"q8_0", gpu::WeightFormat::kQ8_0}, {"nf4", gpu::WeightFormat::kTable}}) {
         auto tensors = (*files)->tensors();
         ASSERT_TRUE(tensors.ok());
         quantize_tensors(*tensors, *parse_quantize_type(name));
@@ -123,7 +125,8 @@ TEST(GgufExport, AFolderBecomesAFileOfTheSameModel) {
         if (type) {
             std::vector<float> row(tensor.shape[1]);
             for (uint64_t r = 0; r < tensor.shape[0]; ++r) {
-                const std::vector<float> back = there_and_back(*type, std::span(want).subspan(r * row.size(), row.size()));
+                const std::vector<float> back =
+                    there_and_back(*type, std::span(want).subspan(r * row.size(), row.size()));
                 std::ranges::copy(back, want.begin() + static_cast<ptrdiff_t>(r * row.size()));
             }
         }
@@ -137,7 +140,8 @@ TEST(GgufExport, AFolderBecomesAFileOfTheSameModel) {
     }
     const auto tokenizer_from = (*from)->tokenizer(), tokenizer_to = (*to)->tokenizer();
     ASSERT_TRUE(tokenizer_to.ok() && *tokenizer_to) << tokenizer_to.error().message;
-    for (const char* text : {"Hello, world! 12345", "  two  blanks\n\nand lines\t", "na\xc3\xafve caf\xc3\xa9 \xf0\x9f\x98\x80", "I'll don't"}) {
+    for (const char* text : {"Hello, world! 12345", "  two  blanks\n\nand lines\t",
+                             "na\xc3\xafve caf\xc3\xa9 \xf0\x9f\x98\x80", "I'll don't"}) {
         const auto ids_from = (*tokenizer_from)->encode(text, true), ids_to = (*tokenizer_to)->encode(text, true);
         ASSERT_TRUE(ids_from.ok() && ids_to.ok());
         EXPECT_EQ(*ids_to, *ids_from) << text;
@@ -146,8 +150,9 @@ TEST(GgufExport, AFolderBecomesAFileOfTheSameModel) {
 
 TEST(GgufExport, ReadsNoTensorThatIsSmallerThanTheConfigSays) {
     const TempDir dir;
-    for (const auto& [from, to, tensor] : {std::tuple("\"num_attention_heads\": 8", "\"num_attention_heads\": 16", "_proj.weight"),
-                                           std::tuple("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "model.layers.3")}) {
+    for (const auto& [from, to, tensor] :
+         {std::tuple("\"num_attention_heads\": 8", "\"num_attention_heads\": 16", "_proj.weight"),
+          std::tuple("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4", "model.layers.3")}) {
         const std::filesystem::path folder = dir.path() / tensor;
         std::filesystem::copy(goldens_dir() / "models/llama-scaled", folder, std::filesystem::copy_options::recursive);
         std::ifstream in(folder / "config.json");
@@ -164,7 +169,8 @@ TEST(GgufExport, ReadsNoTensorThatIsSmallerThanTheConfigSays) {
 TEST(QuantizeTensors, ExpertsStayAndNotesAreKept) {
     std::vector<std::byte> bytes(64 * 64 * sizeof(float));
     std::vector<Tensor> tensors;
-    for (const char* name : {"model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.experts.down_proj.weight", "model.layers.0.mlp.experts.3.up_proj.weight"})
+    for (const char* name : {"model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.experts.down_proj.weight",
+                             "model.layers.0.mlp.experts.3.up_proj.weight"})
         tensors.push_back({name, DType::kF32, {64, 64}, bytes, nullptr});
     TensorFiles files = TensorFiles::of(tensors, {});
     files.set_tensors(tensors, {"a note"});
@@ -175,10 +181,12 @@ TEST(QuantizeTensors, ExpertsStayAndNotesAreKept) {
 }
 
 // A copy of a golden model in 16 bits whose tensor has one number replaced.
-std::filesystem::path model_with_number(const TempDir& dir, const char* model, const std::string& tensor_name, uint64_t index, uint16_t bits) {
+std::filesystem::path model_with_number(const TempDir& dir, const char* model, const std::string& tensor_name,
+                                        uint64_t index, uint16_t bits) {
     const std::filesystem::path folder = dir.path() / (model + tensor_name);
     std::filesystem::copy(goldens_dir() / "models" / model, folder);
-    std::filesystem::permissions(folder / "model.safetensors", std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+    std::filesystem::permissions(folder / "model.safetensors", std::filesystem::perms::owner_write,
+                                 std::filesystem::perm_options::add);
     std::ifstream whole(folder / "model.safetensors", std::ios::binary);
     uint64_t n_head = 0;
     whole.read(reinterpret_cast<char*>(&n_head), sizeof n_head);
@@ -196,18 +204,24 @@ constexpr uint16_t kNanBits = 0x7fff, kHugeBits = 0x7f00;  // NaN in f16 and bf1
 
 TEST(GgufExport, RefusesNumbersThatAreNoneOrHaveNoRoomByTheirTensor) {
     const TempDir dir;
-    const std::string q_proj = "model.layers.1.self_attn.q_proj.weight", norm = "model.norm.weight", embedding = "model.embed_tokens.weight";
+    const std::string q_proj = "model.layers.1.self_attn.q_proj.weight", norm = "model.norm.weight",
+                      embedding = "model.embed_tokens.weight";
     for (const std::string& tensor : {q_proj, norm, embedding}) {
-        const std::filesystem::path folder = model_with_number(dir, "llama-scaled", tensor, 7, kNanBits), out = dir.path() / "out.gguf";
+        const std::filesystem::path folder = model_with_number(dir, "llama-scaled", tensor, 7, kNanBits),
+                                    out = dir.path() / "out.gguf";
         for (const QuantizeType type : {QuantizeType::kQ8_0, QuantizeType::kQ4_K, QuantizeType::kQ6_K}) {
             const Status exported = export_gguf(folder, type, out, {});
             ASSERT_FALSE(exported.ok()) << tensor;
-            EXPECT_THAT(exported.error().message, HasSubstr("tensor " + tensor + ": expected finite numbers, found infinite ones or NaN in its "));
+            EXPECT_THAT(
+                exported.error().message,
+                HasSubstr("tensor " + tensor + ": expected finite numbers, found infinite ones or NaN in its "));
             EXPECT_FALSE(std::filesystem::exists(out));
         }
     }
-    const Status huge = export_gguf(model_with_number(dir, "llama-tied", q_proj, 7, kHugeBits), QuantizeType::kQ8_0, dir.path() / "huge.gguf", {});
-    EXPECT_THAT(huge.error().message, HasSubstr("tensor " + q_proj + ": expected finite numbers, found infinite ones or NaN in its Q8_0"));
+    const Status huge = export_gguf(model_with_number(dir, "llama-tied", q_proj, 7, kHugeBits), QuantizeType::kQ8_0,
+                                    dir.path() / "huge.gguf", {});
+    EXPECT_THAT(huge.error().message,
+                HasSubstr("tensor " + q_proj + ": expected finite numbers, found infinite ones or NaN in its Q8_0"));
 }
 
 TEST(QuantizeTensors, RefuseNumbersThatAreNoneByTheirTensor) {
@@ -221,7 +235,9 @@ TEST(QuantizeTensors, RefuseNumbersThatAreNoneByTheirTensor) {
         const Tensor* tensor = tensors->find(name);
         ASSERT_NE(tensor->source, nullptr);
         std::vector<std::byte> rows(tensor->shape[0] * tensor->shape[1] * sizeof(float));
-        EXPECT_THAT(decode_rows(*tensor, 0, tensor->shape[0], gpu::ScalarType::kF32, rows).error().message, HasSubstr("tensor " + name + ": expected finite numbers")) << type;
+        EXPECT_THAT(decode_rows(*tensor, 0, tensor->shape[0], gpu::ScalarType::kF32, rows).error().message,
+                    HasSubstr("tensor " + name + ": expected finite numbers"))
+            << type;
     }
 }
 
@@ -232,10 +248,13 @@ TEST(GgufExport, SaysWhatItCannotWrite) {
         return exported.ok() ? std::string("written") : exported.error().message;
     };
     EXPECT_THAT(said(goldens_dir() / "models/llama-scaled", QuantizeType::kNf4), HasSubstr("GGUF has none for NF4"));
-    EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-Q4_K_M.gguf", QuantizeType::kQ8_0), HasSubstr("expected F32, F16 or BF16, found Q4_K"));
-    EXPECT_THAT(said(goldens_dir() / "quantized/hf/llama-awq", QuantizeType::kQ8_0), HasSubstr("expected F32, F16 or BF16, found AWQ int4"));
+    EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-Q4_K_M.gguf", QuantizeType::kQ8_0),
+                HasSubstr("expected F32, F16 or BF16, found Q4_K"));
+    EXPECT_THAT(said(goldens_dir() / "quantized/hf/llama-awq", QuantizeType::kQ8_0),
+                HasSubstr("expected F32, F16 or BF16, found AWQ int4"));
     EXPECT_EQ(said(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0), "written");
-    EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0), HasSubstr("is there already"));
+    EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0),
+                HasSubstr("is there already"));
 }
 
 }  // namespace

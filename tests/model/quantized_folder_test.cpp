@@ -40,20 +40,23 @@ class QuantizedGolden : public ::testing::TestWithParam<std::string> {};
 TEST_P(QuantizedGolden, NumbersAreThoseOfTheLibraryInBits) {
     const auto files = open_model(quantized_goldens() / "hf" / GetParam());
     ASSERT_TRUE(files.ok()) << files.error().message;
-    const auto expected = TensorFiles::map(quantized_goldens() / "expected/hf" / (GetParam() + ".safetensors"), ErrorCode::kIo);
+    const auto expected =
+        TensorFiles::map(quantized_goldens() / "expected/hf" / (GetParam() + ".safetensors"), ErrorCode::kIo);
     ASSERT_TRUE(expected.ok());
     constexpr std::string_view kBegin = "dequantized.", kEnd = ".first_rows";
     size_t n_compared = 0;
     for (const Tensor& rows : expected->tensors()) {
         if (!rows.name.starts_with(kBegin)) continue;
-        const Tensor* tensor = files->find(std::string_view(rows.name).substr(kBegin.size(), rows.name.size() - kBegin.size() - kEnd.size()));
+        const Tensor* tensor = files->find(
+            std::string_view(rows.name).substr(kBegin.size(), rows.name.size() - kBegin.size() - kEnd.size()));
         ASSERT_NE(tensor, nullptr) << rows.name;
         ASSERT_EQ(tensor->dtype, DType::kPacked);
         ASSERT_EQ(tensor->shape[1], rows.shape[1]);
         std::vector<float> numbers(rows.n_elements()), reference = golden_floats(*expected, rows.name);
         tensor->source->decode(0, rows.shape[0], numbers);
         for (size_t i = 0; i < numbers.size(); ++i) {
-            ASSERT_EQ(std::bit_cast<uint32_t>(numbers[i]), std::bit_cast<uint32_t>(reference[i])) << rows.name << " at " << i << ": " << numbers[i] << ", " << reference[i];
+            ASSERT_EQ(std::bit_cast<uint32_t>(numbers[i]), std::bit_cast<uint32_t>(reference[i]))
+                << rows.name << " at " << i << ": " << numbers[i] << ", " << reference[i];
         }
         ++n_compared;
     }
@@ -109,7 +112,8 @@ std::string refusal_of(const std::filesystem::path& folder) {
 
 TEST(BrokenQuantizedFolders, AreRefusedWithWhatWasExpectedAndFound) {
     const std::map<std::string, std::vector<std::string>> expected = {
-        {"awq-unsupported-version", {"config.json: quantization_config.version: expected gemm", "found string \"gemv\""}},
+        {"awq-unsupported-version",
+         {"config.json: quantization_config.version: expected gemm", "found string \"gemv\""}},
         {"awq-words-missing", {".qweight: expected I32", "found I32 [", "scales"}},
         {"fp8-block-scale-shape", {".weight_scale_inv: expected F32, F16 or BF16 [", "found F32 ["}},
         {"fp8-no-scale", {".weight_scale is missing: FP8 needs it"}},
@@ -117,11 +121,14 @@ TEST(BrokenQuantizedFolders, AreRefusedWithWhatWasExpectedAndFound) {
         {"gptq-g-idx-beyond-groups", {".g_idx: expected groups 0 to 1, found 9999 at 5"}},
         {"gptq-impossible-group", {".scales: expected groups that divide its 128 inputs", "found group_size 48"}},
         {"nf4-absmax-too-short", {".weight.absmax: expected F32, F16 or BF16 [", "found F32 ["}},
-        {"nf4-blocksize-zero", {".quant_state.bitsandbytes__nf4: blocksize: expected", "expected integer from 1", "found 0"}},
+        {"nf4-blocksize-zero",
+         {".quant_state.bitsandbytes__nf4: blocksize: expected", "expected integer from 1", "found 0"}},
         {"nf4-control", {"loads"}},
         {"nf4-no-quant-state", {".quant_state.bitsandbytes__nf4 is missing: bitsandbytes needs it"}},
         {"no-quantization-config", {"config.json: expected a quantization_config, found none", "quantized by"}},
-        {"unsupported-method", {"config.json: quantization_config.quant_method: quantized by \"quip-sharp\"", "it reads bitsandbytes (NF4, FP4, LLM.int8), gptq, awq"}},
+        {"unsupported-method",
+         {"config.json: quantization_config.quant_method: quantized by \"quip-sharp\"",
+          "it reads bitsandbytes (NF4, FP4, LLM.int8), gptq, awq"}},
         {"w4a16-no-zero-point", {".weight_zero_point is missing: 4-bit integers", "with zero points needs it"}},
         {"w4a16-wrong-weight-shape", {".weight_packed: expected I32 [", "that weight_shape tells", "found I32 ["}},
     };
@@ -145,13 +152,17 @@ TEST(QuantizedFolders, BiasesOfZerosOfAModelWithoutAreLeftOut) {
         ASSERT_TRUE(files.ok());
         const std::vector<float> bias(128, value);
         std::vector<Tensor> tensors(files->tensors().begin(), files->tensors().end());
-        tensors.push_back({.name = "model.layers.0.self_attn.q_proj.bias", .dtype = DType::kF32, .shape = {128}, .data = std::as_bytes(std::span(bias))});
+        tensors.push_back({.name = "model.layers.0.self_attn.q_proj.bias",
+                           .dtype = DType::kF32,
+                           .shape = {128},
+                           .data = std::as_bytes(std::span(bias))});
         std::ranges::sort(tensors, {}, &Tensor::name);
         files->set_tensors(std::move(tensors));
         ModelWeights weights;
         const auto loader = WeightLoader::create(*files, *config, weights);
         const std::string said = loader.ok() ? "loads" : loader.error().message;
-        EXPECT_THAT(said, HasSubstr(value == 0.0f ? "loads" : "self_attn.q_proj.bias\" [128] is not part of a LlamaForCausalLM"));
+        EXPECT_THAT(said, HasSubstr(value == 0.0f ? "loads"
+                                                  : "self_attn.q_proj.bias\" [128] is not part of a LlamaForCausalLM"));
     }
 }
 

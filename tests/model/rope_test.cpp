@@ -1,8 +1,8 @@
 #include "model/config/rope.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 namespace lorad::model::rope_test {
 namespace {
@@ -24,11 +24,13 @@ void expect_frequencies(const RopeConfig& rope, const std::vector<double>& expec
 
 TEST(Rope, FallsGeometricallyByDefault) {
     const auto frequencies = rope_frequencies(rope_of(RopeType::kDefault));
-    for (size_t i = 0; i < frequencies.size(); ++i) EXPECT_NEAR(frequencies[i], std::pow(10000.0, -static_cast<double>(i) / 8), 1e-12);
+    for (size_t i = 0; i < frequencies.size(); ++i)
+        EXPECT_NEAR(frequencies[i], std::pow(10000.0, -static_cast<double>(i) / 8), 1e-12);
 }
 
 TEST(Rope, DividesByTheFactorWhenLinear) {
-    const auto linear = rope_frequencies(rope_of(RopeType::kLinear)), plain = rope_frequencies(rope_of(RopeType::kDefault));
+    const auto linear = rope_frequencies(rope_of(RopeType::kLinear)),
+               plain = rope_frequencies(rope_of(RopeType::kDefault));
     for (size_t i = 0; i < plain.size(); ++i) EXPECT_DOUBLE_EQ(linear[i], plain[i] / 4.0);
 }
 
@@ -37,17 +39,18 @@ TEST(Rope, BlendsMiddleWavesInLlama3) {
     RopeConfig rope = rope_of(RopeType::kLlama3);
     rope.theta = 500000.0;
     rope.factor = 8.0;
-    expect_frequencies(rope, {1.0, 0.0794030091792082, 0.004700753866357992, 0.0009115830921521387, 0.00017677669529663688,
-                                    3.428102195952591e-05, 6.647869871181235e-06, 1.2891731721515574e-06});
+    expect_frequencies(rope,
+                       {1.0, 0.0794030091792082, 0.004700753866357992, 0.0009115830921521387, 0.00017677669529663688,
+                        3.428102195952591e-05, 6.647869871181235e-06, 1.2891731721515574e-06});
 }
 
 TEST(Rope, RampsBetweenKeptAndSlowedWavesInYarn) {
     RopeConfig rope = rope_of(RopeType::kYarn);
-    expect_frequencies(rope, {1.0, 0.23717082451262847, 0.05, 0.007905694150420948, 0.0025, 0.0007905694150420947, 0.00025,
-                                   7.905694150420948e-05});
+    expect_frequencies(rope, {1.0, 0.23717082451262847, 0.05, 0.007905694150420948, 0.0025, 0.0007905694150420947,
+                              0.00025, 7.905694150420948e-05});
     rope.truncate = false;
     expect_frequencies(rope, {1.0, 0.19858352015369318, 0.02559524589192421, 0.007905694150420948, 0.0025,
-                                   0.0007905694150420947, 0.00025, 7.905694150420948e-05});
+                              0.0007905694150420947, 0.00025, 7.905694150420948e-05});
 }
 
 TEST(Rope, TabulatesShortTextsBeforeLongOnes) {

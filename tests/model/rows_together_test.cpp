@@ -1,7 +1,8 @@
-// Steps of a few rows by DecodeRows against the same by separate dispatches, on a model large enough for it, where the device takes its program.
-#include <gtest/gtest.h>
-
+// Steps of a few rows by DecodeRows against the same by separate dispatches, on a model large enough for it, where the
+// device takes its program.
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/executor.h"
 #include "tests/support/decode_logits.h"
@@ -15,7 +16,8 @@ namespace {
 using namespace lorad::testing;
 
 constexpr uint32_t kVocab = 512;
-constexpr RandomModel::Shape kShape{.hidden = 1280, .heads = 10, .kv_heads = 2, .head_dim = 128, .ffn = 4096, .layers = 3, .vocab = kVocab};
+constexpr RandomModel::Shape kShape{
+    .hidden = 1280, .heads = 10, .kv_heads = 2, .head_dim = 128, .ffn = 4096, .layers = 3, .vocab = kVocab};
 constexpr uint32_t kSequences = 8, kPrompt = 5, kSteps = 6;
 constexpr double kRelativeErrorMax = 5e-3;  // of f16, as other sums are rounded
 
@@ -25,11 +27,17 @@ class RowsTogether : public ::testing::Test {
         if (!test_device().capabilities().warpgroup_matrices) GTEST_SKIP() << "the device does not take the program";
     }
 
-    static std::unique_ptr<Executor> load(const RandomModel& model, gpu::PersistentDecode decode, uint64_t fault_step = 0) {
+    static std::unique_ptr<Executor> load(const RandomModel& model, gpu::PersistentDecode decode,
+                                          uint64_t fault_step = 0) {
         auto config = load_model_config(model.folder());
         EXPECT_TRUE(config.ok());
         auto executor = Executor::load(test_device(), model.folder(), *config,
-                                       {.n_rows_max = 64, .n_sequences_max = kSequences, .n_positions_max = 64, .n_adapter_slots = 1, .decode = decode, .decode_fault_step = fault_step});
+                                       {.n_rows_max = 64,
+                                        .n_sequences_max = kSequences,
+                                        .n_positions_max = 64,
+                                        .n_adapter_slots = 1,
+                                        .decode = decode,
+                                        .decode_fault_step = fault_step});
         EXPECT_TRUE(executor.ok()) << executor.error().message;
         return std::move(executor).value();
     }
@@ -45,7 +53,9 @@ class RowsTogether : public ::testing::Test {
             EXPECT_TRUE(executor.submit(batch).ok());
             EXPECT_TRUE(executor.finish().ok());
         }
-        return decode_logits(executor, {.n = n_sequences, .n_steps = kSteps, .first_position = kPrompt, .vocab = kVocab}, [](uint32_t) { return kNoAdapterSlot; });
+        return decode_logits(executor,
+                             {.n = n_sequences, .n_steps = kSteps, .first_position = kPrompt, .vocab = kVocab},
+                             [](uint32_t) { return kNoAdapterSlot; });
     }
 
     static void expect_alike(const std::vector<float>& got, const std::vector<float>& want) {
@@ -63,7 +73,8 @@ TEST_F(RowsTogether, AreWhatSeparateDispatchesGive) {
     EXPECT_TRUE(together->decodes_rows_together()) << "a step gave up";
 }
 
-// A step that ends as if its workgroups had waited in vain is computed again by separate dispatches, with the one behind it, and so are all that follow.
+// A step that ends as if its workgroups had waited in vain is computed again by separate dispatches, with the one
+// behind it, and so are all that follow.
 TEST_F(RowsTogether, StepsThatGaveUpAreDoneAgain) {
     const RandomModel model(kShape);
     const auto separate = load(model, gpu::PersistentDecode::kOff);

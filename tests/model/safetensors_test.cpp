@@ -1,11 +1,11 @@
 #include "model/files/safetensors.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <fstream>
 #include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "tests/support/temp_dir.h"
 
@@ -35,7 +35,8 @@ std::string error_of(const std::string& header, size_t n_data_bytes) {
 
 TEST(Safetensors, GivesTensorsSortedByNameWithTheirBytes) {
     const std::string file = file_of(
-        R"({"b":{"dtype":"F16","shape":[2,3],"data_offsets":[8,20]},"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 20);
+        R"({"b":{"dtype":"F16","shape":[2,3],"data_offsets":[8,20]},"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+        20);
     const auto tensors = parse(file);
     ASSERT_TRUE(tensors.ok()) << tensors.error().message;
     ASSERT_EQ(tensors->size(), 2u);
@@ -48,7 +49,8 @@ TEST(Safetensors, GivesTensorsSortedByNameWithTheirBytes) {
 
 TEST(Safetensors, TakesScalarsAndEmptyTensors) {
     const auto tensors = parse(file_of(
-        R"({"e":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4));
+        R"({"e":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+        4));
     ASSERT_TRUE(tensors.ok()) << tensors.error().message;
     EXPECT_EQ((*tensors)[0].n_elements(), 0u);
     EXPECT_EQ((*tensors)[1].n_elements(), 1u);
@@ -75,22 +77,30 @@ TEST(Safetensors, RejectsHeadersThatAreNoTensorTable) {
 }
 
 TEST(Safetensors, RejectsRepeatedNames) {
-    EXPECT_NE(error_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", 4),
-              "accepted");
+    EXPECT_NE(
+        error_of(
+            R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+            4),
+        "accepted");
     EXPECT_NE(error_of(R"({"a":{"dtype":"U8","shape":[2],"dtype":"I8","data_offsets":[0,2]}})", 2), "accepted");
 }
 
 TEST(Safetensors, RejectsShapesThatAreNotSizes) {
-    for (const char* shape : {"[-1]", "[1.5]", "[1e0]", "7", "[\"1\"]", "[[1]]", "[1,1,1,1,1,1,1,1,1]", "[18446744073709551616]"}) {
-        EXPECT_NE(error_of(std::string(R"({"a":{"dtype":"U8","shape":)") + shape + R"(,"data_offsets":[0,1]}})", 1), "accepted")
+    for (const char* shape :
+         {"[-1]", "[1.5]", "[1e0]", "7", "[\"1\"]", "[[1]]", "[1,1,1,1,1,1,1,1,1]", "[18446744073709551616]"}) {
+        EXPECT_NE(error_of(std::string(R"({"a":{"dtype":"U8","shape":)") + shape + R"(,"data_offsets":[0,1]}})", 1),
+                  "accepted")
             << shape;
     }
 }
 
 TEST(Safetensors, RejectsSizesThatOverflow) {
-    EXPECT_THAT(error_of(R"({"a":{"dtype":"F32","shape":[4611686018427387904,2],"data_offsets":[0,0]}})", 0), HasSubstr("overflows"));
-    EXPECT_THAT(error_of(R"({"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0), HasSubstr("overflows"));
-    EXPECT_THAT(error_of(R"({"a":{"dtype":"U8","shape":[4294967296,4294967296,0],"data_offsets":[0,0]}})", 0), HasSubstr("overflows"));
+    EXPECT_THAT(error_of(R"({"a":{"dtype":"F32","shape":[4611686018427387904,2],"data_offsets":[0,0]}})", 0),
+                HasSubstr("overflows"));
+    EXPECT_THAT(error_of(R"({"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0),
+                HasSubstr("overflows"));
+    EXPECT_THAT(error_of(R"({"a":{"dtype":"U8","shape":[4294967296,4294967296,0],"data_offsets":[0,0]}})", 0),
+                HasSubstr("overflows"));
 }
 
 TEST(Safetensors, RejectsRangesThatDoNotTileTheData) {
@@ -115,18 +125,21 @@ TEST(Safetensors, RejectsRangesThatDoNotTileTheData) {
 // Any cut and any changed byte of a sound file gives an answer, never a crash or a span outside the file.
 TEST(Safetensors, SurvivesDamage) {
     const std::string sound = file_of(
-        R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[2,3],"data_offsets":[8,20]}})", 20);
+        R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[2,3],"data_offsets":[8,20]}})",
+        20);
     std::mt19937 random(1);
     size_t n_accepted = 0;
     for (size_t round = 0; round < 20000; ++round) {
         std::string damaged = sound.substr(0, round % 5 == 0 ? random() % sound.size() : sound.size());
-        for (size_t n = random() % 4; n > 0 && !damaged.empty(); --n) damaged[random() % damaged.size()] = static_cast<char>(random());
+        for (size_t n = random() % 4; n > 0 && !damaged.empty(); --n)
+            damaged[random() % damaged.size()] = static_cast<char>(random());
         const auto tensors = parse(damaged);
         if (!tensors.ok()) continue;
         ++n_accepted;
         for (const Tensor& tensor : *tensors) {
             const auto* begin = reinterpret_cast<const std::byte*>(damaged.data());
-            ASSERT_TRUE(tensor.data.empty() || (tensor.data.data() >= begin && tensor.data.data() + tensor.data.size() <= begin + damaged.size()));
+            ASSERT_TRUE(tensor.data.empty() || (tensor.data.data() >= begin &&
+                                                tensor.data.data() + tensor.data.size() <= begin + damaged.size()));
         }
     }
     EXPECT_GT(n_accepted, 0u);  // damage to data bytes alone is not seen here
@@ -134,7 +147,9 @@ TEST(Safetensors, SurvivesDamage) {
 
 class ModelFolder : public ::testing::Test {
   protected:
-    void write(const std::string& name, const std::string& text) { std::ofstream(dir_.path() / name, std::ios::binary) << text; }
+    void write(const std::string& name, const std::string& text) {
+        std::ofstream(dir_.path() / name, std::ios::binary) << text;
+    }
     std::string folder_error() {
         const auto files = TensorFiles::map_folder(dir_.path());
         return files.ok() ? "accepted" : files.error().message;
@@ -148,7 +163,8 @@ class ModelFolder : public ::testing::Test {
 TEST_F(ModelFolder, FindsTensorsInShards) {
     write("one.safetensors", one_tensor("a"));
     write("two.safetensors", one_tensor("b"));
-    write("model.safetensors.index.json", R"({"metadata":{"total_size":8},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+    write("model.safetensors.index.json",
+          R"({"metadata":{"total_size":8},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
     const auto files = TensorFiles::map_folder(dir_.path());
     ASSERT_TRUE(files.ok()) << files.error().message;
     EXPECT_EQ(files->tensors().size(), 2u);
@@ -166,10 +182,15 @@ TEST_F(ModelFolder, NamesTheTensorsOfABareDecoderAsInAModelWithItsOutputLayer) {
         return all;
     };
     const std::string entry = R"(":{"dtype":"U8","shape":[1],"data_offsets":[)";
-    write("model.safetensors", file_of(R"({"embed_tokens.weight)" + entry + R"(0,1]},"layers.0.a)" + entry + R"(1,2]},"lm_head.weight)" + entry + R"(2,3]},"norm.weight)" +
-                                           entry + R"(3,4]}})", 4));
-    EXPECT_THAT(names(), ::testing::ElementsAre("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.a", "model.norm.weight"));
-    write("model.safetensors", file_of(R"({"embed_tokens.weight)" + entry + R"(0,1]},"norm.weight)" + entry + R"(1,2]},"model.norm.weight)" + entry + R"(2,3]}})", 3));
+    write("model.safetensors",
+          file_of(R"({"embed_tokens.weight)" + entry + R"(0,1]},"layers.0.a)" + entry + R"(1,2]},"lm_head.weight)" +
+                      entry + R"(2,3]},"norm.weight)" + entry + R"(3,4]}})",
+                  4));
+    EXPECT_THAT(names(), ::testing::ElementsAre("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.a",
+                                                "model.norm.weight"));
+    write("model.safetensors", file_of(R"({"embed_tokens.weight)" + entry + R"(0,1]},"norm.weight)" + entry +
+                                           R"(1,2]},"model.norm.weight)" + entry + R"(2,3]}})",
+                                       3));
     EXPECT_THAT(folder_error(), HasSubstr("tensor model.norm.weight: expected it once"));
     write("model.safetensors", one_tensor("layers.0.a"));
     EXPECT_THAT(names(), ::testing::ElementsAre("layers.0.a"));

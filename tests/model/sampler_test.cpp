@@ -1,12 +1,12 @@
 #include "model/output/sampler.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "gpu/kernels/sampling/sample_math.h"
 
@@ -61,7 +61,8 @@ TEST(Sampler, DrawsInProportionToTheWeights) {
 TEST(Sampler, SeedsAreIndependentToo) {
     std::vector<uint32_t> counts(kLogits.size());
     SamplerScratch scratch;
-    for (uint32_t seed = 0; seed < kDraws; ++seed) ++counts[static_cast<size_t>(sample(kLogits, {.seed = seed}, 5, scratch))];
+    for (uint32_t seed = 0; seed < kDraws; ++seed)
+        ++counts[static_cast<size_t>(sample(kLogits, {.seed = seed}, 5, scratch))];
     EXPECT_LT(chi_square(counts, weights_of(kLogits, 1.0), kDraws), kChiSquareMax);
 }
 
@@ -70,7 +71,8 @@ TEST(Sampler, TopKKeepsTheMostProbableAndOfEqualsTheLowerId) {
     weights[0] = weights[2] = weights[4] = 0.0;
     EXPECT_LT(chi_square(histogram(kLogits, {.top_k = 3, .seed = 1}, kDraws), weights, kDraws), kChiSquareMax);
     EXPECT_EQ(histogram(kLogits, {.top_k = 1}, 100)[1], 100u);
-    EXPECT_LT(chi_square(histogram(kLogits, {.top_k = 100, .seed = 2}, kDraws), weights_of(kLogits, 1.0), kDraws), kChiSquareMax);
+    EXPECT_LT(chi_square(histogram(kLogits, {.top_k = 100, .seed = 2}, kDraws), weights_of(kLogits, 1.0), kDraws),
+              kChiSquareMax);
 }
 
 TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
@@ -87,7 +89,8 @@ TEST(Sampler, TopPCountsWhatTopKLeft) {
     // Of the three left, the first two hold 0.845: enough for 0.8, though of all six they would be 0.778.
     auto weights = weights_of(kLogits, 1.0);
     weights[0] = weights[2] = weights[3] = weights[4] = 0.0;
-    EXPECT_LT(chi_square(histogram(kLogits, {.top_p = 0.8f, .top_k = 3, .seed = 5}, kDraws), weights, kDraws), kChiSquareMax);
+    EXPECT_LT(chi_square(histogram(kLogits, {.top_p = 0.8f, .top_k = 3, .seed = 5}, kDraws), weights, kDraws),
+              kChiSquareMax);
 }
 
 TEST(Sampler, MinPIsRelativeToTheMostProbable) {
@@ -181,18 +184,21 @@ TEST(Sampler, WideProductsAreExact) {
     std::mt19937_64 random(5);
     for (int i = 0; i < 100000; ++i) {
         const uint64_t a = random() >> (random() % 64), b = random() >> (random() % 64);
-        ASSERT_EQ(gpu::mul_high_64(a, b), static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64)) << a << " " << b;
+        ASSERT_EQ(gpu::mul_high_64(a, b), static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64))
+            << a << " " << b;
     }
 }
 
-// Which tokens can come, by the definition in double precision; empty where rounding decides: a sum is within 1e-7 of its bound.
+// Which tokens can come, by the definition in double precision; empty where rounding decides: a sum is within 1e-7 of
+// its bound.
 std::vector<bool> kept_by_definition(std::span<const float> logits, const SamplingParams& params) {
     constexpr double kClose = 1e-7;
     std::vector<size_t> order(logits.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::ranges::stable_sort(order, [&](size_t a, size_t b) { return logits[a] > logits[b]; });
     std::vector<double> weights;
-    for (const float logit : logits) weights.push_back(std::exp((double{logit} - logits[order[0]]) / params.temperature));
+    for (const float logit : logits)
+        weights.push_back(std::exp((double{logit} - logits[order[0]]) / params.temperature));
     if (params.top_k > 0 && params.top_k < order.size()) order.resize(params.top_k);
     const auto sum_of = [&] {
         double sum = 0.0;
@@ -238,7 +244,9 @@ std::vector<bool> kept_by_definition(std::span<const float> logits, const Sampli
 TEST(Sampler, KeepsWhatTheDefinitionKeepsForRandomParameters) {
     const uint32_t seed = std::random_device()();
     std::mt19937 random(seed);
-    const auto uniform = [&](float low, float high) { return std::uniform_real_distribution<float>(low, high)(random); };
+    const auto uniform = [&](float low, float high) {
+        return std::uniform_real_distribution<float>(low, high)(random);
+    };
     SamplerScratch scratch;
     uint32_t n_compared = 0;
     for (uint32_t round = 0; round < 300; ++round) {
@@ -264,7 +272,8 @@ TEST(Sampler, KeepsWhatTheDefinitionKeepsForRandomParameters) {
                 sum += own;
                 if (other == id) weight = own;
             }
-            ASSERT_TRUE(found[id] || weight / sum < 0.01) << "token " << id << " of round " << round << ", random seed " << seed;
+            ASSERT_TRUE(found[id] || weight / sum < 0.01)
+                << "token " << id << " of round " << round << ", random seed " << seed;
         }
     }
     EXPECT_GT(n_compared, 200u);

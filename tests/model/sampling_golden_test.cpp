@@ -1,9 +1,9 @@
 // Penalties and filters against transformers' own processors on the same rows, and draws against its probabilities.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+
+#include <gtest/gtest.h>
 
 #include "model/output/logits.h"
 #include "model/output/sampler.h"
@@ -66,13 +66,16 @@ TEST(SamplingGoldens, FiltersKeepTransformersTokens) {
         std::vector<uint32_t> found = scratch.ids, differing;
         std::ranges::sort(found);
         std::ranges::set_symmetric_difference(found, one.kept, std::back_inserter(differing));
-        // What is 2^-39 times as probable as the best or less would come once in 10^11 draws; it may be left out or not.
+        // What is 2^-39 times as probable as the best or less would come once in 10^11 draws; it may be left out or
+        // not.
         const double best = *std::ranges::max_element(logits);
-        std::erase_if(differing, [&](uint32_t id) { return (logits[id] - best) / one.params.temperature < -39 * std::log(2.0); });
-        // The entropy leaves out what is 2^-24 times as probable as the best or less: with 150,000 tokens of a flat row it is off
-        // by less than 2^-10 nats, and the few tokens that lie that near to the last kept may be in or out.
+        std::erase_if(differing,
+                      [&](uint32_t id) { return (logits[id] - best) / one.params.temperature < -39 * std::log(2.0); });
+        // The entropy leaves out what is 2^-24 times as probable as the best or less: with 150,000 tokens of a flat row
+        // it is off by less than 2^-10 nats, and the few tokens that lie that near to the last kept may be in or out.
         const proto::SamplingParams& params = one.params;
-        if (params.typical_p < 1.0f && params.top_k == 0 && params.top_p == 1.0f && params.min_p == 0.0f && !differing.empty()) {
+        if (params.typical_p < 1.0f && params.top_k == 0 && params.top_p == 1.0f && params.min_p == 0.0f &&
+            !differing.empty()) {
             const std::vector<double> distances = typical_distances(logits, params.temperature);
             double last = 0.0;
             for (const uint32_t id : one.kept) last = std::max(last, distances[id]);

@@ -1,4 +1,5 @@
-// What a step runs, without a device: the planner's choices for a Qwen2.5-7B on an H200, and on a device without cooperative matrices.
+// What a step runs, without a device: the planner's choices for a Qwen2.5-7B on an H200, and on a device without
+// cooperative matrices.
 #include "model/step/step_planner.h"
 
 #include <algorithm>
@@ -25,7 +26,8 @@ gpu::DeviceCapabilities h200() {
     caps.max_workgroup_invocations = 1024;
     caps.max_workgroup_subgroups = 32;
     caps.n_compute_units_hint = 132;
-    caps.subgroup_vote = caps.subgroup_ballot = caps.multiprocessor_ids = caps.int64_atomics = caps.float16 = caps.int16 = true;
+    caps.subgroup_vote = caps.subgroup_ballot = caps.multiprocessor_ids = caps.int64_atomics = caps.float16 =
+        caps.int16 = true;
     caps.bfloat16_coopmat = caps.coopmat_f16 = caps.coopmat_f16_16x8 = caps.coopmat2 = caps.coopmat2_bfloat16 = true;
     caps.warpgroup_matrices = caps.matrix_functions = true;
     return caps;
@@ -41,7 +43,8 @@ gpu::DeviceCapabilities without_matrices() {
 
 // A model's sizes and types, and the planner of its steps on a device, all of whose rungs are taken to work.
 struct Planned {
-    explicit Planned(gpu::DeviceCapabilities capabilities, bool batch_invariant = false) : caps(std::move(capabilities)) {
+    explicit Planned(gpu::DeviceCapabilities capabilities, bool batch_invariant = false)
+        : caps(std::move(capabilities)) {
         facts.options.batch_invariant = batch_invariant;
         config.architecture = "Qwen2ForCausalLM";
         config.vocab_size = 152064;
@@ -71,7 +74,8 @@ struct Planned {
             w.down = matrix(config.hidden_size, config.intermediate_size);
             weights.layers.push_back(std::move(w));
         }
-        planner.emplace(kernels, config, weights, PlannerLimits{.n_rows_max = 2048, .n_outputs_max = 256, .n_sequences_max = 256});
+        planner.emplace(kernels, config, weights,
+                        PlannerLimits{.n_rows_max = 2048, .n_outputs_max = 256, .n_sequences_max = 256});
     }
 
     StepPlan plan(const BatchTraits& traits, ProgramSet programs = {}) const {
@@ -86,7 +90,9 @@ struct Planned {
     std::optional<StepPlanner> planner;
 };
 
-BatchTraits decodes(uint32_t n_rows) { return {.n_rows = n_rows, .n_outputs = n_rows, .n_context = 160, .has_lone_rows = true}; }
+BatchTraits decodes(uint32_t n_rows) {
+    return {.n_rows = n_rows, .n_outputs = n_rows, .n_context = 160, .has_lone_rows = true};
+}
 BatchTraits with_adapters(BatchTraits traits, uint32_t rank, uint32_t most_runs) {
     traits.lora = LoraLevel::kPlain;
     traits.rank_max = rank;
@@ -94,13 +100,15 @@ BatchTraits with_adapters(BatchTraits traits, uint32_t rank, uint32_t most_runs)
     traits.most_runs = most_runs;
     return traits;
 }
-constexpr ProgramSet kAll{PersistentProgram::kDecodeLayers, PersistentProgram::kDecodeLayersAdapter, PersistentProgram::kDecodeRows, PersistentProgram::kGatedLora};
+constexpr ProgramSet kAll{PersistentProgram::kDecodeLayers, PersistentProgram::kDecodeLayersAdapter,
+                          PersistentProgram::kDecodeRows, PersistentProgram::kGatedLora};
 
 TEST(StepPlanner, ARowIsOneDispatchAsLongAsItsContextIsShort) {
     const Planned on(h200());
     EXPECT_EQ(on.plan(decodes(1), kAll).shape.schedule, LayerSchedule::kOneDispatch);
     EXPECT_EQ(on.plan(with_adapters(decodes(1), 16, 1), kAll).shape.schedule, LayerSchedule::kOneDispatch);
-    EXPECT_EQ(on.plan(with_adapters(decodes(1), gpu::kDecodeRankMax + 1, 1), kAll).shape.schedule, LayerSchedule::kSeparate);
+    EXPECT_EQ(on.plan(with_adapters(decodes(1), gpu::kDecodeRankMax + 1, 1), kAll).shape.schedule,
+              LayerSchedule::kSeparate);
     BatchTraits behind = decodes(1);
     behind.n_context = kOneDispatchContextMax + 1;
     EXPECT_EQ(on.plan(behind, kAll).shape.schedule, LayerSchedule::kApart);
@@ -110,7 +118,8 @@ TEST(StepPlanner, ARowIsOneDispatchAsLongAsItsContextIsShort) {
 
 TEST(StepPlanner, AFewRowsAreOneDispatchBetweenAttentions) {
     const Planned on(h200());
-    for (uint32_t rows = 2; rows <= gpu::kDecodeRowsMax; ++rows) EXPECT_EQ(on.plan(decodes(rows), kAll).shape.schedule, LayerSchedule::kBetween) << rows;
+    for (uint32_t rows = 2; rows <= gpu::kDecodeRowsMax; ++rows)
+        EXPECT_EQ(on.plan(decodes(rows), kAll).shape.schedule, LayerSchedule::kBetween) << rows;
     EXPECT_EQ(on.plan(decodes(gpu::kDecodeRowsMax + 1), kAll).shape.schedule, LayerSchedule::kSeparate);
     EXPECT_EQ(on.plan(with_adapters(decodes(4), 16, 4), kAll).shape.schedule, LayerSchedule::kSeparate);
     BatchTraits merged = decodes(4);
@@ -121,11 +130,14 @@ TEST(StepPlanner, AFewRowsAreOneDispatchBetweenAttentions) {
 
 TEST(StepPlanner, AdaptersAreAddedByTheMethodThatTheStepPaysLeastFor) {
     const Planned on(h200());
-    const auto method = [&](const BatchTraits& traits, ProgramSet programs = kAll) { return on.planner->shape_of(traits, programs).method; };
+    const auto method = [&](const BatchTraits& traits, ProgramSet programs = kAll) {
+        return on.planner->shape_of(traits, programs).method;
+    };
     EXPECT_EQ(method(decodes(48)), AdapterMethod::kConsumers);
     EXPECT_EQ(method(with_adapters(decodes(48), 16, 8)), AdapterMethod::kGatedProduct);
     EXPECT_EQ(method(with_adapters(decodes(48), 16, 8), {}), AdapterMethod::kConsumers);
-    EXPECT_EQ(method(with_adapters(decodes(48), 24, 8)), AdapterMethod::kConsumers) << "more ranks than the product has room for";
+    EXPECT_EQ(method(with_adapters(decodes(48), 24, 8)), AdapterMethod::kConsumers)
+        << "more ranks than the product has room for";
     EXPECT_EQ(method(with_adapters(decodes(48), 64, 8)), AdapterMethod::kExpanded);
     EXPECT_EQ(method(with_adapters(decodes(96), 24, 2)), AdapterMethod::kFewRuns);
     EXPECT_EQ(method(with_adapters(decodes(96), 24, 32)), AdapterMethod::kConsumers);
@@ -133,7 +145,8 @@ TEST(StepPlanner, AdaptersAreAddedByTheMethodThatTheStepPaysLeastFor) {
     of_types.types |= 1u << static_cast<uint32_t>(ScalarType::kF32);
     EXPECT_EQ(method(of_types), AdapterMethod::kConsumers);
 
-    BatchTraits prompt = with_adapters({.n_rows = 512, .n_outputs = 1, .n_context = 512, .runs = {.n_tiles = 8}}, 32, 1);
+    BatchTraits prompt =
+        with_adapters({.n_rows = 512, .n_outputs = 1, .n_context = 512, .runs = {.n_tiles = 8}}, 32, 1);
     prompt.has_long_runs = true;
     EXPECT_EQ(method(prompt), AdapterMethod::kLongRuns);
     prompt.rank_max = 16;
@@ -187,7 +200,8 @@ TEST(StepPlanner, WithoutMatricesEveryProductIsPortable) {
             for (const LayerPlan& layer : plan.layers) {
                 EXPECT_FALSE(layer.is_gated);
                 for (const gpu::MatmulPlan& product : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
-                    EXPECT_TRUE(product.variant == MatmulVariant::kMatvec || product.variant == MatmulVariant::kTiled) << rows;
+                    EXPECT_TRUE(product.variant == MatmulVariant::kMatvec || product.variant == MatmulVariant::kTiled)
+                        << rows;
                     EXPECT_EQ(product.act_type, ScalarType::kF32);
                 }
             }
@@ -215,9 +229,12 @@ TEST(StepPlanner, UsualShapesHoldTheStepsThatCome) {
     const std::vector<StepShape> usual = on.planner->usual_shapes(kAll, 32768);
     const std::set<StepShape> all(usual.begin(), usual.end());
     EXPECT_EQ(all.size(), usual.size());
-    const auto holds = [&](const BatchTraits& traits, ProgramSet programs) { return all.contains(on.planner->shape_of(traits, programs)); };
+    const auto holds = [&](const BatchTraits& traits, ProgramSet programs) {
+        return all.contains(on.planner->shape_of(traits, programs));
+    };
     for (const uint32_t rows : {1u, 2u, 7u, 30u, 48u, 64u, 100u, 256u}) {
-        for (BatchTraits traits : {decodes(rows), with_adapters(decodes(rows), 16, rows), with_adapters(decodes(rows), 32, rows), with_adapters(decodes(rows), 64, rows)}) {
+        for (BatchTraits traits : {decodes(rows), with_adapters(decodes(rows), 16, rows),
+                                   with_adapters(decodes(rows), 32, rows), with_adapters(decodes(rows), 64, rows)}) {
             traits.n_context = gpu::kBlockTokens;
             EXPECT_TRUE(holds(traits, kAll)) << rows << " rows, rank " << traits.rank_max;
             EXPECT_TRUE(holds(traits, {})) << rows << " rows by separate dispatches, rank " << traits.rank_max;
@@ -227,7 +244,9 @@ TEST(StepPlanner, UsualShapesHoldTheStepsThatCome) {
     }
     for (const uint32_t rows : {512u, 2048u}) {
         const uint32_t tile_rows = on.planner->wish_for(rows).tile_rows;
-        EXPECT_TRUE(holds({.n_rows = rows, .n_outputs = 1, .n_context = rows, .runs = {.n_tiles = rows / tile_rows}}, kAll)) << rows;
+        EXPECT_TRUE(
+            holds({.n_rows = rows, .n_outputs = 1, .n_context = rows, .runs = {.n_tiles = rows / tile_rows}}, kAll))
+            << rows;
     }
     EXPECT_LT(usual.size(), 900u) << "each is recorded at every start";
 }

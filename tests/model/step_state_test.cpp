@@ -1,9 +1,9 @@
 #include "model/step/step_state.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <set>
+
+#include <gtest/gtest.h>
 
 namespace lorad::model::step_state_test {
 namespace {
@@ -16,12 +16,15 @@ T at(const std::vector<std::byte>& bytes, uint64_t offset) {
 }
 
 const SlotTraits& slot_traits(uint32_t slot) {
-    static const SlotTraits three{.ranks = {16, 0, 0, 12}, .types = 2}, gained{.ranks = {5, 4, 0, 12}, .is_plain = false, .types = 5},
+    static const SlotTraits three{.ranks = {16, 0, 0, 12}, .types = 2},
+        gained{.ranks = {5, 4, 0, 12}, .is_plain = false, .types = 5},
         extended{.ranks = {5, 4, 0, 12}, .has_extras = true}, other{.ranks = {5, 4, 0, 12}};
     return slot == 3 ? three : slot == 6 ? gained : slot == 7 ? extended : other;
 }
 const SlotLookup kSlots = slot_traits;
-BatchTraits scan(const StepBatch& batch, uint32_t tile_rows = 0) { return traits_of(batch, kSlots, {.tile_rows = tile_rows}); }
+BatchTraits scan(const StepBatch& batch, uint32_t tile_rows = 0) {
+    return traits_of(batch, kSlots, {.tile_rows = tile_rows});
+}
 
 TEST(StepShape, BucketsHoldWhatTheyAreAskedFor) {
     EXPECT_EQ(bucket_for(0), 0u);
@@ -113,7 +116,8 @@ TEST(StepState, RowsWithAnOutputAreAStepOfTheirOwnWhereTheyAreFew) {
     EXPECT_EQ(header.shrink[1].grid[0], 8 / gpu::kShrinkRanks) << "of the largest rank, 4";
     EXPECT_EQ(at<gpu::StepHeader>(bytes, 0).n_segments, 13u + 3) << "the whole step's, of 4 rows each";
 
-    for (const StepShape& other : {StepShape{.row_bucket = 12, .output_bucket = 8, .lora = gpu::LoraLevel::kPlain}, StepShape{.row_bucket = 96, .output_bucket = 8, .lora = gpu::LoraLevel::kFull},
+    for (const StepShape& other : {StepShape{.row_bucket = 12, .output_bucket = 8, .lora = gpu::LoraLevel::kPlain},
+                                   StepShape{.row_bucket = 96, .output_bucket = 8, .lora = gpu::LoraLevel::kFull},
                                    StepShape{.row_bucket = 96, .output_bucket = 0, .lora = gpu::LoraLevel::kPlain}}) {
         EXPECT_EQ(StepLayout(other).kept, StepLayout(other).kept_segments) << "there is none";
     }
@@ -163,11 +167,13 @@ TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
         EXPECT_EQ(segment.slot, expected[i][2]);
     }
     // Largest ranks of both adapters: 16, 4, none, 12.
-    const uint32_t grids[4][3] = {{16 / gpu::kShrinkRanks, 3, 3}, {8 / gpu::kShrinkRanks, 3, 1}, {0, 0, 0}, {16 / gpu::kShrinkRanks, 3, 1}};
+    const uint32_t grids[4][3] = {
+        {16 / gpu::kShrinkRanks, 3, 3}, {8 / gpu::kShrinkRanks, 3, 1}, {0, 0, 0}, {16 / gpu::kShrinkRanks, 3, 1}};
     const uint32_t pieces[4] = {16 / 2 * 3 * 3, 8 / 2 * 3, 0, 16 / 2 * 3};
     for (uint32_t group = 0; group < 4; ++group) {
         EXPECT_EQ(header.shrink[group].turns[0], pieces[group]) << group;
-        for (uint32_t axis = 0; axis < 3; ++axis) EXPECT_EQ(header.shrink[group].grid[axis], grids[group][axis]) << group << axis;
+        for (uint32_t axis = 0; axis < 3; ++axis)
+            EXPECT_EQ(header.shrink[group].grid[axis], grids[group][axis]) << group << axis;
     }
 }
 
@@ -213,7 +219,8 @@ TEST(StepState, CutsLongRunsOfASequenceIntoTiles) {
     }
     ASSERT_EQ(header.n_single_rows, 4u);
     const uint32_t singles[] = {0, 101, 102, 103};
-    for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(at<uint32_t>(bytes, layout.single_rows + i * sizeof(uint32_t)), singles[i]);
+    for (uint32_t i = 0; i < 4; ++i)
+        EXPECT_EQ(at<uint32_t>(bytes, layout.single_rows + i * sizeof(uint32_t)), singles[i]);
     EXPECT_EQ(at<BlockId>(bytes, layout.block_tables), 5u);
 }
 
@@ -318,7 +325,8 @@ TEST(StepState, ActivatedAdaptersBeginAtTheirPosition) {
     batch.add_rows(five, 10, blocks, RowAdapters{uses, 12});
     batch.add_rows(five, 0, blocks, RowAdapters{uses, 5});
     batch.add_rows(one, 5, blocks, RowAdapters{uses, 5});
-    for (uint32_t i = 0; i < batch.n_rows(); ++i) EXPECT_EQ(batch.rows()[i].n_uses, (i >= 2 && i < 5) || i == 10 ? 1u : 0u) << i;
+    for (uint32_t i = 0; i < batch.n_rows(); ++i)
+        EXPECT_EQ(batch.rows()[i].n_uses, (i >= 2 && i < 5) || i == 10 ? 1u : 0u) << i;
     EXPECT_EQ(scan(batch).lora, gpu::LoraLevel::kPlain);
     StepBatch before;
     before.add_rows(five, 0, blocks, RowAdapters{uses, 5});
@@ -357,7 +365,8 @@ TEST(StepState, OnlyASingleUseNamesExtras) {
     write_step_state(batch, shape, kSlots, 0, 4, bytes);
     const uint32_t expected[] = {kNoAdapterSlot, 7, kNoAdapterSlot};
     for (uint32_t i = 0; i < 3; ++i) {
-        EXPECT_EQ(at<gpu::StepRow>(bytes, StepLayout(shape).rows + i * sizeof(gpu::StepRow)).extras_slot, expected[i]) << i;
+        EXPECT_EQ(at<gpu::StepRow>(bytes, StepLayout(shape).rows + i * sizeof(gpu::StepRow)).extras_slot, expected[i])
+            << i;
     }
 }
 

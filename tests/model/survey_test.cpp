@@ -21,7 +21,13 @@ std::unique_ptr<gpu::Device> open() {
 
 // Steps have few rows: software compiles fewer kernels for them.
 constexpr uint32_t kRows = 4;
-ExecutorOptions few_rows() { return {.n_rows_max = kRows, .n_sequences_max = kRows, .n_positions_max = 256, .n_adapter_slots = 2, .decode = gpu::PersistentDecode::kOff}; }
+ExecutorOptions few_rows() {
+    return {.n_rows_max = kRows,
+            .n_sequences_max = kRows,
+            .n_positions_max = 256,
+            .n_adapter_slots = 2,
+            .decode = gpu::PersistentDecode::kOff};
+}
 
 std::set<std::string> modules_of(const KernelSurvey& survey) {
     std::set<std::string> modules;
@@ -62,8 +68,12 @@ TEST(Survey, SaysWhatTheDriverRefuses) {
     const auto survey = Executor::survey(*device, WeightLoader::imagine(*config).value(), *config, options);
     ASSERT_TRUE(survey.ok()) << survey.error().message;
     EXPECT_THAT(survey->failures, ::testing::Contains(::testing::HasSubstr("qkv_post")));
-    EXPECT_TRUE(std::ranges::any_of(survey->kernels, [](const gpu::KernelReport& kernel) { return kernel.module == "qkv_post" && !kernel.refusal.empty(); }));
-    EXPECT_TRUE(std::ranges::any_of(survey->kernels, [](const gpu::KernelReport& kernel) { return kernel.module == "add_norm" && kernel.refusal.empty(); }));
+    EXPECT_TRUE(std::ranges::any_of(survey->kernels, [](const gpu::KernelReport& kernel) {
+        return kernel.module == "qkv_post" && !kernel.refusal.empty();
+    }));
+    EXPECT_TRUE(std::ranges::any_of(survey->kernels, [](const gpu::KernelReport& kernel) {
+        return kernel.module == "add_norm" && kernel.refusal.empty();
+    }));
 }
 
 }  // namespace

@@ -27,7 +27,9 @@ TEST(TemplateCorpus, GivesJinjasTextOrFailsWhereItRaises) {
         }
         // A name that Python's type has, and this evaluator may lack.
         if (row.contains("or_error") && !text.ok()) {
-            EXPECT_NE(text.error().message.find("is not supported in chat templates"), std::string::npos) << source << "\n" << text.error().message;
+            EXPECT_NE(text.error().message.find("is not supported in chat templates"), std::string::npos)
+                << source << "\n"
+                << text.error().message;
             ++n_not_supported;
             continue;
         }

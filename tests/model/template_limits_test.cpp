@@ -1,5 +1,5 @@
-// Templates that somebody made to use up time, memory or the stack: each ends with an error, and soon. They run on a thread with a stack of
-// 1 MiB, a fraction of what the threads that answer requests have.
+// Templates that somebody made to use up time, memory or the stack: each ends with an error, and soon. They run on a
+// thread with a stack of 1 MiB, a fraction of what the threads that answer requests have.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -46,13 +46,17 @@ std::string many(const std::string& part, int count) {
 }
 
 // What each template does to `ns.a`, so many times.
-std::string repeated(const std::string& set, const std::string& then, int times = 100000, const std::string& start = "[]") {
-    return "{% set ns = namespace(a=" + start + ", b=" + start + ") %}{% for i in range(" + std::to_string(times) + ") %}" + set + "{% endfor %}" + then;
+std::string repeated(const std::string& set, const std::string& then, int times = 100000,
+                     const std::string& start = "[]") {
+    return "{% set ns = namespace(a=" + start + ", b=" + start + ") %}{% for i in range(" + std::to_string(times) +
+           ") %}" + set + "{% endfor %}" + then;
 }
 
 // Two values that hold the one before twice, sixty times over: 2^60 of them, if each visit counts.
 std::string shared(const std::string& open, const std::string& close, const std::string& then) {
-    return repeated("{% set ns.a = " + open + "ns.a, ns.a" + close + " %}{% set ns.b = " + open + "ns.b, ns.b" + close + " %}", then, 60, open + "1," + close);
+    return repeated(
+        "{% set ns.a = " + open + "ns.a, ns.a" + close + " %}{% set ns.b = " + open + "ns.b, ns.b" + close + " %}",
+        then, 60, open + "1," + close);
 }
 
 size_t resident_peak_kib() {
@@ -111,9 +115,13 @@ std::vector<Bomb> bombs() {
         {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", steps},
         {"{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}", steps},
         {"{% set s = 'a' * 4000000 %}{% for i in range(100000) %}{% set x = s.count('b') %}{% endfor %}", steps},
-        {"{% set s = 'a' * 4000000 %}{% set t = 'bcdefg' * 100000 ~ 'a' %}{% for i in range(100000) %}{% set x = s.strip(t) %}{% endfor %}", steps},
+        {"{% set s = 'a' * 4000000 %}{% set t = 'bcdefg' * 100000 ~ 'a' %}{% for i in range(100000) %}{% set x = "
+         "s.strip(t) %}{% endfor %}",
+         steps},
         {repeated("{% set x = ('ab' * 1000000) | last %}", "x"), steps},
-        {repeated("{% set x = ('ab' * 1000000) | first %}{% set y = {} | items | list %}{% set z = 'ab' * 1000000 %}", "x"), steps},
+        {repeated("{% set x = ('ab' * 1000000) | first %}{% set y = {} | items | list %}{% set z = 'ab' * 1000000 %}",
+                  "x"),
+         steps},
         {"{{ ('ba' * 8000000) | sort }}", memory},
         {"{{ ('a ' * 8000000).split() }}", memory},
         {"{{ ('a\\n' * 8000000).splitlines() }}", memory},
@@ -162,24 +170,33 @@ TEST(TemplateLimits, WhatWouldTakeForEverOrAllMemoryEndsSoon) {
 // The tree is as deep as the longest chain, so that the parser, the evaluator and the tree's drop would go as deep.
 TEST(TemplateLimits, ChainsThatWouldUseUpTheStackAreRefused) {
     for (const std::string& source :
-         {"{% if 0 %}" + many("{% elif 0 %}", 50000) + "{% endif %}", many("{% if 1 %}", 20000) + many("{% endif %}", 20000),
-          many("{% if 0 %}{% elif 0 %}", 20000) + many("{% endif %}", 20000), many("{% with a=1 %}", 20000) + many("{% endwith %}", 20000),
-          many("{% set x %}", 20000) + many("{% endset %}", 20000), many("{% for x in [1] %}", 300) + many("{% endfor %}", 300), "{{ " + many("not ", 100000) + "1 }}",
-          "{{ " + many("-", 100000) + "1 }}", "{{ " + many("(", 20000) + "1" + many(")", 20000) + " }}", "{{ " + many("[", 20000) + many("]", 20000) + " }}",
-          "{{ 1" + many("+1", 100000) + " }}", "{{ 1" + many("**1", 100000) + " }}", "{{ a" + many(".a", 100000) + " }}", "{{ a" + many("[0]", 100000) + " }}",
-          "{{ a" + many("()", 100000) + " }}", "{{ 1" + many("|string", 100000) + " }}", "{{ 1" + many(" is odd", 100000) + " }}",
-          "{{ 1" + many(" if 0 else 1", 100000) + " }}", "{{ 1" + many(" if 1", 100000) + " }}", "{% set " + many("(", 100000) + "x" + many(")", 100000) + " = 1 %}",
-          "{% set x" + many(".a", 100000) + " = 1 %}", "{% filter upper" + many("|upper", 100000) + " %}{% endfilter %}",
+         {"{% if 0 %}" + many("{% elif 0 %}", 50000) + "{% endif %}",
+          many("{% if 1 %}", 20000) + many("{% endif %}", 20000),
+          many("{% if 0 %}{% elif 0 %}", 20000) + many("{% endif %}", 20000),
+          many("{% with a=1 %}", 20000) + many("{% endwith %}", 20000),
+          many("{% set x %}", 20000) + many("{% endset %}", 20000),
+          many("{% for x in [1] %}", 300) + many("{% endfor %}", 300), "{{ " + many("not ", 100000) + "1 }}",
+          "{{ " + many("-", 100000) + "1 }}", "{{ " + many("(", 20000) + "1" + many(")", 20000) + " }}",
+          "{{ " + many("[", 20000) + many("]", 20000) + " }}", "{{ 1" + many("+1", 100000) + " }}",
+          "{{ 1" + many("**1", 100000) + " }}", "{{ a" + many(".a", 100000) + " }}",
+          "{{ a" + many("[0]", 100000) + " }}", "{{ a" + many("()", 100000) + " }}",
+          "{{ 1" + many("|string", 100000) + " }}", "{{ 1" + many(" is odd", 100000) + " }}",
+          "{{ 1" + many(" if 0 else 1", 100000) + " }}", "{{ 1" + many(" if 1", 100000) + " }}",
+          "{% set " + many("(", 100000) + "x" + many(")", 100000) + " = 1 %}",
+          "{% set x" + many(".a", 100000) + " = 1 %}",
+          "{% filter upper" + many("|upper", 100000) + " %}{% endfilter %}",
           // Not deep, but a tree of more memory than it is worth to keep.
           many("{{ 1 }}", 100000), "{{ [" + many("1, ", 100000) + "] }}",
           // What a simpler look at tags would take for the end of one.
           "{{ {1: {}}['{{}}'] ~ {2: {}}" + many("+1", 100000) + " }}", "{{ [1, 2" + many("+1", 100000) + ", 3] }}",
-          "{# {{ ' }} #}{{ 1" + many("+1", 100000) + " }}", "{% raw %}{{ ' }}{% endraw %}{{ 1" + many("+1", 100000) + " }}"}) {
+          "{# {{ ' }} #}{{ 1" + many("+1", 100000) + " }}",
+          "{% raw %}{{ ' }}{% endraw %}{{ 1" + many("+1", 100000) + " }}"}) {
         const Result<std::string> text = render(source);
         ASSERT_FALSE(text.ok()) << source.substr(0, 60);
         EXPECT_EQ(text.error().code, ErrorCode::kInvalidRequest) << source.substr(0, 60);
         const std::string& message = text.error().message;
-        EXPECT_TRUE(message.find("nested deeper") != std::string::npos || message.find("recursion limits") != std::string::npos ||
+        EXPECT_TRUE(message.find("nested deeper") != std::string::npos ||
+                    message.find("recursion limits") != std::string::npos ||
                     message.find("more than 60000 tokens") != std::string::npos)
             << source.substr(0, 60) << ": " << message;
     }
@@ -193,8 +210,11 @@ TEST(TemplateLimits, WhatIsAsDeepAsItMayBeStillRenders) {
              {"{{ [" + many("'a' ~ 'b', ", 2000) + "] | length }}", "2000"},
              {"{{ " + many("[", 70) + many("]", 70) + " }}", many("[", 70) + many("]", 70)},
              {many("{% if 1 %}", 140) + "x" + many("{% endif %}", 140), "x"},
-             {repeated("{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}", "{{ ns.a == ns.b }}{{ ns.a < ns.b }}", 290), "TrueFalse"},
-             {repeated("{% set ns.a = (ns.a,) %}{% set ns.b = (ns.b,) %}", "{{ {ns.a: 1}[ns.b] }}{{ [ns.a, ns.b] | unique | list | length }}", 290, "()"), "11"},
+             {repeated("{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}", "{{ ns.a == ns.b }}{{ ns.a < ns.b }}", 290),
+              "TrueFalse"},
+             {repeated("{% set ns.a = (ns.a,) %}{% set ns.b = (ns.b,) %}",
+                       "{{ {ns.a: 1}[ns.b] }}{{ [ns.a, ns.b] | unique | list | length }}", 290, "()"),
+              "11"},
              {repeated("{% set ns.a = [ns.a] %}", "{{ ns.a }}", 150), many("[", 151) + many("]", 151)},
              {repeated("{% set ns.a = namespace(b=ns.a) %}", "x"), "x"},
              {shared("[", "]", "{{ ns.a == ns.a }}"), "True"}}) {
@@ -212,11 +232,15 @@ TEST(TemplateLimits, NothingIsLeftOfValuesThatHoldThemselves) {
         big + "{% set a = namespace(s=s ~ 'x') %}{% set b = namespace(a=a) %}{% set a.b = [b] %}x",
         big + "{% set t = s ~ 'x' %}{% macro m() %}{{ t }}{% endmacro %}{% set ns = namespace(m=m) %}x",
         big + "{% for x in [s ~ 'x'] %}{{ loop.changed(loop, x) }}{% endfor %}",
-        "{% set ns = namespace(f=0) %}{% macro mk(f) %}{% macro g() %}{{ f }}{% endmacro %}{% set ns.f = g %}{% endmacro %}{% for i in range(20000) %}{{ mk(ns.f) }}{% endfor %}x",
-        "{% set ns = namespace(f=0) %}{% macro st() %}{% set ns.f = caller %}{% endmacro %}{% macro mk(f) %}{% if 1 %}{% call st() %}{{ f }}{% endcall %}{% endif %}"
+        "{% set ns = namespace(f=0) %}{% macro mk(f) %}{% macro g() %}{{ f }}{% endmacro %}{% set ns.f = g %}{% "
+        "endmacro %}{% for i in range(20000) %}{{ mk(ns.f) }}{% endfor %}x",
+        "{% set ns = namespace(f=0) %}{% macro st() %}{% set ns.f = caller %}{% endmacro %}{% macro mk(f) %}{% if 1 "
+        "%}{% call st() %}{{ f }}{% endcall %}{% endif %}"
         "{% endmacro %}{% for i in range(20000) %}{{ mk(ns.f) }}{% endfor %}x",
-        "{% set ns = namespace(l=0) %}{% for i in range(20000) %}{% for x in [1] %}{% set _ = loop.changed(ns.l) %}{% set ns.l = loop %}{% endfor %}{% endfor %}x",
-        "{% set ns = namespace(l=0) %}{% macro mk(f) %}{% for x in [1] recursive %}{% set ns.l = loop %}{% endfor %}{% endmacro %}"
+        "{% set ns = namespace(l=0) %}{% for i in range(20000) %}{% for x in [1] %}{% set _ = loop.changed(ns.l) %}{% "
+        "set ns.l = loop %}{% endfor %}{% endfor %}x",
+        "{% set ns = namespace(l=0) %}{% macro mk(f) %}{% for x in [1] recursive %}{% set ns.l = loop %}{% endfor %}{% "
+        "endmacro %}"
         "{% for i in range(20000) %}{{ mk(ns.l) }}{% endfor %}x",
     };
     for (const std::string& source : sources) {
@@ -241,9 +265,12 @@ TEST(TemplateLimits, MessagesAreShortAndSayNothingOfLibraries) {
     EXPECT_LT(message("{{ {} [{'a' * 16000000: 1}] }}{{ none['a' * 16000000].x }}").size(), 2100);
     EXPECT_LT(message("{{ range(3).index('a' * 16000000) }}").size(), 2100);
     EXPECT_LT(message("{{ 1 | default(**{'a' * 16000000: 1}) }}").size(), 2100);
-    EXPECT_EQ(message("{{ raise_exception('a\\x1b[31m\\u202e\\x00\\n\\u200bb') }}"), "a\\u{1b}[31m\\u{202e}\\u{0}\n\\u{200b}b");
-    for (const char* source : {"{{ '%.1000000000f' % 1.5 }}", "{{ '{:.70000f}'.format(1.5) }}", "{{ '%1000000000d' % 1 }}", "{{ '{:>1000000000}'.format(1) }}"}) {
-        EXPECT_NE(message(source).find("width or precision of a format is larger than 60000"), std::string::npos) << source;
+    EXPECT_EQ(message("{{ raise_exception('a\\x1b[31m\\u202e\\x00\\n\\u200bb') }}"),
+              "a\\u{1b}[31m\\u{202e}\\u{0}\n\\u{200b}b");
+    for (const char* source : {"{{ '%.1000000000f' % 1.5 }}", "{{ '{:.70000f}'.format(1.5) }}",
+                               "{{ '%1000000000d' % 1 }}", "{{ '{:>1000000000}'.format(1) }}"}) {
+        EXPECT_NE(message(source).find("width or precision of a format is larger than 60000"), std::string::npos)
+            << source;
     }
 }
 
@@ -251,18 +278,23 @@ TEST(TemplateLimits, NumbersAtTheirEndsAreErrorsOrRight) {
     const std::string most = "170141183460469231731687303715884105727";
     EXPECT_EQ(*render("{{ ('%.60000f' % 1.5) | length }}"), "60002");
     EXPECT_EQ(*render("{{ " + most + " }}"), most);
-    for (const std::string& expression : {"-(-" + most + " - 1)", "(-" + most + " - 1) // -1", "(-" + most + " - 1) | abs", most + " + 1", most + " * 2", std::string("2 ** 200")}) {
+    for (const std::string& expression :
+         {"-(-" + most + " - 1)", "(-" + most + " - 1) // -1", "(-" + most + " - 1) | abs", most + " + 1",
+          most + " * 2", std::string("2 ** 200")}) {
         EXPECT_FALSE(render("{{ " + expression + " }}").ok()) << expression;
     }
     EXPECT_EQ(*render("{{ (-" + most + " - 1) % -1 }}"), "0");
-    EXPECT_EQ(*render("{{ range(" + most + ", " + most + ") | list }}{{ range(-" + most + ", -" + most + " + 3)[::-1] | length }}"), "[]3");
+    EXPECT_EQ(*render("{{ range(" + most + ", " + most + ") | list }}{{ range(-" + most + ", -" + most +
+                      " + 3)[::-1] | length }}"),
+              "[]3");
 }
 
 // A conversation as long as the longest contexts, in every template of the goldens.
 TEST(TemplateLimits, LongConversationsAreFarFromThem) {
     nlohmann::ordered_json messages = nlohmann::ordered_json::array();
     const std::string words = many("Some words of a message. ", 80);
-    for (int i = 0; i < 2000; ++i) messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", words + std::to_string(i)}});
+    for (int i = 0; i < 2000; ++i)
+        messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", words + std::to_string(i)}});
     const std::string input = nlohmann::ordered_json{{"messages", messages}, {"add_generation_prompt", true}}.dump();
     const auto index = golden_index();
     for (const auto& entry : index["chat_templates"]) {

@@ -24,9 +24,7 @@ inline std::string read_golden(const std::string& relative) {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-inline nlohmann::ordered_json golden_index() {
-    return nlohmann::ordered_json::parse(read_golden("text.json"));
-}
+inline nlohmann::ordered_json golden_index() { return nlohmann::ordered_json::parse(read_golden("text.json")); }
 
 inline std::vector<nlohmann::ordered_json> golden_lines(const std::string& relative) {
     std::ifstream file(golden_path(relative));

@@ -32,8 +32,8 @@ Setting setting_of(const std::string& name) {
 }
 
 std::unique_ptr<Grammar> make(const Setting& setting, GrammarKind kind, std::string_view source) {
-    auto grammar = Grammar::create(*setting.tokenizer, kind, source,
-                                   std::vector<TokenId>{setting.eos}, setting.vocab_size);
+    auto grammar =
+        Grammar::create(*setting.tokenizer, kind, source, std::vector<TokenId>{setting.eos}, setting.vocab_size);
     EXPECT_TRUE(grammar.ok()) << (grammar.ok() ? "" : grammar.error().message);
     return grammar.ok() ? std::move(grammar).value() : nullptr;
 }
@@ -57,8 +57,7 @@ std::string random_walk(Grammar& grammar, const Setting& setting, std::mt19937& 
         if (ids.empty()) return text;
         const bool may_end = std::find(ids.begin(), ids.end(), setting.eos) != ids.end();
         EXPECT_EQ(may_end, grammar.complete());
-        const TokenId id =
-            may_end && (step > 40 || random() % 8 == 0) ? setting.eos : ids[random() % ids.size()];
+        const TokenId id = may_end && (step > 40 || random() % 8 == 0) ? setting.eos : ids[random() % ids.size()];
         EXPECT_TRUE(grammar.commit(id).ok());
         if (id == setting.eos) {
             EXPECT_TRUE(grammar.finished());
@@ -76,12 +75,10 @@ TEST_P(GrammarOf, JsonSchemaLeadsToMatchingJson) {
     const Setting setting = setting_of(GetParam());
     std::mt19937 random(3);
     for (int round = 0; round < 5; ++round) {
-        const auto grammar =
-            make(setting, GrammarKind::kJsonSchema,
-                 R"({"type":"object","properties":{"ok":{"type":"boolean"},"n":{"enum":[1,22]}},
+        const auto grammar = make(setting, GrammarKind::kJsonSchema,
+                                  R"({"type":"object","properties":{"ok":{"type":"boolean"},"n":{"enum":[1,22]}},
                                      "required":["ok","n"],"additionalProperties":false})");
-        const auto json =
-            nlohmann::json::parse(random_walk(*grammar, setting, random), nullptr, false);
+        const auto json = nlohmann::json::parse(random_walk(*grammar, setting, random), nullptr, false);
         ASSERT_TRUE(json.is_object());
         EXPECT_TRUE(json["ok"].is_boolean());
         EXPECT_TRUE(json["n"] == 1 || json["n"] == 22);
@@ -129,8 +126,8 @@ TEST_P(GrammarOf, RegexAllowsExactlyItsTexts) {
 TEST_P(GrammarOf, LarkGrammarIsFollowed) {
     const Setting setting = setting_of(GetParam());
     std::mt19937 random(9);
-    const auto grammar = make(setting, GrammarKind::kLark,
-                              "start: \"yes\" | \"no\" \" \" NUMBER\nNUMBER: /[0-9]{2}/\n");
+    const auto grammar =
+        make(setting, GrammarKind::kLark, "start: \"yes\" | \"no\" \" \" NUMBER\nNUMBER: /[0-9]{2}/\n");
     const std::string text = random_walk(*grammar, setting, random);
     EXPECT_TRUE(text == "yes" || (text.size() == 5 && text.substr(0, 3) == "no ")) << text;
 }
@@ -155,18 +152,15 @@ TEST(Grammar, RefusesWhatIsNoGrammar) {
     const Setting setting = setting_of("qwen2");
     const std::vector<TokenId> eos{setting.eos};
     const auto refused = [&](GrammarKind kind, std::string_view source) {
-        const auto grammar =
-            Grammar::create(*setting.tokenizer, kind, source, eos, setting.vocab_size);
-        return !grammar.ok() && grammar.error().code == ErrorCode::kInvalidRequest &&
-               !grammar.error().message.empty();
+        const auto grammar = Grammar::create(*setting.tokenizer, kind, source, eos, setting.vocab_size);
+        return !grammar.ok() && grammar.error().code == ErrorCode::kInvalidRequest && !grammar.error().message.empty();
     };
     EXPECT_TRUE(refused(GrammarKind::kJsonSchema, "{"));
     EXPECT_TRUE(refused(GrammarKind::kJsonSchema, R"({"type":"nosuch"})"));
     EXPECT_TRUE(refused(GrammarKind::kRegex, "(unclosed"));
     EXPECT_TRUE(refused(GrammarKind::kLark, "start: nosuchrule"));
     EXPECT_TRUE(refused(GrammarKind::kLark, "\xff"));
-    EXPECT_FALSE(
-        Grammar::create(*setting.tokenizer, GrammarKind::kRegex, "a", {}, setting.vocab_size).ok());
+    EXPECT_FALSE(Grammar::create(*setting.tokenizer, GrammarKind::kRegex, "a", {}, setting.vocab_size).ok());
     EXPECT_FALSE(Grammar::create(*setting.tokenizer, GrammarKind::kRegex, "a", eos, 10).ok());
 }
 
@@ -188,7 +182,9 @@ TEST_P(GrammarOf, EachHasItsOwnEnds) {
     ASSERT_EQ(others.size(), 2u);
     auto grammar = Grammar::create(*first.tokenizer, GrammarKind::kRegex, "ab?", others, first.vocab_size);
     ASSERT_TRUE(grammar.ok()) << grammar.error().message;
-    const auto has = [](const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+    const auto has = [](const std::vector<TokenId>& ids, TokenId id) {
+        return std::find(ids.begin(), ids.end(), id) != ids.end();
+    };
     const auto begin = allowed(**grammar, first);
     for (const TokenId end : {first.eos, others[0], others[1]}) EXPECT_FALSE(has(begin, end));
     for (const TokenId id : begin) {

@@ -1,4 +1,5 @@
-// The text crate without memory: an allocation of Rust that fails ends the process, so it has a reserve; what cannot be done even so is refused.
+// The text crate without memory: an allocation of Rust that fails ends the process, so it has a reserve; what cannot be
+// done even so is refused.
 // Each test is a process of its own that uses up what the system gives it.
 #include <array>
 #include <atomic>
@@ -73,7 +74,9 @@ struct TextMemory : ::testing::Test {
     }
     void TearDown() override { lorad_tokenizer_free(tokenizer); }
 
-    static LoradText as_text(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
+    static LoradText as_text(std::string_view text) {
+        return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+    }
 
     int encode(std::string_view text) {
         LoradIds ids{};

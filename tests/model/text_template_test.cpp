@@ -31,14 +31,13 @@ std::string input_of(const Json& row) {
 
 class TemplateGolden : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, TemplateGolden, ::testing::ValuesIn(template_names()),
-                         [](const auto& param) {
-                             std::string name = param.param;
-                             for (char& c : name) {
-                                 if (c == '-') c = '_';
-                             }
-                             return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(All, TemplateGolden, ::testing::ValuesIn(template_names()), [](const auto& param) {
+    std::string name = param.param;
+    for (char& c : name) {
+        if (c == '-') c = '_';
+    }
+    return name;
+});
 
 TEST_P(TemplateGolden, RendersEveryConversationAsTheReference) {
     std::string tokens;
@@ -48,9 +47,7 @@ TEST_P(TemplateGolden, RendersEveryConversationAsTheReference) {
         EXPECT_EQ(entry["now"], "2026-03-05T07:08:09");
         tokens = entry["tokens"].dump();
     }
-    const auto chat =
-        ChatTemplate::from_source(read_golden("chat-templates/" + GetParam() + ".jinja"), tokens)
-            .value();
+    const auto chat = ChatTemplate::from_source(read_golden("chat-templates/" + GetParam() + ".jinja"), tokens).value();
     for (const Json& row : golden_lines("expected/chat-templates/" + GetParam() + ".jsonl")) {
         const auto text = chat->render(input_of(row), kGoldenNow);
         if (!row.contains("error")) {
@@ -66,12 +63,10 @@ TEST_P(TemplateGolden, RendersEveryConversationAsTheReference) {
     }
 }
 
-std::string render(const std::string& source, const Json& extra = Json::object(),
-                   const Json& tokens = Json::object()) {
+std::string render(const std::string& source, const Json& extra = Json::object(), const Json& tokens = Json::object()) {
     const auto chat = ChatTemplate::from_source(source, tokens.dump());
     if (!chat.ok()) return "ERROR " + chat.error().message;
-    const auto text = chat.value()->render(
-        Json{{"messages", Json::array()}, {"extra", extra}}.dump(), kGoldenNow);
+    const auto text = chat.value()->render(Json{{"messages", Json::array()}, {"extra", extra}}.dump(), kGoldenNow);
     return text.ok() ? text.value() : "ERROR " + text.error().message;
 }
 
@@ -111,8 +106,7 @@ TEST(ChatTemplate, MeansWhatJinjaAndPythonMean) {
              {"{{ 'ab' * 2 }}{{ [1] + [2] }}{{ true + 1 }}", "abab[1, 2]2"},
              {"{{ '%s is %05.1f and %d' % ('x', 2.25, 7) }}", "x is 002.2 and 7"},
              {"{{ '{:>5}|{!r}|{a[0]}'.format(7, 'q', a=[1]) }}", "    7|'q'|1"},
-             {"{{ 1 == 1.0 }}{{ 'a' in 'abc' }}{{ 3 not in [1] }}{{ 1 < 2 < 3 }}",
-              "TrueTrueTrueTrue"},
+             {"{{ 1 == 1.0 }}{{ 'a' in 'abc' }}{{ 3 not in [1] }}{{ 1 < 2 < 3 }}", "TrueTrueTrueTrue"},
              {"{{ missing }}|{{ missing is defined }}|{{ missing or 'x' }}|{{ missing | "
               "default('d') }}",
               "|False|x|d"},
@@ -141,17 +135,14 @@ TEST(ChatTemplate, MeansWhatJinjaAndPythonMean) {
               "endif %}{{ x }}{% endfor %}",
               "02"},
              {"{% generation %}a{% set z = 1 %}{% endgeneration %}{{ z is defined }}", "aFalse"},
-             {"{{ '{% generation %}' }}{% raw %}{% generation %}{% endraw %}",
-              "{% generation %}{% generation %}"},
+             {"{{ '{% generation %}' }}{% raw %}{% generation %}{% endraw %}", "{% generation %}{% generation %}"},
              {"a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"},
              {"a\r\n{{ 'b' }}\r\n", "a\nb"},
              {"{{ [3, 1, 2] | sort | join('-') }}{{ ['b', 'A'] | sort }}{{ [1, 1, 2] | unique | "
               "list }}",
               "1-2-3['A', 'b'][1, 2]"},
-             {"{{ [{'a': 1}, {'a': 2}] | selectattr('a', 'gt', 1) | map(attribute='a') | list }}",
-              "[2]"},
-             {"{{ 'hello wORLD-x' | title }}{{ 'hELLO' | capitalize }}{{ ' x ' | trim }}",
-              "Hello World-XHellox"},
+             {"{{ [{'a': 1}, {'a': 2}] | selectattr('a', 'gt', 1) | map(attribute='a') | list }}", "[2]"},
+             {"{{ 'hello wORLD-x' | title }}{{ 'hELLO' | capitalize }}{{ ' x ' | trim }}", "Hello World-XHellox"},
              {"{{ 'a\nb' | indent }}|{{ 'a\nb' | indent(2, true) }}", "a\n    b|  a\n  b"},
              {"{{ 2.5 | round }} {{ 3.14159 | round(2) }} {{ 7 | round }} {{ '12x' | int }} {{ "
               "'0x1f' | int(0, 16) }}",
@@ -217,8 +208,7 @@ TEST(ChatTemplate, FailsWherePythonRaises) {
 TEST(ChatTemplate, WorksOnDeeplyNestedInput) {
     std::string nested = "1";
     for (int i = 0; i < 100; ++i) nested = "[" + nested + "]";
-    const auto chat =
-        ChatTemplate::from_source("{{ messages }}{{ messages | tojson }}", "{}").value();
+    const auto chat = ChatTemplate::from_source("{{ messages }}{{ messages | tojson }}", "{}").value();
     EXPECT_EQ(chat->render("{\"messages\":" + nested + "}").value(), nested + nested);
     std::string too_deep(100000, '[');
     EXPECT_FALSE(chat->render("{\"messages\":" + too_deep).ok());
@@ -231,26 +221,21 @@ TEST(ChatTemplate, RefusesTemplatesThatWouldUseUpTheStack) {
         return text;
     };
     for (const std::string& expression :
-         {many("-", 100000) + "1", many("not ", 100000) + "1", "1" + many("+1", 100000),
-          "1" + many(".b", 100000), many("[", 100000), "1" + many("**1", 1000),
-          many("not ", 2500) + "1", "1" + many(" is not odd", 700)}) {
-        EXPECT_EQ(render("{{ " + expression + " }}").substr(0, 6), "ERROR ")
-            << expression.substr(0, 20);
+         {many("-", 100000) + "1", many("not ", 100000) + "1", "1" + many("+1", 100000), "1" + many(".b", 100000),
+          many("[", 100000), "1" + many("**1", 1000), many("not ", 2500) + "1", "1" + many(" is not odd", 700)}) {
+        EXPECT_EQ(render("{{ " + expression + " }}").substr(0, 6), "ERROR ") << expression.substr(0, 20);
     }
     EXPECT_EQ(render(many("{% if 1 %}", 10000)).substr(0, 6), "ERROR ");
 }
 
 class TemplateFolder : public ::testing::Test {
   protected:
-    TemplateFolder()
-        : folder_(::testing::TempDir() + "lorad-template-" + std::to_string(::getpid())) {
+    TemplateFolder() : folder_(::testing::TempDir() + "lorad-template-" + std::to_string(::getpid())) {
         std::filesystem::create_directories(folder_);
     }
     ~TemplateFolder() override { std::filesystem::remove_all(folder_); }
 
-    void write(const std::string& name, const std::string& content) {
-        std::ofstream(folder_ / name) << content;
-    }
+    void write(const std::string& name, const std::string& content) { std::ofstream(folder_ / name) << content; }
 
     std::string rendered(const std::string& input = "{\"messages\":[]}") {
         const auto chat = ChatTemplate::load(folder_);
@@ -291,7 +276,9 @@ TEST_F(TemplateFolder, ReadsTheNamedTemplatesBesideTheDefaultOne) {
     write("additional_chat_templates/tool_use.jinja", "tools {{ tools | length }}{{ bos_token }}");
     write("additional_chat_templates/rag.jinja", "rag");
     write("additional_chat_templates/notes.txt", "no template");
-    write("tokenizer_config.json", R"({"chat_template":[{"name":"default","template":"old"},{"name":"rag","template":"old rag"}],"bos_token":"<b>"})");
+    write(
+        "tokenizer_config.json",
+        R"({"chat_template":[{"name":"default","template":"old"},{"name":"rag","template":"old rag"}],"bos_token":"<b>"})");
     EXPECT_EQ(rendered(R"({"messages":[],"template":"rag"})"), "rag") << "files count, not the config";
     EXPECT_EQ(rendered(), "old") << "but for the default one, if they lack it";
     write("tokenizer_config.json", R"({"chat_template":"config","bos_token":"<b>"})");

@@ -16,8 +16,8 @@ class TokenizerGolden : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden, ::testing::ValuesIn(golden_tokenizer_names()),
                          [](const auto& param) { return param.param; });
 
-void expect_decodes(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, const Json& row,
-                    const char* plain, const char* skipping) {
+void expect_decodes(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, const Json& row, const char* plain,
+                    const char* skipping) {
     EXPECT_EQ(tokenizer.decode(ids, false).value(), row[plain].get<std::string>()) << row.dump();
     EXPECT_EQ(tokenizer.decode(ids, true).value(), row[skipping].get<std::string>()) << row.dump();
 }
@@ -32,8 +32,7 @@ TEST_P(TokenizerGolden, EncodesAndDecodesEveryStringAsTheReference) {
         EXPECT_EQ(tokenizer->encode(text, true).value(), with_special) << row.dump();
         expect_decodes(*tokenizer, ids, row, "decoded", "decoded_skip_special");
         if (row.contains("decoded_with_special")) {
-            expect_decodes(*tokenizer, with_special, row, "decoded_with_special",
-                           "decoded_with_special_skip_special");
+            expect_decodes(*tokenizer, with_special, row, "decoded_with_special", "decoded_with_special_skip_special");
         }
     }
 }
@@ -41,8 +40,7 @@ TEST_P(TokenizerGolden, EncodesAndDecodesEveryStringAsTheReference) {
 TEST_P(TokenizerGolden, DecodesArbitraryIdsAsTheReference) {
     const auto tokenizer = golden_tokenizer(GetParam());
     for (const Json& row : golden_lines("expected/tokenizers/" + GetParam() + "-decode.jsonl")) {
-        expect_decodes(*tokenizer, row["ids"].get<std::vector<TokenId>>(), row, "decoded",
-                       "decoded_skip_special");
+        expect_decodes(*tokenizer, row["ids"].get<std::vector<TokenId>>(), row, "decoded", "decoded_skip_special");
     }
 }
 
@@ -107,8 +105,7 @@ void expect_refused(std::string_view json) {
 
 TEST(Tokenizer, RefusesWhatIsNotATokenizer) {
     for (const char* json :
-         {"", "{}", "[]", "null", "42", "\"text\"", "{\"model\":{}}",
-          "{\"model\":{\"type\":\"BPE\"}}",
+         {"", "{}", "[]", "null", "42", "\"text\"", "{\"model\":{}}", "{\"model\":{\"type\":\"BPE\"}}",
           "{\"version\":\"1.0\",\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":{}}}"}) {
         expect_refused(json);
     }
@@ -141,8 +138,7 @@ TEST(Tokenizer, RefusesEveryTruncation) {
 
 TEST(Tokenizer, RefusesOrLoadsWrongTypes) {
     const Json whole = Json::parse(read_golden("tokenizers/llama2/tokenizer.json"));
-    const std::vector<Json> wrong = {
-        nullptr, true, -1, 1e300, "text", Json::array({1}), Json::object({{"a", 1}})};
+    const std::vector<Json> wrong = {nullptr, true, -1, 1e300, "text", Json::array({1}), Json::object({{"a", 1}})};
     size_t loaded = 0, refused = 0;
     for (const auto& [key, value] : whole.items()) {
         for (const Json& other : wrong) {
@@ -175,8 +171,7 @@ TEST(Tokenizer, SurvivesFlippedBytes) {
             ++refused;
             continue;
         }
-        const auto ids =
-            tokenizer.value()->encode("A text, 123 \xe4\xbd\xa0\xe5\xa5\xbd <|im_start|>", true);
+        const auto ids = tokenizer.value()->encode("A text, 123 \xe4\xbd\xa0\xe5\xa5\xbd <|im_start|>", true);
         if (ids.ok()) {
             EXPECT_TRUE(tokenizer.value()->decode(ids.value(), false).ok());
         }

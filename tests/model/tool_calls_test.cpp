@@ -1,11 +1,11 @@
 // Tool calls and thoughts found in text, however it is cut into pieces.
 #include "model/text/tool_calls.h"
 
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <random>
 #include <tuple>
+
+#include <gtest/gtest.h>
 
 #include "model/text/reasoning.h"
 
@@ -27,8 +27,8 @@ std::ostream& operator<<(std::ostream& out, const Answer& answer) {
 const std::vector<proto::FunctionTypes> kFunctions = {{"f", {}}, {"g", {}}, {"add", {}}};
 
 // `next`: how many bytes the next piece has.
-Answer read_pieces(ToolFormat family, std::string_view text, const std::function<size_t()>& next, const std::string& function = {},
-                   bool cut = false) {
+Answer read_pieces(ToolFormat family, std::string_view text, const std::function<size_t()>& next,
+                   const std::string& function = {}, bool cut = false) {
     ToolCallParser parser(family, function, kFunctions);
     Answer answer;
     const auto take = [&](const ToolCallParser::Output& out) {
@@ -52,7 +52,8 @@ Answer read_pieces(ToolFormat family, std::string_view text, const std::function
     return answer;
 }
 
-Answer read(ToolFormat family, std::string_view text, size_t n_piece, const std::string& function = {}, bool cut = false) {
+Answer read(ToolFormat family, std::string_view text, size_t n_piece, const std::string& function = {},
+            bool cut = false) {
     return read_pieces(family, text, [n_piece] { return n_piece; }, function, cut);
 }
 
@@ -67,10 +68,11 @@ TEST(ToolCalls, HermesAndQwen) {
     expect_read(family, "Hello <there>, 1 < 2", {"Hello <there>, 1 < 2", {}});
     expect_read(family, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
                 {"", {{"f", "{\"a\": 1}"}}});
-    expect_read(family,
-                "Let me look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"}<tool_call>\\\"{\"}}\n</tool_call>\n"
-                "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
-                {"Let me look.\n", {{"f", "{\"x\": \"}<tool_call>\\\"{\"}"}, {"g", "{}"}}});
+    expect_read(
+        family,
+        "Let me look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"}<tool_call>\\\"{\"}}\n</tool_call>\n"
+        "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        {"Let me look.\n", {{"f", "{\"x\": \"}<tool_call>\\\"{\"}"}, {"g", "{}"}}});
     // The name behind the arguments, no arguments, arguments as the text of a string.
     expect_read(family, "<tool_call>{\"arguments\": {\"a\": [1, {}]}, \"name\": \"f\"}</tool_call>",
                 {"", {{"f", "{\"a\": [1, {}]}"}}});
@@ -91,7 +93,8 @@ TEST(ToolCalls, HermesAndQwen) {
 TEST(ToolCalls, Llama3) {
     const auto family = ToolFormat::kLlama3;
     expect_read(family, "{\"name\": \"f\", \"parameters\": {\"q\": \"x\"}}", {"", {{"f", "{\"q\": \"x\"}"}}});
-    expect_read(family, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": null}}",
+    expect_read(family,
+                "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": null}}",
                 {"", {{"f", "{}"}, {"g", "{\"a\": null}"}}});
     expect_read(family, "{\"answer\": 4}", {"{\"answer\": 4}", {}});
     expect_read(family, "<|python_tag|>print(4)", {"<|python_tag|>print(4)", {}});
@@ -102,7 +105,9 @@ TEST(ToolCalls, Llama3) {
 
 TEST(ToolCalls, Mistral) {
     const auto family = ToolFormat::kMistral;
-    expect_read(family, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"g\", \"arguments\": {}}]",
+    expect_read(family,
+                "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"g\", "
+                "\"arguments\": {}}]",
                 {"", {{"f", "{\"a\": 1}"}, {"g", "{}"}}});
     expect_read(family, "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": \"}\"}}[TOOL_CALLS]g{\"c\": 2}",
                 {"", {{"f", "{\"a\": {\"b\": \"}\"}}"}, {"g", "{\"c\": 2}"}}});
@@ -116,13 +121,17 @@ TEST(ToolCalls, Mistral) {
 
 TEST(ToolCalls, Phi) {
     const auto family = ToolFormat::kPhi;
-    expect_read(family, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|/tool_call|>", {"", {{"f", "{\"a\": 1}"}}});
-    expect_read(family, "Sure. functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"f\", \"arguments\": {\"a\": 2}}]",
-                {"Sure. ", {{"f", "{\"a\": 1}"}, {"f", "{\"a\": 2}"}}});
+    expect_read(family, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|/tool_call|>",
+                {"", {{"f", "{\"a\": 1}"}}});
+    expect_read(
+        family,
+        "Sure. functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"f\", \"arguments\": {\"a\": 2}}]",
+        {"Sure. ", {{"f", "{\"a\": 1}"}, {"f", "{\"a\": 2}"}}});
 }
 
 TEST(ToolCalls, AnswersThatHaveToBeCalls) {
-    expect_read(ToolFormat::kList, "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n, {\"name\": \"g\", \"arguments\": {\"b\": \"]\"}}]",
+    expect_read(ToolFormat::kList,
+                "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n, {\"name\": \"g\", \"arguments\": {\"b\": \"]\"}}]",
                 {"", {{"f", "{\"a\": 1}"}, {"g", "{\"b\": \"]\"}"}}});
     for (size_t n_piece = 1; n_piece < 9; ++n_piece) {
         EXPECT_EQ(read(ToolFormat::kArguments, "{\"a\": 1}", n_piece, "f"), (Answer{"", {{"f", "{\"a\": 1}"}}}));
@@ -132,7 +141,8 @@ TEST(ToolCalls, AnswersThatHaveToBeCalls) {
 TEST(ToolCalls, BlanksBetweenTextAndCallsAreTheTexts) {
     const auto family = ToolFormat::kHermes;
     const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
-    expect_read(family, "\n Yes. " + call + "\n" + call + "\n\nDone. ", {"\n Yes. \n\nDone. ", {{"f", "{}"}, {"f", "{}"}}});
+    expect_read(family, "\n Yes. " + call + "\n" + call + "\n\nDone. ",
+                {"\n Yes. \n\nDone. ", {{"f", "{}"}, {"f", "{}"}}});
     expect_read(family, "\n" + call + " \n " + call + "\n", {"", {{"f", "{}"}, {"f", "{}"}}});
     expect_read(family, " \n", {" \n", {}});
     expect_read(ToolFormat::kLlama3, "{\"name\": \"f\", \"parameters\": {}} and more", {" and more", {{"f", "{}"}}});
@@ -140,13 +150,15 @@ TEST(ToolCalls, BlanksBetweenTextAndCallsAreTheTexts) {
 
 TEST(ToolCalls, AnObjectWithoutMarksIsACallOfAKnownFunctionOnly) {
     for (ToolFormat family : {ToolFormat::kLlama3, ToolFormat::kHermes, ToolFormat::kMistral, ToolFormat::kPhi}) {
-        for (const char* text : {"{\"name\": \"Bob\", \"age\": 3}", "{\"age\": 3, \"name\": \"Bob\"}", "{\"name\": \"f\", \"age\": 3}",
-                                 "{\"name\": \"f\"}", "{\"name\": \"nobody\", \"arguments\": {}}", "{\"name\": \"f\", \"arguments\": [1]}",
-                                 "{\"arguments\": {\"a\": 1}}", "{\"name\": 5, \"arguments\": {}}", "[{\"age\": 3}]", "{}", " {\"a\": {}}\n",
-                                 "{\"name\": \"f\", \"arguments\": \"{}\"}", "Say {\"name\": \"f\", \"arguments\": {}}"})
+        for (const char* text :
+             {"{\"name\": \"Bob\", \"age\": 3}", "{\"age\": 3, \"name\": \"Bob\"}", "{\"name\": \"f\", \"age\": 3}",
+              "{\"name\": \"f\"}", "{\"name\": \"nobody\", \"arguments\": {}}", "{\"name\": \"f\", \"arguments\": [1]}",
+              "{\"arguments\": {\"a\": 1}}", "{\"name\": 5, \"arguments\": {}}", "[{\"age\": 3}]", "{}",
+              " {\"a\": {}}\n", "{\"name\": \"f\", \"arguments\": \"{}\"}", "Say {\"name\": \"f\", \"arguments\": {}}"})
             expect_read(family, text, {text, {}});
         expect_read(family, "{\"name\": \"f\", \"arguments\": {\"a\": 1}}", {"", {{"f", "{\"a\": 1}"}}});
-        expect_read(family, "\n{\"parameters\": {\"a\": \"}\"}, \"type\": \"function\", \"name\": \"g\"}\n", {"", {{"g", "{\"a\": \"}\"}"}}});
+        expect_read(family, "\n{\"parameters\": {\"a\": \"}\"}, \"type\": \"function\", \"name\": \"g\"}\n",
+                    {"", {{"g", "{\"a\": \"}\"}"}}});
         expect_read(family, "{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"g\", \"arguments\": {}}\n{\"age\": 3}",
                     {"\n{\"age\": 3}", {{"f", "{}"}, {"g", "{}"}}});
     }
@@ -173,7 +185,8 @@ TEST(ToolCalls, WhatWasCutIsNoText) {
              {ToolFormat::kHermes, "<", {"", {}}},
              {ToolFormat::kPhi, "That was fun", {"That was fun", {}}},
              {ToolFormat::kHermes, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_c", one},
-             {ToolFormat::kHermes, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>{", one},
+             {ToolFormat::kHermes,
+              "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>{", one},
              {ToolFormat::kHermes, "{\"name\": \"ad", {"", {}}},
              {ToolFormat::kHermes, "{\"na", {"", {}}},
              {ToolFormat::kHermes, "{\"ag", {"{\"ag", {}}},
@@ -190,15 +203,52 @@ TEST(ToolCalls, WhatWasCutIsNoText) {
 }
 
 // What answers are made of, at random.
-const std::vector<std::string> kWords = {
-    "<tool_call>", "</tool_call>", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}", "{\"name\": \"Bob\", \"age\": 3}", "{", "}",
-    "Sure. ", "<tool", "[TOOL_CALLS]", "add[ARGS]{\"x\": \"\\\"y\"}", "[{\"name\": \"g\", \"arguments\": {}}, ", "]", "; ", "<|python_tag|>",
-    "<function=f>", "<function=", "\n<parameter=a>\n", "</parameter>", "</function>", "[f(a=1)", "add(x='{', y=[1, None])", "```tool_code\n", "```json\n", "```",
-    "<|tool_call>", "<tool_call|>", "call:f{a:<|\"|>x{", "<|\"|>,b:[1,{c:true}]}", "(", ")", "call:g{}",
-    "{\"parameters\": {}, \"name\": \"g\"}", "functools", "<|tool_call|>", "<|/tool_call|>", "größe", "\"", ",", "{\"name\": \"unknown\", \"arguments\": {}}"};
+const std::vector<std::string> kWords = {"<tool_call>",
+                                         "</tool_call>",
+                                         "\n",
+                                         " ",
+                                         "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}",
+                                         "{\"name\": \"Bob\", \"age\": 3}",
+                                         "{",
+                                         "}",
+                                         "Sure. ",
+                                         "<tool",
+                                         "[TOOL_CALLS]",
+                                         "add[ARGS]{\"x\": \"\\\"y\"}",
+                                         "[{\"name\": \"g\", \"arguments\": {}}, ",
+                                         "]",
+                                         "; ",
+                                         "<|python_tag|>",
+                                         "<function=f>",
+                                         "<function=",
+                                         "\n<parameter=a>\n",
+                                         "</parameter>",
+                                         "</function>",
+                                         "[f(a=1)",
+                                         "add(x='{', y=[1, None])",
+                                         "```tool_code\n",
+                                         "```json\n",
+                                         "```",
+                                         "<|tool_call>",
+                                         "<tool_call|>",
+                                         "call:f{a:<|\"|>x{",
+                                         "<|\"|>,b:[1,{c:true}]}",
+                                         "(",
+                                         ")",
+                                         "call:g{}",
+                                         "{\"parameters\": {}, \"name\": \"g\"}",
+                                         "functools",
+                                         "<|tool_call|>",
+                                         "<|/tool_call|>",
+                                         "größe",
+                                         "\"",
+                                         ",",
+                                         "{\"name\": \"unknown\", \"arguments\": {}}"};
 
-const std::vector<ToolFormat> kFormats = {ToolFormat::kHermes,  ToolFormat::kLlama3, ToolFormat::kMistral,       ToolFormat::kPhi,    ToolFormat::kList, ToolFormat::kArguments,
-                                          ToolFormat::kQwenXml, ToolFormat::kGemma4, ToolFormat::kFunctionGemma, ToolFormat::kPython};
+const std::vector<ToolFormat> kFormats = {ToolFormat::kHermes,  ToolFormat::kLlama3, ToolFormat::kMistral,
+                                          ToolFormat::kPhi,     ToolFormat::kList,   ToolFormat::kArguments,
+                                          ToolFormat::kQwenXml, ToolFormat::kGemma4, ToolFormat::kFunctionGemma,
+                                          ToolFormat::kPython};
 
 // However an answer comes, in whatever pieces and wherever it ends, it is read as if it came whole.
 TEST(ToolCalls, PiecesSayWhatTheWholeSays) {
@@ -259,14 +309,13 @@ TEST(Reasoning, IsWhatStandsBetweenTheMarks) {
         bool inside;
         std::string reasoning, content;
     };
-    for (const Case& c : std::vector<Case>{
-             {"<think>\nSo 2 < 3.\n</think>\n\nYes.", false, "\nSo 2 < 3.", "Yes."},
-             {"hm</think>ok", true, "hm", "ok"},
-             {"\n<think></think> a", false, "", "a"},
-             {"No thoughts <think>x</think>", false, "", "No thoughts <think>x</think>"},
-             {"<think>cut </thi", false, "cut </thi", ""},
-             {"<thin", false, "", "<thin"},
-             {"plain", false, "", "plain"}}) {
+    for (const Case& c : std::vector<Case>{{"<think>\nSo 2 < 3.\n</think>\n\nYes.", false, "\nSo 2 < 3.", "Yes."},
+                                           {"hm</think>ok", true, "hm", "ok"},
+                                           {"\n<think></think> a", false, "", "a"},
+                                           {"No thoughts <think>x</think>", false, "", "No thoughts <think>x</think>"},
+                                           {"<think>cut </thi", false, "cut </thi", ""},
+                                           {"<thin", false, "", "<thin"},
+                                           {"plain", false, "", "plain"}}) {
         for (size_t n_piece = 1; n_piece <= c.text.size(); ++n_piece) {
             ReasoningParser parser(c.inside);
             std::string reasoning, content;

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "model/train/schedule.h"
 
@@ -8,7 +8,8 @@ namespace lorad::model {
 namespace {
 
 TEST(TrainSchedule, WarmUpReachesTheRateAtItsLastStep) {
-    const ScheduleSettings settings{.schedule = Schedule::kConstant, .learning_rate = 0.3, .n_steps = 10, .n_warmup_steps = 3};
+    const ScheduleSettings settings{
+        .schedule = Schedule::kConstant, .learning_rate = 0.3, .n_steps = 10, .n_warmup_steps = 3};
     EXPECT_DOUBLE_EQ(learning_rate(settings, 0), 0.1);
     EXPECT_DOUBLE_EQ(learning_rate(settings, 2), 0.3);
     EXPECT_DOUBLE_EQ(learning_rate(settings, 9), 0.3);
@@ -35,7 +36,8 @@ TEST(TrainSchedule, LinearAndCosineFallToZeroBehindTheLastStep) {
 }
 
 TEST(TrainSchedule, NamesAreReadBack) {
-    for (const Schedule schedule : {Schedule::kConstant, Schedule::kLinear, Schedule::kCosine, Schedule::kHfLinear, Schedule::kHfCosine}) {
+    for (const Schedule schedule :
+         {Schedule::kConstant, Schedule::kLinear, Schedule::kCosine, Schedule::kHfLinear, Schedule::kHfCosine}) {
         EXPECT_EQ(schedule_named(name_of(schedule)), schedule);
     }
     EXPECT_FALSE(schedule_named("polynomial").has_value());

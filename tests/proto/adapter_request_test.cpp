@@ -1,9 +1,9 @@
 #include "proto/adapter_request.h"
 
-#include <gtest/gtest.h>
-
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace lorad::proto::adapter_request_test {
 namespace {
@@ -23,9 +23,9 @@ void expect_refused(Parse&& parse, const Cases& cases) {
 }
 
 TEST(AdapterRequest, LoadTakesVllmsAndSglangsFields) {
-    auto vllm = parse_load_adapter_request(
-        R"({"lora_name":"a","lora_path":"/x","load_inplace":true,"expected_generation":")" + kHex +
-        R"(","is_3d_lora_weight":false,"anything":1})");
+    auto vllm =
+        parse_load_adapter_request(R"({"lora_name":"a","lora_path":"/x","load_inplace":true,"expected_generation":")" +
+                                   kHex + R"(","is_3d_lora_weight":false,"anything":1})");
     ASSERT_TRUE(vllm.ok()) << vllm.error().message;
     EXPECT_EQ(vllm->name, "a");
     EXPECT_EQ(vllm->path, "/x");
@@ -36,30 +36,31 @@ TEST(AdapterRequest, LoadTakesVllmsAndSglangsFields) {
 }
 
 TEST(AdapterRequest, WhatIsWrongInALoadIsNamed) {
-    expect_refused(parse_load_adapter_request,
-                   {{R"({"lora_path":"/x"})", "lora_name"},
-                    {R"({"lora_name":"a"})", "lora_path"},
-                    {R"({"lora_name":5,"lora_path":"/x"})", "lora_name"},
-                    {R"({"lora_name":"events","lora_path":"/x"})", "lora_name"},
-                    {R"({"lora_name":"a","lora_path":""})", "lora_path"},
-                    {R"({"lora_name":"a","lora_path":"a\u0000b"})", "lora_path"},
-                    {R"({"lora_name":"a","lora_path":"/x","load_inplace":1})", "load_inplace"},
-                    {R"({"lora_name":"a","lora_path":"/x","is_3d_lora_weight":true})", "is_3d_lora_weight"},
-                    {R"({"lora_name":"a","lora_path":"/x","load_inplace":true,"expected_generation":"abc"})",
-                     "expected_generation"},
-                    {R"({"lora_name":"a","lora_path":"/x","expected_generation":")" + kHex + "\"}",
-                     "expected_generation"}});
+    expect_refused(
+        parse_load_adapter_request,
+        {{R"({"lora_path":"/x"})", "lora_name"},
+         {R"({"lora_name":"a"})", "lora_path"},
+         {R"({"lora_name":5,"lora_path":"/x"})", "lora_name"},
+         {R"({"lora_name":"events","lora_path":"/x"})", "lora_name"},
+         {R"({"lora_name":"a","lora_path":""})", "lora_path"},
+         {R"({"lora_name":"a","lora_path":"a\u0000b"})", "lora_path"},
+         {R"({"lora_name":"a","lora_path":"/x","load_inplace":1})", "load_inplace"},
+         {R"({"lora_name":"a","lora_path":"/x","is_3d_lora_weight":true})", "is_3d_lora_weight"},
+         {R"({"lora_name":"a","lora_path":"/x","load_inplace":true,"expected_generation":"abc"})",
+          "expected_generation"},
+         {R"({"lora_name":"a","lora_path":"/x","expected_generation":")" + kHex + "\"}", "expected_generation"}});
 }
 
 TEST(AdapterRequest, RegisterIsFilesOrAMix) {
-    auto files = parse_register_request(R"({"name":"a","files":{"adapter_config.json":")" + kDigest +
-                                        R"("},"replace":true})");
+    auto files =
+        parse_register_request(R"({"name":"a","files":{"adapter_config.json":")" + kDigest + R"("},"replace":true})");
     ASSERT_TRUE(files.ok()) << files.error().message;
     ASSERT_EQ(files->files.size(), 1u);
     EXPECT_EQ(files->files[0].file, "adapter_config.json");
     EXPECT_EQ(files->files[0].sha256, kHex);
     EXPECT_TRUE(files->replace);
-    auto mix = parse_register_request(R"({"name":"m","adapters":[{"name":"a","scale":0.7},{"name":"b","scale":-0.3}]})");
+    auto mix =
+        parse_register_request(R"({"name":"m","adapters":[{"name":"a","scale":0.7},{"name":"b","scale":-0.3}]})");
     ASSERT_TRUE(mix.ok()) << mix.error().message;
     ASSERT_EQ(mix->mix.size(), 2u);
     EXPECT_EQ(mix->mix[1].scale, -0.3f);
@@ -96,7 +97,8 @@ TEST(AdapterRequest, WhatIsWrongInARegistrationIsNamed) {
                     {f.substr(0, f.size() - 1) + R"(,"replace":"yes"})", "replace"}});
     // A key that occurs twice.
     EXPECT_FALSE(parse_register_request(R"({"name":"a","name":"b","files":{"f":")" + kDigest + "\"}}").ok());
-    EXPECT_FALSE(parse_register_request(R"({"name":"a","files":{"f":")" + kDigest + R"(","f":")" + kDigest + "\"}}").ok());
+    EXPECT_FALSE(
+        parse_register_request(R"({"name":"a","files":{"f":")" + kDigest + R"(","f":")" + kDigest + "\"}}").ok());
     std::string many;
     for (int i = 0; i < 17; ++i) many += (i ? ",\"f" : "\"f") + std::to_string(i) + "\":\"" + kDigest + "\"";
     expect_refused(parse_register_request, {{R"({"name":"a","files":{)" + many + "}}", "files"}});
@@ -118,14 +120,14 @@ TEST(AdapterRequest, ActivateHasDefaultsAndAClosedListOfModes) {
 TEST(AdapterRequest, RollbackAndValidateNameWhatIsWrong) {
     EXPECT_TRUE(parse_rollback_request("")->generation.empty());
     EXPECT_EQ(parse_rollback_request(R"({"generation":")" + kHex + "\"}")->generation, kHex);
-    expect_refused(parse_rollback_request,
-                   {{R"({"generation":"x"})", "generation"}, {R"({"to":"x"})", "to"}, {R"({"generation":1})", "generation"}});
+    expect_refused(
+        parse_rollback_request,
+        {{R"({"generation":"x"})", "generation"}, {R"({"to":"x"})", "to"}, {R"({"generation":1})", "generation"}});
     EXPECT_EQ(parse_validate_request(R"({"path":"/a"})")->path, "/a");
-    expect_refused(parse_validate_request,
-                   {{"{}", "files"},
-                    {R"({"path":""})", "path"},
-                    {R"({"path":"/a","files":{"f":")" + kDigest + "\"}}", "files"},
-                    {R"({"lora_path":"/a"})", "lora_path"}});
+    expect_refused(parse_validate_request, {{"{}", "files"},
+                                            {R"({"path":""})", "path"},
+                                            {R"({"path":"/a","files":{"f":")" + kDigest + "\"}}", "files"},
+                                            {R"({"lora_path":"/a"})", "lora_path"}});
     EXPECT_TRUE(parse_empty_request("").ok());
     EXPECT_TRUE(parse_empty_request("{}").ok());
     EXPECT_FALSE(parse_empty_request(R"({"mode":"now"})").ok());

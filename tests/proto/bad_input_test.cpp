@@ -1,10 +1,9 @@
 // Every parameter with values that cannot be meant: an error that names it, at once.
-#include <gtest/gtest.h>
-
 #include <ctime>
-
 #include <map>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "proto/generate/generate_request.h"
 
@@ -134,8 +133,7 @@ TEST(BadInput, WrongTypesNameTheParameter) {
             expect_refused(parameter, "\"" + std::string(1 << 20, 'x') + "\"");
         }
         if (takes != Takes::kObject) expect_refused(parameter, "{\"a\":1}");
-        if (takes != Takes::kList && takes != Takes::kPrompt && takes != Takes::kStop)
-            expect_refused(parameter, "[1]");
+        if (takes != Takes::kList && takes != Takes::kPrompt && takes != Takes::kStop) expect_refused(parameter, "[1]");
     }
 }
 
@@ -153,7 +151,8 @@ TEST(BadInput, NumbersOutOfRangeNameTheParameter) {
 
 TEST(BadInput, WhatIsNoJsonSaysWhere) {
     for (const Parameter& parameter : parameters()) {
-        for (const char* value : {"NaN", "Infinity", "-Infinity", "1e999", "'x'", "[1,]", "{", "\"\x01\"", "\"\xff\""}) {
+        for (const char* value :
+             {"NaN", "Infinity", "-Infinity", "1e999", "'x'", "[1,]", "{", "\"\x01\"", "\"\xff\""}) {
             auto request = parse_generate_request(body_with(parameter, value), parameter.kind, 1000);
             ASSERT_FALSE(request.ok()) << parameter.name << value;
             EXPECT_EQ(request.error().code, ErrorCode::kInvalidRequest);
@@ -163,8 +162,8 @@ TEST(BadInput, WhatIsNoJsonSaysWhere) {
 
 TEST(BadInput, AKeyThatComesTwiceIsNamed) {
     const std::map<Takes, std::string> good = {
-        {Takes::kBool, "false"}, {Takes::kNumber, "0.5"}, {Takes::kInteger, "1"}, {Takes::kText, "\"a\""},
-        {Takes::kList, "[]"},    {Takes::kObject, "{}"},  {Takes::kStop, "\"a\""}, {Takes::kLogprobs, "1"},
+        {Takes::kBool, "false"},      {Takes::kNumber, "0.5"},  {Takes::kInteger, "1"},  {Takes::kText, "\"a\""},
+        {Takes::kList, "[]"},         {Takes::kObject, "{}"},   {Takes::kStop, "\"a\""}, {Takes::kLogprobs, "1"},
         {Takes::kChoice, "\"auto\""}, {Takes::kPrompt, "\"a\""}};
     for (const Parameter& parameter : parameters()) expect_refused(parameter, good.at(parameter.takes), true);
 }

@@ -9,31 +9,40 @@ namespace lorad::proto::custom_tools_test {
 namespace {
 
 constexpr const char* kAsk = R"("messages":[{"role":"user","content":"a"}])";
-constexpr const char* kTools = R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"custom","custom":{"name":"sh","description":"Runs."}}])";
+constexpr const char* kTools =
+    R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"custom","custom":{"name":"sh","description":"Runs."}}])";
 
-Result<GenerateRequest> chat(const std::string& fields) { return parse_generate_request("{" + fields + "}", ApiKind::kChat, 1000); }
+Result<GenerateRequest> chat(const std::string& fields) {
+    return parse_generate_request("{" + fields + "}", ApiKind::kChat, 1000);
+}
 
 TEST(CustomTools, AreFunctionsOfOneTextToTheModel) {
-    auto request = chat(std::string(kAsk) + "," + kTools + R"(,"tool_choice":{"type":"custom","custom":{"name":"sh"}},"temperature":0.5,"nonsense":1)");
+    auto request = chat(std::string(kAsk) + "," + kTools +
+                        R"(,"tool_choice":{"type":"custom","custom":{"name":"sh"}},"temperature":0.5,"nonsense":1)");
     ASSERT_TRUE(request.ok()) << request.error().message;
-    EXPECT_EQ(request->tools_json,
-              R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"sh","description":"Runs.","parameters":)" +
-                  std::string(kCustomToolSchema) + "}}]");
+    EXPECT_EQ(
+        request->tools_json,
+        R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"sh","description":"Runs.","parameters":)" +
+            std::string(kCustomToolSchema) + "}}]");
     EXPECT_EQ(request->tool_choice, ToolChoice::kNamed);
     EXPECT_EQ(request->forced_function, "sh");
     EXPECT_EQ(request->custom_tools, (ToolNames{"sh"}));
     EXPECT_FLOAT_EQ(*request->temperature, 0.5f);
     EXPECT_EQ(request->ignored_fields, std::vector<std::string>{"nonsense"});
-    auto history = chat(R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"custom",)"
-                        R"("custom":{"name":"sh","input":"ls \"x\""}}]},{"role":"tool","tool_call_id":"c","content":"y"}])");
+    auto history = chat(
+        R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"custom",)"
+        R"("custom":{"name":"sh","input":"ls \"x\""}}]},{"role":"tool","tool_call_id":"c","content":"y"}])");
     ASSERT_TRUE(history.ok()) << history.error().message;
-    EXPECT_NE(history->messages_json.find(R"({"id":"c","type":"function","function":{"name":"sh","arguments":{"input":"ls \"x\""}}})"), std::string::npos)
+    EXPECT_NE(history->messages_json.find(
+                  R"({"id":"c","type":"function","function":{"name":"sh","arguments":{"input":"ls \"x\""}}})"),
+              std::string::npos)
         << history->messages_json;
 }
 
 TEST(CustomTools, OnlyAllowedToolsAreShown) {
-    auto request = chat(std::string(kAsk) + "," + kTools +
-                        R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"f"}}]}})");
+    auto request = chat(
+        std::string(kAsk) + "," + kTools +
+        R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"f"}}]}})");
     ASSERT_TRUE(request.ok()) << request.error().message;
     EXPECT_EQ(request->tools_json, R"([{"type":"function","function":{"name":"f"}}])");
     EXPECT_EQ(request->tool_choice, ToolChoice::kRequired);
@@ -46,8 +55,10 @@ TEST(CustomTools, ErrorsNameTheClientsFields) {
         {R"("tools":[{"type":"custom","custom":{"name":""}}])", "tools[0].custom.name"},
         {R"("tools":[{"type":"custom","custom":{"name":"f","format":{"type":"grammar"}}}])", "tools[0].custom.format"},
         {std::string(kTools) + R"(,"tool_choice":{"type":"custom","custom":{"name":"g"}})", "tool_choice.custom.name"},
-        {std::string(kTools) + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"none","tools":[]}})", "tool_choice.allowed_tools.mode"},
-        {std::string(kTools) + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"zz"}}]}})",
+        {std::string(kTools) + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"none","tools":[]}})",
+         "tool_choice.allowed_tools.mode"},
+        {std::string(kTools) +
+             R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"zz"}}]}})",
          "tool_choice.allowed_tools.tools"},
         {std::string(kTools) + R"(,"temperature":9)", "temperature"},
     };
@@ -89,7 +100,9 @@ TEST(CustomCalls, TheirInputComesWhenItIsWhole) {
     ResponseHead head;
     head.kind = ApiKind::kChat;
     const std::vector<ChoicePart> choices{part};
-    EXPECT_NE(whole_response(head, choices, {}).find(R"("tool_calls":[{"id":"c2","type":"custom","custom":{"name":"sh","input":"no JSON"}}])"), std::string::npos);
+    EXPECT_NE(whole_response(head, choices, {})
+                  .find(R"("tool_calls":[{"id":"c2","type":"custom","custom":{"name":"sh","input":"no JSON"}}])"),
+              std::string::npos);
 }
 
 // However an answer is cut, nothing of the object around its input is shown as the input.
@@ -108,7 +121,8 @@ TEST(CustomCalls, ACutInputIsWhatHasComeOfIt) {
     EXPECT_EQ(custom_tool_input(R"({"input": "a\ud83d)"), "a");
     EXPECT_EQ(custom_tool_input(R"({"input": "a\ud83d\ude)"), "a");
     EXPECT_EQ(custom_tool_input(R"({"inp)"), "");
-    for (const char* other : {"no JSON", R"({"input":5})", R"({"x":"y"})", R"({"input": foo)"}) EXPECT_EQ(custom_tool_input(other), other) << "as it is";
+    for (const char* other : {"no JSON", R"({"input":5})", R"({"x":"y"})", R"({"input": foo)"})
+        EXPECT_EQ(custom_tool_input(other), other) << "as it is";
 }
 
 }  // namespace

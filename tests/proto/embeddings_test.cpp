@@ -1,7 +1,8 @@
 // /v1/embeddings: bodies, what is done to hidden states, and the two encodings.
+#include "proto/embeddings.h"
+
 #include <gtest/gtest.h>
 
-#include "proto/embeddings.h"
 #include "proto/json/json.h"
 
 namespace lorad::proto::embeddings_test {
@@ -10,14 +11,12 @@ namespace {
 constexpr uint32_t kVocab = 1000, kHidden = 8;
 
 EmbeddingsRequest parsed(const std::string& fields) {
-    Result<EmbeddingsRequest> request =
-        parse_embeddings_request("{" + fields + "}", kVocab, kHidden);
+    Result<EmbeddingsRequest> request = parse_embeddings_request("{" + fields + "}", kVocab, kHidden);
     EXPECT_TRUE(request.ok()) << fields << ": " << request.error().message;
     return request.ok() ? std::move(*request) : EmbeddingsRequest();
 }
 Error refused(const std::string& fields) {
-    Result<EmbeddingsRequest> request =
-        parse_embeddings_request("{" + fields + "}", kVocab, kHidden);
+    Result<EmbeddingsRequest> request = parse_embeddings_request("{" + fields + "}", kVocab, kHidden);
     EXPECT_FALSE(request.ok()) << fields;
     return request.ok() ? Error() : request.error();
 }
@@ -33,8 +32,7 @@ TEST(EmbeddingsRequest, InputsAreATextIdsOrListsOfEither) {
     EXPECT_TRUE(text.normalized && !text.as_base64 && !text.n_dimensions);
     EXPECT_EQ(parsed(R"("input":["a","b"])").generate.prompts[1].text, "b");
     EXPECT_EQ(parsed(R"("input":[1,2])").generate.prompts[0].ids, (std::vector<TokenId>{1, 2}));
-    EXPECT_EQ(parsed(R"("input":[[1],[2,3]])").generate.prompts[1].ids,
-              (std::vector<TokenId>{2, 3}));
+    EXPECT_EQ(parsed(R"("input":[[1],[2,3]])").generate.prompts[1].ids, (std::vector<TokenId>{2, 3}));
     std::string many = "[\"a\"";
     for (int i = 1; i < 2048; ++i) many += ",\"a\"";
     EXPECT_EQ(parsed("\"input\":" + many + "]").generate.prompts.size(), 2048u);
@@ -61,8 +59,7 @@ TEST(EmbeddingsRequest, RefusalsNameTheField) {
     EXPECT_EQ(refused(R"("input":"a","pooling":"mean")").code, ErrorCode::kUnsupportedParameter);
     EXPECT_EQ(parsed(R"("input":"a","truncate_prompt_tokens":3)").generate.n_prompt_max, 3);
     EXPECT_EQ(refused(R"("messages":[{"role":"user","content":"a"}])").param, "messages");
-    EXPECT_EQ(parsed(R"("input":"a","nonsense":1)").generate.ignored_fields,
-              std::vector<std::string>{"nonsense"});
+    EXPECT_EQ(parsed(R"("input":"a","nonsense":1)").generate.ignored_fields, std::vector<std::string>{"nonsense"});
 }
 
 // One id outside of the vocabulary says that the others are another tokenizer's as well.
@@ -77,13 +74,11 @@ TEST(EmbeddingsRequest, IdsOfAnotherVocabularyAreRefusedWithTheRangeAndAWayOut) 
 
 TEST(Embeddings, AreCutThenHaveTheLengthOne) {
     const std::vector<float> hidden = {3.0f, 4.0f, 12.0f};
-    EXPECT_EQ(shown_embedding(hidden, parsed(R"("input":"a","dimensions":2)")),
-              (std::vector<float>{0.6f, 0.8f}));
+    EXPECT_EQ(shown_embedding(hidden, parsed(R"("input":"a","dimensions":2)")), (std::vector<float>{0.6f, 0.8f}));
     std::vector<float> whole = shown_embedding(hidden, parsed(R"("input":"a")"));
     EXPECT_FLOAT_EQ(whole[2], 12.0f / 13.0f);
     EXPECT_EQ(shown_embedding(hidden, parsed(R"("input":"a","normalize":false)")), hidden);
-    EXPECT_EQ(shown_embedding(std::vector<float>{0.0f}, parsed(R"("input":"a")")),
-              (std::vector<float>{0.0f}));
+    EXPECT_EQ(shown_embedding(std::vector<float>{0.0f}, parsed(R"("input":"a")")), (std::vector<float>{0.0f}));
 }
 
 TEST(Embeddings, Base64HoldsTheFloatsInLittleEndian) {
@@ -99,8 +94,7 @@ TEST(Embeddings, AnswersHaveOpenAisShape) {
               R"({"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.5,-1]},)"
               R"({"object":"embedding","index":1,"embedding":[0.25,0]}],"model":"m","adapter_generation":"abc",)"
               R"("usage":{"prompt_tokens":7,"total_tokens":7}})");
-    EXPECT_NE(embeddings_response(answer, true).find(R"("embedding":"AAAAPwAAgL8=")"),
-              std::string::npos);
+    EXPECT_NE(embeddings_response(answer, true).find(R"("embedding":"AAAAPwAAgL8=")"), std::string::npos);
 }
 
 }  // namespace

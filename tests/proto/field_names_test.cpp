@@ -19,7 +19,8 @@ TEST(FieldNames, NamesThatFollowOneAnotherAreNotRenamedTwice) {
     names.add("tools[0]", "tools[2]");
     names.add("tools[2]", "tools[5]");
     names.add("tools[1]", "tools[0]");
-    const Error error = renamed(names, "tools[0].function.name", "tools[0].function.name: as that of tools[2], and tools[1].function.name");
+    const Error error = renamed(names, "tools[0].function.name",
+                                "tools[0].function.name: as that of tools[2], and tools[1].function.name");
     EXPECT_EQ(error.param, "tools[2].function.name");
     EXPECT_EQ(error.message, "tools[2].function.name: as that of tools[5], and tools[0].function.name");
     EXPECT_EQ(renamed(names, "tool_choice", "neither tools[0] nor tools[2]").message, "neither tools[2] nor tools[5]");
@@ -31,7 +32,8 @@ TEST(FieldNames, TheLongestNameCountsAndWordsStay) {
     names.add("messages[1].tool_calls[0]", "input[4]");
     names.add("max_tokens", "max_output_tokens");
     names.add("stop", "stop_sequences");
-    EXPECT_EQ(renamed(names, "messages", "messages[1].tool_calls[0].id beside messages[1].role").message, "input[4].id beside input[3].role");
+    EXPECT_EQ(renamed(names, "messages", "messages[1].tool_calls[0].id beside messages[1].role").message,
+              "input[4].id beside input[3].role");
     EXPECT_EQ(renamed(names, "n", "n: a stop before max_tokens, not my_max_tokens or max_tokens_2").message,
               "n: a stop before max_output_tokens, not my_max_tokens or max_tokens_2");
     EXPECT_EQ(renamed(names, "stop", "stop: too many").message, "stop_sequences: too many");
@@ -39,10 +41,11 @@ TEST(FieldNames, TheLongestNameCountsAndWordsStay) {
 }
 
 TEST(FieldNames, AToolBehindOneThatIsNotAllowedIsNamedByItsPlace) {
-    const std::string body = R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"x"}},)"
-                             R"({"type":"function","function":{"name":"f","parameters":5}},{"type":"function","function":{"name":"g"}}],)"
-                             R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[)"
-                             R"({"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]}}})";
+    const std::string body =
+        R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"x"}},)"
+        R"({"type":"function","function":{"name":"f","parameters":5}},{"type":"function","function":{"name":"g"}}],)"
+        R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[)"
+        R"({"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]}}})";
     const auto request = parse_generate_request(body, ApiKind::kChat, 1000);
     ASSERT_FALSE(request.ok());
     EXPECT_EQ(request.error().param, "tools[1].function.parameters");
@@ -110,12 +113,19 @@ TEST(FieldNames, CustomToolsOfChatsAreNamedAsTheyStandThere) {
         R"("tool_choice":{"type":"allowed_tools","q":1,"allowed_tools":{"mode":"auto","r":1,"tools":[{"type":"custom","s":1,"custom":{"name":"g","t":1}}]}}})",
         ApiKind::kChat, 1000);
     ASSERT_TRUE(request.ok()) << request.error().message;
-    const std::vector<std::string> expected = {"tool_choice.q", "tool_choice.allowed_tools.r", "tool_choice.allowed_tools.tools[0].s",
-                                               "tool_choice.allowed_tools.tools[0].custom.t", "tools[1].z", "tools[1].custom.w",
-                                               "tools[1].custom.format.v", "messages[1].tool_calls[0].custom.y", "messages[0].x"};
+    const std::vector<std::string> expected = {"tool_choice.q",
+                                               "tool_choice.allowed_tools.r",
+                                               "tool_choice.allowed_tools.tools[0].s",
+                                               "tool_choice.allowed_tools.tools[0].custom.t",
+                                               "tools[1].z",
+                                               "tools[1].custom.w",
+                                               "tools[1].custom.format.v",
+                                               "messages[1].tool_calls[0].custom.y",
+                                               "messages[0].x"};
     EXPECT_EQ(request->ignored_fields, expected);
-    expect_names(request->names, {{"messages[1].tool_calls[0].function.arguments", "messages[1].tool_calls[0].custom.input"},
-                                  {"tools[0].function.name", "tools[1].custom.name"}});
+    expect_names(request->names,
+                 {{"messages[1].tool_calls[0].function.arguments", "messages[1].tool_calls[0].custom.input"},
+                  {"tools[0].function.name", "tools[1].custom.name"}});
 }
 
 }  // namespace

@@ -25,13 +25,16 @@ TEST(Gbnf, EachCharacterBecomesATerminal) {
 
 TEST(Gbnf, RulesOfAnyNameStayApart) {
     const std::string lark = lark_of("root ::= a-b a_b A-B\na-b ::= \"1\"\na_b ::= \"2\"\nA-B ::= \"3\"\n");
-    for (const char* part : {"r0_root: r1_a_b r2_a_b r3_a_b\n", "r1_a_b: /[\\x{31}]/\n", "r2_a_b: /[\\x{32}]/\n", "r3_a_b: /[\\x{33}]/\n"})
+    for (const char* part :
+         {"r0_root: r1_a_b r2_a_b r3_a_b\n", "r1_a_b: /[\\x{31}]/\n", "r2_a_b: /[\\x{32}]/\n", "r3_a_b: /[\\x{33}]/\n"})
         EXPECT_THAT(lark, HasSubstr(part));
 }
 
 TEST(Gbnf, RepetitionsGroupsAndLines) {
-    EXPECT_THAT(lark_of("root ::= (\"a\" |\n \"b\")+ [0-9]{2} [0-9]{,3} [0-9]{1,} x?\n\n# rules may follow a comment\nx ::=\n  \"z\" |\n  \"y\""),
-                HasSubstr("(/[\\x{61}]/ | /[\\x{62}]/)+ /[\\x{30}-\\x{39}]/{2,2} /[\\x{30}-\\x{39}]/{0,3} /[\\x{30}-\\x{39}]/{1,} r1_x?"));
+    EXPECT_THAT(lark_of("root ::= (\"a\" |\n \"b\")+ [0-9]{2} [0-9]{,3} [0-9]{1,} x?\n\n# rules may follow a "
+                        "comment\nx ::=\n  \"z\" |\n  \"y\""),
+                HasSubstr("(/[\\x{61}]/ | /[\\x{62}]/)+ /[\\x{30}-\\x{39}]/{2,2} /[\\x{30}-\\x{39}]/{0,3} "
+                          "/[\\x{30}-\\x{39}]/{1,} r1_x?"));
 }
 
 TEST(Gbnf, ErrorsNameLineAndColumn) {

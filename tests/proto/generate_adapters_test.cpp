@@ -31,14 +31,16 @@ TEST(GenerateAdapters, OtherServersWordsForOneAreUnderstood) {
         EXPECT_EQ(request->adapters_field, field);
         EXPECT_TRUE(request->ignored_fields.empty()) << fields;
     }
-    for (const char* none : {R"("lora_path":null)", R"("lora_path":[null])", R"("adapter_id":"")", R"("adapter_id":"__base__")",
-                             R"("parameters":{})", R"("lora_request":null)", R"("lora_request":[])", R"("merged_adapters":null)", R"("lora_weights":null)",
-                             R"("adapter_parameters":{})", R"("extra_body":{})"}) {
+    for (const char* none :
+         {R"("lora_path":null)", R"("lora_path":[null])", R"("adapter_id":"")", R"("adapter_id":"__base__")",
+          R"("parameters":{})", R"("lora_request":null)", R"("lora_request":[])", R"("merged_adapters":null)",
+          R"("lora_weights":null)", R"("adapter_parameters":{})", R"("extra_body":{})"}) {
         auto request = with(none);
         ASSERT_TRUE(request.ok()) << none << " " << request.error().message;
         EXPECT_FALSE(request->adapters) << none;
     }
-    EXPECT_EQ(with(R"("adapter_id":"a","adapter_source":"local")")->ignored_fields, std::vector<std::string>{"adapter_source"});
+    EXPECT_EQ(with(R"("adapter_id":"a","adapter_source":"local")")->ignored_fields,
+              std::vector<std::string>{"adapter_source"});
     EXPECT_EQ(with(R"("exploration":0.5)")->ignored_fields, std::vector<std::string>{"exploration"});
     EXPECT_EQ(with(R"("parameters":{"adapter_id":"a","max_new_tokens":5})")->ignored_fields,
               std::vector<std::string>{"parameters.max_new_tokens"});

@@ -9,17 +9,15 @@ namespace {
 constexpr uint32_t kVocab = 1000;
 
 Result<GenerateRequest> chat(const std::string& messages, const std::string& more = "") {
-    return parse_generate_request(
-        R"({"messages":)" + messages + (more.empty() ? "" : "," + more) + "}", ApiKind::kChat,
-        kVocab);
+    return parse_generate_request(R"({"messages":)" + messages + (more.empty() ? "" : "," + more) + "}", ApiKind::kChat,
+                                  kVocab);
 }
 
 const std::string kHi = R"([{"role":"user","content":"hi"}])";
 
 TEST(GenerateOptions, ChatsHaveTheirOwnParameters) {
-    auto request = chat(
-        R"([{"role":"user","content":"q"},{"role":"assistant","content":"The answer"}])",
-        R"("logprobs":true,"top_logprobs":20,"continue_final_message":true,"documents":[{"text":"d"}],
+    auto request = chat(R"([{"role":"user","content":"q"},{"role":"assistant","content":"The answer"}])",
+                        R"("logprobs":true,"top_logprobs":20,"continue_final_message":true,"documents":[{"text":"d"}],
         "chat_template_kwargs":{"enable_thinking":false})");
     ASSERT_TRUE(request.ok()) << request.error().message;
     EXPECT_EQ(request->n_logprobs, 20u);
@@ -32,8 +30,7 @@ TEST(GenerateOptions, ChatsHaveTheirOwnParameters) {
              {R"("top_logprobs":2)", "top_logprobs"},
              {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
              {R"("logprobs":3)", "logprobs"},
-             {R"("continue_final_message":true,"add_generation_prompt":true)",
-              "continue_final_message"},
+             {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
              {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs.messages"},
              {R"("chat_template_kwargs":[])", "chat_template_kwargs"},
              {R"("documents":["d"])", "documents[0]"}}) {
@@ -52,11 +49,10 @@ TEST(GenerateOptions, ArgumentsOfToolCallsReachTheTemplateAsObjects) {
         {"name":"f","arguments":"{\"a\": 1.50}"}},{"function":{"name":"g","arguments":""}}]},
         {"role":"assistant","content":"x","tool_calls":[]},{"role":"tool","tool_call_id":"c","content":"4"}])");
     ASSERT_TRUE(request.ok()) << request.error().message;
-    EXPECT_EQ(
-        request->messages_json,
-        R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":)"
-        R"({"name":"f","arguments":{"a":1.50}}},{"function":{"name":"g","arguments":{}}}]},)"
-        R"({"role":"assistant","content":"x"},{"role":"tool","tool_call_id":"c","content":"4"}])");
+    EXPECT_EQ(request->messages_json,
+              R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":)"
+              R"({"name":"f","arguments":{"a":1.50}}},{"function":{"name":"g","arguments":{}}}]},)"
+              R"({"role":"assistant","content":"x"},{"role":"tool","tool_call_id":"c","content":"4"}])");
     // What is no object of JSON stays the text that it is.
     for (const char* text : {"{", "[1]", "not json", "null", "{\\\"a\\\": \\\"1\\\",}"}) {
         const std::string call = R"({"function":{"name":"f","arguments":")" + std::string(text) + "\"}}";
@@ -87,23 +83,21 @@ TEST(GenerateOptions, ContradictionsAreRefused) {
         ASSERT_FALSE(refused.ok()) << fields;
         EXPECT_EQ(refused.error().param, param) << refused.error().message;
     }
-    auto none = parse_generate_request(R"({"prompt":"x","max_tokens":0,"echo":true})",
-                                       ApiKind::kCompletion, kVocab);
+    auto none = parse_generate_request(R"({"prompt":"x","max_tokens":0,"echo":true})", ApiKind::kCompletion, kVocab);
     ASSERT_TRUE(none.ok());
     EXPECT_EQ(none->n_tokens_max, 0u);
 }
 
 TEST(GenerateOptions, BiasesAreOfTokensOfTheVocabulary) {
-    for (auto [bias, param] : std::vector<std::pair<std::string, std::string>>{
-             {R"({"1000":1})", "logit_bias"},
-             {R"({"-1":1})", "logit_bias"},
-             {R"({"x":1})", "logit_bias"},
-             {R"({"5":1,"05":2})", "logit_bias"},
-             {R"({"5":101})", "logit_bias.5"},
-             {R"({"5":"1"})", "logit_bias.5"},
-             {R"([1])", "logit_bias"}}) {
-        auto refused = parse_generate_request("{\"prompt\":\"x\",\"logit_bias\":" + bias + "}",
-                                              ApiKind::kCompletion, kVocab);
+    for (auto [bias, param] : std::vector<std::pair<std::string, std::string>>{{R"({"1000":1})", "logit_bias"},
+                                                                               {R"({"-1":1})", "logit_bias"},
+                                                                               {R"({"x":1})", "logit_bias"},
+                                                                               {R"({"5":1,"05":2})", "logit_bias"},
+                                                                               {R"({"5":101})", "logit_bias.5"},
+                                                                               {R"({"5":"1"})", "logit_bias.5"},
+                                                                               {R"([1])", "logit_bias"}}) {
+        auto refused =
+            parse_generate_request("{\"prompt\":\"x\",\"logit_bias\":" + bias + "}", ApiKind::kCompletion, kVocab);
         ASSERT_FALSE(refused.ok()) << bias;
         EXPECT_EQ(refused.error().param, param) << refused.error().message;
     }

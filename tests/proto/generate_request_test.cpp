@@ -1,8 +1,8 @@
 #include "proto/generate/generate_request.h"
 
-#include <gtest/gtest.h>
-
 #include <tuple>
+
+#include <gtest/gtest.h>
 
 #include "proto/error.h"
 
@@ -12,14 +12,12 @@ namespace {
 constexpr uint32_t kVocab = 1000;
 
 Result<GenerateRequest> completion(const std::string& more) {
-    return parse_generate_request(
-        R"({"model":"m","prompt":"hi")" + (more.empty() ? "" : "," + more) + "}",
-        ApiKind::kCompletion, kVocab);
+    return parse_generate_request(R"({"model":"m","prompt":"hi")" + (more.empty() ? "" : "," + more) + "}",
+                                  ApiKind::kCompletion, kVocab);
 }
 Result<GenerateRequest> chat(const std::string& messages, const std::string& more = "") {
-    return parse_generate_request(
-        R"({"messages":)" + messages + (more.empty() ? "" : "," + more) + "}", ApiKind::kChat,
-        kVocab);
+    return parse_generate_request(R"({"messages":)" + messages + (more.empty() ? "" : "," + more) + "}", ApiKind::kChat,
+                                  kVocab);
 }
 
 void expect_refused(const std::string& field, ErrorCode code, const std::string& param) {
@@ -32,8 +30,7 @@ void expect_refused(const std::string& field, ErrorCode code, const std::string&
 }
 
 TEST(GenerateRequest, ReadsEveryHonouredParameter) {
-    auto request =
-        completion(R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"seed":-3,
+    auto request = completion(R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"seed":-3,
         "stop":["a","b"],"stream":true,"return_token_ids":true,
         "ignore_eos":true,"min_tokens":2,"stop_token_ids":[5],"user":"u","unknown_field":{"x":[1]},
         "stream_options":{"include_usage":true,"other":1},"typical_p":0.7,"presence_penalty":-0.5,"frequency_penalty":1.5,
@@ -51,26 +48,21 @@ TEST(GenerateRequest, ReadsEveryHonouredParameter) {
     EXPECT_FLOAT_EQ(*request->min_p, 0.1f);
     EXPECT_EQ(request->seed, uint64_t(-3));
     EXPECT_EQ(request->stop, (std::vector<std::string>{"a", "b"}));
-    EXPECT_TRUE(request->stream && request->include_usage && request->return_token_ids &&
-                request->ignore_eos);
+    EXPECT_TRUE(request->stream && request->include_usage && request->return_token_ids && request->ignore_eos);
     EXPECT_EQ(request->n_tokens_min, 2u);
     EXPECT_EQ(request->stop_token_ids, (std::vector<TokenId>{5}));
     EXPECT_EQ(request->user, "u");
     EXPECT_EQ(request->cache_salt, "s");
     EXPECT_EQ(request->priority, -3);
-    EXPECT_EQ(std::tuple(request->n, request->best_of, request->n_logprobs.value_or(99)),
-              std::tuple(2u, 2u, 4u));
+    EXPECT_EQ(std::tuple(request->n, request->best_of, request->n_logprobs.value_or(99)), std::tuple(2u, 2u, 4u));
     EXPECT_EQ(std::tuple(request->typical_p, request->presence_penalty, request->frequency_penalty,
                          *request->repetition_penalty),
               std::tuple(0.7f, -0.5f, 1.5f, 1.25f));
     ASSERT_EQ(request->logit_bias.size(), 2u);  // a bias of 0 is none
-    EXPECT_EQ(std::pair(request->logit_bias[0].token, request->logit_bias[0].bias),
-              std::pair(7, -100.0f));
+    EXPECT_EQ(std::pair(request->logit_bias[0].token, request->logit_bias[0].bias), std::pair(7, -100.0f));
     EXPECT_EQ(request->allowed_token_ids, (std::vector<TokenId>{3, 9}));
-    EXPECT_TRUE(request->echo && request->include_stop && !request->skip_special_tokens &&
-                request->tokens_as_ids);
-    EXPECT_EQ(request->ignored_fields,
-              (std::vector<std::string>{"unknown_field", "stream_options.other"}));
+    EXPECT_TRUE(request->echo && request->include_stop && !request->skip_special_tokens && request->tokens_as_ids);
+    EXPECT_EQ(request->ignored_fields, (std::vector<std::string>{"unknown_field", "stream_options.other"}));
 }
 
 TEST(GenerateRequest, NullIsAsGoodAsAbsent) {
@@ -90,8 +82,7 @@ TEST(GenerateRequest, TopKOfMinusOneIsOff) {
 TEST(GenerateRequest, MaxCompletionTokensIsMaxTokens) {
     EXPECT_EQ(completion(R"("max_completion_tokens":9)")->n_tokens_max, 9u);
     EXPECT_EQ(completion(R"("max_completion_tokens":9,"max_tokens":9)")->n_tokens_max, 9u);
-    expect_refused(R"("max_completion_tokens":9,"max_tokens":8)", ErrorCode::kInvalidRequest,
-                   "max_completion_tokens");
+    expect_refused(R"("max_completion_tokens":9,"max_tokens":8)", ErrorCode::kInvalidRequest, "max_completion_tokens");
 }
 
 TEST(GenerateRequest, OutOfRangeNamesTheField) {
@@ -180,8 +171,7 @@ TEST(GenerateRequest, TooManyStopTokensAreRefused) {
     std::string ids = "1";
     for (size_t i = 1; i < kStopTokensMax; ++i) ids += ",1";
     EXPECT_TRUE(completion("\"stop_token_ids\":[" + ids + "]").ok());
-    expect_refused("\"stop_token_ids\":[" + ids + ",1]", ErrorCode::kInvalidRequest,
-                   "stop_token_ids");
+    expect_refused("\"stop_token_ids\":[" + ids + ",1]", ErrorCode::kInvalidRequest, "stop_token_ids");
 }
 
 TEST(GenerateRequest, SpecialTokensAreAddedToPromptsAndToChatsOnRequest) {
@@ -189,8 +179,8 @@ TEST(GenerateRequest, SpecialTokensAreAddedToPromptsAndToChatsOnRequest) {
     EXPECT_FALSE(completion("\"add_special_tokens\":false")->add_special_tokens);
     const std::string chat = R"({"messages":[{"role":"user","content":"x"}])";
     EXPECT_FALSE(parse_generate_request(chat + "}", ApiKind::kChat, 1000)->add_special_tokens);
-    EXPECT_TRUE(parse_generate_request(chat + R"(,"add_special_tokens":true})", ApiKind::kChat, 1000)
-                    ->add_special_tokens);
+    EXPECT_TRUE(
+        parse_generate_request(chat + R"(,"add_special_tokens":true})", ApiKind::kChat, 1000)->add_special_tokens);
 }
 
 TEST(GenerateRequest, TooManyStopStringsAreRefused) {
@@ -200,21 +190,21 @@ TEST(GenerateRequest, TooManyStopStringsAreRefused) {
 }
 
 TEST(GenerateRequest, WhatIsNotSupportedIsRefusedByName) {
-    for (auto [field, param] : std::vector<std::pair<std::string, std::string>>{
-             {R"("suffix":"x")", "suffix"},
-             {R"("use_beam_search":true)", "use_beam_search"},
-             {R"("length_penalty":1.5)", "length_penalty"},
-             {R"("top_logprobs":2)", "top_logprobs"},
-             {R"("chat_template_kwargs":{"a":1})", "chat_template_kwargs"},
-             {R"("messages":[{"role":"user","content":"x"}])", "messages"},
-             {R"("prompt_embeds":"x")", "prompt_embeds"},
-             {R"("vllm_xargs":{"a":1})", "vllm_xargs"},
-             {R"("n_predict":5)", "n_predict"},
-             {R"("repeat_penalty":1.1)", "repeat_penalty"},
-             {R"("mirostat":2)", "mirostat"},
-             {R"("dry_multiplier":0.8)", "dry_multiplier"},
-             {R"("xtc_probability":0.5)", "xtc_probability"},
-             {R"("samplers":["top_k"])", "samplers"}}) {
+    for (auto [field, param] :
+         std::vector<std::pair<std::string, std::string>>{{R"("suffix":"x")", "suffix"},
+                                                          {R"("use_beam_search":true)", "use_beam_search"},
+                                                          {R"("length_penalty":1.5)", "length_penalty"},
+                                                          {R"("top_logprobs":2)", "top_logprobs"},
+                                                          {R"("chat_template_kwargs":{"a":1})", "chat_template_kwargs"},
+                                                          {R"("messages":[{"role":"user","content":"x"}])", "messages"},
+                                                          {R"("prompt_embeds":"x")", "prompt_embeds"},
+                                                          {R"("vllm_xargs":{"a":1})", "vllm_xargs"},
+                                                          {R"("n_predict":5)", "n_predict"},
+                                                          {R"("repeat_penalty":1.1)", "repeat_penalty"},
+                                                          {R"("mirostat":2)", "mirostat"},
+                                                          {R"("dry_multiplier":0.8)", "dry_multiplier"},
+                                                          {R"("xtc_probability":0.5)", "xtc_probability"},
+                                                          {R"("samplers":["top_k"])", "samplers"}}) {
         expect_refused(field, ErrorCode::kUnsupportedParameter, param);
     }
 }
@@ -254,13 +244,11 @@ TEST(GenerateRequest, PromptIsATextOrTokenIdsOrAListOfThem) {
     EXPECT_EQ(parse("[\"a\",\"b\"]")->prompts[1].text, "b");
     EXPECT_EQ(parse("[[1],[2,3]]")->prompts[1].ids, (std::vector<TokenId>{2, 3}));
     EXPECT_EQ(parse("[[1],[2,1000]]").error().param, "prompt[1][1]");
-    for (const char* bad :
-         {"[]", "[[]]", "5", "{}", "null", "[1000]", "[-1]", "[1,\"a\"]", "[1.5]", "[true]"}) {
+    for (const char* bad : {"[]", "[[]]", "5", "{}", "null", "[1000]", "[-1]", "[1,\"a\"]", "[1.5]", "[true]"}) {
         Result<GenerateRequest> request = parse(bad);
         ASSERT_FALSE(request.ok()) << bad;
         EXPECT_EQ(request.error().code, ErrorCode::kInvalidRequest) << bad;
-        EXPECT_EQ(request.error().param.substr(0, 6), "prompt")
-            << bad << ": " << request.error().message;
+        EXPECT_EQ(request.error().param.substr(0, 6), "prompt") << bad << ": " << request.error().message;
     }
     EXPECT_EQ(parse_generate_request("{}", ApiKind::kCompletion, kVocab).error().param, "prompt");
 }
@@ -274,7 +262,8 @@ TEST(GenerateRequest, MessagesKeepTheirFieldsAndTheirParts) {
               R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":[{"type":"text","text":"a"},)"
               R"({"type":"text","text":"b"}]},{"role":"assistant","content":null}])");
     EXPECT_EQ(chat(R"([{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])",
-                   R"("continue_final_message":true)")->continued_text,
+                   R"("continue_final_message":true)")
+                  ->continued_text,
               "a\nb");
 }
 
@@ -291,13 +280,19 @@ TEST(GenerateRequest, ThoughtsOfTwoNamesAreOneField) {
 }
 
 TEST(GenerateRequest, WhatAnAssistantHasRefusedIsItsText) {
-    EXPECT_EQ(chat(R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"refusal","refusal":"I cannot."},{"type":"text","text":"b"}]}])")->messages_json,
-              R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"I cannot."},{"type":"text","text":"b"}]}])");
-    EXPECT_EQ(chat(R"([{"role":"assistant","content":null,"refusal":"No."},{"role":"user","content":"a"}])")->messages_json,
-              R"([{"role":"assistant","refusal":"No.","content":"No."},{"role":"user","content":"a"}])");
-    EXPECT_EQ(chat(R"([{"role":"assistant","content":"b","refusal":null},{"role":"user","content":"a"}])")->messages_json,
-              R"([{"role":"assistant","content":"b","refusal":null},{"role":"user","content":"a"}])");
-    EXPECT_EQ(chat(R"([{"role":"user","content":[{"type":"refusal"}]}])").error().param, "messages[0].content[0].refusal");
+    EXPECT_EQ(
+        chat(
+            R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"refusal","refusal":"I cannot."},{"type":"text","text":"b"}]}])")
+            ->messages_json,
+        R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"I cannot."},{"type":"text","text":"b"}]}])");
+    EXPECT_EQ(
+        chat(R"([{"role":"assistant","content":null,"refusal":"No."},{"role":"user","content":"a"}])")->messages_json,
+        R"([{"role":"assistant","refusal":"No.","content":"No."},{"role":"user","content":"a"}])");
+    EXPECT_EQ(
+        chat(R"([{"role":"assistant","content":"b","refusal":null},{"role":"user","content":"a"}])")->messages_json,
+        R"([{"role":"assistant","content":"b","refusal":null},{"role":"user","content":"a"}])");
+    EXPECT_EQ(chat(R"([{"role":"user","content":[{"type":"refusal"}]}])").error().param,
+              "messages[0].content[0].refusal");
 }
 
 TEST(GenerateRequest, BadMessagesNameTheirPlace) {
@@ -322,8 +317,8 @@ TEST(GenerateRequest, BadMessagesNameTheirPlace) {
 }
 
 TEST(GenerateRequest, ABodyThatIsNoObjectIsRefused) {
-    for (const char* body : {"", "[]", "5", "null", "{", "{\"prompt\":\"a\"} x",
-                             "{\"prompt\":\"a\",\"prompt\":\"b\"}"}) {
+    for (const char* body :
+         {"", "[]", "5", "null", "{", "{\"prompt\":\"a\"} x", "{\"prompt\":\"a\",\"prompt\":\"b\"}"}) {
         EXPECT_FALSE(parse_generate_request(body, ApiKind::kCompletion, kVocab).ok()) << body;
     }
 }
@@ -341,9 +336,8 @@ TEST(ErrorTable, TheBodyIsOpenAisEnvelope) {
     EXPECT_EQ(
         error_body(make_error(ErrorCode::kModelNotFound, "no \"x\"", "model")),
         R"({"error":{"message":"no \"x\"","type":"invalid_request_error","param":"model","code":"model_not_found"}})");
-    EXPECT_EQ(
-        error_body(make_error(ErrorCode::kOverloaded, "busy")),
-        R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"server_overloaded"}})");
+    EXPECT_EQ(error_body(make_error(ErrorCode::kOverloaded, "busy")),
+              R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"server_overloaded"}})");
 }
 
 }  // namespace

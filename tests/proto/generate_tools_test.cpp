@@ -8,8 +8,8 @@ namespace lorad::proto::generate_tools_test {
 namespace {
 
 Result<GenerateRequest> chat(const std::string& fields) {
-    return parse_generate_request(
-        R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}", ApiKind::kChat, 1000);
+    return parse_generate_request(R"({"messages":[{"role":"user","content":"hi"}],)" + fields + "}", ApiKind::kChat,
+                                  1000);
 }
 
 const std::string kTools =
@@ -22,26 +22,28 @@ TEST(GenerateTools, StructuresAreSchemasPatternsAndGrammars) {
         StructureKind kind;
         std::string source, param;
     };
-    for (const Case& c : std::vector<Case>{
-             {R"("response_format":{"type":"json_object"})", StructureKind::kJsonSchema,
-              R"({"type":"object")", "response_format"},
-             {R"("response_format":{"type":"json_object","schema":{"type":"array"}})", StructureKind::kJsonSchema, R"({"type":"array")",
-              "response_format.schema"},
-             {R"("response_format":{"type":"json_object","schema":true})", StructureKind::kJsonSchema, R"({"type":"object")", "response_format.schema"},
-             {R"("response_format":{"type":"json_object","json_schema":{"schema":{"properties":{"a":{"const":1}}}}})", StructureKind::kJsonSchema,
-              R"({"type":"object","properties":{"a":{"const":1}})", "response_format.json_schema.schema"},
-             {R"("response_format":{"type":"json_object","json_schema":{"type":"null"}})", StructureKind::kJsonSchema, R"({"type":"null")",
-              "response_format.json_schema"},
-             {R"("response_format":{"type":"json_schema","schema":{"type":"array"}})", StructureKind::kJsonSchema, R"({"type":"array")",
-              "response_format.schema"},
-             {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"array"}}})",
-              StructureKind::kJsonSchema, R"({"type":"array")", "response_format.json_schema.schema"},
-             {R"("structured_outputs":{"json":"{\"type\":\"null\"}"})", StructureKind::kJsonSchema,
-              R"({"type":"null")", "structured_outputs.json"},
-             {R"("structured_outputs":{"regex":"a+"})", StructureKind::kRegex, "a+",
-              "structured_outputs.regex"},
-             {R"("guided_choice":["a.b","c"])", StructureKind::kRegex, R"((?:a\.b|c))", "guided_choice"},
-             {R"("guided_grammar":"start: \"x\"")", StructureKind::kLark, "start: \"x\"", "guided_grammar"}}) {
+    for (
+        const Case& c : std::vector<Case>{
+            {R"("response_format":{"type":"json_object"})", StructureKind::kJsonSchema, R"({"type":"object")",
+             "response_format"},
+            {R"("response_format":{"type":"json_object","schema":{"type":"array"}})", StructureKind::kJsonSchema,
+             R"({"type":"array")", "response_format.schema"},
+            {R"("response_format":{"type":"json_object","schema":true})", StructureKind::kJsonSchema,
+             R"({"type":"object")", "response_format.schema"},
+            {R"("response_format":{"type":"json_object","json_schema":{"schema":{"properties":{"a":{"const":1}}}}})",
+             StructureKind::kJsonSchema, R"({"type":"object","properties":{"a":{"const":1}})",
+             "response_format.json_schema.schema"},
+            {R"("response_format":{"type":"json_object","json_schema":{"type":"null"}})", StructureKind::kJsonSchema,
+             R"({"type":"null")", "response_format.json_schema"},
+            {R"("response_format":{"type":"json_schema","schema":{"type":"array"}})", StructureKind::kJsonSchema,
+             R"({"type":"array")", "response_format.schema"},
+            {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"array"}}})",
+             StructureKind::kJsonSchema, R"({"type":"array")", "response_format.json_schema.schema"},
+            {R"("structured_outputs":{"json":"{\"type\":\"null\"}"})", StructureKind::kJsonSchema, R"({"type":"null")",
+             "structured_outputs.json"},
+            {R"("structured_outputs":{"regex":"a+"})", StructureKind::kRegex, "a+", "structured_outputs.regex"},
+            {R"("guided_choice":["a.b","c"])", StructureKind::kRegex, R"((?:a\.b|c))", "guided_choice"},
+            {R"("guided_grammar":"start: \"x\"")", StructureKind::kLark, "start: \"x\"", "guided_grammar"}}) {
         auto request = chat(c.fields);
         ASSERT_TRUE(request.ok()) << request.error().message;
         ASSERT_TRUE(request->structure) << c.fields;
@@ -59,8 +61,10 @@ TEST(GenerateTools, BadAndContradictoryStructuresAreRefusedByName) {
              {R"("response_format":"json")", "response_format"},
              {R"("response_format":{"type":"xml"})", "response_format.type"},
              {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
-             {R"("response_format":{"type":"json_schema","json_schema":{"name":"n"}})", "response_format.json_schema.schema"},
-             {R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})", "response_format.json_schema.schema"},
+             {R"("response_format":{"type":"json_schema","json_schema":{"name":"n"}})",
+              "response_format.json_schema.schema"},
+             {R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})",
+              "response_format.json_schema.schema"},
              {R"("structured_outputs":{})", "structured_outputs"},
              {R"("structured_outputs":{"choice":[]})", "structured_outputs.choice"},
              {R"("structured_outputs":{"choice":["a",""]})", "structured_outputs.choice[1]"},
@@ -78,7 +82,8 @@ TEST(GenerateTools, BadAndContradictoryStructuresAreRefusedByName) {
              {R"("tools":[{"type":"x"}])", "tools[0].type"},
              {R"("tools":[{"type":"function"}])", "tools[0].function"},
              {R"("tools":[{"type":"function","function":{"name":""}}])", "tools[0].function.name"},
-             {R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])", "tools[0].function.parameters"},
+             {R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])",
+              "tools[0].function.parameters"},
              {R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])",
               "tools[1].function.name"}}) {
         auto refused = chat(fields);
@@ -89,8 +94,7 @@ TEST(GenerateTools, BadAndContradictoryStructuresAreRefusedByName) {
     // By its size, before it is converted.
     const std::string large = R"("guided_grammar":"root ::= x)" + std::string(kStructureBytesMax, '?') + "\"";
     EXPECT_NE(chat(large).error().message.find("bytes"), std::string::npos) << chat(large).error().message;
-    EXPECT_EQ(chat(R"("structured_outputs":{"structural_tag":"x"})").error().code,
-              ErrorCode::kUnsupportedParameter);
+    EXPECT_EQ(chat(R"("structured_outputs":{"structural_tag":"x"})").error().code, ErrorCode::kUnsupportedParameter);
 }
 
 TEST(GenerateTools, AChoiceOfToolsBecomesAStructure) {
@@ -123,17 +127,20 @@ TEST(GenerateTools, AChoiceOfToolsBecomesAStructure) {
 TEST(GenerateTools, EachToolsSchemaHasItsOwnRoot) {
     auto tool = [](const std::string& name, const std::string& type) {
         return R"({"type":"function","function":{"name":")" + name +
-               R"(","parameters":{"properties":{"x":{"$ref":"#/$defs/A"},"y":{"$ref":"#"}},"$defs":{"A":{"type":")" + type + R"("}}}}})";
+               R"(","parameters":{"properties":{"x":{"$ref":"#/$defs/A"},"y":{"$ref":"#"}},"$defs":{"A":{"type":")" +
+               type + R"("}}}}})";
     };
-    auto request = chat("\"tools\":[" + tool("f", "string") + "," + tool("g", "null") + R"(],"tool_choice":"required")");
+    auto request =
+        chat("\"tools\":[" + tool("f", "string") + "," + tool("g", "null") + R"(],"tool_choice":"required")");
     ASSERT_TRUE(request.ok()) << request.error().message;
     auto schema = parse_json(request->structure->source);
     ASSERT_TRUE(schema.ok()) << request->structure->source;
     const JsonValue definitions = *schema->root().find("$defs");
     EXPECT_EQ(definitions.find("t0_0")->dump(), R"({"type":"string"})");
     EXPECT_EQ(definitions.find("t1_0")->dump(), R"({"type":"null"})");
-    EXPECT_EQ(definitions.find("t1_1")->dump(),
-              R"({"type":"object","properties":{"x":{"$ref":"#/$defs/t1_0"},"y":{"$ref":"#/$defs/t1_1"}},"additionalProperties":false})");
+    EXPECT_EQ(
+        definitions.find("t1_1")->dump(),
+        R"({"type":"object","properties":{"x":{"$ref":"#/$defs/t1_0"},"y":{"$ref":"#/$defs/t1_1"}},"additionalProperties":false})");
 }
 
 TEST(GenerateTools, StrictFunctionsAndFormatsGiveCallsAGrammar) {
@@ -143,13 +150,15 @@ TEST(GenerateTools, StrictFunctionsAndFormatsGiveCallsAGrammar) {
         R"({"type":"function","function":{"name":"g","strict":false,"parameters":{"properties":{"a":{"type":"null"}}}}}])";
     auto automatic = chat(strict);
     ASSERT_EQ(automatic->tools.size(), 2u);
-    EXPECT_EQ(automatic->tools[0].arguments.root, R"({"type":"object","properties":{"a":{"type":"null"}},"additionalProperties":false})");
+    EXPECT_EQ(automatic->tools[0].arguments.root,
+              R"({"type":"object","properties":{"a":{"type":"null"}},"additionalProperties":false})");
     EXPECT_EQ(automatic->tools[1].arguments.root, R"({"type":"object"})");
     EXPECT_FALSE(automatic->structure);
     EXPECT_EQ(chat(strict + R"(,"ignore_eos":true)").error().param, "ignore_eos");
     auto beside = chat(strict + R"(,"response_format":{"type":"json_object"})");
     EXPECT_TRUE(beside->is_response_format);
-    EXPECT_EQ(beside->tools[1].arguments.root, R"({"type":"object","properties":{"a":{"type":"null"}}})") << "open, since it is not strict";
+    EXPECT_EQ(beside->tools[1].arguments.root, R"({"type":"object","properties":{"a":{"type":"null"}}})")
+        << "open, since it is not strict";
     // A call first; the format is for the answer that follows it.
     for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
         auto required = chat(strict + R"(,"response_format":{"type":"json_object"},"tool_choice":)" + choice);
@@ -164,15 +173,17 @@ TEST(GenerateTools, UnknownFieldsWithinOthersAreListedByTheirPath) {
         R"("tools":[{"type":"function","x":1,"function":{"name":"f","y":1}}],"tool_choice":{"type":"function","z":1,"function":{"name":"f"}},)"
         R"("response_format":{"type":"json_schema","foo":1,"json_schema":{"schema":{},"bar":1}},"stream":true,"stream_options":{"baz":1})");
     ASSERT_TRUE(request.ok()) << request.error().message;
-    EXPECT_EQ(request->ignored_fields, (std::vector<std::string>{"response_format.foo", "response_format.json_schema.bar", "tools[0].x",
-                                                                 "tools[0].function.y", "tool_choice.z", "stream_options.baz"}));
+    EXPECT_EQ(request->ignored_fields,
+              (std::vector<std::string>{"response_format.foo", "response_format.json_schema.bar", "tools[0].x",
+                                        "tools[0].function.y", "tool_choice.z", "stream_options.baz"}));
     auto history = parse_generate_request(
         R"({"messages":[{"role":"user","content":[{"type":"text","text":"a","p":1}],"q":1,"audio":null,"annotations":[]},)"
         R"({"role":"assistant","tool_calls":[{"id":"c","r":1,"function":{"name":"f","arguments":"","s":1}}]}]})",
         ApiKind::kChat, 1000);
     ASSERT_TRUE(history.ok()) << history.error().message;
-    EXPECT_EQ(history->ignored_fields, (std::vector<std::string>{"messages[0].q", "messages[0].content[0].p", "messages[1].tool_calls[0].r",
-                                                                 "messages[1].tool_calls[0].function.s"}));
+    EXPECT_EQ(history->ignored_fields,
+              (std::vector<std::string>{"messages[0].q", "messages[0].content[0].p", "messages[1].tool_calls[0].r",
+                                        "messages[1].tool_calls[0].function.s"}));
 }
 
 // A function without arguments may be called so: templates get an object all the same.
@@ -183,12 +194,14 @@ TEST(GenerateTools, CallsOfAHistoryNeedNoArguments) {
                 arguments + "}}]}]}",
             ApiKind::kChat, 1000);
         ASSERT_TRUE(request.ok()) << request.error().message;
-        EXPECT_NE(request->messages_json.find(R"("function":{"name":"f","arguments":{}})"), std::string::npos) << request->messages_json;
+        EXPECT_NE(request->messages_json.find(R"("function":{"name":"f","arguments":{}})"), std::string::npos)
+            << request->messages_json;
     }
 }
 
 TEST(GenerateTools, WhatIsWrongWithASchemaIsToldWithTheFunctionsName) {
-    const std::string two = R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","parameters":)";
+    const std::string two =
+        R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","parameters":)";
     for (const auto& [schema, param] : std::vector<std::pair<std::string, std::string>>{
              {"5", "tools[1].function.parameters"},
              {R"({"properties":{"a":{"$ref":"#/nowhere"}}})", "tools[1].function.parameters.properties.a.$ref"},

@@ -47,23 +47,30 @@ std::string random_text(std::mt19937& random, int depth) {
     const auto string = [&] {
         std::string out = "\"";
         for (uint32_t i = random() % 20; i > 0; --i)
-            out += pick("a", "bc", " ", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\\n", "\\\"", "\\\\", "\\u00e9", "\\ud83d\\ude00", "\\u0000", "/", "\x7f", "0");
+            out += pick("a", "bc", " ", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\\n", "\\\"", "\\\\",
+                        "\\u00e9", "\\ud83d\\ude00", "\\u0000", "/", "\x7f", "0");
         return out + "\"";
     };
     switch (random() % (depth > 0 ? 10 : 7)) {
-        case 0: return pick("0", "-0", "7", "-12", "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616", "-9223372036854775809");
-        case 1: return pick("0.5", "1e5", "-1.25E-3", "1e-400", "1.7976931348623157e308", "123456789012345678901234567890", "4.9e-324", "0.1", "1E+2");
+        case 0:
+            return pick("0", "-0", "7", "-12", "9223372036854775807", "9223372036854775808", "18446744073709551615",
+                        "18446744073709551616", "-9223372036854775809");
+        case 1:
+            return pick("0.5", "1e5", "-1.25E-3", "1e-400", "1.7976931348623157e308", "123456789012345678901234567890",
+                        "4.9e-324", "0.1", "1E+2");
         case 2: return pick("true", "false", "null");
         case 7:
         case 8: {
             std::string out = "[" + blank();
-            for (uint32_t i = random() % 4; i > 0; --i) out += random_text(random, depth - 1) + blank() + (i > 1 ? "," + blank() : "");
+            for (uint32_t i = random() % 4; i > 0; --i)
+                out += random_text(random, depth - 1) + blank() + (i > 1 ? "," + blank() : "");
             return out + "]";
         }
         case 9: {
             std::string out = "{" + blank();
             for (uint32_t i = random() % 4; i > 0; --i)
-                out += "\"k" + std::to_string(i) + string().substr(1) + blank() + ":" + blank() + random_text(random, depth - 1) + blank() + (i > 1 ? "," + blank() : "");
+                out += "\"k" + std::to_string(i) + string().substr(1) + blank() + ":" + blank() +
+                       random_text(random, depth - 1) + blank() + (i > 1 ? "," + blank() : "");
             return out + "}";
         }
         default: return string();
@@ -80,15 +87,19 @@ TEST(JsonDifferential, AgreesWithAnotherReaderOnTextsThatAreNearlyRight) {
             const size_t at = random() % (text.size() + 1);
             constexpr std::string_view kBytes = "{}[],:\"\\ue0-+.1tfn \x01\x80\xc3\xed\xa0\xf5";
             const uint32_t what = random() % 4;
-            if (what == 0) text.insert(at, 1, kBytes[random() % kBytes.size()]);
-            else if (what == 1 && at < text.size()) text.erase(at, 1 + random() % 3);
-            else if (what == 2 && at < text.size()) text[at] = kBytes[random() % kBytes.size()];
-            else text = text.substr(0, at) + text.substr(at / 2);
+            if (what == 0)
+                text.insert(at, 1, kBytes[random() % kBytes.size()]);
+            else if (what == 1 && at < text.size())
+                text.erase(at, 1 + random() % 3);
+            else if (what == 2 && at < text.size())
+                text[at] = kBytes[random() % kBytes.size()];
+            else
+                text = text.substr(0, at) + text.substr(at / 2);
         }
         const auto read = parse_json(text, {.allow_duplicate_keys = true});
         const json expected = json::parse(text, nullptr, false);
-        ASSERT_EQ(read.ok(), !expected.is_discarded()) << "seed " << kSeed << " round " << round << ": " << text
-                                                       << (read.ok() ? "" : "\n" + read.error().message);
+        ASSERT_EQ(read.ok(), !expected.is_discarded())
+            << "seed " << kSeed << " round " << round << ": " << text << (read.ok() ? "" : "\n" + read.error().message);
         if (!read.ok()) {
             ++n_refused;
             continue;
@@ -111,7 +122,8 @@ TEST(JsonDifferential, NumbersHaveTheSameBits) {
         const auto read = parse_json(text);
         ASSERT_EQ(read.ok(), !expected.is_discarded()) << text;
         if (!read.ok()) continue;
-        EXPECT_EQ(std::bit_cast<uint64_t>(*read->root().as_number()), std::bit_cast<uint64_t>(expected.get<double>())) << text;
+        EXPECT_EQ(std::bit_cast<uint64_t>(*read->root().as_number()), std::bit_cast<uint64_t>(expected.get<double>()))
+            << text;
     }
 }
 

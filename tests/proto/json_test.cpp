@@ -83,9 +83,11 @@ TEST(Json, SizeDepthAndCountAreBounded) {
     EXPECT_THAT(parse_message("[1,2,3]", {.max_bytes = 6}), HasSubstr("7 bytes of JSON, at most 6"));
     EXPECT_THAT(parse_message("[1,2,3]", {.max_values = 3}), HasSubstr("more than 3 values"));
     EXPECT_EQ(parse_message("[1,2,3]", {.max_values = 4}), "");
-    // As many as there may be, counted beforehand: commas and brackets in strings are none, nor are empty containers' insides.
+    // As many as there may be, counted beforehand: commas and brackets in strings are none, nor are empty containers'
+    // insides.
     EXPECT_EQ(parse_message(R"([[], {}, [ ], { }, "a,[\",{", {"b,":[1,"\\"]}])", {.max_values = 10}), "");
-    EXPECT_THAT(parse_message(R"([[], {}, [ ], { }, "a,[\",{", {"b,":[1,"\\"]}])", {.max_values = 9}), HasSubstr("more than 9 values"));
+    EXPECT_THAT(parse_message(R"([[], {}, [ ], { }, "a,[\",{", {"b,":[1,"\\"]}])", {.max_values = 9}),
+                HasSubstr("more than 9 values"));
 }
 
 TEST(Json, MessagesStayShortWhateverTheKeys) {

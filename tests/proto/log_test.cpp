@@ -51,12 +51,17 @@ TEST(Log, AsTextAnEventIsOneLineOfPairs) {
     EXPECT_TRUE(line.ends_with(" request finished id=\"a\\nb\" tokens=7\n")) << line;
 }
 
-// Whoever called: what a terminal obeys, and what some reader takes for a line's end, is escaped in both formats, and as JSON it means the same.
+// Whoever called: what a terminal obeys, and what some reader takes for a line's end, is escaped in both formats, and
+// as JSON it means the same.
 TEST(Log, ALineIsOneLineAndPrintableWhateverIsInIt) {
-    const std::string nasty = "a\nb\r\x1b[31m\x7f\xc2\x85\xc2\x9b\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xae\xef\xbb\xbf\xf3\xa0\x80\xa1 caf\xc3\xa9";
-    const std::string shown = R"(a\nb\r\u001b[31m\u007f\u0085\u009b\u2028\u2029\u202e\ufeff\udb40\udc21 caf)" "\xc3\xa9";
+    const std::string nasty =
+        "a\nb\r\x1b[31m\x7f\xc2\x85\xc2\x9b\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xae\xef\xbb\xbf\xf3\xa0\x80\xa1 "
+        "caf\xc3\xa9";
+    const std::string shown = R"(a\nb\r\u001b[31m\u007f\u0085\u009b\u2028\u2029\u202e\ufeff\udb40\udc21 caf)"
+                              "\xc3\xa9";
     for (const LogFormat log_format : {LogFormat::kText, LogFormat::kJson}) {
-        const std::string as_event = logged(log_format, [&] { log_event(LogLevel::kInfo, "removed", {{"name", nasty}}); });
+        const std::string as_event =
+            logged(log_format, [&] { log_event(LogLevel::kInfo, "removed", {{"name", nasty}}); });
         const std::string as_line = logged(log_format, [&] { log_warn("removed {}, \xff", nasty); });
         for (const std::string& line : {as_event, as_line}) {
             ASSERT_TRUE(line.ends_with('\n'));

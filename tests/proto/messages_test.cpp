@@ -11,14 +11,14 @@ constexpr uint32_t kVocab = 1000;
 constexpr const char* kHi = R"("messages":[{"role":"user","content":"hi"}])";
 
 GenerateRequest parsed(const std::string& fields) {
-    Result<GenerateRequest> request = parse_messages_request(
-        "{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
+    Result<GenerateRequest> request =
+        parse_messages_request("{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
     EXPECT_TRUE(request.ok()) << fields << ": " << request.error().message;
     return request.ok() ? std::move(*request) : GenerateRequest();
 }
 Error refused(const std::string& fields) {
-    Result<GenerateRequest> request = parse_messages_request(
-        "{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
+    Result<GenerateRequest> request =
+        parse_messages_request("{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
     EXPECT_FALSE(request.ok()) << fields;
     return request.ok() ? Error() : request.error();
 }
@@ -40,8 +40,8 @@ TEST(MessagesRequest, BlocksBecomeMessagesOfAChat) {
 }
 
 TEST(MessagesRequest, AnAnswerThatTheClientHasBegunIsContinued) {
-    GenerateRequest begun = parsed(
-        R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well, "}])");
+    GenerateRequest begun =
+        parsed(R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well, "}])");
     EXPECT_EQ(begun.continued_text, "Well, ");
     EXPECT_FALSE(begun.add_generation_prompt);
     GenerateRequest plain = parsed(kHi);
@@ -61,8 +61,7 @@ TEST(MessagesRequest, OptionsAreThoseOfChatsUnderOtherNames) {
     EXPECT_EQ(generate.top_k, 3u);
     EXPECT_EQ(generate.n_tokens_max, 5u);
     EXPECT_TRUE(generate.stream);
-    EXPECT_EQ(generate.tools_json,
-              R"([{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])");
+    EXPECT_EQ(generate.tools_json, R"([{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])");
     EXPECT_EQ(generate.tool_choice, ToolChoice::kRequired);
     EXPECT_FALSE(generate.parallel_tool_calls);
     EXPECT_EQ(generate.ignored_fields, std::vector<std::string>{"nonsense"});
@@ -77,15 +76,12 @@ TEST(MessagesRequest, OptionsAreThoseOfChatsUnderOtherNames) {
 
 TEST(MessagesRequest, OnlyCountingNeedsNoMaxTokens) {
     const std::string body = "{" + std::string(kHi) + "}";
-    EXPECT_EQ(parse_messages_request(body, MessagesUse::kGenerate, kVocab).error().param,
-              "max_tokens");
+    EXPECT_EQ(parse_messages_request(body, MessagesUse::kGenerate, kVocab).error().param, "max_tokens");
     EXPECT_TRUE(parse_messages_request(body, MessagesUse::kCountTokens, kVocab).ok());
 }
 
 TEST(MessagesRequest, ErrorsNameTheFieldsOfTheBody) {
-    auto block = [](const std::string& text) {
-        return R"("messages":[{"role":"user","content":[)" + text + "]}]";
-    };
+    auto block = [](const std::string& text) { return R"("messages":[{"role":"user","content":[)" + text + "]}]"; };
     const std::pair<std::string, const char*> cases[] = {
         {R"("messages":[])", "messages"},
         {R"("messages":[{"role":"robot","content":"a"}])", "messages[0].role"},
@@ -113,8 +109,7 @@ TEST(MessagesRequest, ErrorsNameTheFieldsOfTheBody) {
 
 TEST(MessagesRequest, WhatIsNotDoneIsRefusedByName) {
     const std::pair<std::string, const char*> cases[] = {
-        {R"("messages":[{"role":"user","content":[{"type":"image","source":{}}]}])",
-         "messages[0].content[0].type"},
+        {R"("messages":[{"role":"user","content":[{"type":"image","source":{}}]}])", "messages[0].content[0].type"},
         {R"("messages":[{"role":"assistant","content":[{"type":"redacted_thinking","data":""}]}])",
          "messages[0].content[0].type"},
         {std::string(kHi) + R"(,"tools":[{"type":"bash_20250124","name":"bash"}])", "tools[0].type"},
@@ -193,13 +188,14 @@ TEST(MessagesResponse, EventsHaveTheirNamesAndOrder) {
         "\n\nevent: content_block_stop\n"
         R"(data: {"type":"content_block_stop","index":2})"
         "\n\n");
-    EXPECT_EQ(messages_end_events(blocks.blocks(), {"tool_calls", "", {9, 4, 3}}),
-              "event: message_delta\n"
-              R"(data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},)"
-              R"("usage":{"input_tokens":6,"cache_creation_input_tokens":0,"cache_read_input_tokens":3,"output_tokens":4}})"
-              "\n\nevent: message_stop\n"
-              R"(data: {"type":"message_stop"})"
-              "\n\n");
+    EXPECT_EQ(
+        messages_end_events(blocks.blocks(), {"tool_calls", "", {9, 4, 3}}),
+        "event: message_delta\n"
+        R"(data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},)"
+        R"("usage":{"input_tokens":6,"cache_creation_input_tokens":0,"cache_read_input_tokens":3,"output_tokens":4}})"
+        "\n\nevent: message_stop\n"
+        R"(data: {"type":"message_stop"})"
+        "\n\n");
 }
 
 // A client that joins what a stream brings of an input has what the whole answer shows.
@@ -228,15 +224,17 @@ TEST(MessagesResponse, StreamsBringInputsAsWholeAnswersShowThem) {
         std::string eager;
         AnswerBlocks as_written([](BlockKind) { return std::string(); });
         for (const ChoicePart& part : {first, rest}) {
-            for (const BlockChange& change : as_written.take(part)) eager += messages_change_event(as_written.blocks(), change, {"f"});
+            for (const BlockChange& change : as_written.take(part))
+                eager += messages_change_event(as_written.blocks(), change, {"f"});
         }
         EXPECT_EQ(eager.find("INVALID_JSON"), std::string::npos) << "as it is written";
     }
 }
 
 TEST(MessagesRequest, ToolsMayHaveTheirInputStreamedAsItIsWritten) {
-    const GenerateRequest request = parsed(std::string(kHi) + R"(,"tools":[{"name":"f","input_schema":{"type":"object"},"eager_input_streaming":true},)"
-                                                              R"({"name":"g","input_schema":{"type":"object"},"eager_input_streaming":false}])");
+    const GenerateRequest request = parsed(
+        std::string(kHi) + R"(,"tools":[{"name":"f","input_schema":{"type":"object"},"eager_input_streaming":true},)"
+                           R"({"name":"g","input_schema":{"type":"object"},"eager_input_streaming":false}])");
     EXPECT_EQ(request.eager_tools, (std::set<std::string, std::less<>>{"f"}));
     EXPECT_TRUE(request.ignored_fields.empty());
 }
@@ -246,10 +244,11 @@ TEST(MessagesResponse, WhatHasNoValueIsLeftOut) {
     ResponseHead head;
     head.id = "msg_1";
     head.model = "m";
-    EXPECT_EQ(messages_object(head, blocks_of({text_part("a", "stop")}).blocks(), {"stop", "", {2, 1, 0}}),
-              R"({"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"a"}],)"
-              R"("stop_reason":"end_turn","stop_sequence":null,)"
-              R"("usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":1}})");
+    EXPECT_EQ(
+        messages_object(head, blocks_of({text_part("a", "stop")}).blocks(), {"stop", "", {2, 1, 0}}),
+        R"({"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"a"}],)"
+        R"("stop_reason":"end_turn","stop_sequence":null,)"
+        R"("usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":1}})");
 }
 
 TEST(MessagesResponse, SaysWhyTheAnswerEnded) {
@@ -266,11 +265,13 @@ TEST(MessagesResponse, SaysWhyTheAnswerEnded) {
     call.tool_calls = {{0, "c0", "f", "{\"x\":"}};
     call.finish_reason = "stop";
     EXPECT_EQ(reason({call}, {"stop", "", {}}), "tool_use/null");
-    EXPECT_NE(messages_object(head, blocks_of({call}).blocks(), {"length", "", {}}).find(R"("input":{"INVALID_JSON":"{\"x\":"})"),
+    EXPECT_NE(messages_object(head, blocks_of({call}).blocks(), {"length", "", {}})
+                  .find(R"("input":{"INVALID_JSON":"{\"x\":"})"),
               std::string::npos)
         << "half an object is none";
     call.tool_calls = {{0, "c0", "f", "{}"}};
-    EXPECT_NE(messages_object(head, blocks_of({call}).blocks(), {"stop", "", {}}).find(R"("input":{})"), std::string::npos);
+    EXPECT_NE(messages_object(head, blocks_of({call}).blocks(), {"stop", "", {}}).find(R"("input":{})"),
+              std::string::npos);
 }
 
 TEST(MessagesRequest, ArgumentsThatAreNoObjectComeBackAsTheirText) {
@@ -286,8 +287,8 @@ TEST(MessagesRequest, UnknownFieldsWithinOthersAreListedByTheirPath) {
         R"("tools":[{"name":"f","input_schema":{"type":"object"},"colour":"red"}],"tool_choice":{"type":"auto","how":1},)"
         R"("thinking":{"type":"disabled","deep":true},"output_config":{"format":{"type":"json_schema","schema":{},"foo":1}})");
     EXPECT_EQ(request.ignored_fields,
-              (std::vector<std::string>{"messages[0].mood", "messages[0].content[0].bold", "tools[0].colour", "tool_choice.how",
-                                        "thinking.deep", "output_config.format.foo"}));
+              (std::vector<std::string>{"messages[0].mood", "messages[0].content[0].bold", "tools[0].colour",
+                                        "tool_choice.how", "thinking.deep", "output_config.format.foo"}));
 }
 
 TEST(MessagesResponse, ErrorsHaveAnthropicsEnvelope) {

@@ -1,8 +1,8 @@
 #include "proto/multipart.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 namespace lorad::proto::multipart_test {
 namespace {
@@ -44,7 +44,8 @@ TEST(Multipart, BrokenPartsAreRefused) {
     for (const char* header :
          {"Content-Type: a/b", "Content-Disposition: form-data", "Content-Disposition: attachment; name=a",
           "Content-Disposition: form-data; name=\"a", "Content-Disposition: form-data; name",
-          "Content-Disposition: form-data; name=a; name=b", "Content-Disposition: form-data; name=a; filename=b; filename=c",
+          "Content-Disposition: form-data; name=a; name=b",
+          "Content-Disposition: form-data; name=a; filename=b; filename=c",
           "Content-Disposition: form-data; name=a\r\nContent-Disposition: form-data; name=b", "no colon",
           "Content-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64"}) {
         EXPECT_FALSE(part(header).ok()) << header;

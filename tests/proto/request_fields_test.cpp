@@ -1,7 +1,7 @@
 // What the bodies that ask for an answer have at their root: one table for all endpoints.
-#include <gtest/gtest.h>
-
 #include <algorithm>
+
+#include <gtest/gtest.h>
 
 #include "proto/generate/generate_request.h"
 #include "proto/known_fields.h"
@@ -35,7 +35,8 @@ Read read(Endpoint endpoint, const std::string& more) {
     if (endpoint == Endpoint::kMessages) request = parse_messages_request(body, MessagesUse::kGenerate, 1000);
     if (endpoint == Endpoint::kResponses) {
         Result<ResponsesRequest> response = parse_responses_request(body, 1000);
-        request = response.ok() ? Result<GenerateRequest>(std::move(response->generate)) : Result<GenerateRequest>(response.error());
+        request = response.ok() ? Result<GenerateRequest>(std::move(response->generate))
+                                : Result<GenerateRequest>(response.error());
     }
     if (!request.ok()) return {request.error(), {}};
     return {std::nullopt, request->ignored_fields};
@@ -53,7 +54,8 @@ TEST(RequestFields, WhatOneEndpointKnowsAllKnow) {
     EXPECT_TRUE(std::ranges::adjacent_find(names) == names.end()) << "each once";
 }
 
-// Nothing that is known and not honoured is passed over: it is refused, or listed, or one of the values that change nothing.
+// Nothing that is known and not honoured is passed over: it is refused, or listed, or one of the values that change
+// nothing.
 TEST(RequestFields, WhatIsNotHonouredIsRefusedOrListed) {
     for (Endpoint endpoint : kAll) {
         for (const KnownField& field : request_fields(endpoint)) {
@@ -77,17 +79,25 @@ TEST(RequestFields, WhatIsNotHonouredIsRefusedOrListed) {
 }
 
 TEST(RequestFields, RefusalsSayWhoHasTheField) {
-    const auto message = [](Endpoint endpoint, const std::string& field) { return read(endpoint, "," + field).error->message; };
-    EXPECT_EQ(message(Endpoint::kMessages, R"("echo":true)"), "echo: only /v1/completions has it; leave the parameter out");
-    EXPECT_EQ(message(Endpoint::kResponses, R"("max_tokens":4)"),
-              "max_tokens: only /v1/completions, /v1/chat/completions and /v1/messages have it; leave the parameter out");
+    const auto message = [](Endpoint endpoint, const std::string& field) {
+        return read(endpoint, "," + field).error->message;
+    };
+    EXPECT_EQ(message(Endpoint::kMessages, R"("echo":true)"),
+              "echo: only /v1/completions has it; leave the parameter out");
+    EXPECT_EQ(
+        message(Endpoint::kResponses, R"("max_tokens":4)"),
+        "max_tokens: only /v1/completions, /v1/chat/completions and /v1/messages have it; leave the parameter out");
     EXPECT_EQ(message(Endpoint::kChats, R"("input":"a")"), "input: only /v1/responses has it; leave the parameter out");
-    EXPECT_EQ(message(Endpoint::kMessages, R"("n_predict":4)"), "n_predict: this server does not support number 4; leave the parameter out");
-    EXPECT_EQ(message(Endpoint::kMessages, R"("n":2)"), "n: only /v1/completions and /v1/chat/completions have it; leave the parameter out");
+    EXPECT_EQ(message(Endpoint::kMessages, R"("n_predict":4)"),
+              "n_predict: this server does not support number 4; leave the parameter out");
+    EXPECT_EQ(message(Endpoint::kMessages, R"("n":2)"),
+              "n: only /v1/completions and /v1/chat/completions have it; leave the parameter out");
 }
 
 TEST(RequestFields, MessagesTakeWhatTheirOwnWordsSay) {
-    const auto request = [](const std::string& more) { return *parse_messages_request(body_of(Endpoint::kMessages, more), MessagesUse::kGenerate, 1000); };
+    const auto request = [](const std::string& more) {
+        return *parse_messages_request(body_of(Endpoint::kMessages, more), MessagesUse::kGenerate, 1000);
+    };
     EXPECT_EQ(request(R"(,"user":"u")").user, "u");
     EXPECT_EQ(request(R"(,"user":"u","metadata":{"user_id":"u"})").user, "u");
     EXPECT_EQ(read(Endpoint::kMessages, R"(,"user":"u","metadata":{"user_id":"v"})").error->param, "user");

@@ -15,9 +15,7 @@ ResponsesRequest parsed(const std::string& body) {
     EXPECT_TRUE(request.ok()) << body << ": " << request.error().message;
     return request.ok() ? std::move(*request) : ResponsesRequest();
 }
-std::string messages_of(const std::string& fields) {
-    return parsed("{" + fields + "}").generate.messages_json;
-}
+std::string messages_of(const std::string& fields) { return parsed("{" + fields + "}").generate.messages_json; }
 Error refused(const std::string& fields) {
     Result<ResponsesRequest> request = parse_responses_request("{" + fields + "}", kVocab);
     EXPECT_FALSE(request.ok()) << fields;
@@ -35,8 +33,8 @@ TEST(ResponsesRequest, ALongConversationGoesOn) {
     auto earlier = std::make_shared<StoredResponse>();
     auto add = [&](const std::string& members) {
         const std::string id = "m" + std::to_string(earlier->items.size());
-        earlier->items.push_back(std::make_shared<const ResponseItem>(
-            ResponseItem{id, "{\"id\":\"" + id + "\",\"type\":\"message\",\"role\":\"user\",\"content\":\"a\"," + members + "}"}));
+        earlier->items.push_back(std::make_shared<const ResponseItem>(ResponseItem{
+            id, "{\"id\":\"" + id + "\",\"type\":\"message\",\"role\":\"user\",\"content\":\"a\"," + members + "}"}));
     };
     std::string many = "0";
     for (int i = 0; i < 200'000; ++i) many += ",0";
@@ -48,11 +46,13 @@ TEST(ResponsesRequest, ALongConversationGoesOn) {
     memory.response = [&](std::string_view) { return earlier; };
     memory.item = [&](std::string_view) { return earlier->items[2]; };
     memory.make_item_id = [](std::string_view) { return "new"; };
-    const std::string body = R"({"previous_response_id":"r","input":[{"type":"item_reference","id":"m2"},{"role":"user","content":"b"}]})";
+    const std::string body =
+        R"({"previous_response_id":"r","input":[{"type":"item_reference","id":"m2"},{"role":"user","content":"b"}]})";
     Result<ResponsesRequest> request = parse_responses_request(body, kVocab, &memory);
     ASSERT_TRUE(request.ok()) << request.error().message;
     EXPECT_EQ(request->earlier.size(), earlier->items.size());
-    EXPECT_TRUE(request->generate.messages_json.ends_with(R"({"role":"user","content":"b"}])")) << request->generate.messages_json;
+    EXPECT_TRUE(request->generate.messages_json.ends_with(R"({"role":"user","content":"b"}])"))
+        << request->generate.messages_json;
 
     request = parse_responses_request(R"({"input":[{"id":"m2"}]})", kVocab, &memory);
     ASSERT_TRUE(request.ok()) << request.error().message;
@@ -97,7 +97,8 @@ TEST(ResponsesRequest, WhatTheAssistantThoughtSaidAndCalledIsOneMessage) {
 }
 
 TEST(ResponsesRequest, ArgumentsThatAreNoObjectStayTheirText) {
-    EXPECT_NE(messages_of(R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"[1"}])").find(R"("arguments":"[1")"),
+    EXPECT_NE(messages_of(R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"[1"}])")
+                  .find(R"("arguments":"[1")"),
               std::string::npos);
 }
 
@@ -108,9 +109,11 @@ TEST(ResponsesRequest, WordsOfErrorsAndListsAreTheBodys) {
         R"({"input":[{"role":"user","content":"a","mood":"good"}],"tools":[{"type":"function","name":"f","colour":1,)"
         R"("parameters":{"properties":{"a":{"items":{},"uniqueItems":true}}},"strict":true}],)"
         R"("text":{"format":{"type":"json_schema","name":"x","schema":{"uniqueItems":true},"foo":1}}})");
-    EXPECT_EQ(request.generate.ignored_fields, (std::vector<std::string>{"input[0].mood", "text.format.foo", "tools[0].colour"}));
-    EXPECT_EQ(request.generate.not_enforced,
-              (std::vector<std::string>{"text.format.schema.uniqueItems", "tools[0].parameters.properties.a.uniqueItems"}));
+    EXPECT_EQ(request.generate.ignored_fields,
+              (std::vector<std::string>{"input[0].mood", "text.format.foo", "tools[0].colour"}));
+    EXPECT_EQ(
+        request.generate.not_enforced,
+        (std::vector<std::string>{"text.format.schema.uniqueItems", "tools[0].parameters.properties.a.uniqueItems"}));
     EXPECT_TRUE(request.generate.is_response_format);
     ASSERT_EQ(request.generate.tools.size(), 1u);
 }
@@ -125,8 +128,7 @@ TEST(ResponsesRequest, ErrorsNameTheFieldsOfTheBody) {
     EXPECT_EQ(refused(R"("input":"a","temperature":9)").param, "temperature");
     EXPECT_EQ(refused(R"("input":"a","tools":[{"type":"function","name":"f"},{"type":"function","name":"f"}])").param,
               "tools[1].name");
-    EXPECT_EQ(refused(R"("input":"a","tool_choice":{"type":"function","name":"f"})").param,
-              "tool_choice.name");
+    EXPECT_EQ(refused(R"("input":"a","tool_choice":{"type":"function","name":"f"})").param, "tool_choice.name");
     EXPECT_EQ(refused(R"("input":"a","text":{"format":{"type":"json_schema","name":"x"}})").param,
               "text.format.schema");
     EXPECT_EQ(refused(R"("input":"a","text":{"format":{"type":"xml"}})").param, "text.format.type");
@@ -157,12 +159,12 @@ TEST(ResponsesRequest, WhatIsNotDoneIsRefusedByName) {
         R"({"type":"reasoning","id":"x","summary":[],"encrypted_content":"x"})",
     };
     for (const char* item : items)
-        EXPECT_EQ(refused(std::string(R"("input":[)") + item + "]").code,
-                  ErrorCode::kUnsupportedParameter);
+        EXPECT_EQ(refused(std::string(R"("input":[)") + item + "]").code, ErrorCode::kUnsupportedParameter);
 }
 
 TEST(ResponsesRequest, ThoughtsAreATextOrParts) {
-    EXPECT_EQ(parsed(R"({"input":[{"type":"reasoning","content":"hm"},{"role":"assistant","content":"a"}]})").generate.messages_json,
+    EXPECT_EQ(parsed(R"({"input":[{"type":"reasoning","content":"hm"},{"role":"assistant","content":"a"}]})")
+                  .generate.messages_json,
               R"([{"role":"assistant","content":"a","reasoning_content":"hm"}])");
     for (const char* content : {"3", "true", R"({"text":"x"})"}) {
         Error error = refused(std::string(R"("input":[{"type":"reasoning","summary":[],"content":)") + content + "}]");
@@ -225,15 +227,19 @@ TEST(AnswerBlocks, TextStandsWhereItIsAmongTheCalls) {
         AnswerBlocks blocks = numbered_blocks();
         for (const ChoicePart& part : parts) blocks.take(part);
         std::string text;
-        for (const AnswerBlock& block : blocks.blocks()) text += "[" + block.name + (block.name.empty() ? "" : ":") + block.text + "]";
+        for (const AnswerBlock& block : blocks.blocks())
+            text += "[" + block.name + (block.name.empty() ? "" : ":") + block.text + "]";
         return text;
     };
     const std::string expected = "[Well. ][f:{}][ So ][g:{1}][.]";
-    EXPECT_EQ(shown({part_of("", "Well.  So .", {{0, "c0", "f", "{}", false, 6}, {1, "c1", "g", "{1", false, 10}, {1, "", "", "}", false, 10}}, "stop")}),
-              expected);
+    EXPECT_EQ(
+        shown({part_of("", "Well.  So .",
+                       {{0, "c0", "f", "{}", false, 6}, {1, "c1", "g", "{1", false, 10}, {1, "", "", "}", false, 10}},
+                       "stop")}),
+        expected);
     // However the answer comes in parts.
-    EXPECT_EQ(shown({part_of("", "Well. "), part_of("", " ", {{0, "c0", "f", "{}"}}), part_of("", "So .", {{1, "c1", "g", "{1}", false, 3}}),
-                     part_of("", "", {}, "stop")}),
+    EXPECT_EQ(shown({part_of("", "Well. "), part_of("", " ", {{0, "c0", "f", "{}"}}),
+                     part_of("", "So .", {{1, "c1", "g", "{1}", false, 3}}), part_of("", "", {}, "stop")}),
               expected);
 }
 
@@ -250,10 +256,9 @@ TEST(AnswerBlocks, FollowEachOtherAndOnlyTheLastIsOpen) {
     take(part_of("", "", {{0, "", "", "}"}, {1, "c1", "g", "{}"}}));
     take(part_of("", "", {}, "tool_calls"));
     const std::vector<std::pair<What, uint32_t>> expected = {
-        {What::kBegins, 0}, {What::kGrows, 0}, {What::kGrows, 0}, {What::kEnds, 0},
-        {What::kBegins, 1}, {What::kGrows, 1}, {What::kGrows, 1}, {What::kEnds, 1},
-        {What::kBegins, 2}, {What::kGrows, 2}, {What::kGrows, 2}, {What::kEnds, 2},
-        {What::kBegins, 3}, {What::kGrows, 3}, {What::kEnds, 3}};
+        {What::kBegins, 0}, {What::kGrows, 0}, {What::kGrows, 0},  {What::kEnds, 0},   {What::kBegins, 1},
+        {What::kGrows, 1},  {What::kGrows, 1}, {What::kEnds, 1},   {What::kBegins, 2}, {What::kGrows, 2},
+        {What::kGrows, 2},  {What::kEnds, 2},  {What::kBegins, 3}, {What::kGrows, 3},  {What::kEnds, 3}};
     EXPECT_EQ(seen, expected);
     ASSERT_EQ(blocks.blocks().size(), 4u);
     EXPECT_EQ(blocks.blocks()[0].text, "hmm");
@@ -298,14 +303,16 @@ TEST(ResponsesRequest, CustomToolsAreFunctionsOfOneText) {
         R"({"input":[{"role":"user","content":"a"},{"type":"custom_tool_call","call_id":"c","name":"sh","input":"ls \"x\""},)"
         R"({"type":"custom_tool_call_output","call_id":"c","output":"y"}],)"
         R"("tools":[{"type":"custom","name":"sh","description":"Runs.","format":{"type":"text"}}],"tool_choice":{"type":"custom","name":"sh"}})");
-    EXPECT_EQ(request.generate.messages_json,
-              R"([{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function",)"
-              R"("function":{"name":"sh","arguments":{"input":"ls \"x\""}}}]},{"role":"tool","tool_call_id":"c","content":"y"}])");
+    EXPECT_EQ(
+        request.generate.messages_json,
+        R"([{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function",)"
+        R"("function":{"name":"sh","arguments":{"input":"ls \"x\""}}}]},{"role":"tool","tool_call_id":"c","content":"y"}])");
     EXPECT_EQ(request.generate.tools_json,
               R"([{"type":"function","function":{"name":"sh","description":"Runs.","parameters":{"type":"object",)"
               R"("properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}}}])");
     EXPECT_EQ(request.generate.tool_choice, ToolChoice::kNamed);
-    Error grammar = refused(R"("input":"a","tools":[{"type":"custom","name":"f","format":{"type":"grammar","syntax":"lark","definition":"x"}}])");
+    Error grammar = refused(
+        R"("input":"a","tools":[{"type":"custom","name":"f","format":{"type":"grammar","syntax":"lark","definition":"x"}}])");
     EXPECT_EQ(grammar.param, "tools[0].format");
     EXPECT_EQ(grammar.code, ErrorCode::kUnsupportedParameter);
 }
@@ -316,7 +323,8 @@ TEST(ResponsesEvents, OfACustomToolHaveItsTextAtTheEnd) {
     ResponsesEvents events({head, request});
     AnswerBlocks blocks = numbered_blocks();
     std::string bytes;
-    const ChoicePart parts[] = {part_of("", "", {{0, "c0", "sh", "{\"inp"}}), part_of("", "", {{0, "", "", "ut\": \"l\\ns\"}"}}, "tool_calls")};
+    const ChoicePart parts[] = {part_of("", "", {{0, "c0", "sh", "{\"inp"}}),
+                                part_of("", "", {{0, "", "", "ut\": \"l\\ns\"}"}}, "tool_calls")};
     for (const ChoicePart& part : parts) {
         for (const BlockChange& change : blocks.take(part)) bytes += events.change(blocks.blocks(), change);
     }
@@ -326,8 +334,9 @@ TEST(ResponsesEvents, OfACustomToolHaveItsTextAtTheEnd) {
     EXPECT_EQ(names, "output_item.added custom_tool_call_input.delta custom_tool_call_input.done output_item.done ");
     EXPECT_EQ(*all[1].data.root().string_or("delta", ""), "l\ns");
     EXPECT_EQ(*all[2].data.root().string_or("input", ""), "l\ns");
-    EXPECT_EQ(all[3].data.root().find("item")->dump(),
-              R"({"id":"b0","type":"custom_tool_call","call_id":"c0","name":"sh","input":"l\ns","status":"completed"})");
+    EXPECT_EQ(
+        all[3].data.root().find("item")->dump(),
+        R"({"id":"b0","type":"custom_tool_call","call_id":"c0","name":"sh","input":"l\ns","status":"completed"})");
 }
 
 TEST(ResponsesEvents, AreNumberedNamedAndAddUpToTheWholeAnswer) {
@@ -338,12 +347,10 @@ TEST(ResponsesEvents, AreNumberedNamedAndAddUpToTheWholeAnswer) {
     ResponsesEvents events({head, request});
     AnswerBlocks blocks = numbered_blocks();
     std::string bytes = events.begin();
-    const ChoicePart parts[] = {part_of("hm", ""), part_of("", "So"),
-                                part_of("", "", {{0, "c0", "f", "{\"x\""}}),
+    const ChoicePart parts[] = {part_of("hm", ""), part_of("", "So"), part_of("", "", {{0, "c0", "f", "{\"x\""}}),
                                 part_of("", "", {{0, "", "", ":1}"}}, "tool_calls")};
     for (const ChoicePart& part : parts) {
-        for (const BlockChange& change : blocks.take(part))
-            bytes += events.change(blocks.blocks(), change);
+        for (const BlockChange& change : blocks.take(part)) bytes += events.change(blocks.blocks(), change);
     }
     ResponsesEnd end{"tool_calls", {}, {5, 7, 0}, 2, 1700000000};
     bytes += events.end(blocks.blocks(), end);
@@ -355,13 +362,12 @@ TEST(ResponsesEvents, AreNumberedNamedAndAddUpToTheWholeAnswer) {
         EXPECT_EQ(*data.string_or("type", ""), all[i].name);
         names += all[i].name.substr(9) + " ";
     }
-    EXPECT_EQ(names,
-              "created in_progress output_item.added content_part.added reasoning_text.delta "
-              "reasoning_text.done content_part.done output_item.done "
-              "output_item.added content_part.added output_text.delta output_text.done "
-              "content_part.done output_item.done "
-              "output_item.added function_call_arguments.delta function_call_arguments.delta "
-              "function_call_arguments.done output_item.done completed ");
+    EXPECT_EQ(names, "created in_progress output_item.added content_part.added reasoning_text.delta "
+                     "reasoning_text.done content_part.done output_item.done "
+                     "output_item.added content_part.added output_text.delta output_text.done "
+                     "content_part.done output_item.done "
+                     "output_item.added function_call_arguments.delta function_call_arguments.delta "
+                     "function_call_arguments.done output_item.done completed ");
     JsonValue last = *all.back().data.root().find("response");
     EXPECT_EQ(last.dump(), responses_object({head, request}, blocks.blocks(), end));
     auto output = *last.find("output")->as_array();

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "proto/training/fine_tuning_request.h"
 #include "proto/multipart_stream.h"
+#include "proto/training/fine_tuning_request.h"
 #include "proto/training/training_write.h"
 
 namespace lorad::proto {
@@ -27,21 +27,26 @@ FineTuningRequest parsed(const json& more) {
 std::string refused(const json& more) {
     auto request = parse_fine_tuning_request(body(more).dump());
     if (request.ok()) return "taken";
-    return (request.error().code == ErrorCode::kUnsupportedParameter ? "unsupported " : "invalid ") + request.error().param;
+    return (request.error().code == ErrorCode::kUnsupportedParameter ? "unsupported " : "invalid ") +
+           request.error().param;
 }
 
 TEST(FineTuningRequests, OpenAiNamesAndOursAreRead) {
-    const FineTuningRequest request = parsed({{"suffix", "support"},
-                                              {"seed", 7},
-                                              {"metadata", {{"a", "b"}}},
-                                              {"method", {{"type", "supervised"}, {"supervised", {{"hyperparameters", {{"n_epochs", 4}, {"batch_size", "auto"}, {"learning_rate_multiplier", 0.5}}}}}}},
-                                              {"lora_r", 8},
-                                              {"lora_trainable_modules", "q_proj, v_proj"},
-                                              {"modules_to_save", {"norm"}},
-                                              {"lr_scheduler", "linear"},
-                                              {"max_grad_norm", 0},
-                                              {"packing", false},
-                                              {"foo", 1}});
+    const FineTuningRequest request = parsed(
+        {{"suffix", "support"},
+         {"seed", 7},
+         {"metadata", {{"a", "b"}}},
+         {"method",
+          {{"type", "supervised"},
+           {"supervised",
+            {{"hyperparameters", {{"n_epochs", 4}, {"batch_size", "auto"}, {"learning_rate_multiplier", 0.5}}}}}}},
+         {"lora_r", 8},
+         {"lora_trainable_modules", "q_proj, v_proj"},
+         {"modules_to_save", {"norm"}},
+         {"lr_scheduler", "linear"},
+         {"max_grad_norm", 0},
+         {"packing", false},
+         {"foo", 1}});
     EXPECT_EQ(request.suffix, "support");
     EXPECT_EQ(request.seed, 7u);
     EXPECT_EQ(request.recipe.n_epochs, 4u);
@@ -76,15 +81,25 @@ TEST(FineTuningRequests, RangesAndContradictionsAreTold) {
     EXPECT_EQ(refused({{"validation_file", "file-2"}, {"validation_split", 0.1}}), "invalid validation_split");
     EXPECT_EQ(refused({{"early_stopping_patience", 2}}), "invalid early_stopping_patience");
     EXPECT_EQ(refused({{"lora_trainable_modules", "q_proj"}, {"target_modules", "k_proj"}}), "invalid target_modules");
-    EXPECT_EQ(refused({{"hyperparameters", {{"n_epochs", 2}}}, {"method", {{"type", "supervised"}, {"supervised", {{"hyperparameters", {{"n_epochs", 3}}}}}}}}),
+    EXPECT_EQ(refused({{"hyperparameters", {{"n_epochs", 2}}},
+                       {"method", {{"type", "supervised"}, {"supervised", {{"hyperparameters", {{"n_epochs", 3}}}}}}}}),
               "invalid hyperparameters");
     EXPECT_FALSE(parse_fine_tuning_request(R"({"model":"base"})").ok());
     EXPECT_FALSE(parse_fine_tuning_request("[]").ok());
 }
 
 TEST(FineTuningRequests, RecipesComeBackFromTheirJson) {
-    FineTuningRequest request = parsed({{"lora_alpha", 3.5}, {"rank_pattern", {{"q_proj", 4}}}, {"alpha_pattern", {{"q_proj", 2.5}}}, {"layers_to_transform", {0, 2}}, {"warmup_steps", 3},
-                                        {"max_steps", 9}, {"overlong", "error"}, {"shuffle", false}, {"eval_steps", 5}, {"validation_split", 0.25}, {"early_stopping_patience", 2}});
+    FineTuningRequest request = parsed({{"lora_alpha", 3.5},
+                                        {"rank_pattern", {{"q_proj", 4}}},
+                                        {"alpha_pattern", {{"q_proj", 2.5}}},
+                                        {"layers_to_transform", {0, 2}},
+                                        {"warmup_steps", 3},
+                                        {"max_steps", 9},
+                                        {"overlong", "error"},
+                                        {"shuffle", false},
+                                        {"eval_steps", 5},
+                                        {"validation_split", 0.25},
+                                        {"early_stopping_patience", 2}});
     const std::string text = recipe_json(request.recipe);
     const auto again = parse_recipe(text);
     ASSERT_TRUE(again.ok()) << again.error().message;
@@ -102,10 +117,30 @@ TEST(TrainingAnswers, HaveWhatOpenAiClientsRead) {
     job.training_file = "file-1";
     job.recipe.n_epochs = 3;
     const json shown = json::parse(job_json(job));
-    for (const char* key : {"object", "id", "created_at", "finished_at", "estimated_finish", "status", "model", "fine_tuned_model", "organization_id", "training_file", "validation_file", "result_files",
-                            "trained_tokens", "seed", "error", "user_provided_suffix", "integrations", "metadata", "hyperparameters", "method", "lorad"})
+    for (const char* key : {"object",
+                            "id",
+                            "created_at",
+                            "finished_at",
+                            "estimated_finish",
+                            "status",
+                            "model",
+                            "fine_tuned_model",
+                            "organization_id",
+                            "training_file",
+                            "validation_file",
+                            "result_files",
+                            "trained_tokens",
+                            "seed",
+                            "error",
+                            "user_provided_suffix",
+                            "integrations",
+                            "metadata",
+                            "hyperparameters",
+                            "method",
+                            "lorad"})
         EXPECT_TRUE(shown.contains(key)) << key;
-    EXPECT_EQ(shown["hyperparameters"], (json{{"n_epochs", 3}, {"batch_size", "auto"}, {"learning_rate_multiplier", "auto"}}));
+    EXPECT_EQ(shown["hyperparameters"],
+              (json{{"n_epochs", 3}, {"batch_size", "auto"}, {"learning_rate_multiplier", "auto"}}));
     EXPECT_EQ(shown["method"]["supervised"]["hyperparameters"], shown["hyperparameters"]);
     EXPECT_TRUE(shown["fine_tuned_model"].is_null());
     JobEventObject event{"ftevent-1-1", "info", "m", 5, StepMetrics{.step = 3, .n_steps = 9, .train_loss = 0.5}};
@@ -116,13 +151,16 @@ TEST(TrainingAnswers, HaveWhatOpenAiClientsRead) {
 
 TEST(TrainingWire, AnEventIsReadAsItWasWritten) {
     StepMetrics all{.step = 3, .n_steps = 9};
-    std::optional<double>* numbers[] = {&all.train_loss, &all.train_accuracy, &all.valid_loss,    &all.valid_accuracy, &all.full_valid_loss,
-                                        &all.full_valid_accuracy, &all.learning_rate, &all.grad_norm, &all.tokens_per_s};
+    std::optional<double>* numbers[] = {&all.train_loss,     &all.train_accuracy,  &all.valid_loss,
+                                        &all.valid_accuracy, &all.full_valid_loss, &all.full_valid_accuracy,
+                                        &all.learning_rate,  &all.grad_norm,       &all.tokens_per_s};
     double next = 0.1;
     for (std::optional<double>* number : numbers) *number = next *= 1.7;
     all.tokens = 1000;
-    for (const JobEventObject& event : {JobEventObject{"ftevent-1-1", "warn", "\"quoted\"\n\xc3\xa9", 5, {}}, JobEventObject{"ftevent-1-2", "info", "m", 6, StepMetrics{.step = 1, .n_steps = 2}},
-                                        JobEventObject{"ftevent-1-3", "info", "m", 7, all}}) {
+    for (const JobEventObject& event :
+         {JobEventObject{"ftevent-1-1", "warn", "\"quoted\"\n\xc3\xa9", 5, {}},
+          JobEventObject{"ftevent-1-2", "info", "m", 6, StepMetrics{.step = 1, .n_steps = 2}},
+          JobEventObject{"ftevent-1-3", "info", "m", 7, all}}) {
         const std::string text = job_event_json(event);
         const Result<JobEventObject> read = parse_job_event(text);
         ASSERT_TRUE(read.ok()) << read.error().message;
@@ -137,14 +175,16 @@ TEST(TrainingWire, AnEventIsReadAsItWasWritten) {
 struct Parts {
     std::vector<std::pair<std::string, std::string>> all;
     MultipartSink sink() {
-        return {.begin = [this](const FormPart& part) {
-                    all.emplace_back(part.name + (part.has_filename ? "/" + part.filename : ""), "");
-                    return ok_status();
-                },
-                .content = [this](std::string_view content) {
-                    all.back().second += content;
-                    return ok_status();
-                },
+        return {.begin =
+                    [this](const FormPart& part) {
+                        all.emplace_back(part.name + (part.has_filename ? "/" + part.filename : ""), "");
+                        return ok_status();
+                    },
+                .content =
+                    [this](std::string_view content) {
+                        all.back().second += content;
+                        return ok_status();
+                    },
                 .end = [] { return ok_status(); }};
     }
 };
@@ -152,9 +192,11 @@ struct Parts {
 TEST(MultipartStreams, ReadWhatTheWholeBodyHoldsHoweverItIsCut) {
     std::mt19937 random(7);
     const std::string bodies[] = {
-        "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nfine-tune\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\nContent-Type: x/y\r\n\r\n"
+        "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nfine-tune\r\n--b\r\nContent-Disposition: "
+        "form-data; name=\"file\"; filename=\"a.jsonl\"\r\nContent-Type: x/y\r\n\r\n"
         "one\r\n--c\r\n-\r\n--\r\ntwo\n\r\n--b--\r\nrest",
-        "preamble\r\n--b  \r\nContent-Disposition: form-data; name=\"empty\"\r\n\r\n--b\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n\r\n\r\n--b--"};
+        "preamble\r\n--b  \r\nContent-Disposition: form-data; name=\"empty\"\r\n\r\n--b\r\nContent-Disposition: "
+        "form-data; name=\"x\"\r\n\r\n\r\n\r\n--b--"};
     for (const std::string& text : bodies) {
         const auto whole = parse_multipart(text, "b");
         ASSERT_TRUE(whole.ok()) << whole.error().message;

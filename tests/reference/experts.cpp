@@ -9,7 +9,8 @@ namespace lorad::reference {
 std::vector<Choice> route(const Router& router, std::span<const double> logits) {
     Vector score(logits.begin(), logits.end());
     if (router.rule == RouterRule::kSigmoidBias) {
-        for (size_t e = 0; e < score.size(); e++) score[e] = 1 / (1 + std::exp(-logits[e])) + (router.bias.empty() ? 0.0f : router.bias[e]);
+        for (size_t e = 0; e < score.size(); e++)
+            score[e] = 1 / (1 + std::exp(-logits[e])) + (router.bias.empty() ? 0.0f : router.bias[e]);
     }
     std::vector<size_t> order(logits.size());
     std::iota(order.begin(), order.end(), size_t{0});

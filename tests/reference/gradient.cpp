@@ -5,7 +5,8 @@
 
 namespace lorad::reference {
 
-Vector gradient(const std::function<Vector(std::span<const double>)>& f, std::span<const double> x, std::span<const double> dy) {
+Vector gradient(const std::function<Vector(std::span<const double>)>& f, std::span<const double> x,
+                std::span<const double> dy) {
     Vector at(x.begin(), x.end()), made(x.size());
     for (size_t i = 0; i < x.size(); ++i) {
         const double step = 1e-5 * std::max(1.0, std::abs(x[i]));

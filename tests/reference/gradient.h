@@ -9,6 +9,7 @@
 namespace lorad::reference {
 
 // The gradient at x of sum_i dy[i] * f(x)[i].
-Vector gradient(const std::function<Vector(std::span<const double>)>& f, std::span<const double> x, std::span<const double> dy);
+Vector gradient(const std::function<Vector(std::span<const double>)>& f, std::span<const double> x,
+                std::span<const double> dy);
 
 }  // namespace lorad::reference

@@ -18,7 +18,8 @@ Vector causal_conv(std::span<const double> input, std::span<const float> weights
     return out;
 }
 
-DeltaMemory::DeltaMemory(const DeltaNet& net) : state(net.value_heads, std::vector<Vector>(net.key_size, Vector(net.value_size))) {}
+DeltaMemory::DeltaMemory(const DeltaNet& net)
+    : state(net.value_heads, std::vector<Vector>(net.key_size, Vector(net.value_size))) {}
 
 namespace {
 
@@ -41,13 +42,16 @@ DeltaToken delta_token(const DeltaNet& net, std::span<const double> projected, D
     }
     DeltaToken token;
     token.queries.assign(c.begin(), c.begin() + static_cast<ptrdiff_t>(net.keys()));
-    token.keys.assign(c.begin() + static_cast<ptrdiff_t>(net.keys()), c.begin() + static_cast<ptrdiff_t>(2 * net.keys()));
+    token.keys.assign(c.begin() + static_cast<ptrdiff_t>(net.keys()),
+                      c.begin() + static_cast<ptrdiff_t>(2 * net.keys()));
     token.values.assign(c.begin() + static_cast<ptrdiff_t>(2 * net.keys()), c.end());
     const std::span<const double> z = projected.subspan(channels, net.values());
-    const std::span<const double> b = projected.subspan(channels + net.values(), net.value_heads), a = projected.subspan(channels + net.values() + net.value_heads, net.value_heads);
+    const std::span<const double> b = projected.subspan(channels + net.values(), net.value_heads),
+                                  a = projected.subspan(channels + net.values() + net.value_heads, net.value_heads);
     for (size_t head = 0; head < net.value_heads; head++) {
         const double input = a[head] + net.dt_bias[head];
-        token.g.push_back(-std::exp(static_cast<double>(net.a_log[head])) * (std::max(input, 0.0) + std::log1p(std::exp(-std::abs(input)))));
+        token.g.push_back(-std::exp(static_cast<double>(net.a_log[head])) *
+                          (std::max(input, 0.0) + std::log1p(std::exp(-std::abs(input)))));
         token.beta.push_back(sigmoid(b[head]));
         const size_t key_head = head / (net.value_heads / net.key_heads);
         const double* q = &token.queries[key_head * net.key_size];
@@ -78,7 +82,8 @@ DeltaToken delta_token(const DeltaNet& net, std::span<const double> projected, D
     return token;
 }
 
-MambaMemory::MambaMemory(const Mamba& mamba) : state(mamba.heads, std::vector<Vector>(mamba.head_size, Vector(mamba.state_size))) {}
+MambaMemory::MambaMemory(const Mamba& mamba)
+    : state(mamba.heads, std::vector<Vector>(mamba.head_size, Vector(mamba.state_size))) {}
 
 MambaToken mamba_token(const Mamba& mamba, std::span<const double> projected, MambaMemory& memory) {
     const size_t inner = mamba.inner(), channels = inner + 2 * mamba.keys();
@@ -87,7 +92,8 @@ MambaToken mamba_token(const Mamba& mamba, std::span<const double> projected, Ma
     MambaToken token;
     for (size_t head = 0; head < mamba.heads; head++) {
         const double input = projected[inner + channels + head] + mamba.dt_bias[head];
-        const double dt = std::clamp(std::max(input, 0.0) + std::log1p(std::exp(-std::abs(input))), mamba.dt_min, mamba.dt_max);
+        const double dt =
+            std::clamp(std::max(input, 0.0) + std::log1p(std::exp(-std::abs(input))), mamba.dt_min, mamba.dt_max);
         token.dt.push_back(dt);
         const double decay = std::exp(-std::exp(static_cast<double>(mamba.a_log[head])) * dt);
         const size_t group = head / (mamba.heads / mamba.groups);
@@ -104,12 +110,15 @@ MambaToken mamba_token(const Mamba& mamba, std::span<const double> projected, Ma
         }
     }
     Vector u(inner);
-    for (size_t i = 0; i < inner; i++) u[i] = (token.scanned[i] + mamba.skip[i / mamba.head_size] * c[i]) * silu(projected[i]);
+    for (size_t i = 0; i < inner; i++)
+        u[i] = (token.scanned[i] + mamba.skip[i / mamba.head_size] * c[i]) * silu(projected[i]);
     const size_t group_size = inner / mamba.groups;
     for (size_t group = 0; group < mamba.groups; group++) {
         double squares = 0;
         for (size_t i = group * group_size; i < (group + 1) * group_size; i++) squares += u[i] * u[i];
-        for (size_t i = group * group_size; i < (group + 1) * group_size; i++) token.output.push_back(mamba.gamma[i] * u[i] / std::sqrt(squares / static_cast<double>(group_size) + mamba.eps));
+        for (size_t i = group * group_size; i < (group + 1) * group_size; i++)
+            token.output.push_back(mamba.gamma[i] * u[i] /
+                                   std::sqrt(squares / static_cast<double>(group_size) + mamba.eps));
     }
     return token;
 }

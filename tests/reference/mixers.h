@@ -50,9 +50,9 @@ struct MambaMemory {
     explicit MambaMemory(const Mamba& mamba);
 };
 struct MambaToken {
-    Vector dt;      // by head
+    Vector dt;       // by head
     Vector scanned;  // C h, without the skip
-    Vector output;  // after the gated norm
+    Vector output;   // after the gated norm
 };
 // projected: z, x, B, C, dt of one token, as in_proj gives them.
 MambaToken mamba_token(const Mamba& mamba, std::span<const double> projected, MambaMemory& memory);

@@ -32,8 +32,8 @@ void rope(std::span<double> head, size_t rotary_dim, std::span<const float> cos_
 
 struct AttentionOptions {
     double scale = 1;
-    size_t window = 0;   // 0: all
-    double softcap = 0;  // 0: none
+    size_t window = 0;            // 0: all
+    double softcap = 0;           // 0: none
     const float* sink = nullptr;  // one more score, which gives no value
 };
 // Attention of one query over keys and values [n][head_dim]; the query stands at the last position.

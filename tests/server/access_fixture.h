@@ -24,7 +24,9 @@ class AccessTest : public HttpTest {
     AccessTest() {
         path = std::filesystem::temp_directory_path() / ("lorad-access-" + std::to_string(getpid()));
         std::string text;
-        for (const char* scope : {"generate", "adapters:read", "adapters:write", "training:read", "training:write", "metrics", "admin"}) text += line(scope, std::string("\"") + scope + "\"");
+        for (const char* scope :
+             {"generate", "adapters:read", "adapters:write", "training:read", "training:write", "metrics", "admin"})
+            text += line(scope, std::string("\"") + scope + "\"");
         text += line("old", R"("admin")", R"(,"expires":"2020-01-01")");
         text += line("slow", R"("generate")", R"(,"requests_per_minute":2)");
         text += line("few", R"("generate")", R"(,"tokens_per_minute":100)");
@@ -43,10 +45,11 @@ class AccessTest : public HttpTest {
     static std::string line(const std::string& id, const std::string& scopes, const std::string& more = {}) {
         std::string plain = id;
         std::ranges::replace(plain, ':', '-');
-        return "{\"id\":\"" + plain + "\",\"sha256\":\"" + sha256_of(key_of(id)) + "\",\"scopes\":[" + scopes + "]" + more + "}\n";
+        return "{\"id\":\"" + plain + "\",\"sha256\":\"" + sha256_of(key_of(id)) + "\",\"scopes\":[" + scopes + "]" +
+               more + "}\n";
     }
-    HttpReply ask(const std::string& method, const std::string& target, const std::string& key, const std::string& body = {},
-                  ListenerRole listener_role = ListenerRole::kMain) {
+    HttpReply ask(const std::string& method, const std::string& target, const std::string& key,
+                  const std::string& body = {}, ListenerRole listener_role = ListenerRole::kMain) {
         HttpRequest request;
         request.method = method;
         request.target = target;
@@ -60,7 +63,8 @@ class AccessTest : public HttpTest {
         if (!key.empty()) request.authorization = "Bearer " + key;
         return router.handle(std::move(request));
     }
-    HttpReply ask_as(const std::string& id, const std::string& method, const std::string& target, const std::string& body = {}) {
+    HttpReply ask_as(const std::string& id, const std::string& method, const std::string& target,
+                     const std::string& body = {}) {
         return ask(method, target, key_of(id), body);
     }
     static std::string header(const HttpReply& reply, const std::string& name) {

@@ -1,13 +1,12 @@
 // The file of keys, the store, the comparison and the quotas.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <random>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -31,7 +30,8 @@ std::string hex_digest(std::string_view key) {
     std::string line = key_line(entry);
     return line.substr(line.find("\"sha256\":\"") + 10, 64);
 }
-std::string entry_of(const std::string& id, std::string_view key, const std::string& more = {}, const std::string& scopes = "\"generate\"") {
+std::string entry_of(const std::string& id, std::string_view key, const std::string& more = {},
+                     const std::string& scopes = "\"generate\"") {
     return "{\"id\":\"" + id + "\",\"sha256\":\"" + hex_digest(key) + "\",\"scopes\":[" + scopes + "]" + more + "}\n";
 }
 
@@ -41,7 +41,8 @@ class KeyFileTest : public ::testing::Test {
     ~KeyFileTest() override { std::filesystem::remove(path_); }
     void write(const std::string& text) { std::ofstream(path_, std::ios::trunc) << text; }
     std::unique_ptr<KeyStore> store(int64_t now_s = 0) {
-        auto created = KeyStore::create({.file = path_, .unix_time_s = now_s == 0 ? std::function<int64_t()>() : [now_s] { return now_s; }});
+        auto created = KeyStore::create(
+            {.file = path_, .unix_time_s = now_s == 0 ? std::function<int64_t()>() : [now_s] { return now_s; }});
         EXPECT_TRUE(created.ok()) << created.error().message;
         return created.ok() ? std::move(*created) : nullptr;
     }
@@ -139,14 +140,17 @@ TEST_F(KeyFileTest, AFileThatEverybodyMayWriteToIsRefused) {
 TEST_F(KeyFileTest, KeysAreFoundInEitherHeader) {
     write(entry_of("a", "key-a") + entry_of("b", "key-b", R"(,"expires":"2027-01-31")"));
     auto keys = store(*parse_utc("2027-01-30T23:59:59Z"));
-    auto found = [&](std::string_view authorization, std::string_view other = {}) { return keys->find(authorization, other); };
+    auto found = [&](std::string_view authorization, std::string_view other = {}) {
+        return keys->find(authorization, other);
+    };
     EXPECT_EQ(found("Bearer key-a").verdict, Verdict::kValid);
     EXPECT_EQ(found("Bearer key-a").principal->id, "a");
     EXPECT_EQ(found("bearer   key-b").principal->id, "b");
     EXPECT_EQ(found("", "key-b").principal->id, "b");
     EXPECT_EQ(found("Basic dTpw", "key-b").principal->id, "b");
     EXPECT_EQ(found("").verdict, Verdict::kMissing);
-    for (const char* wrong : {"Bearer", "Bearer ", "Bearer key-A", "Bearer key-a ", "Bearer key", "Bearer key-ab", "key-a", "Basic key-a", "Bearerkey-a"})
+    for (const char* wrong : {"Bearer", "Bearer ", "Bearer key-A", "Bearer key-a ", "Bearer key", "Bearer key-ab",
+                              "key-a", "Basic key-a", "Bearerkey-a"})
         EXPECT_EQ(found(wrong).verdict, Verdict::kUnknown) << wrong;
     EXPECT_EQ(found("Bearer " + std::string(100000, 'x')).verdict, Verdict::kUnknown);
     EXPECT_EQ(store(*parse_utc("2027-01-31"))->find("Bearer key-b", {}).verdict, Verdict::kExpired);
@@ -178,7 +182,8 @@ TEST_F(KeyFileTest, ReloadIsAllOrNothing) {
 }
 
 TEST_F(KeyFileTest, TenantsHaveSaltsOfTheirOwn) {
-    write(entry_of("a", "key-a", R"(,"tenant":"t")") + entry_of("b", "key-b", R"(,"tenant":"t")") + entry_of("c", "key-c"));
+    write(entry_of("a", "key-a", R"(,"tenant":"t")") + entry_of("b", "key-b", R"(,"tenant":"t")") +
+          entry_of("c", "key-c"));
     auto keys = store(), others = store();
     auto salt = [](const KeyStore& from, const char* key) { return from.find({}, key).principal->prefix_salt; };
     EXPECT_EQ(salt(*keys, "key-a"), salt(*keys, "key-b"));
@@ -195,7 +200,8 @@ TEST_F(KeyFileTest, AFullKeyStandsBesideTheFile) {
     EXPECT_EQ(full.verdict, Verdict::kValid);
     for (Scope scope : kAllScopes) EXPECT_TRUE(full.principal->scopes.allow(scope));
     EXPECT_FALSE(full.principal->is_restricted());
-    for (const std::string& bad : {std::string("short"), std::string(600, 'x'), std::string("has a blank in it"), std::string("line\nbreak 0123456789")}) {
+    for (const std::string& bad : {std::string("short"), std::string(600, 'x'), std::string("has a blank in it"),
+                                   std::string("line\nbreak 0123456789")}) {
         auto refused = KeyStore::create({.full_key = bad});
         ASSERT_FALSE(refused.ok());
         EXPECT_THAT(refused.error().message, ::testing::Not(HasSubstr(bad)));
@@ -300,11 +306,14 @@ TEST(Quotas, PlacesInTheQueueComeBack) {
 }
 
 TEST(Exposure, WithoutKeysOnlyThisMachineIsServed) {
-    for (const char* host : {"127.0.0.1", "127.9.8.7", "::1", "localhost", "::ffff:127.0.0.1"}) EXPECT_TRUE(is_loopback(host)) << host;
-    for (const char* host : {"0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "not an address", "::2"}) EXPECT_FALSE(is_loopback(host)) << host;
+    for (const char* host : {"127.0.0.1", "127.9.8.7", "::1", "localhost", "::ffff:127.0.0.1"})
+        EXPECT_TRUE(is_loopback(host)) << host;
+    for (const char* host : {"0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "not an address", "::2"})
+        EXPECT_FALSE(is_loopback(host)) << host;
     Status refused = check_exposure({.host = "0.0.0.0"});
     ASSERT_FALSE(refused.ok());
-    for (const char* way : {"--api-key-file", "LORAD_API_KEY", "--insecure-no-keys", "127.0.0.1"}) EXPECT_THAT(refused.error().message, HasSubstr(way));
+    for (const char* way : {"--api-key-file", "LORAD_API_KEY", "--insecure-no-keys", "127.0.0.1"})
+        EXPECT_THAT(refused.error().message, HasSubstr(way));
     EXPECT_TRUE(check_exposure({.host = "0.0.0.0", .has_keys = true}).ok());
     EXPECT_TRUE(check_exposure({.host = "0.0.0.0", .insecure_no_keys = true}).ok());
     EXPECT_TRUE(check_exposure({.host = "127.0.0.1", .admin_listen = "unix:/run/x"}).ok());
@@ -319,15 +328,17 @@ TEST(Exposure, TheAdminSocketIsWhereItIsSaid) {
         ASSERT_TRUE(socket.ok()) << socket.error().message;
         EXPECT_EQ(socket->role, ListenerRole::kAdmin);
     }
-    for (const char* where : {"", "9000", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999", ":9000", "unix:"}) {
+    for (const char* where :
+         {"", "9000", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999", ":9000", "unix:"}) {
         auto socket = open_admin_socket(where);
         ASSERT_FALSE(socket.ok()) << where;
         EXPECT_EQ(socket.error().code, ErrorCode::kInvalidConfig);
     }
 }
 
-// Welch's t over two kinds of digest, in random order: the first key of the table, and one that differs from its first bit on. Above 4.5 the
-// times would tell them apart (the usual bound of TVLA). Times over the 99th percentile are the machine's, not the code's.
+// Welch's t over two kinds of digest, in random order: the first key of the table, and one that differs from its first
+// bit on. Above 4.5 the times would tell them apart (the usual bound of TVLA). Times over the 99th percentile are the
+// machine's, not the code's.
 struct Comparison {
     double t = 0, ns = 0;
 };
@@ -341,8 +352,9 @@ void compare_times(size_t n_samples, uint64_t seed, bool swapped, Comparison& fo
     };
     std::vector<KeyDigest> keys(kKeys);
     for (KeyDigest& key : keys) key = draw();
-    // As many different digests of each kind, so that what is in the caches is the same; one table, since a branch by kind would be mispredicted, and where
-    // its two ways lie in the program decides which costs more. Which half of it is whose may be swapped, since where a digest lies can cost time, too.
+    // As many different digests of each kind, so that what is in the caches is the same; one table, since a branch by
+    // kind would be mispredicted, and where its two ways lie in the program decides which costs more. Which half of it
+    // is whose may be swapped, since where a digest lies can cost time, too.
     constexpr size_t kDigests = 64;
     std::vector<KeyDigest> digests(2 * kDigests, keys[0]);
     const size_t first_of[2] = {swapped ? kDigests : 0, swapped ? 0 : kDigests};
@@ -376,11 +388,13 @@ void compare_times(size_t n_samples, uint64_t seed, bool swapped, Comparison& fo
 
 TEST(KeyComparison, TakesTheSameTimeWhateverTheKeyIs) {
     constexpr size_t kSamples = 1'000'000;
-    constexpr int kTries = 3;  // what else the machine does can shift one of them; a difference in the code is in each, the same way round
+    // what else the machine does can shift one of them; a difference in the code is in each, the same way round
+    constexpr int kTries = 3;
     Comparison first, found;
     bool differs = true;
     for (int attempt = 0; attempt < kTries; ++attempt) {
-        ASSERT_NO_FATAL_FAILURE(compare_times(kSamples, uint64_t(::testing::UnitTest::GetInstance()->random_seed() + attempt), attempt % 2 == 1, found));
+        ASSERT_NO_FATAL_FAILURE(compare_times(
+            kSamples, uint64_t(::testing::UnitTest::GetInstance()->random_seed() + attempt), attempt % 2 == 1, found));
         if (attempt == 0) first = found;
         differs = std::abs(found.t) >= 4.5 && (found.t > 0) == (first.t > 0);
         if (!differs) break;

@@ -1,5 +1,5 @@
-// aLoRA on the device: rows before the last invocation are the base's, rows from it on the adapter's on top of the base's keys
-// and values; compared with double precision.
+// aLoRA on the device: rows before the last invocation are the base's, rows from it on the adapter's on top of the
+// base's keys and values; compared with double precision.
 #include <fstream>
 #include <iterator>
 
@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 using namespace lorad::testing;
 using namespace lorad::adapters;
 
-// As for the goldens: the KV cache holds f16; weights of the base and of the adapters are exact, everything else is f32.
+// As for the goldens: the KV cache holds f16; weights of the base and of the adapters are exact, everything else is
+// f32.
 constexpr double kRelativeErrorMax = 2e-3;
 const std::vector<TokenId> kInvocation = {5, 6};
 
@@ -114,8 +115,9 @@ TEST(ActivatedAdapter, RowsBeforeTheLastInvocationAreTheBasesAndThoseAfterItTheA
 TEST(ActivatedAdapter, MayHaveAScaleAndNoOthersBesideIt) {
     FakeStore store(4);
     Registry registry(BaseModel(small_config()), store, {.base_name = "base"});
-    const AdapterFolder plain, activated(
-        R"({"peft_type":"LORA","r":4,"lora_alpha":8,"target_modules":["q_proj","v_proj"],"alora_invocation_tokens":[5,6]})");
+    const AdapterFolder plain,
+        activated(
+            R"({"peft_type":"LORA","r":4,"lora_alpha":8,"target_modules":["q_proj","v_proj"],"alora_invocation_tokens":[5,6]})");
     ASSERT_TRUE(registry.load("plain", plain.path()).ok());
     ASSERT_TRUE(registry.load("activated", activated.path()).ok());
     const AdapterTerm scaled[] = {{"activated", 0.5f}};

@@ -1,4 +1,5 @@
-// Adapters for races and simulations: several names with several versions each, and what every one of them does on the fake device.
+// Adapters for races and simulations: several names with several versions each, and what every one of them does on the
+// fake device.
 #pragma once
 
 #include <map>
@@ -21,7 +22,8 @@ struct AdapterVersions {
         testing::FakeStore store(1);
         adapters::Registry alone{testing::small_config(), store, {.base_name = "base"}};
         for (uint32_t i = 0; i < n_names * n_versions; ++i) {
-            all_.push_back(std::make_unique<testing::AdapterFolder>(testing::kPlainConfig, testing::plain_tensors(4, 100 + i * 50)));
+            all_.push_back(std::make_unique<testing::AdapterFolder>(testing::kPlainConfig,
+                                                                    testing::plain_tensors(4, 100 + i * 50)));
             auto loaded = alone.load("x", all_.back()->path());
             EXPECT_TRUE(loaded.ok());
             auto lease = alone.acquire("x");
@@ -33,10 +35,13 @@ struct AdapterVersions {
         EXPECT_EQ(digests_.size(), size_t{n_names} * n_versions);
     }
 
-    const std::filesystem::path& of(uint32_t name, uint32_t version) const { return all_[name * n_versions_ + version]->path(); }
+    const std::filesystem::path& of(uint32_t name, uint32_t version) const {
+        return all_[name * n_versions_ + version]->path();
+    }
 
     // What a request must answer, from the contents that it was given.
-    std::vector<TokenId> expected(const std::vector<TokenId>& prompt, const adapters::MixLease& lease, uint32_t n) const {
+    std::vector<TokenId> expected(const std::vector<TokenId>& prompt, const adapters::MixLease& lease,
+                                  uint32_t n) const {
         std::vector<LoraUse> uses;
         std::vector<uint64_t> contents;
         for (const adapters::LeasedContent& content : lease.content()) {

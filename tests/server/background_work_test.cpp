@@ -29,7 +29,8 @@ EngineOptions options_with(BackgroundWork* work) {
 
 std::vector<std::vector<TokenId>> tokens_of_twelve(EngineFixture& fixture) {
     std::vector<std::shared_ptr<TokenStream>> streams;
-    for (uint32_t i = 0; i < 12; ++i) streams.push_back(fixture.submit(prompt_of(5 + 9 * i, i), 20 + i, i % 3 == 0 ? kNoAdapterSlot : i % 3));
+    for (uint32_t i = 0; i < 12; ++i)
+        streams.push_back(fixture.submit(prompt_of(5 + 9 * i, i), 20 + i, i % 3 == 0 ? kNoAdapterSlot : i % 3));
     fixture.run_until_idle();
     std::vector<std::vector<TokenId>> tokens;
     for (auto& stream : streams) tokens.push_back(stream->take().tokens);

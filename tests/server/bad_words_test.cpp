@@ -46,7 +46,9 @@ class OneToken final : public TokenConstraint {
         return ok_status();
     }
     Status accept(TokenId) override { return ok_status(); }
-    Result<std::unique_ptr<TokenConstraint>> duplicate() const override { return std::unique_ptr<TokenConstraint>(std::make_unique<OneToken>(token_)); }
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override {
+        return std::unique_ptr<TokenConstraint>(std::make_unique<OneToken>(token_));
+    }
 
   private:
     TokenId token_;
@@ -108,7 +110,8 @@ TEST(BadWords, ThereAreNoMoreGrammarsThanAnswers) {
 TEST_F(HttpTest, BadWordsAreNotInTheAnswer) {
     // The fake tokenizer has one token for each byte: 'x' is 120.
     auto said = [&](const std::string& more) {
-        const std::string text = completion_text(R"({"prompt":[5,6],"max_tokens":200,"ignore_eos":true,"temperature":1.5,"seed":3)" + more + "}");
+        const std::string text = completion_text(
+            R"({"prompt":[5,6],"max_tokens":200,"ignore_eos":true,"temperature":1.5,"seed":3)" + more + "}");
         return text;
     };
     const std::string free = said("");
@@ -138,14 +141,18 @@ TEST_F(HttpTest, TruncatedPromptsAreTheLastTokens) {
     EXPECT_EQ(prompt_of(R"("prompt":"abcdef","truncate_prompt_tokens":6)"), "abcdef");
     EXPECT_EQ(prompt_of(R"("prompt":"abcdef","truncate_prompt_tokens":60)"), "abcdef");
     const std::string long_text(600, 'a');
-    EXPECT_EQ(prompt_of("\"prompt\":\"" + long_text + "\",\"truncate_prompt_tokens\":-1"), std::string(kPositionsMax - 2, 'a'));
-    EXPECT_EQ(post("/v1/completions", "{\"prompt\":\"" + long_text + "\",\"max_tokens\":2}").code, "context_length_exceeded");
-    Answer chat = post("/v1/chat/completions/render", R"({"messages":[{"role":"user","content":"abcdef"}],"truncate_prompt_tokens":2})");
+    EXPECT_EQ(prompt_of("\"prompt\":\"" + long_text + "\",\"truncate_prompt_tokens\":-1"),
+              std::string(kPositionsMax - 2, 'a'));
+    EXPECT_EQ(post("/v1/completions", "{\"prompt\":\"" + long_text + "\",\"max_tokens\":2}").code,
+              "context_length_exceeded");
+    Answer chat = post("/v1/chat/completions/render",
+                       R"({"messages":[{"role":"user","content":"abcdef"}],"truncate_prompt_tokens":2})");
     EXPECT_NE(chat.body.find(R"("prompt":"ef")"), std::string::npos) << chat.body;
     EXPECT_EQ(post("/v1/completions", R"({"prompt":"a","truncate_prompt_tokens":0})").param, "truncate_prompt_tokens");
     EXPECT_EQ(post("/v1/embeddings", "{\"input\":\"" + long_text + "\"}").code, "context_length_exceeded");
     EXPECT_EQ(post("/v1/embeddings", "{\"input\":\"" + long_text + "\",\"truncate_prompt_tokens\":-1}").status, 200);
-    EXPECT_EQ(post("/tokenize", R"({"prompt":"a","truncate_prompt_tokens":1})").param, "truncate_prompt_tokens") << "all are counted";
+    EXPECT_EQ(post("/tokenize", R"({"prompt":"a","truncate_prompt_tokens":1})").param, "truncate_prompt_tokens")
+        << "all are counted";
 }
 
 }  // namespace

@@ -1,14 +1,10 @@
-// Barriers, with the fault layer (tests/vulkan_layer): software devices run what is recorded one command after another, so the layer records what stands
-// between two barriers the other way round. Then a step's answers must not change; and where one barrier is left out, so that both of its sides
-// run the other way round as well, they must. Run by tests/scorecard/t28_barriers.py.
+// Barriers, with the fault layer (tests/vulkan_layer): software devices run what is recorded one command after another,
+// so the layer records what stands between two barriers the other way round. Then a step's answers must not change; and
+// where one barrier is left out, so that both of its sides run the other way round as well, they must. Run by
+// tests/scorecard/t28_barriers.py.
 //
-// The barriers are those of the steps' recordings: layers, choices, and the copies around them. Not those of starting and of merging, which the host waits for.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// The barriers are those of the steps' recordings: layers, choices, and the copies around them. Not those of starting
+// and of merging, which the host waits for.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -19,6 +15,12 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "adapters/pool/registry.h"
 #include "model/forward/forward.h"
@@ -35,7 +37,8 @@ namespace {
 
 using namespace lorad::testing;
 
-constexpr const char* kWorker = "LORAD_TEST_MUTANTS";  // of a process that tries mutants for another: the first one's index and the distance of the next
+// of a process that tries mutants for another: the first one's index and the distance of the next
+constexpr const char* kWorker = "LORAD_TEST_MUTANTS";
 
 std::filesystem::path program() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
@@ -78,14 +81,17 @@ class FaultLayer {
 using Uses = std::vector<LoraUse>;
 using Bits = std::vector<uint32_t>;
 
-// Scenes: few steps each, which depend on nothing that was before them. Together they have recordings of all kinds that a software device makes.
-// The number of each one's steps is a multiple of the executor's slots for steps in flight, so that a scene runs the same recordings whenever it is run.
+// Scenes: few steps each, which depend on nothing that was before them. Together they have recordings of all kinds that
+// a software device makes.
+// The number of each one's steps is a multiple of the executor's slots for steps in flight, so that a scene runs the
+// same recordings whenever it is run.
 class Scenes {
   public:
     Scenes(model::Executor& executor, const Uses& one, const Uses& mix, const Uses& saved, const Uses& head)
         : executor_(executor), uses_{{{}}, {one}, {mix}, {saved, head}} {}
 
-    static constexpr const char* kNames[] = {"base", "adapter", "mix", "adapters with embeddings and heads", "rules", "masks", "merged"};
+    static constexpr const char* kNames[] = {"base",  "adapter", "mix",   "adapters with embeddings and heads",
+                                             "rules", "masks",   "merged"};
     static constexpr size_t kCount = std::size(kNames);
 
     // What the steps answer, with tokens of their own for each salt. Ends with the first step that fails.
@@ -96,11 +102,13 @@ class Scenes {
         sequences_.clear();
         for (const Uses& uses : uses_[scene < std::size(uses_) ? scene : 0]) sequences_.push_back({uses});
         if (scene == 0) run_base();
-        if (scene > 0 && scene < 4) run_steps([&](model::StepBatch& batch, uint32_t row, uint32_t) { batch.add_output(row, true); });
+        if (scene > 0 && scene < 4)
+            run_steps([&](model::StepBatch& batch, uint32_t row, uint32_t) { batch.add_output(row, true); });
         if (scene == 4) run_rules();
         if (scene == 5) run_masked();
         merged_ = scene == 6;
-        if (scene == 6) run_steps([&](model::StepBatch& batch, uint32_t row, uint32_t) { batch.add_output(row, true); });
+        if (scene == 6)
+            run_steps([&](model::StepBatch& batch, uint32_t row, uint32_t) { batch.add_output(row, true); });
         merged_ = false;
         return bits_;
     }
@@ -129,7 +137,8 @@ class Scenes {
             std::vector<TokenId> tokens;
             for (uint32_t n = 0; n < n_tokens; ++n) tokens.push_back(token(i, sequence.position + n));
             const BlockId block{uint32_t(i)};
-            last.push_back(batch.add_rows(tokens, sequence.position, {&block, 1}, model::RowAdapters{sequence.uses}) + n_tokens - 1);
+            last.push_back(batch.add_rows(tokens, sequence.position, {&block, 1}, model::RowAdapters{sequence.uses}) +
+                           n_tokens - 1);
             sequence.position += n_tokens;
         }
         return last;
@@ -143,8 +152,9 @@ class Scenes {
             const BlockId block{uint32_t(i)};
             const TokenId own = token(i, sequence.position);
             const model::RowAdapters adapters{sequence.uses};
-            const uint32_t row = fed_back ? batch.add_fed_back_row(uint32_t(i), sequence.position, {&block, 1}, adapters)
-                                          : batch.add_rows({&own, 1}, sequence.position, {&block, 1}, adapters);
+            const uint32_t row = fed_back
+                                     ? batch.add_fed_back_row(uint32_t(i), sequence.position, {&block, 1}, adapters)
+                                     : batch.add_rows({&own, 1}, sequence.position, {&block, 1}, adapters);
             add_output(batch, row, ++sequence.position);
         }
         return batch;
@@ -195,7 +205,8 @@ class Scenes {
         finish();
         finish();
         const auto add_output = [](model::StepBatch& batch, uint32_t row, uint32_t) { batch.add_output(row, true); };
-        // By turns: where all of a slot's steps embed as the step before did, a state that comes too late would not show.
+        // By turns: where all of a slot's steps embed as the step before did, a state that comes too late would not
+        // show.
         submit(decode(false, add_output));
         for (const bool fed_back : {true, false, true}) {
             submit(decode(fed_back, add_output));
@@ -220,7 +231,8 @@ class Scenes {
         finish();
     }
 
-    // Where logits are changed, few tokens are likely to come; elsewhere many, so that it is hardly ever the most probable one.
+    // Where logits are changed, few tokens are likely to come; elsewhere many, so that it is hardly ever the most
+    // probable one.
     auto chosen_by(uint32_t what) {
         return [this, what](model::StepBatch& batch, uint32_t row, uint32_t position) {
             proto::SamplingParams params{.temperature = 3.0f, .repetition_penalty = 1.3f, .seed = 3};
@@ -231,7 +243,8 @@ class Scenes {
             if (what & gpu::kRuleAdjusts) model::add_changes(params, rule);
             rule.what |= what;
             rule.n_top = 3;
-            batch.add_output(row, rule, what & gpu::kRuleAdjusts ? changes.entries() : std::span<const gpu::TokenChange>());
+            batch.add_output(row, rule,
+                             what & gpu::kRuleAdjusts ? changes.entries() : std::span<const gpu::TokenChange>());
         };
     }
 
@@ -286,7 +299,8 @@ class BarrierMutation : public ::testing::Test {
         device = std::move(*created);
         const auto read = model::load_model_config(folder);
         ASSERT_TRUE(read.ok());
-        model::ExecutorOptions options{.n_rows_max = 32, .n_sequences_max = 2, .n_positions_max = 64, .n_adapter_slots = 4, .n_kv_blocks = 2};
+        model::ExecutorOptions options{
+            .n_rows_max = 32, .n_sequences_max = 2, .n_positions_max = 64, .n_adapter_slots = 4, .n_kv_blocks = 2};
         options.kernel_path = gpu::KernelPath::kPortable;
         options.decode = gpu::PersistentDecode::kOn;
         if (device->capabilities().is_cpu) options.decode_workgroups = 1;
@@ -310,7 +324,8 @@ class BarrierMutation : public ::testing::Test {
         auto merged = executor->merge(one);
         ASSERT_TRUE(merged.ok()) << merged.error().message;
         executor->use_merged(*merged);
-        scenes.emplace(*executor, one, uses_of(std::span<const adapters::AdapterTerm>(terms)), uses_of("embed-and-head-saved"), uses_of("lm-head-lora"));
+        scenes.emplace(*executor, one, uses_of(std::span<const adapters::AdapterTerm>(terms)),
+                       uses_of("embed-and-head-saved"), uses_of("lm-head-lora"));
     }
 
     // Of a process of its own, which a mutant may end: says on its output what it tries and what comes of it.
@@ -335,7 +350,8 @@ class BarrierMutation : public ::testing::Test {
             const uint64_t in_scene = barrier - (scene == 0 ? n_before : end_of_scene[scene - 1]);
             say("trying", mutant, format("barrier {} of scene '{}'", in_scene, Scenes::kNames[scene]));
             alarm(kSecondsMax);
-            const bool shows = shows_in(scene, scene + 1, barrier) || (is_sound && shows_in(0, Scenes::kCount, barrier));
+            const bool shows =
+                shows_in(scene, scene + 1, barrier) || (is_sound && shows_in(0, Scenes::kCount, barrier));
             alarm(0);
             say(shows ? "seen" : "missed", mutant, "");
             // What the mutant wrote where nobody writes again would be taken for what the next one does.
@@ -352,8 +368,8 @@ class BarrierMutation : public ::testing::Test {
     static Tally try_in_processes(uint64_t first, uint64_t distance) {
         Tally tally;
         for (bool done = false; !done && tally.failure.empty();) {
-            const std::string command = format("{}={},{} exec '{}' --gtest_filter=BarrierMutation.ABarrier*", kWorker, first, distance,
-                                               program().string());
+            const std::string command = format("{}={},{} exec '{}' --gtest_filter=BarrierMutation.ABarrier*", kWorker,
+                                               first, distance, program().string());
             FILE* worker = popen(command.c_str(), "r");
             std::string trying, said;
             for (char line[512]; worker != nullptr && std::fgets(line, sizeof line, worker) != nullptr;) {
@@ -390,17 +406,20 @@ class BarrierMutation : public ::testing::Test {
         std::printf("mutant: %s %llu %s\n", verb, static_cast<unsigned long long>(number), what.c_str());
         std::fflush(stdout);
     }
-    // Runs the scenes without the barrier. With it they are run before and after, on other tokens, so that nothing that a kernel reads too early is right
-    // by chance.
+    // Runs the scenes without the barrier. With it they are run before and after, on other tokens, so that nothing that
+    // a kernel reads too early is right by chance.
     bool shows_in(size_t first, size_t end, uint64_t barrier) {
         bool shows = false;
         const uint64_t before = layer[fault::kInjected];
         layer.leave_out(barrier);
-        for (size_t scene = first; scene < end && !shows; ++scene) shows = scenes->run(scene, kMutated) != expected[kMutated][scene];
+        for (size_t scene = first; scene < end && !shows; ++scene)
+            shows = scenes->run(scene, kMutated) != expected[kMutated][scene];
         layer.leave_out(0);
-        EXPECT_GT(layer[fault::kInjected], before) << "barrier " << barrier << " is in no recording of scenes " << first << " to " << end - 1;
+        EXPECT_GT(layer[fault::kInjected], before)
+            << "barrier " << barrier << " is in no recording of scenes " << first << " to " << end - 1;
         is_sound = !scenes->failed();
-        for (size_t scene = first; scene < end && is_sound; ++scene) is_sound = scenes->run(scene, kQuiet) == expected[kQuiet][scene];
+        for (size_t scene = first; scene < end && is_sound; ++scene)
+            is_sound = scenes->run(scene, kQuiet) == expected[kQuiet][scene];
         return shows || !is_sound;
     }
 
@@ -429,7 +448,8 @@ TEST_F(BarrierMutation, WhatStandsBetweenBarriersMayRunInAnyOrder) {
         EXPECT_EQ(layer[fault::kReordered] - before > 0, order == fault::kReversed) << "pieces put in another order";
         TearDown();
     }
-    for (size_t scene = 0; scene < Scenes::kCount; ++scene) EXPECT_EQ(answers[0][scene], answers[1][scene]) << Scenes::kNames[scene];
+    for (size_t scene = 0; scene < Scenes::kCount; ++scene)
+        EXPECT_EQ(answers[0][scene], answers[1][scene]) << Scenes::kNames[scene];
 }
 
 TEST_F(BarrierMutation, ABarrierThatIsMissingShows) {
@@ -442,7 +462,8 @@ TEST_F(BarrierMutation, ABarrierThatIsMissingShows) {
     const uint64_t n_processes = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
     std::vector<Tally> tallies(n_processes);
     std::vector<std::thread> threads;
-    for (uint64_t i = 0; i < n_processes; ++i) threads.emplace_back([&, i] { tallies[i] = try_in_processes(i, n_processes); });
+    for (uint64_t i = 0; i < n_processes; ++i)
+        threads.emplace_back([&, i] { tallies[i] = try_in_processes(i, n_processes); });
     for (std::thread& thread : threads) thread.join();
     Tally sum;
     for (const Tally& tally : tallies) {
@@ -454,10 +475,12 @@ TEST_F(BarrierMutation, ABarrierThatIsMissingShows) {
     }
     RecordProperty("trials", std::to_string(sum.n_mutants));
     RecordProperty("barriers left out, seen", format("{}, {}", sum.n_mutants, sum.n_seen));
-    std::printf("%s\n", format("{} barriers left out, {} seen, of these {} by the end of the process; not seen:{}", sum.n_mutants, sum.n_seen, sum.n_ended,
-                               sum.missed.empty() ? " none" : sum.missed).c_str());
+    std::printf("%s\n", format("{} barriers left out, {} seen, of these {} by the end of the process; not seen:{}",
+                               sum.n_mutants, sum.n_seen, sum.n_ended, sum.missed.empty() ? " none" : sum.missed)
+                            .c_str());
     ASSERT_GT(sum.n_mutants, 0u);
-    // Software devices run things one after another, so that nothing is right by chance: there a barrier that does not show is one that nothing needs.
+    // Software devices run things one after another, so that nothing is right by chance: there a barrier that does not
+    // show is one that nothing needs.
     const double wanted = std::getenv("LORAD_TEST_DEVICE") != nullptr ? 0.95 : 1.0;
     EXPECT_GE(double(sum.n_seen), wanted * double(sum.n_mutants)) << sum.missed;
 }

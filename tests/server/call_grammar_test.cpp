@@ -42,7 +42,8 @@ proto::Structure structure_of(const std::string& fields, ToolFormat format, cons
     return structure.value_or(proto::Structure());
 }
 
-void expect(const proto::Structure& structure, const std::vector<std::string>& yes, const std::vector<std::string>& no) {
+void expect(const proto::Structure& structure, const std::vector<std::string>& yes,
+            const std::vector<std::string>& no) {
     for (const std::string& text : yes) EXPECT_TRUE(accepts(structure, text)) << text;
     for (const std::string& text : no) EXPECT_FALSE(accepts(structure, text)) << text;
 }
@@ -52,35 +53,43 @@ std::string call(const std::string& name, const std::string& arguments, const st
 }
 std::string marked(const std::string& call) { return "<tool_call>\n" + call + "\n</tool_call>"; }
 
-const std::string kGood = call("f", R"({"n": 1})"), kBad = call("f", R"({"n": 3})"), kFree = call("say", R"({"x": [null]})");
+const std::string kGood = call("f", R"({"n": 1})"), kBad = call("f", R"({"n": 3})"),
+                  kFree = call("say", R"({"x": [null]})");
 
 TEST(CallGrammar, StrictFunctionsLeaveTextsFreeAndBindTheirArguments) {
-    expect(structure_of(kTools, ToolFormat::kHermes),
-           {"Hello {there}", "a <tool_cal", R"({"type": "circle"})", R"({"name": "Bob", "age": 3})", "<think>\nhm\n</think>\n\nYes",
-            "Sure. " + marked(kGood), marked(kGood) + "\n" + marked(kFree) + "\nDone.", kGood, kGood + "\n" + kFree + " ok", "x " + kBad},
-           {marked(kBad), "Sure. " + marked(kBad), marked(call("nobody", "{}")), kBad, kGood + "\n" + kBad,
-            R"({"arguments": {"n": 3}, "name": "f"})", R"({ "type" : "function", "name": "f", "arguments": {"n": 3}})"});
+    expect(
+        structure_of(kTools, ToolFormat::kHermes),
+        {"Hello {there}", "a <tool_cal", R"({"type": "circle"})", R"({"name": "Bob", "age": 3})",
+         "<think>\nhm\n</think>\n\nYes", "Sure. " + marked(kGood), marked(kGood) + "\n" + marked(kFree) + "\nDone.",
+         kGood, kGood + "\n" + kFree + " ok", "x " + kBad},
+        {marked(kBad), "Sure. " + marked(kBad), marked(call("nobody", "{}")), kBad, kGood + "\n" + kBad,
+         R"({"arguments": {"n": 3}, "name": "f"})", R"({ "type" : "function", "name": "f", "arguments": {"n": 3}})"});
     const std::string good = call("f", R"({"n": 1})", "parameters"), bad = call("f", R"({"n": 3})", "parameters");
-    expect(structure_of(kTools, ToolFormat::kLlama3), {"Hello", good, good + "; " + good, "<|python_tag|>" + good, R"({"a": 1})"},
+    expect(structure_of(kTools, ToolFormat::kLlama3),
+           {"Hello", good, good + "; " + good, "<|python_tag|>" + good, R"({"a": 1})"},
            {bad, good + "; " + bad, "<|python_tag|>" + bad});
     expect(structure_of(kTools, ToolFormat::kMistral), {"Hello", "[TOOL_CALLS][" + kGood + ", " + kFree + "]", kGood},
            {"[TOOL_CALLS][" + kBad + "]", kBad});
     expect(structure_of(kTools, ToolFormat::kPhi), {"Hello", "Yes <|tool_call|>[" + kGood + "]<|/tool_call|>"},
            {"<|tool_call|>[" + kBad + "]<|/tool_call|>"});
-    expect(structure_of(std::string(kTools) + R"(,"parallel_tool_calls":false)", ToolFormat::kHermes), {"Yes " + marked(kGood) + " ok"},
-           {marked(kGood) + marked(kFree)});
+    expect(structure_of(std::string(kTools) + R"(,"parallel_tool_calls":false)", ToolFormat::kHermes),
+           {"Yes " + marked(kGood) + " ok"}, {marked(kGood) + marked(kFree)});
 }
 
 TEST(CallGrammar, AFormatBesideFunctionsIsItsAnswerOrCalls) {
     const std::string fields =
-        std::string(kTools) + R"(,"response_format":{"type":"json_object","schema":{"type":"object","properties":{"a":{"type":"null"}},)"
-                              R"("required":["a"],"additionalProperties":false}})";
+        std::string(kTools) +
+        R"(,"response_format":{"type":"json_object","schema":{"type":"object","properties":{"a":{"type":"null"}},)"
+        R"("required":["a"],"additionalProperties":false}})";
     const std::string answer = R"({"a": null})";
-    expect(structure_of(fields, ToolFormat::kHermes), {answer, marked(kGood), marked(kGood) + "\n" + marked(call("say", "{}"))},
+    expect(structure_of(fields, ToolFormat::kHermes),
+           {answer, marked(kGood), marked(kGood) + "\n" + marked(call("say", "{}"))},
            {"Hello", R"({"a": 1})", marked(kBad), marked(kFree), marked(kGood) + " x", answer + answer});
-    expect(structure_of(fields, ToolFormat::kMistral), {answer, "[TOOL_CALLS][" + kGood + "]"}, {kGood, "[TOOL_CALLS][" + kBad + "]"});
+    expect(structure_of(fields, ToolFormat::kMistral), {answer, "[TOOL_CALLS][" + kGood + "]"},
+           {kGood, "[TOOL_CALLS][" + kBad + "]"});
     expect(structure_of(fields, ToolFormat::kPhi), {answer, "<|tool_call|>[" + kGood + "]<|/tool_call|>"}, {kGood});
-    expect(structure_of(fields, ToolFormat::kLlama3), {answer, call("f", R"({"n": 2})", "parameters")}, {call("f", R"({"n": 3})", "parameters")});
+    expect(structure_of(fields, ToolFormat::kLlama3), {answer, call("f", R"({"n": 2})", "parameters")},
+           {call("f", R"({"n": 3})", "parameters")});
     EXPECT_EQ(structure_of(fields, ToolFormat::kHermes).param, "response_format.schema");
 }
 
@@ -95,7 +104,8 @@ TEST(CallGrammar, SpecialTokensAreNamedByTheirNumber) {
 
 TEST(CallGrammar, OtherRequestsKeepTheirStructure) {
     const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}])";
-    auto plain = proto::parse_generate_request(R"({"messages":[{"role":"user","content":"hi"}],)" + tools + "}", proto::ApiKind::kChat, 1000);
+    auto plain = proto::parse_generate_request(R"({"messages":[{"role":"user","content":"hi"}],)" + tools + "}",
+                                               proto::ApiKind::kChat, 1000);
     EXPECT_FALSE(answer_structure(*plain, ToolFormat::kHermes, PlainCodec()));
     EXPECT_EQ(structure_of(tools + R"(,"guided_regex":"a")", ToolFormat::kHermes).source, "a");
     EXPECT_EQ(structure_of(std::string(kTools) + R"(,"guided_regex":"a")", ToolFormat::kHermes).source, "a");

@@ -1,9 +1,9 @@
 // Tokens that the host chooses: bans, bias, penalties, grammars and log-probabilities through the
 // engine's own steps.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include <gtest/gtest.h>
 
 #include "server/engine/engine.h"
 #include "tests/server/fake_runner.h"
@@ -74,8 +74,7 @@ TEST_F(ChoiceTest, PresenceLetsATokenComeOnlyOnce) {
     std::vector<TokenId> tokens = run(std::move(request)).tokens;
     // 3 2 1.9 -> 1 2 1.9 -> 1 0 1.9 -> 1 0 -0.1 and so on; where the model's own is allowed it wins.
     ASSERT_EQ(tokens.size(), 20u);
-    EXPECT_EQ(std::vector<TokenId>(tokens.begin(), tokens.begin() + 4),
-              (std::vector<TokenId>{11, 12, 13, 11}));
+    EXPECT_EQ(std::vector<TokenId>(tokens.begin(), tokens.begin() + 4), (std::vector<TokenId>{11, 12, 13, 11}));
 }
 
 TEST_F(ChoiceTest, FrequencyCountsEveryOccurrence) {
@@ -170,8 +169,7 @@ TEST_F(SmallPoolTest, LogprobsOfPromptsComeOnceAlsoAfterPreemptions) {
     }
     auto plain = submit(request_of(prompts[0], 60));
     run_until_idle();
-    EXPECT_EQ(plain->pop(milliseconds(0)).tokens,
-              fake_continuation(prompts[0], kNoAdapterSlot, 60));
+    EXPECT_EQ(plain->pop(milliseconds(0)).tokens, fake_continuation(prompts[0], kNoAdapterSlot, 60));
     EXPECT_EQ(runner.n_broken(), 0u);
     for (uint32_t i = 0; i < streams.size(); ++i) {
         TokenStream::Batch batch = streams[i]->pop(milliseconds(0));
@@ -186,16 +184,14 @@ TEST_F(SmallPoolTest, LogprobsOfPromptsComeOnceAlsoAfterPreemptions) {
             EXPECT_NEAR(double(found.token.logprob), prompts[i][j] == best ? kOwn : kOwn - 50.0, 1e-5);
         }
     }
-    EXPECT_EQ(metrics.text({}).find("vllm:num_preemptions_total{model_name=\"base\"} 0\n"),
-              std::string::npos)
+    EXPECT_EQ(metrics.text({}).find("vllm:num_preemptions_total{model_name=\"base\"} 0\n"), std::string::npos)
         << "nothing was preempted";
 }
 
 // Allows the tokens of one text after the other, then the end.
 class TextsConstraint final : public TokenConstraint {
   public:
-    TextsConstraint(std::vector<std::vector<TokenId>> texts, TokenId eos)
-        : texts_(std::move(texts)), eos_(eos) {}
+    TextsConstraint(std::vector<std::vector<TokenId>> texts, TokenId eos) : texts_(std::move(texts)), eos_(eos) {}
     Status next_mask(std::vector<uint32_t>& words) override {
         words.assign(kMaskWords, 0);
         for (const auto& text : texts_) {
@@ -206,9 +202,7 @@ class TextsConstraint final : public TokenConstraint {
         return ok_status();
     }
     Status accept(TokenId token) override {
-        std::erase_if(texts_, [&](const auto& text) {
-            return (n_ < text.size() ? text[n_] : eos_) != token;
-        });
+        std::erase_if(texts_, [&](const auto& text) { return (n_ < text.size() ? text[n_] : eos_) != token; });
         ++n_;
         if (texts_.empty()) return make_error(ErrorCode::kInternal, "not allowed");
         return ok_status();
@@ -232,8 +226,8 @@ TEST_F(ChoiceTest, AGrammarLeadsItsOwnRequestAndNoOther) {
         Request request = request_of({TokenId(i), 9}, 12);
         request.stop_tokens = {eos};
         if (i % 2 == 0) {
-            constraints.push_back(std::make_shared<TextsConstraint>(
-                std::vector<std::vector<TokenId>>{{20, 21, 22}, {20, 30}}, eos));
+            constraints.push_back(
+                std::make_shared<TextsConstraint>(std::vector<std::vector<TokenId>>{{20, 21, 22}, {20, 30}}, eos));
             request.constraint = constraints.back();
             if (i == 4) request.n_tokens_min = 12;  // gives way to the grammar
             if (i == 2) {

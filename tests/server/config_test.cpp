@@ -47,22 +47,19 @@ TEST(Config, FileEnvironmentAndFlagsWinInThisOrder) {
 TEST(Config, ErrorsNameTheSourceTheRangeAndTheValue) {
     auto by_flag = build_config({flag("port", {"70000"})});
     ASSERT_FALSE(by_flag.ok());
-    EXPECT_EQ(by_flag.error().message,
-              "--port: expected a whole number from 0 to 65535, found \"70000\"");
+    EXPECT_EQ(by_flag.error().message, "--port: expected a whole number from 0 to 65535, found \"70000\"");
     auto file = from_file_of("\nmax_num_seqs = \"many\"\n");
     ASSERT_TRUE(file.ok());
     auto by_file = build_config({*file});
     ASSERT_FALSE(by_file.ok());
-    EXPECT_NE(by_file.error().message.find("lorad_config_test.toml:2: max_num_seqs"),
-              std::string::npos)
+    EXPECT_NE(by_file.error().message.find("lorad_config_test.toml:2: max_num_seqs"), std::string::npos)
         << by_file.error().message;
 }
 
 TEST(Config, UnknownKeysAndBrokenFilesAreErrorsWithTheirPlace) {
     auto unknown = from_file_of("prot = 1\n");
     ASSERT_FALSE(unknown.ok());
-    EXPECT_NE(unknown.error().message.find(":1: prot: no such setting"), std::string::npos)
-        << unknown.error().message;
+    EXPECT_NE(unknown.error().message.find(":1: prot: no such setting"), std::string::npos) << unknown.error().message;
     auto broken = from_file_of("port = = 1\n");
     ASSERT_FALSE(broken.ok());
     EXPECT_NE(broken.error().message.find(":1:"), std::string::npos) << broken.error().message;
@@ -72,7 +69,8 @@ TEST(Config, UnknownKeysAndBrokenFilesAreErrorsWithTheirPlace) {
 TEST(Config, EverythingThatIsWrongIsTold) {
     const lorad::testing::TempDir folder;
     const std::string path = folder.path() / "many.toml";
-    std::ofstream(path) << "prot = 1\nport = 70000\nhost = \"\"\nmax_num_seqs = 3\nlora = \"x\"\nlora_x = 1\nmax_queue = []\nmax_num_batched_tokens = 2\n";
+    std::ofstream(path) << "prot = 1\nport = 70000\nhost = \"\"\nmax_num_seqs = 3\nlora = \"x\"\nlora_x = 1\nmax_queue "
+                           "= []\nmax_num_batched_tokens = 2\n";
     std::vector<Error> errors;
     auto file = config_from_file(path, &errors);
     ASSERT_TRUE(file.ok()) << file.error().message;
@@ -80,13 +78,16 @@ TEST(Config, EverythingThatIsWrongIsTold) {
     const Config config = build_config({*file, flag("tls-cert", {"x"}), flag("log-level", {"loud"})}, errors);
     std::string all;
     for (const Error& error : errors) all += error.message + "\n";
-    for (const char* part : {"prot: no such setting; did you mean port?", "lora_x: no such setting", "max_queue: expected a single value", "port: expected a whole number",
-                             "host: expected an address", "lora: expected NAME=DIR", "max-num-batched-tokens is 2", "expected both or neither", "expected one of debug"})
+    for (const char* part :
+         {"prot: no such setting; did you mean port?", "lora_x: no such setting", "max_queue: expected a single value",
+          "port: expected a whole number", "host: expected an address", "lora: expected NAME=DIR",
+          "max-num-batched-tokens is 2", "expected both or neither", "expected one of debug"})
         EXPECT_NE(all.find(part), std::string::npos) << part << " is not in\n" << all;
     EXPECT_EQ(errors.size(), 9u) << all;
     EXPECT_EQ(config.max_num_seqs, 3u) << "what is well counts";
     EXPECT_EQ(config.port, Config().port);
-    EXPECT_EQ(build_config({*file}).error().message.find("many.toml:2: port"), path.size() - 9) << "in the order of the file";
+    EXPECT_EQ(build_config({*file}).error().message.find("many.toml:2: port"), path.size() - 9)
+        << "in the order of the file";
 }
 
 TEST(Config, NamesTheSettingThatWasMeant) {
@@ -106,7 +107,11 @@ TEST(Config, AFolderOrNothingIsNoFile) {
 
 TEST(Config, AnEmptyHostIsNotEveryAddress) {
     EXPECT_FALSE(build_config({flag("host", {""})}).ok());
-    for (const char* name : {"a\nb", "a\xc2\x9b", "a\xe2\x80\xa8", "\xe2\x80\xae" "a", "a\xff"}) EXPECT_FALSE(build_config({flag("served-model-name", {name})}).ok()) << name;
+    for (const char* name : {"a\nb", "a\xc2\x9b", "a\xe2\x80\xa8",
+                             "\xe2\x80\xae"
+                             "a",
+                             "a\xff"})
+        EXPECT_FALSE(build_config({flag("served-model-name", {name})}).ok()) << name;
     EXPECT_TRUE(build_config({flag("served-model-name", {"caf\xc3\xa9/7b"})}).ok());
 }
 
@@ -126,22 +131,19 @@ TEST(Config, ListsComeFromEverySource) {
 }
 
 TEST(Config, AdapterArgumentsNeedNameAndFolderOnce) {
-    for (const char* bad : {"x", "=dir", "name="})
-        EXPECT_FALSE(build_config({flag("lora", {bad})}).ok()) << bad;
+    for (const char* bad : {"x", "=dir", "name="}) EXPECT_FALSE(build_config({flag("lora", {bad})}).ok()) << bad;
     EXPECT_FALSE(build_config({flag("lora", {"a=x", "a=y"})}).ok());
 }
 
 TEST(Config, SwitchesTakeTrueAndFalseOnly) {
     EXPECT_TRUE(build_config({flag("batch-invariant", {"true"})})->batch_invariant);
     EXPECT_FALSE(
-        build_config({flag("batch-invariant", {"true"}), flag("batch-invariant", {"false"})})
-            ->batch_invariant);
+        build_config({flag("batch-invariant", {"true"}), flag("batch-invariant", {"false"})})->batch_invariant);
     EXPECT_FALSE(build_config({flag("batch-invariant", {"yes"})}).ok());
 }
 
 TEST(Config, AStepMustHoldATokenOfEverySequence) {
-    auto config =
-        build_config({flag("max-num-seqs", {"64"}), flag("max-num-batched-tokens", {"32"})});
+    auto config = build_config({flag("max-num-seqs", {"64"}), flag("max-num-batched-tokens", {"32"})});
     ASSERT_FALSE(config.ok());
     EXPECT_NE(config.error().message.find("32"), std::string::npos);
     EXPECT_NE(config.error().message.find("64"), std::string::npos);

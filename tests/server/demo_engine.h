@@ -1,12 +1,13 @@
-// The demo model, or another, and adapters of it on the test device, asked without HTTP: engines are stepped by the test.
+// The demo model, or another, and adapters of it on the test device, asked without HTTP: engines are stepped by the
+// test.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "adapters/pool/registry.h"
 #include "adapters/pool/weight_store.h"
@@ -35,7 +36,8 @@ struct DemoEngine {
         store = std::make_unique<adapters::DeviceWeightStore>(testing::test_device(), *executor);
         adapters::BaseModel base(executor->config());
         base.checks_numbers = options.checks_numbers;
-        registry = std::make_unique<adapters::Registry>(std::move(base), *store, adapters::RegistryOptions{.base_name = "base"});
+        registry = std::make_unique<adapters::Registry>(std::move(base), *store,
+                                                        adapters::RegistryOptions{.base_name = "base"});
         for (const std::string& name : options.adapters) {
             const auto adapter = registry->load(name, options.adapter_dir / name);
             EXPECT_TRUE(adapter.ok()) << adapter.error().message;
@@ -45,7 +47,8 @@ struct DemoEngine {
     ~DemoEngine() { set_log_level(LogLevel::kInfo); }
 
     // Adapter: empty for the base.
-    Request request(const std::vector<TokenId>& prompt, const std::string& adapter, uint32_t n_tokens, const proto::SamplingParams& sampling, float scale = 1.0f) {
+    Request request(const std::vector<TokenId>& prompt, const std::string& adapter, uint32_t n_tokens,
+                    const proto::SamplingParams& sampling, float scale = 1.0f) {
         Request out;
         out.prompt = prompt;
         out.n_tokens_max = n_tokens;

@@ -55,17 +55,17 @@ Request request_of(uint32_t index, uint32_t n_max, uint32_t vocab, Grammars gram
         if (index % 8 == 3) {
             for (uint32_t id = 0; id < vocab; id += 2) request.sampling.allowed_token_ids.push_back(TokenId(id));
         }
-        request.constraint = std::make_shared<HashConstraint>(
-            vocab, index, request.stop_tokens, request.stop_tokens.empty() ? 0xffffffffu : 5 + index);
+        request.constraint = std::make_shared<HashConstraint>(vocab, index, request.stop_tokens,
+                                                              request.stop_tokens.empty() ? 0xffffffffu : 5 + index);
     }
     request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
     return request;
 }
 
 struct Outcome {
-    std::vector<std::vector<TokenId>> tokens;                  // by request
+    std::vector<std::vector<TokenId>> tokens;                 // by request
     std::vector<std::vector<proto::TokenLogprobs>> logprobs;  // by request
-    std::vector<std::optional<Error>> errors;                  // by request
+    std::vector<std::optional<Error>> errors;                 // by request
     uint32_t n_in_flight_max = 0;
     uint64_t n_rules = 0, n_masked_steps = 0, n_masked_ahead = 0;
     bool preempted = false;
@@ -82,8 +82,7 @@ void take(TokenStream::Batch batch, Outcome& to) {
     to.logprobs.push_back(batch.logprobs);
 }
 
-Outcome run_fake(uint32_t n_requests, uint32_t n_blocks, bool draws_on_device,
-                 Grammars grammars = Grammars::kNone) {
+Outcome run_fake(uint32_t n_requests, uint32_t n_blocks, bool draws_on_device, Grammars grammars = Grammars::kNone) {
     EngineFixture fixture(options_of(n_blocks, draws_on_device));
     fixture.runner.spread_logits_ = true;
     std::vector<std::shared_ptr<TokenStream>> streams;
@@ -102,14 +101,15 @@ Outcome run_fake(uint32_t n_requests, uint32_t n_blocks, bool draws_on_device,
     outcome.n_rules = fixture.runner.n_rules();
     outcome.n_masked_steps = fixture.runner.n_masked_steps();
     outcome.n_masked_ahead = fixture.runner.n_masked_ahead();
-    outcome.preempted = fixture.metrics.text({}).find("vllm:num_preemptions_total{model_name=\"base\"} 0\n") ==
-                        std::string::npos;
+    outcome.preempted =
+        fixture.metrics.text({}).find("vllm:num_preemptions_total{model_name=\"base\"} 0\n") == std::string::npos;
     return outcome;
 }
 
 void expect_near(const Outcome& found, const Outcome& expected) {
     EXPECT_EQ(found.tokens, expected.tokens);
-    for (size_t i = 0; i < expected.errors.size(); ++i) EXPECT_EQ(found.errors[i].has_value(), expected.errors[i].has_value()) << i;
+    for (size_t i = 0; i < expected.errors.size(); ++i)
+        EXPECT_EQ(found.errors[i].has_value(), expected.errors[i].has_value()) << i;
     for (size_t i = 0; i < expected.logprobs.size(); ++i) {
         ASSERT_EQ(found.logprobs[i].size(), expected.logprobs[i].size()) << "request " << i;
         for (size_t k = 0; k < expected.logprobs[i].size(); ++k) {

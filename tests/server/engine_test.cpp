@@ -148,9 +148,7 @@ TEST(Engine, AnAdapterThatIsNotInvokedLeavesTheRequestToTheBase) {
 
 TEST(ActivationPosition, IsTheLastPlaceWhereTheInvocationBegins) {
     const std::vector<TokenId> prompt = {7, 8, 9, 7, 8, 7, 8, 8};
-    auto at = [&](std::vector<TokenId> invocation) {
-        return activation_position(prompt, invocation);
-    };
+    auto at = [&](std::vector<TokenId> invocation) { return activation_position(prompt, invocation); };
     EXPECT_EQ(at({7, 8}), 5u);
     EXPECT_EQ(at({7, 8, 9}), 0u);
     EXPECT_EQ(at({8}), 7u);
@@ -271,7 +269,8 @@ TEST_P(EngineRefusals, AStepThatCannotBeMadeEndsItsOwnRequestsOnly) {
     ASSERT_TRUE(batch.end && batch.end->error);
     EXPECT_EQ(batch.end->error->code, GetParam());
     EXPECT_FALSE(f.engine.failed());
-    // Later ones get what they would have had, also where their prompt's blocks were named by the step that was not run.
+    // Later ones get what they would have had, also where their prompt's blocks were named by the step that was not
+    // run.
     auto prompt = prompt_of(200, 11);
     f.runner.refuse_step_ = [](uint64_t step) { return step == 4; };
     auto refused = f.submit(prompt, 20);
@@ -336,8 +335,7 @@ void simulate(uint32_t seed, uint32_t& n_preemptions, uint64_t& n_cached_tokens)
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     uint32_t n_blocks = 4 + random() % 12;
-    SchedulerLimits limits{8 + uint32_t(random() % 200), 1 + uint32_t(random() % 8),
-                           model::kBlockTokens};
+    SchedulerLimits limits{8 + uint32_t(random() % 200), 1 + uint32_t(random() % 8), model::kBlockTokens};
     Fixture f(n_blocks, limits, 1000);
     // Half of the runs share prefixes: their prompts are the beginnings of a few texts.
     f.shares_prefixes = random() % 2 == 0;
@@ -372,13 +370,7 @@ void simulate(uint32_t seed, uint32_t& n_preemptions, uint64_t& n_cached_tokens)
             if (random() % 3 == 0) adapter.from_position = uint32_t(random() % (n_prompt * 2));
             auto prompt = prompt_of(n_prompt, f.shares_prefixes ? random() % 3 : random());
             auto stream = f.submit(prompt, n_max, adapter, random() % 4 == 0 ? 0.5f : 0.0f);
-            all.push_back({std::move(prompt),
-                           std::move(adapter),
-                           n_max,
-                           std::move(stream),
-                           false,
-                           {},
-                           std::nullopt});
+            all.push_back({std::move(prompt), std::move(adapter), n_max, std::move(stream), false, {}, std::nullopt});
         }
         if (!all.empty() && random() % 10 == 0) {
             Sent& sent = all[random() % all.size()];
@@ -465,7 +457,7 @@ TEST(Engine, FillsStepsWithPromptsBesideDecodes) {
     uint32_t n_full = 0;
     for (uint64_t before = f.runner.n_rows(); f.engine.step(); before = f.runner.n_rows()) {
         const uint32_t n_rows = uint32_t(f.runner.n_rows() - before);
-        if (n_rows <= 3) continue;  // decodes alone
+        if (n_rows <= 3) continue;                       // decodes alone
         if (model::bucket_for(n_rows) != n_rows) break;  // the prompt's end
         EXPECT_GE(n_rows, 12u);
         ++n_full;
@@ -473,7 +465,8 @@ TEST(Engine, FillsStepsWithPromptsBesideDecodes) {
     EXPECT_GE(n_full, 8u);
 }
 
-// A device whose steps take a millisecond on a clock of its own; the first large ones are recorded first, which takes twenty.
+// A device whose steps take a millisecond on a clock of its own; the first large ones are recorded first, which takes
+// twenty.
 class RecordingRunner final : public StepRunner {
   public:
     Status submit(const model::StepBatch& batch) override {
@@ -490,7 +483,9 @@ class RecordingRunner final : public StepRunner {
     std::span<uint32_t> masks() override { return inner_.masks(); }
     Result<bool> submit_draw() override { return inner_.submit_draw(); }
     uint64_t n_recordings() const override { return n_recordings_; }
-    void use_merged(std::shared_ptr<const model::MergedWeights> merged) override { inner_.use_merged(std::move(merged)); }
+    void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {
+        inner_.use_merged(std::move(merged));
+    }
 
     static constexpr uint64_t kRecordings = 12;
     FakeRunner inner_{256};

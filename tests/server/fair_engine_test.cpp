@@ -263,7 +263,8 @@ TEST(FairEngine, PromptsOfBackloggedTenantsAreComputedAlike) {
         for (auto& [tenant, n_prompt] : size) {
             uint32_t n_open = 0;
             for (size_t i : sent[tenant]) (f.all[i].end ? done[tenant] += n_prompt : n_open += 1);
-            for (; n_open < (tenant == "long" ? 3u : 30u); ++n_open) sent[tenant].push_back(f.send(tenant, n_prompt, 1));
+            for (; n_open < (tenant == "long" ? 3u : 30u); ++n_open)
+                sent[tenant].push_back(f.send(tenant, n_prompt, 1));
         }
         f.step();
         worst = std::max(worst, std::abs(double(done["long"]) - double(done["short"])));
@@ -324,7 +325,8 @@ Summary simulate(uint64_t seed) {
             if (random() % 2) n_prompt = 1 + n_prompt % 100;
             uint32_t n_tokens = 1 + random() % std::min(n_positions_max - n_prompt, 300u);
             AdapterUse adapter;
-            if (random() % 3 == 0) adapter = {.uses = {{uint32_t(random() % 3), 1.0f}}, .name = std::to_string(random() % 3)};
+            if (random() % 3 == 0)
+                adapter = {.uses = {{uint32_t(random() % 3), 1.0f}}, .name = std::to_string(random() % 3)};
             f.send(std::to_string(random() % 3), n_prompt, n_tokens, int32_t(random() % 3), 1 + random() % 2, adapter);
         }
         if (!f.all.empty() && random() % 40 == 0) {
@@ -340,8 +342,7 @@ Summary simulate(uint64_t seed) {
         const Sent& sent = f.all[i];
         EXPECT_TRUE(sent.end);
         if (!sent.end) continue;
-        auto expected = fake_continuation(sent.request.prompt, sent.request.adapter.rows(),
-                                          sent.request.n_tokens_max);
+        auto expected = fake_continuation(sent.request.prompt, sent.request.adapter.rows(), sent.request.n_tokens_max);
         bool is_late = sent.end->reason == FinishReason::kTimeout || sent.end->reason == FinishReason::kError;
         EXPECT_TRUE(!is_late || options.request_time_max.count() > 0);
         if (is_late) {

@@ -42,7 +42,8 @@ struct Prompts {
         }
         // Admission's order: by what tenants have had.
         auto order = [&](const FairShare::Prompt& p) {
-            return std::tuple(p.is_waiting, p.rank(), p.is_waiting && by_share ? rows_of[all[p.index].tenant] : 0, p.arrival);
+            return std::tuple(p.is_waiting, p.rank(), p.is_waiting && by_share ? rows_of[all[p.index].tenant] : 0,
+                              p.arrival);
         };
         std::ranges::sort(prompts, {}, order);
         return fair.deal(prompts, n_rows);
@@ -170,8 +171,8 @@ TEST(FairPrompts, PromotedOnesThenPrioritiesComeBeforeShares) {
     EXPECT_TRUE(prompts.fair.starves_running(prompts.all[3].ticket, 500, 1500));
 }
 
-// Tenants that always have prompts, of very different sizes, in steps of any sizes: what any two of them were given never differs by more than n_ahead rows and a
-// step.
+// Tenants that always have prompts, of very different sizes, in steps of any sizes: what any two of them were given
+// never differs by more than n_ahead rows and a step.
 TEST(FairPrompts, TheRowsOfBackloggedTenantsStayWithinTheBound) {
     double worst = 0;
     for (uint32_t seed = 1; seed <= 200; ++seed) {
@@ -181,7 +182,8 @@ TEST(FairPrompts, TheRowsOfBackloggedTenantsStayWithinTheBound) {
         Prompts prompts(n_ahead);
         prompts.by_share = true;
         std::vector<uint32_t> size_max;
-        for (uint32_t t = 0; t < n_tenants; ++t) size_max.push_back(random() % 2 ? 20 + random() % 100 : 20 + random() % 5000);
+        for (uint32_t t = 0; t < n_tenants; ++t)
+            size_max.push_back(random() % 2 ? 20 + random() % 100 : 20 + random() % 5000);
         const uint32_t n_rows_max = 16 + random() % n_ahead;
         for (int step = 0; step < 100; ++step) {
             // Each has always more than a step could take.

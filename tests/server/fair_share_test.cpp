@@ -20,8 +20,8 @@ struct Waiting {
 struct Line {
     explicit Line(uint64_t starvation_ms = 1000) : fair(starvation_ms) {}
 
-    void add(const std::string& tenant, const std::string& adapter, const std::string& name,
-             int32_t priority = 0, uint64_t now_ms = 0) {
+    void add(const std::string& tenant, const std::string& adapter, const std::string& name, int32_t priority = 0,
+             uint64_t now_ms = 0) {
         waiting.push_back({fair.enter(tenant, adapter, priority), priority, now_ms, 10, false, name});
     }
     std::vector<FairShare::Candidate> order(uint64_t now_ms = 0, size_t n = 100) {

@@ -29,16 +29,13 @@ inline constexpr uint32_t kMaskWords = model::mask_words(kFakeVocab);
 // What lies in a slot; stands for the adapter's weights.
 using SlotDigest = std::function<uint64_t(uint32_t slot)>;
 
-inline uint64_t fake_mix(uint64_t hash, uint64_t value) {
-    return (hash ^ value) * 1099511628211ull;
-}
+inline uint64_t fake_mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211ull; }
 
 // What the adapters of a row do to it; 0: nothing.
 inline uint64_t fake_delta(std::span<const LoraUse> uses, const SlotDigest& digest) {
     uint64_t hash = 0;
     for (const LoraUse& use : uses) {
-        hash = fake_mix(fake_mix(hash + 1, digest ? digest(use.slot) : use.slot),
-                        std::bit_cast<uint32_t>(use.scale));
+        hash = fake_mix(fake_mix(hash + 1, digest ? digest(use.slot) : use.slot), std::bit_cast<uint32_t>(use.scale));
     }
     return hash;
 }
@@ -51,9 +48,7 @@ inline uint64_t fake_turned(uint64_t delta, uint32_t turn_begin) {
 // The model: tokens, and what the adapters did at each of them.
 class FakeState {
   public:
-    void add(TokenId token, uint64_t delta) {
-        hash_ = fake_mix(fake_mix(hash_, uint64_t(token)), delta);
-    }
+    void add(TokenId token, uint64_t delta) { hash_ = fake_mix(fake_mix(hash_, uint64_t(token)), delta); }
     // With many tokens that may be drawn.
     std::vector<float> spread_logits() const {
         std::vector<float> logits(kFakeVocab);
@@ -66,8 +61,7 @@ class FakeState {
     // A hidden state, never all zeros.
     std::vector<float> hidden() const {
         std::vector<float> out;
-        for (uint32_t i = 0; i < kFakeHidden; ++i)
-            out.push_back(1.0f + float(hash_ >> (16 * i) & 0xff));
+        for (uint32_t i = 0; i < kFakeHidden; ++i) out.push_back(1.0f + float(hash_ >> (16 * i) & 0xff));
         return out;
     }
 
@@ -85,27 +79,22 @@ inline std::vector<float> fake_hidden(std::span<const TokenId> prompt, uint32_t 
 }
 
 // What a prompt is continued with under adapters that act from a position on.
-inline std::vector<TokenId> fake_continuation(std::span<const TokenId> prompt,
-                                              const model::RowAdapters& adapters, size_t n,
-                                              const SlotDigest& digest = {}) {
+inline std::vector<TokenId> fake_continuation(std::span<const TokenId> prompt, const model::RowAdapters& adapters,
+                                              size_t n, const SlotDigest& digest = {}) {
     uint64_t delta = fake_delta(adapters.uses, digest);
     FakeState state;
-    for (size_t i = 0; i < prompt.size(); ++i)
-        state.add(prompt[i], i < adapters.from_position ? 0 : delta);
+    for (size_t i = 0; i < prompt.size(); ++i) state.add(prompt[i], i < adapters.from_position ? 0 : delta);
     std::vector<TokenId> out;
     while (out.size() < n) {
         out.push_back(state.next_token());
-        state.add(out.back(),
-                  prompt.size() + out.size() <= adapters.from_position ? 0 : delta);
+        state.add(out.back(), prompt.size() + out.size() <= adapters.from_position ? 0 : delta);
     }
     return out;
 }
 
-inline std::vector<TokenId> fake_continuation(const std::vector<TokenId>& prompt,
-                                              uint32_t adapter_slot, size_t n) {
+inline std::vector<TokenId> fake_continuation(const std::vector<TokenId>& prompt, uint32_t adapter_slot, size_t n) {
     LoraUse use{adapter_slot, 1.0f};
-    return fake_continuation(
-        prompt, model::RowAdapters{{&use, adapter_slot == kNoAdapterSlot ? 0u : 1u}}, n);
+    return fake_continuation(prompt, model::RowAdapters{{&use, adapter_slot == kNoAdapterSlot ? 0u : 1u}}, n);
 }
 
 class FakeRunner final : public StepRunner {
@@ -142,8 +131,8 @@ class FakeRunner final : public StepRunner {
         for (const model::BatchRow& row : batch.rows()) {
             TokenId token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : row.token;
             auto uses = batch.lora_uses().subspan(row.use_begin, row.n_uses);
-            cache_[place(batch, row, row.position)] = {
-                token, row.position, fake_turned(fake_delta(uses, digest), row.turn_begin)};
+            cache_[place(batch, row, row.position)] = {token, row.position,
+                                                       fake_turned(fake_delta(uses, digest), row.turn_begin)};
         }
         StepResult result;
         std::vector<gpu::ChoiceLogprobs> logprobs_for_step;
@@ -162,16 +151,20 @@ class FakeRunner final : public StepRunner {
             TokenId next = state.next_token();
             if (not_finite_token_ && last == *not_finite_token_) next = -1;
             std::vector<float> row_values(kFakeVocab, 0.0f);
-            if (next >= 0 && spread_logits_) row_values = state.spread_logits();
-            else if (next >= 0) row_values.at(size_t(next)) = 50.0f;
+            if (next >= 0 && spread_logits_)
+                row_values = state.spread_logits();
+            else if (next >= 0)
+                row_values.at(size_t(next)) = 50.0f;
             result.argmax.push_back(next);
             gpu::ChoiceLogprobs& logprobs = logprobs_for_step.emplace_back();
             if (output.choice >= 0 && next >= 0) {
                 Deferred choice = deferred_of(batch, row, batch.choices()[size_t(output.choice)]);
                 choice.output = result.argmax.size() - 1;
                 choice.own = row_values;
-                if ((choice.rule.what & gpu::kRuleMasked) != 0) deferred_.push_back(std::move(choice));
-                else result.argmax.back() = choose(choice, logprobs);
+                if ((choice.rule.what & gpu::kRuleMasked) != 0)
+                    deferred_.push_back(std::move(choice));
+                else
+                    result.argmax.back() = choose(choice, logprobs);
             }
             result.hidden.emplace_back();
             if (output.want_hidden) {
@@ -240,7 +233,8 @@ class FakeRunner final : public StepRunner {
         return result;
     }
 
-    // The number that a row of the step submitted last sees at a position of its sequence; it changes with the token and with what adapters did there.
+    // The number that a row of the step submitted last sees at a position of its sequence; it changes with the token
+    // and with what adapters did there.
     uint64_t seen(const model::StepBatch& batch, const model::BatchRow& row, uint32_t position) const {
         const Entry& entry = cache_[place(batch, row, position)];
         return fake_mix(fake_mix(position + 1, uint64_t(entry.token)), entry.delta);
@@ -252,9 +246,7 @@ class FakeRunner final : public StepRunner {
         return hash;
     }
 
-    void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {
-        merged_ = std::move(merged);
-    }
+    void use_merged(std::shared_ptr<const model::MergedWeights> merged) override { merged_ = std::move(merged); }
     bool has_merged() const { return merged_ != nullptr; }
 
     uint32_t n_broken() const {
@@ -275,15 +267,15 @@ class FakeRunner final : public StepRunner {
     uint64_t n_merged_rows() const { return n_merged_rows_; }
     uint64_t n_unmerged_rows() const { return n_unmerged_rows_; }
 
-    uint32_t merged_slot_ = kNoAdapterSlot;  // rows of merged steps have to be this one's
+    uint32_t merged_slot_ = kNoAdapterSlot;               // rows of merged steps have to be this one's
     std::atomic<std::chrono::microseconds> step_time_{};  // from its submission, or the end of the step before
     std::optional<uint64_t> fail_at_step_;
     ErrorCode refusal_ = ErrorCode::kOutOfMemory;
     std::function<bool(uint64_t step)> refuse_step_;  // whether it is refused; steps count from 1
     std::atomic<bool> lost_{false};                   // somebody else has found the device lost
-    bool spread_logits_ = false;  // else one token has nearly all of the probability
-    std::optional<TokenId> not_finite_token_;  // after it the output is not finite
-    SlotDigest slot_digest_;  // without it a slot's number stands for its content
+    bool spread_logits_ = false;                      // else one token has nearly all of the probability
+    std::optional<TokenId> not_finite_token_;         // after it the output is not finite
+    SlotDigest slot_digest_;                          // without it a slot's number stands for its content
 
     // The last so many steps were submitted when less than half of the one before them was left, but not none.
     uint32_t n_late() const { return n_late_; }
@@ -311,8 +303,7 @@ class FakeRunner final : public StepRunner {
         TokenId last_token = -1;
         std::vector<float> own;
     };
-    Deferred deferred_of(const model::StepBatch& batch, const model::BatchRow& row,
-                         const gpu::ChoiceRule& rule) {
+    Deferred deferred_of(const model::StepBatch& batch, const model::BatchRow& row, const gpu::ChoiceRule& rule) {
         auto allowed = batch.choice_allowed().subspan(rule.allowed_begin, rule.n_allowed);
         auto changes = batch.choice_changes().subspan(rule.change_begin, rule.n_changes);
         return {.rule = rule,
@@ -345,8 +336,7 @@ class FakeRunner final : public StepRunner {
         }
         return token;
     }
-    size_t place(const model::StepBatch& batch, const model::BatchRow& row,
-                 uint32_t position) const {
+    size_t place(const model::StepBatch& batch, const model::BatchRow& row, uint32_t position) const {
         uint32_t index = position / model::kBlockTokens;
         CHECK(index < row.n_blocks);
         return size_t(batch.block_tables()[row.table_begin + index]) * model::kBlockTokens +
@@ -362,7 +352,7 @@ class FakeRunner final : public StepRunner {
     std::vector<uint32_t> masks_;
     bool needs_draw_ = false;
     uint64_t n_masked_steps_ = 0, n_masked_ahead_ = 0;
-    std::vector<TokenId> last_argmax_;                        // what the next step can feed back
+    std::vector<TokenId> last_argmax_;  // what the next step can feed back
     Clock::time_point last_done_{};
     std::atomic<uint64_t> n_steps_{0};
     std::atomic<uint32_t> n_late_{0};

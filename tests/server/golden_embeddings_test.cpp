@@ -36,8 +36,8 @@ TEST_P(GoldenEmbeddings, AreTransformersHiddenStatesOfTheLastToken) {
     const auto served = adapters::Served::load(goldens_dir() / "models" / name);
     ASSERT_NE(served, nullptr);
     auto prompts = read_golden_prompts(goldens_dir() / "expected/models" / (name + ".json"));
-    auto expected = model::TensorFiles::map(
-        goldens_dir() / "expected/embeddings" / (name + ".safetensors"), ErrorCode::kIo);
+    auto expected =
+        model::TensorFiles::map(goldens_dir() / "expected/embeddings" / (name + ".safetensors"), ErrorCode::kIo);
     ASSERT_TRUE(expected.ok());
 
     ExecutorRunner runner(served->executor());
@@ -71,19 +71,15 @@ TEST_P(GoldenEmbeddings, AreTransformersHiddenStatesOfTheLastToken) {
     labels.insert(labels.end(), GetParam().adapters.begin(), GetParam().adapters.end());
     std::vector<adapters::MixLease> leases(labels.size());
     for (size_t i = 1; i < labels.size(); ++i) {
-        ASSERT_TRUE(served->registry()
-                        .load(labels[i], goldens_dir() / "adapters" / name / labels[i])
-                        .ok());
+        ASSERT_TRUE(served->registry().load(labels[i], goldens_dir() / "adapters" / name / labels[i]).ok());
         leases[i] = *served->registry().acquire(labels[i]);
     }
     // Decodes of the base run beside all of them.
-    for (size_t prompt = 0; prompt < prompts.size(); ++prompt)
-        answers.push_back(submit(prompt, {}, false));
+    for (size_t prompt = 0; prompt < prompts.size(); ++prompt) answers.push_back(submit(prompt, {}, false));
     for (int i = 0; i < 4; ++i) engine.step();
     for (size_t i = 0; i < labels.size(); ++i) {
         for (size_t prompt = 0; prompt < prompts.size(); ++prompt) {
-            embeddings.push_back({labels[i] + ".prompt" + std::to_string(prompt),
-                                  submit(prompt, leases[i], true)});
+            embeddings.push_back({labels[i] + ".prompt" + std::to_string(prompt), submit(prompt, leases[i], true)});
         }
     }
     for (int i = 0; i < 1000 && engine.step(); ++i) {
@@ -106,16 +102,15 @@ TEST_P(GoldenEmbeddings, AreTransformersHiddenStatesOfTheLastToken) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, GoldenEmbeddings,
-    ::testing::Values(Case{"qwen2-tied", {"plain-r8-qv", "rslora-r16", "embed-lora"}},
-                      Case{"llama-scaled", {"all-linear-r16", "dora"}},
-                      Case{"qwen3", {"plain-r8-qv"}}),
-    [](const auto& param) {
-        std::string name = param.param.model;
-        std::erase(name, '-');
-        return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Models, GoldenEmbeddings,
+                         ::testing::Values(Case{"qwen2-tied", {"plain-r8-qv", "rslora-r16", "embed-lora"}},
+                                           Case{"llama-scaled", {"all-linear-r16", "dora"}},
+                                           Case{"qwen3", {"plain-r8-qv"}}),
+                         [](const auto& param) {
+                             std::string name = param.param.model;
+                             std::erase(name, '-');
+                             return name;
+                         });
 
 }  // namespace
 }  // namespace lorad::server::golden_embeddings_test

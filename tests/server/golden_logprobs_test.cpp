@@ -25,8 +25,7 @@ TEST_P(GoldenLogprobs, OfPromptsAreTransformersLogSoftmax) {
     const auto executor = load_executor(goldens_dir() / "models" / GetParam(), options);
     const auto expected_dir = goldens_dir() / "expected/models";
     auto prompts = read_golden_prompts(expected_dir / (std::string(GetParam()) + ".json"));
-    auto files = model::TensorFiles::map(
-        expected_dir / (std::string(GetParam()) + ".safetensors"), ErrorCode::kIo);
+    auto files = model::TensorFiles::map(expected_dir / (std::string(GetParam()) + ".safetensors"), ErrorCode::kIo);
     ASSERT_TRUE(files.ok());
     const size_t last = prompts.size() - 1;
     const std::string name = "prompt" + std::to_string(last);

@@ -1,10 +1,10 @@
 // What the guard keeps for others: probes and the end need no worker, a key's slow bodies have a share of the workers.
-#include <gtest/gtest.h>
-#include <sys/socket.h>
-
 #include <atomic>
 #include <fstream>
 #include <thread>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "proto/base/digest.h"
 #include "proto/base/log.h"
@@ -25,13 +25,16 @@ class GuardShares : public ::testing::Test {
   protected:
     GuardShares() {
         set_log_level(LogLevel::kError);
-        router.add("GET", "/alive", access::Access::open(), [](const HttpRequest&) { return json_reply("alive"); }, BodyUse::kAtOnce);
+        router.add(
+            "GET", "/alive", access::Access::open(), [](const HttpRequest&) { return json_reply("alive"); },
+            BodyUse::kAtOnce);
         router.add("GET", "/stuck", access::Access::open(), [this](const HttpRequest&) {
             ++n_stuck;
             while (!released) std::this_thread::sleep_for(milliseconds(5));
             return json_reply("late");
         });
-        router.add("POST", "/echo", access::Access::any_key(), [](const HttpRequest& r) { return json_reply("n=" + std::to_string(r.body.size())); });
+        router.add("POST", "/echo", access::Access::any_key(),
+                   [](const HttpRequest& r) { return json_reply("n=" + std::to_string(r.body.size())); });
         options.guard.n_workers = 2;
         options.body_bytes_max = 1 << 20;
     }
@@ -60,7 +63,9 @@ class GuardShares : public ::testing::Test {
         router.set_guard({.keys = keys.get(), .bodies = shared});
     }
     static std::string key_of(const std::string& id) { return "the-long-key-of-" + id; }
-    static void send_text(const OwnedFd& fd, std::string_view text) { send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); }
+    static void send_text(const OwnedFd& fd, std::string_view text) {
+        send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
     OwnedFd ask(std::string_view text) {
         OwnedFd fd = connect_raw(listener->port());
         send_text(fd, text);
@@ -68,12 +73,12 @@ class GuardShares : public ::testing::Test {
     }
     // A body of so many bytes, of which more than the guard gathers is sent, but not all.
     OwnedFd slow_body(const std::string& id, size_t n_bytes = 200000) {
-        return ask("POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key_of(id) + "\r\nContent-Length: " + std::to_string(n_bytes) + "\r\n\r\n" +
-                   std::string(70000, 'x'));
+        return ask("POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key_of(id) +
+                   "\r\nContent-Length: " + std::to_string(n_bytes) + "\r\n\r\n" + std::string(70000, 'x'));
     }
     std::string whole_body(const std::string& id, size_t n_bytes) {
-        return receive(ask("POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key_of(id) + "\r\nContent-Length: " + std::to_string(n_bytes) +
-                           "\r\n\r\n" + std::string(n_bytes, 'x')),
+        return receive(ask("POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key_of(id) +
+                           "\r\nContent-Length: " + std::to_string(n_bytes) + "\r\n\r\n" + std::string(n_bytes, 'x')),
                        "n=");
     }
     static std::string receive(const OwnedFd& fd, const std::string& end) {
@@ -109,7 +114,8 @@ TEST_F(GuardShares, ProbesAreAnsweredWhileEveryWorkerIsStuck) {
     EXPECT_NE(answer.find("HTTP/1.1 200 OK\r\nConnection: keep-alive"), std::string::npos) << answer;
     EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
     send_text(probe, "HEAD /alive HTTP/1.1\r\nHost: x\r\n\r\n");
-    EXPECT_NE(receive(probe, "\r\n\r\n").find("Content-Length: 5"), std::string::npos) << "the same connection, without the body";
+    EXPECT_NE(receive(probe, "\r\n\r\n").find("Content-Length: 5"), std::string::npos)
+        << "the same connection, without the body";
     released = true;
     EXPECT_NE(receive(stuck[4], "late").find("200"), std::string::npos);
 }

@@ -1,4 +1,9 @@
 // The HTTP guard over real sockets: what holds a connection, what ends it, TLS, Unix sockets.
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -9,11 +14,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include <atomic>
-#include <filesystem>
-#include <fstream>
-#include <thread>
 
 #include "proto/base/log.h"
 #include "server/http/listener.h"
@@ -34,9 +34,13 @@ class GuardTest : public ::testing::Test {
   protected:
     GuardTest() {
         set_log_level(LogLevel::kError);
-        router.add("GET", "/x", access::Access::open(), [](const HttpRequest& r) { return json_reply("peer=" + r.peer + (r.listener == ListenerRole::kAdmin ? " admin" : "")); });
+        router.add("GET", "/x", access::Access::open(), [](const HttpRequest& r) {
+            return json_reply("peer=" + r.peer + (r.listener == ListenerRole::kAdmin ? " admin" : ""));
+        });
         router.add("POST", "/echo", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.body); });
-        router.add("PUT", "/ignore", access::Access::open(), [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
+        router.add(
+            "PUT", "/ignore", access::Access::open(), [](const HttpRequest&) { return json_reply("ignored"); },
+            BodyUse::kStreamed);
         router.add("GET", "/flood", access::Access::open(), [this](const HttpRequest&) {
             HttpReply reply;
             reply.stream = [this](HttpSink& sink) {
@@ -61,7 +65,9 @@ class GuardTest : public ::testing::Test {
         ASSERT_TRUE(listener->start().ok());
     }
     OwnedFd connect_tcp() { return connect_raw(listener->port()); }
-    static void send_text(const OwnedFd& fd, std::string_view text) { send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); }
+    static void send_text(const OwnedFd& fd, std::string_view text) {
+        send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
     // Until `end` has come, or the connection ends (closed = true).
     std::string receive(const OwnedFd& fd, const std::string& end = "\n") {
         std::string out;
@@ -128,10 +134,13 @@ TEST_F(GuardTest, PipelinedRequestsAreAnsweredInOrder) {
     start();
     OwnedFd fd = connect_tcp();
     std::string requests;
-    for (int i = 0; i < 20; ++i) requests += "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n" + std::to_string(10 + i);
-    send_text(fd, requests + "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n99" + kGet);
+    for (int i = 0; i < 20; ++i)
+        requests += "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n" + std::to_string(10 + i);
+    send_text(fd,
+              requests + "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n99" + kGet);
     std::string answers = all(fd), order;
-    for (size_t at = 0; (at = answers.find("\r\n\r\n", at)) != std::string::npos; at += 4) order += answers.substr(at + 4, 2) + " ";
+    for (size_t at = 0; (at = answers.find("\r\n\r\n", at)) != std::string::npos; at += 4)
+        order += answers.substr(at + 4, 2) + " ";
     EXPECT_EQ(order, "10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 99 ");
     EXPECT_EQ(answers.find("peer="), std::string::npos) << "after Connection: close nothing is answered";
 }
@@ -188,7 +197,8 @@ TEST_F(GuardTest, ListeningOutlivesTheLackOfDescriptors) {
     std::this_thread::sleep_for(milliseconds(300));
     setrlimit(RLIMIT_NOFILE, &before);
     EXPECT_TRUE(lacked);
-    EXPECT_LE(int64_t(ends(GuardEnd::kNoDescriptors)), (Clock::now() - begin) / milliseconds(100) + 2) << "it pauses, it does not spin";
+    EXPECT_LE(int64_t(ends(GuardEnd::kNoDescriptors)), (Clock::now() - begin) / milliseconds(100) + 2)
+        << "it pauses, it does not spin";
     EXPECT_TRUE(soon([&] { return answers(); }));
 }
 
@@ -213,7 +223,8 @@ TEST_F(GuardTest, LargeBodiesThatDoNotComeLeaveWorkersToOthers) {
     std::vector<OwnedFd> slow;
     for (int i = 0; i < 6; ++i) {
         slow.push_back(connect_tcp());
-        send_text(slow.back(), "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + std::string(100000, 'a'));
+        send_text(slow.back(),
+                  "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + std::string(100000, 'a'));
     }
     EXPECT_TRUE(soon([&] { return listener->counts().n_working == 1; }));
     EXPECT_TRUE(answers());
@@ -281,7 +292,7 @@ TEST_F(GuardTest, UnixSocketsHaveTheirModeAndRoleAndReplaceOnlyWhatIsDead) {
     EXPECT_FALSE(open_unix(std::string(200, 'a'), 0600).ok());
     auto first = open_unix(path, 0600);
     ASSERT_TRUE(first.ok()) << first.error().message;
-    struct stat info {};
+    struct stat info{};
     ASSERT_EQ(stat(path.c_str(), &info), 0);
     EXPECT_EQ(info.st_mode & 0777, 0600u);
     EXPECT_FALSE(open_unix(path, 0600).ok()) << "somebody listens";
@@ -346,7 +357,8 @@ void write_certificate(const std::string& cert_path, const std::string& key_path
     X509_gmtime_adj(X509_getm_notBefore(cert), 0);
     X509_gmtime_adj(X509_getm_notAfter(cert), 3600);
     X509_set_pubkey(cert, key);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("lorad.test"), -1, -1, 0);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC,
+                               reinterpret_cast<const unsigned char*>("lorad.test"), -1, -1, 0);
     X509_set_issuer_name(cert, X509_get_subject_name(cert));
     X509_sign(cert, key, EVP_sha256());
     FILE* file = fopen(cert_path.c_str(), "w");
@@ -402,7 +414,10 @@ TEST_F(GuardTls, RequestsLargeBodiesAndRepliesPass) {
     start();
     EXPECT_NE(ask(closing_get()).first.find("peer=127.0.0.1"), std::string::npos);
     const std::string body(900000, 'b');
-    std::string answer = ask("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body).first;
+    std::string answer =
+        ask("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
+            "\r\n\r\n" + body)
+            .first;
     EXPECT_NE(answer.find("200 OK"), std::string::npos);
     EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, body.size());
     EXPECT_NE(ask("GET /x HTTP/1.1\r\n\r\n").first.find("400 Bad Request"), std::string::npos);

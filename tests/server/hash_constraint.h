@@ -1,5 +1,5 @@
-// A grammar made of arithmetic: what may come next is a hash of what has come. It refuses every token that it did not allow, so a mask in
-// the wrong place, or of the wrong moment, is an error of the request.
+// A grammar made of arithmetic: what may come next is a hash of what has come. It refuses every token that it did not
+// allow, so a mask in the wrong place, or of the wrong moment, is an error of the request.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,8 @@ class HashConstraint final : public TokenConstraint {
     }
     Status accept(TokenId token) override {
         if (accept_delay.count() > 0) std::this_thread::sleep_for(accept_delay);
-        if (!allows(token) || n_accepted + 1 == refuses_token) return make_error(ErrorCode::kInternal, "the grammar did not allow it");
+        if (!allows(token) || n_accepted + 1 == refuses_token)
+            return make_error(ErrorCode::kInternal, "the grammar did not allow it");
         ++n_accepted;
         if (n_left_ > 0) --n_left_;
         state_ = mix(state_, uint64_t(token));
@@ -41,9 +42,9 @@ class HashConstraint final : public TokenConstraint {
 
     double mask_seconds() const override { return first_seconds; }
 
-    std::chrono::microseconds delay{0};  // for each mask
-    std::chrono::microseconds accept_delay{0};  // for each token that it is told
-    double first_seconds = 0;            // what it says that one takes
+    std::chrono::microseconds delay{0};             // for each mask
+    std::chrono::microseconds accept_delay{0};      // for each token that it is told
+    double first_seconds = 0;                       // what it says that one takes
     uint32_t fails_at_mask = 0, refuses_token = 0;  // counted from 1
     uint32_t n_masks = 0, n_accepted = 0;
 

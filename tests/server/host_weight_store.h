@@ -27,14 +27,10 @@ class HostWeightStore final : public adapters::WeightStore {
         return std::unique_ptr<adapters::WeightBlock>(std::make_unique<HostBlock>(size_bytes));
     }
     uint64_t block_bytes_max() const override { return 1u << 30; }
-    Status upload(adapters::WeightBlock&, uint64_t, std::span<const std::byte>) override {
-        return ok_status();
-    }
+    Status upload(adapters::WeightBlock&, uint64_t, std::span<const std::byte>) override { return ok_status(); }
     Status finish() override { return ok_status(); }
     uint32_t n_slots() const override { return n_slots_; }
-    Status set_slot(uint32_t, const model::AdapterView&) override {
-        return ok_status();
-    }
+    Status set_slot(uint32_t, const model::AdapterView&) override { return ok_status(); }
 
   private:
     const uint32_t n_slots_;

@@ -74,7 +74,8 @@ const std::map<std::string, std::string> kAccess = {
 
 TEST_F(AccessTest, TheTableNamesEveryRoute) {
     std::map<std::string, std::string> served;
-    for (const Router::RouteInfo& route : router.routes()) served[route.method + " " + route.path] = route.access.text();
+    for (const Router::RouteInfo& route : router.routes())
+        served[route.method + " " + route.path] = route.access.text();
     EXPECT_EQ(served, kAccess);
     RecordProperty("routes", int(served.size()));
 }
@@ -117,11 +118,29 @@ TEST_F(AccessTest, OtherWaysToWriteAPathLeadNowhere) {
         std::string upper = target, first_slash = target;
         std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return char(std::toupper(c)); });
         const size_t last = target.rfind('/');
-        const std::vector<std::string> forms = {
-            "/" + target, target + "/", target + "//", upper, "/." + target, "/x/.." + target, "/%2e" + target, "/%2e%2e" + target, "/;" + target,
-            target + ";x", target + ".", target + "%00", target + "%20", target + "/.", target + "/..", target.substr(0, last) + "//" + target.substr(last + 1),
-            target.substr(0, last) + "%2f" + target.substr(last + 1), target.substr(0, last) + "%2F" + target.substr(last + 1),
-            target.substr(0, last) + "\\" + target.substr(last + 1), "http://x" + target, target.substr(1), target + "%", "*"};
+        const std::vector<std::string> forms = {"/" + target,
+                                                target + "/",
+                                                target + "//",
+                                                upper,
+                                                "/." + target,
+                                                "/x/.." + target,
+                                                "/%2e" + target,
+                                                "/%2e%2e" + target,
+                                                "/;" + target,
+                                                target + ";x",
+                                                target + ".",
+                                                target + "%00",
+                                                target + "%20",
+                                                target + "/.",
+                                                target + "/..",
+                                                target.substr(0, last) + "//" + target.substr(last + 1),
+                                                target.substr(0, last) + "%2f" + target.substr(last + 1),
+                                                target.substr(0, last) + "%2F" + target.substr(last + 1),
+                                                target.substr(0, last) + "\\" + target.substr(last + 1),
+                                                "http://x" + target,
+                                                target.substr(1),
+                                                target + "%",
+                                                "*"};
         for (const std::string& form : forms) {
             if (form == target) continue;  // "/" in capitals
             SCOPED_TRACE(route.method + " " + form);
@@ -138,18 +157,23 @@ TEST_F(AccessTest, OtherWaysToWriteAPathLeadNowhere) {
 }
 
 TEST_F(AccessTest, OtherMethodsAndUnknownPathsLookAlikeWithoutAKey) {
-    const std::string refusal = ask("GET", "/v1/adapters", "").body, of_messages = ask("GET", "/v1/messages/nothing", "").body;
-    for (const char* method : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND"}) {
-        for (const char* target : {"/v1/adapters", "/v1/messages", "/v1/messages/x", "/v1/completions", "/nothing", "/metrics", "/lora-adapters", "/v1/adapters/x/activate"}) {
+    const std::string refusal = ask("GET", "/v1/adapters", "").body,
+                      of_messages = ask("GET", "/v1/messages/nothing", "").body;
+    for (const char* method :
+         {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND"}) {
+        for (const char* target : {"/v1/adapters", "/v1/messages", "/v1/messages/x", "/v1/completions", "/nothing",
+                                   "/metrics", "/lora-adapters", "/v1/adapters/x/activate"}) {
             HttpReply reply = ask(method, target, "");
             EXPECT_EQ(reply.status, 401) << method << target;
             // By the path alone, in the words of those who call such paths.
-            EXPECT_EQ(reply.body, std::string_view(target).starts_with("/v1/messages") ? of_messages : refusal) << method << target;
+            EXPECT_EQ(reply.body, std::string_view(target).starts_with("/v1/messages") ? of_messages : refusal)
+                << method << target;
             EXPECT_EQ(header(reply, "WWW-Authenticate"), "Bearer realm=\"lorad\"");
             EXPECT_EQ(header(reply, "Allow"), "");
         }
     }
-    EXPECT_EQ(header(ask("GET", "/v1/adapters", "wrong"), "WWW-Authenticate"), "Bearer realm=\"lorad\", error=\"invalid_token\"");
+    EXPECT_EQ(header(ask("GET", "/v1/adapters", "wrong"), "WWW-Authenticate"),
+              "Bearer realm=\"lorad\", error=\"invalid_token\"");
     EXPECT_EQ(ask_as("generate", "GET", "/nothing").status, 404);
 }
 
@@ -184,7 +208,8 @@ TEST_F(AccessTest, AdministrationMayHaveAListenerOfItsOwn) {
 TEST_F(AccessTest, MetricsMayBeOpenAndNothingElseThen) {
     EXPECT_EQ(ask("GET", "/metrics", "").status, 401);
     router.set_guard({.keys = keys.get(), .audit = &audit, .metrics_without_key = true});
-    for (const std::string& key : {std::string(), std::string("nobody"), key_of("generate"), key_of("metrics")}) EXPECT_EQ(ask("GET", "/metrics", key).status, 200) << key;
+    for (const std::string& key : {std::string(), std::string("nobody"), key_of("generate"), key_of("metrics")})
+        EXPECT_EQ(ask("GET", "/metrics", key).status, 200) << key;
     EXPECT_EQ(ask("HEAD", "/metrics", "").status, 200);
     for (const Router::RouteInfo& route : router.routes()) {
         if (route.path == "/metrics" || route.access.is_open()) continue;

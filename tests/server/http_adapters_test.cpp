@@ -53,8 +53,9 @@ TEST_F(HttpAdapters, AnUploadedAdapterAnswersUnderItsNameAndGeneration) {
     EXPECT_THAT(created.body, HasSubstr(R"("id":"sql")"));
     EXPECT_EQ(completed(R"("model":"sql")"), std::pair(continued({{slot_of("sql"), 1.0f}}), created.generation));
     EXPECT_EQ(completed(R"("model":"base")").second, "");
-    Answer streamed = post("/v1/completions",
-                           R"({"model":"sql","prompt":[5,6],"max_tokens":4,"stream":true,"stream_options":{"include_usage":true}})");
+    Answer streamed =
+        post("/v1/completions",
+             R"({"model":"sql","prompt":[5,6],"max_tokens":4,"stream":true,"stream_options":{"include_usage":true}})");
     size_t n_chunks = 0, n_named = 0;
     for (size_t at = 0; (at = streamed.body.find("data: {", at)) != std::string::npos; ++at) ++n_chunks;
     for (size_t at = 0; (at = streamed.body.find(created.generation, at)) != std::string::npos; ++at) ++n_named;
@@ -136,14 +137,19 @@ TEST_F(HttpAdapters, RefusedRegistrationsChangeNothing) {
     ASSERT_EQ(register_demo("taken", "pirate").status, 201);
     const std::string good = uploaded_files("shout");
     const State before = state();
-    const auto named = [&](const std::string& name) { return post("/v1/adapters", "{\"name\":\"" + name + "\"," + good + "}"); };
-    for (const char* name : {"../etc", "a/../b", "/root", "a\\u0000b", "a\\nb", "\\u007f", " a", "a ", "base", "\\u0085"})
+    const auto named = [&](const std::string& name) {
+        return post("/v1/adapters", "{\"name\":\"" + name + "\"," + good + "}");
+    };
+    for (const char* name :
+         {"../etc", "a/../b", "/root", "a\\u0000b", "a\\nb", "\\u007f", " a", "a ", "base", "\\u0085"})
         expect_error(named(name), 400, "invalid_lora_name", "name");
     expect_error(named(std::string(129, 'n')), 400, "invalid_lora_name", "name");
     expect_error(named("events"), 400, "invalid_lora_name", "name");
     expect_error(named(""), 400, "invalid_request", "name");
     expect_error(named("taken"), 400, "adapter_already_loaded", "name");
-    const auto with = [&](const std::string& more) { return post("/v1/adapters", R"({"name":"taken",)" + good + more + "}"); };
+    const auto with = [&](const std::string& more) {
+        return post("/v1/adapters", R"({"name":"taken",)" + good + more + "}");
+    };
     expect_error(with(R"(,"replace":true,"expected_generation":")" + kHex + "\""), 409, "lora_generation_mismatch",
                  "expected_generation");
     expect_error(with(R"(,"expected_generation":")" + kHex + "\""), 400, "invalid_request", "expected_generation");
@@ -159,9 +165,11 @@ TEST_F(HttpAdapters, RefusedRegistrationsChangeNothing) {
 TEST_F(HttpAdapters, FilesThatAreNoAdapterAreRefusedAndStayForWhoeverSentThem) {
     const State before = state();
     const std::string config_blob = put_blob(file_text(demo_folder("pirate") + "/adapter_config.json"));
-    const std::string pickle = put_blob("\x80\x02" "ccollections\nOrderedDict\n");
+    const std::string pickle = put_blob("\x80\x02"
+                                        "ccollections\nOrderedDict\n");
     const auto files = [&](const std::string& name, const std::string& digest) {
-        return post("/v1/adapters", R"({"name":"x","files":{"adapter_config.json":")" + config_blob + "\",\"" + name + "\":\"" + digest + "\"}}");
+        return post("/v1/adapters", R"({"name":"x","files":{"adapter_config.json":")" + config_blob + "\",\"" + name +
+                                        "\":\"" + digest + "\"}}");
     };
     Answer wrong_type = files("adapter_model.safetensors", pickle);
     EXPECT_EQ(wrong_type.status, 422) << wrong_type.body;
@@ -190,8 +198,11 @@ TEST_F(HttpAdapters, WarningsAreInTheAnswerThatRegisters) {
     std::string peft = file_text(demo_folder("pirate") + "/adapter_config.json");
     const size_t targets = peft.find("\"target_modules\""), end = peft.find(']', targets);
     peft.replace(targets, end + 1 - targets, R"("target_modules":"(q)\\1.*")");
-    const std::string answer = post("/v1/adapters", R"({"name":"told","files":{"adapter_config.json":")" + put_blob(peft) + R"(","adapter_model.safetensors":")" +
-                                                        put_blob(file_text(demo_folder("pirate") + "/adapter_model.safetensors")) + "\"}}").body;
+    const std::string answer =
+        post("/v1/adapters", R"({"name":"told","files":{"adapter_config.json":")" + put_blob(peft) +
+                                 R"(","adapter_model.safetensors":")" +
+                                 put_blob(file_text(demo_folder("pirate") + "/adapter_model.safetensors")) + "\"}}")
+            .body;
     EXPECT_THAT(answer, HasSubstr(R"("warnings":["target_modules: the expression)"));
     EXPECT_EQ(get("/v1/adapters/told").body.find("\"warnings\""), std::string::npos);
 }
@@ -207,7 +218,8 @@ TEST_F(HttpAdapters, NoLinkBelowTheAdapterRootIsFollowed) {
     std::filesystem::create_symlink(demo_folder("pirate"), root / "link");
     context.adapter_root = root;
     const auto load = [&](const std::string& path) {
-        return post("/v1/load_lora_adapter", R"({"lora_name":"x","load_inplace":true,"lora_path":")" + (root / path).string() + "\"}");
+        return post("/v1/load_lora_adapter",
+                    R"({"lora_name":"x","load_inplace":true,"lora_path":")" + (root / path).string() + "\"}");
     };
     EXPECT_EQ(load("sound").status, 200);
     EXPECT_EQ(load("./sound/").status, 200);
@@ -216,7 +228,8 @@ TEST_F(HttpAdapters, NoLinkBelowTheAdapterRootIsFollowed) {
         EXPECT_EQ(answer.status, 403) << path << answer.body;
         EXPECT_EQ(answer.code, "adapter_path_forbidden") << path;
         EXPECT_THAT(answer.body, ::testing::Not(HasSubstr(own.path().string())));
-        expect_error(post("/v1/adapters/validate", R"({"path":")" + (root / path).string() + "\"}"), 403, "adapter_path_forbidden", "path");
+        expect_error(post("/v1/adapters/validate", R"({"path":")" + (root / path).string() + "\"}"), 403,
+                     "adapter_path_forbidden", "path");
     }
     EXPECT_EQ(load("../secret").status, 403);
     EXPECT_EQ(load("nothing").status, 404);
@@ -285,7 +298,9 @@ TEST_F(HttpAdapters, ARequestMayNameASumOfAdapters) {
     EXPECT_EQ(completed(R"("adapters":[{"name":"a","scale":0},{"name":"b","scale":-0.0}])"), base);
     EXPECT_EQ(runner.n_broken(), 0u);
 
-    const auto refused = [&](const std::string& fields) { return post("/v1/completions", "{\"prompt\":[1]," + fields + "}"); };
+    const auto refused = [&](const std::string& fields) {
+        return post("/v1/completions", "{\"prompt\":[1]," + fields + "}");
+    };
     expect_error(refused(R"("adapters":[{"name":"a"},{"name":"nobody"}])"), 404, "adapter_not_found", "adapters");
     expect_error(refused(R"("adapters":[{"name":"nobody","scale":0}])"), 404, "adapter_not_found", "adapters");
     expect_error(refused(R"("adapter":"nobody")"), 404, "adapter_not_found", "adapters");
@@ -298,14 +313,18 @@ TEST_F(HttpAdapters, ARequestMayNameASumOfAdapters) {
 TEST_F(HttpAdapters, ANameMayStandForAMix) {
     register_demo("a", "pirate");
     register_demo("b", "shout");
-    Answer mix = post("/v1/adapters", R"({"name":"m","adapters":[{"name":"a","scale":0.5},{"name":"b","scale":0.25}]})");
+    Answer mix =
+        post("/v1/adapters", R"({"name":"m","adapters":[{"name":"a","scale":0.5},{"name":"b","scale":0.25}]})");
     ASSERT_EQ(mix.status, 201) << mix.body;
     const uint32_t slot_a = slot_of("a"), slot_b = slot_of("b");
     EXPECT_EQ(completed(R"("model":"m")"), std::pair(continued({{slot_a, 0.5f}, {slot_b, 0.25f}}), mix.generation));
     EXPECT_EQ(completed(R"("adapters":[{"name":"m","scale":2}])").first, continued({{slot_a, 1.0f}, {slot_b, 0.5f}}));
-    EXPECT_THAT(get("/v1/adapters/m").body, HasSubstr(R"("adapters":[{"name":"a","scale":0.5},{"name":"b","scale":0.25}])"));
-    expect_error(post("/v1/adapters", R"({"name":"n","adapters":[{"name":"nobody"}]})"), 404, "adapter_not_found", "adapters");
-    expect_error(post("/v1/adapters", R"({"name":"n","adapters":[{"name":"a","scale":0}]})"), 400, "invalid_request", "adapters");
+    EXPECT_THAT(get("/v1/adapters/m").body,
+                HasSubstr(R"("adapters":[{"name":"a","scale":0.5},{"name":"b","scale":0.25}])"));
+    expect_error(post("/v1/adapters", R"({"name":"n","adapters":[{"name":"nobody"}]})"), 404, "adapter_not_found",
+                 "adapters");
+    expect_error(post("/v1/adapters", R"({"name":"n","adapters":[{"name":"a","scale":0}]})"), 400, "invalid_request",
+                 "adapters");
     EXPECT_EQ(get("/v1/adapters/n").status, 404);
 }
 
@@ -319,7 +338,8 @@ TEST_F(HttpAdapters, LlamaServersNumbersAreStable) {
     EXPECT_EQ(completed(R"("lora":[{"id":1,"scale":0.5},{"id":0,"scale":0.25}])").first,
               continued({{slot_b, 0.5f}, {slot_a, 0.25f}}));
     EXPECT_EQ(post("/lora-adapters", R"([{"id":1,"scale":0.5}])").body, R"({"success":true})");
-    EXPECT_EQ(completed(R"("model":"base")").first, continued({{slot_b, 0.5f}})) << "the scales hold for all who name none";
+    EXPECT_EQ(completed(R"("model":"base")").first, continued({{slot_b, 0.5f}}))
+        << "the scales hold for all who name none";
     EXPECT_EQ(completed(R"("lora":[])").first, continued({}));
     EXPECT_EQ(completed(R"("adapters":[])").first, continued({}));
     EXPECT_EQ(completed(R"("model":"a")").first, continued({{slot_a, 1.0f}}));
@@ -329,29 +349,35 @@ TEST_F(HttpAdapters, LlamaServersNumbersAreStable) {
     register_demo("c", "json");
     EXPECT_THAT(get("/lora-adapters").body, HasSubstr(R"({"id":2,"path":"c")"));
     expect_error(post("/lora-adapters", R"([{"id":1,"scale":0.5}])"), 400, "invalid_request", "lora[0].id");
-    expect_error(post("/v1/completions", R"({"prompt":[1],"lora":[{"id":9,"scale":1}]})"), 400, "invalid_request", "lora[0].id");
+    expect_error(post("/v1/completions", R"({"prompt":[1],"lora":[{"id":9,"scale":1}]})"), 400, "invalid_request",
+                 "lora[0].id");
     EXPECT_EQ(post("/lora-adapters", "[]").status, 200);
 }
 
 TEST_F(HttpAdapters, VllmsAndSglangsRoutesWorkOnTheSameNames) {
     const std::string folder = demo_folder("pirate");
-    const auto body = [&](const std::string& more) { return R"({"lora_name":"v","lora_path":")" + folder + "\"" + more + "}"; };
+    const auto body = [&](const std::string& more) {
+        return R"({"lora_name":"v","lora_path":")" + folder + "\"" + more + "}";
+    };
     httplib::Client text = client();
     auto plain = text.Post("/v1/load_lora_adapter", {{"Accept", "text/plain"}}, body(""), "application/json");
     ASSERT_TRUE(bool(plain));
     EXPECT_EQ(plain->body, "Success: LoRA adapter 'v' added successfully.");
     expect_error(post("/v1/load_lora_adapter", body("")), 400, "adapter_already_loaded", "lora_name");
     const std::string generation = get("/v1/adapters/v").generation;
-    expect_error(post("/v1/load_lora_adapter", body(R"(,"load_inplace":true,"expected_generation":")" + kHex + "\"")), 409,
-                 "lora_generation_mismatch", "expected_generation");
-    EXPECT_EQ(post("/v1/load_lora_adapter", body(R"(,"load_inplace":true,"expected_generation":")" + generation + "\"")).status, 200);
+    expect_error(post("/v1/load_lora_adapter", body(R"(,"load_inplace":true,"expected_generation":")" + kHex + "\"")),
+                 409, "lora_generation_mismatch", "expected_generation");
+    EXPECT_EQ(post("/v1/load_lora_adapter", body(R"(,"load_inplace":true,"expected_generation":")" + generation + "\""))
+                  .status,
+              200);
     expect_error(post("/v1/unload_lora_adapter", R"({"lora_name":"v","expected_generation":")" + kHex + "\"}"), 409,
                  "lora_generation_mismatch", "expected_generation");
     EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"v","lora_int_id":null})").status, 200);
 
     Answer loaded = post("/load_lora_adapter", R"({"lora_name":"s","lora_path":")" + folder + R"(","pinned":true})");
     EXPECT_EQ(loaded.status, 200);
-    EXPECT_EQ(loaded.body, R"({"success":true,"loaded_adapters":{"s":{"lora_id":")" + generation + R"(","pinned":true}}})");
+    EXPECT_EQ(loaded.body,
+              R"({"success":true,"loaded_adapters":{"s":{"lora_id":")" + generation + R"(","pinned":true}}})");
     Answer again = post("/load_lora_adapter", R"({"lora_name":"s","lora_path":")" + folder + "\"}");
     EXPECT_EQ(again.status, 400);
     EXPECT_THAT(again.body, HasSubstr(R"("success":false,"error_message":)"));
@@ -380,12 +406,14 @@ TEST_F(HttpAdapters, ValidationReportsWithoutChangingAnything) {
     EXPECT_EQ(of_files, post("/v1/adapters/validate", R"({"path":")" + demo_folder("shout") + "\"}").body);
     EXPECT_THAT(of_files, HasSubstr(R"("fits":true)"));
     EXPECT_THAT(post("/v1/adapters/a/validate", "").body, HasSubstr(generation));
-    const std::string pickle = put_blob("\x80\x02" "cos\nsystem\n");
+    const std::string pickle = put_blob("\x80\x02"
+                                        "cos\nsystem\n");
     Answer refused = post("/v1/adapters/validate", R"({"files":{"adapter_model.bin":")" + pickle + "\"}}");
     EXPECT_EQ(refused.status, 200);
     EXPECT_THAT(refused.body, HasSubstr(R"("fits":false)"));
     expect_error(post("/v1/adapters/nobody/validate", ""), 404, "adapter_not_found", "name");
-    expect_error(post("/v1/adapters/validate", R"({"files":{"f":"sha256:)" + kHex + "\"}}"), 404, "adapter_file_not_found", "files");
+    expect_error(post("/v1/adapters/validate", R"({"files":{"f":"sha256:)" + kHex + "\"}}"), 404,
+                 "adapter_file_not_found", "files");
     EXPECT_EQ(post("/v1/adapters/validate", R"({"path":"/nonexistent"})").status, 200);
     context.adapter_root = demo_folder("pirate");
     expect_error(post("/v1/adapters/validate", R"({"path":"/etc"})"), 403, "adapter_path_forbidden", "path");
@@ -405,7 +433,8 @@ TEST_F(HttpAdapters, MetricsTellWhereAdaptersAre) {
 }
 
 TEST_F(HttpAdapters, AFormIsNoJson) {
-    expect_error(read(client().Post("/v1/completions", "x", "multipart/form-data; boundary=b")), 415, "unsupported_media_type", "");
+    expect_error(read(client().Post("/v1/completions", "x", "multipart/form-data; boundary=b")), 415,
+                 "unsupported_media_type", "");
 }
 
 TEST_F(HttpAdapters, RollbackGoesBackAndSaysSo) {
@@ -510,7 +539,8 @@ TEST_F(HttpAdapters, RemovalsSayWhatIsWrong) {
     expect_error(del("/v1/adapters/a?timeout_ms=-1"), 400, "invalid_request", "timeout_ms");
     expect_error(del("/v1/adapters/a?timeout_ms=1e3"), 400, "invalid_request", "timeout_ms");
     expect_error(del("/v1/adapters/a?expected_generation=x"), 400, "invalid_request", "expected_generation");
-    expect_error(del("/v1/adapters/a?expected_generation=" + kHex), 409, "lora_generation_mismatch", "expected_generation");
+    expect_error(del("/v1/adapters/a?expected_generation=" + kHex), 409, "lora_generation_mismatch",
+                 "expected_generation");
     expect_error(del("/v1/adapters/a?force=1"), 400, "invalid_request", "force");
     EXPECT_EQ(get("/v1/adapters/a").status, 200);
     Answer gone = del("/v1/adapters/a?mode=now&timeout_ms=1000");

@@ -1,5 +1,5 @@
-// What programs of all kinds rely on beside the answer itself: ids of requests, pages of other origins, early heads of streams, errors
-// that help.
+// What programs of all kinds rely on beside the answer itself: ids of requests, pages of other origins, early heads of
+// streams, errors that help.
 #include <gmock/gmock.h>
 
 #include "server/http/cors.h"
@@ -17,10 +17,13 @@ using ::testing::StartsWith;
 constexpr const char* kJson = "application/json";
 
 TEST_F(HttpTest, EveryAnswerHasTheRequestsIdOrOneOfItsOwn) {
-    const std::string completion = R"({"prompt":[1],"max_tokens":1})", stream = R"({"prompt":[1],"max_tokens":1,"stream":true})";
+    const std::string completion = R"({"prompt":[1],"max_tokens":1})",
+                      stream = R"({"prompt":[1],"max_tokens":1,"stream":true})";
     const std::string id = "trace/0123-abc:def";
     for (const std::string& body : {completion, stream, std::string("{")}) {
-        EXPECT_EQ(client().Post("/v1/completions", {{"x-request-id", id}}, body, kJson)->get_header_value("x-request-id"), id) << body;
+        EXPECT_EQ(
+            client().Post("/v1/completions", {{"x-request-id", id}}, body, kJson)->get_header_value("x-request-id"), id)
+            << body;
         auto without = client().Post("/v1/completions", body, kJson);
         EXPECT_THAT(without->get_header_value("x-request-id"), StartsWith("req_")) << body;
     }
@@ -39,7 +42,8 @@ TEST_F(HttpTest, EveryAnswerHasTheRequestsIdOrOneOfItsOwn) {
 TEST(RequestId, IsTheClientsWhereItIsShortAndPrintable) {
     EXPECT_EQ(request_id_of("a"), "a");
     EXPECT_EQ(request_id_of(std::string(128, 'x')), std::string(128, 'x'));
-    for (const std::string& sent : {std::string(), std::string(129, 'x'), std::string("a b"), std::string("a\tb"), std::string("\xc3\xa4"), std::string("a\x7f")})
+    for (const std::string& sent : {std::string(), std::string(129, 'x'), std::string("a b"), std::string("a\tb"),
+                                    std::string("\xc3\xa4"), std::string("a\x7f")})
         EXPECT_THAT(request_id_of(sent), StartsWith("req_")) << sent;
     EXPECT_NE(request_id_of(""), request_id_of(""));
 }
@@ -59,9 +63,10 @@ class CorsTest : public AccessTest {
         ASSERT_TRUE(listener->start().ok());
     }
     httplib::Result preflight(const std::string& origin) {
-        return client().Options("/v1/chat/completions", {{"Origin", origin},
-                                                         {"Access-Control-Request-Method", "POST"},
-                                                         {"Access-Control-Request-Headers", "authorization,x-stainless-os"}});
+        return client().Options("/v1/chat/completions",
+                                {{"Origin", origin},
+                                 {"Access-Control-Request-Method", "POST"},
+                                 {"Access-Control-Request-Headers", "authorization,x-stainless-os"}});
     }
 };
 
@@ -103,8 +108,11 @@ TEST_F(CorsTest, OthersAreToldNothing) {
 }
 
 TEST(CorsOrigins, AreWrittenAsBrowsersWriteThem) {
-    EXPECT_TRUE(cors_origins({"*", "https://a.example", "http://127.0.0.1:3000", "http://[::1]:80", "chrome-extension://abcdef"}).ok());
-    for (const char* wrong : {"", "a.example", "https://a.example/", "https://A.example", "https://", "://x", "https://a,", "https://a b"})
+    EXPECT_TRUE(cors_origins(
+                    {"*", "https://a.example", "http://127.0.0.1:3000", "http://[::1]:80", "chrome-extension://abcdef"})
+                    .ok());
+    for (const char* wrong :
+         {"", "a.example", "https://a.example/", "https://A.example", "https://", "://x", "https://a,", "https://a b"})
         EXPECT_EQ(cors_origins({wrong}).error().param, "cors-origin") << wrong;
 }
 
@@ -113,9 +121,11 @@ TEST_F(HttpTest, StreamsSendTheirHeadWhileTheyAreQueued) {
     runner.step_time_ = kSlowStep;
     std::vector<OwnedFd> running;
     for (int i = 0; i < 8; ++i)
-        running.push_back(send_request(listener->port(), "POST /v1/completions", R"({"prompt":[1],"max_tokens":500,"ignore_eos":true})"));
+        running.push_back(send_request(listener->port(), "POST /v1/completions",
+                                       R"({"prompt":[1],"max_tokens":500,"ignore_eos":true})"));
     ASSERT_TRUE(soon([&] { return metric("vllm:num_requests_running{model_name=\"base\"}") == 8.0; }));
-    OwnedFd waiting = send_request(listener->port(), "POST /v1/completions", R"({"prompt":[1],"max_tokens":2,"stream":true})");
+    OwnedFd waiting =
+        send_request(listener->port(), "POST /v1/completions", R"({"prompt":[1],"max_tokens":2,"stream":true})");
     std::string head;
     for (char piece[1024]; head.find("\r\n\r\n") == std::string::npos;) {
         const ssize_t n = recv(waiting.get(), piece, sizeof piece, 0);
@@ -125,22 +135,30 @@ TEST_F(HttpTest, StreamsSendTheirHeadWhileTheyAreQueued) {
     EXPECT_THAT(head, StartsWith("HTTP/1.1 200 OK\r\n"));
     EXPECT_THAT(head, HasSubstr("text/event-stream"));
     EXPECT_THAT(head, Not(HasSubstr("data:")));
-    EXPECT_TRUE(soon([&] { return metric("vllm:num_requests_waiting{model_name=\"base\"}") == 1.0; })) << "it still has no turn";
+    EXPECT_TRUE(soon([&] { return metric("vllm:num_requests_waiting{model_name=\"base\"}") == 1.0; }))
+        << "it still has no turn";
     runner.step_time_ = std::chrono::microseconds(0);
 }
 
 TEST_F(HttpTest, AnUnknownModelsErrorNamesTheNearestOnes) {
     load_pirate();
-    EXPECT_THAT(post("/v1/completions", R"({"model":"pirat","prompt":[1]})").message, HasSubstr(R"(did you mean "pirate"?)"));
-    EXPECT_THAT(post("/v1/completions", R"({"model":"Base","prompt":[1]})").message, HasSubstr(R"(did you mean "base"?)"));
-    EXPECT_THAT(post("/v1/completions", R"({"model":"base:pirata","prompt":[1]})").message, HasSubstr(R"(did you mean "pirate"?)"));
-    EXPECT_THAT(post("/v1/completions", R"({"adapter":"pirata","prompt":[1]})").message, HasSubstr(R"(did you mean "pirate"?)"));
-    EXPECT_THAT(post("/tokenize", R"({"model":"pirata","prompt":"a"})").message, HasSubstr(R"(did you mean "pirate"?)"));
+    EXPECT_THAT(post("/v1/completions", R"({"model":"pirat","prompt":[1]})").message,
+                HasSubstr(R"(did you mean "pirate"?)"));
+    EXPECT_THAT(post("/v1/completions", R"({"model":"Base","prompt":[1]})").message,
+                HasSubstr(R"(did you mean "base"?)"));
+    EXPECT_THAT(post("/v1/completions", R"({"model":"base:pirata","prompt":[1]})").message,
+                HasSubstr(R"(did you mean "pirate"?)"));
+    EXPECT_THAT(post("/v1/completions", R"({"adapter":"pirata","prompt":[1]})").message,
+                HasSubstr(R"(did you mean "pirate"?)"));
+    EXPECT_THAT(post("/tokenize", R"({"model":"pirata","prompt":"a"})").message,
+                HasSubstr(R"(did you mean "pirate"?)"));
     EXPECT_THAT(get("/v1/models/pirata").message, HasSubstr(R"(did you mean "pirate"?)"));
     // On every route that takes a model, also where something else is wrong that is found later.
-    const std::string messages = R"("messages":[{"role":"user","content":"a"}])", format = R"({"type":"json_schema","schema":{}})";
+    const std::string messages = R"("messages":[{"role":"user","content":"a"}])",
+                      format = R"({"type":"json_schema","schema":{}})";
     for (const auto& [path, fields] : std::vector<std::pair<std::string, std::string>>{
-             {"/v1/chat/completions", messages + R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{}}})"},
+             {"/v1/chat/completions",
+              messages + R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{}}})"},
              {"/v1/chat/completions/render", messages},
              {"/v1/completions/render", R"("prompt":"a")"},
              {"/v1/responses", R"("input":"a","text":{"format":)" + format + "}"},
@@ -155,11 +173,13 @@ TEST_F(HttpTest, AnUnknownModelsErrorNamesTheNearestOnes) {
         EXPECT_THAT(refused.message, HasSubstr(R"(did you mean "pirate"?)")) << path;
     }
     EXPECT_EQ(get("/v1/models/pirata").code, "model_not_found");
-    EXPECT_THAT(post("/v1/completions", R"({"model":"gpt-4o","prompt":[1]})").message, HasSubstr("GET /v1/models lists what there is"));
+    EXPECT_THAT(post("/v1/completions", R"({"model":"gpt-4o","prompt":[1]})").message,
+                HasSubstr("GET /v1/models lists what there is"));
 }
 
 TEST_F(AccessTest, NearestNamesAreThoseThatTheKeyMayList) {
-    for (const char* name : {"red-pirate", "blue-pirate"}) ASSERT_TRUE(registry.load(name, demo_folder("pirate"), {}).ok());
+    for (const char* name : {"red-pirate", "blue-pirate"})
+        ASSERT_TRUE(registry.load(name, demo_folder("pirate"), {}).ok());
     const std::string body = R"({"model":"ed-pirate","prompt":[1]})";
     EXPECT_THAT(ask_as("red", "POST", "/v1/completions", body).body, HasSubstr("red-pirate"));
     EXPECT_THAT(ask_as("red", "POST", "/v1/completions", body).body, Not(HasSubstr("blue")));
@@ -185,7 +205,8 @@ TEST_F(AccessTest, WithoutAKeyAnthropicsPathsAnswerInItsEnvelope) {
 
 TEST_F(HttpTest, TokenizerInfoIsTheModelsConfiguration) {
     EXPECT_EQ(get("/tokenizer_info").status, 404) << "this model has none";
-    context.tokenizer_info = *tokenizer_info_of(**model::ModelFiles::open(lorad::testing::source_dir() / "deploy/demo-model/base"));
+    context.tokenizer_info =
+        *tokenizer_info_of(**model::ModelFiles::open(lorad::testing::source_dir() / "deploy/demo-model/base"));
     Answer answer = get("/tokenizer_info");
     EXPECT_EQ(answer.status, 200);
     auto document = parse_json(answer.body);

@@ -13,8 +13,7 @@ std::set<std::string> named(std::string_view text, const char* pattern) {
     std::set<std::string> out;
     std::string copy(text);
     std::regex regex(pattern);
-    for (std::sregex_iterator it(copy.begin(), copy.end(), regex), end; it != end; ++it)
-        out.insert((*it)[1]);
+    for (std::sregex_iterator it(copy.begin(), copy.end(), regex), end; it != end; ++it) out.insert((*it)[1]);
     return out;
 }
 
@@ -44,8 +43,8 @@ TEST_F(HttpTest, ConsoleFilesComeWithTypeTagAndStrictPolicy) {
                                   httplib::Headers{{"If-None-Match", std::string(file.etag)}});
         EXPECT_EQ(known->status, 304) << file.name;
         EXPECT_EQ(known->body, "");
-        auto other = client().Get("/console/" + std::string(file.name),
-                                  httplib::Headers{{"If-None-Match", "\"0123\""}});
+        auto other =
+            client().Get("/console/" + std::string(file.name), httplib::Headers{{"If-None-Match", "\"0123\""}});
         EXPECT_EQ(other->status, 200) << file.name;
     }
     auto page = client().Get("/console");

@@ -21,15 +21,13 @@ class EmbeddingsTest : public HttpTest {
         }
         return out;
     }
-    static std::vector<float> expected(const std::vector<TokenId>& prompt,
-                                       uint32_t slot = kNoAdapterSlot) {
+    static std::vector<float> expected(const std::vector<TokenId>& prompt, uint32_t slot = kNoAdapterSlot) {
         return proto::shown_embedding(fake_hidden(prompt, slot), {});
     }
 };
 
 TEST_F(EmbeddingsTest, AreHiddenStatesOfEachInputsLastToken) {
-    EXPECT_EQ(embeddings(R"({"input":"hi"})"),
-              std::vector<std::vector<float>>{expected(bytes_of("hi"))});
+    EXPECT_EQ(embeddings(R"({"input":"hi"})"), std::vector<std::vector<float>>{expected(bytes_of("hi"))});
     auto several = embeddings(R"({"input":["hi","yo","hi"]})");
     ASSERT_EQ(several.size(), 3u);
     EXPECT_EQ(several[1], expected(bytes_of("yo")));
@@ -37,14 +35,12 @@ TEST_F(EmbeddingsTest, AreHiddenStatesOfEachInputsLastToken) {
     EXPECT_EQ(embeddings(R"({"input":[[5,6],[7]]})")[1], expected({7}));
     Answer usage = post("/v1/embeddings", R"({"input":["hi","yoo"]})");
     EXPECT_NE(usage.body.find(R"("usage":{"prompt_tokens":5,"total_tokens":5})"), std::string::npos);
-    EXPECT_EQ(metric("vllm:generation_tokens_total{model_name=\"base\"} "), 0.0)
-        << "nothing is generated";
+    EXPECT_EQ(metric("vllm:generation_tokens_total{model_name=\"base\"} "), 0.0) << "nothing is generated";
 }
 
 TEST_F(EmbeddingsTest, MoreInputsThanThereArePlacesAreTakenInTurns) {
     std::string inputs;
-    for (int i = 0; i < 300; ++i)
-        inputs += (i ? ",[" : "[") + std::to_string(i) + "," + std::to_string(i % 7) + "]";
+    for (int i = 0; i < 300; ++i) inputs += (i ? ",[" : "[") + std::to_string(i) + "," + std::to_string(i % 7) + "]";
     auto all = embeddings("{\"input\":[" + inputs + "]}");
     ASSERT_EQ(all.size(), 300u);
     for (int i = 0; i < 300; ++i) EXPECT_EQ(all[size_t(i)], expected({i, i % 7}));
@@ -55,10 +51,8 @@ TEST_F(EmbeddingsTest, TheModelFieldNamesTheAdapter) {
     load_pirate();
     Answer answer = post("/v1/embeddings", R"({"model":"pirate","input":"hi"})");
     EXPECT_NE(answer.body.find("\"adapter_generation\":\""), std::string::npos);
-    EXPECT_EQ(embeddings(R"({"model":"pirate","input":"hi"})")[0],
-              expected(bytes_of("hi"), slot_of("pirate")));
-    EXPECT_NE(embeddings(R"({"model":"base","input":"hi"})")[0],
-              expected(bytes_of("hi"), slot_of("pirate")));
+    EXPECT_EQ(embeddings(R"({"model":"pirate","input":"hi"})")[0], expected(bytes_of("hi"), slot_of("pirate")));
+    EXPECT_NE(embeddings(R"({"model":"base","input":"hi"})")[0], expected(bytes_of("hi"), slot_of("pirate")));
     EXPECT_EQ(post("/v1/embeddings", R"({"model":"nobody","input":"hi"})").code, "model_not_found");
 }
 

@@ -2,13 +2,13 @@
 // a fake runner computes.
 #pragma once
 
+#include <fstream>
+#include <iterator>
+
 #include <gtest/gtest.h>
 #include <httplib.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <fstream>
-#include <iterator>
 
 #include "adapters/files/files.h"
 #include "model/config/config.h"
@@ -66,9 +66,7 @@ class FakeCodec final : public TextCodec {
         }
         return token > 0 ? std::optional(token) : std::nullopt;
     }
-    std::string token_bytes(TokenId token) const override {
-        return "<" + std::to_string(token) + ">";
-    }
+    std::string token_bytes(TokenId token) const override { return "<" + std::to_string(token) + ">"; }
     // The texts of the messages, behind the adapter's template where it has one; one that ends with '?' shows no tools.
     Result<RenderedChat> render_chat(const ChatInput& chat) const override {
         Result<JsonDocument> document = parse_json(chat.messages_json);
@@ -100,8 +98,7 @@ class FakeCodec final : public TextCodec {
                                                              const access::Holder&) const override {
         const std::lock_guard lock(asked_mutex);
         asked_ends.emplace_back(eos_ids.begin(), eos_ids.end());
-        return make_error(ErrorCode::kInvalidRequest, structure.param + ": no grammars here",
-                          structure.param);
+        return make_error(ErrorCode::kInvalidRequest, structure.param + ": no grammars here", structure.param);
     }
     model::ToolFormat tool_format() const override { return model::ToolFormat::kHermes; }
 
@@ -119,8 +116,10 @@ inline std::vector<TokenId> bytes_of(std::string_view text) { return {text.begin
 // A request over a bare socket, for clients that leave without reading the answer.
 inline OwnedFd send_request(uint32_t port, const std::string& method_and_path, const std::string& body = {}) {
     OwnedFd fd = connect_raw(port);
-    const std::string request = method_and_path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
-                                std::to_string(body.size()) + "\r\n\r\n" + body;
+    const std::string request =
+        method_and_path +
+        " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+        "\r\n\r\n" + body;
     EXPECT_EQ(send(fd.get(), request.data(), request.size(), 0), ssize_t(request.size()));
     return fd;
 }
@@ -134,11 +133,10 @@ class HttpTest : public ::testing::Test {
         : runner(64),
           metrics({"base", model::kBlockTokens, 64, 8, "fake", "none", true}),
           engine(runner, metrics, {{128, 8, model::kBlockTokens}, 64, 16}),
-          config(
-              *model::load_model_config(lorad::testing::source_dir() / "deploy/demo-model/base")),
+          config(*model::load_model_config(lorad::testing::source_dir() / "deploy/demo-model/base")),
           store(n_slots),
           registry(config, store, {"base", n_slots}),
-          context{engine,     metrics,       registry,   codec,     "base",
+          context{engine,     metrics,       registry,   codec,      "base",
                   kFakeVocab, kPositionsMax, defaults(), 1700000000, kFakeHidden} {
         set_log_level(LogLevel::kWarn);  // not a line for each request
         add_routes(router, gate);
@@ -146,8 +144,8 @@ class HttpTest : public ::testing::Test {
         options.sockets.push_back(*open_tcp("127.0.0.1", 0));
         options.body_bytes_max = 100000;
         options.guard.n_workers = 24;
-        auto created = Listener::create(std::move(options), router,
-                                        [this](int status) { metrics.on_http_response(status); });
+        auto created =
+            Listener::create(std::move(options), router, [this](int status) { metrics.on_http_response(status); });
         EXPECT_TRUE(created.ok());
         listener = std::move(*created);
         EXPECT_TRUE(listener->start().ok());
@@ -206,12 +204,12 @@ class HttpTest : public ::testing::Test {
         EXPECT_EQ(answer.status, 200) << answer.body;
         Result<JsonDocument> document = parse_json(answer.body);
         if (!document.ok() || answer.status != 200) return {};
-        return std::string(
-            *document->root().find("choices")->as_array()->at(0).string_or("text", ""));
+        return std::string(*document->root().find("choices")->as_array()->at(0).string_or("text", ""));
     }
     // The answer's text and the generation that it names.
     std::pair<std::string, std::string> completed(const std::string& fields) {
-        Answer answer = post("/v1/completions", "{\"max_tokens\":4,\"ignore_eos\":true,\"prompt\":[5,6]," + fields + "}");
+        Answer answer =
+            post("/v1/completions", "{\"max_tokens\":4,\"ignore_eos\":true,\"prompt\":[5,6]," + fields + "}");
         EXPECT_EQ(answer.status, 200) << fields << answer.body;
         Result<JsonDocument> document = parse_json(answer.body);
         if (!document.ok() || answer.status != 200) return {};
@@ -263,8 +261,7 @@ class HttpTest : public ::testing::Test {
     }
     void load_pirate() {
         Answer answer =
-            post("/v1/load_lora_adapter", R"({"lora_name":"pirate","lora_path":")" +
-                                              demo_folder("pirate") + "\"}");
+            post("/v1/load_lora_adapter", R"({"lora_name":"pirate","lora_path":")" + demo_folder("pirate") + "\"}");
         ASSERT_EQ(answer.status, 200) << answer.body;
     }
 

@@ -90,7 +90,8 @@ TEST_F(GenerateTest, SeedsOfSeveralAnswersDiffer) {
     auto texts = [&](const std::string& seed) {
         std::vector<std::string> out;
         JsonDocument answer = complete(
-            R"("prompt":[1,2],"n":4,"max_tokens":8,"temperature":2.0,"logit_bias":{"1":50,"2":50,"3":50},"seed":)" + seed);
+            R"("prompt":[1,2],"n":4,"max_tokens":8,"temperature":2.0,"logit_bias":{"1":50,"2":50,"3":50},"seed":)" +
+            seed);
         for (const JsonValue& choice : choices_of(answer)) out.emplace_back(*choice.string_or("text", ""));
         return out;
     };
@@ -198,17 +199,19 @@ TEST_F(GenerateTest, ChatsShowLogprobsOfEachToken) {
     }
     EXPECT_EQ(streamed, joined);
     JsonDocument by_id = ask("/v1/chat/completions", body + ",\"return_tokens_as_token_ids\":true}");
-    EXPECT_EQ(choices_of(by_id)[0].find("logprobs")->find("content")->as_array()->at(0).string_or("token", "")->substr(0, 9),
-              "token_id:");
+    EXPECT_EQ(
+        choices_of(by_id)[0].find("logprobs")->find("content")->as_array()->at(0).string_or("token", "")->substr(0, 9),
+        "token_id:");
 }
 
 TEST_F(GenerateTest, AStreamedChatBeginsWithItsRole) {
     const TokenId first = fake_continuation(bytes_of("hi"), kNoAdapterSlot, 1)[0];
     // Also where the first token gives no text: it is held back, or a stop string.
     for (const std::string& stop : {std::string("x"), "<" + std::to_string(first) + ">"}) {
-        auto events = events_of("/v1/chat/completions",
-                                R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true,"n":2,"stream":true,"stop":")" +
-                                    stop + "\"}");
+        auto events = events_of(
+            "/v1/chat/completions",
+            R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true,"n":2,"stream":true,"stop":")" +
+                stop + "\"}");
         std::map<int64_t, int> n_roles;
         for (const std::string& event : events) {
             auto document = parse_json(event);
@@ -226,11 +229,14 @@ TEST_F(GenerateTest, AStreamedChatBeginsWithItsRole) {
 TEST_F(GenerateTest, ThoughtsThatTheClientHasBegunGoOn) {
     context.separates_reasoning = true;
     auto message_of = [&](const std::string& begun) {
-        JsonDocument answer = ask("/v1/chat/completions",
-                                  R"({"max_tokens":2,"ignore_eos":true,"continue_final_message":true,"messages":[{"role":"user","content":"hi"},)"
-                                  R"({"role":"assistant","content":")" + begun + "\"}]}");
+        JsonDocument answer = ask(
+            "/v1/chat/completions",
+            R"({"max_tokens":2,"ignore_eos":true,"continue_final_message":true,"messages":[{"role":"user","content":"hi"},)"
+            R"({"role":"assistant","content":")" +
+                begun + "\"}]}");
         JsonValue message = *choices_of(answer)[0].find("message");
-        return std::pair(std::string(*message.string_or("reasoning_content", "")), std::string(*message.string_or("content", "")));
+        return std::pair(std::string(*message.string_or("reasoning_content", "")),
+                         std::string(*message.string_or("content", "")));
     };
     auto text = [](const std::string& begun) { return expected(bytes_of("hi" + begun), 2); };
     EXPECT_EQ(message_of("<think>so"), std::pair(text("<think>so"), std::string()));
@@ -246,8 +252,9 @@ TEST_F(GenerateTest, MoreAnswersThanTheQueueHoldsAreTakenWhenNothingWaits) {
 
 TEST_F(GenerateTest, AStopTokenIsNoTextUnlessItIsWanted) {
     std::vector<TokenId> next = fake_continuation({1, 2}, kNoAdapterSlot, 3);
-    const std::string fields = R"("prompt":[1,2],"max_tokens":9,"logprobs":0,"return_token_ids":true,"stop_token_ids":[)" +
-                               std::to_string(next[2]) + "]";
+    const std::string fields =
+        R"("prompt":[1,2],"max_tokens":9,"logprobs":0,"return_token_ids":true,"stop_token_ids":[)" +
+        std::to_string(next[2]) + "]";
     JsonDocument without = complete(fields), with = complete(fields + R"(,"include_stop_str_in_output":true)");
     EXPECT_EQ(*choices_of(without)[0].string_or("text", ""), expected({1, 2}, 2));
     EXPECT_EQ(choices_of(without)[0].find("logprobs")->find("tokens")->size(), 2u);
@@ -265,15 +272,16 @@ TEST_F(GenerateTest, FieldsThatNobodyKnowsAreListedOrRefused) {
     EXPECT_EQ(result->get_header_value("x-lorad-ignored-fields"), "temperatur, x y\n");
     auto plain = client().Post("/v1/completions", R"({"prompt":[1],"max_tokens":1})", "application/json");
     EXPECT_FALSE(plain->has_header("x-lorad-ignored-fields"));
-    auto longer = client().Post("/v1/completions",
-                                "{\"prompt\":[1],\"max_tokens\":1,\"" + std::string(2000, 'x') + "\":1}",
-                                "application/json");
+    auto longer =
+        client().Post("/v1/completions", "{\"prompt\":[1],\"max_tokens\":1,\"" + std::string(2000, 'x') + "\":1}",
+                      "application/json");
     EXPECT_EQ(longer->get_header_value("x-lorad-ignored-fields"), "...");
     context.strict = true;
     Answer refused = post("/v1/completions", body);
     EXPECT_EQ(refused.status, 400);
     EXPECT_EQ(refused.param, "temperatur");
-    Answer hint = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"reasoning_effort":"low"})");
+    Answer hint =
+        post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"reasoning_effort":"low"})");
     EXPECT_EQ(hint.status, 400);
     EXPECT_EQ(hint.param, "reasoning_effort");
     EXPECT_EQ(post("/v1/completions", R"({"prompt":[1],"max_tokens":1})").status, 200);

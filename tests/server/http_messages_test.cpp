@@ -30,26 +30,27 @@ TEST_F(MessagesTest, AnswersAsTheChatDoes) {
     EXPECT_EQ(*root.find("usage")->int_or("input_tokens", 0), 2);
     EXPECT_EQ(*root.find("usage")->int_or("output_tokens", 0), 4);
     std::string second = text_of({fake_continuation(bytes_of("hi"), kNoAdapterSlot, 2)[1]});
-    Answer stopped =
-        post("/v1/messages", "{" + kHi + R"(,"max_tokens":4,"stop_sequences":[")" + second + "\"]}");
-    EXPECT_NE(stopped.body.find(R"("stop_reason":"stop_sequence","stop_sequence":")" + second),
-              std::string::npos)
+    Answer stopped = post("/v1/messages", "{" + kHi + R"(,"max_tokens":4,"stop_sequences":[")" + second + "\"]}");
+    EXPECT_NE(stopped.body.find(R"("stop_reason":"stop_sequence","stop_sequence":")" + second), std::string::npos)
         << stopped.body;
 }
 
 TEST_F(MessagesTest, WhatCompilingAToolFindsIsToldWithItsPlaceAndName) {
-    Answer refused = post("/v1/messages", "{" + kHi + R"(,"max_tokens":4,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}})");
+    Answer refused = post(
+        "/v1/messages",
+        "{" + kHi +
+            R"(,"max_tokens":4,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}})");
     EXPECT_EQ(refused.status, 400);
     EXPECT_EQ(refused.message, R"(tools[0].input_schema: no grammars here (function "f"))");
-    refused = post("/v1/responses", R"({"input":"a","tools":[{"type":"custom","name":"x"},{"type":"function","name":"f"}],)"
-                                    R"("tool_choice":{"type":"function","name":"f"}})");
+    refused =
+        post("/v1/responses", R"({"input":"a","tools":[{"type":"custom","name":"x"},{"type":"function","name":"f"}],)"
+                              R"("tool_choice":{"type":"function","name":"f"}})");
     EXPECT_EQ(refused.param, "tools[1].parameters");
     EXPECT_EQ(refused.message, R"(tools[1].parameters: no grammars here (function "f"))");
 }
 
 TEST_F(MessagesTest, StreamsBeginWithTheMessageAndEndWithItsStop) {
-    auto result = client().Post("/v1/messages", "{" + kHi + R"(,"max_tokens":4,"stream":true})",
-                                "application/json");
+    auto result = client().Post("/v1/messages", "{" + kHi + R"(,"max_tokens":4,"stream":true})", "application/json");
     ASSERT_TRUE(result);
     EXPECT_EQ(result->get_header_value("Content-Type"), "text/event-stream");
     const std::string& body = result->body;
@@ -62,16 +63,15 @@ TEST_F(MessagesTest, CountsTheTokensOfThePromptWithoutComputing) {
     Answer answer = post("/v1/messages/count_tokens", R"({"system":"abc",)" + kHi + "}");
     EXPECT_EQ(answer.body, R"({"input_tokens":5})");
     EXPECT_EQ(runner.n_steps(), 0u);
-    EXPECT_EQ(error_type(post("/v1/messages/count_tokens", R"({"model":"nobody",)" + kHi + "}")),
-              "not_found_error");
+    EXPECT_EQ(error_type(post("/v1/messages/count_tokens", R"({"model":"nobody",)" + kHi + "}")), "not_found_error");
 }
 
 TEST_F(MessagesTest, AllErrorsHaveAnthropicsEnvelope) {
     EXPECT_EQ(error_type(post("/v1/messages", "{")), "invalid_request_error");
     EXPECT_EQ(error_type(post("/v1/messages", "{" + kHi + "}")), "invalid_request_error");
-    EXPECT_EQ(error_type(post("/v1/messages", R"({"model":"nobody","max_tokens":4,)" + kHi + "}")),
-              "not_found_error");
-    Answer longer = post("/v1/messages", R"({"max_tokens":5,"messages":[{"role":"user","content":")" + std::string(600, 'a') + "\"}]}");
+    EXPECT_EQ(error_type(post("/v1/messages", R"({"model":"nobody","max_tokens":4,)" + kHi + "}")), "not_found_error");
+    Answer longer = post("/v1/messages",
+                         R"({"max_tokens":5,"messages":[{"role":"user","content":")" + std::string(600, 'a') + "\"}]}");
     EXPECT_EQ(longer.status, 400);
     EXPECT_EQ(error_type(longer), "invalid_request_error");
     Answer large = post("/v1/messages", std::string(200000, ' '));
@@ -108,7 +108,8 @@ TEST_F(MessagesTest, WhatTheRouterFindsHasAnthropicsEnvelopeToo) {
     EXPECT_EQ(wrong_method->get_header_value("Allow"), "POST");
     EXPECT_EQ(error_type(read(client().Get("/v1/messages"))), "invalid_request_error");
     EXPECT_EQ(post("/v1/messagesX", "{}").code, "not_found") << "another interface's path";
-    EXPECT_EQ(client().Post("/v1/messages", "{", "application/json")->get_header_value("request-id").substr(0, 4), "req_");
+    EXPECT_EQ(client().Post("/v1/messages", "{", "application/json")->get_header_value("request-id").substr(0, 4),
+              "req_");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Kept answers of /v1/responses over real sockets: conversations that go on by id, items that are referred to, what is shown and
-// forgotten, and whose it is.
-#include <gmock/gmock.h>
-
+// Kept answers of /v1/responses over real sockets: conversations that go on by id, items that are referred to, what is
+// shown and forgotten, and whose it is.
 #include <filesystem>
+
+#include <gmock/gmock.h>
 
 #include "server/http/generate/response_store.h"
 #include "tests/server/access_fixture.h"
@@ -29,14 +29,18 @@ class ResponseStoreTest : public HttpTest {
     }
     std::string text_in(const std::string& body) {
         auto document = parse_json(body);
-        return std::string(*document->root().find("output")->as_array()->at(0).find("content")->as_array()->at(0).string_or("text", ""));
+        return std::string(
+            *document->root().find("output")->as_array()->at(0).find("content")->as_array()->at(0).string_or("text",
+                                                                                                             ""));
     }
     std::string ask(const std::string& fields) {
         Answer answer = post("/v1/responses", "{\"max_output_tokens\":2," + fields + "}");
         EXPECT_EQ(answer.status, 200) << answer.body;
         return answer.body;
     }
-    std::string continued_text(const std::string& prompt) { return text_of(fake_continuation(bytes_of(prompt), kNoAdapterSlot, 2)); }
+    std::string continued_text(const std::string& prompt) {
+        return text_of(fake_continuation(bytes_of(prompt), kNoAdapterSlot, 2));
+    }
 
     std::unique_ptr<ResponseStore> store_ = memory_store();
 };
@@ -73,7 +77,8 @@ TEST_F(ResponseStoreTest, AnswersAreShownAsTheyWereAndForgottenWhenAsked) {
 }
 
 TEST_F(ResponseStoreTest, StreamsAreKeptWhenTheyEndAndWhatIsNotToBeKeptIsNot) {
-    auto stream = client().Post("/v1/responses", R"({"input":"ab","max_output_tokens":2,"stream":true})", "application/json");
+    auto stream =
+        client().Post("/v1/responses", R"({"input":"ab","max_output_tokens":2,"stream":true})", "application/json");
     const size_t at = stream->body.rfind("data: ");
     auto last = parse_json(std::string_view(stream->body).substr(at + 6));
     ASSERT_TRUE(last.ok());
@@ -86,7 +91,8 @@ TEST_F(ResponseStoreTest, StreamsAreKeptWhenTheyEndAndWhatIsNotToBeKeptIsNot) {
 }
 
 TEST_F(ResponseStoreTest, ItemsAreListedAndReferredTo) {
-    const std::string body = ask(R"("input":[{"role":"user","content":"a"},{"type":"message","id":"mine","role":"user","content":"b"}])");
+    const std::string body =
+        ask(R"("input":[{"role":"user","content":"a"},{"type":"message","id":"mine","role":"user","content":"b"}])");
     const std::string path = "/v1/responses/" + field(body, "id") + "/input_items";
     Answer listed = get(path + "?order=asc");
     auto document = parse_json(listed.body);
@@ -94,17 +100,20 @@ TEST_F(ResponseStoreTest, ItemsAreListedAndReferredTo) {
     ASSERT_EQ(data.size(), 2u);
     const std::string first_id(*data[0].string_or("id", ""));
     EXPECT_THAT(first_id, ::testing::StartsWith("msg_"));
-    EXPECT_EQ(data[1].dump(), R"({"id":"mine","type":"message","role":"user","content":[{"type":"input_text","text":"b"}]})");
+    EXPECT_EQ(data[1].dump(),
+              R"({"id":"mine","type":"message","role":"user","content":[{"type":"input_text","text":"b"}]})");
     EXPECT_EQ(field(listed.body, "first_id"), first_id);
     EXPECT_THAT(get(path).body, HasSubstr(R"("first_id":"mine")")) << "the latest first";
     EXPECT_THAT(get(path + "?limit=1").body, HasSubstr(R"("has_more":true)"));
-    EXPECT_THAT(get(path + "?order=asc&after=" + first_id).body, HasSubstr(R"("first_id":"mine","last_id":"mine","has_more":false)"));
+    EXPECT_THAT(get(path + "?order=asc&after=" + first_id).body,
+                HasSubstr(R"("first_id":"mine","last_id":"mine","has_more":false)"));
     EXPECT_EQ(get(path + "?after=nobody").param, "after");
     EXPECT_EQ(get(path + "?limit=0").param, "limit");
     EXPECT_EQ(get(path + "?order=up").param, "order");
     auto answer = parse_json(body);
     const std::string said(*answer->root().find("output")->as_array()->at(0).string_or("id", ""));
-    const std::string next = ask(R"("input":[{"type":"item_reference","id":"mine"},{"type":"item_reference","id":")" + said + R"("},{"role":"user","content":"?"}])");
+    const std::string next = ask(R"("input":[{"type":"item_reference","id":"mine"},{"type":"item_reference","id":")" +
+                                 said + R"("},{"role":"user","content":"?"}])");
     EXPECT_EQ(text_in(next), continued_text("b" + text_in(body) + "?"));
     EXPECT_EQ(post("/v1/responses", R"({"input":[{"type":"item_reference","id":"nobody"}]})").param, "input[0].id");
 }
@@ -112,10 +121,13 @@ TEST_F(ResponseStoreTest, ItemsAreListedAndReferredTo) {
 TEST_F(ResponseStoreTest, InputTokensAreCountedWithoutComputing) {
     const std::string first = ask(R"("input":"ab")");
     const auto n_steps = runner.n_steps();
-    EXPECT_EQ(post("/v1/responses/input_tokens", R"({"input":"hello","instructions":"I"})").body, R"({"object":"response.input_tokens","input_tokens":6})");
+    EXPECT_EQ(post("/v1/responses/input_tokens", R"({"input":"hello","instructions":"I"})").body,
+              R"({"object":"response.input_tokens","input_tokens":6})");
     const size_t n = 2 + text_in(first).size() + 1;
-    EXPECT_EQ(post("/v1/responses/input_tokens", R"({"input":"x","previous_response_id":")" + field(first, "id") + "\"}").body,
-              R"({"object":"response.input_tokens","input_tokens":)" + std::to_string(n) + "}");
+    EXPECT_EQ(
+        post("/v1/responses/input_tokens", R"({"input":"x","previous_response_id":")" + field(first, "id") + "\"}")
+            .body,
+        R"({"object":"response.input_tokens","input_tokens":)" + std::to_string(n) + "}");
     EXPECT_EQ(runner.n_steps(), n_steps);
     EXPECT_EQ(store_->counts().n, 1u);
 }
@@ -131,7 +143,9 @@ TEST_F(HttpTest, WithoutAStoreWhatNeedsOneIsRefusedByName) {
 TEST_F(AccessTest, KeptResponsesAreTheirTenantsAlone) {
     auto responses = memory_store();
     context.responses = responses.get();
-    HttpReply mine = ask_as("red", "POST", "/v1/responses", R"({"input":[{"id":"item_of_red","role":"user","content":"secret"}],"max_output_tokens":1})");
+    HttpReply mine =
+        ask_as("red", "POST", "/v1/responses",
+               R"({"input":[{"id":"item_of_red","role":"user","content":"secret"}],"max_output_tokens":1})");
     ASSERT_EQ(mine.status, 200) << mine.body;
     const size_t at = mine.body.find("resp_");
     const std::string id = mine.body.substr(at, 21);
@@ -140,8 +154,13 @@ TEST_F(AccessTest, KeptResponsesAreTheirTenantsAlone) {
         EXPECT_EQ(ask_as(other, "GET", "/v1/responses/" + id).status, 404) << other;
         EXPECT_EQ(ask_as(other, "GET", "/v1/responses/" + id + "/input_items").status, 404) << other;
         EXPECT_EQ(ask_as(other, "DELETE", "/v1/responses/" + id).status, 404) << other;
-        EXPECT_EQ(ask_as(other, "POST", "/v1/responses", R"({"input":"x","previous_response_id":")" + id + "\"}").status, 400) << other;
-        EXPECT_EQ(ask_as(other, "POST", "/v1/responses", R"({"input":[{"type":"item_reference","id":"item_of_red"}]})").status, 400) << other;
+        EXPECT_EQ(
+            ask_as(other, "POST", "/v1/responses", R"({"input":"x","previous_response_id":")" + id + "\"}").status, 400)
+            << other;
+        EXPECT_EQ(ask_as(other, "POST", "/v1/responses", R"({"input":[{"type":"item_reference","id":"item_of_red"}]})")
+                      .status,
+                  400)
+            << other;
     }
     EXPECT_EQ(ask_as("red", "DELETE", "/v1/responses/" + id).status, 200);
 }
@@ -154,8 +173,9 @@ proto::StoredResponse stored(const std::string& tenant, int number, int64_t crea
     out.tenant = tenant;
     out.created_s = created_s;
     out.json = "{\"id\":\"" + out.id + "\"}";
-    out.items = {std::make_shared<const proto::ResponseItem>(
-        proto::ResponseItem{"msg_" + std::to_string(number), "{\"id\":\"msg_" + std::to_string(number) + "\",\"text\":\"" + std::string(bytes, 'x') + "\"}"})};
+    out.items = {std::make_shared<const proto::ResponseItem>(proto::ResponseItem{
+        "msg_" + std::to_string(number),
+        "{\"id\":\"msg_" + std::to_string(number) + "\",\"text\":\"" + std::string(bytes, 'x') + "\"}"})};
     out.input_end = 1;
     return out;
 }
@@ -195,9 +215,11 @@ TEST(ResponseStore, WhatIsTooOldIsGone) {
     EXPECT_EQ(store->counts().bytes, 0u);
 }
 
-// A body may have 64 levels and 2^18 values; the answer's tools are as deep, and the file has them one level deeper, and more values.
+// A body may have 64 levels and 2^18 values; the answer's tools are as deep, and the file has them one level deeper,
+// and more values.
 TEST(ResponseStore, WhatIsAsDeepAndLongAsMayBeSaidIsReadAgain) {
-    const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("lorad-deep-responses-" + std::to_string(getpid()));
+    const std::filesystem::path folder =
+        std::filesystem::temp_directory_path() / ("lorad-deep-responses-" + std::to_string(getpid()));
     std::filesystem::remove_all(folder);
     auto open = [&] {
         auto created = ResponseStore::create({}, std::move(*adapters::open_file_system(folder)));
@@ -207,12 +229,14 @@ TEST(ResponseStore, WhatIsAsDeepAndLongAsMayBeSaidIsReadAgain) {
     auto nested = [](int n) { return std::string(size_t(n), '[') + std::string(size_t(n), ']'); };
     proto::StoredResponse deep = stored("a", 1, 0x7fffffff), many = stored("a", 2, 0x7fffffff);
     deep.json = R"({"id":")" + deep.id + R"(","tools":)" + nested(63) + "}";
-    deep.items = {std::make_shared<const proto::ResponseItem>(proto::ResponseItem{"deep", R"({"id":"deep","x":)" + nested(61) + "}"})};
+    deep.items = {std::make_shared<const proto::ResponseItem>(
+        proto::ResponseItem{"deep", R"({"id":"deep","x":)" + nested(61) + "}"})};
     std::string list = "0";
     for (int i = 0; i < 200'000; ++i) list += ",0";
     many.items.clear();
     for (const char* id : {"m1", "m2", "m3"})
-        many.items.push_back(std::make_shared<const proto::ResponseItem>(proto::ResponseItem{id, R"({"id":")" + std::string(id) + R"(","x":[)" + list + "]}"}));
+        many.items.push_back(std::make_shared<const proto::ResponseItem>(
+            proto::ResponseItem{id, R"({"id":")" + std::string(id) + R"(","x":[)" + list + "]}"}));
     {
         auto store = open();
         ASSERT_TRUE(store->put(deep).ok());
@@ -230,7 +254,8 @@ TEST(ResponseStore, WhatIsAsDeepAndLongAsMayBeSaidIsReadAgain) {
 }
 
 TEST(ResponseStore, FilesOutlastTheProcessAndDamagedOnesAreRemoved) {
-    const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("lorad-responses-" + std::to_string(getpid()));
+    const std::filesystem::path folder =
+        std::filesystem::temp_directory_path() / ("lorad-responses-" + std::to_string(getpid()));
     std::filesystem::remove_all(folder);
     auto open = [&] {
         auto created = ResponseStore::create({}, std::move(*adapters::open_file_system(folder)));
@@ -243,7 +268,8 @@ TEST(ResponseStore, FilesOutlastTheProcessAndDamagedOnesAreRemoved) {
         ASSERT_TRUE(*store->remove("a\n\"", stored("", 3, 0).id));
     }
     const std::filesystem::path second = folder / (stored("", 2, 0).id + ".json");
-    EXPECT_EQ(std::filesystem::status(second).permissions() & std::filesystem::perms::others_all, std::filesystem::perms::none);
+    EXPECT_EQ(std::filesystem::status(second).permissions() & std::filesystem::perms::others_all,
+              std::filesystem::perms::none);
     std::ofstream(second) << "{\"id\":";
     std::ofstream(folder / "resp_00000000000000ff.new") << "half";
     std::ofstream(folder / "of-somebody-else") << "x";

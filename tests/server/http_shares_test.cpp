@@ -19,7 +19,9 @@ class SharesTest : public AccessTest {
             if (!out.back().taken()) return out;
         }
     }
-    static std::string text_body(size_t n, const std::string& more = {}) { return R"({"prompt":")" + std::string(n, 'a') + "\"" + more + "}"; }
+    static std::string text_body(size_t n, const std::string& more = {}) {
+        return R"({"prompt":")" + std::string(n, 'a') + "\"" + more + "}";
+    }
 };
 
 TEST_F(SharesTest, UploadsOfOneKeyLeavePlacesToAnother) {
@@ -75,7 +77,10 @@ TEST_F(SharesTest, TokenizingIsPaidForByTheKeysTokens) {
     HttpReply used_up = ask("POST", "/tokenize", key_of("few"), text_body(60));
     EXPECT_EQ(used_up.status, 429);
     EXPECT_THAT(used_up.body, HasSubstr("rate_limited"));
-    EXPECT_EQ(ask("POST", "/v1/messages/count_tokens", key_of("few"), R"({"messages":[{"role":"user","content":"hi"}],"model":"base"})").status, 429);
+    EXPECT_EQ(ask("POST", "/v1/messages/count_tokens", key_of("few"),
+                  R"({"messages":[{"role":"user","content":"hi"}],"model":"base"})")
+                  .status,
+              429);
     EXPECT_EQ(ask("POST", "/tokenize", key_of("generate"), text_body(60)).status, 200) << "another key";
 }
 

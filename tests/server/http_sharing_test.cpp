@@ -34,8 +34,12 @@ TEST_F(HttpSharing, CachedTokensAreTold) {
 }
 
 TEST_F(HttpSharing, TenantsAndSaltsShareNoPrefixes) {
-    const std::pair<std::string, std::string> all[] = {
-        {"", ""}, {"a", ""}, {"b", ""}, {"", ",\"cache_salt\":\"a\""}, {"a", ",\"cache_salt\":\"a\""}, {"", ",\"cache_salt\":\"1:a\""}};
+    const std::pair<std::string, std::string> all[] = {{"", ""},
+                                                       {"a", ""},
+                                                       {"b", ""},
+                                                       {"", ",\"cache_salt\":\"a\""},
+                                                       {"a", ",\"cache_salt\":\"a\""},
+                                                       {"", ",\"cache_salt\":\"1:a\""}};
     for (const auto& [tenant, salt] : all) EXPECT_EQ(cached(tenant, salt), 0u) << tenant << salt;
     for (const auto& [tenant, salt] : all) EXPECT_EQ(cached(tenant, salt), 128u) << tenant << salt;
     // Who asked makes no difference to the share of what is known.
@@ -45,13 +49,16 @@ TEST_F(HttpSharing, TenantsAndSaltsShareNoPrefixes) {
 TEST_F(HttpSharing, ALogLineForEachRequestHasItsSizesAndNothingOfItsText) {
     ::testing::internal::CaptureStderr();
     set_log_level(LogLevel::kInfo);
-    Answer answer = post("/v1/completions", R"({"max_tokens":3,"ignore_eos":true,"prompt":"a secret","user":"someone"})");
+    Answer answer =
+        post("/v1/completions", R"({"max_tokens":3,"ignore_eos":true,"prompt":"a secret","user":"someone"})");
     EXPECT_EQ(answer.status, 200) << answer.body;
     listener->stop();
     set_log_level(LogLevel::kWarn);
     std::string log = ::testing::internal::GetCapturedStderr();
     EXPECT_NE(log.find("request ended id=\"cmpl-"), std::string::npos) << log;
-    EXPECT_NE(log.find(" reason=\"length\" choices=1 prompt_tokens=8 cached_tokens=0 completion_tokens=3 "), std::string::npos) << log;
+    EXPECT_NE(log.find(" reason=\"length\" choices=1 prompt_tokens=8 cached_tokens=0 completion_tokens=3 "),
+              std::string::npos)
+        << log;
     EXPECT_EQ(log.find("secret"), std::string::npos);
     EXPECT_EQ(log.find("someone"), std::string::npos);
 }

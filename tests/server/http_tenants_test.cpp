@@ -13,18 +13,21 @@ class TenantsTest : public AccessTest {
   protected:
     TenantsTest() {
         for (const char* name : {"red-pirate", "blue-shout"}) {
-            auto loaded = registry.load(name, demo_folder(std::string(name).substr(std::string(name).find('-') + 1)), {});
+            auto loaded =
+                registry.load(name, demo_folder(std::string(name).substr(std::string(name).find('-') + 1)), {});
             EXPECT_TRUE(loaded.ok()) << loaded.error().message;
             context.lora_scales.add(name);  // 0 and 1
         }
     }
     static std::string replaced(std::string text, const std::string& from, const std::string& to) {
-        for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+        for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+            text.replace(at, from.size(), to);
         return text;
     }
     static std::string cached(const HttpReply& reply) {
         size_t at = reply.body.find("\"cached_tokens\":");
-        return at == std::string::npos ? reply.body : reply.body.substr(at + 16, reply.body.find_first_of("},", at) - at - 16);
+        return at == std::string::npos ? reply.body
+                                       : reply.body.substr(at + 16, reply.body.find_first_of("},", at) - at - 16);
     }
 };
 
@@ -41,10 +44,12 @@ TEST_F(TenantsTest, AnothersAdapterIsAnsweredAsOneThatIsNotThere) {
         {"POST", "/v1/completions", R"({"model":"NAME","prompt":[5,6],"lora":[]})"},
         {"POST", "/v1/completions", R"({"adapter":"NAME","prompt":[5,6]})"},
         {"POST", "/v1/completions", R"({"adapters":[{"name":"NAME","scale":0}],"prompt":[5,6],"max_tokens":2})"},
-        {"POST", "/v1/completions", R"({"adapters":[{"name":"blue-shout"},{"name":"NAME"}],"prompt":[5,6],"max_tokens":2})"},
+        {"POST", "/v1/completions",
+         R"({"adapters":[{"name":"blue-shout"},{"name":"NAME"}],"prompt":[5,6],"max_tokens":2})"},
         {"POST", "/v1/completions", R"({"lora":[{"id":NUMBER,"scale":1}],"prompt":[5,6],"max_tokens":2})"},
         {"POST", "/v1/completions", R"({"lora":[{"id":NUMBER,"scale":0}],"prompt":[5,6],"max_tokens":2})"},
-        {"POST", "/v1/chat/completions", R"({"model":"NAME","messages":[{"role":"user","content":"x"}],"stream":true})"},
+        {"POST", "/v1/chat/completions",
+         R"({"model":"NAME","messages":[{"role":"user","content":"x"}],"stream":true})"},
         {"POST", "/v1/responses", R"({"model":"NAME","input":"x"})"},
         {"POST", "/v1/messages", R"({"model":"NAME","max_tokens":4,"messages":[{"role":"user","content":"x"}]})"},
         {"POST", "/v1/messages/count_tokens", R"({"model":"NAME","messages":[{"role":"user","content":"x"}]})"},
@@ -68,12 +73,15 @@ TEST_F(TenantsTest, AnothersAdapterIsAnsweredAsOneThatIsNotThere) {
     for (const Call& call : calls) {
         SCOPED_TRACE(std::string(call.method) + " " + call.target + " " + call.body);
         auto answer = [&](const std::string& name, const std::string& number) {
-            auto with = [&](std::string text) { return replaced(replaced(std::move(text), "NAME", name), "NUMBER", number); };
+            auto with = [&](std::string text) {
+                return replaced(replaced(std::move(text), "NAME", name), "NUMBER", number);
+            };
             HttpReply reply = ask_as("blue", call.method, with(call.target), with(call.body));
             reply.body = replaced(replaced(reply.body, name, "NAME"), "number " + number, "number NUMBER");
             return reply;
         };
-        const HttpReply others = answer("red-pirate", "1"), nobodys = answer("blue-nobody", "7");  // its own has the number 0
+        // its own has the number 0
+        const HttpReply others = answer("red-pirate", "1"), nobodys = answer("blue-nobody", "7");
         EXPECT_GE(others.status, 400);
         EXPECT_EQ(others.status, nobodys.status);
         EXPECT_EQ(others.body, nobodys.body);
@@ -81,14 +89,20 @@ TEST_F(TenantsTest, AnothersAdapterIsAnsweredAsOneThatIsNotThere) {
         n_calls += 2;
     }
     EXPECT_TRUE(registry.find("red-pirate").has_value());
-    EXPECT_EQ(ask_as("red", "POST", "/v1/completions", R"({"model":"red-pirate","prompt":[5,6],"max_tokens":2})").status, 200);
+    EXPECT_EQ(
+        ask_as("red", "POST", "/v1/completions", R"({"model":"red-pirate","prompt":[5,6],"max_tokens":2})").status,
+        200);
     RecordProperty("trials", n_calls);
 }
 
 TEST_F(TenantsTest, ListsHoldWhatTheKeyMayUse) {
-    ASSERT_TRUE(registry.register_mix("blue-mix", std::vector<adapters::AdapterTerm>{{"red-pirate", 0.5f}, {"blue-shout", 0.5f}}, {}).ok());
-    for (const char* target : {"/v1/models", "/v1/adapters", "/v1/adapters?limit=1", "/v1/adapters?limit=1&after=blue-mix", "/v1/adapters?limit=1&after=blue-shout",
-                               "/v1/lora_adapters", "/lora-adapters", "/v1/adapters/blue-mix"}) {
+    ASSERT_TRUE(registry
+                    .register_mix("blue-mix",
+                                  std::vector<adapters::AdapterTerm>{{"red-pirate", 0.5f}, {"blue-shout", 0.5f}}, {})
+                    .ok());
+    for (const char* target :
+         {"/v1/models", "/v1/adapters", "/v1/adapters?limit=1", "/v1/adapters?limit=1&after=blue-mix",
+          "/v1/adapters?limit=1&after=blue-shout", "/v1/lora_adapters", "/lora-adapters", "/v1/adapters/blue-mix"}) {
         HttpReply blue = ask_as("blue", "GET", target);
         EXPECT_EQ(blue.status, 200) << target;
         EXPECT_THAT(blue.body, Not(HasSubstr("red-"))) << target;
@@ -96,22 +110,28 @@ TEST_F(TenantsTest, ListsHoldWhatTheKeyMayUse) {
     EXPECT_THAT(ask_as("blue", "GET", "/v1/adapters?limit=1").body, HasSubstr("\"has_more\":true"));
     EXPECT_THAT(ask_as("blue", "GET", "/v1/adapters?limit=2").body, HasSubstr("\"has_more\":false"));
     EXPECT_THAT(ask_as("adapters:read", "GET", "/v1/adapters").body, HasSubstr("red-pirate"));
-    EXPECT_THAT(ask_as("blue", "POST", "/unload_lora_adapter", R"({"lora_name":"blue-mix"})").body, Not(HasSubstr("red-")));
+    EXPECT_THAT(ask_as("blue", "POST", "/unload_lora_adapter", R"({"lora_name":"blue-mix"})").body,
+                Not(HasSubstr("red-")));
     EXPECT_EQ(ask_as("blue", "GET", "/metrics").status, 403);
 }
 
 TEST_F(TenantsTest, NamesAreGivenWithinThePatterns) {
     // Whether there is such a one or not.
     for (const char* name : {"red-pirate", "red-nobody"}) {
-        HttpReply refused = ask_as("blue", "POST", "/v1/adapters", std::string(R"({"name":")") + name + R"(","adapters":[{"name":"blue-shout"}],"replace":true})");
+        HttpReply refused =
+            ask_as("blue", "POST", "/v1/adapters",
+                   std::string(R"({"name":")") + name + R"(","adapters":[{"name":"blue-shout"}],"replace":true})");
         EXPECT_EQ(refused.status, 403);
         EXPECT_THAT(refused.body, HasSubstr(std::string("this key may not name an adapter \\\"") + name));
     }
-    EXPECT_EQ(ask_as("blue", "POST", "/v1/adapters", R"({"name":"green","adapters":[{"name":"blue-shout"}]})").status, 403);
-    EXPECT_EQ(ask_as("blue", "POST", "/v1/adapters", R"({"name":"blue-2","adapters":[{"name":"blue-shout"}]})").status, 201);
+    EXPECT_EQ(ask_as("blue", "POST", "/v1/adapters", R"({"name":"green","adapters":[{"name":"blue-shout"}]})").status,
+              403);
+    EXPECT_EQ(ask_as("blue", "POST", "/v1/adapters", R"({"name":"blue-2","adapters":[{"name":"blue-shout"}]})").status,
+              201);
     EXPECT_EQ(ask_as("blue", "DELETE", "/v1/adapters/blue-2").status, 200);
     // Files of the server are for whoever may do everything.
-    EXPECT_EQ(ask_as("blue", "POST", "/v1/load_lora_adapter", R"({"lora_name":"blue-3","lora_path":"/etc"})").status, 403);
+    EXPECT_EQ(ask_as("blue", "POST", "/v1/load_lora_adapter", R"({"lora_name":"blue-3","lora_path":"/etc"})").status,
+              403);
     EXPECT_EQ(ask_as("blue", "POST", "/v1/adapters/validate", R"({"path":"/etc"})").status, 403);
 }
 
@@ -119,12 +139,15 @@ TEST_F(TenantsTest, AnothersFilesAreNotThere) {
     const std::string config_text = file_text(demo_folder("pirate") + "/adapter_config.json");
     const std::string weights = file_text(demo_folder("pirate") + "/adapter_model.safetensors");
     auto put = [&](const std::string& id, const std::string& content) {
-        return client().Put("/v1/adapters/blobs/sha256:" + sha256_of(content), {{"x-api-key", key_of(id)}}, content, "application/octet-stream")->status;
+        return client()
+            .Put("/v1/adapters/blobs/sha256:" + sha256_of(content), {{"x-api-key", key_of(id)}}, content,
+                 "application/octet-stream")
+            ->status;
     };
     EXPECT_EQ(put("red", config_text), 201);
     EXPECT_EQ(put("red", weights), 201);
-    const std::string files = "\"files\":{\"adapter_config.json\":\"sha256:" + sha256_of(config_text) + "\",\"adapter_model.safetensors\":\"sha256:" +
-                              sha256_of(weights) + "\"}}";
+    const std::string files = "\"files\":{\"adapter_config.json\":\"sha256:" + sha256_of(config_text) +
+                              "\",\"adapter_model.safetensors\":\"sha256:" + sha256_of(weights) + "\"}}";
     const std::string blob = "/v1/adapters/blobs/sha256:" + sha256_of(weights);
     EXPECT_EQ(ask_as("red", "HEAD", blob).status, 200);
     EXPECT_EQ(ask_as("blue", "HEAD", blob).status, 404);
@@ -138,17 +161,23 @@ TEST_F(TenantsTest, AnothersFilesAreNotThere) {
     EXPECT_EQ(ask_as("adapters:write", "HEAD", blob).status, 200) << "a key for all adapters";
 }
 
-// Nobody's refused registration, removal or restart of what they share takes a tenant's acknowledged upload away, and nobody's uploads its room.
+// Nobody's refused registration, removal or restart of what they share takes a tenant's acknowledged upload away, and
+// nobody's uploads its room.
 TEST_F(TenantsTest, AnUploadStaysWhateverOtherTenantsDo) {
     const std::string config_text = file_text(demo_folder("pirate") + "/adapter_config.json") + " ";
     const std::string weights = file_text(demo_folder("pirate") + "/adapter_model.safetensors");
     const std::string junk("\x08\0\0\0\0\0\0\0{}      ", 16);
     auto put = [&](const std::string& id, const std::string& content) {
-        return client().Put("/v1/adapters/blobs/sha256:" + sha256_of(content), {{"x-api-key", key_of(id)}}, content, "application/octet-stream")->status;
+        return client()
+            .Put("/v1/adapters/blobs/sha256:" + sha256_of(content), {{"x-api-key", key_of(id)}}, content,
+                 "application/octet-stream")
+            ->status;
     };
     auto registered = [&](const std::string& id, const std::string& name, const std::string& second) {
-        return ask_as(id, "POST", "/v1/adapters", R"({"name":")" + name + R"(","files":{"adapter_config.json":"sha256:)" + sha256_of(config_text) +
-                                                      R"(","adapter_model.safetensors":"sha256:)" + sha256_of(second) + "\"}}").status;
+        return ask_as(id, "POST", "/v1/adapters",
+                      R"({"name":")" + name + R"(","files":{"adapter_config.json":"sha256:)" + sha256_of(config_text) +
+                          R"(","adapter_model.safetensors":"sha256:)" + sha256_of(second) + "\"}}")
+            .status;
     };
     for (const std::string& content : {config_text, weights}) EXPECT_EQ(put("red", content), 201);
     for (const std::string& content : {config_text, junk}) EXPECT_EQ(put("blue", content), 201);
@@ -175,13 +204,18 @@ TEST_F(TenantsTest, NumbersOfAdaptersCountThoseOfTheKeyOnly) {
     ASSERT_TRUE(registry.load("blue-json", demo_folder("json"), {}).ok());
     EXPECT_THAT(ask_as("blue", "GET", "/lora-adapters").body, HasSubstr(R"({"id":1,"path":"blue-json")"));
     const auto completed = [&](const std::string& which) {
-        const std::string body = ask_as("blue", "POST", "/v1/completions", "{" + which + R"(,"prompt":[5,6],"max_tokens":4,"ignore_eos":true})").body;
+        const std::string body = ask_as("blue", "POST", "/v1/completions",
+                                        "{" + which + R"(,"prompt":[5,6],"max_tokens":4,"ignore_eos":true})")
+                                     .body;
         return body.substr(body.find("\"text\""), body.find("\"logprobs\"") - body.find("\"text\""));
     };
     EXPECT_EQ(completed(R"("lora":[{"id":0,"scale":1}])"), completed(R"("model":"blue-shout")"));
     EXPECT_EQ(completed(R"("lora":[{"id":1,"scale":1}])"), completed(R"("model":"blue-json")"));
     EXPECT_NE(completed(R"("model":"blue-shout")"), completed(R"("model":"blue-json")"));
-    EXPECT_EQ(ask_as("blue", "POST", "/v1/completions", R"({"lora":[{"id":2,"scale":1}],"prompt":[5,6],"max_tokens":2})").status, 400);
+    EXPECT_EQ(
+        ask_as("blue", "POST", "/v1/completions", R"({"lora":[{"id":2,"scale":1}],"prompt":[5,6],"max_tokens":2})")
+            .status,
+        400);
     // A name keeps its number when it goes and comes back.
     ASSERT_TRUE(registry.remove("blue-shout").ok());
     EXPECT_THAT(ask_as("blue", "GET", "/lora-adapters").body, ::testing::StartsWith(R"([{"id":1,"path":"blue-json")"));
@@ -214,7 +248,9 @@ TEST_F(TenantsTest, ScalesForEverybodyAreNotForKeysWithSomeAdapters) {
     const std::string body = R"({"prompt":[5,6],"max_tokens":4,"ignore_eos":true})";
     const std::string base = ask_as("blue", "POST", "/v1/completions", body).body;
     ASSERT_EQ(ask_as("admin", "POST", "/lora-adapters", R"([{"id":0,"scale":1},{"id":1,"scale":1}])").status, 200);
-    auto text = [](const std::string& answer) { return answer.substr(answer.find("\"text\""), answer.find("\"logprobs\"") - answer.find("\"text\"")); };
+    auto text = [](const std::string& answer) {
+        return answer.substr(answer.find("\"text\""), answer.find("\"logprobs\"") - answer.find("\"text\""));
+    };
     EXPECT_EQ(text(ask_as("blue", "POST", "/v1/completions", body).body), text(base));
     EXPECT_NE(text(ask_as("generate", "POST", "/v1/completions", body).body), text(base));
 }
@@ -223,7 +259,9 @@ TEST_F(TenantsTest, PrefixesAreSharedWithinATenantOnly) {
     std::string tokens;
     for (int i = 0; i < 200; ++i) tokens += (i > 0 ? "," : "") + std::to_string(10 + i % 50);
     auto body = [&](const std::string& more) { return R"({"max_tokens":1,"prompt":[)" + tokens + "]" + more + "}"; };
-    auto asked = [&](const std::string& id, const std::string& more = {}) { return cached(ask_as(id, "POST", "/v1/completions", body(more))); };
+    auto asked = [&](const std::string& id, const std::string& more = {}) {
+        return cached(ask_as(id, "POST", "/v1/completions", body(more)));
+    };
     EXPECT_EQ(asked("red"), "0");
     EXPECT_EQ(asked("red"), "192");
     EXPECT_EQ(asked("blue"), "0");
@@ -254,7 +292,9 @@ TEST_F(TenantsTest, AGatewaysHeaderCountsWithAKeyForEverythingOnly) {
 
 TEST_F(TenantsTest, TokensHaveAQuota) {
     // 100 tokens a minute; an answer is estimated at 64 until it is known.
-    auto status = [&] { return ask_as("few", "POST", "/v1/completions", R"({"prompt":[5,6],"max_tokens":40,"ignore_eos":true})"); };
+    auto status = [&] {
+        return ask_as("few", "POST", "/v1/completions", R"({"prompt":[5,6],"max_tokens":40,"ignore_eos":true})");
+    };
     EXPECT_EQ(status().status, 200);
     EXPECT_EQ(status().status, 200);
     HttpReply refused = status();

@@ -8,9 +8,8 @@ namespace {
 using lorad::testing::soon;
 
 TEST_F(HttpTest, CompletionIsTheContinuationOfItsPrompt) {
-    EXPECT_EQ(
-        completion_text(R"({"model":"base","prompt":"hello","max_tokens":5,"ignore_eos":true})"),
-        text_of(fake_continuation(bytes_of("hello"), kNoAdapterSlot, 5)));
+    EXPECT_EQ(completion_text(R"({"model":"base","prompt":"hello","max_tokens":5,"ignore_eos":true})"),
+              text_of(fake_continuation(bytes_of("hello"), kNoAdapterSlot, 5)));
     EXPECT_EQ(completion_text(R"({"prompt":[1,2,3],"max_tokens":5,"ignore_eos":true})"),
               text_of(fake_continuation({1, 2, 3}, kNoAdapterSlot, 5)));
     EXPECT_EQ(completion_text(R"({"prompt":[[1,2,3]],"max_tokens":5,"ignore_eos":true})"),
@@ -18,9 +17,8 @@ TEST_F(HttpTest, CompletionIsTheContinuationOfItsPrompt) {
 }
 
 TEST_F(HttpTest, CompletionHasOpenAisShape) {
-    Answer answer = post(
-        "/v1/completions",
-        R"({"model":"base","prompt":[7,8],"max_tokens":2,"ignore_eos":true,"return_token_ids":true})");
+    Answer answer = post("/v1/completions",
+                         R"({"model":"base","prompt":[7,8],"max_tokens":2,"ignore_eos":true,"return_token_ids":true})");
     auto document = parse_json(answer.body);
     ASSERT_TRUE(document.ok());
     JsonValue root = document->root();
@@ -43,10 +41,8 @@ TEST_F(HttpTest, ChatStreamsChunksThatAddUpToTheWholeAnswer) {
     auto whole_document = parse_json(whole.body);
     ASSERT_TRUE(whole_document.ok()) << whole.body;
     std::string expected(
-        *whole_document->root().find("choices")->as_array()->at(0).find("message")->string_or(
-            "content", ""));
-    Answer streamed = post("/v1/chat/completions",
-                           body + R"(,"stream":true,"stream_options":{"include_usage":true}})");
+        *whole_document->root().find("choices")->as_array()->at(0).find("message")->string_or("content", ""));
+    Answer streamed = post("/v1/chat/completions", body + R"(,"stream":true,"stream_options":{"include_usage":true}})");
     ASSERT_EQ(streamed.status, 200) << streamed.body;
     std::string text, finish;
     std::vector<std::string> events;
@@ -81,8 +77,7 @@ TEST_F(HttpTest, AStopStringEndsTheTextBeforeItAndTheWorkBehindIt) {
     auto tokens = fake_continuation(bytes_of("abc"), kNoAdapterSlot, 200);
     std::string stop = "<" + std::to_string(tokens[3]) + ">";
     Answer answer =
-        post("/v1/completions",
-             R"({"prompt":"abc","max_tokens":200,"ignore_eos":true,"stop":")" + stop + "\"}");
+        post("/v1/completions", R"({"prompt":"abc","max_tokens":200,"ignore_eos":true,"stop":")" + stop + "\"}");
     auto document = parse_json(answer.body);
     ASSERT_TRUE(document.ok());
     JsonValue choice = document->root().find("choices")->as_array()->at(0);
@@ -95,15 +90,9 @@ TEST_F(HttpTest, AnAdapterIsNamedByModelAndRunsInItsSlot) {
     load_pirate();
     uint32_t slot = registry.acquire("pirate")->slot();
     std::string expected = text_of(fake_continuation({5, 6}, slot, 4));
-    EXPECT_EQ(
-        completion_text(R"({"model":"pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"),
-        expected);
-    EXPECT_EQ(completion_text(
-                  R"({"model":"base:pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"),
-              expected);
-    EXPECT_NE(
-        completion_text(R"({"model":"base","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"),
-        expected);
+    EXPECT_EQ(completion_text(R"({"model":"pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"), expected);
+    EXPECT_EQ(completion_text(R"({"model":"base:pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"), expected);
+    EXPECT_NE(completion_text(R"({"model":"base","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"), expected);
     std::string models = get("/v1/models").body;
     EXPECT_NE(models.find(R"("id":"pirate")"), std::string::npos);
     EXPECT_NE(models.find(R"("parent":"base")"), std::string::npos);
@@ -115,12 +104,9 @@ TEST_F(HttpTest, AnAdapterIsNamedByModelAndRunsInItsSlot) {
 }
 
 TEST_F(HttpTest, UnknownNamesAreNotFound) {
-    EXPECT_EQ(post("/v1/completions", R"({"model":"nobody","prompt":"a"})").code,
-              "model_not_found");
-    EXPECT_EQ(post("/v1/completions", R"({"model":"base:nobody","prompt":"a"})").code,
-              "adapter_not_found");
-    EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"nobody"})").code,
-              "adapter_not_found");
+    EXPECT_EQ(post("/v1/completions", R"({"model":"nobody","prompt":"a"})").code, "model_not_found");
+    EXPECT_EQ(post("/v1/completions", R"({"model":"base:nobody","prompt":"a"})").code, "adapter_not_found");
+    EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"nobody"})").code, "adapter_not_found");
     EXPECT_EQ(get("/v1/models/nobody").status, 404);
     Answer route = get("/v1/nothing");
     EXPECT_EQ(route.status, 404);
@@ -136,10 +122,7 @@ TEST_F(HttpTest, ContextLengthIsRefusedWithBothNumbers) {
     EXPECT_EQ(answer.code, "context_length_exceeded");
     EXPECT_NE(answer.message.find("512"), std::string::npos);
     EXPECT_NE(answer.message.find("513"), std::string::npos);
-    EXPECT_EQ(
-        post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":509,"stop_token_ids":[1,2]})")
-            .status,
-        200);
+    EXPECT_EQ(post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":509,"stop_token_ids":[1,2]})").status, 200);
 }
 
 TEST_F(HttpTest, ATextFarBeyondTheContextIsRefusedByItsBeginning) {
@@ -205,14 +188,12 @@ TEST_F(HttpTest, ManyStreamsAtOnceEachGetTheirOwnTokens) {
     for (TokenId i = 0; i < 12; ++i) {
         threads.emplace_back([&, i] {
             bool adapter = i % 2 == 0;
-            std::string body = std::string(R"({"model":")") + (adapter ? "pirate" : "base") +
-                               R"(","prompt":[)" + std::to_string(i) +
-                               R"(,1],"max_tokens":30,"ignore_eos":true})";
+            std::string body = std::string(R"({"model":")") + (adapter ? "pirate" : "base") + R"(","prompt":[)" +
+                               std::to_string(i) + R"(,1],"max_tokens":30,"ignore_eos":true})";
             httplib::Client one = client();
             auto result = one.Post("/v1/completions", body, "application/json");
             if (!result) return;
-            std::string expected =
-                text_of(fake_continuation({i, 1}, adapter ? slot : kNoAdapterSlot, 30));
+            std::string expected = text_of(fake_continuation({i, 1}, adapter ? slot : kNoAdapterSlot, 30));
             if (result->body.find("\"text\":\"" + expected + "\"") != std::string::npos) ++n_right;
         });
     }
@@ -227,8 +208,9 @@ TEST_F(HttpTest, AClientThatGoesAwayCancelsItsRequest) {
     const std::string aborted = "vllm:request_success_total{model_name=\"base\",finished_reason=\"abort\"}";
     double n_aborted = 0;
     for (const char* stream : {"false", "true"}) {
-        OwnedFd fd = send_request(listener->port(), "POST /v1/completions",
-                                  std::string(R"({"prompt":[1],"max_tokens":500,"ignore_eos":true,"stream":)") + stream + "}");
+        OwnedFd fd =
+            send_request(listener->port(), "POST /v1/completions",
+                         std::string(R"({"prompt":[1],"max_tokens":500,"ignore_eos":true,"stream":)") + stream + "}");
         ASSERT_TRUE(soon([&] { return metric(running) == 1.0; })) << "stream " << stream;
         fd.reset();
         ASSERT_TRUE(soon([&] { return metric(running) == 0.0; })) << "stream " << stream;
@@ -239,9 +221,14 @@ TEST_F(HttpTest, AClientThatGoesAwayCancelsItsRequest) {
 TEST_F(HttpTest, AClientThatClosesItsSideIsToldSo) {
     runner.step_time_ = kSlowStep;
     const std::string running = "vllm:num_requests_running{model_name=\"base\"}";
-    for (const char* route : {"POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses", "POST /v1/messages"}) {
-        const bool is_prompt = std::string_view(route).ends_with("v1/completions"), is_responses = std::string_view(route).ends_with("responses");
-        const char* input = is_prompt ? R"("prompt":[1],"max_tokens":500,"ignore_eos":true)" : is_responses ? R"("input":"a","max_output_tokens":400,"ignore_eos":true)" : R"("messages":[{"role":"user","content":"a"}],"max_tokens":400,"ignore_eos":true)";
+    for (const char* route :
+         {"POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses", "POST /v1/messages"}) {
+        const bool is_prompt = std::string_view(route).ends_with("v1/completions"),
+                   is_responses = std::string_view(route).ends_with("responses");
+        const char* input = is_prompt ? R"("prompt":[1],"max_tokens":500,"ignore_eos":true)"
+                            : is_responses
+                                ? R"("input":"a","max_output_tokens":400,"ignore_eos":true)"
+                                : R"("messages":[{"role":"user","content":"a"}],"max_tokens":400,"ignore_eos":true)";
         OwnedFd fd = send_request(listener->port(), route, std::string(R"({"model":"base",)") + input + "}");
         ASSERT_TRUE(soon([&] { return metric(running) == 1.0; })) << route;
         shutdown(fd.get(), SHUT_WR);
@@ -287,8 +274,7 @@ TEST_F(HttpTest, MetricsCountWhatHappened) {
     completion_text(R"({"prompt":[1,2,3],"max_tokens":4,"ignore_eos":true})");
     EXPECT_EQ(metric("vllm:prompt_tokens_total{model_name=\"base\"}"), 3.0);
     EXPECT_EQ(metric("vllm:generation_tokens_total{model_name=\"base\"}"), 4.0);
-    EXPECT_EQ(metric("vllm:request_success_total{model_name=\"base\",finished_reason=\"length\"}"),
-              1.0);
+    EXPECT_EQ(metric("vllm:request_success_total{model_name=\"base\",finished_reason=\"length\"}"), 1.0);
     EXPECT_EQ(metric("lorad_steps_total{model_name=\"base\"}"), 4.0);
     EXPECT_EQ(metric("vllm:time_to_first_token_seconds_count{model_name=\"base\"}"), 1.0);
     EXPECT_EQ(metric("vllm:inter_token_latency_seconds_count{model_name=\"base\"}"), 3.0);

@@ -36,8 +36,8 @@ TEST_F(TextRoutesTest, ARenderedChatIsWhatTheModelReads) {
 TEST_F(TextRoutesTest, RenderingComputesNothingAndRefusesWhatGeneratingWould) {
     ask("/v1/chat/completions/render", R"({"messages":[{"role":"user","content":"hi"}]})");
     EXPECT_EQ(runner.n_steps(), 0u);
-    Answer model = post("/v1/chat/completions/render",
-                        R"({"model":"nobody","messages":[{"role":"user","content":"hi"}]})");
+    Answer model =
+        post("/v1/chat/completions/render", R"({"model":"nobody","messages":[{"role":"user","content":"hi"}]})");
     EXPECT_EQ(model.status, 404);
     EXPECT_EQ(model.code, "model_not_found");
     Answer qualified = post("/v1/completions/render", R"({"model":"base:nobody","prompt":"a"})");

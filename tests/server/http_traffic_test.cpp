@@ -26,7 +26,9 @@ class Stream {
                 request.method = "POST";
                 request.path = path;
                 request.body = body;
-                request.content_receiver = [take](const char* data, size_t size, uint64_t, uint64_t) { return take(data, size); };
+                request.content_receiver = [take](const char* data, size_t size, uint64_t, uint64_t) {
+                    return take(data, size);
+                };
                 client->send(request);
             }
         });
@@ -171,7 +173,8 @@ TEST_F(HttpTightTraffic, AClientThatLeavesWhileItWaitsLeavesNothingBehind) {
     register_demo("b", "shout");
     auto holder = generate("a", 500);
     ASSERT_TRUE(holder->wait_for("data: "));
-    OwnedFd leaves = send_request(listener->port(), "POST /v1/completions", R"({"model":"b","prompt":[1],"max_tokens":4})");
+    OwnedFd leaves =
+        send_request(listener->port(), "POST /v1/completions", R"({"model":"b","prompt":[1],"max_tokens":4})");
     EXPECT_TRUE(soon([&] { return registry.stats().n_waiting == 1; }));
     leaves.reset();
     EXPECT_TRUE(soon([&] { return registry.stats().n_waiting == 0; }));
@@ -189,7 +192,8 @@ TEST_F(HttpTraffic, EventsAreToldAsTheyHappenAndAgainFromANumberOn) {
     ASSERT_TRUE(events->wait_for("event: removed")) << events->text();
     const std::string seen = events->text();
     size_t at = 0;
-    for (const char* kind : {"event: registered", "event: loading", "event: resident", "event: activated", "event: removed"}) {
+    for (const char* kind :
+         {"event: registered", "event: loading", "event: resident", "event: activated", "event: removed"}) {
         at = seen.find(kind, at);
         EXPECT_NE(at, std::string::npos) << kind << "\n" << seen;
     }

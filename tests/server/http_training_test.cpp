@@ -22,7 +22,9 @@ class HttpTraining : public HttpTest {
         context.training = nullptr;
     }
     httplib::Result upload(const std::string& content, const std::string& purpose = "fine-tune") {
-        return client().Post("/v1/files", httplib::MultipartFormDataItems{{"purpose", purpose, "", ""}, {"file", content, "data.jsonl", "application/jsonl"}});
+        return client().Post("/v1/files",
+                             httplib::MultipartFormDataItems{{"purpose", purpose, "", ""},
+                                                             {"file", content, "data.jsonl", "application/jsonl"}});
     }
     std::string uploaded(const std::string& content) { return json::parse(upload(content)->body).at("id"); }
     json got(const std::string& path) {
@@ -31,7 +33,10 @@ class HttpTraining : public HttpTest {
         return json::parse(answer.body);
     }
     json job_of(const std::string& file, json more = {}) {
-        json body = {{"model", "base"}, {"training_file", file}, {"suffix", "mine"}, {"hyperparameters", {{"n_epochs", 2}, {"batch_size", 2}}}};
+        json body = {{"model", "base"},
+                     {"training_file", file},
+                     {"suffix", "mine"},
+                     {"hyperparameters", {{"n_epochs", 2}, {"batch_size", 2}}}};
         if (more.is_object()) body.update(more);
         return body;
     }
@@ -56,7 +61,8 @@ TEST_F(HttpTraining, FilesComeAndGo) {
     const json report = json::parse(post(path + "/check", "").body);
     EXPECT_EQ(report["sequences"], 3);
     EXPECT_EQ(report["problems"], json::array());
-    EXPECT_EQ(json::parse(client().Delete(path)->body), (json{{"id", file["id"]}, {"object", "file"}, {"deleted", true}}));
+    EXPECT_EQ(json::parse(client().Delete(path)->body),
+              (json{{"id", file["id"]}, {"object", "file"}, {"deleted", true}}));
     EXPECT_EQ(get(path).status, 404);
     EXPECT_EQ(get(path).param, "file_id");
 }
@@ -65,9 +71,15 @@ TEST_F(HttpTraining, FormsThatAreNoneAreRefused) {
     EXPECT_EQ(read(upload("x", "batch")).code, "unsupported_parameter");
     EXPECT_EQ(read(upload(std::string(100'001, 'x'))).code, "request_too_large");
     EXPECT_EQ(read(client().Post("/v1/files", "{}", "application/json")).code, "unsupported_media_type");
-    EXPECT_EQ(read(client().Post("/v1/files", httplib::MultipartFormDataItems{{"purpose", "fine-tune", "", ""}})).param, "file");
-    EXPECT_EQ(read(client().Post("/v1/files", httplib::MultipartFormDataItems{{"file", "x", "a", ""}})).param, "purpose");
-    EXPECT_EQ(read(client().Post("/v1/files", httplib::MultipartFormDataItems{{"purpose", "fine-tune", "", ""}, {"expires_after[seconds]", "60", "", ""}})).code, "unsupported_parameter");
+    EXPECT_EQ(read(client().Post("/v1/files", httplib::MultipartFormDataItems{{"purpose", "fine-tune", "", ""}})).param,
+              "file");
+    EXPECT_EQ(read(client().Post("/v1/files", httplib::MultipartFormDataItems{{"file", "x", "a", ""}})).param,
+              "purpose");
+    EXPECT_EQ(
+        read(client().Post("/v1/files", httplib::MultipartFormDataItems{{"purpose", "fine-tune", "", ""},
+                                                                        {"expires_after[seconds]", "60", "", ""}}))
+            .code,
+        "unsupported_parameter");
     EXPECT_EQ(got("/v1/files")["data"], json::array());
     EXPECT_EQ(get("/v1/files?limit=0").param, "limit");
     EXPECT_EQ(get("/v1/files?after=nothing").param, "after");
@@ -75,7 +87,8 @@ TEST_F(HttpTraining, FormsThatAreNoneAreRefused) {
 
 TEST_F(HttpTraining, AJobIsMadeFollowedAndDone) {
     const std::string file = uploaded(training::token_lines(6));
-    const Answer answer = post("/v1/fine_tuning/jobs", job_of(file, {{"metadata", {{"k", "v"}}}, {"lora_r", 4}}).dump());
+    const Answer answer =
+        post("/v1/fine_tuning/jobs", job_of(file, {{"metadata", {{"k", "v"}}}, {"lora_r", 4}}).dump());
     ASSERT_EQ(answer.status, 200) << answer.body;
     const std::string id = json::parse(answer.body)["id"], path = "/v1/fine_tuning/jobs/" + id;
     EXPECT_EQ(json::parse(answer.body)["status"], "validating_files");

@@ -1,8 +1,8 @@
 // Grammars that take long: their own tokens come late, nobody else's.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "server/engine/bad_words.h"
 #include "tests/server/engine_fixture.h"
@@ -80,7 +80,8 @@ class LateMasks : public ::testing::TestWithParam<bool> {
         for (int i = 0; i < 5; ++i) fixture_.engine.step();
         Request request;
         request.constraint = constraint;
-        EXPECT_EQ(ChoiceState(request).mask_seconds(), grammar.first_seconds) << "so that the first mask is patient already";
+        EXPECT_EQ(ChoiceState(request).mask_seconds(), grammar.first_seconds)
+            << "so that the first mask is patient already";
         auto slow = submit(fixture_, {{1, 2, 3}, 3, "slow", std::move(constraint)});
         const uint64_t n_steps = fixture_.runner.n_steps();
         std::vector<TokenId> tokens;
@@ -99,7 +100,8 @@ TEST_P(LateMasks, ThirtyAnswersWithASlowGrammarDelayNobodyElse) {
     auto free = submit(fixture_, {{77, 9, 4}, 300, "free", nullptr});
     for (int i = 0; i < 4; ++i) fixture_.engine.step();
     std::vector<std::shared_ptr<TokenStream>> slow;
-    for (uint32_t i = 0; i < 30; ++i) slow.push_back(submit(fixture_, {{TokenId(i), 9, 4}, 50, "slow", grammar(5, milliseconds(400))}));
+    for (uint32_t i = 0; i < 30; ++i)
+        slow.push_back(submit(fixture_, {{TokenId(i), 9, 4}, 50, "slow", grammar(5, milliseconds(400))}));
     std::vector<TokenId> tokens;
     const std::vector<double> gaps = gaps_of(*free, tokens);
     EXPECT_EQ(tokens, fake_continuation({77, 9, 4}, kNoAdapterSlot, 300));
@@ -111,7 +113,8 @@ TEST_P(LateMasks, ThirtyAnswersWithASlowGrammarDelayNobodyElse) {
     fixture_.run_until_idle();
 }
 
-// 300 ms to take a token: longer than the other answer's whole time. Nobody waits, and the last token is not told to the grammar at all.
+// 300 ms to take a token: longer than the other answer's whole time. Nobody waits, and the last token is not told to
+// the grammar at all.
 TEST_P(LateMasks, AGrammarThatIsSlowToTakeATokenDelaysNobodyElse) {
     auto free = submit(fixture_, {{77, 9, 4}, 100, "free", nullptr});
     auto constraint = grammar(5, milliseconds(0));
@@ -136,7 +139,8 @@ TEST_P(LateMasks, LateTokensAreTheSame) {
     constexpr uint32_t kAnswers = 5, kTokens = 4;
     auto free = submit(fixture_, {{77, 9, 4}, 400, "free", nullptr});
     std::vector<std::shared_ptr<TokenStream>> slow;
-    for (uint32_t i = 0; i < kAnswers; ++i) slow.push_back(submit(fixture_, {{TokenId(i), 9, 4}, kTokens, "slow", grammar(5, milliseconds(40))}));
+    for (uint32_t i = 0; i < kAnswers; ++i)
+        slow.push_back(submit(fixture_, {{TokenId(i), 9, 4}, kTokens, "slow", grammar(5, milliseconds(40))}));
     fixture_.run_until_idle();
     EXPECT_EQ(free->pop(milliseconds(0)).tokens, fake_continuation({77, 9, 4}, kNoAdapterSlot, 400));
     for (uint32_t i = 0; i < kAnswers; ++i) {
@@ -203,7 +207,8 @@ TEST_P(LateMasks, ADrainWaitsForThoseWhoWaitForMasks) {
     EXPECT_EQ(two->pop(milliseconds(0)).tokens.size(), 5u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Draws, LateMasks, ::testing::Bool(), [](const auto& param) { return param.param ? "OnDevice" : "OnHost"; });
+INSTANTIATE_TEST_SUITE_P(Draws, LateMasks, ::testing::Bool(),
+                         [](const auto& param) { return param.param ? "OnDevice" : "OnHost"; });
 
 TEST(MaskPool, AnotherTenantsQuickMaskDoesNotWaitForAFlood) {
     MaskPool pool(2, 2, [] {});

@@ -1,15 +1,16 @@
 // The listener and the router over real sockets, with routes of the tests' own.
-#include <gtest/gtest.h>
-#include <httplib.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "server/http/listener.h"
 
 #include <atomic>
 #include <map>
 #include <set>
 
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "proto/error.h"
-#include "server/http/listener.h"
 #include "tests/server/raw_socket.h"
 #include "tests/support/soon.h"
 
@@ -26,17 +27,28 @@ class ListenerTest : public ::testing::Test {
   protected:
     explicit ListenerTest(std::chrono::milliseconds body_grace = ExchangeTimes().body_grace) {
         router.add("POST", "/echo", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.body); });
-        router.add("DELETE", "/echo", access::Access::open(), [](const HttpRequest& r) { return json_reply("deleted" + r.body); });
-        router.add("GET", "/things/fixed", access::Access::open(), [](const HttpRequest&) { return json_reply("fixed"); });
-        router.add("GET", "/things/{}/part", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
+        router.add("DELETE", "/echo", access::Access::open(),
+                   [](const HttpRequest& r) { return json_reply("deleted" + r.body); });
+        router.add("GET", "/things/fixed", access::Access::open(),
+                   [](const HttpRequest&) { return json_reply("fixed"); });
+        router.add("GET", "/things/{}/part", access::Access::open(),
+                   [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
         router.add("GET", "/things/{}", access::Access::open(), [](const HttpRequest& r) {
             return json_reply(r.params.at(0) + "|" + std::string(r.query_value("q").value_or("none")));
         });
-        router.add("GET", "/status/{}", access::Access::open(), [](const HttpRequest& r) { return json_reply("{}", std::stoi(r.params.at(0))); });
-        router.add("GET", "/rest/*", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
-        router.add("PUT", "/upload", access::Access::open(), [this](const HttpRequest& r) { return upload(r); }, BodyUse::kStreamed);
-        router.add("PUT", "/ignore", access::Access::open(), [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
-        router.add("PUT", "/half", access::Access::open(), [this](const HttpRequest& r) { return half(r); }, BodyUse::kStreamed);
+        router.add("GET", "/status/{}", access::Access::open(),
+                   [](const HttpRequest& r) { return json_reply("{}", std::stoi(r.params.at(0))); });
+        router.add("GET", "/rest/*", access::Access::open(),
+                   [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
+        router.add(
+            "PUT", "/upload", access::Access::open(), [this](const HttpRequest& r) { return upload(r); },
+            BodyUse::kStreamed);
+        router.add(
+            "PUT", "/ignore", access::Access::open(), [](const HttpRequest&) { return json_reply("ignored"); },
+            BodyUse::kStreamed);
+        router.add(
+            "PUT", "/half", access::Access::open(), [this](const HttpRequest& r) { return half(r); },
+            BodyUse::kStreamed);
         router.add("GET", "/stream", access::Access::open(), [](const HttpRequest&) {
             HttpReply reply;
             reply.stream = [](HttpSink& sink) {
@@ -165,10 +177,12 @@ TEST_F(ListenerTest, NamesInPathsMayHoldSlashesAndAnyByte) {
 // The library knows few statuses, and calls all others internal errors.
 TEST_F(ListenerTest, EveryStatusThatIsSentHasItsOwnWords) {
     std::set<int> statuses = {200, 201, 202, 204, 304};
-    for (int code = 0; code <= int(ErrorCode::kInternal); ++code) statuses.insert(proto::error_info(ErrorCode(code)).http_status);
+    for (int code = 0; code <= int(ErrorCode::kInternal); ++code)
+        statuses.insert(proto::error_info(ErrorCode(code)).http_status);
     std::map<std::string, int> by_reason;
     for (const int status : statuses) {
-        const std::string answer = raw("GET /status/" + std::to_string(status) + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", true);
+        const std::string answer =
+            raw("GET /status/" + std::to_string(status) + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", true);
         const std::string expected = "HTTP/1.1 " + std::to_string(status) + " ";
         ASSERT_EQ(answer.substr(0, expected.size()), expected);
         const std::string reason = answer.substr(expected.size(), answer.find("\r\n") - expected.size());
@@ -203,8 +217,10 @@ TEST_F(ListenerTest, WhatIsTooLargeIs413WhetherItIsGatheredOrOnItsWay) {
     EXPECT_EQ(one.Put("/upload", std::string(kUploadMax + 1, 'a'), "a/b")->status, 413);
     EXPECT_EQ(one.Post("/echo", std::string(kBodyMax + 1, 'a'), "a/b")->status, 413);
     EXPECT_EQ(one.Post("/echo", std::string(kBodyMax, 'a'), "a/b")->status, 200);
-    // What is refused is taken in all the same: who sends first and reads then gets the answer, and the connection ends.
-    std::string large = "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" + std::string(8000000, 'a');
+    // What is refused is taken in all the same: who sends first and reads then gets the answer, and the connection
+    // ends.
+    std::string large =
+        "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" + std::string(8000000, 'a');
     std::string answer = raw(large, true);
     EXPECT_NE(answer.find("HTTP/1.1 413"), std::string::npos) << answer;
     EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
@@ -214,8 +230,9 @@ TEST_F(ListenerTest, WhatAHandlerLeavesIsNeverTakenForTheNextRequest) {
     std::string hidden = "DELETE /echo HTTP/1.1\r\nHost: x\r\n\r\n";
     for (const char* path : {"/ignore", "/half", "/nothing"}) {
         std::string body = std::string(20000, ' ') + hidden;
-        std::string request = std::string("PUT ") + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
-                              std::to_string(body.size()) + "\r\n\r\n" + body;
+        std::string request = std::string("PUT ") + path +
+                              " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                              body;
         std::string answers = raw(request, false, "GET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n");
         EXPECT_EQ(answers.find("deleted"), std::string::npos) << path;
         EXPECT_NE(answers.find("fixed"), std::string::npos) << path;
@@ -236,17 +253,19 @@ TEST_F(ImpatientListenerTest, MoreThanIsTakenInForNothingIsAnsweredAndEnded) {
 
 TEST_F(ListenerTest, UnclearFramingIsRefusedAndClosed) {
     for (const char* header :
-         {"Content-Length: 5\r\nTransfer-Encoding: chunked", "Content-Length: 5\r\nContent-Length: 6", "Content-Length: x",
-          "Content-Length: -1", "Content-Length: 5, 5", "Content-Length: +5", "Content-Length: 5 5", "Content-Length : 5",
-          "Content-Length: 99999999999999999999999"}) {
+         {"Content-Length: 5\r\nTransfer-Encoding: chunked", "Content-Length: 5\r\nContent-Length: 6",
+          "Content-Length: x", "Content-Length: -1", "Content-Length: 5, 5", "Content-Length: +5",
+          "Content-Length: 5 5", "Content-Length : 5", "Content-Length: 99999999999999999999999"}) {
         std::string answer = raw("POST /echo HTTP/1.1\r\nHost: x\r\n" + std::string(header) +
-                                     "\r\n\r\nGET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n", true);
+                                     "\r\n\r\nGET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n",
+                                 true);
         EXPECT_EQ(count(answer), 1) << header << answer;
         EXPECT_NE(answer.find("HTTP/1.1 400"), std::string::npos) << header << answer;
         EXPECT_NE(answer.find("\"invalid_request\""), std::string::npos) << header << answer;
         EXPECT_TRUE(closed) << header;
     }
-    EXPECT_NE(raw("GET /things/fixed HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("400"), std::string::npos);
+    EXPECT_NE(raw("GET /things/fixed HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("400"),
+              std::string::npos);
 }
 
 TEST_F(ListenerTest, MethodsThatNobodyHasAreNotAllowed) {
@@ -258,9 +277,11 @@ TEST_F(ListenerTest, MethodsThatNobodyHasAreNotAllowed) {
             EXPECT_EQ(count(answer), 1) << answer;
             EXPECT_TRUE(closed) << method;
         }
-        EXPECT_NE(raw(method + std::string(" /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"), true).find("HTTP/1.1 404"), std::string::npos);
+        EXPECT_NE(raw(method + std::string(" /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"), true).find("HTTP/1.1 404"),
+                  std::string::npos);
     }
-    EXPECT_NE(raw("GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("HTTP/1.1 405"), std::string::npos);
+    EXPECT_NE(raw("GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("HTTP/1.1 405"),
+              std::string::npos);
     EXPECT_NE(raw("get /things/a HTTP/1.1\r\nHost: x\r\n\r\n", true).find("HTTP/1.1 400"), std::string::npos);
 }
 
@@ -274,14 +295,16 @@ TEST_F(ImpatientListenerTest, ABodyThatComesByteByByteIsNotWaitedForToItsEnd) {
         send(fd.get(), head.data(), head.size(), 0);
         std::string answer;
         char buffer[1000];
-        while (answer.find("\r\n\r\n") == std::string::npos && std::chrono::steady_clock::now() - begin < std::chrono::seconds(9)) {
+        while (answer.find("\r\n\r\n") == std::string::npos &&
+               std::chrono::steady_clock::now() - begin < std::chrono::seconds(9)) {
             send(fd.get(), "a", 1, MSG_NOSIGNAL);
             ssize_t n = recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
             if (n > 0) answer.append(buffer, size_t(n));
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
         }
         EXPECT_GE(std::chrono::steady_clock::now() - begin, kPatience);
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9)) << "without the option it would be 10";
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9))
+            << "without the option it would be 10";
         EXPECT_NE(answer.find("HTTP/1.1 408"), std::string::npos) << answer;
         EXPECT_EQ(n_uploads_ended.load(), size > 1000 ? 1 : 0);
     }
@@ -366,7 +389,8 @@ TEST_F(ListenerTest, RangesAreNotServed) {
 
 TEST(Router, AWordOfTheInterfaceIsNotTakenForAName) {
     Router router;
-    router.add("GET", "/a/{}", access::Access::open(), [](const HttpRequest& request) { return json_reply(request.params.at(0)); });
+    router.add("GET", "/a/{}", access::Access::open(),
+               [](const HttpRequest& request) { return json_reply(request.params.at(0)); });
     router.add("POST", "/a/validate", access::Access::open(), [](const HttpRequest&) { return json_reply("valid"); });
     const auto answer = [&](const char* method, const char* target) {
         HttpRequest request;

@@ -67,7 +67,8 @@ TEST_F(MaskedEngine, AnEndThatComesWhileTheNextStepRunsAsksForNoMoreMasks) {
 }
 
 TEST_F(MaskedEngine, AGrammarThatFailsEndsItsOwnRequest) {
-    auto broken = std::make_shared<HashConstraint>(kFakeVocab, 5), refusing = std::make_shared<HashConstraint>(kFakeVocab, 6);
+    auto broken = std::make_shared<HashConstraint>(kFakeVocab, 5),
+         refusing = std::make_shared<HashConstraint>(kFakeVocab, 6);
     broken->fails_at_mask = 4;
     refusing->refuses_token = 3;
     auto first = submit(1, 30, broken), second = submit(2, 30, refusing), third = submit(3, 30, nullptr);
@@ -94,7 +95,9 @@ class Overloaded final : public TokenConstraint {
         return ok_status();
     }
     Status accept(TokenId) override { return ok_status(); }
-    Result<std::unique_ptr<TokenConstraint>> duplicate() const override { return std::unique_ptr<TokenConstraint>(std::make_unique<Overloaded>(*this)); }
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override {
+        return std::unique_ptr<TokenConstraint>(std::make_unique<Overloaded>(*this));
+    }
 
   private:
     uint32_t n_masks_ = 0;
@@ -102,7 +105,10 @@ class Overloaded final : public TokenConstraint {
 
 TEST(MaskErrors, AreThoseOfTheRequest) {
     for (const bool on_device : {true, false}) {
-        EngineFixture fixture(EngineOptions{.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = 64, .n_waiting_max = 100, .draws_on_device = on_device});
+        EngineFixture fixture(EngineOptions{.limits = {128, 8, model::kBlockTokens},
+                                            .n_kv_blocks = 64,
+                                            .n_waiting_max = 100,
+                                            .draws_on_device = on_device});
         fixture.runner.spread_logits_ = true;
         Request request;
         request.prompt = {1, 9, 4};

@@ -1,8 +1,8 @@
 #include "server/engine/merge_control.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "proto/base/log.h"
 #include "tests/server/fake_runner.h"
@@ -16,7 +16,8 @@ using std::chrono::milliseconds;
 
 struct Fixture {
     explicit Fixture(const MergeControlOptions& options = {.policy = {.n_window_rows = 400}})
-        : runner(64), metrics({"base", model::kBlockTokens, 64, 4, "fake", "none", true}),
+        : runner(64),
+          metrics({"base", model::kBlockTokens, 64, 4, "fake", "none", true}),
           engine(runner, metrics, {{128, 8, model::kBlockTokens}, 64, 100, 1}),
           control(engine, [this](std::span<const LoraUse> uses) { return merge(uses); }, options) {
         set_log_level(LogLevel::kError);

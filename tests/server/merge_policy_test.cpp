@@ -1,8 +1,8 @@
 #include "server/engine/merge_policy.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 namespace lorad::server::merge_policy_test {
 namespace {

@@ -18,8 +18,7 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
     auto text = ModelText::load(kDemo + "/base");
     ASSERT_TRUE(text.ok()) << text.error().message;
     std::ifstream file(kDemo + "/samples.json");
-    std::string samples_text((std::istreambuf_iterator<char>(file)),
-                             std::istreambuf_iterator<char>());
+    std::string samples_text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     auto samples = parse_json(samples_text);
     ASSERT_TRUE(samples.ok());
     for (const JsonValue& sample : *samples->root().find("samples")->as_array()) {
@@ -34,8 +33,7 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
         JsonValue output = *sample.find("outputs")->find("base");
         auto decoder = (*text)->make_decoder({});
         std::string answer;
-        for (const JsonValue& id : *output.find("ids")->as_array())
-            answer += *decoder->push(TokenId(*id.as_int()));
+        for (const JsonValue& id : *output.find("ids")->as_array()) answer += *decoder->push(TokenId(*id.as_int()));
         answer += *decoder->finish();
         EXPECT_EQ(answer, *output.string_or("text", ""));
     }
@@ -53,14 +51,15 @@ TEST(ModelText, AnAnswerIsContinuedWhereItsTextEnds) {
         chat.add_generation_prompt = false;
         chat.continued_text = begun;
         chat.template_digest = source;
-        chat.template_sources = [&]() -> Result<std::vector<model::NamedTemplate>> { return std::vector{model::NamedTemplate{"default", source}}; };
+        chat.template_sources = [&]() -> Result<std::vector<model::NamedTemplate>> {
+            return std::vector{model::NamedTemplate{"default", source}};
+        };
         Result<RenderedChat> prompt = (*text)->render_chat(chat);
         return prompt.ok() ? prompt->text : "refused: " + prompt.error().param;
     };
     // Also texts that occur in what the template writes behind them.
     for (const std::string begun : {"Sure", "<", "end", "|>", " ok ", "\n", "a\n\n"}) {
-        EXPECT_EQ(rendered(begun, ""),
-                  "<|im_start|>user\n" + begun + "<|im_end|>\n<|im_start|>assistant\n" + begun);
+        EXPECT_EQ(rendered(begun, ""), "<|im_start|>user\n" + begun + "<|im_end|>\n<|im_start|>assistant\n" + begun);
     }
     const std::string trims = "{% for m in messages %}{{ m.role }}\n{{ m.content | trim }}</s>\n{% endfor %}";
     EXPECT_EQ(rendered(" s ", trims), "user\ns</s>\nassistant\ns");

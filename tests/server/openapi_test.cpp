@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "proto/training/fine_tuning_request.h"
 #include "proto/known_fields.h"
+#include "proto/training/fine_tuning_request.h"
 #include "server/http/embedded_files.h"
 #include "tests/server/http_fixture.h"
 
@@ -43,36 +43,32 @@ std::map<std::string, json> properties_of(const json& schema) {
 }
 
 const json& request_schema(const std::string& path) {
-    return document().at("paths").at(path).at("post").at("requestBody").at("content").at("application/json").at("schema");
+    return document()
+        .at("paths")
+        .at(path)
+        .at("post")
+        .at("requestBody")
+        .at("content")
+        .at("application/json")
+        .at("schema");
 }
 
 // The values with which a field that is not honoured is accepted.
 json neutral_values(proto::Neutral neutral) {
     using proto::Neutral;
     switch (neutral) {
-        case Neutral::kNone:
-            return {nullptr};
-        case Neutral::kFalse:
-            return {false, nullptr};
-        case Neutral::kTrue:
-            return {true, nullptr};
-        case Neutral::kZero:
-            return {0, nullptr};
-        case Neutral::kOne:
-            return {1, nullptr};
-        case Neutral::kEmpty:
-            return {"", json::array(), json::object(), nullptr};
-        case Neutral::kNoTools:
-            return {"none", "auto", nullptr};
-        case Neutral::kAuto:
-            return {"auto", "default", nullptr};
-        case Neutral::kMedium:
-            return {"medium", nullptr};
-        case Neutral::kDisabled:
-            return {"disabled", nullptr};
+        case Neutral::kNone: return {nullptr};
+        case Neutral::kFalse: return {false, nullptr};
+        case Neutral::kTrue: return {true, nullptr};
+        case Neutral::kZero: return {0, nullptr};
+        case Neutral::kOne: return {1, nullptr};
+        case Neutral::kEmpty: return {"", json::array(), json::object(), nullptr};
+        case Neutral::kNoTools: return {"none", "auto", nullptr};
+        case Neutral::kAuto: return {"auto", "default", nullptr};
+        case Neutral::kMedium: return {"medium", nullptr};
+        case Neutral::kDisabled: return {"disabled", nullptr};
         case Neutral::kTextOnly:
-        case Neutral::kAny:
-            break;
+        case Neutral::kAny: break;
     }
     return {};
 }
@@ -95,7 +91,8 @@ void expect_fields(const std::string& path, std::span<const proto::KnownField> k
         }
         properties.erase(found);
     }
-    for (const auto& [name, schema] : properties) ADD_FAILURE() << name << " is in the document, the parser does not know it";
+    for (const auto& [name, schema] : properties)
+        ADD_FAILURE() << name << " is in the document, the parser does not know it";
 }
 
 // Heads are refused before they are routed.
@@ -133,10 +130,12 @@ TEST_F(HttpTest, DocumentSaysWhoMayCallWhat) {
     for (const Router::RouteInfo& route : router.routes()) {
         std::string verb = route.method;
         std::ranges::transform(verb, verb.begin(), [](unsigned char c) { return char(std::tolower(c)); });
-        const std::string shape = route.path.ends_with("/*") ? route.path.substr(0, route.path.size() - 1) + "{}" : route.path;
+        const std::string shape =
+            route.path.ends_with("/*") ? route.path.substr(0, route.path.size() - 1) + "{}" : route.path;
         const json* operation = nullptr;
         for (const auto& [path, item] : document().at("paths").items()) {
-            if (std::regex_replace(path, std::regex(R"(\{[^}]*\})"), "{}") == shape && item.contains(verb)) operation = &item[verb];
+            if (std::regex_replace(path, std::regex(R"(\{[^}]*\})"), "{}") == shape && item.contains(verb))
+                operation = &item[verb];
         }
         ASSERT_NE(operation, nullptr) << verb << " " << shape;
         SCOPED_TRACE(verb + " " + shape);
@@ -156,7 +155,9 @@ TEST_F(HttpTest, DocumentIsServedAsItIs) {
     EXPECT_EQ(answer->status, 200);
     EXPECT_EQ(answer->get_header_value("Content-Type"), "application/json");
     EXPECT_EQ(json::parse(answer->body), document());
-    EXPECT_EQ(client().Get("/openapi.json", httplib::Headers{{"If-None-Match", answer->get_header_value("ETag")}})->status, 304);
+    EXPECT_EQ(
+        client().Get("/openapi.json", httplib::Headers{{"If-None-Match", answer->get_header_value("ETag")}})->status,
+        304);
     EXPECT_EQ(document().at("openapi"), "3.1.0");
     EXPECT_EQ(document().at("info").at("version"), LORAD_VERSION);
 }
@@ -200,8 +201,10 @@ TEST(OpenApi, EveryFieldThatAParserKnowsIsDescribedAsItIs) {
         expect_fields(std::string("/v1/completions") + suffix, proto::request_fields(Endpoint::kCompletions));
         expect_fields(std::string("/v1/chat/completions") + suffix, proto::request_fields(Endpoint::kChats));
     }
-    for (const char* path : {"/v1/responses", "/v1/responses/input_tokens"}) expect_fields(path, proto::request_fields(Endpoint::kResponses));
-    for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) expect_fields(path, proto::request_fields(Endpoint::kMessages));
+    for (const char* path : {"/v1/responses", "/v1/responses/input_tokens"})
+        expect_fields(path, proto::request_fields(Endpoint::kResponses));
+    for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"})
+        expect_fields(path, proto::request_fields(Endpoint::kMessages));
     expect_fields("/v1/embeddings", proto::embeddings_fields());
     expect_fields("/v1/fine_tuning/jobs", proto::fine_tuning_fields());
 }
@@ -222,7 +225,9 @@ TEST(OpenApi, LimitsAreThoseOfTheParser) {
                 json with = body;
                 with[name] = value;
                 if (name == "max_tokens" || name == "max_completion_tokens") with["echo"] = chat ? json() : json(true);
-                return proto::parse_generate_request(with.dump(), chat ? proto::ApiKind::kChat : proto::ApiKind::kCompletion, 1000).ok();
+                return proto::parse_generate_request(with.dump(),
+                                                     chat ? proto::ApiKind::kChat : proto::ApiKind::kCompletion, 1000)
+                    .ok();
             };
             for (const char* bound : {"minimum", "maximum", "exclusiveMinimum"}) {
                 if (!schema.contains(bound)) continue;

@@ -1,14 +1,14 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 #include "server/config_service.h"
 #include "server/engine/heartbeat.h"
@@ -58,7 +58,8 @@ class Mailbox {
 
 TEST(ServiceManager, TellsEachStateInOneDatagram) {
     lorad::testing::TempDir folder;
-    for (const std::string& address : {(folder.path() / "notify").string(), std::string("@lorad-test-") + std::to_string(getpid())}) {
+    for (const std::string& address :
+         {(folder.path() / "notify").string(), std::string("@lorad-test-") + std::to_string(getpid())}) {
         Mailbox mailbox(address);
         ServiceManager manager({address, std::chrono::microseconds(8'000'000), {}});
         EXPECT_EQ(manager.watchdog_interval(), milliseconds(2000));
@@ -143,7 +144,8 @@ TEST(ServiceEnvironment, TakesOnlyWhatIsMeantForThisProcess) {
     EXPECT_EQ(environment.sockets[1].name, "admin");
     setenv("LISTEN_FDS", "-1", 1);
     EXPECT_TRUE(service_environment().sockets.empty());
-    for (const char* name : {"WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"}) unsetenv(name);
+    for (const char* name : {"WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"})
+        unsetenv(name);
 }
 
 Heartbeat beat(int age_ms, int longest_ms = 0) { return {1, milliseconds(age_ms), milliseconds(longest_ms)}; }

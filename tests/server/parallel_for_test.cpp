@@ -37,9 +37,7 @@ TEST(ParallelFor, OneWorkerIsTheCaller) {
     ParallelFor pool(1);
     std::thread::id caller = std::this_thread::get_id();
     uint32_t n_calls = 0;
-    pool.run(10, [&](uint32_t, uint32_t worker) {
-        n_calls += worker == 0 && std::this_thread::get_id() == caller;
-    });
+    pool.run(10, [&](uint32_t, uint32_t worker) { n_calls += worker == 0 && std::this_thread::get_id() == caller; });
     EXPECT_EQ(n_calls, 10u);
 }
 

@@ -1,5 +1,5 @@
-// An adapter with numbers that are not finite, in one batch with others on a real device. Registration refuses it; with that check put off by the test,
-// its requests end by themselves, and every other row has the bits that it has alone.
+// An adapter with numbers that are not finite, in one batch with others on a real device. Registration refuses it; with
+// that check put off by the test, its requests end by themselves, and every other row has the bits that it has alone.
 //
 // LORAD_TEST_TOKENS: how many tokens of others are compared (default 600).
 #include <cstdlib>
@@ -45,11 +45,13 @@ void write_poisoned(const fs::path& folder, float value, bool everywhere) {
         std::memcpy(&bits, &value, sizeof(bits));
         if (tensor.dtype == model::DType::kBF16) bits >>= 16;
         if (tensor.dtype == model::DType::kF16) bits = value != value ? 0x7e00 : 0x7c00;  // it has no 1e38
-        for (size_t i = 0; i < (everywhere ? tensor.n_elements() : 1); ++i) std::memcpy(weights.data() + at + i * n_bytes, &bits, n_bytes);
+        for (size_t i = 0; i < (everywhere ? tensor.n_elements() : 1); ++i)
+            std::memcpy(weights.data() + at + i * n_bytes, &bits, n_bytes);
         if (!everywhere && tensor.name.find("lora_B") != std::string::npos) break;
     }
     std::ofstream(folder / adapters::kPeftFile, std::ios::binary) << weights;
-    fs::copy_file(kDemoModel / "adapters/pirate" / adapters::kConfigFile, folder / adapters::kConfigFile, fs::copy_options::overwrite_existing);
+    fs::copy_file(kDemoModel / "adapters/pirate" / adapters::kConfigFile, folder / adapters::kConfigFile,
+                  fs::copy_options::overwrite_existing);
 }
 
 struct PoisonedAdapter : ::testing::Test {
@@ -58,23 +60,32 @@ struct PoisonedAdapter : ::testing::Test {
         std::vector<TokenId> prompt;
         float temperature;
         uint64_t seed;
-        bool operator<(const Asked& o) const { return std::tie(adapter, prompt, temperature, seed) < std::tie(o.adapter, o.prompt, o.temperature, o.seed); }
+        bool operator<(const Asked& o) const {
+            return std::tie(adapter, prompt, temperature, seed) < std::tie(o.adapter, o.prompt, o.temperature, o.seed);
+        }
     };
     // Half of them drawn: a drawn token shows a change of any logit's bits.
     Asked some(const std::string& adapter, uint32_t i) const {
         Asked asked{adapter, {}, i % 2 ? 1.0f : 0.0f, i};
         std::mt19937 random(i);
-        for (uint32_t n = 3 + i % 40; asked.prompt.size() < n;) asked.prompt.push_back(TokenId(3 + random() % (demo.vocab_size() - 3)));
+        for (uint32_t n = 3 + i % 40; asked.prompt.size() < n;)
+            asked.prompt.push_back(TokenId(3 + random() % (demo.vocab_size() - 3)));
         return asked;
     }
 
     std::vector<Answer> run(Engine& engine, const std::vector<Asked>& all) {
         std::vector<Request> requests;
-        for (const Asked& asked : all) requests.push_back(demo.request(asked.prompt, asked.adapter, kTokens, {.temperature = asked.temperature, .seed = asked.seed}));
+        for (const Asked& asked : all)
+            requests.push_back(demo.request(asked.prompt, asked.adapter, kTokens,
+                                            {.temperature = asked.temperature, .seed = asked.seed}));
         return demo.run(engine, std::move(requests));
     }
 
-    DemoEngine demo{{.executor = {.n_rows_max = 64, .n_sequences_max = kRows, .n_positions_max = 128, .n_adapter_slots = 4, .n_kv_blocks = kBlocks,
+    DemoEngine demo{{.executor = {.n_rows_max = 64,
+                                  .n_sequences_max = kRows,
+                                  .n_positions_max = 128,
+                                  .n_adapter_slots = 4,
+                                  .n_kv_blocks = kBlocks,
                                   .batch_invariant = true},
                      .adapters = {"pirate", "shout", "json"},
                      .checks_numbers = false}};
@@ -83,7 +94,8 @@ struct PoisonedAdapter : ::testing::Test {
 TEST_F(PoisonedAdapter, IsRefusedWhereNumbersAreChecked) {
     const TempDir folder;
     adapters::Registry checking(demo.executor->config(), *demo.store, {.base_name = "base"});
-    for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), 1e38f}) {
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity(), 1e38f}) {
         for (const bool everywhere : {false, true}) {
             write_poisoned(folder.path() / "x", value, everywhere);
             const auto refused = checking.load("x", folder.path() / "x");
@@ -106,7 +118,8 @@ TEST_F(PoisonedAdapter, EndsItsOwnRequestsAndChangesNoBitOfOthers) {
         ASSERT_TRUE(demo.registry->load("x", folder.path() / "x", {.load_inplace = true}).ok());
         std::vector<Asked> together;
         const uint32_t poisoned = round * 7 % kRows;
-        for (uint32_t row = 0; row < kRows; ++row) together.push_back(some(row == poisoned ? "x" : kClean[row % 4], (round * 5 + row) % 32));
+        for (uint32_t row = 0; row < kRows; ++row)
+            together.push_back(some(row == poisoned ? "x" : kClean[row % 4], (round * 5 + row) % 32));
         for (const Asked& asked : together) {
             if (asked.adapter == "x" || alone.contains(asked)) continue;
             const std::vector<Answer> answer = run(engine, {asked});
@@ -121,7 +134,8 @@ TEST_F(PoisonedAdapter, EndsItsOwnRequestsAndChangesNoBitOfOthers) {
                 ++n_ended;
                 continue;
             }
-            ASSERT_EQ(answers[row].tokens, alone.at(together[row])) << "round " << round << " row " << row << " " << together[row].adapter;
+            ASSERT_EQ(answers[row].tokens, alone.at(together[row]))
+                << "round " << round << " row " << row << " " << together[row].adapter;
             n_tokens += kTokens;
         }
         // The blocks that it has written come to others next.

@@ -21,8 +21,7 @@ std::vector<BlockIdentity> chain(std::initializer_list<uint32_t> numbers) {
 }
 
 // Blocks named by a chain, held.
-std::vector<BlockId> publish(PrefixCache& cache, const std::vector<BlockIdentity>& prefix,
-                             bool is_merged = false) {
+std::vector<BlockId> publish(PrefixCache& cache, const std::vector<BlockIdentity>& prefix, bool is_merged = false) {
     std::vector<BlockId> blocks;
     EXPECT_TRUE(cache.allocate(uint32_t(prefix.size()), blocks));
     for (size_t i = 0; i < prefix.size(); ++i) cache.publish(blocks[i], prefix[i], is_merged);
@@ -171,8 +170,7 @@ TEST(PrefixCache, KeepsItsPromisesUnderRandomUse) {
             uint32_t n_free = cache.n_free();
             cache.take(match, sequence.prefix, sequence.blocks);
             ASSERT_EQ(cache.n_free(), n_free - match.n_idle);
-            for (uint32_t i = 0; i < match.n_blocks; ++i)
-                ASSERT_EQ(content.at(sequence.blocks[i]), text * 100 + i);
+            for (uint32_t i = 0; i < match.n_blocks; ++i) ASSERT_EQ(content.at(sequence.blocks[i]), text * 100 + i);
             n_found += match.n_blocks;
             sequence.n_published = match.n_blocks;
             sequences.push_back(std::move(sequence));

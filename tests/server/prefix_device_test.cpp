@@ -1,8 +1,8 @@
 // Prefix caching on a real device with the demo model: what is found in the cache is what would have
 // been computed.
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "tests/server/demo_engine.h"
 
@@ -15,19 +15,26 @@ using Answer = DemoEngine::Answer;
 using Asked = std::pair<std::vector<TokenId>, std::string>;  // prompt and adapter
 
 struct Served : DemoEngine {
-    explicit Served(bool batch_invariant, gpu::KvType kv_type) : DemoEngine({.executor = options_of(batch_invariant, kv_type), .adapters = {"pirate"}}) {}
+    explicit Served(bool batch_invariant, gpu::KvType kv_type)
+        : DemoEngine({.executor = options_of(batch_invariant, kv_type), .adapters = {"pirate"}}) {}
 
     static model::ExecutorOptions options_of(bool batch_invariant, gpu::KvType kv_type) {
-        model::ExecutorOptions options{.n_rows_max = 128, .n_sequences_max = 8, .n_positions_max = 512, .n_adapter_slots = 4, .n_kv_blocks = kBlocks};
+        model::ExecutorOptions options{.n_rows_max = 128,
+                                       .n_sequences_max = 8,
+                                       .n_positions_max = 512,
+                                       .n_adapter_slots = 4,
+                                       .n_kv_blocks = kBlocks};
         options.batch_invariant = batch_invariant;
         options.kv_type = kv_type;
-        // Inputs of products in f32: in another batch a logit differs by 1e-6. With 16 bits it is 1e-3, which near ties show.
+        // Inputs of products in f32: in another batch a logit differs by 1e-6. With 16 bits it is 1e-3, which near ties
+        // show.
         if (!batch_invariant) options.kernel_path = gpu::KernelPath::kPortable;
         return options;
     }
     std::vector<Answer> run(Engine& engine, const std::vector<Asked>& all) {
         std::vector<Request> requests;
-        for (const auto& [prompt, adapter] : all) requests.push_back(request(prompt, adapter, kTokens, {.temperature = 0.0f}));
+        for (const auto& [prompt, adapter] : all)
+            requests.push_back(request(prompt, adapter, kTokens, {.temperature = 0.0f}));
         return DemoEngine::run(engine, std::move(requests));
     }
     EngineOptions options(bool prefix_cache, uint32_t n_prefill_rows_max) const {

@@ -35,9 +35,8 @@ struct Fixture : EngineFixture {
         if (!batch.end) return {};
         return {std::move(batch.tokens), stream.n_cached_tokens(), batch.end->reason};
     }
-    std::shared_ptr<TokenStream> begin(const std::vector<TokenId>& prompt, uint32_t n,
-                                       const AdapterUse& adapter, PrefixIdentity prefix,
-                                       bool may_skip = true) {
+    std::shared_ptr<TokenStream> begin(const std::vector<TokenId>& prompt, uint32_t n, const AdapterUse& adapter,
+                                       PrefixIdentity prefix, bool may_skip = true) {
         Request request;
         request.prompt = prompt;
         request.n_tokens_max = n;
@@ -117,10 +116,14 @@ TEST(PrefixCaching, RequestsThatRunAtTheSameTimeShareBlocks) {
 TEST(PrefixCaching, EveryContentScaleAndSaltKeepsToItself) {
     Fixture f(256);
     auto prompt = prompt_of(130, 7);
-    const std::vector<std::pair<AdapterUse, std::string>> all = {
-        {f.use(kNoAdapterSlot), ""}, {f.use(1), ""},           {f.use(2), ""},
-        {f.use(1, 0.5f), ""},        {f.use(1, -1.0f), ""},    {f.use(1), "tenant"},
-        {f.use(kNoAdapterSlot), "tenant"}, {f.use(kNoAdapterSlot), "1"}};
+    const std::vector<std::pair<AdapterUse, std::string>> all = {{f.use(kNoAdapterSlot), ""},
+                                                                 {f.use(1), ""},
+                                                                 {f.use(2), ""},
+                                                                 {f.use(1, 0.5f), ""},
+                                                                 {f.use(1, -1.0f), ""},
+                                                                 {f.use(1), "tenant"},
+                                                                 {f.use(kNoAdapterSlot), "tenant"},
+                                                                 {f.use(kNoAdapterSlot), "1"}};
     for (const auto& [adapter, salt] : all) EXPECT_EQ(f.run(prompt, 4, adapter, salt).n_cached, 0u);
     for (const auto& [adapter, salt] : all) EXPECT_EQ(f.run(prompt, 4, adapter, salt).n_cached, 128u);
 }
@@ -187,8 +190,7 @@ TEST(PrefixCaching, OutputThatIsNotFiniteIsNotKept) {
 TEST(PrefixCaching, IsOffWhereTheOptionSaysSo) {
     FakeRunner runner(64);
     Metrics metrics({"base", model::kBlockTokens, 64, 4, "fake", "none", true});
-    Engine engine(runner, metrics,
-                  {.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = 64, .prefix_cache = false});
+    Engine engine(runner, metrics, {.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = 64, .prefix_cache = false});
     auto prompt = prompt_of(200, 13);
     for (int i = 0; i < 2; ++i) {
         Request request;
@@ -236,8 +238,8 @@ class PrefixOfNames : public ::testing::Test {
     void SetUp() override {
         set_log_level(LogLevel::kError);  // a line for each of thousands of changes
         for (uint32_t i = 0; i < kContents; ++i) {
-            folders.push_back(std::make_unique<testing::AdapterFolder>(
-                testing::kPlainConfig, testing::plain_tensors(4, 100 + i * 50)));
+            folders.push_back(std::make_unique<testing::AdapterFolder>(testing::kPlainConfig,
+                                                                       testing::plain_tensors(4, 100 + i * 50)));
         }
         f.runner.slot_digest_ = [this](uint32_t slot) { return digest_of(store.slots[slot]); };
     }
@@ -251,8 +253,8 @@ class PrefixOfNames : public ::testing::Test {
         auto lease = registry.acquire(terms);
         EXPECT_TRUE(lease.ok());
         AdapterUse use = use_of(*lease, prompt);
-        std::vector<TokenId> expected = fake_continuation(
-            prompt, use.rows(), 5, [this](uint32_t slot) { return digest_of(store.slots[slot]); });
+        std::vector<TokenId> expected =
+            fake_continuation(prompt, use.rows(), 5, [this](uint32_t slot) { return digest_of(store.slots[slot]); });
         auto stream = f.begin(prompt, 5, use, prefix_of(registry, *lease, use, prompt, salt));
         f.run_until_idle();
         Answer answer = f.answer_of(*stream);
@@ -319,9 +321,11 @@ std::vector<TokenId> growing_continuation(std::vector<TokenId> text, uint32_t n,
 TEST(LongTexts, AreComputedAgainFromTheirFirstTokenOn) {
     constexpr uint32_t kShort = 100;
     for (const uint32_t n_blocks : {64u, 9u}) {
-        Fixture f(EngineOptions{.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = n_blocks, .n_short_text_tokens = kShort});
+        Fixture f(EngineOptions{
+            .limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = n_blocks, .n_short_text_tokens = kShort});
         auto all = prompt_of(300, 11);
-        // The second round finds what the first left in the prefix cache: keys of short and of long texts with the same tokens.
+        // The second round finds what the first left in the prefix cache: keys of short and of long texts with the same
+        // tokens.
         for (int round = 0; round < 2; ++round) {
             std::vector<std::vector<TokenId>> prompts;
             std::vector<std::shared_ptr<TokenStream>> streams;
@@ -331,7 +335,8 @@ TEST(LongTexts, AreComputedAgainFromTheirFirstTokenOn) {
             }
             f.run_until_idle();
             for (size_t i = 0; i < prompts.size(); ++i)
-                EXPECT_EQ(f.answer_of(*streams[i]).tokens, growing_continuation(prompts[i], 80, kShort)) << prompts[i].size();
+                EXPECT_EQ(f.answer_of(*streams[i]).tokens, growing_continuation(prompts[i], 80, kShort))
+                    << prompts[i].size();
         }
         EXPECT_EQ(f.runner.n_broken(), 0u);
         const uint32_t n_cached = f.run(std::vector<TokenId>(all.begin(), all.begin() + 90), 5).n_cached;
@@ -359,7 +364,8 @@ Pace pace_of(Fixture& f, TokenStream& first, TokenStream& second) {
 
 TEST(LongTexts, KeepTheirPlacesWhileTheyAreComputedAgain) {
     for (const int32_t priority_of_other : {0, 5}) {
-        Fixture f(EngineOptions{.limits = {128, 1, model::kBlockTokens}, .n_kv_blocks = 64, .n_short_text_tokens = 100});
+        Fixture f(
+            EngineOptions{.limits = {128, 1, model::kBlockTokens}, .n_kv_blocks = 64, .n_short_text_tokens = 100});
         const auto prompt = prompt_of(90, 1), other_prompt = prompt_of(30, 2);
         const auto first = f.begin(prompt, 40, {}, fake_prefix({}, prompt));
         for (int i = 0; i < 4; ++i) f.engine.step();
@@ -382,7 +388,8 @@ TEST(LongTexts, TakeTheBlocksOfThoseBehindThem) {
     // Two blocks hold 128 tokens; the text that is computed again needs a third, and the other one has the rest.
     Fixture f(EngineOptions{.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = 7, .n_short_text_tokens = 128});
     const auto prompt = prompt_of(120, 1), other_prompt = prompt_of(300, 2);
-    const auto first = f.begin(prompt, 40, {}, fake_prefix({}, prompt)), second = f.begin(other_prompt, 120, {}, fake_prefix({}, other_prompt));
+    const auto first = f.begin(prompt, 40, {}, fake_prefix({}, prompt)),
+               second = f.begin(other_prompt, 120, {}, fake_prefix({}, other_prompt));
     const Pace pace = pace_of(f, *first, *second);
     EXPECT_GT(pace.first_end, 0);
     EXPECT_LT(pace.first_end, pace.second_end);

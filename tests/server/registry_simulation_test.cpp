@@ -1,11 +1,12 @@
-// Scheduler, registry and a fake device on one thread, everything by seed: requests arrive, are cancelled and run while adapters are loaded, replaced,
-// mixed, activated, rolled back and removed, and while the device runs out of memory, refuses steps, fails uploads or is lost. What goes wrong once goes
-// wrong again with its seed: LORAD_TEST_SEED. LORAD_TEST_SEEDS is how many are tried.
-#include <gtest/gtest.h>
-
+// Scheduler, registry and a fake device on one thread, everything by seed: requests arrive, are cancelled and run while
+// adapters are loaded, replaced, mixed, activated, rolled back and removed, and while the device runs out of memory,
+// refuses steps, fails uploads or is lost. What goes wrong once goes wrong again with its seed: LORAD_TEST_SEED.
+// LORAD_TEST_SEEDS is how many are tried.
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "proto/base/log.h"
 #include "server/engine/engine.h"
@@ -31,15 +32,25 @@ std::string name_of(uint64_t i) { return "adapter-" + std::to_string(i); }
 
 // What happened in all runs, so that it is known that the simulation meets what it is to meet.
 struct Totals {
-    uint64_t n_steps = 0, n_tokens = 0, n_changes = 0, n_refused_loads = 0, n_busy = 0, n_revoked = 0, n_refused_steps = 0, n_losses = 0, n_cached = 0;
+    uint64_t n_steps = 0, n_tokens = 0, n_changes = 0, n_refused_loads = 0, n_busy = 0, n_revoked = 0,
+             n_refused_steps = 0, n_losses = 0, n_cached = 0;
 };
 
 class Simulation {
   public:
     Simulation(uint32_t seed, const AdapterVersions& versions, Totals& totals)
-        : random_(seed), versions_(versions), totals_(totals), n_blocks_(8 + random_() % 40), n_slots_(1 + random_() % 4), store_(n_slots_),
-          registry_(small_config(), store_, {.base_name = "base", .ram_bytes_max = random_() % 2 ? uint64_t{1} << 20 : 0, .wait_timeout = milliseconds(0)}),
-          runner_(n_blocks_), metrics_({"base", model::kBlockTokens, n_blocks_, kNames, "fake", "", true}),
+        : random_(seed),
+          versions_(versions),
+          totals_(totals),
+          n_blocks_(8 + random_() % 40),
+          n_slots_(1 + random_() % 4),
+          store_(n_slots_),
+          registry_(small_config(), store_,
+                    {.base_name = "base",
+                     .ram_bytes_max = random_() % 2 ? uint64_t{1} << 20 : 0,
+                     .wait_timeout = milliseconds(0)}),
+          runner_(n_blocks_),
+          metrics_({"base", model::kBlockTokens, n_blocks_, kNames, "fake", "", true}),
           engine_(runner_, metrics_,
                   {.limits = {8 + uint32_t(random_() % 100), 1 + uint32_t(random_() % 8), model::kBlockTokens},
                    .n_kv_blocks = n_blocks_,
@@ -63,7 +74,8 @@ class Simulation {
             if (random_() % 4 == 0) change();
             if (!sent_.empty() && random_() % 12 == 0) cancel(sent_[random_() % sent_.size()]);
             if (random_() % 50 == 0) {
-                store_.capacity_bytes = store_.capacity_bytes == kPlenty ? store_.allocated_bytes + random_() % 4096 : kPlenty;
+                store_.capacity_bytes =
+                    store_.capacity_bytes == kPlenty ? store_.allocated_bytes + random_() % 4096 : kPlenty;
             }
             engine_.step();
         }
@@ -99,7 +111,8 @@ class Simulation {
         const uint32_t text = random_() % 3, n_prompt = 1 + random_() % 150;
         const bool shared = random_() % 2 == 0;
         while (request.prompt.size() < n_prompt)
-            request.prompt.push_back(shared ? TokenId((request.prompt.size() * (7 + text)) % kFakeVocab) : TokenId(random_() % kFakeVocab));
+            request.prompt.push_back(shared ? TokenId((request.prompt.size() * (7 + text)) % kFakeVocab)
+                                            : TokenId(random_() % kFakeVocab));
         request.n_tokens_max = 1 + random_() % 40;
         request.sampling.temperature = 0.0f;
         request.adapter = use_of(*lease, request.prompt);
@@ -154,7 +167,8 @@ class Simulation {
             totals_.n_revoked += reason == FinishReason::kAdapterRemoved;
             if (reason == FinishReason::kError) {
                 const ErrorCode code = batch.end->error->code;
-                EXPECT_TRUE(code == ErrorCode::kOutOfMemory || (code == ErrorCode::kDeviceLost && engine_.failed())) << batch.end->error->message;
+                EXPECT_TRUE(code == ErrorCode::kOutOfMemory || (code == ErrorCode::kDeviceLost && engine_.failed()))
+                    << batch.end->error->message;
             } else if (reason == FinishReason::kCancelled) {
                 EXPECT_TRUE(sent.cancelled);
             } else if (reason == FinishReason::kLength) {
@@ -163,7 +177,8 @@ class Simulation {
                 EXPECT_EQ(reason, FinishReason::kAdapterRemoved);
             }
             ASSERT_LE(batch.tokens.size(), sent.expected.size());
-            EXPECT_TRUE(std::equal(batch.tokens.begin(), batch.tokens.end(), sent.expected.begin())) << "tokens of another content";
+            EXPECT_TRUE(std::equal(batch.tokens.begin(), batch.tokens.end(), sent.expected.begin()))
+                << "tokens of another content";
         }
         EXPECT_EQ(runner_.n_broken(), 0u);
         EXPECT_EQ(store_.n_freed_while_pending.load(), 0u);
@@ -213,9 +228,11 @@ TEST(RegistrySimulation, EveryRequestHasItsOwnTokensWhateverFails) {
     }
     RecordProperty("simulated seeds", std::to_string(n_seeds));
     RecordProperty("simulated steps", std::to_string(totals.n_steps));
-    std::printf("%llu steps, %llu tokens, %llu changes; %llu loads and %llu steps refused, %llu busy, %llu revoked, %llu losses\n",
+    std::printf("%llu steps, %llu tokens, %llu changes; %llu loads and %llu steps refused, %llu busy, %llu revoked, "
+                "%llu losses\n",
                 static_cast<unsigned long long>(totals.n_steps), static_cast<unsigned long long>(totals.n_tokens),
-                static_cast<unsigned long long>(totals.n_changes), static_cast<unsigned long long>(totals.n_refused_loads),
+                static_cast<unsigned long long>(totals.n_changes),
+                static_cast<unsigned long long>(totals.n_refused_loads),
                 static_cast<unsigned long long>(totals.n_refused_steps), static_cast<unsigned long long>(totals.n_busy),
                 static_cast<unsigned long long>(totals.n_revoked), static_cast<unsigned long long>(totals.n_losses));
 }
@@ -225,7 +242,8 @@ TEST(RegistrySimulation, ASeedIsOneRun) {
     const AdapterVersions versions(kNames, kVersions);
     Totals totals;
     for (uint32_t seed = 1000; seed < 1005; ++seed)
-        EXPECT_EQ(Simulation(seed, versions, totals).run(), Simulation(seed, versions, totals).run()) << "seed " << seed;
+        EXPECT_EQ(Simulation(seed, versions, totals).run(), Simulation(seed, versions, totals).run())
+            << "seed " << seed;
 }
 
 }  // namespace

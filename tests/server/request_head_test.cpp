@@ -1,8 +1,9 @@
 // The guard's reader of heads, without a socket.
+#include "server/http/guard/request_head.h"
+
 #include <gtest/gtest.h>
 
 #include "proto/error.h"
-#include "server/http/guard/request_head.h"
 
 namespace lorad::server::request_head_test {
 namespace {

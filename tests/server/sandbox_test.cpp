@@ -1,4 +1,5 @@
-// Helper processes: what they are kept from, and that whatever a client's grammar or an adapter's template does to one ends one request.
+// Helper processes: what they are kept from, and that whatever a client's grammar or an adapter's template does to one
+// ends one request.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -8,13 +9,12 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <gtest/gtest.h>
 
 #include "model/output/logits.h"
 #include "proto/base/format.h"
@@ -69,10 +69,14 @@ std::unique_ptr<HelperPool> pool(HelperPool::Options from = options()) {
 }
 
 Frame compile_job(model::GrammarKind kind, std::string source) {
-    return {kCompile, {number_field(uint64_t(kind)), std::move(source), ids_field(kEnds), number_field(tokenizer()->vocab_size())}};
+    return {
+        kCompile,
+        {number_field(uint64_t(kind)), std::move(source), ids_field(kEnds), number_field(tokenizer()->vocab_size())}};
 }
 Frame render_job(std::string source) {
-    return {kRender, {R"({"eos_token":"</s>"})", R"({"messages":[{"role":"user","content":"hi"}]})", number_field(0), "default", std::move(source)}};
+    return {kRender,
+            {R"({"eos_token":"</s>"})", R"({"messages":[{"role":"user","content":"hi"}]})", number_field(0), "default",
+             std::move(source)}};
 }
 
 // Status of a process that ran this.
@@ -93,7 +97,8 @@ TEST(Sandbox, AHelperCannotReachWhatIsOutsideOfIt) {
         if (open("/etc/passwd", O_RDONLY) >= 0) return 1;
         if (socket(AF_INET, SOCK_STREAM, 0) >= 0) return 2;
         if (kill(other, 0) == 0) return 3;
-        if (mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) return 4;
+        if (mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
+            return 4;
         rlimit limit{};
         if (prlimit(other, RLIMIT_CORE, nullptr, &limit) == 0) return 5;
         if (fork() >= 0) return 6;
@@ -135,7 +140,9 @@ TEST(Sandbox, HelpersDoWhatTheDaemonWouldDo) {
     ASSERT_TRUE(helpers);
     EXPECT_TRUE(helpers->filters_calls());
     HelperPool::Effort effort;
-    auto took = helpers->run(compile_job(model::GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"), effort);
+    auto took = helpers->run(
+        compile_job(model::GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"),
+        effort);
     ASSERT_TRUE(took.ok()) << took.error().message;
     ASSERT_EQ(took->size(), 1u);
     EXPECT_GT(field_number((*took)[0]), 1000u) << "bytes";
@@ -148,7 +155,8 @@ TEST(Sandbox, HelpersDoWhatTheDaemonWouldDo) {
     // Refusals are those of this process.
     auto refused = helpers->run(compile_job(model::GrammarKind::kRegex, "("));
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidRequest);
-    EXPECT_EQ(refused.error().message, model::Grammar::create(*tokenizer(), model::GrammarKind::kRegex, "(", kEnds, kVocabSize).error().message);
+    EXPECT_EQ(refused.error().message,
+              model::Grammar::create(*tokenizer(), model::GrammarKind::kRegex, "(", kEnds, kVocabSize).error().message);
     EXPECT_EQ(helpers->run({kCheck, {"{% if %}"}}).error().code, ErrorCode::kAdapterInvalid);
     EXPECT_EQ(helpers->run(render_job("{{ raise_exception('no') }}")).error().message, "no");
 }
@@ -175,16 +183,18 @@ TEST(Sandbox, WhateverHappensToAHelperIsOneAnswer) {
     const pid_t process = helpers->process();
     std::string pairs, patterns;
     for (int i = 0; i < 60; ++i) pairs += "{% set ns.a=[ns.a,ns.a] %}{% set ns.b=[ns.b,ns.b] %}";
-    for (int i = 5; i < 25; ++i) patterns += format(R"({}{{"type":"string","pattern":"a.{{{}}}b"}})", i == 5 ? "" : ",", i);
+    for (int i = 5; i < 25; ++i)
+        patterns += format(R"({}{{"type":"string","pattern":"a.{{{}}}b"}})", i == 5 ? "" : ",", i);
     const Frame jobs[] = {
         // Time, memory, both, and a panic.
         render_job("{% set ns = namespace(a=[1],b=[1]) %}" + pairs + "{{ ns.a == ns.b }}"),
         compile_job(model::GrammarKind::kJsonSchema, R"({"allOf":[)" + patterns + "]}"),
-        compile_job(model::GrammarKind::kLark, [] {
-            std::string source = "start:";
-            for (int i = 0; i < 20000; ++i) source += R"( "a"?)";
-            return source;
-        }()),
+        compile_job(model::GrammarKind::kLark,
+                    [] {
+                        std::string source = "start:";
+                        for (int i = 0; i < 20000; ++i) source += R"( "a"?)";
+                        return source;
+                    }()),
         compile_job(model::GrammarKind::kLark, "start: a::0\na::_: \"x\" a::incr(_)\n"),
     };
     for (const Frame& job : jobs) {
@@ -279,7 +289,8 @@ TEST_F(Grammars, ManyWhoAskTheSameAtOnceTakeOneTurn) {
     std::vector<std::thread> threads;
     std::atomic<int> n_ok = 0;
     // More than one holder may have waiting.
-    for (uint32_t i = 0; i < Turns::kWaitingMax; ++i) threads.emplace_back([&] { n_ok += compile("(ab|cd)+x").ok() ? 1 : 0; });
+    for (uint32_t i = 0; i < Turns::kWaitingMax; ++i)
+        threads.emplace_back([&] { n_ok += compile("(ab|cd)+x").ok() ? 1 : 0; });
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(n_ok.load(), int(Turns::kWaitingMax));
     EXPECT_EQ(compiler.n_compiled(), 1u);
@@ -300,10 +311,12 @@ TEST_F(Grammars, WhoeverHasManyWaitingLeavesPlacesToOthers) {
             auto made = compile(format("a{{{}}}", i + 1));
             // Not those whose wait was too long.
             const bool is_refused = !made.ok() && made.error().code == ErrorCode::kOverloaded;
-            n_refused += is_refused && made.error().message.find("wait to be read as may") != std::string::npos ? 1u : 0u;
+            n_refused +=
+                is_refused && made.error().message.find("wait to be read as may") != std::string::npos ? 1u : 0u;
         });
     }
-    EXPECT_TRUE(lorad::testing::soon([&] { return n_refused >= Turns::kWaitingMax / 2; })) << "one holder has at most half of the places";
+    EXPECT_TRUE(lorad::testing::soon([&] { return n_refused >= Turns::kWaitingMax / 2; }))
+        << "one holder has at most half of the places";
     std::atomic<bool> other_ok = false;
     threads.emplace_back([&] { other_ok = compile("b+", {"other", ""}).ok(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that it asks while the places are taken
@@ -347,7 +360,10 @@ TEST(TurnsTest, ProcessorTimeIsBoundedWhileAnswersAreComputed) {
 TEST(TurnsTest, ProcessorTimeOfAllTogetherIsBounded) {
     std::chrono::steady_clock::time_point at{};
     bool goes_on = false;
-    Turns turns({.n_running_max = 4, .n_processors = 2, .is_busy = [] { return true; }, .now = [&] { return goes_on ? at += std::chrono::milliseconds(100) : at; }});
+    Turns turns({.n_running_max = 4,
+                 .n_processors = 2,
+                 .is_busy = [] { return true; },
+                 .now = [&] { return goes_on ? at += std::chrono::milliseconds(100) : at; }});
     const auto name = [](int i) { return access::Holder{format("t{}", i), ""}; };
     for (int i = 0; i < 30; ++i) turns.enter(name(i))->charge(0.4);
     goes_on = true;
@@ -379,7 +395,8 @@ TEST(TurnsTest, WithoutTenantsAddressesHaveTheirTime) {
 // Schemas that no helper gets done with.
 std::string endless_schema() {
     std::string patterns;
-    for (int i = 5; i < 25; ++i) patterns += format("{}{{\"type\":\"string\",\"pattern\":\"a.{{{}}}b\"}}", i == 5 ? "" : ",", i);
+    for (int i = 5; i < 25; ++i)
+        patterns += format("{}{{\"type\":\"string\",\"pattern\":\"a.{{{}}}b\"}}", i == 5 ? "" : ",", i);
     return "{\"allOf\":[" + patterns + "]}";
 }
 
@@ -427,16 +444,23 @@ TEST_F(Grammars, WhatACompilationTookIsItsTenants) {
     HelperPool::Options with = options();
     std::unique_ptr<HelperPool> some = pool(std::move(with));
     HelperPool::Effort effort;
-    EXPECT_EQ(some->run(compile_job(model::GrammarKind::kJsonSchema, endless_schema()), effort).error().code, ErrorCode::kInputTooComplex);
-    EXPECT_GE(effort.cpu_seconds, 0.05) << "it ends at half a second here, or before that where it has taken its memory, sooner on a faster machine";
+    EXPECT_EQ(some->run(compile_job(model::GrammarKind::kJsonSchema, endless_schema()), effort).error().code,
+              ErrorCode::kInputTooComplex);
+    EXPECT_GE(effort.cpu_seconds, 0.05)
+        << "it ends at half a second here, or before that where it has taken its memory, sooner on a faster machine";
     EXPECT_LE(effort.cpu_seconds, 0.5 * double(kMore));
-    // Through the compiler: beside answers the next grammar of this tenant waits until enough of it is forgotten, another's does not.
+    // Through the compiler: beside answers the next grammar of this tenant waits until enough of it is forgotten,
+    // another's does not.
     std::chrono::steady_clock::time_point at{};
     Turns busy({.n_running_max = 2, .n_processors = 0.01, .is_busy = [] { return true; }, .now = hasty_clock(at)});
     GrammarCompiler beside(tokenizer(), some.get(), busy, {});
     const auto seconds_for = [&](const char* tenant, std::string source, bool is_schema) {
         const auto begin = at;
-        (void)beside.compile({is_schema ? proto::StructureKind::kJsonSchema : proto::StructureKind::kRegex, std::move(source), "x"}, kEnds, tokenizer()->vocab_size(), {tenant, ""}).ok();
+        (void)beside
+            .compile(
+                {is_schema ? proto::StructureKind::kJsonSchema : proto::StructureKind::kRegex, std::move(source), "x"},
+                kEnds, tokenizer()->vocab_size(), {tenant, ""})
+            .ok();
         return std::chrono::duration<double>(at - begin).count();
     };
     // 2.5 ms at once, and a thousandth of a processor: 50 ms are not forgotten in the 15 s that one waits.
@@ -474,7 +498,8 @@ TEST_F(Grammars, ARefusalIsKeptToo) {
     EXPECT_EQ(refused.error().code, ErrorCode::kInputTooComplex);
     EXPECT_EQ(refused.error().param, "regex");
     kill(helpers->process(), SIGKILL);
-    EXPECT_EQ(compile(chain + "r4000: \"a\"", {}, proto::StructureKind::kLark).error().message, refused.error().message);
+    EXPECT_EQ(compile(chain + "r4000: \"a\"", {}, proto::StructureKind::kLark).error().message,
+              refused.error().message);
 }
 
 TEST_F(Grammars, WithoutHelpersNoneIsCompiled) {
@@ -485,7 +510,8 @@ TEST_F(Grammars, WithoutHelpersNoneIsCompiled) {
 
 TEST(GrammarMemoryTest, GrammarsTakeNoMoreThanTheirShare) {
     auto memory = std::make_shared<GrammarMemory>();
-    auto grammar = model::Grammar::create(*tokenizer(), model::GrammarKind::kRegex, "[ab]*", kEnds, tokenizer()->vocab_size());
+    auto grammar =
+        model::Grammar::create(*tokenizer(), model::GrammarKind::kRegex, "[ab]*", kEnds, tokenizer()->vocab_size());
     ASSERT_TRUE(grammar.ok());
     EXPECT_GT((*grammar)->n_bytes(), 1000u);
     EXPECT_GE((*grammar)->n_bytes_compiling(), (*grammar)->n_bytes());
@@ -504,7 +530,9 @@ TEST(GrammarMemoryTest, GrammarsTakeNoMoreThanTheirShare) {
     EXPECT_EQ(memory->all_mib.n_taken(), 0u);
 }
 
-Result<std::vector<model::NamedTemplate>> own(const char* source) { return std::vector<model::NamedTemplate>{{std::string(model::kDefaultTemplate), source}}; }
+Result<std::vector<model::NamedTemplate>> own(const char* source) {
+    return std::vector<model::NamedTemplate>{{std::string(model::kDefaultTemplate), source}};
+}
 
 TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
     auto inside = ModelText::load(kBase), outside = ModelText::load(kBase);
@@ -512,7 +540,10 @@ TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
     (*outside)->isolate(pool(), {.n_running_max = 2});
     ChatInput chat{.messages_json = R"([{"role":"user","content":"hi \u00e9"}])"};
     chat.template_digest = "d1";
-    chat.template_sources = [&] { return own("{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% endfor %}{{ strftime_now('%Y')|length }}{{ eos_token }}"); };
+    chat.template_sources = [&] {
+        return own("{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% endfor %}{{ strftime_now('%Y')|length "
+                   "}}{{ eos_token }}");
+    };
     EXPECT_EQ((*inside)->render_chat(chat)->text, (*outside)->render_chat(chat)->text);
     EXPECT_TRUE((*outside)->check_template("{{ a }}").ok());
     EXPECT_FALSE((*outside)->check_template("{{ a ").ok());
@@ -528,14 +559,19 @@ TEST(IsolatedText, ARenderingCostsLittleMoreThanInside) {
     auto text = ModelText::load(kBase);
     ASSERT_TRUE(text.ok());
     (*text)->isolate(pool(), {.n_running_max = 2});
-    ChatInput chat{.messages_json = R"([{"role":"user","content":"hi"},{"role":"assistant","content":"yes"},{"role":"user","content":"and?"}])"};
+    ChatInput chat{
+        .messages_json =
+            R"([{"role":"user","content":"hi"},{"role":"assistant","content":"yes"},{"role":"user","content":"and?"}])"};
     chat.template_digest = "d1";
-    chat.template_sources = [] { return own("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"); };
+    chat.template_sources = [] {
+        return own("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}");
+    };
     ASSERT_TRUE((*text)->render_chat(chat).ok());
     constexpr int kTimes = 200;
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kTimes; ++i) ASSERT_TRUE((*text)->render_chat(chat).ok());
-    const double each_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kTimes;
+    const double each_us =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kTimes;
     RecordProperty("microseconds", int(each_us));
     std::printf("%.0f us for each\n", each_us);
     EXPECT_LT(each_us, 50'000.0);

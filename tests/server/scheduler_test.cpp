@@ -55,11 +55,9 @@ TEST(Scheduler, KeepsBlocksForTheRestOfARunningPrefill) {
     // step.
     std::vector<SequenceView> running{{512, 64, 1}};
     std::vector<SequenceView> waiting{{10, 0, 0}};
-    StepPlan plan = plan_step(running, waiting, 7,
-                              {.n_rows_max = 300, .n_sequences_max = 8, .block_tokens = 64});
+    StepPlan plan = plan_step(running, waiting, 7, {.n_rows_max = 300, .n_sequences_max = 8, .block_tokens = 64});
     EXPECT_EQ(plan.n_admitted, 0u);
-    plan = plan_step(running, waiting, 8,
-                     {.n_rows_max = 500, .n_sequences_max = 8, .block_tokens = 64});
+    plan = plan_step(running, waiting, 8, {.n_rows_max = 500, .n_sequences_max = 8, .block_tokens = 64});
     EXPECT_EQ(plan.n_admitted, 1u);
 }
 
@@ -118,8 +116,7 @@ TEST(Scheduler, ACachedPrefixNeedsNeitherRowsNorNewBlocks) {
 
 TEST(Scheduler, BlocksThatOthersHoldAreNotFreedByAPreemption) {
     std::vector<BlockId> oldest{0}, second{1, 2}, third{1, 3};
-    std::vector<SequenceView> running{
-        {65, 64, 1, 0, oldest}, {128, 127, 2, 0, second}, {128, 127, 2, 0, third}};
+    std::vector<SequenceView> running{{65, 64, 1, 0, oldest}, {128, 127, 2, 0, second}, {128, 127, 2, 0, third}};
     std::vector<uint32_t> n_holders{1, 2, 1, 1};
     StepPlan plan = plan_step(running, {}, 0, kLimits, n_holders);
     EXPECT_EQ(plan.preempted, (std::vector<uint32_t>{2})) << "block 3 is the third's alone";
@@ -218,13 +215,15 @@ TEST(Scheduler, NobodyYieldsToOneThatOnlyWaitsForRows) {
     EXPECT_EQ(n_rows_of(plan), 1u);
 }
 
-// Any states and any turns: the plan keeps to rows, blocks, places and the order of admission, decodes have their rows where there are blocks, and no rows
-// are left over that a running prompt could take.
+// Any states and any turns: the plan keeps to rows, blocks, places and the order of admission, decodes have their rows
+// where there are blocks, and no rows are left over that a running prompt could take.
 TEST(SchedulerSimulation, PlansKeepToTheirLimits) {
     for (uint32_t seed = 0; seed < 20000; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937 random(seed);
-        SchedulerLimits limits{.n_rows_max = 8 + uint32_t(random() % 200), .n_sequences_max = 1 + uint32_t(random() % 8), .block_tokens = 16};
+        SchedulerLimits limits{.n_rows_max = 8 + uint32_t(random() % 200),
+                               .n_sequences_max = 1 + uint32_t(random() % 8),
+                               .block_tokens = 16};
         std::vector<SequenceView> running, waiting;
         const uint32_t n_beside = random() % 100, n_alone = 1 + random() % 100;
         auto limit = [&](SequenceView& view) {
@@ -270,7 +269,8 @@ TEST(SchedulerSimulation, PlansKeepToTheirLimits) {
             EXPECT_TRUE(planned.insert(rows.index).second);
             EXPECT_FALSE(preempted.contains(rows.index));
             ASSERT_LT(rows.index, running.size() + plan.n_admitted);
-            const SequenceView& view = rows.index < running.size() ? running[rows.index] : waiting[rows.index - running.size()];
+            const SequenceView& view =
+                rows.index < running.size() ? running[rows.index] : waiting[rows.index - running.size()];
             EXPECT_LE(rows.n_rows, view.n_known - view.n_computed);
             EXPECT_EQ(rows.n_new_blocks, blocks_for(view.n_computed + rows.n_rows, 16) - view.n_blocks);
             ASSERT_LE(rows.n_new_blocks, n_blocks);

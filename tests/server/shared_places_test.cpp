@@ -1,10 +1,10 @@
 // Pools that many share: nobody takes all of one.
-#include <gtest/gtest.h>
+#include "server/access/shared_places.h"
 
 #include <thread>
 #include <vector>
 
-#include "server/access/shared_places.h"
+#include <gtest/gtest.h>
 
 namespace lorad::server::shared_places_test {
 namespace {

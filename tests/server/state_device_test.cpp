@@ -1,7 +1,8 @@
-// A hybrid of delta nets, and one of short convolutions, served: rows of several sequences in each step, prompts in chunks, preemptions. The tokens are those of each text alone.
-#include <gtest/gtest.h>
-
+// A hybrid of delta nets, and one of short convolutions, served: rows of several sequences in each step, prompts in
+// chunks, preemptions. The tokens are those of each text alone.
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/runner.h"
 #include "proto/base/log.h"
@@ -21,12 +22,18 @@ class StateDevice : public ::testing::TestWithParam<const char*> {};
 TEST_P(StateDevice, TokensOfAllTogetherAreThoseOfEachAlone) {
     set_log_level(LogLevel::kError);
     const std::string name = GetParam();
-    const auto executor = testing::load_executor(testing::families_dir() / "models" / name, {.n_rows_max = 96, .n_sequences_max = 5, .n_positions_max = 256, .n_adapter_slots = 1, .n_kv_blocks = kBlocks,
-                                                                                             .kernel_path = gpu::KernelPath::kPortable});
+    const auto executor =
+        testing::load_executor(testing::families_dir() / "models" / name, {.n_rows_max = 96,
+                                                                           .n_sequences_max = 5,
+                                                                           .n_positions_max = 256,
+                                                                           .n_adapter_slots = 1,
+                                                                           .n_kv_blocks = kBlocks,
+                                                                           .kernel_path = gpu::KernelPath::kPortable});
     const auto prompts = testing::read_golden_prompts(testing::families_dir() / "expected/models" / (name + ".json"));
     std::vector<std::vector<TokenId>> want;
     for (const auto& prompt : prompts) {
-        const auto generated = model::Runner(*executor).generate(prompt.ids, {.n_tokens_max = kTokens, .ignore_eos = true});
+        const auto generated =
+            model::Runner(*executor).generate(prompt.ids, {.n_tokens_max = kTokens, .ignore_eos = true});
         ASSERT_TRUE(generated.ok()) << generated.error().message;
         want.push_back(generated->ids);
     }
@@ -67,8 +74,13 @@ TEST_P(StateDevice, TokensOfAllTogetherAreThoseOfEachAlone) {
 // Whatever pieces a prompt comes in: the state of its last row is the same.
 TEST_P(StateDevice, PromptsAreWhatTheyAreHoweverTheyAreCut) {
     const std::string name = GetParam();
-    const auto executor = testing::load_executor(testing::families_dir() / "models" / name, {.n_rows_max = 256, .n_sequences_max = 2, .n_positions_max = 256, .n_adapter_slots = 1, .n_kv_blocks = 20,
-                                                                                             .kernel_path = gpu::KernelPath::kPortable});
+    const auto executor =
+        testing::load_executor(testing::families_dir() / "models" / name, {.n_rows_max = 256,
+                                                                           .n_sequences_max = 2,
+                                                                           .n_positions_max = 256,
+                                                                           .n_adapter_slots = 1,
+                                                                           .n_kv_blocks = 20,
+                                                                           .kernel_path = gpu::KernelPath::kPortable});
     for (const uint32_t n : {1u, 63u, 64u, 65u, 130u, 211u}) {
         std::vector<TokenId> ids;
         for (uint32_t i = 0; i < n; ++i) ids.push_back((i * 37 + n) % 300);
@@ -77,7 +89,8 @@ TEST_P(StateDevice, PromptsAreWhatTheyAreHoweverTheyAreCut) {
         for (const uint32_t n_chunk : {64u, 37u, 1u}) {
             const auto cut = model::Runner(*executor).logits(ids, false, kNoAdapterSlot, n_chunk);
             ASSERT_TRUE(cut.ok()) << cut.error().message;
-            EXPECT_LE(testing::relative_error(cut->data(), whole->data(), whole->size()), 1e-5) << n << " tokens in pieces of " << n_chunk;
+            EXPECT_LE(testing::relative_error(cut->data(), whole->data(), whole->size()), 1e-5)
+                << n << " tokens in pieces of " << n_chunk;
         }
     }
 }
@@ -96,20 +109,28 @@ class StateCacheDevice : public StateDevice {
 
     void SetUp() override {
         const std::filesystem::path adapters = testing::families_dir() / "adapters" / GetParam();
-        for (const auto& entry : std::filesystem::directory_iterator(adapters)) names_.push_back(entry.path().filename().string());
+        for (const auto& entry : std::filesystem::directory_iterator(adapters))
+            names_.push_back(entry.path().filename().string());
         std::ranges::sort(names_);
         ASSERT_GE(names_.size(), 2u);
         names_.resize(2);
-        served_ = std::make_unique<DemoEngine>(DemoEngine::Options{.executor = {.n_rows_max = 256, .n_sequences_max = 6, .n_positions_max = 1024, .n_adapter_slots = 4, .n_kv_blocks = 96,
-                                                                                .snapshot_bytes_max = uint64_t{64} << 20, .kernel_path = gpu::KernelPath::kPortable},
-                                                                   .adapters = names_,
-                                                                   .checks_numbers = true,
-                                                                   .base = testing::families_dir() / "models" / GetParam(),
-                                                                   .adapter_dir = adapters});
+        served_ =
+            std::make_unique<DemoEngine>(DemoEngine::Options{.executor = {.n_rows_max = 256,
+                                                                          .n_sequences_max = 6,
+                                                                          .n_positions_max = 1024,
+                                                                          .n_adapter_slots = 4,
+                                                                          .n_kv_blocks = 96,
+                                                                          .snapshot_bytes_max = uint64_t{64} << 20,
+                                                                          .kernel_path = gpu::KernelPath::kPortable},
+                                                             .adapters = names_,
+                                                             .checks_numbers = true,
+                                                             .base = testing::families_dir() / "models" / GetParam(),
+                                                             .adapter_dir = adapters});
         ASSERT_GT(served_->executor->n_snapshots(), 0u);
         std::mt19937 random(11);
         for (TokenId& token : text_) token = TokenId(5 + random() % 300);
-        for (const auto& [adapter, scale] : {std::pair<std::string, float>{"", 1.0f}, {names_[0], 1.0f}, {names_[0], 0.5f}, {names_[1], 1.0f}}) {
+        for (const auto& [adapter, scale] :
+             {std::pair<std::string, float>{"", 1.0f}, {names_[0], 1.0f}, {names_[0], 0.5f}, {names_[1], 1.0f}}) {
             chats_.push_back({{text_.begin(), text_.begin() + kLong}, adapter, scale, {}});
         }
     }
@@ -126,7 +147,8 @@ class StateCacheDevice : public StateDevice {
     }
     std::vector<DemoEngine::Answer> run(Engine& engine, const std::vector<Chat>& chats) {
         std::vector<Request> requests;
-        for (const Chat& chat : chats) requests.push_back(served_->request(chat.prompt, chat.adapter, kTokens, {.temperature = 0.0f}, chat.scale));
+        for (const Chat& chat : chats)
+            requests.push_back(served_->request(chat.prompt, chat.adapter, kTokens, {.temperature = 0.0f}, chat.scale));
         return served_->run(engine, std::move(requests));
     }
     // The answers of each alone, computed from its first token on.
@@ -162,9 +184,11 @@ TEST_P(StateCacheDevice, ASecondTurnHasTheSameTokensForATenthOfTheWork) {
     for (const DemoEngine::Answer& answer : first) EXPECT_EQ(answer.n_cached, 0u) << "others' adapters or scales";
     const std::vector<DemoEngine::Answer> second = run(engine, next);
     expect_tokens(second, next);
-    for (size_t i = 0; i < next.size(); ++i) EXPECT_LE((next[i].prompt.size() - second[i].n_cached) * 10, next[i].prompt.size()) << "computed of chat " << i;
+    for (size_t i = 0; i < next.size(); ++i)
+        EXPECT_LE((next[i].prompt.size() - second[i].n_cached) * 10, next[i].prompt.size()) << "computed of chat " << i;
     // A name that stands for another content.
-    const auto replaced = served_->registry->load(names_[0], testing::families_dir() / "adapters" / GetParam() / names_[1], {.load_inplace = true});
+    const auto replaced = served_->registry->load(
+        names_[0], testing::families_dir() / "adapters" / GetParam() / names_[1], {.load_inplace = true});
     ASSERT_TRUE(replaced.ok()) << replaced.error().message;
     next[1].want = next[3].want;
     next[1].prompt = next[3].prompt;
@@ -175,7 +199,8 @@ TEST_P(StateCacheDevice, ASecondTurnHasTheSameTokensForATenthOfTheWork) {
     EXPECT_EQ(run(engine, {next[2]})[0].n_cached, 0u);
 }
 
-// Blocks for two of four: they are put back in the middle of prompts and of answers, and go on from what is kept of them.
+// Blocks for two of four: they are put back in the middle of prompts and of answers, and go on from what is kept of
+// them.
 TEST_P(StateCacheDevice, TokensAreTheSameWhereBlocksRunOut) {
     expect_of(chats_);
     std::vector<Chat> next = next_turns(chats_);
@@ -189,7 +214,8 @@ TEST_P(StateCacheDevice, TokensAreTheSameWhereBlocksRunOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"));
-INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice, ::testing::Values("qwen35", "qwen3-next", "lfm2", "granite-hybrid"));
+INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice,
+                         ::testing::Values("qwen35", "qwen3-next", "lfm2", "granite-hybrid"));
 
 }  // namespace
 }  // namespace lorad::server::state_device_test

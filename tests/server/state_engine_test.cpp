@@ -1,12 +1,13 @@
-// Models with recurrent state: each running sequence has a slot to itself, every row goes on from the state behind the row before it, and none is computed twice on it. What the
-// prefix cache keeps of states is found by those alone whose text it is the state of.
-#include <gtest/gtest.h>
-
+// Models with recurrent state: each running sequence has a slot to itself, every row goes on from the state behind the
+// row before it, and none is computed twice on it. What the prefix cache keeps of states is found by those alone whose
+// text it is the state of.
 #include <chrono>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "tests/server/engine_fixture.h"
 #include "tests/server/hash_constraint.h"
@@ -14,8 +15,8 @@
 namespace lorad::server::state_engine_test {
 namespace {
 
-// The fake device, which keeps beside its cache what each slot has seen, tokens and what adapters did to them. A row that goes on from anything but what its own blocks
-// hold is wrong.
+// The fake device, which keeps beside its cache what each slot has seen, tokens and what adapters did to them. A row
+// that goes on from anything but what its own blocks hold is wrong.
 class StateRunner final : public StepRunner {
   public:
     StateRunner(uint32_t n_blocks, uint32_t n_slots) : fake(n_blocks), n_slots_(n_slots) {}
@@ -48,7 +49,8 @@ class StateRunner final : public StepRunner {
             }
         }
         for (const gpu::StateRun& run : batch.state_runs()) {
-            EXPECT_TRUE(run.from == run.to || !written.contains(run.from)) << "slot " << run.from << " is written while others go on from it";
+            EXPECT_TRUE(run.from == run.to || !written.contains(run.from))
+                << "slot " << run.from << " is written while others go on from it";
         }
         states_ = std::move(next);
         return ok_status();
@@ -69,8 +71,14 @@ class StateRunner final : public StepRunner {
 struct StateEngine {
     explicit StateEngine(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_snapshots = 0)
         : runner(n_blocks, n_sequences + n_snapshots),
-          metrics({.model_name = "base", .block_tokens = model::kBlockTokens, .n_kv_blocks = n_blocks, .n_adapters_max = 4, .device_name = "fake", .device_driver = "none",
-                   .prefix_cache = n_snapshots > 0, .n_snapshots = n_snapshots}),
+          metrics({.model_name = "base",
+                   .block_tokens = model::kBlockTokens,
+                   .n_kv_blocks = n_blocks,
+                   .n_adapters_max = 4,
+                   .device_name = "fake",
+                   .device_driver = "none",
+                   .prefix_cache = n_snapshots > 0,
+                   .n_snapshots = n_snapshots}),
           engine(runner, metrics, options(n_blocks, n_sequences, n_snapshots)) {}
 
     static EngineOptions options(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_snapshots) {
@@ -84,8 +92,9 @@ struct StateEngine {
         out.snapshot_tokens = 256;
         return out;
     }
-    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max, std::shared_ptr<TokenConstraint> constraint = nullptr, const AdapterUse& adapter = {},
-                                        const std::string& salt = {}) {
+    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max,
+                                        std::shared_ptr<TokenConstraint> constraint = nullptr,
+                                        const AdapterUse& adapter = {}, const std::string& salt = {}) {
         Request request;
         request.prompt = std::move(prompt);
         request.n_tokens_max = n_max;
@@ -109,7 +118,8 @@ struct StateEngine {
         uint64_t n_rows = 0;  // that were computed for it
     };
     // One request alone; its tokens are checked.
-    Answer run(const std::vector<TokenId>& prompt, uint32_t n, const AdapterUse& adapter = {}, const std::string& salt = {}) {
+    Answer run(const std::vector<TokenId>& prompt, uint32_t n, const AdapterUse& adapter = {},
+               const std::string& salt = {}) {
         const uint64_t n_before = runner.fake.n_rows();
         const auto stream = submit(prompt, n, nullptr, adapter, salt);
         run_until_idle();
@@ -244,7 +254,9 @@ TEST(StateSnapshotEngine, WhatSeveralBeginWithIsKeptWhenTheSecondComes) {
 TEST(StateSnapshotEngine, EveryContentScaleAndSaltKeepsToItself) {
     StateEngine served(256, 4, 64);
     const auto prompt = prompt_of(150, 7);
-    const std::vector<std::pair<AdapterUse, std::string>> all = {{{}, ""}, {use(1), ""}, {use(2), ""}, {use(1, 0.5f), ""}, {use(1, -1.0f), ""}, {use(1), "tenant"}, {{}, "tenant"}, {{}, "1"}};
+    const std::vector<std::pair<AdapterUse, std::string>> all = {
+        {{}, ""},           {use(1), ""},   {use(2), ""}, {use(1, 0.5f), ""}, {use(1, -1.0f), ""},
+        {use(1), "tenant"}, {{}, "tenant"}, {{}, "1"}};
     for (const auto& [adapter, salt] : all) EXPECT_EQ(served.run(prompt, 4, adapter, salt).n_cached, 0u);
     for (const auto& [adapter, salt] : all) EXPECT_EQ(served.run(prompt, 4, adapter, salt).n_cached, 128u);
     AdapterUse activated = use(3);
@@ -254,7 +266,8 @@ TEST(StateSnapshotEngine, EveryContentScaleAndSaltKeepsToItself) {
     EXPECT_EQ(served.run(prompt, 4, activated).n_cached, 0u) << "there is no state at 64 tokens";
 }
 
-// Few blocks and fewer places: whoever is put back, cancelled or evicted, tokens are those of the text alone, in the middle of a prompt and of an answer.
+// Few blocks and fewer places: whoever is put back, cancelled or evicted, tokens are those of the text alone, in the
+// middle of a prompt and of an answer.
 TEST(StateSnapshotEngine, TokensAreThoseOfTheTextAloneWhateverIsFoundAndEvicted) {
     for (const uint32_t seed : {1u, 2u, 3u}) {
         SCOPED_TRACE(seed);
@@ -274,7 +287,9 @@ TEST(StateSnapshotEngine, TokensAreThoseOfTheTextAloneWhateverIsFoundAndEvicted)
             const bool is_next_turn = !all.empty() && random() % 2 == 0;
             const Asked* before = is_next_turn ? &all[random() % all.size()] : nullptr;
             if (before != nullptr && before->prompt.size() < 300) {
-                asked.prompt = joined(joined(before->prompt, fake_continuation(before->prompt, before->adapter.rows(), random() % 90)), prompt_of(1 + random() % 30, i));
+                asked.prompt = joined(
+                    joined(before->prompt, fake_continuation(before->prompt, before->adapter.rows(), random() % 90)),
+                    prompt_of(1 + random() % 30, i));
                 asked.adapter = random() % 4 == 0 ? adapters[random() % adapters.size()] : before->adapter;
             } else {
                 asked.prompt = joined(prompt_of(random() % 3 * 100, 7), prompt_of(1 + random() % 150, i));
@@ -372,7 +387,8 @@ TEST(StateSnapshotEngine, OnePromptSavesItsStateOnce) {
     std::vector<std::shared_ptr<TokenStream>> streams;
     for (int i = 0; i < 8; ++i) streams.push_back(served.submit(prompt, 3));
     served.run_until_idle();
-    for (const auto& stream : streams) EXPECT_EQ(stream->pop(std::chrono::milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 3));
+    for (const auto& stream : streams)
+        EXPECT_EQ(stream->pop(std::chrono::milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 3));
     EXPECT_EQ(served.metric("lorad_state_snapshots"), 2u);
     EXPECT_EQ(served.metric("lorad_state_snapshots_evicted_total"), 0u);
     EXPECT_EQ(served.run(other, 1).n_cached, 128u);

@@ -1,8 +1,8 @@
 #include "server/engine/step_times.h"
 
-#include <gtest/gtest.h>
-
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "model/step/step_shape.h"
 
@@ -17,7 +17,8 @@ StepTimes times_of(double stretch, uint32_t n_rows_max = 2048) {
 }
 
 // Steps of a device that takes kQuiet and kRow for each row of a prompt; n_prompt of them to come.
-double longest_step(StepTimes& times, uint32_t n_steps, double quiet = kQuiet, double row = kRow, uint32_t context = 0) {
+double longest_step(StepTimes& times, uint32_t n_steps, double quiet = kQuiet, double row = kRow,
+                    uint32_t context = 0) {
     double longest = 0;
     for (uint32_t i = 0; i < n_steps; ++i) {
         const uint32_t n = times.n_rows_beside(kDecodes, context);
@@ -40,7 +41,8 @@ TEST(StepTimes, TriesTheNextLargerSizeOnceInAWhileAndFindsAFasterDevice) {
     StepTimes times = times_of(1.7);
     longest_step(times, 200);
     uint32_t n_longer = 0;
-    for (uint32_t i = 0; i < 4 * StepTimes::kTrialEvery; ++i) n_longer += longest_step(times, 1) > 1.7 * kQuiet * 1.0001;
+    for (uint32_t i = 0; i < 4 * StepTimes::kTrialEvery; ++i)
+        n_longer += longest_step(times, 1) > 1.7 * kQuiet * 1.0001;
     EXPECT_GE(n_longer, 3u);
     EXPECT_LE(n_longer, 5u);
     // One trial of each size shows that what was too slow is not any more.
@@ -112,7 +114,8 @@ TEST(StepTimes, RowsBehindALongContextAreFewer) {
         }
         times.observe(kDecodes, {0, 0, 0}, kQuiet);
     }
-    // 7 ms over 0.1 ms times what a row of each class costs, 1 to 1.2, 2 to 3 and 3 to 5 of it: at most 70, 35 and 23 rows, at least 58, 23 and 14.
+    // 7 ms over 0.1 ms times what a row of each class costs, 1 to 1.2, 2 to 3 and 3 to 5 of it: at most 70, 35 and 23
+    // rows, at least 58, 23 and 14.
     longest_step(times, 8);  // among them what is tried again
     EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 56u);
     EXPECT_LE(times.n_rows_beside(kDecodes, 5000), 24u);
@@ -136,7 +139,8 @@ TEST(StepTimes, NeverLessThanTheLeastAndNeverMoreThanAStep) {
     EXPECT_EQ(slow.n_rows_beside(kDecodes, 0), 16u);
     EXPECT_EQ(slow.n_rows_beside(90, 0), 38u) << "what fills the smallest step with as many";
     EXPECT_EQ(slow.n_rows_beside(241, 0), 15u) << "nearly as many";
-    for (uint32_t n_decodes = 1; n_decodes < 500; ++n_decodes) EXPECT_GE(slow.n_rows_beside(n_decodes, 0), 14u) << n_decodes;
+    for (uint32_t n_decodes = 1; n_decodes < 500; ++n_decodes)
+        EXPECT_GE(slow.n_rows_beside(n_decodes, 0), 14u) << n_decodes;
     StepTimes fast = times_of(1.7, 512);
     longest_step(fast, 300, 0.01, 1e-9);
     EXPECT_EQ(fast.n_rows_beside(kDecodes, 0), 504u);
@@ -144,11 +148,13 @@ TEST(StepTimes, NeverLessThanTheLeastAndNeverMoreThanAStep) {
 
 // Seconds of a step on a device that computes only full ones (an H200, a 7B model and eight adapters).
 double seconds_of(uint32_t n_rows) {
-    static const std::map<uint32_t, double> kSeconds = {{48, 7.0e-3}, {64, 7.5e-3}, {96, 9.0e-3}, {128, 10.1e-3}, {192, 13.7e-3}, {256, 15.0e-3}};
+    static const std::map<uint32_t, double> kSeconds = {{48, 7.0e-3},   {64, 7.5e-3},   {96, 9.0e-3},
+                                                        {128, 10.1e-3}, {192, 13.7e-3}, {256, 15.0e-3}};
     return kSeconds.lower_bound(n_rows)->second;
 }
 
-// By the row, a small step costs more than a large one: 55 us in 64 rows, 42 in 128. Whoever takes the one for the other stays with small ones.
+// By the row, a small step costs more than a large one: 55 us in 64 rows, 42 in 128. Whoever takes the one for the
+// other stays with small ones.
 TEST(StepTimes, WhatASmallStepCostsByTheRowDoesNotKeepItFromGrowing) {
     StepTimes times = times_of(1.8, 256);
     const auto settle = [&](uint32_t n_decodes, double quiet, int n_steps) {
@@ -183,8 +189,8 @@ TEST(StepTimes, StepsThatAreNeverFullAreLearnedFrom) {
     EXPECT_LT(n_slow, 5000 * 8 / StepTimes::kTrialEvery);
 }
 
-// One step in twenty takes three times as long, for no reason. Prompts that end early neither rule a size out by such steps nor keep it from
-// being tried again.
+// One step in twenty takes three times as long, for no reason. Prompts that end early neither rule a size out by such
+// steps nor keep it from being tried again.
 TEST(StepTimes, NoiseDoesNotRuleOutWhatIsNeverFull) {
     StepTimes times = times_of(1.8);
     times.observe(kDecodes, {}, 5e-3);
@@ -230,14 +236,20 @@ TEST(StepTimes, FollowsWhatStepsTakeWithoutPromptsThoughPromptsNeverEnd) {
     EXPECT_EQ(times.n_rows_beside(20, 0), 76u) << "9.0 of 9.5 ms";
 }
 
-// Sixty clients that come at once: few of them decode without prompts, when the first are served, and all of them beside prompts.
+// Sixty clients that come at once: few of them decode without prompts, when the first are served, and all of them
+// beside prompts.
 TEST(StepTimes, WhatAStepTakesWithoutPromptsIsKnownByItsDecodes) {
     StepTimes times = times_of(1.8);
     for (int i = 0; i < 20; ++i) times.observe(4, {}, 4.2e-3);
     const auto run = [&](uint32_t n_decodes, double quiet, int n_steps) {
         for (int i = 0; i < n_steps; ++i) {
             const uint32_t n = times.n_rows_beside(n_decodes, 0), total = n_decodes + n;
-            times.observe(total, {n, 0, 0}, n == 0 ? quiet : total <= 64 ? 6.2e-3 : total <= 96 ? 8.1e-3 : total <= 128 ? 8.8e-3 : 12e-3);
+            times.observe(total, {n, 0, 0},
+                          n == 0         ? quiet
+                          : total <= 64  ? 6.2e-3
+                          : total <= 96  ? 8.1e-3
+                          : total <= 128 ? 8.8e-3
+                                         : 12e-3);
         }
     };
     run(60, 5.9e-3, 32);
@@ -313,7 +325,8 @@ TEST(StepTimes, AStepMayHaveAllItsRows) {
     EXPECT_EQ(one.n_rows_alone(0), 1u);
 }
 
-// Prompts that never give a step without any (with log-probabilities of each token they have a row in each step) hold up no other prompt.
+// Prompts that never give a step without any (with log-probabilities of each token they have a row in each step) hold
+// up no other prompt.
 TEST(StepTimes, StepsWithoutPromptsAreAskedForNowAndThenOnly) {
     StepTimes times = times_of(1.7);
     longest_step(times, 200);

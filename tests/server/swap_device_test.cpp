@@ -1,11 +1,11 @@
-// The swap race on a real device: adapters change under 64 greedy streams over 8 names in room for 4; with batch-invariant
-// kernels every stream's tokens are those of its generation alone.
-#include <gtest/gtest.h>
-
+// The swap race on a real device: adapters change under 64 greedy streams over 8 names in room for 4; with
+// batch-invariant kernels every stream's tokens are those of its generation alone.
 #include <atomic>
 #include <map>
 #include <random>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/runner.h"
 #include "proto/base/log.h"
@@ -25,10 +25,11 @@ using adapters::MixLease;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kRoom = 4, kStreams = 64, kStreamsAtOnce = 16, kPrompts = 3, kTokens = 12;
-// How much must have happened before the streams end, however the machine shares its time among the threads; and when they give up.
+// How much must have happened before the streams end, however the machine shares its time among the threads; and when
+// they give up.
 constexpr uint32_t kCalls = 20, kWhole = 20, kStreamsMax = 32 * kStreams;
-constexpr const char* kAdapters[] = {"all-linear-r16", "plain-r8-qv", "r1",            "r3",
-                                     "r64",            "rslora-r8",   "regex-targets", "patterns"};
+constexpr const char* kAdapters[] = {"all-linear-r16", "plain-r8-qv",   "r1",      "r3", "r64",
+                                     "rslora-r8",      "regex-targets", "patterns"};
 
 std::vector<TokenId> prompt_of(uint32_t i) {
     std::mt19937 random(i);
@@ -79,7 +80,9 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
     auto stream = [&](uint32_t client) {
         std::mt19937 random(seed + client);
-        auto has_seen_enough = [&] { return n_begun >= kStreams && n_calls >= kCalls && n_whole >= kWhole && n_cached > 0; };
+        auto has_seen_enough = [&] {
+            return n_begun >= kStreams && n_calls >= kCalls && n_whole >= kWhole && n_cached > 0;
+        };
         while (!has_seen_enough() && n_begun < kStreamsMax && std::chrono::steady_clock::now() < deadline) {
             auto lease = registry.acquire(kAdapters[random() % std::size(kAdapters)]);
             if (!lease.ok()) {  // removed just now

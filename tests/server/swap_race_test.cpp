@@ -1,16 +1,17 @@
-// Adapters change under traffic: 64 greedy streams over 8 names in room for 4, while others load, replace, remove, activate and
-// roll back. The fake device's tokens are a hash of what lies in the slots, so that a slot that is written too early, read too
-// late, mixed up or freed changes them; the reference is the content of the generation that the request was given.
+// Adapters change under traffic: 64 greedy streams over 8 names in room for 4, while others load, replace, remove,
+// activate and roll back. The fake device's tokens are a hash of what lies in the slots, so that a slot that is written
+// too early, read too late, mixed up or freed changes them; the reference is the content of the generation that the
+// request was given.
 //
 // LORAD_TEST_STEPS and LORAD_TEST_SEED make it long or repeat it.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <string>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "adapters/pool/registry.h"
 #include "proto/base/log.h"
@@ -98,7 +99,8 @@ class SwapRace : private QuietLog, public ::testing::Test {
         }
         bool whole = end->reason == FinishReason::kLength;
         if (end->reason == FinishReason::kAdapterRemoved) n_revoked.fetch_add(1);
-        bool fair = whole || end->reason == FinishReason::kAdapterRemoved || (cancels && end->reason == FinishReason::kCancelled);
+        bool fair = whole || end->reason == FinishReason::kAdapterRemoved ||
+                    (cancels && end->reason == FinishReason::kCancelled);
         if (!whole) want.resize(std::min(want.size(), tokens.size()));
         if (!fair || tokens != want) n_wrong.fetch_add(1);
         n_streams.fetch_add(1);
@@ -126,15 +128,9 @@ class SwapRace : private QuietLog, public ::testing::Test {
                     (void)registry.remove(name).ok();
                     (void)registry.load(name, folders.of(i, random() % kVersions)).ok();
                     break;
-                case 5:
-                    (void)registry.activate(name, {.pin = false}).ok();
-                    break;
-                case 6:
-                    (void)registry.deactivate(name).ok();
-                    break;
-                default:
-                    (void)registry.rollback(name).ok();
-                    break;
+                case 5: (void)registry.activate(name, {.pin = false}).ok(); break;
+                case 6: (void)registry.deactivate(name).ok(); break;
+                default: (void)registry.rollback(name).ok(); break;
             }
             n_calls.fetch_add(1);
         }

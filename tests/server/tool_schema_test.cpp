@@ -1,4 +1,5 @@
-// What the schemas of functions let through, beside what a validator says of the same arguments (tests/goldens/tool-schemas).
+// What the schemas of functions let through, beside what a validator says of the same arguments
+// (tests/goldens/tool-schemas).
 #include <algorithm>
 #include <fstream>
 
@@ -17,7 +18,8 @@ using json = nlohmann::ordered_json;
 std::string spoken(const json& value) {
     std::string text;
     if (value.is_object()) {
-        for (const auto& [key, member] : value.items()) text += (text.empty() ? "" : ", ") + json(key).dump() + ": " + spoken(member);
+        for (const auto& [key, member] : value.items())
+            text += (text.empty() ? "" : ", ") + json(key).dump() + ": " + spoken(member);
         return "{" + text + "}";
     }
     if (!value.is_array()) return value.dump();
@@ -67,12 +69,15 @@ TEST(ToolSchema, ClosingAnObjectLeavesWhatTheSchemaAsksFor) {
     for (const json& one : cases()) {
         SCOPED_TRACE(one["schema"].dump());
         const Compiled function = compiled(one["schema"], nullptr);
-        for (const json& arguments : one["valid"]) EXPECT_TRUE(lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
+        for (const json& arguments : one["valid"])
+            EXPECT_TRUE(lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
         for (const json& arguments : one["invalid"]) {
-            EXPECT_FALSE(function.is_enforced && lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
+            EXPECT_FALSE(function.is_enforced && lets_through(function, arguments)) << arguments << "\n"
+                                                                                    << function.structure.source;
         }
         n_enforced += function.is_enforced;
-        for (const json& arguments : one["beyond"]) EXPECT_FALSE(lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
+        for (const json& arguments : one["beyond"])
+            EXPECT_FALSE(lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
         n_closed += !one["beyond"].empty();
     }
     EXPECT_GE(cases().size(), 35u);
@@ -86,10 +91,12 @@ TEST(ToolSchema, NothingIsClosedWhereTheFunctionSaysSo) {
         SCOPED_TRACE(one["schema"].dump());
         const Compiled function = compiled(one["schema"], false);
         for (const char* kind : {"valid", "beyond"}) {
-            for (const json& arguments : one[kind]) EXPECT_TRUE(lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
+            for (const json& arguments : one[kind])
+                EXPECT_TRUE(lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
         }
         for (const json& arguments : one["invalid"]) {
-            EXPECT_FALSE(function.is_enforced && lets_through(function, arguments)) << arguments << "\n" << function.structure.source;
+            EXPECT_FALSE(function.is_enforced && lets_through(function, arguments)) << arguments << "\n"
+                                                                                    << function.structure.source;
         }
         n_enforced += function.is_enforced;
     }

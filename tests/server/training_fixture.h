@@ -21,7 +21,8 @@ namespace lorad::server::training {
 // Fits a number w to the mean token of what is trained: loss (w - mean)^2. Each step is `n_pieces` pieces.
 class NumberTrainer final : public StepTrainer {
   public:
-    explicit NumberTrainer(int n_pieces, std::function<void()> on_piece = {}) : n_pieces_(n_pieces), on_piece_(std::move(on_piece)) {}
+    explicit NumberTrainer(int n_pieces, std::function<void()> on_piece = {})
+        : n_pieces_(n_pieces), on_piece_(std::move(on_piece)) {}
 
     Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) override {
         learning_rate_ = learning_rate;
@@ -45,7 +46,8 @@ class NumberTrainer final : public StepTrainer {
                 if (example.weights[t] == 0.0f) continue;
                 const double token = example.tokens[t];
                 // A token of this number stands for a loss that is none.
-                loss.loss_sum += token == kPoison ? std::numeric_limits<double>::quiet_NaN() : (w_ - token) * (w_ - token);
+                loss.loss_sum +=
+                    token == kPoison ? std::numeric_limits<double>::quiet_NaN() : (w_ - token) * (w_ - token);
                 gradient += 2 * (w_ - token);
                 ++loss.n_trained;
             }
@@ -56,7 +58,9 @@ class NumberTrainer final : public StepTrainer {
         }
         report.loss /= double(report.n_trained_tokens);
         report.is_applied = is_step_ && std::isfinite(report.loss);
-        if (report.is_applied) w_ -= learning_rate_ * (gradient / double(report.n_trained_tokens) + 0.01 * momentum_), momentum_ = gradient;
+        if (report.is_applied)
+            w_ -= learning_rate_ * (gradient / double(report.n_trained_tokens) + 0.01 * momentum_),
+                momentum_ = gradient;
         return report;
     }
     void abandon() override {}
@@ -127,7 +131,8 @@ class FakeHost final : public TrainingHost {
         std::memcpy(&w, files.tensors.data(), sizeof(w));
         return std::to_string(w);
     }
-    Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool, const std::string&, bool) override {
+    Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool, const std::string&,
+                                bool) override {
         if (publish_refusal) return *publish_refusal;
         std::lock_guard lock(mutex_);
         return published_[name] = generation_of(files);
@@ -146,12 +151,15 @@ class FakeHost final : public TrainingHost {
 // Lines of two tokens each, the second trained.
 inline std::string token_lines(int n, int from = 10) {
     std::string lines;
-    for (int i = 0; i < n; ++i) lines += R"({"tokens":[1,)" + std::to_string(from + i) + R"(],"labels":[-100,)" + std::to_string(from + i) + "]}\n";
+    for (int i = 0; i < n; ++i)
+        lines +=
+            R"({"tokens":[1,)" + std::to_string(from + i) + R"(],"labels":[-100,)" + std::to_string(from + i) + "]}\n";
     return lines;
 }
 
 // Waits until the job is in such a state; its state then, whatever it is after ten seconds.
-inline std::string settled(const TrainingService& service, const std::string& id, const std::string& tenant = {}, std::vector<std::string> states = {"succeeded", "failed", "cancelled"}) {
+inline std::string settled(const TrainingService& service, const std::string& id, const std::string& tenant = {},
+                           std::vector<std::string> states = {"succeeded", "failed", "cancelled"}) {
     for (int i = 0; i < 2000; ++i) {
         const std::optional<proto::JobObject> job = service.find(tenant, id);
         if (!job) return "gone";

@@ -1,4 +1,5 @@
-// Jobs from the request to the adapter, on a trainer of one number: states, restarts at any moment, limits, whose they are.
+// Jobs from the request to the adapter, on a trainer of one number: states, restarts at any moment, limits, whose they
+// are.
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -58,13 +59,16 @@ class Jobs : public ::testing::Test {
 
 TEST(JobStates, EndedJobsStayAsTheyAreAndNothingLeavesARunningOneWithoutAnEnd) {
     using enum JobState;
-    constexpr JobEvent kAll[] = {JobEvent::kValidated, JobEvent::kStarted, JobEvent::kLastStep, JobEvent::kPublished, JobEvent::kFault,
-                                 JobEvent::kPause,     JobEvent::kResume,  JobEvent::kUnread,   JobEvent::kCancel,    JobEvent::kRestart};
+    constexpr JobEvent kAll[] = {JobEvent::kValidated, JobEvent::kStarted, JobEvent::kLastStep, JobEvent::kPublished,
+                                 JobEvent::kFault,     JobEvent::kPause,   JobEvent::kResume,   JobEvent::kUnread,
+                                 JobEvent::kCancel,    JobEvent::kRestart};
     for (const JobState ended : {kSucceeded, kFailed, kCancelled}) {
         for (const JobEvent event : kAll) EXPECT_FALSE(next_state(ended, event));
     }
-    for (const JobState state : {kValidating, kQueued, kRunning, kPaused}) EXPECT_EQ(next_state(state, JobEvent::kCancel), kCancelled);
-    for (const JobState state : {kValidating, kQueued, kRunning, kPublishing}) EXPECT_EQ(next_state(state, JobEvent::kFault), kFailed);
+    for (const JobState state : {kValidating, kQueued, kRunning, kPaused})
+        EXPECT_EQ(next_state(state, JobEvent::kCancel), kCancelled);
+    for (const JobState state : {kValidating, kQueued, kRunning, kPublishing})
+        EXPECT_EQ(next_state(state, JobEvent::kFault), kFailed);
     // Its adapter may be there already.
     EXPECT_FALSE(next_state(kPublishing, JobEvent::kCancel));
     EXPECT_EQ(next_state(kPublishing, JobEvent::kRestart), kQueued);
@@ -72,7 +76,8 @@ TEST(JobStates, EndedJobsStayAsTheyAreAndNothingLeavesARunningOneWithoutAnEnd) {
     for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused})
         EXPECT_EQ(next_state(state, JobEvent::kUnread), state == kQueued ? std::optional(kValidating) : std::nullopt);
     EXPECT_FALSE(next_state(kPaused, JobEvent::kStarted));
-    for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused, kSucceeded, kFailed, kCancelled}) EXPECT_EQ(state_of(state_name(state)), state);
+    for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused, kSucceeded, kFailed, kCancelled})
+        EXPECT_EQ(state_of(state_name(state)), state);
 }
 
 TEST(SampleOrders, EachEpochHasEverySequenceOnceInAnOrderOfItsOwn) {
@@ -256,12 +261,14 @@ TEST_F(Jobs, BadLinesFailTheJobWithNumberAndReasonUnlessTheyMayBeSkipped) {
 }
 
 TEST_F(Jobs, ALossThatIsNotFiniteFailsTheJobWithStepAndLine) {
-    proto::FineTuningRequest wanted = request(upload(token_lines(4) + R"({"tokens":[1,666],"labels":[-100,666]})" + "\n"));
+    proto::FineTuningRequest wanted =
+        request(upload(token_lines(4) + R"({"tokens":[1,666],"labels":[-100,666]})" + "\n"));
     wanted.recipe.shuffle = false;
     const std::string id = create(wanted);
     service->start();
     ASSERT_EQ(settled(*service, id), "failed");
-    EXPECT_EQ(service->find({}, id)->error->message, "step 3: the loss is not finite (line 5); a lower learning_rate may help");
+    EXPECT_EQ(service->find({}, id)->error->message,
+              "step 3: the loss is not finite (line 5); a lower learning_rate may help");
 }
 
 TEST_F(Jobs, TheBestStepIsPublishedAndAJobThatGetsNoBetterEndsEarly) {
@@ -278,22 +285,28 @@ TEST_F(Jobs, TheBestStepIsPublishedAndAJobThatGetsNoBetterEndsEarly) {
     EXPECT_LT(job.step, job.n_steps);
     EXPECT_EQ(job.step, 12u);  // the best epoch is the first
     const std::vector<NamedBytes> files = *service->adapter_files({}, id, {});
-    const auto papers = std::find_if(files.begin(), files.end(), [](const NamedBytes& file) { return file.name == "lorad_training.json"; });
+    const auto papers = std::find_if(files.begin(), files.end(),
+                                     [](const NamedBytes& file) { return file.name == "lorad_training.json"; });
     ASSERT_NE(papers, files.end());
     EXPECT_NE(papers->content.find("\"used_step\":4"), std::string::npos) << papers->content;
 }
 
 TEST_F(Jobs, AnAdapterSaysWhatItsDataHeldButNoneOfItsTexts) {
-    proto::FineTuningRequest wanted = request(upload(token_lines(3) + "{\"tokens\": \"my secret\"}\n" + token_lines(1)));
+    proto::FineTuningRequest wanted =
+        request(upload(token_lines(3) + "{\"tokens\": \"my secret\"}\n" + token_lines(1)));
     wanted.recipe.skip_bad_lines = true;
     const std::string id = create(wanted);
     service->start();
     ASSERT_EQ(settled(*service, id), "succeeded");
     EXPECT_THAT(service->find({}, id)->report_json, ::testing::HasSubstr("my secret"));
     const std::vector<NamedBytes> files = *service->adapter_files({}, id, {});
-    const auto papers = std::find_if(files.begin(), files.end(), [](const NamedBytes& file) { return file.name == "lorad_training.json"; });
+    const auto papers = std::find_if(files.begin(), files.end(),
+                                     [](const NamedBytes& file) { return file.name == "lorad_training.json"; });
     ASSERT_NE(papers, files.end());
-    EXPECT_THAT(papers->content, ::testing::HasSubstr(R"("data":{"format":"tokens","lines":5,"sequences":4,"tokens":8,"trained_tokens":4,"longest":2,"bad_lines":1,"duplicates":1,)"));
+    EXPECT_THAT(
+        papers->content,
+        ::testing::HasSubstr(
+            R"("data":{"format":"tokens","lines":5,"sequences":4,"tokens":8,"trained_tokens":4,"longest":2,"bad_lines":1,"duplicates":1,)"));
     EXPECT_THAT(papers->content, ::testing::Not(::testing::HasSubstr("my secret")));
 }
 
@@ -305,7 +318,8 @@ uint64_t n_sleeps_of_training_thread() {
         std::getline(comm, line);
         if (line != "lorad-training") continue;
         while (std::getline(status, line)) {
-            if (line.starts_with("voluntary_ctxt_switches:")) return std::stoull(line.substr(line.find_last_of(" \t") + 1));
+            if (line.starts_with("voluntary_ctxt_switches:"))
+                return std::stoull(line.substr(line.find_last_of(" \t") + 1));
         }
     }
     return 0;
@@ -318,7 +332,8 @@ TEST(JobRecords, HoldEveryFieldThatAJobHas) {
     job.number = 7;
     job.created_s = 1;
     int n_texts = 0;
-    for (std::string* text : {&job.tenant, &job.paused_by, &job.model, &job.training_file, &job.validation_file, &job.suffix, &job.init_from, &job.name, &job.expected_generation, &job.data_digest,
+    for (std::string* text : {&job.tenant, &job.paused_by, &job.model, &job.training_file, &job.validation_file,
+                              &job.suffix, &job.init_from, &job.name, &job.expected_generation, &job.data_digest,
                               &job.validation_digest, &job.base_fingerprint, &job.generation})
         *text = "text " + std::to_string(++n_texts);
     job.metadata = {{"a", "b"}, {"", "\xc3\xa9"}};
@@ -368,7 +383,8 @@ TEST_F(Jobs, AJobThatWasPausedBeforeItsDataWasReadReadsItAtItsTurn) {
     // Whatever was first: a job that is cancelled beside it stays so.
     for (int i = 0; i < 50; ++i) {
         const std::string other = create(request(upload(token_lines(4)), "other"));
-        ASSERT_TRUE(service->change({}, other, JobEvent::kPause).ok() || service->find({}, other)->status != "validating_files");
+        ASSERT_TRUE(service->change({}, other, JobEvent::kPause).ok() ||
+                    service->find({}, other)->status != "validating_files");
         (void)service->change({}, other, JobEvent::kResume);
         const bool is_cancelled = service->change({}, other, JobEvent::kCancel).ok();
         const std::string end = settled(*service, other);
@@ -411,7 +427,8 @@ TEST_F(Jobs, LimitsAndWrongFilesAreToldBeforeAnythingRuns) {
 TEST_F(Jobs, ANameThatOthersChangedMeanwhileIsLeftToThem) {
     const std::string file = upload(token_lines(3));
     host.on_piece = [this, done = false]() mutable {
-        if (!std::exchange(done, true)) (void)host.publish("mine", {"{}", std::vector<std::byte>(4)}, true, {}, true).ok();
+        if (!std::exchange(done, true))
+            (void)host.publish("mine", {"{}", std::vector<std::byte>(4)}, true, {}, true).ok();
     };
     const std::string id = create(request(file));
     service->start();
@@ -420,7 +437,8 @@ TEST_F(Jobs, ANameThatOthersChangedMeanwhileIsLeftToThem) {
 }
 
 TEST_F(Jobs, TwoJobsWithOneSuffixAreTwoGenerationsOfIt) {
-    const std::string first = create(request(upload(token_lines(3)))), second = create(request(upload(token_lines(3, 50))));
+    const std::string first = create(request(upload(token_lines(3)))),
+                      second = create(request(upload(token_lines(3, 50))));
     service->start();
     ASSERT_EQ(settled(*service, first), "succeeded");
     ASSERT_EQ(settled(*service, second), "succeeded");
@@ -479,7 +497,8 @@ TEST(FileStores, ForgetWhatWasNotFinishedAndRefuseWhatIsTooMuch) {
         ASSERT_FALSE(more.ok());
         EXPECT_EQ(more.error().code, ErrorCode::kStorageFull);
         EXPECT_TRUE(store->add("b", "three", "fine-tune", std::string(90, 'z')).ok());
-        EXPECT_EQ(store->add("b", "four", "fine-tune", std::string(101, 'z')).error().code, ErrorCode::kPayloadTooLarge);
+        EXPECT_EQ(store->add("b", "four", "fine-tune", std::string(101, 'z')).error().code,
+                  ErrorCode::kPayloadTooLarge);
     }
     auto store = *FileStore::open(dir.path() / "files", limits);
     ASSERT_EQ(store->list("a").size(), 1u);
@@ -488,7 +507,8 @@ TEST(FileStores, ForgetWhatWasNotFinishedAndRefuseWhatIsTooMuch) {
     EXPECT_TRUE(*store->remove("a", kept));
     EXPECT_FALSE(*store->remove("a", kept));
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path() / "files"), {}), 2);  // b's
-    for (const char* id : {"file-../../etc/passwd", "file-", "ftjob-0123456789abcdefghijklmn"}) EXPECT_FALSE(is_id(id, "file-"));
+    for (const char* id : {"file-../../etc/passwd", "file-", "ftjob-0123456789abcdefghijklmn"})
+        EXPECT_FALSE(is_id(id, "file-"));
 }
 
 TEST(CheckpointFiles, DamageIsFound) {

@@ -1,5 +1,5 @@
-// No part of a body is dropped in silence: to every object that the interface's description knows, in the bodies of all routes, one more
-// member is added, which the answer has to name.
+// No part of a body is dropped in silence: to every object that the interface's description knows, in the bodies of all
+// routes, one more member is added, which the answer has to name.
 #include <nlohmann/json.hpp>
 
 #include "server/http/embedded_files.h"
@@ -70,7 +70,8 @@ json smallest(const json& given) {
     if (type == "integer" || type == "number") return std::max(schema.value("minimum", 0), 0);
     if (type == "boolean") return false;
     if (type == "null") return nullptr;
-    if (type == "array") return schema.value("minItems", 0) > 0 ? json::array({smallest(schema["items"])}) : json::array();
+    if (type == "array")
+        return schema.value("minItems", 0) > 0 ? json::array({smallest(schema["items"])}) : json::array();
     if (type != "object") return "f";
     json object = json::object();
     for (const json& name : schema.value("required", json::array()))
@@ -136,11 +137,15 @@ void complete(const std::string& path, json& body) {
     }
     if (body.contains("tool_choice") && !body.contains("tools")) {
         const json& choice = body["tool_choice"];
-        if (path.starts_with("/v1/responses")) body["tools"] = {{{"type", "function"}, {"name", "f"}}};
-        else if (is_chat) body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
-        else body["tools"] = {{{"name", "f"}, {"input_schema", {{"type", "object"}}}}};
+        if (path.starts_with("/v1/responses"))
+            body["tools"] = {{{"type", "function"}, {"name", "f"}}};
+        else if (is_chat)
+            body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+        else
+            body["tools"] = {{{"name", "f"}, {"input_schema", {{"type", "object"}}}}};
         // A custom tool is chosen as what it is.
-        const bool names_custom = choice.is_object() && (choice.contains("custom") || choice.dump().find("\"custom\"") != std::string::npos);
+        const bool names_custom =
+            choice.is_object() && (choice.contains("custom") || choice.dump().find("\"custom\"") != std::string::npos);
         if (names_custom && is_chat) body["tools"] = {{{"type", "custom"}, {"custom", {{"name", "f"}}}}};
         if (names_custom && path.starts_with("/v1/responses")) body["tools"] = {{{"type", "custom"}, {"name", "f"}}};
     }
@@ -148,7 +153,8 @@ void complete(const std::string& path, json& body) {
     if (body.contains("messages") && body["messages"].is_array() && !body["messages"].empty()) {
         json& message = body["messages"][0];
         const std::string content = message.value("content", json()).dump();
-        const bool is_assistants = content.find("\"tool_use\"") != std::string::npos || content.find("\"thinking\"") != std::string::npos ||
+        const bool is_assistants = content.find("\"tool_use\"") != std::string::npos ||
+                                   content.find("\"thinking\"") != std::string::npos ||
                                    message.contains("tool_calls") || content.find("\"refusal\"") != std::string::npos;
         if (is_assistants) message["role"] = "assistant";
         if (is_chat && !message.contains("content")) message["content"] = "f";
@@ -163,19 +169,27 @@ class AnyConstraint final : public TokenConstraint {
         return ok_status();
     }
     Status accept(TokenId) override { return ok_status(); }
-    Result<std::unique_ptr<TokenConstraint>> duplicate() const override { return std::unique_ptr<TokenConstraint>(std::make_unique<AnyConstraint>()); }
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override {
+        return std::unique_ptr<TokenConstraint>(std::make_unique<AnyConstraint>());
+    }
 };
 // The fixture's, but for grammars.
 class AnyCodec final : public TextCodec {
   public:
-    Result<std::vector<TokenId>> encode(std::string_view text, bool specials) const override { return codec_.encode(text, specials); }
-    Result<std::string> decode(std::span<const TokenId> tokens, bool skip) const override { return codec_.decode(tokens, skip); }
+    Result<std::vector<TokenId>> encode(std::string_view text, bool specials) const override {
+        return codec_.encode(text, specials);
+    }
+    Result<std::string> decode(std::span<const TokenId> tokens, bool skip) const override {
+        return codec_.decode(tokens, skip);
+    }
     std::optional<TokenId> token_id(std::string_view spelling) const override { return codec_.token_id(spelling); }
     std::string token_bytes(TokenId token) const override { return codec_.token_bytes(token); }
     Result<RenderedChat> render_chat(const ChatInput& chat) const override { return codec_.render_chat(chat); }
-    std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override { return codec_.make_decoder(std::move(options)); }
-    Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure&, std::span<const TokenId>, uint32_t,
-                                                             const access::Holder&) const override {
+    std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override {
+        return codec_.make_decoder(std::move(options));
+    }
+    Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure&, std::span<const TokenId>,
+                                                             uint32_t, const access::Holder&) const override {
         return std::unique_ptr<TokenConstraint>(std::make_unique<AnyConstraint>());
     }
     model::ToolFormat tool_format() const override { return codec_.tool_format(); }
@@ -234,7 +248,8 @@ TEST_F(UnknownFieldsTest, AreNamedInTheHeaderOrRefused) {
         const Answer answer = read(result);
         const std::string header = ", " + result->get_header_value("x-lorad-ignored-fields") + ",";
         const bool is_listed = header.find(", " + site.member + ",") != std::string::npos;
-        const bool is_refused = answer.status >= 400 && (names(answer.param, site, true) || names(answer.message, site, false));
+        const bool is_refused =
+            answer.status >= 400 && (names(answer.param, site, true) || names(answer.message, site, false));
         EXPECT_TRUE(is_listed || is_refused) << answer.status << " " << header << " " << answer.body.substr(0, 300);
         if (path.find("unload") != std::string::npos) register_demo("f", "pirate");
     }
@@ -251,7 +266,8 @@ TEST_F(UnknownFieldsTest, AreRefusedByAStrictServer) {
         SCOPED_TRACE(path + " " + site.member + " " + site.body.dump());
         const Answer answer = post(address(path), site.body.dump());
         EXPECT_EQ(answer.status / 100, 4) << answer.body.substr(0, 300);
-        EXPECT_TRUE(names(answer.param, site, true) || names(answer.message, site, false)) << answer.body.substr(0, 300);
+        EXPECT_TRUE(names(answer.param, site, true) || names(answer.message, site, false))
+            << answer.body.substr(0, 300);
     }
 }
 

@@ -1,8 +1,8 @@
-// Models with windows on a real device, with blocks of their windows apart: texts of many windows' lengths, together, put back and found again, give the tokens that they give where
-// all blocks are kept.
-#include <gtest/gtest.h>
-
+// Models with windows on a real device, with blocks of their windows apart: texts of many windows' lengths, together,
+// put back and found again, give the tokens that they give where all blocks are kept.
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "tests/server/demo_engine.h"
 #include "tests/support/families.h"
@@ -30,12 +30,18 @@ class WindowDevice : public ::testing::TestWithParam<Windowed> {
         const std::filesystem::path folder = testing::goldens_dir() / GetParam().folder;
         const std::filesystem::path adapters = folder / "adapters" / GetParam().model;
         if (names_.empty()) {
-            for (const auto& entry : std::filesystem::directory_iterator(adapters)) names_.push_back(entry.path().filename().string());
+            for (const auto& entry : std::filesystem::directory_iterator(adapters))
+                names_.push_back(entry.path().filename().string());
             std::ranges::sort(names_);
             names_.resize(1);
         }
-        return std::make_unique<DemoEngine>(DemoEngine::Options{.executor = {.n_rows_max = 128, .n_sequences_max = 4, .n_positions_max = 512, .n_adapter_slots = 4, .n_kv_blocks = kBlocks,
-                                                                             .may_group_kv = may_group_kv, .kernel_path = gpu::KernelPath::kPortable},
+        return std::make_unique<DemoEngine>(DemoEngine::Options{.executor = {.n_rows_max = 128,
+                                                                             .n_sequences_max = 4,
+                                                                             .n_positions_max = 512,
+                                                                             .n_adapter_slots = 4,
+                                                                             .n_kv_blocks = kBlocks,
+                                                                             .may_group_kv = may_group_kv,
+                                                                             .kernel_path = gpu::KernelPath::kPortable},
                                                                 .adapters = names_,
                                                                 .checks_numbers = true,
                                                                 .base = folder / "models" / GetParam().model,
@@ -54,7 +60,8 @@ class WindowDevice : public ::testing::TestWithParam<Windowed> {
     }
     std::vector<DemoEngine::Answer> run(DemoEngine& served, Engine& engine, const std::vector<Text>& texts) const {
         std::vector<Request> requests;
-        for (const Text& text : texts) requests.push_back(served.request(text.prompt, text.adapter, kTokens, {.temperature = 0.0f}, text.scale));
+        for (const Text& text : texts)
+            requests.push_back(served.request(text.prompt, text.adapter, kTokens, {.temperature = 0.0f}, text.scale));
         return served.run(engine, std::move(requests));
     }
 
@@ -98,7 +105,8 @@ TEST_P(WindowDevice, TokensAreThoseOfBlocksThatAreKept) {
             const std::vector<DemoEngine::Answer> answers = run(*served, engine, texts);
             uint32_t n_cached = 0;
             for (size_t i = 0; i < texts.size(); ++i) {
-                EXPECT_EQ(answers[i].tokens, want[i]) << "text " << i << ", round " << round << ", " << n_blocks << " blocks";
+                EXPECT_EQ(answers[i].tokens, want[i])
+                    << "text " << i << ", round " << round << ", " << n_blocks << " blocks";
                 n_cached += answers[i].n_cached;
             }
             EXPECT_TRUE(n_cached > 0 || round == 0);
@@ -107,8 +115,11 @@ TEST_P(WindowDevice, TokensAreThoseOfBlocksThatAreKept) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, WindowDevice,
-                         ::testing::Values(Windowed{"gemma3-nested", "families", true}, Windowed{"gemma4-dense", "families", true}, Windowed{"gemma4-e2b", "families", true},
-                                           Windowed{"gpt-oss", "families", true}, Windowed{"olmo3", "families", true}, Windowed{"mistral-window", "", false}),
+                         ::testing::Values(Windowed{"gemma3-nested", "families", true},
+                                           Windowed{"gemma4-dense", "families", true},
+                                           Windowed{"gemma4-e2b", "families", true},
+                                           Windowed{"gpt-oss", "families", true}, Windowed{"olmo3", "families", true},
+                                           Windowed{"mistral-window", "", false}),
                          [](const auto& one) {
                              std::string name = one.param.model;
                              std::ranges::replace(name, '-', '_');

@@ -1,7 +1,8 @@
-// Models with layers that see a window: their blocks are apart, go back behind the window to whoever needs some, and are there where a prefix is found.
-#include <gtest/gtest.h>
-
+// Models with layers that see a window: their blocks are apart, go back behind the window to whoever needs some, and
+// are there where a prefix is found.
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "tests/server/engine_fixture.h"
 
@@ -10,16 +11,20 @@ namespace {
 
 constexpr uint32_t kWindow = 100;
 
-// The fake device, which keeps beside its cache what such layers' blocks hold. A row that does not find all of its window there is wrong.
+// The fake device, which keeps beside its cache what such layers' blocks hold. A row that does not find all of its
+// window there is wrong.
 class WindowRunner final : public StepRunner {
   public:
-    WindowRunner(uint32_t n_blocks, uint32_t n_window_blocks) : fake(n_blocks), held_(size_t(n_window_blocks) * model::kBlockTokens, 0) {}
+    WindowRunner(uint32_t n_blocks, uint32_t n_window_blocks)
+        : fake(n_blocks), held_(size_t(n_window_blocks) * model::kBlockTokens, 0) {}
 
     Status submit(const model::StepBatch& batch) override {
         TRY(fake.submit(batch));
-        for (const model::BatchRow& row : batch.rows()) held_[place(batch, row, row.position)] = fake.seen(batch, row, row.position);
+        for (const model::BatchRow& row : batch.rows())
+            held_[place(batch, row, row.position)] = fake.seen(batch, row, row.position);
         for (const model::BatchRow& row : batch.rows()) {
-            for (uint32_t position = row.position + 1 > kWindow ? row.position + 1 - kWindow : 0; position <= row.position; ++position) {
+            for (uint32_t position = row.position + 1 > kWindow ? row.position + 1 - kWindow : 0;
+                 position <= row.position; ++position) {
                 if (held_[place(batch, row, position)] != fake.seen(batch, row, position)) ++n_wrong;
             }
         }
@@ -36,7 +41,8 @@ class WindowRunner final : public StepRunner {
   private:
     size_t place(const model::StepBatch& batch, const model::BatchRow& row, uint32_t position) const {
         EXPECT_NE(row.window_begin, row.table_begin);
-        return size_t(batch.block_tables()[row.window_begin + position / model::kBlockTokens]) * model::kBlockTokens + position % model::kBlockTokens;
+        return size_t(batch.block_tables()[row.window_begin + position / model::kBlockTokens]) * model::kBlockTokens +
+               position % model::kBlockTokens;
     }
     std::vector<uint64_t> held_;
 };
@@ -45,12 +51,16 @@ struct WindowEngine {
     WindowEngine(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_more_windows, uint32_t n_short_text_tokens = 0)
         : n_windows(uint32_t(groups().window_blocks_max(n_sequences, kRows)) + n_more_windows),
           runner(n_blocks, n_windows),
-          metrics({.model_name = "base", .block_tokens = model::kBlockTokens, .n_kv_blocks = n_blocks, .n_window_blocks = n_windows}),
+          metrics({.model_name = "base",
+                   .block_tokens = model::kBlockTokens,
+                   .n_kv_blocks = n_blocks,
+                   .n_window_blocks = n_windows}),
           engine(runner, metrics, options(n_blocks, n_sequences, n_windows, n_short_text_tokens)) {}
 
     static constexpr uint32_t kRows = 128;
     static model::KvGroups groups() { return {.window = kWindow, .has_full = true, .windowed = {true, false}}; }
-    static EngineOptions options(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_windows, uint32_t n_short_text_tokens) {
+    static EngineOptions options(uint32_t n_blocks, uint32_t n_sequences, uint32_t n_windows,
+                                 uint32_t n_short_text_tokens) {
         EngineOptions out;
         out.n_short_text_tokens = n_short_text_tokens;
         out.limits = {kRows, n_sequences, model::kBlockTokens};
@@ -59,7 +69,8 @@ struct WindowEngine {
         out.n_window_blocks = n_windows;
         return out;
     }
-    std::shared_ptr<TokenStream> submit(const std::vector<TokenId>& prompt, uint32_t n_max, const AdapterUse& adapter = {}) {
+    std::shared_ptr<TokenStream> submit(const std::vector<TokenId>& prompt, uint32_t n_max,
+                                        const AdapterUse& adapter = {}) {
         Request request;
         request.prompt = prompt;
         request.n_tokens_max = n_max;
@@ -124,7 +135,8 @@ TEST(WindowEngine, APrefixIsFoundWhereTheWindowBeforeItsEndIsThere) {
     const auto answer = fake_continuation(first, kNoAdapterSlot, 100);
     const auto second = joined(joined(first, answer), prompt_of(30, 2));
     EXPECT_EQ(served.run(second, 2), 1088u) << "of 1099 tokens";
-    EXPECT_EQ(served.run(joined(std::vector<TokenId>(first.begin(), first.end() - 5), prompt_of(80, 3)), 2), 960u) << "the window before the prompt's end is kept longest";
+    EXPECT_EQ(served.run(joined(std::vector<TokenId>(first.begin(), first.end() - 5), prompt_of(80, 3)), 2), 960u)
+        << "the window before the prompt's end is kept longest";
     AdapterUse other;
     other.uses = {{1, 0.5f}};
     EXPECT_EQ(served.run(second, 2, other), 0u);
@@ -177,7 +189,9 @@ TEST(WindowEngine, TokensAreThoseOfTheTextAloneWhoeverGivesBack) {
             if (random() % 3 > 0) asked.adapter.uses = {{1 + uint32_t(random()) % 2, random() % 2 == 0 ? 1.0f : 0.5f}};
             const Asked* before = !all.empty() && random() % 2 == 0 ? &all[random() % all.size()] : nullptr;
             if (before != nullptr && before->prompt.size() < 600) {
-                asked.prompt = joined(joined(before->prompt, fake_continuation(before->prompt, before->adapter.rows(), random() % 90)), prompt_of(1 + random() % 30, i));
+                asked.prompt = joined(
+                    joined(before->prompt, fake_continuation(before->prompt, before->adapter.rows(), random() % 90)),
+                    prompt_of(1 + random() % 30, i));
                 asked.adapter = before->adapter;
             } else {
                 asked.prompt = joined(prompt_of(random() % 3 * 150, 7), prompt_of(1 + random() % 250, i));

@@ -1,11 +1,11 @@
 // Logits of decodes of made-up tokens, for tests that compare two ways of computing a step.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "model/exec/executor.h"
 
@@ -23,7 +23,8 @@ std::vector<float> decode_logits(model::Executor& executor, const Decodes& decod
     const auto finish = [&] {
         const auto output = executor.finish();
         ASSERT_TRUE(output.ok());
-        for (uint32_t i = 0; i < decodes.n; ++i) all.insert(all.end(), output->logits(i).begin(), output->logits(i).end());
+        for (uint32_t i = 0; i < decodes.n; ++i)
+            all.insert(all.end(), output->logits(i).begin(), output->logits(i).end());
     };
     for (uint32_t step = 0; step < decodes.n_steps; ++step) {
         model::StepBatch batch;

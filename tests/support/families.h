@@ -1,4 +1,5 @@
-// The golden families: a row for each model of tests/goldens/families (and of tests/goldens), with what it has beyond Llama's layers.
+// The golden families: a row for each model of tests/goldens/families (and of tests/goldens), with what it has beyond
+// Llama's layers.
 #pragma once
 
 #include <algorithm>
@@ -43,13 +44,16 @@ inline const std::vector<GoldenFamily> kGoldenFamilies = {
 
 // Another set of the same layout may be tested instead: LORAD_FAMILIES names its folder.
 inline const char* other_families() { return std::getenv("LORAD_FAMILIES"); }
-inline std::filesystem::path families_dir() { return other_families() != nullptr ? std::filesystem::path(other_families()) : goldens_dir() / "families"; }
+inline std::filesystem::path families_dir() {
+    return other_families() != nullptr ? std::filesystem::path(other_families()) : goldens_dir() / "families";
+}
 
 inline std::vector<GoldenFamily> golden_families() {
     if (other_families() == nullptr) return kGoldenFamilies;
     std::vector<GoldenFamily> families;
     std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(families_dir() / "models", ignored)) families.push_back({entry.path().filename(), "", false});
+    for (const auto& entry : std::filesystem::directory_iterator(families_dir() / "models", ignored))
+        families.push_back({entry.path().filename(), "", false});
     std::ranges::sort(families, {}, &GoldenFamily::model);
     return families;
 }

@@ -25,9 +25,13 @@ Numbers decoded(const Tensor& tensor) {
     return numbers;
 }
 
-std::string layer_name(uint32_t layer, const std::string& part) { return "model.layers." + std::to_string(layer) + "." + part; }
+std::string layer_name(uint32_t layer, const std::string& part) {
+    return "model.layers." + std::to_string(layer) + "." + part;
+}
 
-void append(Numbers& to, const Numbers& from, size_t begin, size_t n) { to.insert(to.end(), from.begin() + int64_t(begin), from.begin() + int64_t(begin + n)); }
+void append(Numbers& to, const Numbers& from, size_t begin, size_t n) {
+    to.insert(to.end(), from.begin() + int64_t(begin), from.begin() + int64_t(begin + n));
+}
 
 // The experts' single matrices as stacks.
 void stack_experts(NamedNumbers& numbers, const ModelConfig& config) {
@@ -38,9 +42,11 @@ void stack_experts(NamedNumbers& numbers, const ModelConfig& config) {
         Numbers gate_up, down;
         for (uint32_t e = 0; e < experts.n; ++e) {
             const std::string one = prefix + std::to_string(e) + ".";
-            for (const char* part : {"gate_proj.weight", "up_proj.weight"}) append(gate_up, numbers.at(one + part), 0, numbers.at(one + part).size());
+            for (const char* part : {"gate_proj.weight", "up_proj.weight"})
+                append(gate_up, numbers.at(one + part), 0, numbers.at(one + part).size());
             append(down, numbers.at(one + "down_proj.weight"), 0, numbers.at(one + "down_proj.weight").size());
-            for (const char* part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}) numbers.erase(one + part);
+            for (const char* part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})
+                numbers.erase(one + part);
         }
         numbers[prefix + "gate_up_proj.weight"] = std::move(gate_up);
         numbers[prefix + "down_proj.weight"] = std::move(down);
@@ -53,8 +59,10 @@ void separate_delta(NamedNumbers& numbers, const ModelConfig& config) {
         const std::string prefix = layer_name(layer, "linear_attn.");
         if (!numbers.contains(prefix + "in_proj_qkvz.weight")) continue;
         const auto delta = config.layer(layer).delta;
-        const size_t hidden = config.hidden_size, ratio = delta.n_value_heads / delta.n_key_heads, key = delta.key_head_dim, value = ratio * delta.value_head_dim;
-        const Numbers fused = numbers.at(prefix + "in_proj_qkvz.weight"), gates = numbers.at(prefix + "in_proj_ba.weight");
+        const size_t hidden = config.hidden_size, ratio = delta.n_value_heads / delta.n_key_heads,
+                     key = delta.key_head_dim, value = ratio * delta.value_head_dim;
+        const Numbers fused = numbers.at(prefix + "in_proj_qkvz.weight"),
+                      gates = numbers.at(prefix + "in_proj_ba.weight");
         Numbers q, k, v, z, b, a;
         for (size_t head = 0; head < delta.n_key_heads; ++head) {
             const size_t at = head * (2 * key + 2 * value);
@@ -84,11 +92,15 @@ class Converter {
     std::string run() {
         write_fields();
         put("token_embd.weight", take("model.embed_tokens.weight"), {config_.vocab_size, config_.hidden_size});
-        put(is("lfm2") ? "token_embd_norm.weight" : "output_norm.weight", norm("model.norm.weight"), {config_.hidden_size});
-        if (!config_.tied_embeddings) put("output.weight", take("lm_head.weight"), {config_.vocab_size, config_.hidden_size});
+        put(is("lfm2") ? "token_embd_norm.weight" : "output_norm.weight", norm("model.norm.weight"),
+            {config_.hidden_size});
+        if (!config_.tied_embeddings)
+            put("output.weight", take("lm_head.weight"), {config_.vocab_size, config_.hidden_size});
         if (const uint64_t ple = config_.layer(0).per_layer_input; ple != 0) {
-            put("per_layer_token_embd.weight", take("model.embed_tokens_per_layer.weight"), {config_.per_layer_vocab, ple * config_.n_layers});
-            put("per_layer_model_proj.weight", take("model.per_layer_model_projection.weight"), {ple * config_.n_layers, config_.hidden_size});
+            put("per_layer_token_embd.weight", take("model.embed_tokens_per_layer.weight"),
+                {config_.per_layer_vocab, ple * config_.n_layers});
+            put("per_layer_model_proj.weight", take("model.per_layer_model_projection.weight"),
+                {ple * config_.n_layers, config_.hidden_size});
             put("per_layer_proj_norm.weight", norm("model.per_layer_projection_norm.weight"), {ple});
         }
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) write_layer(layer);
@@ -113,7 +125,8 @@ class Converter {
         return numbers;
     }
     void put(const std::string& name, const Numbers& numbers, const Shape& shape, uint32_t type = 0) {
-        writer_.tensor(name, type, shape, std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float)));
+        writer_.tensor(name, type, shape,
+                       std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float)));
     }
     void number(const char* key, uint32_t value) { writer_.number<uint32_t>(gguf_ + "." + key, 4, value); }
     void real(const char* key, double value) { writer_.number<float>(gguf_ + "." + key, 6, static_cast<float>(value)); }
@@ -137,8 +150,10 @@ class Converter {
             window = std::max(window, facts.attention.window);
             (windows.back() ? swa_dim : full_dim) = facts.attention.head_dim;
         }
-        if (std::ranges::count(kv, kv.front()) == int64_t(kv.size())) number("attention.head_count_kv", kv.front());
-        else writer_.array(gguf_ + ".attention.head_count_kv", kv);
+        if (std::ranges::count(kv, kv.front()) == int64_t(kv.size()))
+            number("attention.head_count_kv", kv.front());
+        else
+            writer_.array(gguf_ + ".attention.head_count_kv", kv);
         if (is("gemma4")) {
             writer_.array(gguf_ + ".feed_forward_length", ffn);
             number("attention.key_length", full_dim);
@@ -160,7 +175,8 @@ class Converter {
             std::fill(factors.begin(), factors.begin() + rope.rotary_dim / 2, 1.0f);
             put("rope_freqs.weight", factors, {half});
             uint32_t shared = 0;
-            for (uint32_t layer = 0; layer < config_.n_layers; ++layer) shared += config_.layer(layer).attention.kv_from.has_value();
+            for (uint32_t layer = 0; layer < config_.n_layers; ++layer)
+                shared += config_.layer(layer).attention.kv_from.has_value();
             number("attention.shared_kv_layers", shared);
             number("embedding_length_per_layer_input", first.per_layer_input);
             real("rope.freq_base_swa", config_.rope_of(1).theta);
@@ -203,7 +219,8 @@ class Converter {
         number("expert_count", first.ffn.experts.n);
         number("expert_used_count", first.ffn.experts.top_k);
         if (!is("llama")) number("expert_feed_forward_length", first.ffn.experts.size);
-        if (first.ffn.experts.shared_size != 0) number("expert_shared_feed_forward_length", first.ffn.experts.shared_size);
+        if (first.ffn.experts.shared_size != 0)
+            number("expert_shared_feed_forward_length", first.ffn.experts.shared_size);
     }
     uint32_t interval() const {
         uint32_t layer = 0;
@@ -228,12 +245,16 @@ class Converter {
         if (facts.mixer_norm.after) {
             put(block + "post_attention_norm.weight", norm(own("post_attention_layernorm.weight")), {hidden});
             put(block + "post_ffw_norm.weight", norm(own("post_feedforward_layernorm.weight")), {hidden});
-            if (facts.ffn_norm.before) put(block + "ffn_norm.weight", norm(own("pre_feedforward_layernorm.weight")), {hidden});
+            if (facts.ffn_norm.before)
+                put(block + "ffn_norm.weight", norm(own("pre_feedforward_layernorm.weight")), {hidden});
         } else {
-            put(block + (is_behind ? "post_attention_norm.weight" : "ffn_norm.weight"), norm(own("post_attention_layernorm.weight")), {hidden});
+            put(block + (is_behind ? "post_attention_norm.weight" : "ffn_norm.weight"),
+                norm(own("post_attention_layernorm.weight")), {hidden});
         }
-        if (facts.ffn.kind == model::FeedForward::kExperts) write_experts(layer, facts.ffn.experts, block);
-        else write_dense(own("mlp."), block, "", facts.ffn.size);
+        if (facts.ffn.kind == model::FeedForward::kExperts)
+            write_experts(layer, facts.ffn.experts, block);
+        else
+            write_dense(own("mlp."), block, "", facts.ffn.size);
         if (const uint64_t ple = facts.per_layer_input; ple != 0) {
             put(block + "inp_gate.weight", take(own("per_layer_input_gate.weight")), {ple, hidden});
             put(block + "proj.weight", take(own("per_layer_projection.weight")), {hidden, ple});
@@ -261,21 +282,25 @@ class Converter {
     void write_attention(uint32_t layer, const LayerFacts& facts, const std::string& block) {
         const uint64_t hidden = config_.hidden_size;
         const auto own = [&](const std::string& part) { return layer_name(layer, "self_attn." + part); };
-        for (const auto& [name, theirs, module] : {std::tuple("q_proj", "attn_q", LinearModule::kQ), std::tuple("k_proj", "attn_k", LinearModule::kK), std::tuple("v_proj", "attn_v", LinearModule::kV)}) {
+        for (const auto& [name, theirs, module] :
+             {std::tuple("q_proj", "attn_q", LinearModule::kQ), std::tuple("k_proj", "attn_k", LinearModule::kK),
+              std::tuple("v_proj", "attn_v", LinearModule::kV)}) {
             const uint64_t n = config_.shape(layer, module).n;
             if (n == 0) continue;
             const bool turns = permutes() && module != LinearModule::kV;
             const uint64_t heads = module == LinearModule::kQ ? facts.attention.n_heads : facts.attention.n_kv_heads;
             const auto arranged = [&](const Numbers& numbers) { return turns ? in_pairs(numbers, heads) : numbers; };
             put(block + theirs + ".weight", arranged(take(own(std::string(name) + ".weight"))), {n, hidden});
-            if (facts.attention.qkv_bias) put(block + theirs + ".bias", arranged(take(own(std::string(name) + ".bias"))), {n});
+            if (facts.attention.qkv_bias)
+                put(block + theirs + ".bias", arranged(take(own(std::string(name) + ".bias"))), {n});
         }
         put(block + "attn_output.weight", take(own("o_proj.weight")), {hidden, facts.attention.q_size()});
         if (facts.attention.o_bias) put(block + "attn_output.bias", take(own("o_proj.bias")), {hidden});
         if (facts.attention.sinks) put(block + "attn_sinks.weight", take(own("sinks")), {facts.attention.n_heads});
         if (facts.attention.qk_norm == model::QkNorm::kNone) return;
         put(block + "attn_q_norm.weight", norm(own("q_norm.weight")), {take(own("q_norm.weight")).size()});
-        if (!facts.attention.kv_from) put(block + "attn_k_norm.weight", norm(own("k_norm.weight")), {take(own("k_norm.weight")).size()});
+        if (!facts.attention.kv_from)
+            put(block + "attn_k_norm.weight", norm(own("k_norm.weight")), {take(own("k_norm.weight")).size()});
     }
     // Value heads by turns of the key heads, `of_head` rows of k numbers each; what stands before them stays.
     Numbers tiled(const Numbers& numbers, const model::DeltaFacts& delta, size_t n_before, size_t of_head) const {
@@ -284,16 +309,22 @@ class Converter {
         Numbers out;
         append(out, numbers, 0, n_before);
         for (size_t turn = 0; turn < ratio; ++turn) {
-            for (size_t key = 0; key < keys; ++key) append(out, numbers, n_before + (key * ratio + turn) * of_head, of_head);
+            for (size_t key = 0; key < keys; ++key)
+                append(out, numbers, n_before + (key * ratio + turn) * of_head, of_head);
         }
         return out;
     }
     void write_delta(uint32_t layer, const LayerFacts& facts, const std::string& block) {
         const model::DeltaFacts& delta = facts.delta;
         const uint64_t hidden = config_.hidden_size, heads = delta.n_value_heads, value = delta.value_head_dim;
-        const auto own = [&](const std::string& part) -> const Numbers& { return take(layer_name(layer, "linear_attn." + part)); };
-        put(block + "attn_qkv.weight", tiled(own("in_proj_qkv.weight"), delta, 2 * delta.key_size() * hidden, value * hidden), {delta.conv_size(), hidden});
-        put(block + "attn_gate.weight", tiled(own("in_proj_z.weight"), delta, 0, value * hidden), {delta.value_size(), hidden});
+        const auto own = [&](const std::string& part) -> const Numbers& {
+            return take(layer_name(layer, "linear_attn." + part));
+        };
+        put(block + "attn_qkv.weight",
+            tiled(own("in_proj_qkv.weight"), delta, 2 * delta.key_size() * hidden, value * hidden),
+            {delta.conv_size(), hidden});
+        put(block + "attn_gate.weight", tiled(own("in_proj_z.weight"), delta, 0, value * hidden),
+            {delta.value_size(), hidden});
         if (is("qwen3next")) {
             const size_t part = heads / delta.n_key_heads * hidden;
             Numbers both;
@@ -306,7 +337,9 @@ class Converter {
             put(block + "ssm_beta.weight", tiled(own("in_proj_b.weight"), delta, 0, hidden), {heads, hidden});
             put(block + "ssm_alpha.weight", tiled(own("in_proj_a.weight"), delta, 0, hidden), {heads, hidden});
         }
-        put(block + "ssm_conv1d.weight", tiled(own("conv1d.weight"), delta, 2 * delta.key_size() * delta.taps, value * delta.taps), {delta.conv_size(), delta.taps});
+        put(block + "ssm_conv1d.weight",
+            tiled(own("conv1d.weight"), delta, 2 * delta.key_size() * delta.taps, value * delta.taps),
+            {delta.conv_size(), delta.taps});
         put(block + "ssm_dt.bias", tiled(own("dt_bias"), delta, 0, 1), {heads});
         Numbers decay = tiled(own("A_log"), delta, 0, 1);
         for (float& number : decay) number = -std::exp(number);
@@ -350,16 +383,21 @@ class Converter {
                 return static_cast<uint8_t>((found - kNumbers) | (std::signbit(number) ? 8 : 0));
             };
             bytes += static_cast<char>(exponent + 127);
-            for (size_t i = 0; i < 16; ++i) bytes += static_cast<char>(code_of(numbers[at + i]) | code_of(numbers[at + 16 + i]) << 4);
+            for (size_t i = 0; i < 16; ++i)
+                bytes += static_cast<char>(code_of(numbers[at + i]) | code_of(numbers[at + 16 + i]) << 4);
         }
         writer_.tensor(name, 39, shape, bytes);
     }
     void write_experts(uint32_t layer, const model::ExpertFacts& experts, const std::string& block) {
         const uint64_t hidden = config_.hidden_size, n = experts.n, size = experts.size;
-        const auto own = [&](const std::string& part) -> const Numbers& { return take(layer_name(layer, "mlp." + part)); };
+        const auto own = [&](const std::string& part) -> const Numbers& {
+            return take(layer_name(layer, "mlp." + part));
+        };
         put(block + "ffn_gate_inp.weight", own("gate.weight"), {n, hidden});
-        put_stack(block + "ffn_gate_exps.weight", half_of(own("experts.gate_up_proj.weight"), experts, hidden, 0), {n, size, hidden});
-        put_stack(block + "ffn_up_exps.weight", half_of(own("experts.gate_up_proj.weight"), experts, hidden, 1), {n, size, hidden});
+        put_stack(block + "ffn_gate_exps.weight", half_of(own("experts.gate_up_proj.weight"), experts, hidden, 0),
+                  {n, size, hidden});
+        put_stack(block + "ffn_up_exps.weight", half_of(own("experts.gate_up_proj.weight"), experts, hidden, 1),
+                  {n, size, hidden});
         put_stack(block + "ffn_down_exps.weight", own("experts.down_proj.weight"), {n, hidden, size});
         if (experts.bias) {
             put(block + "ffn_gate_inp.bias", own("gate.bias"), {n});
@@ -393,7 +431,8 @@ NamedNumbers meaning_of(const model::TensorFiles& files, const ModelConfig& conf
     return numbers;
 }
 
-std::string family_as_gguf(const NamedNumbers& numbers, const ModelConfig& config, const std::string& gguf, bool packs_experts) {
+std::string family_as_gguf(const NamedNumbers& numbers, const ModelConfig& config, const std::string& gguf,
+                           bool packs_experts) {
     return Converter(numbers, config, gguf, packs_experts).run();
 }
 

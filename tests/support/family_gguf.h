@@ -1,4 +1,5 @@
-// A golden family's folder as llama.cpp's converter writes it into GGUF, in f32: names, order of rows, and what it computes of the numbers.
+// A golden family's folder as llama.cpp's converter writes it into GGUF, in f32: names, order of rows, and what it
+// computes of the numbers.
 #pragma once
 
 #include <filesystem>
@@ -11,11 +12,14 @@
 
 namespace lorad::testing {
 
-// Numbers by our names, experts stacked and a delta net's parts apart: what a model's tensors mean, however files hold them.
+// Numbers by our names, experts stacked and a delta net's parts apart: what a model's tensors mean, however files hold
+// them.
 using NamedNumbers = std::map<std::string, std::vector<float>>;
 NamedNumbers meaning_of(const model::TensorFiles& files, const model::ModelConfig& config);
 
-// The bytes of the file. gguf: general.architecture. packs_experts: the experts of gpt-oss are MXFP4, of whose blocks their numbers are.
-std::string family_as_gguf(const NamedNumbers& numbers, const model::ModelConfig& config, const std::string& gguf, bool packs_experts = false);
+// The bytes of the file. gguf: general.architecture. packs_experts: the experts of gpt-oss are MXFP4, of whose blocks
+// their numbers are.
+std::string family_as_gguf(const NamedNumbers& numbers, const model::ModelConfig& config, const std::string& gguf,
+                           bool packs_experts = false);
 
 }  // namespace lorad::testing

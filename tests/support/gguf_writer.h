@@ -67,7 +67,8 @@ struct GgufWriter {
         return *this;
     }
     // `shape` slowest first.
-    GgufWriter& tensor(std::string_view name, uint32_t type, const std::vector<uint64_t>& shape, std::string_view bytes) {
+    GgufWriter& tensor(std::string_view name, uint32_t type, const std::vector<uint64_t>& shape,
+                       std::string_view bytes) {
         data.resize(round_up(data.size(), alignment));
         put_text(infos, name);
         put<uint32_t>(infos, static_cast<uint32_t>(shape.size()));

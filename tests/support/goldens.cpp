@@ -1,12 +1,13 @@
 #include "tests/support/goldens.h"
-#include "tests/support/source_dir.h"
-
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <fstream>
+
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "tests/support/source_dir.h"
 
 namespace lorad::testing {
 

@@ -95,7 +95,8 @@ HostAdapter::HostAdapter(const model::AdapterView& view, const model::ModelConfi
         Module module;
         if (from.rank != 0) {
             module.pair = {read_matrix(from.a, from.rank, shape.k, round_up(shape.k, 64), from.weight_type),
-                           read_matrix(from.b, shape.n, from.rank, round_up(from.rank, 8), from.weight_type), from.scale};
+                           read_matrix(from.b, shape.n, from.rank, round_up(from.rank, 8), from.weight_type),
+                           from.scale};
         }
         module.gain = read_vector(from.gain, shape.n);
         module.bias = read_vector(from.bias, shape.n);
@@ -108,12 +109,14 @@ HostAdapter::HostAdapter(const model::AdapterView& view, const model::ModelConfi
     head_table = read_matrix(extras.head_table, vocab, hidden, stride, extras.head_type);
     const uint32_t embed_stride = round_up(extras.embed_rank, 8), head_stride = round_up(extras.head_rank, 8);
     embed = {transposed(read_matrix(extras.embed_a, vocab, extras.embed_rank, embed_stride, extras.embed_lora_type)),
-             read_matrix(extras.embed_b, hidden, extras.embed_rank, embed_stride, extras.embed_lora_type), extras.embed_scale};
+             read_matrix(extras.embed_b, hidden, extras.embed_rank, embed_stride, extras.embed_lora_type),
+             extras.embed_scale};
     head = {read_matrix(extras.head_a, extras.head_rank, hidden, stride, extras.head_lora_type),
             read_matrix(extras.head_b, vocab, extras.head_rank, head_stride, extras.head_lora_type), extras.head_scale};
     token_ids.resize(extras.n_tokens);
     if (extras.n_tokens != 0) {
-        std::memcpy(token_ids.data(), reinterpret_cast<const void*>(extras.token_ids), extras.n_tokens * sizeof(uint32_t));
+        std::memcpy(token_ids.data(), reinterpret_cast<const void*>(extras.token_ids),
+                    extras.n_tokens * sizeof(uint32_t));
         CHECK(std::ranges::is_sorted(token_ids));
     }
     token_rows = read_matrix(extras.token_rows, extras.n_tokens, hidden, stride, 0);
@@ -292,7 +295,9 @@ Vector HostModel::last_logits(std::span<const int32_t> ids, std::span<const Host
     }
     const std::span<const HostUse> uses = uses_of(ids.size() - 1);
     const bool has_norm = !uses.empty() && !uses[0].adapter->final_norm.empty();
-    return logits(reference::rms_norm(xs.back(), has_norm ? uses[0].adapter->final_norm : final_norm_, config_.rms_norm_eps), uses);
+    return logits(
+        reference::rms_norm(xs.back(), has_norm ? uses[0].adapter->final_norm : final_norm_, config_.rms_norm_eps),
+        uses);
 }
 
 }  // namespace lorad::testing

@@ -1,5 +1,5 @@
-// The forward pass of a golden model in double precision, written for clarity: with adapters as a slot of the device would hold
-// them, in host memory. What the kernels and the packed layouts are compared with.
+// The forward pass of a golden model in double precision, written for clarity: with adapters as a slot of the device
+// would hold them, in host memory. What the kernels and the packed layouts are compared with.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,10 @@ class HostModel {
   public:
     explicit HostModel(const std::filesystem::path& folder);
 
-    // Logits after the last of `ids`, every row with the sum of `uses`. From `first_row` on; rows before run as the base.
-    reference::Vector last_logits(std::span<const int32_t> ids, std::span<const HostUse> uses, size_t first_row = 0) const;
+    // Logits after the last of `ids`, every row with the sum of `uses`. From `first_row` on; rows before run as the
+    // base.
+    reference::Vector last_logits(std::span<const int32_t> ids, std::span<const HostUse> uses,
+                                  size_t first_row = 0) const;
 
     // What WeightStore::finish_gains does: magnitudes at the gains become magnitude / || W + scale B A ||.
     void finish_gains(const model::AdapterView& view) const;

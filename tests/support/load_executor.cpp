@@ -9,7 +9,8 @@ namespace lorad::testing {
 
 std::unique_ptr<model::Executor> load_executor(const std::filesystem::path& folder, model::ExecutorOptions options) {
     // A software device runs one workgroup after the other, so there is only one.
-    if (options.decode == gpu::PersistentDecode::kOn && test_device().capabilities().is_cpu) options.decode_workgroups = 1;
+    if (options.decode == gpu::PersistentDecode::kOn && test_device().capabilities().is_cpu)
+        options.decode_workgroups = 1;
     const auto files = model::ModelFiles::open(folder);
     EXPECT_TRUE(files.ok()) << files.error().message;
     const auto config = (*files)->config();

@@ -46,7 +46,9 @@ class PrometheusText {
 
     std::string take_name(std::string_view& rest, bool with_colons) {
         size_t n = 0;
-        while (n < rest.size() && (is_letter(rest[n]) || (n > 0 && is_digit(rest[n])) || (with_colons && rest[n] == ':'))) ++n;
+        while (n < rest.size() &&
+               (is_letter(rest[n]) || (n > 0 && is_digit(rest[n])) || (with_colons && rest[n] == ':')))
+            ++n;
         if (n == 0) fail("a name is expected");
         std::string name(rest.substr(0, n));
         rest.remove_prefix(n);
@@ -89,7 +91,8 @@ class PrometheusText {
         std::string number(rest);
         char* end = nullptr;
         double value = std::strtod(number.c_str(), &end);
-        if (number.empty() || *end != '\0' || std::isspace(static_cast<unsigned char>(number[0]))) return fail("no number");
+        if (number.empty() || *end != '\0' || std::isspace(static_cast<unsigned char>(number[0])))
+            return fail("no number");
         auto type = types_.find(family_);
         if (type == types_.end()) return fail("a sample without TYPE");
         if (!samples_.emplace(std::string(line_.substr(0, line_.size() - number.size() - 1)), value).second)
@@ -149,7 +152,8 @@ class PrometheusText {
         double last_bound = -INFINITY, last_count = 0;
         std::optional<double> sum, count;
     };
-    void read_histogram(const std::string& name, std::vector<std::pair<std::string, std::string>>& labels, double value) {
+    void read_histogram(const std::string& name, std::vector<std::pair<std::string, std::string>>& labels,
+                        double value) {
         std::optional<double> bound;
         std::string key;
         for (const auto& [label, text] : labels) {

@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "proto/base/check.h"
 #include "tests/reference/numbers.h"
@@ -22,19 +23,33 @@ class RandomModel {
   public:
     struct Shape {
         uint32_t hidden, heads, kv_heads, head_dim, ffn, layers, vocab;
-        float large_bias = 0.0f;  // of the slowest pair of channels of layer 0's keys, and half as much of its queries, as Qwen2.5 has them
+        // of the slowest pair of channels of layer 0's keys, and half as much of its queries, as Qwen2.5 has them
+        float large_bias = 0.0f;
     };
 
     explicit RandomModel(const Shape& shape) : shape_(shape) {
-        std::ofstream(folder() / "config.json") << nlohmann::json{{"architectures", {"Qwen2ForCausalLM"}}, {"model_type", "qwen2"}, {"vocab_size", shape.vocab}, {"hidden_size", shape.hidden},
-            {"intermediate_size", shape.ffn}, {"num_hidden_layers", shape.layers}, {"num_attention_heads", shape.heads}, {"num_key_value_heads", shape.kv_heads}, {"hidden_act", "silu"},
-            {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-6}, {"rope_theta", 10000.0}, {"tie_word_embeddings", true}, {"torch_dtype", "float16"}};
+        std::ofstream(folder() / "config.json") << nlohmann::json{{"architectures", {"Qwen2ForCausalLM"}},
+                                                                  {"model_type", "qwen2"},
+                                                                  {"vocab_size", shape.vocab},
+                                                                  {"hidden_size", shape.hidden},
+                                                                  {"intermediate_size", shape.ffn},
+                                                                  {"num_hidden_layers", shape.layers},
+                                                                  {"num_attention_heads", shape.heads},
+                                                                  {"num_key_value_heads", shape.kv_heads},
+                                                                  {"hidden_act", "silu"},
+                                                                  {"max_position_embeddings", 128},
+                                                                  {"rms_norm_eps", 1e-6},
+                                                                  {"rope_theta", 10000.0},
+                                                                  {"tie_word_embeddings", true},
+                                                                  {"torch_dtype", "float16"}};
         add("model.embed_tokens.weight", shape.vocab, shape.hidden, 1.0f);
         add_ones("model.norm.weight");
         for (uint32_t l = 0; l < shape.layers; ++l) {
             const std::string layer = "model.layers." + std::to_string(l) + ".";
             for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) add_ones(layer + norm + ".weight");
-            for (const auto& [name, n] : {std::pair{"q", shape.heads * shape.head_dim}, {"k", shape.kv_heads * shape.head_dim}, {"v", shape.kv_heads * shape.head_dim}}) {
+            for (const auto& [name, n] : {std::pair{"q", shape.heads * shape.head_dim},
+                                          {"k", shape.kv_heads * shape.head_dim},
+                                          {"v", shape.kv_heads * shape.head_dim}}) {
                 add(layer + "self_attn." + name + "_proj.weight", n, shape.hidden, 0.05f);
                 add(layer + "self_attn." + name + "_proj.bias", n, 0, biases(n, l == 0 ? *name : 'v'));
             }
@@ -54,7 +69,9 @@ class RandomModel {
     const std::filesystem::path& folder() const { return dir_.path(); }
 
   private:
-    void add(const std::string& name, uint32_t n, uint32_t k, float bound) { add(name, n, k, reference::random_values(size_t{n} * std::max(k, 1u), reference::Type::kF16, random_, bound)); }
+    void add(const std::string& name, uint32_t n, uint32_t k, float bound) {
+        add(name, n, k, reference::random_values(size_t{n} * std::max(k, 1u), reference::Type::kF16, random_, bound));
+    }
     std::vector<float> biases(uint32_t n, char of) {
         std::vector<float> values = reference::random_values(n, reference::Type::kF16, random_, 0.05f);
         if (of == 'v' || shape_.large_bias == 0.0f) return values;
@@ -66,7 +83,8 @@ class RandomModel {
     void add(const std::string& name, uint32_t n, uint32_t k, const std::vector<float>& values) {
         const auto bytes = reference::encode(values, values.size(), values.size(), reference::Type::kF16);
         const std::vector<uint32_t> sizes = k > 0 ? std::vector<uint32_t>{n, k} : std::vector<uint32_t>{n};
-        header_[name] = {{"dtype", "F16"}, {"shape", sizes}, {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
+        header_[name] = {
+            {"dtype", "F16"}, {"shape", sizes}, {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
         data_.insert(data_.end(), bytes.begin(), bytes.end());
     }
 

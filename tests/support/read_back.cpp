@@ -28,7 +28,8 @@ uint64_t checksum(gpu::Device& device, const model::ModelWeights& weights) {
     uint64_t hash = 0xcbf29ce484222325u;
     const auto add = [&](const gpu::Buffer& buffer) {
         if (!buffer) return;
-        for (const std::byte byte : read_back(device, buffer)) hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3u;
+        for (const std::byte byte : read_back(device, buffer))
+            hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3u;
     };
     for (const model::Matrix* matrix : {&weights.embedding, &weights.lm_head}) add(matrix->buffer);
     add(weights.final_norm.buffer);

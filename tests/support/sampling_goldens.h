@@ -1,4 +1,5 @@
-// What transformers' logits processors make of rows of logits: tests/goldens/sampling/cases.json, made by make.py beside it.
+// What transformers' logits processors make of rows of logits: tests/goldens/sampling/cases.json, made by make.py
+// beside it.
 // For every implementation of the choosing, on host or device.
 #pragma once
 
@@ -12,8 +13,8 @@
 
 #include "proto/base/check.h"
 #include "proto/base/ids.h"
-#include "proto/json/json.h"
 #include "proto/generate/sampling_params.h"
+#include "proto/json/json.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad {
@@ -98,7 +99,8 @@ inline std::vector<SamplingCase> sampling_cases() {
 
 // Chi-square of how often each kept token was drawn, and the value that one fair sample in 10,000 exceeds. Tokens of
 // fewer than five expected draws count as one.
-inline std::pair<double, double> chi_square_of(const SamplingCase& one, const std::vector<uint32_t>& counts, uint32_t n_draws) {
+inline std::pair<double, double> chi_square_of(const SamplingCase& one, const std::vector<uint32_t>& counts,
+                                               uint32_t n_draws) {
     double statistic = 0.0, rare_expected = 0.0, rare_found = 0.0;
     int n_cells = 0;
     const auto add = [&](double expected, double found) {

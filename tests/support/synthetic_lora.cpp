@@ -1,9 +1,9 @@
 #include "tests/support/synthetic_lora.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/upload.h"
@@ -26,9 +26,10 @@ gpu::Buffer upload_random(gpu::Device& device, uint32_t n_rows, uint32_t n_colum
 
 }  // namespace
 
-std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTable& table, const model::ModelConfig& config,
-                                            uint32_t slot, uint32_t rank, uint32_t modules, float scale, uint32_t seed,
-                                            bool with_gains, const std::vector<reference::Type>& types) {
+std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTable& table,
+                                            const model::ModelConfig& config, uint32_t slot, uint32_t rank,
+                                            uint32_t modules, float scale, uint32_t seed, bool with_gains,
+                                            const std::vector<reference::Type>& types) {
     std::mt19937 random(seed);
     std::vector<gpu::Buffer> buffers;
     model::AdapterView adapter;

@@ -1,10 +1,10 @@
 #include "tests/support/test_device.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #ifdef __SANITIZE_THREAD__
 // lavapipe's compiler seems to hold more locks at once than the deadlock detector can count; races are still found.
@@ -30,22 +30,28 @@ class SilentValidation : public ::testing::Environment {
 std::unique_ptr<gpu::Device> make_test_device() {
     const char* const subgroups = std::getenv("LORAD_TEST_SUBGROUPS");
     const bool is_lowered = std::getenv("LORAD_LOWER_TO") != nullptr;
-    auto device = gpu::Device::create({.validation = true, .workgroups_of_gpu = subgroups != nullptr || is_lowered, .params_in_buffer = subgroups != nullptr});
+    auto device = gpu::Device::create({.validation = true,
+                                       .workgroups_of_gpu = subgroups != nullptr || is_lowered,
+                                       .params_in_buffer = subgroups != nullptr});
     if (!device.ok()) {
         std::fprintf(stderr, "tests need a Vulkan device: %s\n", device.error().message.c_str());
         std::abort();
     }
     const gpu::DeviceCapabilities& caps = (*device)->capabilities();
     if (is_lowered && caps.name.find("(lowered)") == std::string::npos) {
-        std::fprintf(stderr, "LORAD_LOWER_TO is set, and %s is not lowered: VK_INSTANCE_LAYERS must name VK_LAYER_LORAD_lower\n", caps.name.c_str());
+        std::fprintf(
+            stderr, "LORAD_LOWER_TO is set, and %s is not lowered: VK_INSTANCE_LAYERS must name VK_LAYER_LORAD_lower\n",
+            caps.name.c_str());
         std::abort();
     }
     if (subgroups != nullptr && !caps.is_cpu) {
-        std::fprintf(stderr, "these tests are for subgroups of %s, %s is no software device\n", subgroups, caps.name.c_str());
+        std::fprintf(stderr, "these tests are for subgroups of %s, %s is no software device\n", subgroups,
+                     caps.name.c_str());
         std::_Exit(0);  // skipped: tests/CMakeLists.txt
     }
     if (subgroups != nullptr && std::to_string(caps.subgroup_size) != subgroups) {
-        std::fprintf(stderr, "these tests are for subgroups of %s, %s has %u\n", subgroups, caps.name.c_str(), caps.subgroup_size);
+        std::fprintf(stderr, "these tests are for subgroups of %s, %s has %u\n", subgroups, caps.name.c_str(),
+                     caps.subgroup_size);
         std::abort();
     }
     return std::move(device).value();

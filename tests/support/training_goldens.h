@@ -1,15 +1,15 @@
 // Runs of PEFT and torch that a trainer has to repeat: tests/goldens/training.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "adapters/plan/check.h"
 #include "adapters/plan/trainable.h"
@@ -29,7 +29,8 @@ struct TrainingGolden {
     std::unique_ptr<const model::ModelWeights> weights;
     model::TrainableAdapter initial;
 
-    static std::unique_ptr<TrainingGolden> load(const std::string& name, std::optional<gpu::ScalarType> weight_type = std::nullopt) {
+    static std::unique_ptr<TrainingGolden> load(const std::string& name,
+                                                std::optional<gpu::ScalarType> weight_type = std::nullopt) {
         auto golden = std::make_unique<TrainingGolden>();
         golden->name = name;
         golden->folder = goldens_dir() / "training" / name;
@@ -52,7 +53,9 @@ struct TrainingGolden {
     }
 
     // Where its tensors are: one run is another's in smaller micro-batches, with the same numbers.
-    std::filesystem::path tensors() const { return name == "llama-tied-accumulated" ? folder.parent_path() / "llama-tied-plain" : folder; }
+    std::filesystem::path tensors() const {
+        return name == "llama-tied-accumulated" ? folder.parent_path() / "llama-tied-plain" : folder;
+    }
 
     model::TrainableAdapter read_adapter(const std::filesystem::path& from) const {
         const auto checked = adapters::check_adapter(adapters::AdapterLocation(from), *base);
@@ -90,7 +93,10 @@ struct TrainingGolden {
     model::TrainerOptions options(uint32_t n_rows) const {
         const auto& recipe = expected.at("recipe");
         model::TrainerOptions made{.n_rows = n_rows, .n_positions_max = 64};
-        made.optimizer = {.beta1 = recipe.at("betas").at(0), .beta2 = recipe.at("betas").at(1), .eps = recipe.at("eps"), .weight_decay = recipe.at("weight_decay")};
+        made.optimizer = {.beta1 = recipe.at("betas").at(0),
+                          .beta2 = recipe.at("betas").at(1),
+                          .eps = recipe.at("eps"),
+                          .weight_decay = recipe.at("weight_decay")};
         if (!recipe.at("max_grad_norm").is_null()) made.optimizer.max_grad_norm = recipe.at("max_grad_norm");
         return made;
     }
@@ -103,7 +109,8 @@ struct TrainingGolden {
 };
 
 // Norm of the difference over norm of the reference, over all numbers of a file by its tensors' names.
-inline double difference_to(const std::filesystem::path& file, const std::vector<const model::TrainedTensor*>& tensors) {
+inline double difference_to(const std::filesystem::path& file,
+                            const std::vector<const model::TrainedTensor*>& tensors) {
     const auto files = model::TensorFiles::map(file, ErrorCode::kIo);
     EXPECT_TRUE(files.ok()) << file;
     EXPECT_EQ(files->tensors().size(), tensors.size()) << file;

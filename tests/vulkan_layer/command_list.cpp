@@ -17,7 +17,8 @@ void CommandList::bind(VkPipelineBindPoint point, VkPipeline pipeline) {
     state_.pipeline = pipeline;
 }
 
-void CommandList::push(VkPipelineLayout layout, VkShaderStageFlags stages, uint32_t offset, uint32_t size, const void* values) {
+void CommandList::push(VkPipelineLayout layout, VkShaderStageFlags stages, uint32_t offset, uint32_t size,
+                       const void* values) {
     state_.layout = layout;
     state_.stages = stages;
     state_.n_bytes = std::max(state_.n_bytes, offset + size);
@@ -25,8 +26,8 @@ void CommandList::push(VkPipelineLayout layout, VkShaderStageFlags stages, uint3
 }
 
 void CommandList::keep_barrier(uint64_t number, const VkDependencyInfo& info) {
-    const auto record = [memory = std::vector(info.pMemoryBarriers, info.pMemoryBarriers + info.memoryBarrierCount)](VkCommandBuffer command,
-                                                                                                                     const DeviceTable& by) {
+    const auto record = [memory = std::vector(info.pMemoryBarriers, info.pMemoryBarriers + info.memoryBarrierCount)](
+                            VkCommandBuffer command, const DeviceTable& by) {
         VkDependencyInfo again{};
         again.sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO;
         again.memoryBarrierCount = static_cast<uint32_t>(memory.size());
@@ -38,10 +39,12 @@ void CommandList::keep_barrier(uint64_t number, const VkDependencyInfo& info) {
 
 void CommandList::set(VkCommandBuffer command, const DeviceTable& by, const State& state) {
     if (state.pipeline != VK_NULL_HANDLE) by.CmdBindPipeline(command, state.point, state.pipeline);
-    if (state.n_bytes != 0) by.CmdPushConstants(command, state.layout, state.stages, 0, state.n_bytes, state.constants.data());
+    if (state.n_bytes != 0)
+        by.CmdPushConstants(command, state.layout, state.stages, 0, state.n_bytes, state.constants.data());
 }
 
-CommandList::Recorded CommandList::record(VkCommandBuffer command, const DeviceTable& by, const IsLeftOut& is_left_out) {
+CommandList::Recorded CommandList::record(VkCommandBuffer command, const DeviceTable& by,
+                                          const IsLeftOut& is_left_out) {
     Recorded recorded;
     std::vector<const Command*> piece;
     const auto end_piece = [&] {
@@ -65,7 +68,9 @@ CommandList::Recorded CommandList::record(VkCommandBuffer command, const DeviceT
 }
 
 bool CommandList::is_as_recorded(const IsLeftOut& is_left_out) const {
-    return std::ranges::all_of(commands_, [&](const Command& kept) { return kept.barrier == 0 || kept.is_left_out == is_left_out(kept.barrier); });
+    return std::ranges::all_of(commands_, [&](const Command& kept) {
+        return kept.barrier == 0 || kept.is_left_out == is_left_out(kept.barrier);
+    });
 }
 
 }  // namespace lorad::testing::fault

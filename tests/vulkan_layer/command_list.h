@@ -1,4 +1,5 @@
-// What a command buffer holds, kept to be recorded in another order than it came, and anew where another barrier is to be left out.
+// What a command buffer holds, kept to be recorded in another order than it came, and anew where another barrier is to
+// be left out.
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ class CommandList {
     };
 
     void begin(Order order, VkCommandBufferUsageFlags usage);
-    // False: commands are to be passed on as they come. Else they are kept until record(); commands that the layer does not know come before all of them.
+    // False: commands are to be passed on as they come. Else they are kept until record(); commands that the layer does
+    // not know come before all of them.
     bool keeps() const { return order_ != kAsRecorded; }
     VkCommandBufferUsageFlags usage() const { return usage_; }
     void set_pool(VkCommandPool pool) { pool_ = pool; }
@@ -34,7 +36,8 @@ class CommandList {
     void keep(Work work) { commands_.push_back({state_, std::move(work)}); }
     void keep_barrier(uint64_t number, const VkDependencyInfo& info);
 
-    // Into a command buffer that was begun, all that was kept, in the order of begin(), without the barriers that are left out.
+    // Into a command buffer that was begun, all that was kept, in the order of begin(), without the barriers that are
+    // left out.
     Recorded record(VkCommandBuffer command, const DeviceTable& by, const IsLeftOut& is_left_out);
     // Whether record() would record the same again.
     bool is_as_recorded(const IsLeftOut& is_left_out) const;

@@ -1,11 +1,7 @@
-// A Vulkan layer that makes calls fail on demand and counts what is alive. Explicit: VK_INSTANCE_LAYERS=VK_LAYER_LORAD_fault with
-// VK_LAYER_PATH (or VK_ADD_LAYER_PATH) naming the folder of its manifest; LORAD_FAULT_CONTROL names the file of control.h's words.
+// A Vulkan layer that makes calls fail on demand and counts what is alive. Explicit:
+// VK_INSTANCE_LAYERS=VK_LAYER_LORAD_fault with VK_LAYER_PATH (or VK_ADD_LAYER_PATH) naming the folder of its manifest;
+// LORAD_FAULT_CONTROL names the file of control.h's words.
 // Without the file it only passes calls on. Covers what lorad calls, not all of Vulkan.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -19,6 +15,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
@@ -38,7 +38,7 @@ std::atomic<uint64_t>* map_words() {
     const char* path = std::getenv("LORAD_FAULT_CONTROL");
     const int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (file < 0) return none;
-    struct stat status {};
+    struct stat status{};
     void* mapped = MAP_FAILED;
     if (fstat(file, &status) == 0 && status.st_size >= off_t(kWords * sizeof(uint64_t)))
         mapped = mmap(nullptr, kWords * sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -70,7 +70,9 @@ bool is_due(Call call, uint64_t number) {
 VkResult fault_of(Call call) {
     const bool due = is_due(call, count(call));
     // A lost device gives it to everything that may: what uses queues, and what makes objects of memory.
-    if (!due) return word(kLost) != 0 && (call == kSubmit || call == kWait || call == kCounter) ? VK_ERROR_DEVICE_LOST : VK_SUCCESS;
+    if (!due)
+        return word(kLost) != 0 && (call == kSubmit || call == kWait || call == kCounter) ? VK_ERROR_DEVICE_LOST
+                                                                                          : VK_SUCCESS;
     const auto result = static_cast<VkResult>(static_cast<int64_t>(word(size_t{kResult} + call).load()));
     note_fault(result);
     return result;
@@ -112,7 +114,8 @@ CommandList& list_of(VkCommandBuffer command) {
     return g_lists[command];
 }
 
-// ----------------------------------------------------------------------------------------------------- queues and waits
+// ----------------------------------------------------------------------------------------------------- queues and
+// waits
 
 bool is_left_out(uint64_t barrier) { return is_due(kBarrier, barrier); }
 
@@ -135,8 +138,8 @@ VkResult bring_up_to_date(VkCommandBuffer command) {
     return table.EndCommandBuffer(command);
 }
 
-// Without the barrier at its end a recording may run after the one behind it. The last one of a submission comes behind the first one of the next: so
-// late that the host, which that barrier is for as well, sees nothing of what it writes.
+// Without the barrier at its end a recording may run after the one behind it. The last one of a submission comes behind
+// the first one of the next: so late that the host, which that barrier is for as well, sees nothing of what it writes.
 VkResult put_open_ends_later(VkQueue queue, std::vector<VkCommandBufferSubmitInfo>& commands) {
     VkCommandBufferSubmitInfo late{VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO, nullptr, VK_NULL_HANDLE, 0};
     {
@@ -148,7 +151,9 @@ VkResult put_open_ends_later(VkQueue queue, std::vector<VkCommandBufferSubmitInf
     for (const VkCommandBufferSubmitInfo& command : all) {
         if (const VkResult result = bring_up_to_date(command.commandBuffer); result != VK_SUCCESS) return result;
     }
-    const auto ends_open = [](const VkCommandBufferSubmitInfo& command) { return list_of(command.commandBuffer).ends_open(); };
+    const auto ends_open = [](const VkCommandBufferSubmitInfo& command) {
+        return list_of(command.commandBuffer).ends_open();
+    };
     if (!commands.empty() && ends_open(commands.back())) {
         std::unique_lock lock(g_mutex);
         g_held_back[queue] = commands.back().commandBuffer;
@@ -171,7 +176,8 @@ VKAPI_ATTR VkResult VKAPI_CALL QueueSubmit2(VkQueue queue, uint32_t n, const VkS
     std::vector<VkSubmitInfo2> submits(infos, infos + n);
     std::vector<std::vector<VkCommandBufferSubmitInfo>> commands(n);
     for (uint32_t i = 0; i < n; ++i) {
-        commands[i].assign(infos[i].pCommandBufferInfos, infos[i].pCommandBufferInfos + infos[i].commandBufferInfoCount);
+        commands[i].assign(infos[i].pCommandBufferInfos,
+                           infos[i].pCommandBufferInfos + infos[i].commandBufferInfoCount);
         if (const VkResult result = put_open_ends_later(queue, commands[i]); result != VK_SUCCESS) return result;
         submits[i].commandBufferInfoCount = static_cast<uint32_t>(commands[i].size());
         submits[i].pCommandBufferInfos = commands[i].data();
@@ -181,7 +187,8 @@ VKAPI_ATTR VkResult VKAPI_CALL QueueSubmit2(VkQueue queue, uint32_t n, const VkS
 
 VKAPI_ATTR VkResult VKAPI_CALL WaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo* info, uint64_t timeout) {
     const VkResult fault = fault_of(kWait);
-    if (fault == VK_TIMEOUT) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // what waits anew does not spin
+    // what waits anew does not spin
+    if (fault == VK_TIMEOUT) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (fault != VK_SUCCESS) return fault;
     const auto begin = std::chrono::steady_clock::now();
     while (word(kHold) != 0) {
@@ -198,15 +205,18 @@ VKAPI_ATTR VkResult VKAPI_CALL GetSemaphoreCounterValue(VkDevice device, VkSemap
     FAULT(kCounter);
     const VkResult result = device_of(device).GetSemaphoreCounterValue(device, semaphore, value);
     std::lock_guard lock(mutex);
-    if (word(kHold) != 0) *value = std::min(*value, seen[semaphore]);
-    else seen[semaphore] = *value;
+    if (word(kHold) != 0)
+        *value = std::min(*value, seen[semaphore]);
+    else
+        seen[semaphore] = *value;
     return result;
 }
 
-// --------------------------------------------------------------------------------------------------- memory and objects
+// --------------------------------------------------------------------------------------------------- memory and
+// objects
 
-VKAPI_ATTR VkResult VKAPI_CALL AllocateMemory(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks,
-                                              VkDeviceMemory* memory) {
+VKAPI_ATTR VkResult VKAPI_CALL AllocateMemory(VkDevice device, const VkMemoryAllocateInfo* info,
+                                              const VkAllocationCallbacks* callbacks, VkDeviceMemory* memory) {
     FAULT(kAllocate);
     const VkResult result = device_of(device).AllocateMemory(device, info, callbacks, memory);
     if (result == VK_SUCCESS) {
@@ -229,17 +239,18 @@ VKAPI_ATTR void VKAPI_CALL FreeMemory(VkDevice device, VkDeviceMemory memory, co
 }
 
 // A pair of calls that make and end one object.
-#define OBJECT(Name, Info)                                                                                             \
-    VKAPI_ATTR VkResult VKAPI_CALL Create##Name(VkDevice device, const Info* info, const VkAllocationCallbacks* callbacks, \
-                                                Vk##Name* object) {                                                    \
-        FAULT(kCreate);                                                                                                \
-        const VkResult result = device_of(device).Create##Name(device, info, callbacks, object);                       \
-        if (result == VK_SUCCESS) word(kLiveObjects).fetch_add(1);                                                     \
-        return result;                                                                                                 \
-    }                                                                                                                  \
-    VKAPI_ATTR void VKAPI_CALL Destroy##Name(VkDevice device, Vk##Name object, const VkAllocationCallbacks* callbacks) { \
-        if (object != VK_NULL_HANDLE) word(kLiveObjects).fetch_sub(1);                                                 \
-        device_of(device).Destroy##Name(device, object, callbacks);                                                    \
+#define OBJECT(Name, Info)                                                                                  \
+    VKAPI_ATTR VkResult VKAPI_CALL Create##Name(VkDevice device, const Info* info,                          \
+                                                const VkAllocationCallbacks* callbacks, Vk##Name* object) { \
+        FAULT(kCreate);                                                                                     \
+        const VkResult result = device_of(device).Create##Name(device, info, callbacks, object);            \
+        if (result == VK_SUCCESS) word(kLiveObjects).fetch_add(1);                                          \
+        return result;                                                                                      \
+    }                                                                                                       \
+    VKAPI_ATTR void VKAPI_CALL Destroy##Name(VkDevice device, Vk##Name object,                              \
+                                             const VkAllocationCallbacks* callbacks) {                      \
+        if (object != VK_NULL_HANDLE) word(kLiveObjects).fetch_sub(1);                                      \
+        device_of(device).Destroy##Name(device, object, callbacks);                                         \
     }
 OBJECT(Buffer, VkBufferCreateInfo)
 OBJECT(Semaphore, VkSemaphoreCreateInfo)
@@ -248,7 +259,8 @@ OBJECT(QueryPool, VkQueryPoolCreateInfo)
 OBJECT(PipelineLayout, VkPipelineLayoutCreateInfo)
 OBJECT(PipelineCache, VkPipelineCacheCreateInfo)
 
-VKAPI_ATTR VkResult VKAPI_CALL CreateComputePipelines(VkDevice device, VkPipelineCache cache, uint32_t n, const VkComputePipelineCreateInfo* infos,
+VKAPI_ATTR VkResult VKAPI_CALL CreateComputePipelines(VkDevice device, VkPipelineCache cache, uint32_t n,
+                                                      const VkComputePipelineCreateInfo* infos,
                                                       const VkAllocationCallbacks* callbacks, VkPipeline* pipelines) {
     const VkResult fault = fault_of(kCreate);
     if (fault != VK_SUCCESS) {
@@ -262,14 +274,15 @@ VKAPI_ATTR VkResult VKAPI_CALL CreateComputePipelines(VkDevice device, VkPipelin
     return result;
 }
 
-VKAPI_ATTR void VKAPI_CALL DestroyPipeline(VkDevice device, VkPipeline pipeline, const VkAllocationCallbacks* callbacks) {
+VKAPI_ATTR void VKAPI_CALL DestroyPipeline(VkDevice device, VkPipeline pipeline,
+                                           const VkAllocationCallbacks* callbacks) {
     if (pipeline != VK_NULL_HANDLE) word(kLiveObjects).fetch_sub(1);
     device_of(device).DestroyPipeline(device, pipeline, callbacks);
 }
 
 // Of buffers that may be recorded anew one by one.
-VKAPI_ATTR VkResult VKAPI_CALL CreateCommandPool(VkDevice device, const VkCommandPoolCreateInfo* info, const VkAllocationCallbacks* callbacks,
-                                                 VkCommandPool* pool) {
+VKAPI_ATTR VkResult VKAPI_CALL CreateCommandPool(VkDevice device, const VkCommandPoolCreateInfo* info,
+                                                 const VkAllocationCallbacks* callbacks, VkCommandPool* pool) {
     FAULT(kCreate);
     VkCommandPoolCreateInfo with_reset = *info;
     with_reset.flags |= VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
@@ -278,17 +291,21 @@ VKAPI_ATTR VkResult VKAPI_CALL CreateCommandPool(VkDevice device, const VkComman
     return result;
 }
 
-VKAPI_ATTR void VKAPI_CALL DestroyCommandPool(VkDevice device, VkCommandPool pool, const VkAllocationCallbacks* callbacks) {
+VKAPI_ATTR void VKAPI_CALL DestroyCommandPool(VkDevice device, VkCommandPool pool,
+                                              const VkAllocationCallbacks* callbacks) {
     if (pool != VK_NULL_HANDLE) {
         word(kLiveObjects).fetch_sub(1);
         std::unique_lock lock(g_mutex);
-        std::erase_if(g_held_back, [&](const auto& held) { return held.second == VK_NULL_HANDLE || g_lists[held.second].pool() == pool; });
+        std::erase_if(g_held_back, [&](const auto& held) {
+            return held.second == VK_NULL_HANDLE || g_lists[held.second].pool() == pool;
+        });
         std::erase_if(g_lists, [&](const auto& list) { return list.second.pool() == pool; });
     }
     device_of(device).DestroyCommandPool(device, pool, callbacks);
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL AllocateCommandBuffers(VkDevice device, const VkCommandBufferAllocateInfo* info, VkCommandBuffer* commands) {
+VKAPI_ATTR VkResult VKAPI_CALL AllocateCommandBuffers(VkDevice device, const VkCommandBufferAllocateInfo* info,
+                                                      VkCommandBuffer* commands) {
     FAULT(kCreate);
     const VkResult result = device_of(device).AllocateCommandBuffers(device, info, commands);
     if (result != VK_SUCCESS) return result;
@@ -296,18 +313,20 @@ VKAPI_ATTR VkResult VKAPI_CALL AllocateCommandBuffers(VkDevice device, const VkC
     return result;
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL MapMemory(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset, VkDeviceSize size, VkMemoryMapFlags flags,
-                                         void** data) {
+VKAPI_ATTR VkResult VKAPI_CALL MapMemory(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset, VkDeviceSize size,
+                                         VkMemoryMapFlags flags, void** data) {
     FAULT(kCreate);
     return device_of(device).MapMemory(device, memory, offset, size, flags, data);
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL BindBufferMemory(VkDevice device, VkBuffer buffer, VkDeviceMemory memory, VkDeviceSize offset) {
+VKAPI_ATTR VkResult VKAPI_CALL BindBufferMemory(VkDevice device, VkBuffer buffer, VkDeviceMemory memory,
+                                                VkDeviceSize offset) {
     FAULT(kCreate);
     return device_of(device).BindBufferMemory(device, buffer, memory, offset);
 }
 
-// ------------------------------------------------------------------------------------------------------------ recording
+// ------------------------------------------------------------------------------------------------------------
+// recording
 
 VKAPI_ATTR VkResult VKAPI_CALL BeginCommandBuffer(VkCommandBuffer command, const VkCommandBufferBeginInfo* info) {
     FAULT(kRecord);
@@ -342,31 +361,35 @@ VKAPI_ATTR void VKAPI_CALL CmdBindPipeline(VkCommandBuffer command, VkPipelineBi
     device_of(command).CmdBindPipeline(command, point, pipeline);
 }
 
-VKAPI_ATTR void VKAPI_CALL CmdPushConstants(VkCommandBuffer command, VkPipelineLayout layout, VkShaderStageFlags stages, uint32_t offset,
-                                            uint32_t size, const void* values) {
+VKAPI_ATTR void VKAPI_CALL CmdPushConstants(VkCommandBuffer command, VkPipelineLayout layout, VkShaderStageFlags stages,
+                                            uint32_t offset, uint32_t size, const void* values) {
     if (CommandList& list = list_of(command); list.keeps()) return list.push(layout, stages, offset, size, values);
     device_of(command).CmdPushConstants(command, layout, stages, offset, size, values);
 }
 
-#define WORK(Name, Parameters, Arguments)                                                                                         \
-    VKAPI_ATTR void VKAPI_CALL Cmd##Name Parameters {                                                                             \
-        const auto work = [=](VkCommandBuffer to, const DeviceTable& by) { by.Cmd##Name Arguments; };                             \
-        if (CommandList& list = list_of(command); list.keeps()) return list.keep(work);                                           \
-        work(command, device_of(command));                                                                                        \
+#define WORK(Name, Parameters, Arguments)                                                             \
+    VKAPI_ATTR void VKAPI_CALL Cmd##Name Parameters {                                                 \
+        const auto work = [=](VkCommandBuffer to, const DeviceTable& by) { by.Cmd##Name Arguments; }; \
+        if (CommandList& list = list_of(command); list.keeps()) return list.keep(work);               \
+        work(command, device_of(command));                                                            \
     }
 WORK(Dispatch, (VkCommandBuffer command, uint32_t x, uint32_t y, uint32_t z), (to, x, y, z))
 WORK(DispatchIndirect, (VkCommandBuffer command, VkBuffer buffer, VkDeviceSize offset), (to, buffer, offset))
-WORK(FillBuffer, (VkCommandBuffer command, VkBuffer buffer, VkDeviceSize offset, VkDeviceSize size, uint32_t data), (to, buffer, offset, size, data))
+WORK(FillBuffer, (VkCommandBuffer command, VkBuffer buffer, VkDeviceSize offset, VkDeviceSize size, uint32_t data),
+     (to, buffer, offset, size, data))
 
-VKAPI_ATTR void VKAPI_CALL CmdCopyBuffer(VkCommandBuffer command, VkBuffer from, VkBuffer to, uint32_t n, const VkBufferCopy* regions) {
+VKAPI_ATTR void VKAPI_CALL CmdCopyBuffer(VkCommandBuffer command, VkBuffer from, VkBuffer to, uint32_t n,
+                                         const VkBufferCopy* regions) {
     CommandList& list = list_of(command);
     if (!list.keeps()) return device_of(command).CmdCopyBuffer(command, from, to, n, regions);
-    list.keep([from, to, kept = std::vector<VkBufferCopy>(regions, regions + n)](VkCommandBuffer into, const DeviceTable& by) {
+    list.keep([from, to, kept = std::vector<VkBufferCopy>(regions, regions + n)](VkCommandBuffer into,
+                                                                                 const DeviceTable& by) {
         by.CmdCopyBuffer(into, from, to, uint32_t(kept.size()), kept.data());
     });
 }
 
-// --------------------------------------------------------------------------------------------------- creation and lookup
+// --------------------------------------------------------------------------------------------------- creation and
+// lookup
 
 template <typename Info>
 Info* link_info(const void* chain, VkStructureType type) {
@@ -377,7 +400,8 @@ Info* link_info(const void* chain, VkStructureType type) {
     return nullptr;
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo* info, const VkAllocationCallbacks* callbacks, VkInstance* instance) {
+VKAPI_ATTR VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo* info, const VkAllocationCallbacks* callbacks,
+                                              VkInstance* instance) {
     auto* link = link_info<VkLayerInstanceCreateInfo>(info->pNext, VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO);
     if (link == nullptr) return VK_ERROR_INITIALIZATION_FAILED;
     const auto next = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
@@ -397,8 +421,8 @@ VKAPI_ATTR void VKAPI_CALL DestroyInstance(VkInstance instance, const VkAllocati
     g_instances.erase(key);
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo* info, const VkAllocationCallbacks* callbacks,
-                                            VkDevice* device) {
+VKAPI_ATTR VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo* info,
+                                            const VkAllocationCallbacks* callbacks, VkDevice* device) {
     FAULT(kCreate);
     auto* link = link_info<VkLayerDeviceCreateInfo>(info->pNext, VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO);
     if (link == nullptr) return VK_ERROR_INITIALIZATION_FAILED;
@@ -440,8 +464,11 @@ VkResult describe(uint32_t* n, Properties* properties) {
     return VK_SUCCESS;
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL EnumerateInstanceLayerProperties(uint32_t* n, VkLayerProperties* properties) { return describe(n, properties); }
-VKAPI_ATTR VkResult VKAPI_CALL EnumerateDeviceLayerProperties(VkPhysicalDevice, uint32_t* n, VkLayerProperties* properties) {
+VKAPI_ATTR VkResult VKAPI_CALL EnumerateInstanceLayerProperties(uint32_t* n, VkLayerProperties* properties) {
+    return describe(n, properties);
+}
+VKAPI_ATTR VkResult VKAPI_CALL EnumerateDeviceLayerProperties(VkPhysicalDevice, uint32_t* n,
+                                                              VkLayerProperties* properties) {
     return describe(n, properties);
 }
 
@@ -463,22 +490,23 @@ PFN_vkVoidFunction own_function(std::string_view name) {
 #define OWN(Name) \
     if (name == "vk" #Name) return reinterpret_cast<PFN_vkVoidFunction>(Name);
 #define OWN_OBJECT(Name) OWN(Create##Name) OWN(Destroy##Name)
-    OWN(GetInstanceProcAddr) OWN(GetDeviceProcAddr) OWN(CreateInstance) OWN(DestroyInstance) OWN(CreateDevice) OWN(DestroyDevice)
-    OWN(EnumerateInstanceLayerProperties) OWN(EnumerateDeviceLayerProperties)
-    OWN(QueueSubmit2) OWN(WaitSemaphores) OWN(GetSemaphoreCounterValue) OWN(AllocateMemory) OWN(FreeMemory)
-    OWN_OBJECT(Buffer) OWN_OBJECT(CommandPool) OWN_OBJECT(Semaphore) OWN_OBJECT(ShaderModule) OWN_OBJECT(QueryPool)
-    OWN_OBJECT(PipelineLayout) OWN_OBJECT(PipelineCache) OWN(CreateComputePipelines) OWN(DestroyPipeline)
-    OWN(AllocateCommandBuffers) OWN(MapMemory) OWN(BindBufferMemory)
-    OWN(BeginCommandBuffer) OWN(EndCommandBuffer) OWN(ResetCommandPool)
-    OWN(CmdPipelineBarrier2) OWN(CmdBindPipeline) OWN(CmdPushConstants) OWN(CmdDispatch) OWN(CmdDispatchIndirect) OWN(CmdFillBuffer)
-    OWN(CmdCopyBuffer)
-    return nullptr;
+    OWN(GetInstanceProcAddr)
+    OWN(GetDeviceProcAddr)
+    OWN(CreateInstance) OWN(DestroyInstance) OWN(CreateDevice) OWN(DestroyDevice) OWN(EnumerateInstanceLayerProperties)
+        OWN(EnumerateDeviceLayerProperties) OWN(QueueSubmit2) OWN(WaitSemaphores) OWN(GetSemaphoreCounterValue)
+            OWN(AllocateMemory) OWN(FreeMemory) OWN_OBJECT(Buffer) OWN_OBJECT(CommandPool) OWN_OBJECT(Semaphore)
+                OWN_OBJECT(ShaderModule) OWN_OBJECT(QueryPool) OWN_OBJECT(PipelineLayout) OWN_OBJECT(PipelineCache)
+                    OWN(CreateComputePipelines) OWN(DestroyPipeline) OWN(AllocateCommandBuffers) OWN(MapMemory)
+                        OWN(BindBufferMemory) OWN(BeginCommandBuffer) OWN(EndCommandBuffer) OWN(ResetCommandPool)
+                            OWN(CmdPipelineBarrier2) OWN(CmdBindPipeline) OWN(CmdPushConstants) OWN(CmdDispatch)
+                                OWN(CmdDispatchIndirect) OWN(CmdFillBuffer) OWN(CmdCopyBuffer) return nullptr;
 }
 
 }  // namespace
 }  // namespace lorad::testing::fault
 
-extern "C" __attribute__((visibility("default"))) VkResult vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface* interface) {
+extern "C" __attribute__((visibility("default"))) VkResult
+vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface* interface) {
     using namespace lorad::testing::fault;
     if (interface->loaderLayerInterfaceVersion < 2) return VK_ERROR_INITIALIZATION_FAILED;
     interface->loaderLayerInterfaceVersion = 2;

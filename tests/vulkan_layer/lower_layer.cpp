@@ -1,7 +1,10 @@
-// A Vulkan layer that hides features and lowers limits, so that a software device stands for GPUs that are not at hand. Explicit:
-// VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation:VK_LAYER_LORAD_lower with VK_ADD_LAYER_PATH naming the folder of its manifest; LORAD_LOWER_TO names a profile of
-// lower_profiles.h, LORAD_LOWER_HIDE a feature more, LORAD_LOWER_ALLOCATION the bytes of the largest allocation. With the validation layer in front of it, that layer sees the
-// lowered device, and says what asks for more. This one refuses devices with hidden features, modules that declare a capability that is hidden, and allocations that are too large.
+// A Vulkan layer that hides features and lowers limits, so that a software device stands for GPUs that are not at hand.
+// Explicit:
+// VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation:VK_LAYER_LORAD_lower with VK_ADD_LAYER_PATH naming the folder of its
+// manifest; LORAD_LOWER_TO names a profile of lower_profiles.h, LORAD_LOWER_HIDE a feature more, LORAD_LOWER_ALLOCATION
+// the bytes of the largest allocation. With the validation layer in front of it, that layer sees the lowered device,
+// and says what asks for more. This one refuses devices with hidden features, modules that declare a capability that is
+// hidden, and allocations that are too large.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,11 +32,13 @@ const Profile& profile() {
         const char* name = std::getenv("LORAD_LOWER_TO");
         const Profile* found = find_profile(name != nullptr ? name : "");
         if (found == nullptr) {
-            std::fprintf(stderr, "%s: LORAD_LOWER_TO=%s is no profile of lower_profiles.h\n", kLayerName, name != nullptr ? name : "");
+            std::fprintf(stderr, "%s: LORAD_LOWER_TO=%s is no profile of lower_profiles.h\n", kLayerName,
+                         name != nullptr ? name : "");
             std::abort();
         }
         Profile lowered = *found;
-        if (const char* bytes = std::getenv("LORAD_LOWER_ALLOCATION")) lowered.allocation_bytes = std::strtoull(bytes, nullptr, 10);
+        if (const char* bytes = std::getenv("LORAD_LOWER_ALLOCATION"))
+            lowered.allocation_bytes = std::strtoull(bytes, nullptr, 10);
         return lowered;
     }();
     return chosen;
@@ -109,11 +114,13 @@ void lower_core(VkPhysicalDeviceFeatures& features) {
 void lower_features(VkPhysicalDeviceFeatures2& features) {
     const Profile& p = profile();
     lower_core(features.features);
-    if (auto* v11 = find_in<VkPhysicalDeviceVulkan11Features>(features.pNext, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES)) {
+    if (auto* v11 = find_in<VkPhysicalDeviceVulkan11Features>(features.pNext,
+                                                              VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES)) {
         KEEP(*v11, storageBuffer16BitAccess, p.storage16);
         KEEP(*v11, uniformAndStorageBuffer16BitAccess, p.storage16);
     }
-    if (auto* v12 = find_in<VkPhysicalDeviceVulkan12Features>(features.pNext, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES)) {
+    if (auto* v12 = find_in<VkPhysicalDeviceVulkan12Features>(features.pNext,
+                                                              VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES)) {
         KEEP(*v12, shaderFloat16, p.float16);
         KEEP(*v12, shaderInt8, p.int8);
         KEEP(*v12, storageBuffer8BitAccess, p.storage8);
@@ -127,7 +134,8 @@ void lower_features(VkPhysicalDeviceFeatures2& features) {
         KEEP(*v12, vulkanMemoryModel, true);
         KEEP(*v12, vulkanMemoryModelDeviceScope, true);
     }
-    if (auto* v13 = find_in<VkPhysicalDeviceVulkan13Features>(features.pNext, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES)) {
+    if (auto* v13 = find_in<VkPhysicalDeviceVulkan13Features>(features.pNext,
+                                                              VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES)) {
         KEEP(*v13, shaderIntegerDotProduct, p.dot_products);
         KEEP(*v13, shaderZeroInitializeWorkgroupMemory, !p.only_demanded);
         KEEP(*v13, synchronization2, true);
@@ -152,19 +160,24 @@ void lower_properties(VkPhysicalDeviceProperties2& properties) {
     const Profile& p = profile();
     lower_properties(properties.properties);
     void* chain = properties.pNext;
-    if (auto* v11 = find_in<VkPhysicalDeviceVulkan11Properties>(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES)) {
+    if (auto* v11 = find_in<VkPhysicalDeviceVulkan11Properties>(
+            chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES)) {
         v11->maxMemoryAllocationSize = std::min(v11->maxMemoryAllocationSize, p.allocation_bytes);
         v11->subgroupSupportedOperations &= p.subgroup_operations;
     }
-    if (auto* m3 = find_in<VkPhysicalDeviceMaintenance3Properties>(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES)) {
+    if (auto* m3 = find_in<VkPhysicalDeviceMaintenance3Properties>(
+            chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES)) {
         m3->maxMemoryAllocationSize = std::min(m3->maxMemoryAllocationSize, p.allocation_bytes);
     }
-    if (auto* subgroups = find_in<VkPhysicalDeviceSubgroupProperties>(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES)) {
+    if (auto* subgroups =
+            find_in<VkPhysicalDeviceSubgroupProperties>(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES)) {
         subgroups->supportedOperations &= p.subgroup_operations;
     }
-    if (auto* v13 = find_in<VkPhysicalDeviceVulkan13Properties>(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES)) {
+    if (auto* v13 = find_in<VkPhysicalDeviceVulkan13Properties>(
+            chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES)) {
         v13->maxBufferSize = std::min(v13->maxBufferSize, p.allocation_bytes);
-        v13->maxComputeWorkgroupSubgroups = std::min(v13->maxComputeWorkgroupSubgroups, std::max(1u, p.invocations / v13->minSubgroupSize));
+        v13->maxComputeWorkgroupSubgroups =
+            std::min(v13->maxComputeWorkgroupSubgroups, std::max(1u, p.invocations / v13->minSubgroupSize));
     }
 }
 
@@ -179,12 +192,14 @@ VKAPI_ATTR void VKAPI_CALL GetPhysicalDeviceFeatures(VkPhysicalDevice device, Vk
     *features = both.features;
 }
 
-VKAPI_ATTR void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkPhysicalDeviceProperties2* properties) {
+VKAPI_ATTR void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device,
+                                                        VkPhysicalDeviceProperties2* properties) {
     instance_of(device).GetPhysicalDeviceProperties2(device, properties);
     lower_properties(*properties);
 }
 
-VKAPI_ATTR void VKAPI_CALL GetPhysicalDeviceProperties(VkPhysicalDevice device, VkPhysicalDeviceProperties* properties) {
+VKAPI_ATTR void VKAPI_CALL GetPhysicalDeviceProperties(VkPhysicalDevice device,
+                                                       VkPhysicalDeviceProperties* properties) {
     VkPhysicalDeviceProperties2 both{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, nullptr, {}};
     GetPhysicalDeviceProperties2(device, &both);
     *properties = both.properties;
@@ -197,16 +212,21 @@ bool shows(const VkExtensionProperties& extension) {
     return !profile().only_demanded || name == VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL EnumerateDeviceExtensionProperties(VkPhysicalDevice device, const char* layer, uint32_t* n, VkExtensionProperties* properties) {
+VKAPI_ATTR VkResult VKAPI_CALL EnumerateDeviceExtensionProperties(VkPhysicalDevice device, const char* layer,
+                                                                  uint32_t* n, VkExtensionProperties* properties) {
     if (layer != nullptr && std::strcmp(layer, kLayerName) == 0) {
         *n = 0;
         return VK_SUCCESS;
     }
     const InstanceCalls& next = instance_of(device);
     uint32_t n_all = 0;
-    if (const VkResult result = next.EnumerateDeviceExtensionProperties(device, layer, &n_all, nullptr); result != VK_SUCCESS) return result;
+    if (const VkResult result = next.EnumerateDeviceExtensionProperties(device, layer, &n_all, nullptr);
+        result != VK_SUCCESS)
+        return result;
     std::vector<VkExtensionProperties> all(n_all);
-    if (const VkResult result = next.EnumerateDeviceExtensionProperties(device, layer, &n_all, all.data()); result != VK_SUCCESS) return result;
+    if (const VkResult result = next.EnumerateDeviceExtensionProperties(device, layer, &n_all, all.data());
+        result != VK_SUCCESS)
+        return result;
     std::erase_if(all, [](const VkExtensionProperties& extension) { return !shows(extension); });
     const auto n_shown = static_cast<uint32_t>(all.size());
     if (properties == nullptr) {
@@ -224,7 +244,8 @@ void tell(const std::string& what) { std::fprintf(stderr, "%s (%s): %s\n", kLaye
 
 // SPIR-V's number of each capability, and whether the profile has it.
 bool allows(uint32_t capability) {
-    constexpr uint32_t kFloat16 = 9, kFloat64 = 10, kInt64Atomics = 12, kInt16 = 22, kInt8 = 39, kStorage16 = 4433, kUniform16 = 4434, kStorage8 = 4448, kUniform8 = 4449;
+    constexpr uint32_t kFloat16 = 9, kFloat64 = 10, kInt64Atomics = 12, kInt16 = 22, kInt8 = 39, kStorage16 = 4433,
+                       kUniform16 = 4434, kStorage8 = 4448, kUniform8 = 4449;
     constexpr uint32_t kDotProduct = 6019, kVote = 62, kBallot = 64, kShuffleRelative = 66, kClustered = 67, kQuad = 68;
     const Profile& p = profile();
     switch (capability) {
@@ -233,8 +254,10 @@ bool allows(uint32_t capability) {
         case kInt64Atomics: return p.int64_atomics;
         case kInt16: return p.int16;
         case kInt8: return p.int8;
-        case kStorage16: case kUniform16: return p.storage16;
-        case kStorage8: case kUniform8: return p.storage8;
+        case kStorage16:
+        case kUniform16: return p.storage16;
+        case kStorage8:
+        case kUniform8: return p.storage8;
         case kDotProduct: return p.dot_products;
         case kVote: return (p.subgroup_operations & VK_SUBGROUP_FEATURE_VOTE_BIT) != 0;
         case kBallot: return (p.subgroup_operations & VK_SUBGROUP_FEATURE_BALLOT_BIT) != 0;
@@ -245,11 +268,13 @@ bool allows(uint32_t capability) {
     }
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL CreateShaderModule(VkDevice device, const VkShaderModuleCreateInfo* info, const VkAllocationCallbacks* callbacks, VkShaderModule* module) {
+VKAPI_ATTR VkResult VKAPI_CALL CreateShaderModule(VkDevice device, const VkShaderModuleCreateInfo* info,
+                                                  const VkAllocationCallbacks* callbacks, VkShaderModule* module) {
     constexpr size_t kHeaderWords = 5;
     constexpr uint32_t kOpCapability = 17;
     const std::span<const uint32_t> words(info->pCode, info->codeSize / 4);
-    for (size_t at = kHeaderWords; at + 1 < words.size() && (words[at] & 0xffff) == kOpCapability; at += words[at] >> 16) {
+    for (size_t at = kHeaderWords; at + 1 < words.size() && (words[at] & 0xffff) == kOpCapability;
+         at += words[at] >> 16) {
         if (allows(words[at + 1])) continue;
         tell("a module declares SPIR-V capability " + std::to_string(words[at + 1]) + ", which is hidden");
         return VK_ERROR_FEATURE_NOT_PRESENT;
@@ -257,9 +282,11 @@ VKAPI_ATTR VkResult VKAPI_CALL CreateShaderModule(VkDevice device, const VkShade
     return device_of(device).CreateShaderModule(device, info, callbacks, module);
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL AllocateMemory(VkDevice device, const VkMemoryAllocateInfo* info, const VkAllocationCallbacks* callbacks, VkDeviceMemory* memory) {
+VKAPI_ATTR VkResult VKAPI_CALL AllocateMemory(VkDevice device, const VkMemoryAllocateInfo* info,
+                                              const VkAllocationCallbacks* callbacks, VkDeviceMemory* memory) {
     if (info->allocationSize > profile().allocation_bytes) {
-        tell("an allocation of " + std::to_string(info->allocationSize) + " bytes, at most " + std::to_string(profile().allocation_bytes) + " are allowed");
+        tell("an allocation of " + std::to_string(info->allocationSize) + " bytes, at most " +
+             std::to_string(profile().allocation_bytes) + " are allowed");
         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     }
     return device_of(device).AllocateMemory(device, info, callbacks, memory);
@@ -294,8 +321,10 @@ bool has_what_is_asked(VkPhysicalDevice physical, const VkDeviceCreateInfo& info
     const auto* a11 = find_in<VkPhysicalDeviceVulkan11Features>(chain, v11.sType);
     const auto* a12 = find_in<VkPhysicalDeviceVulkan12Features>(chain, v12.sType);
     const auto* a13 = find_in<VkPhysicalDeviceVulkan13Features>(chain, v13.sType);
-    return (core == nullptr || has_all(core->features, there.features, 0)) && (a11 == nullptr || has_all(*a11, v11, sizeof(VkBaseOutStructure))) &&
-           (a12 == nullptr || has_all(*a12, v12, sizeof(VkBaseOutStructure))) && (a13 == nullptr || has_all(*a13, v13, sizeof(VkBaseOutStructure)));
+    return (core == nullptr || has_all(core->features, there.features, 0)) &&
+           (a11 == nullptr || has_all(*a11, v11, sizeof(VkBaseOutStructure))) &&
+           (a12 == nullptr || has_all(*a12, v12, sizeof(VkBaseOutStructure))) &&
+           (a13 == nullptr || has_all(*a13, v13, sizeof(VkBaseOutStructure)));
 }
 
 // ---------------------------------------------------------------------------------------------- instances and devices
@@ -309,7 +338,8 @@ Info* link_of(const void* chain, VkStructureType type) {
     return nullptr;
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo* info, const VkAllocationCallbacks* callbacks, VkInstance* instance) {
+VKAPI_ATTR VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo* info, const VkAllocationCallbacks* callbacks,
+                                              VkInstance* instance) {
     auto* link = link_of<VkLayerInstanceCreateInfo>(info->pNext, VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO);
     if (link == nullptr) return VK_ERROR_INITIALIZATION_FAILED;
     const PFN_vkGetInstanceProcAddr next = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
@@ -319,9 +349,11 @@ VKAPI_ATTR VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo* info, 
     if (result != VK_SUCCESS) return result;
     InstanceCalls calls{*instance, next};
 #define LOAD(Name) calls.Name = reinterpret_cast<PFN_vk##Name>(next(*instance, "vk" #Name));
-    LOAD(DestroyInstance) LOAD(GetPhysicalDeviceProperties2) LOAD(GetPhysicalDeviceFeatures2) LOAD(EnumerateDeviceExtensionProperties)
+    LOAD(DestroyInstance)
+    LOAD(GetPhysicalDeviceProperties2)
+    LOAD(GetPhysicalDeviceFeatures2) LOAD(EnumerateDeviceExtensionProperties)
 #undef LOAD
-    std::unique_lock lock(g_mutex);
+        std::unique_lock lock(g_mutex);
     g_instances[key_of(*instance)] = calls;
     return VK_SUCCESS;
 }
@@ -334,7 +366,8 @@ VKAPI_ATTR void VKAPI_CALL DestroyInstance(VkInstance instance, const VkAllocati
     g_instances.erase(key);
 }
 
-VKAPI_ATTR VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo* info, const VkAllocationCallbacks* callbacks, VkDevice* device) {
+VKAPI_ATTR VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo* info,
+                                            const VkAllocationCallbacks* callbacks, VkDevice* device) {
     auto* link = link_of<VkLayerDeviceCreateInfo>(info->pNext, VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO);
     if (link == nullptr) return VK_ERROR_INITIALIZATION_FAILED;
     const PFN_vkGetInstanceProcAddr next_instance = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
@@ -344,14 +377,17 @@ VKAPI_ATTR VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkD
         tell("a device with a feature that is hidden");
         return VK_ERROR_FEATURE_NOT_PRESENT;
     }
-    const auto create = reinterpret_cast<PFN_vkCreateDevice>(next_instance(instance_of(physical).instance, "vkCreateDevice"));
+    const auto create =
+        reinterpret_cast<PFN_vkCreateDevice>(next_instance(instance_of(physical).instance, "vkCreateDevice"));
     const VkResult result = create(physical, info, callbacks, device);
     if (result != VK_SUCCESS) return result;
     DeviceCalls calls{next};
 #define LOAD(Name) calls.Name = reinterpret_cast<PFN_vk##Name>(next(*device, "vk" #Name));
-    LOAD(DestroyDevice) LOAD(AllocateMemory) LOAD(CreateShaderModule)
+    LOAD(DestroyDevice)
+    LOAD(AllocateMemory)
+    LOAD(CreateShaderModule)
 #undef LOAD
-    std::unique_lock lock(g_mutex);
+        std::unique_lock lock(g_mutex);
     g_devices[key_of(*device)] = calls;
     return VK_SUCCESS;
 }
@@ -395,20 +431,25 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL GetInstanceProcAddr(VkInstance instance
 PFN_vkVoidFunction own_function(std::string_view name) {
 #define OWN(Name) \
     if (name == "vk" #Name) return reinterpret_cast<PFN_vkVoidFunction>(Name);
-    OWN(GetInstanceProcAddr) OWN(GetDeviceProcAddr) OWN(CreateInstance) OWN(DestroyInstance) OWN(CreateDevice) OWN(DestroyDevice)
-    OWN(EnumerateInstanceLayerProperties) OWN(EnumerateDeviceExtensionProperties)
-    OWN(GetPhysicalDeviceFeatures) OWN(GetPhysicalDeviceFeatures2) OWN(GetPhysicalDeviceProperties) OWN(GetPhysicalDeviceProperties2)
-    OWN(AllocateMemory) OWN(CreateShaderModule)
+    OWN(GetInstanceProcAddr)
+    OWN(GetDeviceProcAddr)
+    OWN(CreateInstance) OWN(DestroyInstance) OWN(CreateDevice) OWN(DestroyDevice) OWN(EnumerateInstanceLayerProperties)
+        OWN(EnumerateDeviceExtensionProperties) OWN(GetPhysicalDeviceFeatures) OWN(GetPhysicalDeviceFeatures2)
+            OWN(GetPhysicalDeviceProperties) OWN(GetPhysicalDeviceProperties2) OWN(AllocateMemory)
+                OWN(CreateShaderModule)
 #undef OWN
-    if (name == "vkGetPhysicalDeviceFeatures2KHR") return reinterpret_cast<PFN_vkVoidFunction>(GetPhysicalDeviceFeatures2);
-    if (name == "vkGetPhysicalDeviceProperties2KHR") return reinterpret_cast<PFN_vkVoidFunction>(GetPhysicalDeviceProperties2);
+                    if (name == "vkGetPhysicalDeviceFeatures2KHR") return reinterpret_cast<PFN_vkVoidFunction>(
+                        GetPhysicalDeviceFeatures2);
+    if (name == "vkGetPhysicalDeviceProperties2KHR")
+        return reinterpret_cast<PFN_vkVoidFunction>(GetPhysicalDeviceProperties2);
     return nullptr;
 }
 
 }  // namespace
 }  // namespace lorad::testing::lower
 
-extern "C" __attribute__((visibility("default"))) VkResult vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface* interface) {
+extern "C" __attribute__((visibility("default"))) VkResult
+vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface* interface) {
     using namespace lorad::testing::lower;
     if (interface->loaderLayerInterfaceVersion < 2) return VK_ERROR_INITIALIZATION_FAILED;
     interface->loaderLayerInterfaceVersion = 2;

@@ -8,7 +8,8 @@ namespace lorad::testing::fault {
 struct InstanceTable {
     InstanceTable() = default;
     InstanceTable(VkInstance own, PFN_vkGetInstanceProcAddr next)
-        : instance(own), GetInstanceProcAddr(next),
+        : instance(own),
+          GetInstanceProcAddr(next),
           DestroyInstance(reinterpret_cast<PFN_vkDestroyInstance>(next(own, "vkDestroyInstance"))) {}
 
     VkInstance instance = VK_NULL_HANDLE;
@@ -16,16 +17,18 @@ struct InstanceTable {
     PFN_vkDestroyInstance DestroyInstance = nullptr;
 };
 
-#define LORAD_FAULT_DEVICE_CALLS(CALL)                                                                          \
-    CALL(DestroyDevice) CALL(QueueSubmit2) CALL(WaitSemaphores) CALL(GetSemaphoreCounterValue)                  \
-    CALL(AllocateMemory) CALL(FreeMemory) CALL(MapMemory) CALL(BindBufferMemory)                                \
-    CALL(CreateBuffer) CALL(DestroyBuffer) CALL(CreateCommandPool) CALL(DestroyCommandPool)                     \
-    CALL(CreateSemaphore) CALL(DestroySemaphore) CALL(CreateShaderModule) CALL(DestroyShaderModule)             \
-    CALL(CreateQueryPool) CALL(DestroyQueryPool) CALL(CreatePipelineLayout) CALL(DestroyPipelineLayout)         \
-    CALL(CreatePipelineCache) CALL(DestroyPipelineCache) CALL(CreateComputePipelines) CALL(DestroyPipeline)     \
-    CALL(AllocateCommandBuffers) CALL(BeginCommandBuffer) CALL(EndCommandBuffer) CALL(ResetCommandPool)         \
-    CALL(CmdPipelineBarrier2) CALL(CmdBindPipeline) CALL(CmdPushConstants) CALL(CmdDispatch)                    \
-    CALL(CmdDispatchIndirect) CALL(CmdFillBuffer) CALL(CmdCopyBuffer)
+#define LORAD_FAULT_DEVICE_CALLS(CALL)                                                                                 \
+    CALL(DestroyDevice)                                                                                                \
+    CALL(QueueSubmit2)                                                                                                 \
+    CALL(WaitSemaphores) CALL(GetSemaphoreCounterValue) CALL(AllocateMemory) CALL(FreeMemory) CALL(MapMemory)          \
+        CALL(BindBufferMemory) CALL(CreateBuffer) CALL(DestroyBuffer) CALL(CreateCommandPool) CALL(DestroyCommandPool) \
+            CALL(CreateSemaphore) CALL(DestroySemaphore) CALL(CreateShaderModule) CALL(DestroyShaderModule)            \
+                CALL(CreateQueryPool) CALL(DestroyQueryPool) CALL(CreatePipelineLayout) CALL(DestroyPipelineLayout)    \
+                    CALL(CreatePipelineCache) CALL(DestroyPipelineCache) CALL(CreateComputePipelines)                  \
+                        CALL(DestroyPipeline) CALL(AllocateCommandBuffers) CALL(BeginCommandBuffer)                    \
+                            CALL(EndCommandBuffer) CALL(ResetCommandPool) CALL(CmdPipelineBarrier2)                    \
+                                CALL(CmdBindPipeline) CALL(CmdPushConstants) CALL(CmdDispatch)                         \
+                                    CALL(CmdDispatchIndirect) CALL(CmdFillBuffer) CALL(CmdCopyBuffer)
 
 struct DeviceTable {
     DeviceTable() = default;

@@ -4,7 +4,8 @@
 //   y   [T][y_stride]                       ACT_TYPE, elements Q*D.. are zeroed
 //   partials [T][Q][splits][4 + D]          f32: max, sum, 0, 0, unscaled result; instead of y if SPLIT
 // The row at position p sees 0..p (the last `window` of them) of its own sequence. Online softmax over tiles of
-// TOKENS_PER_QUAD * workgroup / 4 tokens. Scores: four lanes per token. Values: D / 4 lanes per token, several tokens at once.
+// TOKENS_PER_QUAD * workgroup / 4 tokens. Scores: four lanes per token. Values: D / 4 lanes per token, several tokens
+// at once.
 // No sum depends on how many heads share a workgroup.
 // grid (T, K * Q / K / GROUP, splits); one workgroup per row and GROUP query heads; moves 4 D bytes per token.
 #version 460
@@ -24,7 +25,8 @@ layout(constant_id = 8) const uint kPoolVectors = 1024;  // 16 bytes each of sha
 layout(constant_id = 9) const uint kSlots = 64;          // at least the subgroups of a workgroup
 layout(constant_id = 10) const uint kAhead = 4;          // loads of V in flight per thread, at most kMaxAhead
 layout(constant_id = 11) const uint kListed = 0;  // 1: the rows of p.single_rows
-layout(constant_id = 13) const uint kSinks = 0;   // whether heads have one more score, p.sinks, which takes its share of the weights and gives no value
+// whether heads have one more score, p.sinks, which takes its share of the weights and gives no value
+layout(constant_id = 13) const uint kSinks = 0;
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 #ifdef KV8
@@ -88,7 +90,8 @@ uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
     return p.kv + line * (kHeadDim * kElementBytes);
 }
 
-// V of the tokens first, first + kTeams, ... of the tile, for this thread's four elements; the last token again beyond the end.
+// V of the tokens first, first + kTeams, ... of the tile, for this thread's four elements; the last token again beyond
+// the end.
 void load_values(out VALUE_WORDS words[kMaxAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
     [[unroll]] for (uint u = 0; u < kAhead; u++) {
         uint token = min(first + u * kTeams, n_tokens - 1);

@@ -17,25 +17,26 @@ uint32_t heads_per_workgroup(uint32_t group) {
 
 // A split costs a second dispatch, so each one should have a good stretch of tokens.
 constexpr uint32_t kTokensPerSplit = 128;
-constexpr uint32_t kAttendedDimMax = 512;         // of attention.comp,
-constexpr uint32_t kMatrixHeadDimMax = 256;   // and of the kernels on matrices
-constexpr uint32_t kMatrixSubgroup = 32;  // of the kernels on matrices
+constexpr uint32_t kAttendedDimMax = 512;    // of attention.comp,
+constexpr uint32_t kMatrixHeadDimMax = 256;  // and of the kernels on matrices
+constexpr uint32_t kMatrixSubgroup = 32;     // of the kernels on matrices
 constexpr uint32_t kTileTokensPerSplit = 512;
 constexpr uint32_t kTileSplitsMax = 16;
 // Rows times splits of a step with tiles: 15 MB of partial results in a model of 28 heads of 128.
 constexpr uint32_t kTilePartialRows = 1024;
-// Shared memory for the last sums, in 16 bytes, beside 8 KiB of weights and 2 of slots. More would save barriers, but fewer
-// workgroups would fit a multiprocessor.
+// Shared memory for the last sums, in 16 bytes, beside 8 KiB of weights and 2 of slots. More would save barriers, but
+// fewer workgroups would fit a multiprocessor.
 constexpr uint32_t kPoolVectorsWanted = 384;
 
 // attention_combine: parts of a context that a thread asks for at once, and its threads.
 constexpr uint32_t kCombineInFlight = 4, kCombineFewThreads = 128, kCombineManyThreads = 512;
-// attention_group: a subgroup takes 16 tokens of a block; rows of one dispatch, as devices need not have more workgroups in y.
+// attention_group: a subgroup takes 16 tokens of a block; rows of one dispatch, as devices need not have more
+// workgroups in y.
 constexpr uint32_t kGroupSubgroups = kBlockTokens / 16, kGroupThreads = kGroupSubgroups * kMatrixSubgroup;
 constexpr uint32_t kGroupedRowsMax = 65535;
 
-// attention_registers: tiles of 128 rows read keys and values half as often, but are half as many (behind long contexts, where splits fill the
-// device, they may pay from 256 rows on: docs/PERFORMANCE.md); and their largest head.
+// attention_registers: tiles of 128 rows read keys and values half as often, but are half as many (behind long
+// contexts, where splits fill the device, they may pay from 256 rows on: docs/PERFORMANCE.md); and their largest head.
 constexpr uint32_t kWideTileRows = 128, kWideTileStepRows = 768;
 constexpr uint32_t kRegistersHeadDimMax = 128;
 
@@ -47,7 +48,8 @@ struct RegistersTile {
 
     RegistersTile(uint32_t head_dim_, uint32_t rows_, uint32_t shared_memory_bytes)
         : head_dim(head_dim_), rows(rows_), row_matrices(rows_ / (16 * kSubgroups)) {
-        // With two matrices of rows the results of large heads leave no registers for queries, but shared memory may not hold all of them.
+        // With two matrices of rows the results of large heads leave no registers for queries, but shared memory may
+        // not hold all of them.
         if (row_matrices == 1 || head_dim <= 64) held = matrices();
         while (held < matrices() && !fits(shared_memory_bytes)) held++;
     }
@@ -55,7 +57,8 @@ struct RegistersTile {
     // As attention_registers.comp lays out its shared memory, 16-byte words.
     bool fits(uint32_t shared_memory_bytes) const {
         const uint32_t again = held < matrices() ? rows * ((matrices() - held) * 2 + 1) : 0;
-        const uint32_t words = again + std::max(2 * kStepTokens * (head_dim / 8 + 1), held > 0 ? rows * (held * 2 + 1) : 0);
+        const uint32_t words =
+            again + std::max(2 * kStepTokens * (head_dim / 8 + 1), held > 0 ? rows * (held * 2 + 1) : 0);
         return words * 16 <= shared_memory_bytes;
     }
 };
@@ -63,9 +66,11 @@ struct RegistersTile {
 constexpr uint32_t kSoftwareLanes = 8;  // of attention_lanes
 
 // Whether attention_lanes serves, on software devices.
-bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionParams& params, const AttentionShape& shape) {
-    return caps.small_workgroups && caps.subgroup_size == kSoftwareLanes && shape.head_dim % 32 == 0 && shape.head_dim <= kMatrixHeadDimMax && !shape.sinks &&
-           shape.n_splits == 1 && params.single_rows == 0 && options.kv_type == KvType::kF16 && options.attention_heads == 0;
+bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionParams& params,
+                      const AttentionShape& shape) {
+    return caps.small_workgroups && caps.subgroup_size == kSoftwareLanes && shape.head_dim % 32 == 0 &&
+           shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && shape.n_splits == 1 && params.single_rows == 0 &&
+           options.kv_type == KvType::kF16 && options.attention_heads == 0;
 }
 
 }  // namespace
@@ -89,7 +94,8 @@ uint32_t AttentionPlanner::plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads
 
 uint32_t AttentionPlanner::attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const {
     if (options().batch_invariant || capabilities().small_workgroups || row_bucket == 0) return 1;
-    return std::max(plan_attention_splits(row_bucket, n_kv_heads, max_context), std::min(kTilePartialRows / row_bucket, kTileSplitsMax));
+    return std::max(plan_attention_splits(row_bucket, n_kv_heads, max_context),
+                    std::min(kTilePartialRows / row_bucket, kTileSplitsMax));
 }
 
 uint64_t AttentionPlanner::attention_partial_bytes(const AttentionShape& shape) {
@@ -97,14 +103,19 @@ uint64_t AttentionPlanner::attention_partial_bytes(const AttentionShape& shape) 
     return uint64_t{shape.rows} * shape.n_q_heads * shape.n_splits * (shape.head_dim + 4) * sizeof(float);
 }
 
-void AttentionKernels::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type, uint32_t block_order) {
+void AttentionKernels::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
+                                 ScalarType act_type, uint32_t block_order) {
     CHECK(params.y_blocks == 0 || attends_in_blocks(shape, act_type));
-    CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= kAttendedDimMax && shape.sinks == (params.sinks != 0) && shape.n_q_heads % shape.n_kv_heads == 0);
+    CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= kAttendedDimMax && shape.sinks == (params.sinks != 0) &&
+          shape.n_q_heads % shape.n_kv_heads == 0);
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads, act = static_cast<uint32_t>(act_type);
     const bool split = shape.n_splits > 1, listed = params.single_rows != 0;
     if (groups_heads(shape)) {
-        const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_group_kv8" : "attention_group",
-                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0, 0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0, shape.keys_f16}, kMatrixSubgroup);
+        const Kernel* k =
+            kernel(has_int8(options().kv_type) ? "attention_group_kv8" : "attention_group",
+                   {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0,
+                    0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0, shape.keys_f16},
+                   kMatrixSubgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
     } else {
@@ -115,12 +126,16 @@ void AttentionKernels::attention(Recorder& recorder, const AttentionParams& para
     attention_combine(recorder, params, shape, act_type);
 }
 
-void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type) {
+void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionParams& params,
+                                          const AttentionShape& shape, ScalarType act_type) {
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
     const DeviceCapabilities& caps = capabilities();
     if (attends_by_lanes(caps, options(), params, shape)) {
         const uint32_t taken = heads_per_workgroup(group);
-        const Kernel* k = kernel("attention_lanes", {kSoftwareLanes, static_cast<uint32_t>(act_type), shape.head_dim, taken, shape.n_kv_heads, group / taken}, kSoftwareLanes);
+        const Kernel* k = kernel(
+            "attention_lanes",
+            {kSoftwareLanes, static_cast<uint32_t>(act_type), shape.head_dim, taken, shape.n_kv_heads, group / taken},
+            kSoftwareLanes);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / taken, 1, {"attention_lanes", 0, 0});
         return;
@@ -139,38 +154,51 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
     uint32_t one_head = size / lanes * lanes;
     uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
-    const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_kv8" : options().kv_type == KvType::kF32 ? "attention_kv32" : "attention",
-                             {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
-                              slots, in_flight, params.single_rows != 0, shape.keys_f16, shape.sinks});
+    const Kernel* k =
+        kernel(has_int8(options().kv_type)         ? "attention_kv8"
+               : options().kv_type == KvType::kF32 ? "attention_kv32"
+                                                   : "attention",
+               {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad,
+                shape.n_splits > 1, pool, slots, in_flight, params.single_rows != 0, shape.keys_f16, shape.sinks});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
 }
 
-bool AttentionPlanner::attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const { return groups_heads(shape) && shape.n_splits == 1 && act_type != ScalarType::kF32; }
+bool AttentionPlanner::attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const {
+    return groups_heads(shape) && shape.n_splits == 1 && act_type != ScalarType::kF32;
+}
 
 bool AttentionPlanner::groups_heads(const AttentionShape& shape) const {
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
-    // Each subgroup's keys and values, queries, the subgroups' maxima and sums, and the row's own key and value: see attention_group.comp.
+    // Each subgroup's keys and values, queries, the subgroups' maxima and sums, and the row's own key and value: see
+    // attention_group.comp.
     const uint32_t heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
-    const uint32_t words = 2 * kBlockTokens * kv_stride + heads * kv_stride + 2 * kGroupSubgroups * heads * 4 + 2 * (shape.head_dim / 8);
-    return ladder().attention_group && !options().batch_invariant && options().attention_heads == 0 && group >= 2 && group <= kGroupedHeadsMax &&
-           shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 && shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && options().kv_type != KvType::kF32 && words * 16 <= capabilities().shared_memory_bytes;
+    const uint32_t words =
+        2 * kBlockTokens * kv_stride + heads * kv_stride + 2 * kGroupSubgroups * heads * 4 + 2 * (shape.head_dim / 8);
+    return ladder().attention_group && !options().batch_invariant && options().attention_heads == 0 && group >= 2 &&
+           group <= kGroupedHeadsMax && shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 &&
+           shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && options().kv_type != KvType::kF32 &&
+           words * 16 <= capabilities().shared_memory_bytes;
 }
 
 bool AttentionPlanner::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
     const uint32_t words = shape.head_dim / 8;  // a head's, whose threads talk to each other as part of a subgroup
-    return ladder().attention_from_qkv && groups_heads(shape) && options().kv_type == KvType::kF16 && qkv.base.lora == LoraLevel::kNone &&
-           std::has_single_bit(words) && words <= kMatrixSubgroup && qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0 && qkv.pair_stride == 0 && !qkv.v_norm && !qkv.k_is_v && qkv.position_beta == 0.0f;
+    return ladder().attention_from_qkv && groups_heads(shape) && options().kv_type == KvType::kF16 &&
+           qkv.base.lora == LoraLevel::kNone && std::has_single_bit(words) && words <= kMatrixSubgroup &&
+           qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0 && qkv.pair_stride == 0 && !qkv.v_norm && !qkv.k_is_v &&
+           qkv.position_beta == 0.0f;
 }
 
-void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
-                                   ScalarType act_type, std::optional<uint32_t> y_order) {
+void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv,
+                                          const AttentionShape& shape, ScalarType act_type,
+                                          std::optional<uint32_t> y_order) {
     CHECK(attends_from_qkv(qkv, shape) && qkv.base.whole_rows == 0 && (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool split = shape.n_splits > 1;
     CHECK(!y_order || (!split && act_type != ScalarType::kF32));
     const Kernel* k = kernel("attention_from_qkv",
-                             {kGroupThreads, static_cast<uint32_t>(act_type), shape.head_dim, shape.n_q_heads / shape.n_kv_heads,
-                              shape.n_kv_heads, split, 0, qkv.base.n_splits, params.bias != 0, params.q_gamma != 0, qkv.rotary_dim, y_order ? 1 + *y_order : 0},
+                             {kGroupThreads, static_cast<uint32_t>(act_type), shape.head_dim,
+                              shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, split, 0, qkv.base.n_splits,
+                              params.bias != 0, params.q_gamma != 0, qkv.rotary_dim, y_order ? 1 + *y_order : 0},
                              kMatrixSubgroup);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});
@@ -184,30 +212,39 @@ void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFro
     attention_combine(recorder, joined, shape, act_type);
 }
 
-void AttentionKernels::attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type) {
+void AttentionKernels::attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape,
+                                         ScalarType act_type) {
     CHECK(shape.n_splits <= kAttentionSplitsMax);
     const uint32_t lanes = std::bit_ceil(shape.head_dim / 4);
     const bool few = lanes * ceil_div(shape.n_splits, kCombineInFlight) <= kCombineFewThreads;
     const uint32_t size = std::max(threads(few ? kCombineFewThreads : kCombineManyThreads, 32), lanes);
-    const Kernel* k = kernel("attention_combine", {size, static_cast<uint32_t>(act_type), shape.head_dim, kCombineInFlight});
+    const Kernel* k =
+        kernel("attention_combine", {size, static_cast<uint32_t>(act_type), shape.head_dim, kCombineInFlight});
     if (k == nullptr) return;
     params.n_splits = shape.n_splits;
-    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads, 1, {"attention_combine", attention_partial_bytes(shape), 0});
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads, 1,
+                      {"attention_combine", attention_partial_bytes(shape), 0});
 }
 
 TileAttention AttentionPlanner::tile_attention(uint32_t head_dim) const {
-    if (options().batch_invariant || head_dim % 16 != 0 || head_dim > kMatrixHeadDimMax || options().kv_type == KvType::kF32) return TileAttention::kAuto;
+    if (options().batch_invariant || head_dim % 16 != 0 || head_dim > kMatrixHeadDimMax ||
+        options().kv_type == KvType::kF32)
+        return TileAttention::kAuto;
     const auto works = [&](TileAttention kind) {
         if (options().tile_attention != TileAttention::kAuto && options().tile_attention != kind) return false;
         if (!ladder().attention_tile[static_cast<uint32_t>(kind)]) return false;
         if (kind == TileAttention::kWorkgroup) return head_dim % kBlockTokens == 0 && options().kv_type == KvType::kF16;
         if (kind == TileAttention::kRegisters) {
             const uint32_t shared_bytes = capabilities().shared_memory_bytes;
-            const auto fits = [&](uint32_t rows) { return RegistersTile(head_dim, rows, shared_bytes).fits(shared_bytes); };
-            return head_dim <= kRegistersHeadDimMax && options().kv_type == KvType::kF16 && fits(kAttentionTileRows) && fits(kWideTileRows);
+            const auto fits = [&](uint32_t rows) {
+                return RegistersTile(head_dim, rows, shared_bytes).fits(shared_bytes);
+            };
+            return head_dim <= kRegistersHeadDimMax && options().kv_type == KvType::kF16 && fits(kAttentionTileRows) &&
+                   fits(kWideTileRows);
         }
         // K or V of a block, and a tile's scores, in 16-byte words; rows are padded: see attention_tile.comp.
-        const uint32_t shared_words = kBlockTokens * (head_dim / 8 + 1) + kAttentionTileRows * std::max(kBlockTokens / 4 + 2, head_dim / 8 + 1);
+        const uint32_t shared_words =
+            kBlockTokens * (head_dim / 8 + 1) + kAttentionTileRows * std::max(kBlockTokens / 4 + 2, head_dim / 8 + 1);
         return shared_words * 16 <= capabilities().shared_memory_bytes;
     };
     for (const TileAttention kind : {TileAttention::kRegisters, TileAttention::kWorkgroup, TileAttention::kStaged}) {
@@ -228,19 +265,24 @@ uint32_t AttentionPlanner::attention_tile_rows(uint32_t head_dim, uint32_t rows)
     return rows < kWideTileStepRows ? kAttentionTileRows : kWideTileRows;
 }
 
-void AttentionKernels::attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
-                                const Buffer& step_state, uint64_t grid_offset) {
+void AttentionKernels::attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
+                                       ScalarType act_type, const Buffer& step_state, uint64_t grid_offset) {
     const TileAttention kind = tile_attention(shape.head_dim);
     CHECK(kind != TileAttention::kAuto);
     const char* module = tile_attention_module(kind, options().kv_type);
-    std::vector<uint32_t> constants = {kAttentionTileRows / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
-                                       shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u};
+    std::vector<uint32_t> constants = {kAttentionTileRows / 16 * kMatrixSubgroup,
+                                       static_cast<uint32_t>(act_type),
+                                       shape.head_dim,
+                                       shape.n_q_heads / shape.n_kv_heads,
+                                       shape.n_kv_heads,
+                                       shape.n_splits > 1 ? 1u : 0u};
     if (kind == TileAttention::kStaged) constants.push_back(shape.keys_f16);
     if (kind == TileAttention::kRegisters) {
-        const RegistersTile tile(shape.head_dim, attention_tile_rows(shape.head_dim, shape.rows), capabilities().shared_memory_bytes);
+        const RegistersTile tile(shape.head_dim, attention_tile_rows(shape.head_dim, shape.rows),
+                                 capabilities().shared_memory_bytes);
         constants[0] = tile.kSubgroups * kMatrixSubgroup;
-        constants.insert(constants.end(), {tile.kSubgroups, tile.row_matrices, tile.held, tile.kStepTokens, params.window != 0 ? 1u : 0u,
-                                           params.softcap != 0 ? 1u : 0u});
+        constants.insert(constants.end(), {tile.kSubgroups, tile.row_matrices, tile.held, tile.kStepTokens,
+                                           params.window != 0 ? 1u : 0u, params.softcap != 0 ? 1u : 0u});
     }
     const Kernel* k = kernel(module, constants, kMatrixSubgroup);
     if (k == nullptr) return;

@@ -1,8 +1,10 @@
 // attention_combine: joins the splits of attention: y = sum_s exp(max_s - max) result_s / sum_s exp(max_s - max) sum_s
-//   partials [T][Q][n_splits][4 + D]  f32: max, sum, 0, 0, result; a split without tokens has sum 0 and a max far below any score, or -inf
+//   partials [T][Q][n_splits][4 + D]  f32: max, sum, 0, 0, result; a split without tokens has sum 0 and a max far below
+//       any score, or -inf
 //   y        [T][y_stride]            ACT_TYPE, elements Q*D.. are zeroed
-// grid (T, Q); teams of D / 4 lanes take every so many-th split. All loads of up to kInFlight splits of a team are asked for at once, and each team
-// has a maximum of its own, so that there is mostly one trip to memory, and one meeting.
+// grid (T, Q); teams of D / 4 lanes take every so many-th split. All loads of up to kInFlight splits of a team are
+// asked for at once, and each team has a maximum of its own, so that there is mostly one trip to memory, and one
+// meeting.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

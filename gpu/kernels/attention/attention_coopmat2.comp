@@ -1,10 +1,12 @@
-// attention_coopmat2: what attention_tile computes, on NV cooperative matrices 2 of a whole workgroup: keys and values come straight from
-// memory, and the compiler stages them. An f16 cache only.
-//   q         [T][q_stride]                      f32, q_stride a multiple of 64, as D; kRows rows behind the last one are readable
+// attention_coopmat2: what attention_tile computes, on NV cooperative matrices 2 of a whole workgroup: keys and values
+// come straight from memory, and the compiler stages them. An f16 cache only.
+//   q         [T][q_stride]                      f32, q_stride a multiple of 64, as D; kRows rows behind the last one
+//       are readable
 //   kv        [block][K|V][K][kBlockTokens][D]   f16
 //   y         [T][y_stride]                      ACT_TYPE, elements Q*D.. are zeroed; y_stride a multiple of 64
 //   partials  as in attention.comp, instead of y if SPLIT
-// grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context. 4 D flops per row, head and token.
+// grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context. 4 D flops
+// per row, head and token.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -37,11 +39,13 @@ const uint kRows = kAttentionTileRows;
 #define MATRIX_A coopmat<float16_t, gl_ScopeWorkgroup, kRows, kColumns, gl_MatrixUseA>
 #define MATRIX_B coopmat<float16_t, gl_ScopeWorkgroup, kColumns, kColumns, gl_MatrixUseB>
 
-// Scores, weights and each part of queries and results have as many columns, so that what belongs to a row fits all of them.
+// Scores, weights and each part of queries and results have as many columns, so that what belongs to a row fits all of
+// them.
 const uint kColumns = kBlockTokens;
 const uint kParts = kHeadDim / kColumns;
 
-// The score of what a row does not see, and the least maximum: so what is not seen weighs exp2(-1e28) = 0 also in a row that sees nothing.
+// The score of what a row does not see, and the least maximum: so what is not seen weighs exp2(-1e28) = 0 also in a row
+// that sees nothing.
 const float kUnseen = -1e30, kLeast = -1e20;
 const float kLog2E = 1.4426950408889634;
 

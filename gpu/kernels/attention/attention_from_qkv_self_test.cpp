@@ -23,7 +23,8 @@ constexpr double kFromQkvTolerance = 2e-3;
 struct FromQkvTest {
     // Rows at the end and the beginning of a block, and one whose context has both splits.
     static constexpr uint32_t kPositions[] = {0, 63, 64, 200}, kRows = std::size(kPositions);
-    static constexpr uint32_t kKvHeads = 2, kBlocksPerRow = 4, kBlocks = kRows * kBlocksPerRow, kSumSplits = 3, kSplits = 2;
+    static constexpr uint32_t kKvHeads = 2, kBlocksPerRow = 4, kBlocks = kRows * kBlocksPerRow, kSumSplits = 3,
+                              kSplits = 2;
 
     uint32_t head_dim = 0, n_heads = 0, width = 0;  // of the sums
     uint64_t kv_halves = 0;
@@ -44,19 +45,23 @@ struct FromQkvTest {
         TRY(make(device, test.rope, uint64_t{n_turns} * head_dim * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.q, uint64_t{kRows} * n_heads * head_dim * 4, MemoryKind::kDeviceLocal));
         TRY(make(device, test.kv, test.kv_halves * 2, MemoryKind::kHostReadback));
-        TRY(make(device, test.partials, AttentionPlanner::attention_partial_bytes(test.attention_shape(kSplits)), MemoryKind::kHostReadback));
-        TRY(make(device, test.y, uint64_t{round_up(kRows, kBlockRows)} * n_heads * head_dim * 4, MemoryKind::kHostReadback));
+        TRY(make(device, test.partials, AttentionPlanner::attention_partial_bytes(test.attention_shape(kSplits)),
+                 MemoryKind::kHostReadback));
+        TRY(make(device, test.y, uint64_t{round_up(kRows, kBlockRows)} * n_heads * head_dim * 4,
+                 MemoryKind::kHostReadback));
         StepHeader header{};
         header.n_rows = kRows;
         std::memcpy(test.step.mapped().data(), &header, sizeof(header));
         std::vector<uint32_t> blocks(kBlocks);
-        for (uint32_t i = 0; i < kBlocks; i++) blocks[i] = (i * 5 + 3) % kBlocks;  // 5 and kBlocks have no common factor
+        // 5 and kBlocks have no common factor
+        for (uint32_t i = 0; i < kBlocks; i++) blocks[i] = (i * 5 + 3) % kBlocks;
         std::memcpy(test.tables.mapped().data(), blocks.data(), kBlocks * 4);
         for (uint32_t i = 0; i < kRows; i++) {
             StepRow row{};
             row.position = kPositions[i];
             row.set_blocks(i * kBlocksPerRow, &blocks[i * kBlocksPerRow], kBlocksPerRow);
-            row.kv_slot = blocks[row.block_table + row.position / kBlockTokens] * kBlockTokens + row.position % kBlockTokens;
+            row.kv_slot =
+                blocks[row.block_table + row.position / kBlockTokens] * kBlockTokens + row.position % kBlockTokens;
             std::memcpy(test.step.mapped().data() + sizeof(StepHeader) + i * sizeof(row), &row, sizeof(row));
         }
         std::mt19937 random(23);
@@ -73,12 +78,14 @@ struct FromQkvTest {
 
     // Half of a head turned is another way through the kernel.
     QkvShape qkv_shape(bool normed) const {
-        return {{kRows, kSumSplits}, n_heads, kKvHeads, head_dim, normed || head_dim % 32 != 0 ? head_dim : head_dim / 2};
+        return {
+            {kRows, kSumSplits}, n_heads, kKvHeads, head_dim, normed || head_dim % 32 != 0 ? head_dim : head_dim / 2};
     }
     AttentionShape attention_shape(uint32_t n_splits) const { return {kRows, n_heads, kKvHeads, head_dim, n_splits}; }
 
     // y_order: of results in f16, in blocks; not of both kernels apart.
-    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool normed, uint32_t n_splits, bool apart, std::optional<uint32_t> y_order = std::nullopt) {
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool normed, uint32_t n_splits, bool apart,
+                                   std::optional<uint32_t> y_order = std::nullopt) {
         for (Buffer* buffer : {&y, &partials}) std::memset(buffer->mapped().data(), 0xff, buffer->size());
         std::mt19937 random(24);
         fill_random(kv.mapped(), ScalarType::kF16, random);
@@ -128,7 +135,8 @@ struct FromQkvTest {
             attention.scale = params.scale;
             kernels.attention.attention(recorder, attention, attention_shape(n_splits), ScalarType::kF32);
         } else {
-            kernels.attention.attention_from_qkv(recorder, params, qkv_shape(normed), attention_shape(n_splits), y_order ? ScalarType::kF16 : ScalarType::kF32, y_order);
+            kernels.attention.attention_from_qkv(recorder, params, qkv_shape(normed), attention_shape(n_splits),
+                                                 y_order ? ScalarType::kF16 : ScalarType::kF32, y_order);
         }
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
@@ -139,7 +147,8 @@ struct FromQkvTest {
             return values;
         }
         const auto* halves = reinterpret_cast<const uint16_t*>(y.mapped().data());
-        for (uint32_t i = 0; i < values.size(); i++) values[i] = decode16(halves[block_offset(i / stride, i % stride, stride, *y_order) / 2], ScalarType::kF16);
+        for (uint32_t i = 0; i < values.size(); i++)
+            values[i] = decode16(halves[block_offset(i / stride, i % stride, stride, *y_order) / 2], ScalarType::kF16);
         return values;
     }
 
@@ -147,7 +156,8 @@ struct FromQkvTest {
     std::vector<float> cache() const {
         std::vector<float> all(kv_halves);
         const auto* halves = reinterpret_cast<const uint16_t*>(kv.mapped().data());
-        std::transform(halves, halves + kv_halves, all.begin(), [](uint16_t half) { return decode16(half, ScalarType::kF16); });
+        std::transform(halves, halves + kv_halves, all.begin(),
+                       [](uint16_t half) { return decode16(half, ScalarType::kF16); });
         return all;
     }
 };
@@ -158,7 +168,8 @@ Status LadderTests::attention_from_qkv() {
     const uint32_t n_heads = FromQkvTest::kKvHeads * facts_.options.tested_group();
     for (const uint32_t head_dim : facts_.options.head_dims) {
         const QkvShape qkv{{}, n_heads, FromQkvTest::kKvHeads, head_dim, head_dim};
-        if (head_dim == 0 || !kernels_.attention.attends_from_qkv(qkv, {1, n_heads, FromQkvTest::kKvHeads, head_dim})) continue;
+        if (head_dim == 0 || !kernels_.attention.attends_from_qkv(qkv, {1, n_heads, FromQkvTest::kKvHeads, head_dim}))
+            continue;
         TRY_ASSIGN(FromQkvTest test, FromQkvTest::create(device_, head_dim, n_heads));
         Deviation deviation;
         for (const bool normed : {false, true}) {
@@ -167,8 +178,10 @@ Status LadderTests::attention_from_qkv() {
                 const std::vector<float> want_cache = test.cache();
                 deviation.add(test.run(device_, kernels_, normed, n_splits, false), want);
                 deviation.add(test.cache(), want_cache);
-                if (n_splits > 1 || !facts_.ladder.has_warpgroup()) continue;  // no other product of so few rows reads blocks
-                for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) deviation.add(test.run(device_, kernels_, normed, n_splits, false, y_order), want);
+                // no other product of so few rows reads blocks
+                if (n_splits > 1 || !facts_.ladder.has_warpgroup()) continue;
+                for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow})
+                    deviation.add(test.run(device_, kernels_, normed, n_splits, false, y_order), want);
             }
         }
         if (deviation.error <= kFromQkvTolerance) continue;

@@ -1,9 +1,12 @@
-// attention_group: what attention computes, with all query heads of a KV head as the columns of one or two matrices of 16x8, so that keys and values
-// are read once and multiplied on cooperative matrices. A subgroup takes 16 of a block's 64 tokens, with maxima and sums of its own, joined at the end.
+// attention_group: what attention computes, with all query heads of a KV head as the columns of one or two matrices of
+// 16x8, so that keys and values are read once and multiplied on cooperative matrices. A subgroup takes 16 of a block's
+// 64 tokens, with maxima and sums of its own, joined at the end.
 // Queries and weights are rounded to f16. Reductions and conversions are those of NV cooperative matrices 2.
 //   q, kv, y, partials  as in attention.comp; with KV8 planes as in kv8.glsl
-// With FROM_QKV each row is the only one of its sequence, and queries, key and value come from the sums of their product: see attention_qkv.glsl.
-// grid (K, T, splits); one workgroup for each KV head, row and part of the context. Moves 4 D bytes a token and KV head. Subgroups of 32.
+// With FROM_QKV each row is the only one of its sequence, and queries, key and value come from the sums of their
+// product: see attention_qkv.glsl.
+// grid (K, T, splits); one workgroup for each KV head, row and part of the context. Moves 4 D bytes a token and KV
+// head. Subgroups of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -147,7 +150,8 @@ void main() {
     for (; block_idx < end_block; block_idx++) {
         const uint token0 = block_idx * kBlockTokens;
         const bool more = block_idx + 1 < end_block;
-        // The number of a block is asked for one block ahead of its keys and values, and those, both together, one ahead of their use.
+        // The number of a block is asked for one block ahead of its keys and values, and those, both together, one
+        // ahead of their use.
         if (more) {
             fetch(next_block, 0, kv_head);
             fetch(next_block, 1, kv_head);

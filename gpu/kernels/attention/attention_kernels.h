@@ -16,15 +16,18 @@ namespace lorad::gpu {
 
 struct QkvShape {
     ConsumerShape base;
-    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;  // rotary_dim even, <= head_dim; no KV heads: queries alone
+    // rotary_dim even, <= head_dim; no KV heads: queries alone
+    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;
     bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
     // Of qkv_post alone:
-    uint32_t pair_stride = 0;     // from an element of a pair that rope turns to the other; 0: rotary_dim / 2
-    bool v_norm = false;          // value heads are normed, without weights
-    bool k_is_v = false;          // values are what the key heads give before norm and rope; the product has no rows for them
-    float position_beta = 0.0f;   // queries times 1 + beta ln(1 + floor(position / original))
+    uint32_t pair_stride = 0;  // from an element of a pair that rope turns to the other; 0: rotary_dim / 2
+    bool v_norm = false;       // value heads are normed, without weights
+    // values are what the key heads give before norm and rope; the product has no rows for them
+    bool k_is_v = false;
+    float position_beta = 0.0f;  // queries times 1 + beta ln(1 + floor(position / original))
     uint32_t position_original = 0;
-    bool output_gate = false;     // the product has for each query head its query rows, then those of its gate; its sums are finished
+    // the product has for each query head its query rows, then those of its gate; its sums are finished
+    bool output_gate = false;
 };
 
 struct AttentionShape {
@@ -44,7 +47,8 @@ class AttentionPlanner : public Planner {
     uint32_t plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const;
     // The same for attention_tiles.
     uint32_t plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads, uint32_t max_context) const;
-    // The most that a step with this row bucket may have, for its tiles or the rows outside of them: what the memory of partial results is for.
+    // The most that a step with this row bucket may have, for its tiles or the rows outside of them: what the memory of
+    // partial results is for.
     uint32_t attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const;
     bool attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const;
     bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
@@ -53,13 +57,15 @@ class AttentionPlanner : public Planner {
     TileAttention tile_attention(uint32_t head_dim) const;
     // The most rows of a tile in a step of up to `rows`, which AttentionShape says to attention_tiles().
     uint32_t attention_tile_rows(uint32_t head_dim, uint32_t rows) const;
-    // Whether attention() takes all query heads of a KV head together, on matrices: queries and weights are rounded to f16 then.
+    // Whether attention() takes all query heads of a KV head together, on matrices: queries and weights are rounded to
+    // f16 then.
     bool groups_heads(const AttentionShape& shape) const;
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
 };
 
-// Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own Recorder.
+// Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own
+// Recorder.
 class AttentionKernels : public AttentionPlanner, private KernelRecorder {
   public:
     AttentionKernels(const KernelFacts& facts, KernelCache& cache) : AttentionPlanner(facts), KernelRecorder(cache) {}
@@ -67,24 +73,31 @@ class AttentionKernels : public AttentionPlanner, private KernelRecorder {
     // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
     // q -> f32, k and v -> the cache's type at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.
     void qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape);
-    // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this
-    // step must be in the cache. With splits that are joined this records two dispatches and the barrier between them.
+    // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of
+    // this step must be in the cache. With splits that are joined this records two dispatches and the barrier between
+    // them.
     // block_order: of params.y_blocks, which is 0 if not attends_in_blocks().
-    void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type, uint32_t block_order = kBlocksByColumns);
-    // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without adapters. Rounds as both
-    // together do. Only where attends_from_qkv().
+    void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
+                   uint32_t block_order = kBlocksByColumns);
+    // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without
+    // adapters. Rounds as both together do. Only where attends_from_qkv().
     // y_order: y in blocks instead (activation_blocks.h), without splits.
-    void attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
-                            ScalarType act_type, std::optional<uint32_t> y_order = std::nullopt);
-    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and with splits, which
-    // neither joins, attention_combine() joins the parts of all rows behind a barrier. Queries and weights are rounded to f16. Grid: step_state[grid_offset].
+    void attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv,
+                            const AttentionShape& shape, ScalarType act_type,
+                            std::optional<uint32_t> y_order = std::nullopt);
+    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and
+    // with splits, which neither joins, attention_combine() joins the parts of all rows behind a barrier. Queries and
+    // weights are rounded to f16. Grid: step_state[grid_offset].
     // Only where attends_by_tile().
-    void attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
-                         const Buffer& step_state, uint64_t grid_offset);
-    void attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type);
+    void attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
+                         ScalarType act_type, const Buffer& step_state, uint64_t grid_offset);
+    void attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape,
+                           ScalarType act_type);
 
   private:
-    void attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);  // attention.comp
+    // attention.comp
+    void attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
+                            ScalarType act_type);
 };
 
 }  // namespace lorad::gpu

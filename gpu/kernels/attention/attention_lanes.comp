@@ -2,8 +2,10 @@
 //   q   [T][q_stride]                       f32
 //   kv  [block][K|V][K][kBlockTokens][D]    f16
 //   y   [T][y_stride]                       ACT_TYPE, elements Q*D.. are zeroed
-// A workgroup is one subgroup and takes a row and GROUP query heads of one KV head: no barriers, no shared memory. Lane l has elements 4 l to 4 l + 3 of every 32 of a head.
-// Tokens come eight at a time; their scores, of which each lane has a part, are exchanged so that lane l ends with token l's. D is a multiple of 32.
+// A workgroup is one subgroup and takes a row and GROUP query heads of one KV head: no barriers, no shared memory. Lane
+// l has elements 4 l to 4 l + 3 of every 32 of a head.
+// Tokens come eight at a time; their scores, of which each lane has a part, are exchanged so that lane l ends with
+// token l's. D is a multiple of 32.
 // No sum depends on how many heads share a workgroup. grid (T, Q / GROUP)
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,5 +1,5 @@
-// Part of attention_group.comp: queries of a KV head's group, key and value of one row from the sums of their product: what qkv_post makes
-// of them. A thread has eight elements of a head; rope's partners lie in the same subgroup.
+// Part of attention_group.comp: queries of a KV head's group, key and value of one row from the sums of their product:
+// what qkv_post makes of them. A thread has eight elements of a head; rope's partners lie in the same subgroup.
 layout(constant_id = 7) const uint kSumSplits = 1;
 layout(constant_id = 8) const uint kHasBias = 0;
 layout(constant_id = 9) const uint kHasNorm = 0;
@@ -70,7 +70,8 @@ void load_sums(uint t, uint kv_head) {
     }
 }
 
-// Queries go to queries[]; with has_own key and value to own[] and to the cache. The caller's barrier is between this and their use.
+// Queries go to queries[]; with has_own key and value to own[] and to the cache. The caller's barrier is between this
+// and their use.
 void put_parts(Turn turn, uint kv_head, uint kv_slot, bool has_own) {
     const uint word = gl_LocalInvocationIndex % kKvWords;  // in each round
     [[unroll]] for (uint round = 0; round < kRounds; round++) {

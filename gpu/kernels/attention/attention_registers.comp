@@ -1,12 +1,14 @@
-// attention_registers: what attention_tile computes, with scores, weights, maxima and sums in registers throughout: each lane works on its own elements
-// of KHR matrices. Which elements those are is up to the implementation; this kernel assumes what NVIDIA's devices do (row_of, column_of), so it is
-// only used where a test at start-up shows right results. An f16 cache only.
+// attention_registers: what attention_tile computes, with scores, weights, maxima and sums in registers throughout:
+// each lane works on its own elements of KHR matrices. Which elements those are is up to the implementation; this
+// kernel assumes what NVIDIA's devices do (row_of, column_of), so it is only used where a test at start-up shows right
+// results. An f16 cache only.
 //   q         [T][q_stride]                      f32
 //   kv        [block][K|V][K][kBlockTokens][D]   f16
 //   y         [T][y_stride]                      ACT_TYPE, elements Q*D.. are zeroed
 //   partials  as in attention.comp, instead of y if SPLIT
-// grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context, a subgroup kRowMats * 16 rows, so that each matrix
-// of keys or values is used for kRowMats matrices of rows once it has come from shared memory. 4 D flops per row, head and token. Subgroups of 32.
+// grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context, a subgroup
+// kRowMats * 16 rows, so that each matrix of keys or values is used for kRowMats matrices of rows once it has come from
+// shared memory. 4 D flops per row, head and token. Subgroups of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -25,7 +27,8 @@ layout(constant_id = 4) const uint kKvHeads = 1;
 layout(constant_id = 5) const uint kSplit = 0;
 layout(constant_id = 6) const uint kSubgroups = 4;
 layout(constant_id = 7) const uint kRowMats = 1;  // 16-row matrices of a subgroup
-layout(constant_id = 8) const uint kHeld = 0;  // matrices of a row's query that stay in registers; the others are read again in each step
+// matrices of a row's query that stay in registers; the others are read again in each step
+layout(constant_id = 8) const uint kHeld = 0;
 layout(constant_id = 9) const uint kStepTokens = 32;  // at a time in shared memory, a divisor of kBlockTokens
 layout(constant_id = 10) const uint kWindow = 0;   // whether p.window is not 0
 layout(constant_id = 11) const uint kSoftcap = 0;  // whether p.softcap is not 0
@@ -55,10 +58,12 @@ const uint kStageEnd = kValuesAt + kStepTokens * kKvStride;
 const uint kLoads = (kStepTokens * kKvWords + kThreads - 1) / kThreads;
 const bool kEven = kStepTokens * kKvWords % kThreads == 0;
 
-// The score of what a row does not see, and the least maximum: so what is not seen weighs exp2(-1e28) = 0 also in a row that sees nothing.
+// The score of what a row does not see, and the least maximum: so what is not seen weighs exp2(-1e28) = 0 also in a row
+// that sees nothing.
 const float kUnseen = -1e30, kLeast = -1e20;
 const float kLog2E = 1.4426950408889634;
-// A maximum may be too small by this much, in powers of two: weights stay far from the end of f16, and results seldom have to fade.
+// A maximum may be too small by this much, in powers of two: weights stay far from the end of f16, and results seldom
+// have to fade.
 const float kSlack = 6.0;
 
 // Queries that are read again; keys; values. Queries that are held pass through the place of keys and values.
@@ -66,7 +71,8 @@ shared uvec4 stage[kHeldEnd > kStageEnd ? kHeldEnd : kStageEnd];
 
 uvec4 held[kLoads];
 
-// Of element i of eight, in a matrix of accumulators or an A matrix: row g or g + 8, columns 2t, 2t + 1, 2t + 8 or 2t + 9, where g is the lane's number / 4, t % 4.
+// Of element i of eight, in a matrix of accumulators or an A matrix: row g or g + 8, columns 2t, 2t + 1, 2t + 8 or 2t +
+// 9, where g is the lane's number / 4, t % 4.
 // What i says of it: which eight rows, and how far from column 2t.
 uint row_of(uint i) { return i / 4; }
 uint column_of(uint i) { return i % 2 + i / 2 % 2 * 8; }

@@ -1,4 +1,5 @@
-// At start-up: attention by tiles and by groups of heads against attention row by row and head by head. What is wrong is left out.
+// At start-up: attention by tiles and by groups of heads against attention row by row and head by head. What is wrong
+// is left out.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -31,7 +32,7 @@ struct AttentionTest {
 
     uint32_t head_dim = 0, n_heads = 0, stride = 0;  // heads: of one KV head
     KvType kv_type = KvType::kF16;
-    std::vector<float> scales;  // of scores
+    std::vector<float> scales;             // of scores
     std::vector<std::vector<float>> want;  // for each of them
     Buffer step, tables, tiles, q, kv, partials, y;
 
@@ -46,9 +47,12 @@ struct AttentionTest {
         if (kv_type == KvType::kF16) test.scales.push_back(kSteep);
         TRY(make(device, test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
         TRY(make(device, test.tables, kBlocks * 4, MemoryKind::kHostUpload));
-        TRY(make(device, test.tiles, (kRows / kAttentionTileRows + 1) * sizeof(AttentionTile), MemoryKind::kHostUpload));
+        TRY(make(device, test.tiles, (kRows / kAttentionTileRows + 1) * sizeof(AttentionTile),
+                 MemoryKind::kHostUpload));
         TRY(make(device, test.q, uint64_t{kRows + kSlackRows} * test.stride * 4, MemoryKind::kHostUpload));
-        TRY(make(device, test.partials, AttentionPlanner::attention_partial_bytes({kRows, n_heads, 1, head_dim, kSplits}), MemoryKind::kDeviceLocal));
+        TRY(make(device, test.partials,
+                 AttentionPlanner::attention_partial_bytes({kRows, n_heads, 1, head_dim, kSplits}),
+                 MemoryKind::kDeviceLocal));
         TRY(make(device, test.kv, uint64_t{kTokens} * kv_token_bytes(kv_type, head_dim), MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{kRows} * test.stride * 4, MemoryKind::kHostReadback));
         constexpr uint32_t kTable[kBlocks] = {1, 3, 0, 2};
@@ -80,7 +84,8 @@ struct AttentionTest {
 
     // Any bytes are values of an 8-bit cache; the scales behind them have to be numbers, here of 1 to 2.
     void set_scales(std::mt19937& random) {
-        const uint32_t key_bytes = kBlockTokens * kv_key_bytes(kv_type, head_dim), value_bytes = kBlockTokens * kv_value_bytes(kv_type, head_dim);
+        const uint32_t key_bytes = kBlockTokens * kv_key_bytes(kv_type, head_dim),
+                       value_bytes = kBlockTokens * kv_value_bytes(kv_type, head_dim);
         for (uint32_t block = 0; block < kv.size(); block += key_bytes + value_bytes) {
             if (kv_type == KvType::kInt8) set_scales_of_plane(block, key_bytes, random);
             set_scales_of_plane(block + key_bytes, value_bytes, random);
@@ -94,11 +99,13 @@ struct AttentionTest {
     }
 
     // By tiles as in a step of up to `rows`.
-    Result<std::vector<float>> run(Device& device, KernelSet& kernels, float scale, bool by_tile, uint32_t n_splits, uint32_t rows) {
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, float scale, bool by_tile, uint32_t n_splits,
+                                   uint32_t rows) {
         std::memset(y.mapped().data(), 0xff, y.size());
         std::vector<AttentionTile> list;
         const uint32_t tile_rows = kernels.attention.attention_tile_rows(head_dim, rows);
-        for (uint32_t begin = 0; begin < kRows; begin += tile_rows) list.push_back({begin, std::min(kRows - begin, tile_rows)});
+        for (uint32_t begin = 0; begin < kRows; begin += tile_rows)
+            list.push_back({begin, std::min(kRows - begin, tile_rows)});
         std::memcpy(tiles.mapped().data(), list.data(), list.size() * sizeof(AttentionTile));
         StepHeader header{};
         header.n_rows = kRows;
@@ -116,12 +123,18 @@ struct AttentionTest {
         params.q_stride = params.y_stride = stride;
         params.scale = scale;
         params.partials = partials.address();
-        const AttentionShape shape{.rows = kRows, .n_q_heads = n_heads, .n_kv_heads = 1, .head_dim = head_dim, .n_splits = n_splits, .keys_f16 = kv_type == KvType::kInt8Values};
+        const AttentionShape shape{.rows = kRows,
+                                   .n_q_heads = n_heads,
+                                   .n_kv_heads = 1,
+                                   .head_dim = head_dim,
+                                   .n_splits = n_splits,
+                                   .keys_f16 = kv_type == KvType::kInt8Values};
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         if (by_tile) {
             AttentionShape as_of = shape;
             as_of.rows = rows;
-            kernels.attention.attention_tiles(recorder, params, as_of, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
+            kernels.attention.attention_tiles(recorder, params, as_of, ScalarType::kF32, step,
+                                              offsetof(StepHeader, tile_grid));
             recorder.barrier();
             if (n_splits > 1) kernels.attention.attention_combine(recorder, params, shape, ScalarType::kF32);
         } else {
@@ -166,7 +179,8 @@ Status LadderTests::attention() {
         if (head_dim % 8 != 0 || !(offered || kernels_.attention.attends_by_tile(head_dim))) continue;
         for (const KvType kv_type : {KvType::kF16, KvType::kInt8, KvType::kInt8Values}) {
             if (has_int8(kv_type) != has_int8(facts_.options.kv_type) || kv_type > facts_.options.kv_type) continue;
-            TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, kv_type, head_dim, facts_.options.tested_group()));
+            TRY_ASSIGN(AttentionTest test,
+                       AttentionTest::create(device_, kv_type, head_dim, facts_.options.tested_group()));
             TRY(test.refer_to_rows(device_, kernels_));
             tests.push_back(std::move(test));
         }
@@ -183,7 +197,8 @@ Status LadderTests::attention() {
     // The best kind of tiles first; once one is left out, the next best is tried with all sizes.
     for (size_t i = 0; i < tests.size();) {
         const TileAttention kind = kernels_.attention.tile_attention(tests[i].head_dim);
-        const Deviation deviation = kind == TileAttention::kAuto ? Deviation{} : tests[i].deviation(device_, kernels_, true);
+        const Deviation deviation =
+            kind == TileAttention::kAuto ? Deviation{} : tests[i].deviation(device_, kernels_, true);
         if (deviation.error <= kAttentionTolerance) {
             i++;
             continue;

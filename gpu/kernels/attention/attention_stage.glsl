@@ -1,14 +1,17 @@
-// Part of attention_group.comp: blocks of keys and values on their way to shared memory, and functions of matrix elements.
+// Part of attention_group.comp: blocks of keys and values on their way to shared memory, and functions of matrix
+// elements.
 const uint kMats = kHeadDim / 16;
 // Of shared memory, in 16-byte words. Rows are padded, so that eight of them fall into different banks.
 const uint kKvWords = kHeadDim / 8;
 const uint kKvStride = kKvWords + 1;
-// A subgroup has a place of its own, so it waits for nobody: keys and values of its tokens; at last its results, which are fewer words.
+// A subgroup has a place of its own, so it waits for nobody: keys and values of its tokens; at last its results, which
+// are fewer words.
 const uint kOwnTokens = kBlockTokens / kSubgroups;
 const uint kValuesAt = kOwnTokens * kKvStride;
 const uint kOwnWords = 2 * kOwnTokens * kKvStride;
 const uint kLoads = kOwnTokens * kKvWords / kSubgroup;
-// The score of what a row does not see, and the least maximum: so what is not seen weighs exp2(-1e28) = 0 also in a row that sees nothing.
+// The score of what a row does not see, and the least maximum: so what is not seen weighs exp2(-1e28) = 0 also in a row
+// that sees nothing.
 const float kUnseen = -1e30, kLeast = -1e20;
 const float kLog2E = 1.4426950408889634;
 

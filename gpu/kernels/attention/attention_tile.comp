@@ -1,12 +1,15 @@
 // attention_tile: attention for up to 64 neighbouring rows of one sequence at once, on KHR cooperative matrices:
-//   y[t][h] = softmax(scale * q . K) V, one KV block after the other with running maxima and sums (FlashAttention, Dao et al.
+//   y[t][h] = softmax(scale * q . K) V, one KV block after the other with running maxima and sums (FlashAttention, Dao
+//       et al.
 //   2022). Queries and weights are rounded to f16 for the products; scores, sums and results are f32.
 //   q       [T][q_stride]                      f32
-//   kv      [block][K|V][K][kBlockTokens][D]   f16; with KV8 planes as in kv8.glsl, which become f16 on their way to shared memory
+//   kv      [block][K|V][K][kBlockTokens][D]   f16; with KV8 planes as in kv8.glsl, which become f16 on their way to
+//       shared memory
 //   y       [T][y_stride]                      ACT_TYPE, elements Q*D.. are zeroed
 //   partials  as in attention.comp, instead of y if SPLIT
-// grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context, a subgroup 16 rows. Moves a KV head's context once
-// per tile and head, from the caches for all but the first; 4 D flops per row, head and token. Subgroups of 32.
+// grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context, a subgroup
+// 16 rows. Moves a KV head's context once per tile and head, from the caches for all but the first; 4 D flops per row,
+// head and token. Subgroups of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -39,7 +42,8 @@ const uint kScoreStride = kBlockTokens / 4 + 2;           // 64 f32
 const uint kWeightStride = kBlockTokens / 8 + 1;          // 64 f16
 const uint kQueryStride = kHeadDim / 8 + 1;               // D f16
 const uint kFadeAt = 16 * kWeightStride;                  // 16 x 16 f32 behind the weights
-const uint kOwnWords = 16 * (kScoreStride > kQueryStride ? kScoreStride : kQueryStride);  // the weights and fades need fewer
+// the weights and fades need fewer
+const uint kOwnWords = 16 * (kScoreStride > kQueryStride ? kScoreStride : kQueryStride);
 const uint kLoads = (kBlockTokens * kKvWords + kThreads - 1) / kThreads;
 const float kMinusInf = -1.0 / 0.0;
 

@@ -1,4 +1,5 @@
-// What the kernels for tiles of rows share: their part of the context, and where the parts' results go. After the constants and push constants.
+// What the kernels for tiles of rows share: their part of the context, and where the parts' results go. After the
+// constants and push constants.
 const uint kPartialBytes = (kHeadDim + 4) * 4;  // max, sum, 0, 0, result
 
 struct Span {

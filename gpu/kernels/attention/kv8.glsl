@@ -1,8 +1,10 @@
 // The 8-bit KV cache. A plane, K or V of one KV head and block, is
 //   i8  [kBlockTokens][D]           value = i8 * top / 127
-//   f16 [kBlockTokens][kKvGroups]   top: the greatest magnitude of a token's group of kKvGroupSize values; two to a word
+//   f16 [kBlockTokens][kKvGroups]   top: the greatest magnitude of a token's group of kKvGroupSize values; two to a
+//       word
 // Where kKeysF16 is set, keys are f16 [kBlockTokens][D] as in a 16-bit cache, and values alone have eight bits.
-// kHeadDim, kKvHeads and kKeysF16 are constants of the kernel. Eight-bit and sixteen-bit values travel in 32-bit words, so that no feature is needed.
+// kHeadDim, kKvHeads and kKeysF16 are constants of the kernel. Eight-bit and sixteen-bit values travel in 32-bit words,
+// so that no feature is needed.
 #include "gpu/kernels/attention/kv_format.h"
 
 const uint kKvGroups = (kHeadDim + kKvGroupSize - 1) / kKvGroupSize;

@@ -27,8 +27,12 @@ constexpr uint32_t kv_value_bytes(KvType type, uint32_t head_dim) {
     const uint32_t n_groups = ceil_div(head_dim, kKvGroupSize);
     return head_dim + (n_groups + 1) / 2 * 4;
 }
-constexpr uint32_t kv_key_bytes(KvType type, uint32_t head_dim) { return kv_value_bytes(type == KvType::kInt8Values ? KvType::kF16 : type, head_dim); }
-constexpr uint32_t kv_token_bytes(KvType type, uint32_t head_dim) { return kv_key_bytes(type, head_dim) + kv_value_bytes(type, head_dim); }
+constexpr uint32_t kv_key_bytes(KvType type, uint32_t head_dim) {
+    return kv_value_bytes(type == KvType::kInt8Values ? KvType::kF16 : type, head_dim);
+}
+constexpr uint32_t kv_token_bytes(KvType type, uint32_t head_dim) {
+    return kv_key_bytes(type, head_dim) + kv_value_bytes(type, head_dim);
+}
 constexpr bool has_int8(KvType type) { return type == KvType::kInt8 || type == KvType::kInt8Values; }
 #endif
 

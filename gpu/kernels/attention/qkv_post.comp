@@ -2,9 +2,11 @@
 //   y     [S][T][y_stride]                       f32: Q query heads, K key heads, K value heads
 //   rope  [turn][rotary_dim / 2][2]              f32: cos, sin
 //   q     [T][q_stride]                          f32
-//   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV32 f32, with KV8 planes as in kv8.glsl
-// Rope turns element i < rotary_dim / 2 with element i + stride. With constants for them: values are normed per head without weights, they are what the key heads give, and
-// queries are multiplied by 1 + beta ln(1 + floor(position / original)).
+//   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV32 f32, with KV8 planes as
+//       in kv8.glsl
+// Rope turns element i < rotary_dim / 2 with element i + stride. With constants for them: values are normed per head
+// without weights, they are what the key heads give, and queries are multiplied by 1 + beta ln(1 + floor(position /
+// original)).
 // grid (ceil((Q + 2K) / heads per workgroup), T); D / 4 threads per head, four elements each.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -27,7 +29,8 @@ layout(constant_id = 13) const uint kVNorm = 0;
 layout(constant_id = 14) const uint kKIsV = 0;  // y has no value heads
 layout(constant_id = 15) const float kPositionBeta = 0.0;
 layout(constant_id = 16) const uint kPositionOriginal = 1;
-layout(constant_id = 17) const uint kGated = 0;  // the rows of a query head are followed by as many of its gate, which stay where they are
+// the rows of a query head are followed by as many of its gate, which stay where they are
+layout(constant_id = 17) const uint kGated = 0;
 layout(push_constant, scalar) uniform Push { QkvPostParams p; };
 
 const uint kRankSteps = 2;
@@ -77,7 +80,8 @@ void main() {
     bool active_thread = local_head < kHeadsPerGroup && head < kQHeads + 2 * kKvHeads;
     uint d0 = thread % kLanes * 4;
     uint column = (kKIsV != 0 && head >= kQHeads + kKvHeads ? head - kKvHeads : head) * kHeadDim + d0;
-    uint from = kGated == 0 ? column : head < kQHeads ? 2 * head * kHeadDim + d0 : column + kQHeads * kHeadDim;  // in the sums
+    // in the sums
+    uint from = kGated == 0 ? column : head < kQHeads ? 2 * head * kHeadDim + d0 : column + kQHeads * kHeadDim;
     uint base = local_head * kHeadDim;
     bool is_q = head < kQHeads;
     bool is_v = head >= kQHeads + kKvHeads;

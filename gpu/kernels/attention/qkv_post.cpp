@@ -15,10 +15,14 @@ void AttentionKernels::qkv_post(Recorder& recorder, const QkvPostParams& params,
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(64, 32), std::bit_ceil(lanes));
     uint32_t n_heads = shape.n_q_heads + 2 * shape.n_kv_heads;
-    const Kernel* k = kernel(has_int8(options().kv_type) ? "qkv_post_kv8" : options().kv_type == KvType::kF32 ? "qkv_post_kv32" : "qkv_post", {size, shape.n_q_heads, shape.n_kv_heads, shape.head_dim, shape.rotary_dim,
-                                          shape.base.n_splits, static_cast<uint32_t>(shape.base.lora), params.bias != 0,
-                                          params.q_gamma != 0, params.q_slot_norms != 0, shape.base.whole_rows, shape.keys_f16, pair_stride, shape.v_norm, shape.k_is_v,
-                                          std::bit_cast<uint32_t>(shape.position_beta), std::max(shape.position_original, 1u), shape.output_gate});
+    const Kernel* k = kernel(
+        has_int8(options().kv_type)         ? "qkv_post_kv8"
+        : options().kv_type == KvType::kF32 ? "qkv_post_kv32"
+                                            : "qkv_post",
+        {size, shape.n_q_heads, shape.n_kv_heads, shape.head_dim, shape.rotary_dim, shape.base.n_splits,
+         static_cast<uint32_t>(shape.base.lora), params.bias != 0, params.q_gamma != 0, params.q_slot_norms != 0,
+         shape.base.whole_rows, shape.keys_f16, pair_stride, shape.v_norm, shape.k_is_v,
+         std::bit_cast<uint32_t>(shape.position_beta), std::max(shape.position_original, 1u), shape.output_gate});
     if (k == nullptr) return;
     uint64_t row_bytes = uint64_t{n_heads} * shape.head_dim * 4 * shape.base.n_splits +
                          uint64_t{shape.n_q_heads + shape.n_kv_heads} * shape.head_dim * 4;

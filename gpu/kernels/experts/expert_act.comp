@@ -1,4 +1,5 @@
-// expert_act: act[pair][f] = activation(gate) * up, or clamped as gpt-oss has it: (min-max(up) + 1) * g * sigmoid(alpha g), g = min(gate, limit)
+// expert_act: act[pair][f] = activation(gate) * up, or clamped as gpt-oss has it: (min-max(up) + 1) * g * sigmoid(alpha
+// g), g = min(gate, limit)
 //   y    [pair][y_stride]    f32
 //   act  [pair][act_stride]  ACT_TYPE
 // grid (pairs, ceil(act_stride / 4 / workgroup)); four outputs for each thread.

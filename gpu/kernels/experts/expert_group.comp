@@ -1,5 +1,7 @@
-// expert_group: puts the pairs of a step in the order of their experts, those of one in their own order, and cuts them into tiles
-// grid (experts); a workgroup places the pairs of one expert. Where they go follows from the counts alone, so nobody waits for anybody.
+// expert_group: puts the pairs of a step in the order of their experts, those of one in their own order, and cuts them
+// into tiles
+// grid (experts); a workgroup places the pairs of one expert. Where they go follows from the counts alone, so nobody
+// waits for anybody.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_ballot : require

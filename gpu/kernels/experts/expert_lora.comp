@@ -1,4 +1,5 @@
-// expert_lora: y[pair] += scale * B_e A_e x[row of pair], e the pair's expert, for each adapter of the row, in the order of its list
+// expert_lora: y[pair] += scale * B_e A_e x[row of pair], e the pair's expert, for each adapter of the row, in the
+// order of its list
 //   x  [x row][x_stride]  ACT_TYPE
 //   y  [pair][y_stride]   f32, in place; rows without an adapter that changes experts are not touched
 // grid (pairs); a workgroup shrinks and expands one pair. Moves A_e and B_e once for each pair.

@@ -2,9 +2,11 @@
 //   w  [experts * n][w_stride]  WEIGHT_TYPE
 //   x  [row][w_stride]          ACT_TYPE
 //   y  [pair][y_stride]         f32
-// A workgroup takes a tile of up to COLS pairs of one expert. A subgroup takes ROWS neighbouring rows of w; its lanes stride over k in chunks of 8 and add theirs
-// in order: the bits do not depend on ROWS, COLS or the other pairs of the tile.
-// grid (tiles at most, any): subgroups loop until all rows of w are done. Moves each expert's matrix once for each of its tiles.
+// A workgroup takes a tile of up to COLS pairs of one expert. A subgroup takes ROWS neighbouring rows of w; its lanes
+// stride over k in chunks of 8 and add theirs in order: the bits do not depend on ROWS, COLS or the other pairs of the
+// tile.
+// grid (tiles at most, any): subgroups loop until all rows of w are done. Moves each expert's matrix once for each of
+// its tiles.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -6,12 +6,12 @@
 INTEROP_BEGIN
 
 struct ExpertProductParams {
-    uint64_t sorted;   // ExpertGroupParams
+    uint64_t sorted;  // ExpertGroupParams
     uint64_t n_tiles;
     uint64_t tiles;
-    uint64_t w;        // [experts * n][w_stride] of the weight type: the matrices one behind the other
-    uint64_t x;        // [x row][w_stride] of the activation type, elements k.. are zero
-    uint64_t y;        // [pair][y_stride] f32
+    uint64_t w;  // [experts * n][w_stride] of the weight type: the matrices one behind the other
+    uint64_t x;  // [x row][w_stride] of the activation type, elements k.. are zero
+    uint64_t y;  // [pair][y_stride] f32
     uint32_t n;
     uint32_t w_stride;
     uint32_t y_stride;

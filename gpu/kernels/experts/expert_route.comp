@@ -1,5 +1,6 @@
 // expert_route: which experts each row has and with which weights, and how many pairs each expert has
-// grid (T); a workgroup takes a row: a thread counts for its experts how many come before them. No sum depends on the number of rows; counts are whole numbers.
+// grid (T); a workgroup takes a row: a thread counts for its experts how many come before them. No sum depends on the
+// number of rows; counts are whole numbers.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -5,27 +5,28 @@
 
 INTEROP_BEGIN
 
-INTEROP_CONST kExpertsMax = 1024;    // of a layer
-INTEROP_CONST kTopExpertsMax = 32;   // of a row
-INTEROP_CONST kExpertTileRows = 8;   // pairs of one ExpertTile
+INTEROP_CONST kExpertsMax = 1024;   // of a layer
+INTEROP_CONST kTopExpertsMax = 32;  // of a row
+INTEROP_CONST kExpertTileRows = 8;  // pairs of one ExpertTile
 
 // How a router's logits become weights.
 INTEROP_CONST kSoftmaxThenTop = 0;  // of all experts, then the largest
 INTEROP_CONST kTopThenSoftmax = 1;  // the largest, then of these alone
 INTEROP_CONST kSigmoidBias = 2;     // sigmoids; the largest of sigmoid + selection bias, which is not in the weight
 
-// A pair is a row and one of its experts: pair t * top + j is the j-th of row t, in the order of what they are chosen by, the lower number first among equals.
+// A pair is a row and one of its experts: pair t * top + j is the j-th of row t, in the order of what they are chosen
+// by, the lower number first among equals.
 struct ExpertRouteParams {
-    uint64_t step;         // StepHeader
-    uint64_t logits;       // [t][stride] f32
-    uint64_t bias;         // [experts] f32, of kSigmoidBias alone, or 0
+    uint64_t step;          // StepHeader
+    uint64_t logits;        // [t][stride] f32
+    uint64_t bias;          // [experts] f32, of kSigmoidBias alone, or 0
     uint64_t expert_scale;  // [experts] f32 that weights are multiplied with at last, or 0
-    uint64_t chosen;       // u32[t * top + j]: the expert
-    uint64_t weights;      // f32[t * top + j]
-    uint64_t counts;       // u32[experts], zero before: pairs of each
+    uint64_t chosen;        // u32[t * top + j]: the expert
+    uint64_t weights;       // f32[t * top + j]
+    uint64_t counts;        // u32[experts], zero before: pairs of each
     uint32_t stride;
-    float sum_eps;         // added to the sum that weights are divided by
-    float scale;           // of all weights
+    float sum_eps;  // added to the sum that weights are divided by
+    float scale;    // of all weights
     uint32_t pad;
 };
 INTEROP_SIZE(ExpertRouteParams, 72);

@@ -1,5 +1,6 @@
-// expert_sum: out[t] = sum_j weight[t][j] * (y[t * top + j] + bias[expert]), j in the order of choice, + sigmoid(gate[t]) * shared[t]
-// All f32. grid (ceil(hidden / workgroup), T); one column for each thread; moves 4 (top + 2) bytes an element.
+// expert_sum: out[t] = sum_j weight[t][j] * (y[t * top + j] + bias[expert]), j in the order of choice, +
+// sigmoid(gate[t]) * shared[t] All f32. grid (ceil(hidden / workgroup), T); one column for each thread; moves 4 (top +
+// 2) bytes an element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

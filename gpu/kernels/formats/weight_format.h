@@ -1,12 +1,16 @@
-// How a matrix of weights lies on the device, apart from the type of activations and of adapters (ScalarType). This is the one place that says it; shaders read weights by
-// formats/weights.glsl, and model/quant/brick_packer.cpp writes them.
+// How a matrix of weights lies on the device, apart from the type of activations and of adapters (ScalarType). This is
+// the one place that says it; shaders read weights by formats/weights.glsl, and model/quant/brick_packer.cpp writes
+// them.
 //
-// f32, f16 and bf16 lie in rows, [n_padded][k_stride]. All others lie in bricks of 16 rows and 128 or 256 columns, [ceil(n / 16)][ceil(k / columns)][brick]; what is beyond n and k
-// is zero. A brick has, one after the other:
-//   codes    pieces of 16 bytes, [half of 128 columns][row][t]: at 4 bits the 32 columns 32 t .. + 31 of the half; at 8 bits two such planes, of the first 16 columns
-//            of each 32 and of the others. Eight codes of 4 bits lie in a word as columns 0 2 4 6 1 3 5 7, lowest bits first, four of 8 bits as columns 0 2 1 3:
+// f32, f16 and bf16 lie in rows, [n_padded][k_stride]. All others lie in bricks of 16 rows and 128 or 256 columns,
+// [ceil(n / 16)][ceil(k / columns)][brick]; what is beyond n and k is zero. A brick has, one after the other:
+//   codes    pieces of 16 bytes, [half of 128 columns][row][t]: at 4 bits the 32 columns 32 t .. + 31 of the half; at 8
+//       bits two such planes, of the first 16 columns
+//            of each 32 and of the others. Eight codes of 4 bits lie in a word as columns 0 2 4 6 1 3 5 7, lowest bits
+//                first, four of 8 bits as columns 0 2 1 3:
 //            so a shift and a mask give a pair of neighbours, 16 bits apart.
-//   high     the bits above the lower four, [half][row][t]. One bit: a word, columns 8 w + 2 i and + 1 at bits 4 w + i and 16 above. Two: two words,
+//   high     the bits above the lower four, [half][row][t]. One bit: a word, columns 8 w + 2 i and + 1 at bits 4 w + i
+//       and 16 above. Two: two words,
 //            columns 8 w + 2 i and + 1 in word w / 2 at bits 8 (w % 2) + 2 i and 16 above.
 //   records  [row]: the scales of a row in this brick, of 6 bits Q6_K's f16 behind those of all rows.
 // A weight is s * c - t in f32, c what the code stands for; its bits are those of the file's own arithmetic.
@@ -21,31 +25,37 @@
 INTEROP_BEGIN
 
 // Numbers below are ScalarType's.               record of a row in a brick                                c
-INTEROP_CONST kWeightsQ8_0 = 3;    // f16 s of 32                                                          code - 128
-INTEROP_CONST kWeightsQ4_0 = 4;    // f16 s of 32                                                          code - 8
-INTEROP_CONST kWeightsQ4_1 = 5;    // {f16 s, f16 -t} of 32                                                code
-INTEROP_CONST kWeightsQ5_0 = 6;    // f16 s of 32                                                          code - 16
-INTEROP_CONST kWeightsQ5_1 = 7;    // {f16 s, f16 -t} of 32                                                code
-INTEROP_CONST kWeightsQ4_K = 8;    // f16 d, f16 e; 4 low bits of a, of b for each 32; 2 high bits of both. s = d a, t = e b    code
-INTEROP_CONST kWeightsQ5_K = 9;    // the same                                                             code
-INTEROP_CONST kWeightsQ6_K = 10;   // i8 a of 16; f16 d. s = d a                                           code - 32
-INTEROP_CONST kWeightsIQ4_NL = 11; // f16 s of 32                                                          of IQ4's table
-INTEROP_CONST kWeightsIQ4_XS = 12; // f16 d; 6 bits a for each 32. s = d (a - 32)                          of IQ4's table
+INTEROP_CONST kWeightsQ8_0 = 3;  // f16 s of 32                                                          code - 128
+INTEROP_CONST kWeightsQ4_0 = 4;  // f16 s of 32                                                          code - 8
+INTEROP_CONST kWeightsQ4_1 = 5;  // {f16 s, f16 -t} of 32                                                code
+INTEROP_CONST kWeightsQ5_0 = 6;  // f16 s of 32                                                          code - 16
+INTEROP_CONST kWeightsQ5_1 = 7;  // {f16 s, f16 -t} of 32                                                code
+// f16 d, f16 e; 4 low bits of a, of b for each 32; 2 high bits of both. s = d a, t = e b    code
+INTEROP_CONST kWeightsQ4_K = 8;
+INTEROP_CONST kWeightsQ5_K = 9;   // the same                                                             code
+INTEROP_CONST kWeightsQ6_K = 10;  // i8 a of 16; f16 d. s = d a                                           code - 32
+// f16 s of 32                                                          of IQ4's table
+INTEROP_CONST kWeightsIQ4_NL = 11;
+// f16 d; 6 bits a for each 32. s = d (a - 32)                          of IQ4's table
+INTEROP_CONST kWeightsIQ4_XS = 12;
 INTEROP_CONST kWeightsMXFP4 = 13;  // u8 e of 32, s = 2^(e - 128)                                          twice E2M1
-INTEROP_CONST kWeightsTable = 14;  // f32 s of 64                                                          of the part's own table: NF4, FP4
-INTEROP_CONST kWeightsI4G32 = 15;  // word of 32: s in 16 bits, of f16 or, with the highest bit, bf16; zero point z in 15    code - z
-INTEROP_CONST kWeightsI4G128 = 16; // the same, of 128
-INTEROP_CONST kWeightsI8G32 = 17;  // the same with codes of 8 bits
-INTEROP_CONST kWeightsI8G128 = 18; // the same, of 128
-INTEROP_CONST kWeightsFP8 = 19;    // f32 s of 128                                                         E4M3
+// f32 s of 64                                                          of the part's own table: NF4, FP4
+INTEROP_CONST kWeightsTable = 14;
+// word of 32: s in 16 bits, of f16 or, with the highest bit, bf16; zero point z in 15    code - z
+INTEROP_CONST kWeightsI4G32 = 15;
+INTEROP_CONST kWeightsI4G128 = 16;  // the same, of 128
+INTEROP_CONST kWeightsI8G32 = 17;   // the same with codes of 8 bits
+INTEROP_CONST kWeightsI8G128 = 18;  // the same, of 128
+INTEROP_CONST kWeightsFP8 = 19;     // f32 s of 128                                                         E4M3
 INTEROP_CONST kWeightFormats = 20;
 
 INTEROP_CONST kBrickRows = 16;
-INTEROP_CONST kPieceColumns = 32;      // that share a piece and a record's entry
-INTEROP_CONST kPartAlign = 256;        // of a part's first brick, bytes
-INTEROP_CONST kPartTableBytes = 64;    // in front of it: f32[16], kWeightsTable's
+INTEROP_CONST kPieceColumns = 32;    // that share a piece and a record's entry
+INTEROP_CONST kPartAlign = 256;      // of a part's first brick, bytes
+INTEROP_CONST kPartTableBytes = 64;  // in front of it: f32[16], kWeightsTable's
 
-// A kernel's constant that names a format: with the type that its numbers are rounded to, 0 for none, in the second byte.
+// A kernel's constant that names a format: with the type that its numbers are rounded to, 0 for none, in the second
+// byte.
 INTEROP_CONST kWeightRoundShift = 8;
 
 #ifdef __cplusplus
@@ -55,17 +65,32 @@ INTEROP_CONST kWeightRoundShift = 8;
 #endif
 FORMAT_FUNCTION bool is_packed_format(uint32_t f) { return f >= kWeightsQ8_0; }
 FORMAT_FUNCTION bool has_codes_of_8(uint32_t f) { return f == kWeightsQ8_0 || f >= kWeightsI8G32; }
-FORMAT_FUNCTION uint32_t high_bits_of(uint32_t f) { return f == kWeightsQ6_K ? 2u : f == kWeightsQ5_0 || f == kWeightsQ5_1 || f == kWeightsQ5_K ? 1u : 0u; }
-FORMAT_FUNCTION uint32_t brick_columns(uint32_t f) { return f == kWeightsQ4_K || f == kWeightsQ5_K || f == kWeightsQ6_K || f == kWeightsIQ4_XS ? 256u : 128u; }
+FORMAT_FUNCTION uint32_t high_bits_of(uint32_t f) {
+    return f == kWeightsQ6_K ? 2u : f == kWeightsQ5_0 || f == kWeightsQ5_1 || f == kWeightsQ5_K ? 1u : 0u;
+}
+FORMAT_FUNCTION uint32_t brick_columns(uint32_t f) {
+    return f == kWeightsQ4_K || f == kWeightsQ5_K || f == kWeightsQ6_K || f == kWeightsIQ4_XS ? 256u : 128u;
+}
 FORMAT_FUNCTION uint32_t record_bytes(uint32_t f) {
     return f == kWeightsMXFP4 || f == kWeightsI4G128 || f == kWeightsI8G128 || f == kWeightsFP8 ? 4u
-           : f == kWeightsQ8_0 || f == kWeightsQ4_0 || f == kWeightsQ5_0 || f == kWeightsIQ4_NL || f == kWeightsIQ4_XS || f == kWeightsTable ? 8u : 16u;
+           : f == kWeightsQ8_0 || f == kWeightsQ4_0 || f == kWeightsQ5_0 || f == kWeightsIQ4_NL ||
+                   f == kWeightsIQ4_XS || f == kWeightsTable
+               ? 8u
+               : 16u;
 }
 FORMAT_FUNCTION uint32_t second_record_bytes(uint32_t f) { return f == kWeightsQ6_K ? 2u : 0u; }
-FORMAT_FUNCTION uint32_t high_offset(uint32_t f) { return kBrickRows * brick_columns(f) / 2u * (has_codes_of_8(f) ? 2u : 1u); }
-FORMAT_FUNCTION uint32_t record_offset(uint32_t f) { return high_offset(f) + kBrickRows * brick_columns(f) / 8u * high_bits_of(f); }
-FORMAT_FUNCTION uint32_t brick_bytes(uint32_t f) { return record_offset(f) + kBrickRows * (record_bytes(f) + second_record_bytes(f)); }
-FORMAT_FUNCTION uint32_t bricks_of_row(uint32_t f, uint32_t columns) { return (columns + brick_columns(f) - 1u) / brick_columns(f); }
+FORMAT_FUNCTION uint32_t high_offset(uint32_t f) {
+    return kBrickRows * brick_columns(f) / 2u * (has_codes_of_8(f) ? 2u : 1u);
+}
+FORMAT_FUNCTION uint32_t record_offset(uint32_t f) {
+    return high_offset(f) + kBrickRows * brick_columns(f) / 8u * high_bits_of(f);
+}
+FORMAT_FUNCTION uint32_t brick_bytes(uint32_t f) {
+    return record_offset(f) + kBrickRows * (record_bytes(f) + second_record_bytes(f));
+}
+FORMAT_FUNCTION uint32_t bricks_of_row(uint32_t f, uint32_t columns) {
+    return (columns + brick_columns(f) - 1u) / brick_columns(f);
+}
 
 INTEROP_END
 
@@ -77,18 +102,34 @@ INTEROP_END
 namespace lorad::gpu {
 
 enum class WeightFormat : uint32_t {
-    kF32 = 0, kF16 = 1, kBf16 = 2,  // as ScalarType
-    kQ8_0 = kWeightsQ8_0, kQ4_0 = kWeightsQ4_0, kQ4_1 = kWeightsQ4_1, kQ5_0 = kWeightsQ5_0, kQ5_1 = kWeightsQ5_1, kQ4_K = kWeightsQ4_K, kQ5_K = kWeightsQ5_K,
-    kQ6_K = kWeightsQ6_K, kIQ4_NL = kWeightsIQ4_NL, kIQ4_XS = kWeightsIQ4_XS, kMXFP4 = kWeightsMXFP4, kTable = kWeightsTable, kI4G32 = kWeightsI4G32,
-    kI4G128 = kWeightsI4G128, kI8G32 = kWeightsI8G32, kI8G128 = kWeightsI8G128, kFP8 = kWeightsFP8,
+    kF32 = 0,
+    kF16 = 1,
+    kBf16 = 2,  // as ScalarType
+    kQ8_0 = kWeightsQ8_0,
+    kQ4_0 = kWeightsQ4_0,
+    kQ4_1 = kWeightsQ4_1,
+    kQ5_0 = kWeightsQ5_0,
+    kQ5_1 = kWeightsQ5_1,
+    kQ4_K = kWeightsQ4_K,
+    kQ5_K = kWeightsQ5_K,
+    kQ6_K = kWeightsQ6_K,
+    kIQ4_NL = kWeightsIQ4_NL,
+    kIQ4_XS = kWeightsIQ4_XS,
+    kMXFP4 = kWeightsMXFP4,
+    kTable = kWeightsTable,
+    kI4G32 = kWeightsI4G32,
+    kI4G128 = kWeightsI4G128,
+    kI8G32 = kWeightsI8G32,
+    kI8G128 = kWeightsI8G128,
+    kFP8 = kWeightsFP8,
 };
 constexpr WeightFormat format_of(ScalarType type) { return static_cast<WeightFormat>(type); }
 constexpr uint32_t number_of(WeightFormat format) { return static_cast<uint32_t>(format); }
 constexpr bool is_packed(WeightFormat format) { return is_packed_format(number_of(format)); }
 std::string_view name_of(WeightFormat format);
 
-// Whether a weight is what its file's library makes of it in the type of the model's matrices, as it is for formats of Hugging Face folders, which say in which type
-// training saw it; or, as in GGUF, the f32 itself.
+// Whether a weight is what its file's library makes of it in the type of the model's matrices, as it is for formats of
+// Hugging Face folders, which say in which type training saw it; or, as in GGUF, the f32 itself.
 constexpr bool is_rounded(WeightFormat format) { return number_of(format) >= kWeightsTable; }
 // All that a kernel needs to know to read weights: their format, and the type of their model's matrices.
 struct WeightKind {
@@ -98,7 +139,9 @@ struct WeightKind {
     WeightKind(ScalarType plain) : format(format_of(plain)), type(plain) {}  // NOLINT: a type is a kind of weights
     WeightKind(WeightFormat packed, ScalarType matrix_type) : format(packed), type(matrix_type) {}
     // Of the kernel.
-    uint32_t constant() const { return number_of(format) | (is_rounded(format) ? static_cast<uint32_t>(type) << kWeightRoundShift : 0u); }
+    uint32_t constant() const {
+        return number_of(format) | (is_rounded(format) ? static_cast<uint32_t>(type) << kWeightRoundShift : 0u);
+    }
 };
 
 // Of n rows of k columns; those of a packed format up to the last whole brick.

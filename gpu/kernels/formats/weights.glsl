@@ -1,4 +1,5 @@
-// Reads weights of every format (weight_format.h), exactly. Formats are constants of the kernel, so only one way is left of all branches. Needs common.glsl.
+// Reads weights of every format (weight_format.h), exactly. Formats are constants of the kernel, so only one way is
+// left of all branches. Needs common.glsl.
 #include "gpu/kernels/formats/weight_format.h"
 
 uint format_in(const uint weight) { return weight & ((1u << kWeightRoundShift) - 1); }

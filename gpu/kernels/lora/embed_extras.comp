@@ -1,9 +1,11 @@
-// embed_extras: x[t] = scale * (row + sum_u use_u.scale * embed_scale_u * B_u A_u[token]) for rows whose adapters may change the
-// embedding, and the base's row for all others
+// embed_extras: x[t] = scale * (row + sum_u use_u.scale * embed_scale_u * B_u A_u[token]) for rows whose adapters may
+// change the embedding, and the base's row for all others
 //   row    of token(t): the adapter's own for that token, else of its own table, else of the base's
 //   table  [vocab][table_stride]  WEIGHT_TYPE or packed (weight_format.h);  x [T][x_stride] f32
-// Replaced rows and tables come from the row's extras_slot, the sum is over all of its uses. Tokens are read as in embed.comp.
-// grid (ceil(H / 4 / workgroup), T); four elements per thread; moves 2-4 H bytes in and 4 H out per row, and B of each use.
+// Replaced rows and tables come from the row's extras_slot, the sum is over all of its uses. Tokens are read as in
+// embed.comp.
+// grid (ceil(H / 4 / workgroup), T); four elements per thread; moves 2-4 H bytes in and 4 H out per row, and B of each
+// use.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

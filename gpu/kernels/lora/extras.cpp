@@ -9,11 +9,14 @@ void LoraKernels::embed_extras(Recorder& recorder, const EmbedExtrasParams& para
     uint32_t size = threads(128, 32);
     const Kernel* k = kernel("embed_extras", {size, table.constant()});
     if (k == nullptr) return;
-    DispatchInfo info{"embed_extras", uint64_t{rows} * (bytes_of(table.format, kBrickRows, params.hidden) / kBrickRows + params.hidden * 4), 0};
+    DispatchInfo info{
+        "embed_extras",
+        uint64_t{rows} * (bytes_of(table.format, kBrickRows, params.hidden) / kBrickRows + params.hidden * 4), 0};
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.hidden, 4), size), rows, 1, info);
 }
 
-void LoraKernels::head_extras(Recorder& recorder, const HeadExtrasParams& params, ScalarType act_type, uint32_t logit_rows) {
+void LoraKernels::head_extras(Recorder& recorder, const HeadExtrasParams& params, ScalarType act_type,
+                              uint32_t logit_rows) {
     CHECK(params.logits_stride % 4 == 0 && params.x_stride % kWeightAlign == 0);
     enum Mode : uint32_t { kTable, kTokens, kShrink };
     constexpr uint32_t kGroup = 4;

@@ -18,7 +18,7 @@ struct SlotExtras {
     uint64_t head_b;       // [vocab][head_rank rounded up to 8]
     uint64_t head_bias;    // f32 [vocab], added
     uint32_t embed_type;
-    uint32_t embed_rank;   // 0: no low-rank part
+    uint32_t embed_rank;  // 0: no low-rank part
     uint32_t embed_lora_type;
     float embed_scale;
     uint32_t head_type;
@@ -31,10 +31,10 @@ struct SlotExtras {
 INTEROP_SIZE(SlotExtras, 112);
 
 struct EmbedExtrasParams {
-    uint64_t step;     // StepHeader, StepRow[]
-    uint64_t uses;     // StepUse[]
-    uint64_t extras;   // SlotExtras[]
-    uint64_t table;    // the base's, as in EmbedParams, like all that follows
+    uint64_t step;    // StepHeader, StepRow[]
+    uint64_t uses;    // StepUse[]
+    uint64_t extras;  // SlotExtras[]
+    uint64_t table;   // the base's, as in EmbedParams, like all that follows
     uint64_t sampled;
     uint64_t x;
     uint32_t hidden;

@@ -3,7 +3,8 @@
 //   MODE 1  logits[i][token_ids[n]] = token_rows[n] . x[i]  rows whose adapter has rows of a tied output layer
 //   MODE 2  low[i][u][n] = head_a of use u [n] . x[i]       all uses; zeros up to the rank rounded up to 8
 // A subgroup computes one n after the other; matrices are read once for up to kGroup neighbouring rows that share one.
-// grid (any number, groups of rows), MODE 2: (any number, rows * kStepUsesMax). Rows without these extras cost one look.
+// grid (any number, groups of rows), MODE 2: (any number, rows * kStepUsesMax). Rows without these extras cost one
+// look.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -1,11 +1,13 @@
-// lora_expand: y[t][n] += scale * sum_r B_m(slot)[n][r] * low[t][m][r] for the rows t of all segments, at LoraLevel kPlain
+// lora_expand: y[t][n] += scale * sum_r B_m(slot)[n][r] * low[t][m][r] for the rows t of all segments, at LoraLevel
+// kPlain
 //   B    [n][rank rounded up to 8]      the adapter's own type
 //   low  [t][n_modules][kMaxRank] f32   shrink result of the group
 //   y    [T][y_stride] f32              in place
-// What the consumers of a product do otherwise (lora_expand.glsl), where that takes too long: one of their threads has all ranks of four outputs, eight or
-// sixteen at a time, and a row's add_norm is one workgroup. Here lanes share the ranks of an output, and the device all outputs of a segment.
-// A piece of work is a block of outputs of one module for one segment; moves that part of B once for every kRowBlock rows of the segment
-// and once for each row that is left.
+// What the consumers of a product do otherwise (lora_expand.glsl), where that takes too long: one of their threads has
+// all ranks of four outputs, eight or sixteen at a time, and a row's add_norm is one workgroup. Here lanes share the
+// ranks of an output, and the device all outputs of a segment.
+// A piece of work is a block of outputs of one module for one segment; moves that part of B once for every kRowBlock
+// rows of the segment and once for each row that is left.
 // grid: any number of workgroups in x, which take pieces in turns.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -14,13 +16,15 @@
 #include "gpu/kernels/lora/lora_expand.params.h"
 
 layout(constant_id = 1) const uint kPieces = 4;  // for each workgroup, about
-layout(constant_id = 2) const uint kLanesMax = 16;  // that share the ranks of an output: a power of two, kExpandLanesMin at least, of one subgroup
+// that share the ranks of an output: a power of two, kExpandLanesMin at least, of one subgroup
+layout(constant_id = 2) const uint kLanesMax = 16;
 layout(push_constant, scalar) uniform Push { LoraExpandParams p; };
 
 const uint kRowBlock = 4;
 const uint kOutputs = kExpandLanesMin;  // of lanes that share their ranks, asked for together; each lane writes one
 
-// kRows rows from t on, whose shrink results lie at `low`, row after row. type and kRows are literals, so that no load waits behind a branch.
+// kRows rows from t on, whose shrink results lie at `low`, row after row. type and kRows are literals, so that no load
+// waits behind a branch.
 void add_rows(LoraModule m, uint t, uint64_t low, uint64_t low_step, uint first, uint end, uint column, uint lanes, const uint kRows, const uint type) {
     const uint rank8 = (m.rank + 7) / 8;
     const uint64_t row_bytes = uint64_t(rank8 * 8 * bytes_of(type));

@@ -16,13 +16,15 @@ constexpr uint32_t kLanesMax = 16;       // that share an output's ranks
 
 bool LoraPlanner::expands_apart(uint32_t rank_max, uint32_t rows) const {
     constexpr uint32_t kRankMin = 33, kRowsMax = 128;
-    return rank_max >= kRankMin && rows <= kRowsMax && !options().batch_invariant && capabilities().subgroup_size >= kExpandLanesMin;
+    return rank_max >= kRankMin && rows <= kRowsMax && !options().batch_invariant &&
+           capabilities().subgroup_size >= kExpandLanesMin;
 }
 
 void LoraKernels::lora_expand(Recorder& recorder, const LoraExpandParams& params) {
     const DeviceCapabilities& caps = capabilities();
     const uint32_t size = std::max(threads(kExpandThreads, 32), caps.subgroup_size);
-    const Kernel* k = kernel("lora_expand", {size, kExpandPieces, std::min(kLanesMax, caps.subgroup_size)}, caps.subgroup_size);
+    const Kernel* k =
+        kernel("lora_expand", {size, kExpandPieces, std::min(kLanesMax, caps.subgroup_size)}, caps.subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, kExpandsOfAUnit * multiprocessors(caps), 1, 1, {"lora_expand", 0, 0});
 }

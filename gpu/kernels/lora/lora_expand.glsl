@@ -1,11 +1,11 @@
 // The expand half of LoRA, fused into the kernels that consume a matmul's result.
 //
-// delta[n] = scale * sum_r B[n][r] * low[t][m][r] for four neighbouring outputs n of one row t. Rows that share an adapter find
-// B in the cache; keeping it in registers for several rows was slower on every device measured. Needs common.glsl and the
-// constants kRankSteps (steps of 8 ranks whose loads are in flight together) and kExchange.
+// delta[n] = scale * sum_r B[n][r] * low[t][m][r] for four neighbouring outputs n of one row t. Rows that share an
+// adapter find B in the cache; keeping it in registers for several rows was slower on every device measured. Needs
+// common.glsl and the constants kRankSteps (steps of 8 ranks whose loads are in flight together) and kExchange.
 //
-// kExchange: four lanes that own 16 neighbouring outputs compute every fourth one each and swap results, so that the lanes of
-// a load read neighbouring rows of B. All four must be active and of one module: n_out a multiple of 16.
+// kExchange: four lanes that own 16 neighbouring outputs compute every fourth one each and swap results, so that the
+// lanes of a load read neighbouring rows of B. All four must be active and of one module: n_out a multiple of 16.
 #extension GL_KHR_shader_subgroup_shuffle : require
 
 const uint64_t kModuleBytes = 64;
@@ -43,7 +43,8 @@ vec4 transposed(vec4 d, uint q) {
     return high ? vec4(got, d.zw) : vec4(d.xy, got);
 }
 
-// B low for the outputs n..n+3. low: the row's shrink result for this module; n_out: rows of B. The module's rank is not 0.
+// B low for the outputs n..n+3. low: the row's shrink result for this module; n_out: rows of B. The module's rank is
+// not 0.
 vec4 lora_delta(LoraModule m, uint64_t low, uint n, uint n_out) {
     uint lane = gl_LocalInvocationIndex % 4;
     uint n_first = kExchange != 0 ? n - 3 * lane : n;  // n - 4 lane + lane
@@ -86,8 +87,8 @@ vec4 load_outputs(uint64_t values, uint n, uint n_out) {
     return v;
 }
 
-// acc + what all adapters of row t add to the outputs n..n+3, in the order of the row's list. base: the base module's result
-// without its bias. One plain use gives the bits of add_lora.
+// acc + what all adapters of row t add to the outputs n..n+3, in the order of the row's list. base: the base module's
+// result without its bias. One plain use gives the bits of add_lora.
 vec4 add_lora_uses(vec4 acc, vec4 base, LoraPlace place, StepRow row, uint t, uint n, uint n_out) {
     for (uint u = 0; u < row.n_uses; u++) {
         StepUse use = UseRef(place.uses + uint64_t(row.use_begin + u) * 16).v;

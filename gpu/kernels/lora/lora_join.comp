@@ -1,8 +1,11 @@
-// lora_join: the B of a step's adapters side by side, and zeros in what low has of adapters that a row does not have (JoinedGroup, step_state.h):
+// lora_join: the B of a step's adapters side by side, and zeros in what low has of adapters that a row does not have
+// (JoinedGroup, step_state.h):
 //   b    [n][columns]  16-bit, TYPE: B's columns, or what they leave, for the rows of their module; else zero
-//   low  [t][columns]  16-bit, in blocks by rows; lora_shrink_matrix writes what the rows' own adapters have, and may run beside
-// columns: kJoinedModuleColumns for each module of the group. grid: any number of workgroups in x, which take words of 16 bytes of b, then pieces of 16 columns of
-// low in turns. Moves each adapter's B once from memory, and once or twice more from the cache, 2 bytes out for each element of the group's blocks, and of low's in a row tile's window.
+//   low  [t][columns]  16-bit, in blocks by rows; lora_shrink_matrix writes what the rows' own adapters have, and may
+//       run beside
+// columns: kJoinedModuleColumns for each module of the group. grid: any number of workgroups in x, which take words of
+// 16 bytes of b, then pieces of 16 columns of low in turns. Moves each adapter's B once from memory, and once or twice
+// more from the cache, 2 bytes out for each element of the group's blocks, and of low's in a row tile's window.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
@@ -32,7 +35,8 @@ uvec4 words_of(LoraModule m, uint row, uint r, uint part) {
     return pack8(part == kJoinedBRest ? Eight(e.lo - lead.lo, e.hi - lead.hi) : lead, kType);
 }
 
-// A thread has one word of 8 columns, of every so manyth row: what it is of is looked up once, and rows do not wait for one another.
+// A thread has one word of 8 columns, of every so manyth row: what it is of is looked up once, and rows do not wait for
+// one another.
 void join_b(uint first, uint threads) {
     GroupRef group = GroupRef(p.group);
     const uint n_words = group.v.n_blocks * (kBlockColumns / 8), columns = p.n_modules * kJoinedModuleColumns;

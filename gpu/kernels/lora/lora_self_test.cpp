@@ -130,7 +130,8 @@ struct GatedActTest {
         params.ffn = params.act_stride = kFfn;
         params.y_stride = 2 * kFfn;
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        kernels.rows.gated_act(recorder, params, {.rows = kRows, .lora = LoraLevel::kPlain, .few_runs = few_runs}, Activation::kSilu, type);
+        kernels.rows.gated_act(recorder, params, {.rows = kRows, .lora = LoraLevel::kPlain, .few_runs = few_runs},
+                               Activation::kSilu, type);
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         std::vector<float> all(size_t{kRows - 1} * kFfn);
@@ -169,7 +170,8 @@ Status LadderTests::gated_act(ScalarType type) {
     if (!works) return ok_status();
     Deviation deviation;
     // B of the matrices' own type goes another way than others.
-    for (const auto& types : {std::array{type, type, type}, std::array{ScalarType::kF32, ScalarType::kF16, ScalarType::kBf16}}) {
+    for (const auto& types :
+         {std::array{type, type, type}, std::array{ScalarType::kF32, ScalarType::kF16, ScalarType::kBf16}}) {
         TRY_ASSIGN(GatedActTest test, GatedActTest::create(device_, types));
         TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, type, false));
         deviation.add(test.run(device_, kernels_, type, true), want);

@@ -1,10 +1,11 @@
-// lora_shrink: low[i][m][r] = sum_k A_m(slot)[r][k] * x[t][k] for the rows t of one segment, i = low_begin + t - row_begin
+// lora_shrink: low[i][m][r] = sum_k A_m(slot)[r][k] * x[t][k] for the rows t of one segment, i = low_begin + t -
+// row_begin
 //   A    [rank][x_stride]          the adapter's own type
 //   x    [T][x_stride]             ACT_TYPE
 //   low  [i][n_modules][kMaxRank]  f32; ranks up to the next multiple of 8 are zeroed
-// A piece of work is kRanks ranks of one module for one segment: moves so many rows of A once for every kRowBlock rows of the segment (from cache after the
-// first). grid: ShrinkDispatch.grid, whose unit is kShrinkRanks ranks; with kInTurns any number of workgroups in x, which read it from the step state and take
-// the pieces in turns.
+// A piece of work is kRanks ranks of one module for one segment: moves so many rows of A once for every kRowBlock rows
+// of the segment (from cache after the first). grid: ShrinkDispatch.grid, whose unit is kShrinkRanks ranks; with
+// kInTurns any number of workgroups in x, which read it from the step state and take the pieces in turns.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -53,8 +54,8 @@ void add_products(inout float acc[kRowBlock][kRanks], const uint64_t a[kRanks], 
     }
 }
 
-// By shuffles, all sums side by side: subgroupAdd() asks for each which lanes are there, and the sums would be made one after the other. Rows that there are
-// not have the last one's sums, which nobody reads.
+// By shuffles, all sums side by side: subgroupAdd() asks for each which lanes are there, and the sums would be made one
+// after the other. Rows that there are not have the last one's sums, which nobody reads.
 void keep_sums(float acc[kRowBlock][kRanks], const uint n_rows) {
     for (uint lanes = gl_SubgroupSize / 2; lanes > 0; lanes /= 2) {
         [[unroll]] for (uint j = 0; j < n_rows; j++) {
@@ -119,6 +120,7 @@ void main() {
     }
     const uvec3 grid = uvec3(UintRef(p.grid).v * (kShrinkRanks / kRanks), UintRef(p.grid + 4).v, UintRef(p.grid + 8).v);
     const uint n_pieces = grid.x * grid.y * grid.z;
-    // Ranks last: where an adapter has more of them than others, the pieces that these do not have are not always the same workgroups'.
+    // Ranks last: where an adapter has more of them than others, the pieces that these do not have are not always the
+    // same workgroups'.
     for (uint i = gl_WorkGroupID.x; i < n_pieces; i += gl_NumWorkGroups.x) shrink(i / (grid.y * grid.z), i % grid.y, i / grid.y % grid.z);
 }

@@ -1,13 +1,16 @@
-// lora_shrink on KHR cooperative matrices, for steps of many rows: low[i][m][r] = sum_k A_m(slot)[r][k] * x[t][k], as in
-// lora_shrink.comp, with the same segments and results, and with ShrinkDispatch.grid as its grid; the sums are added in another order.
+// lora_shrink on KHR cooperative matrices, for steps of many rows: low[i][m][r] = sum_k A_m(slot)[r][k] * x[t][k], as
+// in lora_shrink.comp, with the same segments and results, and with ShrinkDispatch.grid as its grid; the sums are added
+// in another order.
 //   x    [T][STRIDE]     16-bit, the matrices' own type (macro BF16, else f16)
-//   A    [rank][STRIDE]  any type; of another type than x it is cut into two parts of x's type, whose products are both added:
+//   A    [rank][STRIDE]  any type; of another type than x it is cut into two parts of x's type, whose products are both
+//       added:
 //                        exact for f16 beside bf16, 16 bits and more otherwise
-// Workgroup: 16 ranks of one module for one segment. Four neighbours in the grid have the same ones: as many of them share k as `parts` has room for
-// sums of all, which the last of them to arrive adds in order; else the first has all of it. Each subgroup takes every kSubgroups-th piece
-// of 64 k through its own part of the shared memory, the next piece's 16-byte loads in flight; their sums are added in order.
-// With JOINED x is in blocks by rows, of which each segment has rows of one; results go to the adapters' blocks of joined_low, times the module's scale and in
-// parts (JoinedGroup, step_state.h), zero beyond the module's ranks.
+// Workgroup: 16 ranks of one module for one segment. Four neighbours in the grid have the same ones: as many of them
+// share k as `parts` has room for sums of all, which the last of them to arrive adds in order; else the first has all
+// of it. Each subgroup takes every kSubgroups-th piece of 64 k through its own part of the shared memory, the next
+// piece's 16-byte loads in flight; their sums are added in order.
+// With JOINED x is in blocks by rows, of which each segment has rows of one; results go to the adapters' blocks of
+// joined_low, times the module's scale and in parts (JoinedGroup, step_state.h), zero beyond the module's ranks.
 // Moves one segment's x and 16 rows of A for each workgroup, mostly from the cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -89,7 +92,8 @@ Eight unpacked(uvec4 lo, uvec4 hi, const uint type) {
     return type == 0 ? Eight(uintBitsToFloat(lo), uintBitsToFloat(hi)) : unpack8(lo, type);
 }
 
-// A x over this subgroup's steps, into its part of `sums` as [row][rank]; type is a literal, so that no load waits behind a branch.
+// A x over this subgroup's steps, into its part of `sums` as [row][rank]; type is a literal, so that no load waits
+// behind a branch.
 void multiply(const uint type) {
     coopmat<float, gl_ScopeSubgroup, kRanks, kRows, gl_MatrixUseAccumulator> acc =
         coopmat<float, gl_ScopeSubgroup, kRanks, kRows, gl_MatrixUseAccumulator>(0.0);

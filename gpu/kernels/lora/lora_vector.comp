@@ -1,12 +1,17 @@
 // lora_vector: y = W x + scale B (A x) for one row, in one dispatch
 //   W [n][k], A [rank][k], B [n][rank8]  WEIGHT_TYPE;  x [k], y [n]  ACT_TYPE
-// grid (ceil(n / kGroupRows), with SHARED rounded up to a power of two). Each workgroup computes kGroupRows elements of y. It needs all of A x:
+// grid (ceil(n / kGroupRows), with SHARED rounded up to a power of two). Each workgroup computes kGroupRows elements of
+// y. It needs all of A x:
 //   without SHARED  every workgroup computes it beside its rows of W, reading all of A
-//   with SHARED     the workgroups compute some elements of it each and tell them the others, a value and the number of the dispatch in one 64-bit
-//                   word. After its rows of W a workgroup looks for the words, kPolls times at most. If one is missing, it computes A x itself,
-//                   to the same bits: nothing ever depends on another workgroup's progress. Each workgroup counts dispatches by itself.
-// A row's sum over k is cut into kSlices, one subgroup's work each, joined in order through shared memory. kParts neighbouring threads share a row of B; they join by
-// shuffles where a subgroup holds two rows' threads (lanes are numbered as threads are, here as in the other kernels), else through shared memory.
+//   with SHARED     the workgroups compute some elements of it each and tell them the others, a value and the number of
+//       the dispatch in one 64-bit
+//                   word. After its rows of W a workgroup looks for the words, kPolls times at most. If one is missing,
+//                       it computes A x itself,
+//                   to the same bits: nothing ever depends on another workgroup's progress. Each workgroup counts
+//                       dispatches by itself.
+// A row's sum over k is cut into kSlices, one subgroup's work each, joined in order through shared memory. kParts
+// neighbouring threads share a row of B; they join by shuffles where a subgroup holds two rows' threads (lanes are
+// numbered as threads are, here as in the other kernels), else through shared memory.
 // Moves W, B and, with SHARED and when nobody is late, A once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -23,7 +28,8 @@ layout(constant_id = 2) const uint kActType = 0;
 layout(constant_id = 3) const uint kK = 64;
 layout(constant_id = 4) const uint kRank = 8;
 layout(constant_id = 5) const uint kGroupRows = 4;
-layout(constant_id = 6) const uint kParts = 1;  // threads that share one row of B; kGroupRows * kParts <= workgroup size
+// threads that share one row of B; kGroupRows * kParts <= workgroup size
+layout(constant_id = 6) const uint kParts = 1;
 layout(constant_id = 7) const uint kWithBase = 0;
 layout(constant_id = 8) const uint kSlices = 1;  // of k
 layout(constant_id = 9) const uint kRowsAtOnce = 1;    // of A and W whose words a subgroup asks for at once
@@ -54,8 +60,8 @@ Words load_words(uint64_t at, uint chunk, const uint type) {
     return Words(Uvec4Ref(at).v, type == 0 ? Uvec4Ref(at + 16).v : uvec4(0));
 }
 
-// This lane's eight elements of the chunks that begin there, one for each lane; zeros behind k. Where all is f32 they are two fours that lie
-// a four of every lane apart, so that neighbours load neighbouring 16 bytes.
+// This lane's eight elements of the chunks that begin there, one for each lane; zeros behind k. Where all is f32 they
+// are two fours that lie a four of every lane apart, so that neighbours load neighbouring 16 bytes.
 Words load_own(uint64_t at, uint begin, const uint type, bool whole) {
     Words w = Words(uvec4(0), uvec4(0));
     if (kWeightType == 0 && kActType == 0) {
@@ -94,8 +100,8 @@ uint64_t weights_of(uint row) {
     return matrix + uint64_t(row < kRank ? row : first_row() + row - kRank) * kK * bytes_of(kWeightType);
 }
 
-// What one slice of k adds to kRowsAtOnce rows, first, first + stride, ... before end. All is asked for before anything is used; a row's
-// bits are the same whichever the others are.
+// What one slice of k adds to kRowsAtOnce rows, first, first + stride, ... before end. All is asked for before anything
+// is used; a row's bits are the same whichever the others are.
 void slice_sums(uint slice, uint first, uint stride, uint end, out float result[kRowsAtOnce]) {
     uint64_t weights[kRowsAtOnce];
     [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) {
@@ -113,8 +119,9 @@ void slice_sums(uint slice, uint first, uint stride, uint end, out float result[
                 if (u == 0 || first + u * stride < end) w[s * kRowsAtOnce + u] = load_own(weights[u], begin + s * apart, kWeightType, whole);
             }
         }
-        // By subgroups with rows of A, behind the words that are waited for first. The branch has its worth, too: where there is none, NVIDIA's compiler puts the loads
-        // above off to their use, which was up to 1 us (docs/PERFORMANCE.md, "Loads that stay where they are").
+        // By subgroups with rows of A, behind the words that are waited for first. The branch has its worth, too: where
+        // there is none, NVIDIA's compiler puts the loads above off to their use, which was up to 1 us
+        // (docs/PERFORMANCE.md, "Loads that stay where they are").
         ask_for_b();
         [[unroll]] for (uint s = 0; s < kStepsAtOnce; s++) {
             Eight x = eight_of(v[s], kActType);
@@ -127,7 +134,8 @@ void slice_sums(uint slice, uint first, uint stride, uint end, out float result[
     }
 }
 
-// Rows first, first + stride, ... before end: this subgroup's slices of them. A team is kSlices subgroups, or all where they are fewer.
+// Rows first, first + stride, ... before end: this subgroup's slices of them. A team is kSlices subgroups, or all where
+// they are fewer.
 uint n_teams() { return max(gl_NumSubgroups / kSlices, 1); }
 uint my_team() { return gl_SubgroupID / kSlices; }
 
@@ -164,8 +172,9 @@ shared uint is_late;
 
 uint64_t channel(uint row) { return p.low + kLoraVectorCountBytes + uint64_t(row) * 8; }
 
-// A workgroup counts the dispatches with a grid of this size, a power of two; all others count the same. The number of the dispatch has that size in it and is
-// never 0, what the memory holds at first. It comes again after 2^27 dispatches of this size; a row's word is of one of those by then.
+// A workgroup counts the dispatches with a grid of this size, a power of two; all others count the same. The number of
+// the dispatch has that size in it and is never 0, what the memory holds at first. It comes again after 2^27 dispatches
+// of this size; a row's word is of one of those by then.
 uint count_dispatch() {
     CountRef own = CountRef(p.low + (gl_NumWorkGroups.x + gl_WorkGroupID.x) * 4);
     uint count = own.v;
@@ -173,7 +182,8 @@ uint count_dispatch() {
     return count << 5 | (findMSB(gl_NumWorkGroups.x) + 1);
 }
 
-// This workgroup's part of A x. The number of the dispatch is on its way meanwhile, asked for by a subgroup that has no row of A first.
+// This workgroup's part of A x. The number of the dispatch is on its way meanwhile, asked for by a subgroup that has no
+// row of A first.
 void publish_low() {
     const uint kAsks = kThreads - 1;
     uint epoch = 0;
@@ -200,8 +210,8 @@ void take_low() {
         uint64_t word = 0;
         if (row < kRank) {
             do {
-                // A number never is 0: the condition keeps the load from being moved up in front of the number's. A word that is asked for so soon is not there yet
-                // and has to be asked for once more.
+                // A number never is 0: the condition keeps the load from being moved up in front of the number's. A
+                // word that is asked for so soon is not there yet and has to be asked for once more.
                 if (epoch != 0) word = atomicLoad(ChannelRef(channel(row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
             } while (uint(word >> 32) != epoch && ++polls < kPolls);
             if (uint(word >> 32) != epoch) {

@@ -1,8 +1,11 @@
-// merge_weights: to[n] = round(c W[n] + sum_i factor_i gain_i[n] scale_i (B_i A_i)[n]),  c = 1 + sum_i factor_i (gain_i[n] - 1)
-//   W, to  [n_rows][stride]  WEIGHT_TYPE; f32 inside, one rounding to the nearest; W is only read, and may be packed (weight_format.h)
+// merge_weights: to[n] = round(c W[n] + sum_i factor_i gain_i[n] scale_i (B_i A_i)[n]),  c = 1 + sum_i factor_i
+// (gain_i[n] - 1)
+//   W, to  [n_rows][stride]  WEIGHT_TYPE; f32 inside, one rounding to the nearest; W is only read, and may be packed
+//       (weight_format.h)
 //   A_i    [rank][stride], B_i [n_changed][rank rounded up to 8]  each adapter's own type
 // grid (ceil(n_rows / kDeltaRows), ceil(stride / 8 / workgroup)): workgroups that run together share columns of A.
-// Moves W once in and once out: 26 GB for 6.5 billion 16-bit weights, 5.7 ms at 4.6 TB/s. At rank 16 the products are 104 G fma,
+// Moves W once in and once out: 26 GB for 6.5 billion 16-bit weights, 5.7 ms at 4.6 TB/s. At rank 16 the products are
+// 104 G fma,
 // 3.6 ms at 29 T fma/s, and run beside the loads.
 #version 460
 #extension GL_GOOGLE_include_directive : require

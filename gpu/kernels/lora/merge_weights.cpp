@@ -15,7 +15,8 @@ void LoraKernels::merge_weights(Recorder& recorder, const MergeWeightsParams& pa
     uint32_t size = threads(64, 32);
     const Kernel* k = kernel("merge_weights", {size, static_cast<uint32_t>(from.type), from.constant()});
     if (k == nullptr) return;
-    uint64_t bytes = uint64_t{params.n_rows} * params.stride * bytes_of(from.type) + bytes_of(from.format, params.n_rows, params.stride);
+    uint64_t bytes = uint64_t{params.n_rows} * params.stride * bytes_of(from.type) +
+                     bytes_of(from.format, params.n_rows, params.stride);
     recorder.dispatch(*k, params, ceil_div(params.n_rows, kDeltaRows), ceil_div(params.stride / 8, size), 1,
                       {"merge_weights", bytes, 0});
 }

@@ -1,15 +1,16 @@
-// The product B A for kDeltaRows rows of a weight matrix and 8 neighbouring columns in each thread, added up in f32 in the order
-// of the ranks. Needs common.glsl.
+// The product B A for kDeltaRows rows of a weight matrix and 8 neighbouring columns in each thread, added up in f32 in
+// the order of the ranks. Needs common.glsl.
 //
-// B's part of the rows stands in shared memory, already times the row's factor; A comes through the cache, eight columns at a
-// time, each word used for kDeltaRows rows.
+// B's part of the rows stands in shared memory, already times the row's factor; A comes through the cache, eight
+// columns at a time, each word used for kDeltaRows rows.
 const uint kDeltaRows = 8;
 const uint kRankTile = 32;   // ranks of B in shared memory at once
 const uint kRankStep = 4;    // ranks whose loads of A are in flight together
 shared vec4 b_tile[kRankTile][kDeltaRows / 4];
 shared float row_factor[kDeltaRows];
 
-// acc[j] += sum_r b_tile[r][j] * a[r] for n_ranks ranks from r0 on; type is a literal, so that no load waits behind a branch.
+// acc[j] += sum_r b_tile[r][j] * a[r] for n_ranks ranks from r0 on; type is a literal, so that no load waits behind a
+// branch.
 void add_ranks(inout Eight acc[kDeltaRows], uint64_t a, uint row_bytes, uint chunk, uint n_ranks, const uint type) {
     for (uint r = 0; r < n_ranks; r += kRankStep) {
         Eight e[kRankStep];

@@ -1,5 +1,6 @@
 // weight_norm: gain[n] = gain[n] / || W[n] + scale (B A)[n] ||_2, f32 inside; 0 where the row is all zero
-//   W  [n][stride] WEIGHT_TYPE or packed (weight_format.h)   A [rank][stride], B [n][rank rounded up to 8]  the adapter's own type
+//   W  [n][stride] WEIGHT_TYPE or packed (weight_format.h)   A [rank][stride], B [n][rank rounded up to 8]  the
+//       adapter's own type
 // DoRA's magnitude over the norm of the adapted row: what the LoRA kernels and merge_weights call gain.
 // grid (ceil(n / kDeltaRows)); one workgroup goes through all columns of its rows; moves W once.
 #version 460

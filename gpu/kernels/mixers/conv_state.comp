@@ -1,7 +1,10 @@
-// conv_state: keeps the last taps - 1 inputs of a causal convolution of each run of rows for the step that goes on with its sequence
-//   state[to][i][ch] = input of the run's row n_rows - (taps - 1) + i; rows before its first are those of state[from], or zeros
+// conv_state: keeps the last taps - 1 inputs of a causal convolution of each run of rows for the step that goes on with
+// its sequence
+//   state[to][i][ch] = input of the run's row n_rows - (taps - 1) + i; rows before its first are those of state[from],
+//       or zeros
 // The input of channel ch is m[t][ch], or with a factor m[t][ch] * m[t][factor + ch].
-// Likewise for the states on its way that are saved. In place where from = to: the last that is written, by a thread that has read all of its channel. grid (ceil(channels / workgroup), runs)
+// Likewise for the states on its way that are saved. In place where from = to: the last that is written, by a thread
+// that has read all of its channel. grid (ceil(channels / workgroup), runs)
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -1,10 +1,14 @@
-// delta_conv: what a gated delta net puts into its recurrence (Yang et al. 2024, "Gated Delta Networks"; Qwen3-Next's form of it)
-//   c[t][ch] = silu(sum_j w[ch][j] m[t - (taps - 1) + j][ch])     rows before the run's first come from the sequence's state; zeros at its beginning
+// delta_conv: what a gated delta net puts into its recurrence (Yang et al. 2024, "Gated Delta Networks"; Qwen3-Next's
+// form of it)
+//   c[t][ch] = silu(sum_j w[ch][j] m[t - (taps - 1) + j][ch])     rows before the run's first come from the sequence's
+//       state; zeros at its beginning
 //   q[h] = c_q[h] / sqrt(sum c_q[h]^2 + 1e-6) / sqrt(Dk), k[h] = c_k[h] / sqrt(sum c_k[h]^2 + 1e-6), v = c_v
 //   g[h] = -exp(a_log[h]) softplus(a[h] + dt_bias[h]), beta[h] = sigmoid(b[h])
-// With kIsMamba, what a Mamba 2 mixer does (Dao and Gu 2024, "Transformers are SSMs"): c = silu(bias + sum), q = c_C, k = c_B, v = c_x, and
+// With kIsMamba, what a Mamba 2 mixer does (Dao and Gu 2024, "Transformers are SSMs"): c = silu(bias + sum), q = c_C, k
+// = c_B, v = c_x, and
 //   beta[h] = clamp(softplus(d[h] + dt_bias[h]), dt_min, dt_max), g[h] = -exp(a_log[h]) beta[h]
-// All f32. grid (2 key heads + value heads, T); a workgroup makes one head of one row; moves 4 (taps + 1) bytes an element, most of them from a cache.
+// All f32. grid (2 key heads + value heads, T); a workgroup makes one head of one row; moves 4 (taps + 1) bytes an
+// element, most of them from a cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -1,9 +1,13 @@
-// delta_step: the gated delta rule (Yang et al. 2024, equation 10), row after row of each run, for each value head with a state S [Dk][Dv]
+// delta_step: the gated delta rule (Yang et al. 2024, equation 10), row after row of each run, for each value head with
+// a state S [Dk][Dv]
 //   S = e^g S;  d = beta (v - S^T k);  S += k d^T;  o = S^T q
 // Without kCorrects d = beta v: the recurrence of Mamba 2 (Dao and Gu 2024), with beta = dt, k = B, q = C, v = x.
-// Value head h reads key head floor(h key_heads / value_heads). All f32; a row's bits do not depend on how its sequence is cut into runs.
-// Four neighbouring threads have a column of S, each every fourth chunk of four of its elements; columns need nothing of one another.
-// grid (ceil(Dv / columns of a workgroup), value heads, runs); moves S in once for each run and out once and for each of its saves, 4 (2 Dk + Dv) bytes in and 4 Dv out for a row and head.
+// Value head h reads key head floor(h key_heads / value_heads). All f32; a row's bits do not depend on how its sequence
+// is cut into runs.
+// Four neighbouring threads have a column of S, each every fourth chunk of four of its elements; columns need nothing
+// of one another.
+// grid (ceil(Dv / columns of a workgroup), value heads, runs); moves S in once for each run and out once and for each
+// of its saves, 4 (2 Dk + Dv) bytes in and 4 Dv out for a row and head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require

@@ -6,11 +6,13 @@
 INTEROP_BEGIN
 
 struct DeltaStepParams {
-    uint64_t step;   // StepHeader
-    uint64_t runs;   // StateRun[]
-    uint64_t c;      // DeltaConvParams::to
-    uint64_t state;  // the layer's states: slot s begins s * slot_stride floats further, [value head][value size][key size rounded up to 16]
-    uint64_t to;     // [t][to_stride] f32: value heads
+    uint64_t step;  // StepHeader
+    uint64_t runs;  // StateRun[]
+    uint64_t c;     // DeltaConvParams::to
+    // the layer's states: slot s begins s * slot_stride floats further, [value head][value size][key size rounded up to
+    // 16]
+    uint64_t state;
+    uint64_t to;  // [t][to_stride] f32: value heads
     uint32_t c_stride;
     uint32_t slot_stride;
     uint32_t to_stride;

@@ -1,6 +1,7 @@
 // gate_rows: y[t][h][d] *= sigmoid(gate[t][h][d]), in place
 //   gate  f32;  y  ACT_TYPE
-// grid (ceil(width / 4 / workgroup), T); four elements for each thread, of one head; moves 4 bytes an element for the gate, 4-8 for y.
+// grid (ceil(width / 4 / workgroup), T); four elements for each thread, of one head; moves 4 bytes an element for the
+// gate, 4-8 for y.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

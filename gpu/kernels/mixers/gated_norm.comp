@@ -1,5 +1,6 @@
 // gated_norm: y[t][h] = x[t][h] * rsqrt(mean(x[t][h]^2) + eps) * gamma * silu(gate[t][h]), group by group
-// With a head size the other way round, as Mamba 2 does it: u = (x + skip[head] skip_x) silu(gate); y = u * rsqrt(mean(u^2) + eps) * gamma
+// With a head size the other way round, as Mamba 2 does it: u = (x + skip[head] skip_x) silu(gate); y = u *
+// rsqrt(mean(u^2) + eps) * gamma
 //   x, gate, skip_x  f32;  y  ACT_TYPE
 // grid (groups, T); a workgroup has one group of one row; moves 8-12 bytes an element in and 2-4 out.
 #version 460

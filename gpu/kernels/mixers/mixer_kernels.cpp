@@ -8,16 +8,20 @@ constexpr uint32_t kPartsOfAColumn = 4;  // threads of delta_step
 
 }  // namespace
 
-void MixerKernels::delta_conv(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, uint32_t rows) {
+void MixerKernels::delta_conv(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape,
+                              uint32_t rows) {
     CHECK(can_mix(shape) && params.m_stride >= shape.inputs() && params.to_stride >= shape.outputs());
     convolve(recorder, params, shape, false, rows);
 }
 
-void MixerKernels::convolve(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, bool is_mamba, uint32_t rows) {
+void MixerKernels::convolve(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, bool is_mamba,
+                            uint32_t rows) {
     const uint32_t size = threads(threads_for(std::max(shape.key_size, shape.value_size), 64, 256), 32);
-    const Kernel* k = kernel("delta_conv", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, shape.taps, is_mamba, params.bias != 0});
+    const Kernel* k = kernel("delta_conv", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size,
+                                            shape.taps, is_mamba, params.bias != 0});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, 2 * shape.key_heads + shape.value_heads, rows, 1, {is_mamba ? "mamba_conv" : "delta_conv", uint64_t{rows} * shape.channels() * 8, 0});
+    recorder.dispatch(*k, params, 2 * shape.key_heads + shape.value_heads, rows, 1,
+                      {is_mamba ? "mamba_conv" : "delta_conv", uint64_t{rows} * shape.channels() * 8, 0});
 }
 
 void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params, uint32_t taps, uint32_t runs) {
@@ -25,34 +29,42 @@ void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params,
     const uint32_t size = threads(128, 32);
     const Kernel* k = kernel("conv_state", {size, taps, params.factor != 0});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.channels, size), runs, 1, {"conv_state", uint64_t{params.channels} * taps * 8, 0});
+    recorder.dispatch(*k, params, ceil_div(params.channels, size), runs, 1,
+                      {"conv_state", uint64_t{params.channels} * taps * 8, 0});
 }
 
-void MixerKernels::delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, uint32_t runs) {
+void MixerKernels::delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape,
+                              uint32_t runs) {
     CHECK(can_mix(shape));
     recur(recorder, params, shape, true, runs);
 }
 
-void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, bool corrects, uint32_t runs) {
+void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, bool corrects,
+                         uint32_t runs) {
     CHECK(params.c_stride >= shape.outputs() && params.to_stride >= shape.values());
     const uint32_t size = threads(threads_for(shape.value_size * kPartsOfAColumn, 64, 128), 64);
-    const Kernel* k = kernel("delta_step", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, corrects});
+    const Kernel* k =
+        kernel("delta_step", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, corrects});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(shape.value_size, size / kPartsOfAColumn), shape.value_heads, runs,
-                      {corrects ? "delta_step" : "mamba_step", uint64_t{shape.state_floats()} * 8, uint64_t{runs} * shape.state_floats() * (corrects ? 8 : 6)});
+                      {corrects ? "delta_step" : "mamba_step", uint64_t{shape.state_floats()} * 8,
+                       uint64_t{runs} * shape.state_floats() * (corrects ? 8 : 6)});
 }
 
-void MixerKernels::mamba_conv(Recorder& recorder, const DeltaConvParams& params, const MambaShape& shape, uint32_t rows) {
+void MixerKernels::mamba_conv(Recorder& recorder, const DeltaConvParams& params, const MambaShape& shape,
+                              uint32_t rows) {
     CHECK(can_mix(shape) && params.m_stride >= shape.inputs() && params.to_stride >= shape.outputs());
     convolve(recorder, params, shape.recurrence(), true, rows);
 }
 
-void MixerKernels::mamba_step(Recorder& recorder, const DeltaStepParams& params, const MambaShape& shape, uint32_t runs) {
+void MixerKernels::mamba_step(Recorder& recorder, const DeltaStepParams& params, const MambaShape& shape,
+                              uint32_t runs) {
     CHECK(can_mix(shape));
     recur(recorder, params, shape.recurrence(), false, runs);
 }
 
-void MixerKernels::mamba_norm(Recorder& recorder, const GatedNormParams& params, const MambaShape& shape, ScalarType act_type, uint32_t rows) {
+void MixerKernels::mamba_norm(Recorder& recorder, const GatedNormParams& params, const MambaShape& shape,
+                              ScalarType act_type, uint32_t rows) {
     CHECK(can_mix(shape) && params.x_stride >= shape.inner() && params.y_stride >= shape.inner());
     const uint32_t group = shape.inner() / shape.groups, n_threads = threads(threads_for(group / 4, 32, 512), 32);
     const Kernel* k = kernel("gated_norm", {n_threads, static_cast<uint32_t>(act_type), group, shape.head_size});
@@ -60,7 +72,8 @@ void MixerKernels::mamba_norm(Recorder& recorder, const GatedNormParams& params,
     recorder.dispatch(*k, params, shape.groups, rows, 1, {"mamba_norm", uint64_t{rows} * shape.inner() * 16, 0});
 }
 
-void MixerKernels::gated_norm(Recorder& recorder, const GatedNormParams& params, uint32_t heads, uint32_t size, ScalarType act_type, uint32_t rows) {
+void MixerKernels::gated_norm(Recorder& recorder, const GatedNormParams& params, uint32_t heads, uint32_t size,
+                              ScalarType act_type, uint32_t rows) {
     CHECK(size % 4 == 0 && heads * size <= params.y_stride);
     const uint32_t n_threads = threads(threads_for(size / 4, 32, 64), 32);
     const Kernel* k = kernel("gated_norm", {n_threads, static_cast<uint32_t>(act_type), size, 0});
@@ -68,20 +81,25 @@ void MixerKernels::gated_norm(Recorder& recorder, const GatedNormParams& params,
     recorder.dispatch(*k, params, heads, rows, 1, {"gated_norm", uint64_t{rows} * heads * size * 12, 0});
 }
 
-void MixerKernels::short_conv(Recorder& recorder, const ShortConvParams& params, uint32_t taps, ScalarType act_type, uint32_t rows) {
-    CHECK(taps >= 2 && taps <= kConvTapsMax && params.m_stride >= 3 * params.channels && params.y_stride >= params.channels);
+void MixerKernels::short_conv(Recorder& recorder, const ShortConvParams& params, uint32_t taps, ScalarType act_type,
+                              uint32_t rows) {
+    CHECK(taps >= 2 && taps <= kConvTapsMax && params.m_stride >= 3 * params.channels &&
+          params.y_stride >= params.channels);
     const uint32_t size = threads(128, 32);
     const Kernel* k = kernel("short_conv", {size, static_cast<uint32_t>(act_type), taps, params.bias != 0});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.y_stride / 4, size), rows, 1, {"short_conv", uint64_t{rows} * params.channels * 16, 0});
+    recorder.dispatch(*k, params, ceil_div(params.y_stride / 4, size), rows, 1,
+                      {"short_conv", uint64_t{rows} * params.channels * 16, 0});
 }
 
-void MixerKernels::gate_rows(Recorder& recorder, const GateRowsParams& params, uint32_t size, ScalarType act_type, uint32_t rows) {
+void MixerKernels::gate_rows(Recorder& recorder, const GateRowsParams& params, uint32_t size, ScalarType act_type,
+                             uint32_t rows) {
     CHECK(size % 4 == 0 && params.width % size == 0 && params.width <= params.y_stride);
     const uint32_t n_threads = threads(128, 32);
     const Kernel* k = kernel("gate_rows", {n_threads, static_cast<uint32_t>(act_type), size});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.width / 4, n_threads), rows, 1, {"gate_rows", uint64_t{rows} * params.width * 12, 0});
+    recorder.dispatch(*k, params, ceil_div(params.width / 4, n_threads), rows, 1,
+                      {"gate_rows", uint64_t{rows} * params.width * 12, 0});
 }
 
 }  // namespace lorad::gpu

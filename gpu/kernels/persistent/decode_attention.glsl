@@ -1,7 +1,9 @@
-// Part of decode_layers.comp: q, k and v of the row, attention over the cache, and where the context is cut the joining of its parts.
+// Part of decode_layers.comp: q, k and v of the row, attention over the cache, and where the context is cut the joining
+// of its parts.
 // ---- Attention: one workgroup for each query head and split of the context ----
 
-// Each subgroup attends to tokens of its own: four lanes for a token's score, and teams of lanes that have all elements of a head for its value.
+// Each subgroup attends to tokens of its own: four lanes for a token's score, and teams of lanes that have all elements
+// of a head for its value.
 // Subgroups meet only when all tokens are done.
 const uint kSubTokens = kLanes / 4;               // of a tile, for each subgroup
 const uint kTileTokens = kSubgroups * kSubTokens;
@@ -283,7 +285,8 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     barrier();
 }
 
-// attention = sum over splits of exp(max_s - max) result_s / sum over splits of exp(max_s - max) sum_s; the first subgroup.
+// attention = sum over splits of exp(max_s - max) result_s / sum over splits of exp(max_s - max) sum_s; the first
+// subgroup.
 void combine(uint head, uint epoch) {
     for (uint i = gl_SubgroupInvocationID; i < kHeadDim / 4; i += kLanes) {
         uint line = kPartialsChannel + head * kSplits * (kHeadDim + 2);

@@ -2,16 +2,20 @@
 //   x         [H]  f32: in the embedding, out the residual stream behind the last layer
 //   kv        [block][K|V][K][kBlockTokens][D]  f16, the row's own K and V are written
 //   channels  u64: what workgroups tell each other, 32 bits of value below 32 bits of epoch
-// One workgroup for each multiprocessor, all of them at work at once. There are no barriers between them: a value and the epoch in which
-// it was said are one 64-bit word, so a reader asks for the word until its epoch is the wanted one (the LL protocol of NCCL). Each has
-// its first weights of the next product in registers before it waits. Nobody waits for ever: after max_polls questions a workgroup goes on with what
-// there is, waits for nothing more and says so in given_up at its end, and so do all that depend on it.
-// Nothing is said over before everybody has read it: a workgroup says something in every product, and only when it has heard all others.
+// One workgroup for each multiprocessor, all of them at work at once. There are no barriers between them: a value and
+// the epoch in which it was said are one 64-bit word, so a reader asks for the word until its epoch is the wanted one
+// (the LL protocol of NCCL). Each has its first weights of the next product in registers before it waits. Nobody waits
+// for ever: after max_polls questions a workgroup goes on with what there is, waits for nothing more and says so in
+// given_up at its end, and so do all that depend on it.
+// Nothing is said over before everybody has read it: a workgroup says something in every product, and only when it has
+// heard all others.
 // The order of sums depends on the number of workgroups and subgroups, not on timing.
-// With HOMES a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by the workgroup's number.
-// With BEHIND_ATTENTION it is one layer from o on, and q, k and v of the next: what lies between the attentions of two layers, which have dispatches
-// of their own behind a long context.
-//   attention [Q]  of the weights' type or f32, the input, or with splits partials as in attention_combine.comp, which are joined here
+// With HOMES a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by the
+// workgroup's number.
+// With BEHIND_ATTENTION it is one layer from o on, and q, k and v of the next: what lies between the attentions of two
+// layers, which have dispatches of their own behind a long context.
+//   attention [Q]  of the weights' type or f32, the input, or with splits partials as in attention_combine.comp, which
+//       are joined here
 //   y [Q + 2K]     f32, q, k and v without bias, not behind the last layer
 // With LORA the row's adapter is added to the products, see decode_lora.glsl.
 // grid (workgroups); moves every weight once.
@@ -37,11 +41,13 @@ layout(constant_id = 6) const uint kRotaryDim = 64;
 layout(constant_id = 7) const uint kFfn = 64;
 layout(constant_id = 8) const uint kSplits = 1;   // of the context
 layout(constant_id = 9) const uint kLanes = 32;   // of a subgroup
-layout(constant_id = 10) const uint kStaged = 64;    // words of shared memory: the longest input of a product, or the sums of attention
+// words of shared memory: the longest input of a product, or the sums of attention
+layout(constant_id = 10) const uint kStaged = 64;
 layout(constant_id = 11) const uint kPartials = 64;  // rows of a workgroup and subgroups
 layout(constant_id = 12) const uint kOwnRows = 64;   // rows of a workgroup in o and down
 layout(constant_id = 13) const uint kWorkgroups = 1;
-layout(constant_id = 14) const uint kSpeakers = 32;  // threads; one subgroup where a workgroup's subgroups run one after the other between barriers
+// threads; one subgroup where a workgroup's subgroups run one after the other between barriers
+layout(constant_id = 14) const uint kSpeakers = 32;
 #ifdef BEHIND_ATTENTION
 layout(constant_id = 15) const uint kAttentionType = 0;
 layout(push_constant, scalar) uniform Push { DecodeBehindParams behind; };
@@ -77,7 +83,8 @@ shared uint in_vain;  // a dispatch before this one gave up
 
 // ---- Sums over lanes ----
 
-// By shuffles: subgroupAdd() asks each time which lanes are there, which costs more than the sum in what is done once for each layer.
+// By shuffles: subgroupAdd() asks each time which lanes are there, which costs more than the sum in what is done once
+// for each layer.
 float lanes_sum(float value) {
     [[unroll]] for (uint lanes = kLanes / 2; lanes > 0; lanes /= 2) value += subgroupShuffleXor(value, lanes);
     return value;
@@ -145,20 +152,22 @@ uint hear(uint64_t word, uint place, uint epoch) {
 
 float hear_float(uint place, uint epoch) { return uintBitsToFloat(hear(look(place), place, epoch)); }
 
-// Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart: thread 3 of 512 with per = 2 words 6, 7, 1030, 1031, ...
+// Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart: thread 3 of 512 with per = 2
+// words 6, 7, 1030, 1031, ...
 const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of the residual stream
 const uint kAtOnce = 10;
 const uint kHeardMax = kPairs * 2 > kAtOnce ? kPairs * 2 : kAtOnce;
 
-// Word i of the thread whose first run is `run` and first word is at `first`. With `inside` no thread's run lies behind the last one, and the address is that
-// of the first word and a constant.
+// Word i of the thread whose first run is `run` and first word is at `first`. With `inside` no thread's run lies behind
+// the last one, and the address is that of the first word and a constant.
 uint64_t look_at(const uint i, const uint per, const bool inside, uint64_t first, uint channel, uint run, uint last_run) {
     if (!inside) return look(channel + min(run + i / per * kThreads, last_run) * per + i % per);
     return look_from(first + (i / per * kThreads * per + i % per) * 8);
 }
 
-// This thread's n words, once all are of this epoch. While the first is missing nothing else is asked for, so those who still multiply keep the
-// memory for themselves; then all that is missing at once, as one trip for each word in turn takes longer than what is waited for.
+// This thread's n words, once all are of this epoch. While the first is missing nothing else is asked for, so those who
+// still multiply keep the memory for themselves; then all that is missing at once, as one trip for each word in turn
+// takes longer than what is waited for.
 // No thread's first run is beyond most_run.
 void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint channel, uint run, const uint most_run, const uint last_run, uint epoch) {
     const uint64_t first = p.channels + (channel + run * per) * 8;
@@ -183,7 +192,8 @@ void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint 
     }
 }
 
-// Who has given up goes on, with what happens to be there: leaving in the midst of it all would cost everybody, every time.
+// Who has given up goes on, with what happens to be there: leaving in the midst of it all would cost everybody, every
+// time.
 void leave(uint epochs) {
     if (gl_LocalInvocationIndex != 0) return;
     SyncRef sync = SyncRef(p.sync);
@@ -204,9 +214,9 @@ void leave(uint epochs) {
 uint own_part;
 shared uint taken_part;  // own_part, from the thread that took it
 
-// Which multiprocessor runs which workgroup changes from dispatch to dispatch. A part stays with its multiprocessor, because neighbours share a cache of
-// address translations: it holds the pages of their parts, not those of all weights (docs/PERFORMANCE.md). Only speed depends on homes: `taken` sees to
-// it that nobody has a part twice.
+// Which multiprocessor runs which workgroup changes from dispatch to dispatch. A part stays with its multiprocessor,
+// because neighbours share a cache of address translations: it holds the pages of their parts, not those of all weights
+// (docs/PERFORMANCE.md). Only speed depends on homes: `taken` sees to it that nobody has a part twice.
 void take_part(uint epoch) {
     SyncRef sync = SyncRef(p.sync);
     uint multiprocessor = min(gl_SMIDNV, kDecodeHomes - 1);
@@ -253,8 +263,8 @@ void fetch_gamma(uint64_t at) {
     }
 }
 
-// staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from memory. Of gate and up the rest of the
-// first words is asked for when x is there.
+// staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from
+// memory. Of gate and up the rest of the first words is asked for when x is there.
 void stage_norm(bool is_first, uint epoch, const bool is_gate_up) {
     const uint kLast = kHidden / 2 - 1;
     uint64_t words[kHeardMax];
@@ -310,8 +320,9 @@ void stage_attention() {
 #include "gpu/kernels/persistent/decode_attention.glsl"
 
 #ifdef BEHIND_ATTENTION
-// The same where its parts are not joined yet: a subgroup has all parts of four elements, each lane some, and asks for all of them at once. Before
-// a part of the matrices is taken, so by the workgroup's number, and the subgroups first that have nothing to do with that.
+// The same where its parts are not joined yet: a subgroup has all parts of four elements, each lane some, and asks for
+// all of them at once. Before a part of the matrices is taken, so by the workgroup's number, and the subgroups first
+// that have nothing to do with that.
 void say_attention(uint epoch) {
     const uint kOfLane = (kSplits + kLanes - 1) / kLanes, kLineBytes = (kHeadDim + 4) * 4;
     const uint kSpeaking = kSpeakers / kLanes;
@@ -415,8 +426,8 @@ void main() {
     barrier();
 #endif
 #ifdef BEHIND_ATTENTION
-    // A step has as many dispatches as layers: they must not wait in vain one after the other. Without leave(), so epoch and count of those who left mean
-    // nothing from then on, and the host does not use them again.
+    // A step has as many dispatches as layers: they must not wait in vain one after the other. Without leave(), so
+    // epoch and count of those who left mean nothing from then on, and the host does not use them again.
     if (in_vain != 0) return;
 #endif
     uint first_x = share_begin(kHidden / kRowsApart, own_part) * kRowsApart;

@@ -5,7 +5,8 @@
 
 INTEROP_BEGIN
 
-// One layer's addresses. Matrices [n_padded][k_stride] of one 16-bit type, rows as in model/weights/weights.h; vectors f32, or 0 where there is none.
+// One layer's addresses. Matrices [n_padded][k_stride] of one 16-bit type, rows as in model/weights/weights.h; vectors
+// f32, or 0 where there is none.
 struct DecodeLayer {
     uint64_t qkv, qkv_bias;
     uint64_t o, o_bias;
@@ -19,15 +20,18 @@ struct DecodeLayer {
 };
 INTEROP_SIZE(DecodeLayer, 112);
 
-INTEROP_CONST kDecodeRankMax = 64;   // of a module of the row's adapter
-INTEROP_CONST kAnyLoraType = 3;      // otherwise the type of all the adapter's matrices, as in LoraModule
-INTEROP_CONST kDecodeHomes = 1024;  // multiprocessors and parts; where parts are more, they go by the workgroup's number
+INTEROP_CONST kDecodeRankMax = 64;  // of a module of the row's adapter
+INTEROP_CONST kAnyLoraType = 3;     // otherwise the type of all the adapter's matrices, as in LoraModule
+// multiprocessors and parts; where parts are more, they go by the workgroup's number
+INTEROP_CONST kDecodeHomes = 1024;
 
-// Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told from what lies there.
+// Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told
+// from what lies there.
 struct DecodeSync {
     uint32_t epoch;
     uint32_t left;  // workgroups that are done; zero between dispatches, but for decode_behind that gave up
-    uint32_t home[kDecodeHomes];   // by number of multiprocessor: 1 + the part of all matrices that it had last; 0: none yet
+    // by number of multiprocessor: 1 + the part of all matrices that it had last; 0: none yet
+    uint32_t home[kDecodeHomes];
     uint32_t taken[kDecodeHomes];  // by part: 1 + the epoch of the dispatch that took it last
     uint32_t given_up;             // decode_behind: a dispatch gave up, and no workgroup begins any more
 };
@@ -43,16 +47,17 @@ struct DecodeLayersParams {
     uint64_t sync;          // DecodeSync
     uint64_t given_up;      // u32, set to 1 if workgroups waited in vain; the result means nothing then
     uint32_t n_layers;
-    uint32_t max_polls;     // for one value; less than 2^31
+    uint32_t max_polls;  // for one value; less than 2^31
     float eps;
-    float scale;            // on q . k
-    uint64_t lora_table;    // LoraModule[slot][layer][kLoraModules]; with adapters
+    float scale;                // on q . k
+    uint64_t lora_table;        // LoraModule[slot][layer][kLoraModules]; with adapters
     uint32_t lora_slot_stride;  // modules of a slot
     uint32_t pad;
 };
 INTEROP_SIZE(DecodeLayersParams, 96);
 
-// Of what lies between the attentions of two layers: layers.layers is the first of them, layers.n_layers 2, or 1 behind the last attention.
+// Of what lies between the attentions of two layers: layers.layers is the first of them, layers.n_layers 2, or 1 behind
+// the last attention.
 struct DecodeBehindParams {
     DecodeLayersParams layers;
     uint64_t attention;  // [Q] of the weights' type or f32; without splits

@@ -1,14 +1,17 @@
-// Part of decode_layers.comp, with LORA: what the row's adapter adds to the products. A x is made by single workgroups, a part of one rank each, and told to
-// all others while these are at the base product; each then adds B A x to its own rows. The row has one adapter at most, as it is (LoraLevel::kPlain).
+// Part of decode_layers.comp, with LORA: what the row's adapter adds to the products. A x is made by single workgroups,
+// a part of one rank each, and told to all others while these are at the base product; each then adds B A x to its own
+// rows. The row has one adapter at most, as it is (LoraLevel::kPlain).
 const uint kModuleWords = 8;  // of 64 bits, of a LoraModule
 shared uint64_t lora_words[2][kLoraModules * kModuleWords];  // of the current layer and the next
-shared vec4 lows[3 * kDecodeRankMax / 4];  // A x of the product's modules, kDecodeRankMax (a multiple of 16) for each, zeros behind a module's rank
+// A x of the product's modules, kDecodeRankMax (a multiple of 16) for each, zeros behind a module's rank
+shared vec4 lows[3 * kDecodeRankMax / 4];
 
 // Parts of a rank: so many words of 16 bytes as there are threads.
 uint low_parts(const uint k) { return (k / 8 + kThreads - 1) / kThreads; }
 const uint kPartsMax = (kStaged + kThreads - 1) / kThreads;
 
-// Words of the channel for each product, [rank][part], one module behind the other: as many as that with most can have (lows_max() in decode_layers.cpp).
+// Words of the channel for each product, [rank][part], one module behind the other: as many as that with most can have
+// (lows_max() in decode_layers.cpp).
 uint lows_max() {
     return kDecodeRankMax * max(max(3 * low_parts(kHiddenStride), low_parts(kQStride)), low_parts(kFfnStride));
 }
@@ -30,7 +33,8 @@ void fetch_lora(uint l, uint slot) {
 uint64_t module_word(uint l, uint module, uint word) { return lora_words[l % 2][module * kModuleWords + word]; }
 uint rank_of(uint l, uint module) { return uint(module_word(l, module, 2)); }
 float scale_of(uint l, uint module) { return uintBitsToFloat(uint(module_word(l, module, 2) >> 32)); }
-// A constant leaves out what other types would need: 8 of 148 KB at 7B, where a step takes 3 % less (docs/PERFORMANCE.md).
+// A constant leaves out what other types would need: 8 of 148 KB at 7B, where a step takes 3 % less
+// (docs/PERFORMANCE.md).
 uint type_of(uint l, uint module) { return kLoraType != kAnyLoraType ? kLoraType : uint(module_word(l, module, 3)); }
 
 uint ranks_of(uint l, const uint group) {
@@ -41,8 +45,8 @@ uint ranks_of(uint l, const uint group) {
 
 uint n_lows(uint l, const uint group, const uint k) { return ranks_of(l, group) * low_parts(k); }
 
-// Words of A that this thread multiplies for the workgroup's first part: the second is of f32 alone. Asked for before the product's own, so that these are
-// not waited for.
+// Words of A that this thread multiplies for the workgroup's first part: the second is of f32 alone. Asked for before
+// the product's own, so that these are not waited for.
 uvec4 a_words[2];
 uint a_type;
 // Those with least else to do are last: what attention has is the first ones'.
@@ -89,10 +93,12 @@ void say_lows(uint l, const uint group, const uint k, uint epoch) {
 
 // ---- B A x, a thread for each row of the product ----
 
-// Words of 16 bytes of a row of B that a thread asks for at once. More, or before A x is heard, makes the program longer, and slower (docs/PERFORMANCE.md).
+// Words of 16 bytes of a row of B that a thread asks for at once. More, or before A x is heard, makes the program
+// longer, and slower (docs/PERFORMANCE.md).
 const uint kBAtOnce = 2;
 
-// sum + the row's words from `word` on times the fours of A x from `four` on. Behind an odd number of words comes the last one once more: there A x is zero.
+// sum + the row's words from `word` on times the fours of A x from `four` on. Behind an odd number of words comes the
+// last one once more: there A x is zero.
 float add_b(uint64_t at, uint n_words, uint word, uint four, const uint type, float sum) {
     uvec4 words[kBAtOnce];
     [[unroll]] for (uint w = 0; w < kBAtOnce; w++) words[w] = Words(at + min(word + w, n_words - 1) * 16).v;

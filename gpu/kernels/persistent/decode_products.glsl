@@ -1,15 +1,19 @@
-// Part of decode_layers.comp: products of a matrix with the vector in `staged`, weights streamed once by all workgroups together.
+// Part of decode_layers.comp: products of a matrix with the vector in `staged`, weights streamed once by all workgroups
+// together.
 // ---- Products: sums of rows of w with `staged` ----
 
-// Rows go to workgroups four at a time, and to subgroups as tiles of TILE rows. A subgroup takes a run of steps, each of one word for
-// each lane and row of the tile, first along k, then tile by tile; tiles that two subgroups share are added in their order.
+// Rows go to workgroups four at a time, and to subgroups as tiles of TILE rows. A subgroup takes a run of steps, each
+// of one word for each lane and row of the tile, first along k, then tile by tile; tiles that two subgroups share are
+// added in their order.
 const uint kRowsApart = 4;
 const uint kQkvTile = 2, kOTile = 2;  // shorter products, so that every subgroup gets about as much
-// Steps whose words are on their way (docs/PERFORMANCE.md). Of gate, up and down the first two are asked for before the product's input, the third when that
-// is there: answers come in order, so the input waits for what was asked for before.
+// Steps whose words are on their way (docs/PERFORMANCE.md). Of gate, up and down the first two are asked for before the
+// product's input, the third when that is there: answers come in order, so the input waits for what was asked for
+// before.
 const uint kQkvStepsAhead = 3, kOStepsAhead = 4, kFfnStepsAhead = 3;
 const uint kFfnStepsFirst = 2;
-const uint kLongestRing = kOStepsAhead > kQkvStepsAhead ? kOStepsAhead * kOTile : kQkvStepsAhead * kQkvTile;  // of tiles of two rows
+// of tiles of two rows
+const uint kLongestRing = kOStepsAhead > kQkvStepsAhead ? kOStepsAhead * kOTile : kQkvStepsAhead * kQkvTile;
 const uint kRing = kFfnStepsAhead * kRowsApart > kLongestRing ? kFfnStepsAhead * kRowsApart : kLongestRing;
 
 uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
@@ -29,8 +33,9 @@ uint64_t tile_address(uint tile, const uint k, const uint tile_rows) {
     return matrix + uint64_t(min(row, last_row)) * (k * 2) + gl_SubgroupInvocationID * 16;
 }
 
-// Always some words of the matrix, and no condition: where a register keeps what it had unless something is loaded, compilers wait for the load right
-// behind it. Lanes behind the end of a row have its last word, and zeros in `staged` to multiply it with.
+// Always some words of the matrix, and no condition: where a register keeps what it had unless something is loaded,
+// compilers wait for the load right behind it. Lanes behind the end of a row have its last word, and zeros in `staged`
+// to multiply it with.
 void load_words(const uint slot, const uint k, const uint tile_rows) {
     const uint last_lanes = k / 8 % kLanes;  // with words of a row's last step; 0: all
     uint64_t at = load_at;
@@ -51,13 +56,14 @@ void load_words(const uint slot, const uint k, const uint tile_rows) {
 uint share_begin(uint n_units, uint part) { return n_units * part / kWorkgroups; }
 uint share_max(uint n_units) { return (n_units + kWorkgroups - 1) / kWorkgroups; }
 
-// Rows of the workgroup that has most. Shares of subgroups go by them in every workgroup, so that all divisors are constants.
+// Rows of the workgroup that has most. Shares of subgroups go by them in every workgroup, so that all divisors are
+// constants.
 uint most_rows(const uint n) { return share_max(n / kRowsApart) * kRowsApart; }
 uint most_gate_up_rows() { return most_rows(kFfnStride) * 2; }
 uint steps_of_subgroup(const uint most, const uint k, const uint tile_rows) { return (most / tile_rows * steps_of(k) + kSubgroups - 1) / kSubgroups; }
 
-// Zero, which compilers do not know. They put off loads to right before their use, or past it where loops end up unrolled; out of a loop that might go round
-// more than once they take nothing.
+// Zero, which compilers do not know. They put off loads to right before their use, or past it where loops end up
+// unrolled; out of a loop that might go round more than once they take nothing.
 uint never;
 #define ONCE for (uint once = 0; once <= never; once++)
 
@@ -95,8 +101,8 @@ void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows,
     begin_loads(w, most_rows(n), k, tile_rows, n_first);
 }
 
-// Gate and up: pairs of rows f and F + f, up to the padding of the next product; what lies behind F is computed from some row and
-// not used.
+// Gate and up: pairs of rows f and F + f, up to the padding of the next product; what lies behind F is computed from
+// some row and not used.
 void begin_gate_up(uint64_t w) {
     row0 = share_begin(kFfnStride / kRowsApart, own_part) * kRowsApart;
     half_rows = share_begin(kFfnStride / kRowsApart, own_part + 1) * kRowsApart - row0;
@@ -112,8 +118,8 @@ float halve(float low, float high, const uint lanes) {
     return (is_high ? high : low) + subgroupShuffleXor(is_high ? low : high, lanes);
 }
 
-// Adds up what the lanes have of all rows of a tile. A subgroup has at most one tile in common with the one before, so tile + subgroup is a place of its own
-// for each part of a tile.
+// Adds up what the lanes have of all rows of a tile. A subgroup has at most one tile in common with the one before, so
+// tile + subgroup is a place of its own for each part of a tile.
 void keep_sums(float sums[4], bool wanted, uint tile, const uint tile_rows) {
     const uint row_lanes = kLanes / tile_rows;  // that end with the sum of a row
     float sum = tile_rows == 4 ? halve(halve(sums[0], sums[2], kLanes / 2), halve(sums[1], sums[3], kLanes / 2), kLanes / 4) : halve(sums[0], sums[1], kLanes / 2);
@@ -145,7 +151,8 @@ void multiply_step(const uint slot, const bool loads, const uint k, const uint t
     steps_left -= is_there ? 1 : 0;
 }
 
-// n steps with the words of slots first, first + 1, ...; what has ended is kept behind them, or behind each where tiles end more often.
+// n steps with the words of slots first, first + 1, ...; what has ended is kept behind them, or behind each where tiles
+// end more often.
 void multiply_steps(const uint first, const uint n, const bool loads, const uint under_way, const uint k, const uint tile_rows) {
     [[unroll]] for (uint i = 0; i < n; i++) {
         multiply_step((first + i) % under_way, loads, k, tile_rows);
@@ -155,11 +162,12 @@ void multiply_steps(const uint first, const uint n, const bool loads, const uint
     }
 }
 
-// All subgroups do as many steps as the one with most, and exchange sums whether a tile has ended or not: compilers do not know that a subgroup's lanes agree
-// on that, and guard what stands behind such a condition at a price.
+// All subgroups do as many steps as the one with most, and exchange sums whether a tile has ended or not: compilers do
+// not know that a subgroup's lanes agree on that, and guard what stands behind such a condition at a price.
 void multiply(const uint most, const uint k, const uint tile_rows, const uint steps_ahead) {
     const uint n_steps = steps_of_subgroup(most, k, tile_rows), under_way = steps_under_way(n_steps, steps_ahead);
-    const uint rounds = (n_steps - under_way) / under_way, rest = (n_steps - under_way) % under_way;  // of steps that still have to be loaded
+    // of steps that still have to be loaded
+    const uint rounds = (n_steps - under_way) / under_way, rest = (n_steps - under_way) % under_way;
     [[unroll]] for (uint r = 0; r < 4; r++) acc[r] = ended[r] = 0.0;
     ended_tile = 0;
     has_ended = false;

@@ -1,13 +1,19 @@
-// What lies between the attentions of two layers, for up to eight rows without adapters, in one dispatch: o, gate and up with the activation, down, and q, k and v
-// of the layer behind, with the norms between them deferred as deferred_norm.h has it. A program in NVIDIA's PTX ISA, as warpgroup_text.h, because shaders have no
-// copies from memory to shared memory, and their compilers do not keep loads where they are written (docs/PERFORMANCE.md, "A few rows in one dispatch a layer").
+// What lies between the attentions of two layers, for up to eight rows without adapters, in one dispatch: o, gate and
+// up with the activation, down, and q, k and v of the layer behind, with the norms between them deferred as
+// deferred_norm.h has it. A program in NVIDIA's PTX ISA, as warpgroup_text.h, because shaders have no copies from
+// memory to shared memory, and their compilers do not keep loads where they are written (docs/PERFORMANCE.md, "A few
+// rows in one dispatch a layer").
 //
-// One workgroup of four warps for each multiprocessor, all of them at work at once. Each has its share of the rows of every matrix, and meets the others three
-// times, by a counter, when all have written what the next product reads. Each warp has 64 of every 256 elements of k: its words of 16 rows of w come by cp.async
-// into a ring of its own in shared memory, always five slots ahead, also across products and meetings, so memory does not rest meanwhile; its x stays in registers
-// (of down, whose x is long, a few steps of it). The warps' sums meet in shared memory in a fixed order. w leaves the L2 cache first, x stays in it.
-// Nobody waits for ever: after max_polls questions a workgroup says so in given_up and goes on with what there is, and from then on nobody waits at all.
-// Grid: (workgroups). Parameters: DecodeRowsParams. Moves every weight from memory once; tiles of less than 16 rows ask for their last one again.
+// One workgroup of four warps for each multiprocessor, all of them at work at once. Each has its share of the rows of
+// every matrix, and meets the others three times, by a counter, when all have written what the next product reads. Each
+// warp has 64 of every 256 elements of k: its words of 16 rows of w come by cp.async into a ring of its own in shared
+// memory, always five slots ahead, also across products and meetings, so memory does not rest meanwhile; its x stays in
+// registers (of down, whose x is long, a few steps of it). The warps' sums meet in shared memory in a fixed order. w
+// leaves the L2 cache first, x stays in it.
+// Nobody waits for ever: after max_polls questions a workgroup says so in given_up and goes on with what there is, and
+// from then on nobody waits at all.
+// Grid: (workgroups). Parameters: DecodeRowsParams. Moves every weight from memory once; tiles of less than 16 rows ask
+// for their last one again.
 #pragma once
 
 #include <algorithm>
@@ -39,13 +45,16 @@ struct DecodeRowsProgram : DecodeRowsShape {
         while (rows < 16 && qkv % rows != 0) rows += 2;
         return rows;
     }
-    constexpr uint32_t square_entries() const { return round_up(parts() * 2 * blocks(), 128u); }  // of a row: sums of squares of eight columns each
+    // of a row: sums of squares of eight columns each
+    constexpr uint32_t square_entries() const { return round_up(parts() * 2 * blocks(), 128u); }
 
-    // Whether there is such a program: whole steps and tiles, none of which is shorter than a ring, and gates for everybody.
+    // Whether there is such a program: whole steps and tiles, none of which is shorter than a ring, and gates for
+    // everybody.
     constexpr bool can_be() const {
         const auto steps = [](uint32_t k) { return k % kDecodeRowsK == 0 ? k / kDecodeRowsK : 0; };
-        return workgroups > 0 && std::max(hidden, q) <= kDecodeRowsHiddenMax && steps(hidden) >= kDecodeRowsSlots && steps(q) * blocks() >= kDecodeRowsSlots && blocks() <= 2 &&
-               steps(ffn) >= 3 * kDecodeRowsSlots && ffn / 8 >= 2 * workgroups && qkv > 0 && qkv % qkv_rows() == 0;
+        return workgroups > 0 && std::max(hidden, q) <= kDecodeRowsHiddenMax && steps(hidden) >= kDecodeRowsSlots &&
+               steps(q) * blocks() >= kDecodeRowsSlots && blocks() <= 2 && steps(ffn) >= 3 * kDecodeRowsSlots &&
+               ffn / 8 >= 2 * workgroups && qkv > 0 && qkv % qkv_rows() == 0;
     }
 };
 

@@ -11,7 +11,7 @@ struct MeetingSync {
     uint32_t begun;         // arrivals before this dispatch
     uint32_t has_given_up;  // a dispatch before this one did, so nobody waits any more
     uint32_t pad[30];
-    uint32_t arrivals;      // of workgroups at meetings, modulo 2^32
+    uint32_t arrivals;  // of workgroups at meetings, modulo 2^32
     uint32_t pad2[31];
 };
 static_assert(sizeof(MeetingSync) == 256 && offsetof(MeetingSync, begun) == 0);

@@ -1,4 +1,5 @@
-// Programs whose workgroups run side by side and wait for one another: all layers of one row, and what lies between the attentions of two layers.
+// Programs whose workgroups run side by side and wait for one another: all layers of one row, and what lies between the
+// attentions of two layers.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,9 @@ namespace lorad::gpu {
 struct DecodeLayersShape {
     ScalarType type = ScalarType::kF32;  // of all matrices
     uint32_t hidden = 0, n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0, ffn = 0;
-    uint32_t n_splits = 1;  // as in AttentionShape; of decode_behind: of the attention before it, which are not joined yet
-    bool lora = false;      // the row has an adapter of at most kDecodeRankMax ranks; not for decode_behind
+    // as in AttentionShape; of decode_behind: of the attention before it, which are not joined yet
+    uint32_t n_splits = 1;
+    bool lora = false;                  // the row has an adapter of at most kDecodeRankMax ranks; not for decode_behind
     uint32_t lora_type = kAnyLoraType;  // of all its matrices, as LoraModule::type: a shorter program, which is faster
 };
 
@@ -28,12 +30,14 @@ class PersistentPlanner : public Planner {
     bool can_decode_layers(const DecodeLayersShape& shape) const;
     bool can_decode_rows(const DecodeRowsShape& shape) const;
     uint64_t decode_rows_sync_bytes(const DecodeRowsShape& shape) const;  // of DecodeRowsParams::sync
-    // Parts of a context of so many tokens: a power of two, and no more than all workgroups attend to at once. shape.n_splits does not matter.
+    // Parts of a context of so many tokens: a power of two, and no more than all workgroups attend to at once.
+    // shape.n_splits does not matter.
     uint32_t plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const;
     static uint64_t decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max);
 };
 
-// Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own Recorder.
+// Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own
+// Recorder.
 class PersistentKernels : public PersistentPlanner, private KernelRecorder {
   public:
     PersistentKernels(const KernelFacts& facts, KernelCache& cache) : PersistentPlanner(facts), KernelRecorder(cache) {}
@@ -41,14 +45,18 @@ class PersistentKernels : public PersistentPlanner, private KernelRecorder {
     // All layers of a step of one row: see decode_layers.comp. Workgroups wait for each other, so the first use on
     // a device is a trial (Executor::load), and params.given_up is to be read after each step.
     void decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape);
-    // The same of what lies between the attentions of two layers: the first from o on, q, k and v of the second. attention_type: of the input.
-    void decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type);
-    // What lies between the attentions of two layers, for 2 to kDecodeRowsMax rows without adapters: see decode_rows_text.h. Workgroups wait for each other here, too:
+    // The same of what lies between the attentions of two layers: the first from o on, q, k and v of the second.
+    // attention_type: of the input.
+    void decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape,
+                       ScalarType attention_type);
+    // What lies between the attentions of two layers, for 2 to kDecodeRowsMax rows without adapters: see
+    // decode_rows_text.h. Workgroups wait for each other here, too:
     // its first use is a trial likewise.
     void decode_rows(Recorder& recorder, DecodeRowsParams params, const DecodeRowsShape& shape);
 
   private:
-    const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, std::span<const uint32_t> more);
+    const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape,
+                                std::span<const uint32_t> more);
 };
 
 }  // namespace lorad::gpu

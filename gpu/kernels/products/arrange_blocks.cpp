@@ -1,10 +1,11 @@
-#include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/activation_blocks.h"
 
 namespace lorad::gpu {
 
-void ProductKernels::arrange_blocks(Recorder& recorder, const ArrangeBlocksParams& params, uint32_t rows, uint32_t block_order) {
+void ProductKernels::arrange_blocks(Recorder& recorder, const ArrangeBlocksParams& params, uint32_t rows,
+                                    uint32_t block_order) {
     CHECK(params.stride % kWeightAlign == 0 && (block_order == kBlocksByColumns || block_order == kBlocksByRows));
     constexpr uint32_t kLanes = 32;  // of a block, whatever the device's subgroups
     const uint32_t size = threads(256, kLanes);

@@ -8,7 +8,7 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kLargestRows = 128;   // of a tile that weights are read once for
+constexpr uint32_t kLargestRows = 128;  // of a tile that weights are read once for
 constexpr uint32_t kSmallestRows = 16;
 constexpr double kMixedGain = 0.98;      // of the time without whole rows, which they must stay below
 constexpr uint32_t kInvariantRows = 32;  // whose cut of k all numbers of rows take with batch_invariant
@@ -29,7 +29,8 @@ struct Split {
 // Rows of x come from the caches, but their instructions and products count too.
 double bytes_of_step(const CoopmatTile& tile) { return tile.k * 2.0 * (tile.columns + 0.75 * tile.rows); }
 
-// Time of a product, in bytes that one multiprocessor moves: the busiest one's workgroups times their steps (the measured
+// Time of a product, in bytes that one multiprocessor moves: the busiest one's workgroups times their steps (the
+// measured
 // grids are bound by this, not by the sum of bytes), kFillSteps for filling and emptying each, and the traffic of
 // partial results. `k_per_split` 0 tries all.
 Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t k_per_split) {
@@ -54,13 +55,14 @@ Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
     return best;
 }
 
-// Whether some rows may be whole and others split. Steps of fewer rows are decodes, whose attention takes sums of one kind.
+// Whether some rows may be whole and others split. Steps of fewer rows are decodes, whose attention takes sums of one
+// kind.
 bool may_mix(const CoopmatTile& tile, const TileWish& wish) {
     return tile.pairs && wish.rows > kLargestRows && !wish.gated && !wish.batch_invariant;
 }
 
-// The time of tiles whose first rows are whole, k of the others cut into n_splits: long workgroups, begun first, then short ones, each wherever
-// one has ended, two on a multiprocessor. In best_split's measure.
+// The time of tiles whose first rows are whole, k of the others cut into n_splits: long workgroups, begun first, then
+// short ones, each wherever one has ended, two on a multiprocessor. In best_split's measure.
 Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t n_splits) {
     Split best;
     const uint32_t steps = wish.stride / tile.k, split_steps = ceil_div(steps, n_splits);
@@ -70,8 +72,10 @@ Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
     const double long_time = steps + kFillSteps, short_time = split_steps + kFillSteps;
     for (uint32_t whole = 1; whole < row_tiles; whole++) {
         const uint32_t n_long = whole * column_tiles, n_short = (row_tiles - whole) * column_tiles * n_splits;
-        const uint32_t rounds = ceil_div(n_long, slots), beside = (rounds * slots - n_long) * static_cast<uint32_t>(long_time / short_time);
-        const double time = rounds * long_time + (n_short > beside ? ceil_div(n_short - beside, slots) * short_time : 0.0);
+        const uint32_t rounds = ceil_div(n_long, slots),
+                       beside = (rounds * slots - n_long) * static_cast<uint32_t>(long_time / short_time);
+        const double time =
+            rounds * long_time + (n_short > beside ? ceil_div(n_short - beside, slots) * short_time : 0.0);
         const double partials = 8.0 * (n_splits - 1) * (wish.rows - whole * tile.rows) * wish.n / units;
         const double cost = tile.factor * 2 * time * bytes_of_step(tile) + partials;
         if (cost < best.cost) best = {cost, n_splits, split_steps * tile.k, whole * tile.rows};
@@ -81,13 +85,15 @@ Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
 
 }  // namespace
 
-uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits, const DeviceCapabilities& caps) {
+uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits,
+                         const DeviceCapabilities& caps) {
     return best_mixed(tile, wish, multiprocessors(caps), n_splits).whole_rows;
 }
 
 uint32_t workgroups_at_once(const CoopmatTile& tile, const DeviceCapabilities& caps) {
     const uint32_t threads = tile.subgroups * caps.subgroup_size;
-    const uint32_t sums = ceil_div(tile.rows * tile.columns, threads), words = ceil_div((tile.rows + tile.columns) * (tile.k / 8), threads);
+    const uint32_t sums = ceil_div(tile.rows * tile.columns, threads),
+                   words = ceil_div((tile.rows + tile.columns) * (tile.k / 8), threads);
     const uint32_t of_a_unit = kRegisters / (threads * (sums + 4 * words + kRegistersForTheRest));
     return std::clamp(of_a_unit, 1u, kAtOnceMax) * multiprocessors(caps);
 }
@@ -97,8 +103,8 @@ bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapa
     // All threads together fetch whole rows of w with each load.
     const uint32_t threads = tile.subgroups * caps.subgroup_size, words = tile.k / 8;
     if (threads % words != 0 || tile.columns % (threads / words) != 0) return false;
-    return stride % tile.k == 0 && padded(n) >= tile.columns && staged_words(tile) * 16 + slots_of_rows * 4 <= caps.shared_memory_bytes &&
-           threads <= threads_max(caps);
+    return stride % tile.k == 0 && padded(n) >= tile.columns &&
+           staged_words(tile) * 16 + slots_of_rows * 4 <= caps.shared_memory_bytes && threads <= threads_max(caps);
 }
 
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size) {
@@ -122,7 +128,8 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
         if (!fits(tile, wish.n, wish.stride, caps) || (wish.gated && !gates(tile, caps.subgroup_size))) continue;
         // A cut of k that one tile takes must suit a tile of any number of rows: the first one's does.
         if (wish.batch_invariant && tile.k != kCoopmatTiles[0].k) continue;
-        // Enough rows for the weights to be read once, where a tile can be that large, and not twice as many as there are.
+        // Enough rows for the weights to be read once, where a tile can be that large, and not twice as many as there
+        // are.
         const bool too_small = tile.rows < std::min(wish.rows, kLargestRows) / 2;
         const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * wish.rows;
         if (tile_idx != 0 && (too_small || too_large)) continue;
@@ -131,7 +138,8 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
             const Split mixed = best_mixed(tile, wish, multiprocessors(caps), n_splits);
             if (mixed.cost < split.cost * (split.whole_rows == 0 ? kMixedGain : 1.0)) split = mixed;
         }
-        if (split.cost < best.cost) best = {tile_idx, split.cost, split.n_splits, split.k_per_split, split.whole_rows, in_blocks};
+        if (split.cost < best.cost)
+            best = {tile_idx, split.cost, split.n_splits, split.k_per_split, split.whole_rows, in_blocks};
     }
     return best;
 }

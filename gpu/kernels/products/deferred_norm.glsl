@@ -1,5 +1,7 @@
-// The factors of a deferred norm's rows (deferred_norm.h) for the product that reads its result, as a matrix to multiply accumulators by: a row of x is a column of these.
-// After common.glsl; in matmul_coopmat.comp, whose `stage` it borrows before the first step. NORM_TILES: matmul_residual's tiles of columns, each with its sums of squares.
+// The factors of a deferred norm's rows (deferred_norm.h) for the product that reads its result, as a matrix to
+// multiply accumulators by: a row of x is a column of these.
+// After common.glsl; in matmul_coopmat.comp, whose `stage` it borrows before the first step. NORM_TILES:
+// matmul_residual's tiles of columns, each with its sums of squares.
 const uint kNormTeam = NORM_ROWS / 4;  // threads for a tile, four rows each
 const uint kNormTilesAtOnce = THREADS / kNormTeam;
 const uint kNormLoads = (NORM_TILES + kNormTilesAtOnce - 1) / kNormTilesAtOnce;
@@ -16,7 +18,8 @@ void ask_for_squares() {
     norm_scale = FloatRef(p.norms + kDeferredScale + min(thread, NORM_ROWS - 1) * 4).v;
 }
 
-// All threads; a barrier is to follow before the factors are read. One workgroup tells the inverses for the norm that is next.
+// All threads; a barrier is to follow before the factors are read. One workgroup tells the inverses for the norm that
+// is next.
 void find_row_factors(const bool tells) {
     const uint thread = gl_LocalInvocationIndex, team = thread / kNormTeam;
     vec4 sum = vec4(0.0);

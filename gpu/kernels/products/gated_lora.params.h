@@ -1,4 +1,5 @@
-// What the gated product by warpgroups that has its rows' adapters in its sums is told (gated_lora_text.h). No shader includes this.
+// What the gated product by warpgroups that has its rows' adapters in its sums is told (gated_lora_text.h). No shader
+// includes this.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,16 @@ constexpr uint32_t kGatedLoraRanks = 16;  // the most of an adapter's gate and u
 constexpr uint32_t kGatedLoraRows = 64;   // of a step
 
 struct GatedLoraParams {
-    MatmulParams product;   // n_rows: StepHeader, behind it StepRow[]; each row has at most one adapter, as it is, with A and B of the weights' type
-    uint64_t x_rows;        // x in rows, [t][x_stride]
-    uint64_t lora_layer;    // LoraModule table of slot 0 and this layer
-    uint64_t low;           // [kGatedLoraRows][2][kGatedLoraRanks] f32, scratch
-    uint64_t sync;          // MeetingSync, all zero before the first dispatch
-    uint64_t given_up;      // u32, set to 1 if workgroups waited in vain; the result means nothing then
+    // n_rows: StepHeader, behind it StepRow[]; each row has at most one adapter, as it is, with A and B of the weights'
+    // type
+    MatmulParams product;
+    uint64_t x_rows;      // x in rows, [t][x_stride]
+    uint64_t lora_layer;  // LoraModule table of slot 0 and this layer
+    uint64_t low;         // [kGatedLoraRows][2][kGatedLoraRanks] f32, scratch
+    uint64_t sync;        // MeetingSync, all zero before the first dispatch
+    uint64_t given_up;    // u32, set to 1 if workgroups waited in vain; the result means nothing then
     uint32_t lora_slot_stride;
-    uint32_t max_polls;     // of one meeting
+    uint32_t max_polls;  // of one meeting
     PagesAhead ahead;
 };
 static_assert(sizeof(GatedLoraParams) == 136);

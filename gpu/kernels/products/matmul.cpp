@@ -27,32 +27,37 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
 
 }  // namespace
 
-MatmulPlan ProductPlanner::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
-                                  bool may_be_in_blocks, bool adds_adapters, bool leaves_room) const {
+MatmulPlan ProductPlanner::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows,
+                                       uint32_t max_splits, bool may_be_in_blocks, bool adds_adapters,
+                                       bool leaves_room) const {
     if (may_be_in_blocks && !adds_adapters) {
         if (const auto plan = plan_direct(n, k, weight_type, rows, max_splits, leaves_room)) return *plan;
         if (const auto plan = plan_warpgroup(n, k, weight_type, rows, max_splits)) return *plan;
     }
-    if (ladder().has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
+    if (ladder().has(weight_type))
+        return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
     if (const auto unrolled = UnrolledProduct::plan(capabilities(), k, weight_type, rows, max_splits)) return *unrolled;
     return plan_portable(n, k, weight_type, rows, max_splits);
 }
 
 MatmulPlan ProductPlanner::plan_packed(const PackedShape& w, const ProductWish& wish) const {
     const bool has_matrices = ladder().has(w.type);
-    if (multiplies_packed(w) && (!wish.may_unpack || options().batch_invariant || wish.rows <= kPackedRowsMax)) return plan_on_matrices(w, wish);
+    if (multiplies_packed(w) && (!wish.may_unpack || options().batch_invariant || wish.rows <= kPackedRowsMax))
+        return plan_on_matrices(w, wish);
     // Beside matrix units the portable kernels are for few rows.
     if (!has_matrices || !wish.may_unpack || (wish.rows <= kMatvecMaxRows && !options().batch_invariant)) {
         MatmulPlan plan = plan_portable(w.n, w.k, w.type, wish.rows, wish.max_splits);
         plan.packed = static_cast<WeightFormat>(std::countr_zero(w.formats));
         return plan;
     }
-    MatmulPlan plan = plan_matmul(w.n, w.k, w.type, wish.rows, wish.max_splits, wish.may_be_in_blocks, wish.adds_adapters, wish.leaves_room);
+    MatmulPlan plan = plan_matmul(w.n, w.k, w.type, wish.rows, wish.max_splits, wish.may_be_in_blocks,
+                                  wish.adds_adapters, wish.leaves_room);
     plan.unpacks = true;
     return plan;
 }
 
-MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const {
+MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows,
+                                         uint32_t max_splits) const {
     const DeviceCapabilities& caps = capabilities();
     uint32_t units = multiprocessors(caps);
     MatmulPlan plan;
@@ -82,7 +87,8 @@ MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weig
 }
 
 void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead) {
-    CHECK(plan.k_per_split % kWeightAlign == 0 && params.w_stride % kWeightAlign == 0 && params.x_stride == params.w_stride);
+    CHECK(plan.k_per_split % kWeightAlign == 0 && params.w_stride % kWeightAlign == 0 &&
+          params.x_stride == params.w_stride);
     params.k_per_split = plan.k_per_split;
     uint32_t weight = plan.weights().constant();
     uint32_t act = static_cast<uint32_t>(plan.act_type);
@@ -95,7 +101,8 @@ void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const Matmu
             const Kernel* k = kernel("matmul_matvec", {size, weight, act, plan.row_tile, plan.column_tile});
             if (k == nullptr) return;
             uint32_t subgroups = std::max(size / std::max(capabilities().subgroup_size, 1u), 1u);
-            recorder.dispatch(*k, params, ceil_div(params.n, plan.column_tile * subgroups), row_groups, plan.n_splits, info);
+            recorder.dispatch(*k, params, ceil_div(params.n, plan.column_tile * subgroups), row_groups, plan.n_splits,
+                              info);
             return;
         }
         case MatmulVariant::kLanes: {
@@ -103,9 +110,11 @@ void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const Matmu
                 CHECK(plan.n_splits * plan.k_per_split == params.w_stride);
                 info.name = variant_name(plan);
                 const uint32_t column_groups = padded(params.n) / plan.column_tile;
-                const Kernel* k = kernel(info.name, UnrolledProduct::constants(plan, row_groups, column_groups), UnrolledProduct::kLanes);
+                const Kernel* k = kernel(info.name, UnrolledProduct::constants(plan, row_groups, column_groups),
+                                         UnrolledProduct::kLanes);
                 if (k == nullptr) return;
-                recorder.dispatch(*k, MatmulUnrolledParams{.product = params, .digits = {0, 1, 2, 3, 4, 5, 6, 7}}, row_groups, column_groups, plan.n_splits, info);
+                recorder.dispatch(*k, MatmulUnrolledParams{.product = params, .digits = {0, 1, 2, 3, 4, 5, 6, 7}},
+                                  row_groups, column_groups, plan.n_splits, info);
                 return;
             }
             info.name = "matmul_lanes";

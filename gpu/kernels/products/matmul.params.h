@@ -9,10 +9,13 @@ INTEROP_BEGIN
 struct MatmulParams {
     uint64_t n_rows;  // address of the u32 row count
     uint64_t w;       // [n_padded][w_stride] of the weight type, padding zero
-    uint64_t x;       // [t][x_stride] of the activation type, in blocks if the plan says so; x_stride == w_stride, elements k.. are zero
-    uint64_t y;       // [split][t][y_stride] f32; of a gated product: [t][y_stride] of the activation type, n columns of gate and as many of up, or 0
+    // [t][x_stride] of the activation type, in blocks if the plan says so; x_stride == w_stride, elements k.. are zero
+    uint64_t x;
+    // [split][t][y_stride] f32; of a gated product: [t][y_stride] of the activation type, n columns of gate and as many
+    // of up, or 0
+    uint64_t y;
     uint64_t y_blocks;  // of a gated product: the same in blocks (activation_blocks.h), or 0
-    uint32_t n;             // columns of y that are wanted; up to n_padded may be written
+    uint32_t n;         // columns of y that are wanted; up to n_padded may be written
     uint32_t k;
     uint32_t w_stride;      // elements, a multiple of 64
     uint32_t x_stride;      // elements
@@ -26,9 +29,9 @@ INTEROP_SIZE(MatmulParams, 72);
 // matmul_coopmat with the adapters of the rows in its sums. Each row has at most one, as it is (LoraLevel::kPlain).
 struct MatmulLoraParams {
     MatmulParams product;
-    uint64_t step;           // StepHeader, StepRow[]
-    uint64_t lora_layer;     // LoraModule[kLoraModules] of this layer and slot 0
-    uint64_t low;            // the group's shrink result, [t][n_modules][kMaxRank] f32
+    uint64_t step;        // StepHeader, StepRow[]
+    uint64_t lora_layer;  // LoraModule[kLoraModules] of this layer and slot 0
+    uint64_t low;         // the group's shrink result, [t][n_modules][kMaxRank] f32
     uint32_t lora_slot_stride;
     uint32_t first_module;
     uint32_t n_modules;      // of the group
@@ -40,8 +43,9 @@ INTEROP_SIZE(MatmulLoraParams, 120);
 struct MatmulJoinedParams {
     MatmulParams product;
     uint64_t windows;  // JoinedWindow[tiles of kJoinedTileRows]
-    uint64_t b;        // [n_padded][columns] of the weights' type, columns: kJoinedModuleColumns for each module of the group
-    uint64_t low;      // [t][columns] likewise, in the product's blocks
+    // [n_padded][columns] of the weights' type, columns: kJoinedModuleColumns for each module of the group
+    uint64_t b;
+    uint64_t low;  // [t][columns] likewise, in the product's blocks
 };
 INTEROP_SIZE(MatmulJoinedParams, 96);
 

@@ -1,7 +1,9 @@
-// The adapters' part of matmul_coopmat's sums: y[t][n] += scale * sum_r B[n][r] low[t][m][r], as more k of the same product, for each
-// run of the tile's rows that have one adapter. B of another type than the product's, and low, are cut into two parts of that
-// type: B low = B1 low1 + B1 low2 + B2 low1. What is left out, B2 low2, is below 2^-14 of the whole (f16: 2^-20).
-// Moves B's rows of the tile once per run of rows, low once per tile of columns. Meant for long runs: each costs barriers.
+// The adapters' part of matmul_coopmat's sums: y[t][n] += scale * sum_r B[n][r] low[t][m][r], as more k of the same
+// product, for each run of the tile's rows that have one adapter. B of another type than the product's, and low, are
+// cut into two parts of that type: B low = B1 low1 + B1 low2 + B2 low1. What is left out, B2 low2, is below 2^-14 of
+// the whole (f16: 2^-20).
+// Moves B's rows of the tile once per run of rows, low once per tile of columns. Meant for long runs: each costs
+// barriers.
 
 const uint kPartWords = kWords / 4;     // words of one part: 16 ranks for each 64 elements of k
 const uint kPartRanks = kPartWords * 8;
@@ -12,7 +14,8 @@ shared uint slots_differ;
 Eight bounded8(Eight e) { return Eight(bounded(e.lo, kTypeOfElement), bounded(e.hi, kTypeOfElement)); }
 Eight leading8(Eight e) { return Eight(leading(e.lo, kTypeOfElement), leading(e.hi, kTypeOfElement)); }
 
-// One module for the rows begin..end of x in the tile and the rows from..to of w in it; that row `from` is `first` of the module. All threads.
+// One module for the rows begin..end of x in the tile and the rows from..to of w in it; that row `from` is `first` of
+// the module. All threads.
 void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint from, uint to, uint first, uint sub_n, uint sub_row) {
     const uint rank8 = (m.rank + 7) / 8 * 8;
     const uint64_t b_row_bytes = uint64_t(rank8 * bytes_of(m.type));

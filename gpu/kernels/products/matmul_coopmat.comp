@@ -1,18 +1,23 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, 16-bit w and x of one type
-// (macro ELEMENT), f32 sums. For two rows and more; up to 128 the weights are streamed once, w and x tiles are staged through shared
-// memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
-// Grid: (row tiles, splits, tiles of w rows): neighbours in it read the same rows of w, so a group of multiprocessors touches few pages at a time. With
-// UNITS neighbouring tiles and splits go to one multiprocessor: see own_place().
-// With whole tiles of rows (row tiles, tiles of w rows, splits + 1): z 0 is these, each with all of k, and the others are the rest's splits.
+// (macro ELEMENT), f32 sums. For two rows and more; up to 128 the weights are streamed once, w and x tiles are staged
+// through shared memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
+// Grid: (row tiles, splits, tiles of w rows): neighbours in it read the same rows of w, so a group of multiprocessors
+// touches few pages at a time. With UNITS neighbouring tiles and splits go to one multiprocessor: see own_place().
+// With whole tiles of rows (row tiles, tiles of w rows, splits + 1): z 0 is these, each with all of k, and the others
+// are the rest's splits.
 // Bytes: the matrix once per row tile, x once per workgroup from the caches.
-// With IN_TURNS the grid has fewer workgroups than there are tiles of w rows: each takes several neighbouring ones, and the first words of the next tile are
-// on their way while the last ones of this are multiplied. Not with LATE, WHOLE or splits.
-// With BLOCKS, which takes LATE, x lies in blocks and goes straight into registers, w alone is staged: a fifth less to move past a multiprocessor's data path.
-// With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
-// activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits. A subgroup has matrices of gates and
-// of the ups that belong to them, or, where its matrices are an odd number, of 8 gates and 8 ups each.
+// With IN_TURNS the grid has fewer workgroups than there are tiles of w rows: each takes several neighbouring ones, and
+// the first words of the next tile are on their way while the last ones of this are multiplied. Not with LATE, WHOLE or
+// splits.
+// With BLOCKS, which takes LATE, x lies in blocks and goes straight into registers, w alone is staged: a fifth less to
+// move past a multiprocessor's data path.
+// With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up
+// n..2n-1, y is activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of
+// both; no splits. A subgroup has matrices of gates and of the ups that belong to them, or, where its matrices are an
+// odd number, of 8 gates and 8 ups each.
 // With DEFERRED, of up to 16 rows, x is of a norm whose factors come on top of the sums: see deferred_norm.h.
-// Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
+// Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as
+// accumulators.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -51,9 +56,11 @@ layout(constant_id = 1) const uint N_TILE = 64;    // rows of w per workgroup
 layout(constant_id = 2) const uint ROWS = 32;      // rows of x per workgroup
 layout(constant_id = 3) const uint K_TILE = 64;    // elements of k per step
 layout(constant_id = 4) const uint SUB_N = 4;      // subgroups along n
-layout(constant_id = 5) const uint STRIDE = 64;    // w_stride and x_stride: literal, so that one base address serves all loads
+// w_stride and x_stride: literal, so that one base address serves all loads
+layout(constant_id = 5) const uint STRIDE = 64;
 layout(constant_id = 6) const uint SUBGROUP = 32;
-layout(constant_id = 7) const uint LATE = 0;       // 1: the next step's loads are issued when this one's stores are done
+// 1: the next step's loads are issued when this one's stores are done
+layout(constant_id = 7) const uint LATE = 0;
 layout(constant_id = 8) const uint ACTIVATION = 0;
 layout(constant_id = 9) const uint WHOLE = 0;      // tiles of rows in front whose k is not split
 layout(constant_id = 10) const uint IN_TURNS = 0;  // tiles of w rows
@@ -121,8 +128,8 @@ uvec4 held[kLoads];  // the next step
 uint64_t w_at, x_at;  // where this thread's first word of the next step lies
 uint64_t part_bytes;  // from the first part's rows of w to the second's
 
-// Where there are more loads than rows of x, the last load is of a row that this thread had before, with the same bits: a branch around a load
-// costs far more than the load.
+// Where there are more loads than rows of x, the last load is of a row that this thread had before, with the same bits:
+// a branch around a load costs far more than the load.
 uint first_x_row() { return gl_LocalInvocationIndex / kWords % ROWS; }
 uint x_row_offset(const uint i) {
     const uint rows = i * kLoadRows;
@@ -213,7 +220,8 @@ void multiply_16(const uint k, uint sub_n, uint sub_row, const bool is_staged) {
 #endif
 
 #ifdef GATED
-// Through shared memory, so that rows of y are written in long pieces: results, or gates and ups that are still to meet.
+// Through shared memory, so that rows of y are written in long pieces: results, or gates and ups that are still to
+// meet.
 void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
     const uint row_words = (kInterleaved ? N_TILE : kColumns) / 4 + 1;  // f32
     const uint first = sub_row * row_words + sub_n / 4, per_part = kMatsN / kSubParts;
@@ -255,7 +263,8 @@ void point_at(uint n0, uint row0, uint first_k) {
     x_at = params.x + 2 * (uint64_t(row0 + first_x_row()) * STRIDE + first_k);
 }
 
-// acc, the first step being on its way. With more the first step of the tile at next_n0 is asked for behind the last one.
+// acc, the first step being on its way. With more the first step of the tile at next_n0 is asked for behind the last
+// one.
 void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, uint row0, uint first_k) {
     [[unroll]] for (uint i = 0; i < kMatsN * kMatsRows; ++i)
         acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
@@ -273,8 +282,8 @@ void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, u
         }
         barrier();
         if (LATE != 0) {
-            // No branch: the last step loads itself again. Loads behind a branch, or before the stores, cost a large tile more
-            // registers than there are, and what is spilled is waited for.
+            // No branch: the last step loads itself again. Loads behind a branch, or before the stores, cost a large
+            // tile more registers than there are, and what is spilled is waited for.
             advance(is_last ? 0 : K_TILE * 2);
 #ifdef BLOCKS
             // In front of the next step's w: answers come in order.
@@ -287,9 +296,10 @@ void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, u
     }
 }
 
-// The number of this workgroup's tile and split. Workgroups that are all at work at once are given to the multiprocessors one after the other, round after
-// round, in the same order in each dispatch. Those of a multiprocessor, and of the group that shares a cache of address translations, get neighbouring
-// tiles, and the same in each step (docs/PERFORMANCE.md, "The same rows for a group of multiprocessors").
+// The number of this workgroup's tile and split. Workgroups that are all at work at once are given to the
+// multiprocessors one after the other, round after round, in the same order in each dispatch. Those of a
+// multiprocessor, and of the group that shares a cache of address translations, get neighbouring tiles, and the same in
+// each step (docs/PERFORMANCE.md, "The same rows for a group of multiprocessors").
 uint own_place() {
     const uint i = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
     if (UNITS == 0) return i;

@@ -1,7 +1,8 @@
 // y[t][n] = sum over k of x[t][k] * w[n][k] on NV cooperative matrices 2, workgroup scope, 16-bit w and x
-// of one type (macro ELEMENT), f32 sums, for many rows. Tiles come straight from memory; the compiler stages them. It must see
-// that loads may be 16 bytes wide, or they are five times slower: k starts at a literal and y_stride is masked, which changes
-// no value. Nothing is clamped: rows up to a whole tile are read and written. y_stride is a multiple of N_TILE.
+// of one type (macro ELEMENT), f32 sums, for many rows. Tiles come straight from memory; the compiler stages them. It
+// must see that loads may be 16 bytes wide, or they are five times slower: k starts at a literal and y_stride is
+// masked, which changes no value. Nothing is clamped: rows up to a whole tile are read and written. y_stride is a
+// multiple of N_TILE.
 // Grid: (row tiles, tiles of w rows): workgroups that share a tile of w run beside each other. No splits.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -22,7 +23,8 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ROWS = 128;     // row tile
 layout(constant_id = 2) const uint N_TILE = 128;
 layout(constant_id = 3) const uint K_TILE = 64;
-layout(constant_id = 4) const uint STRIDE = 64;    // w_stride and x_stride: literal, so that the compiler knows every slice
+// w_stride and x_stride: literal, so that the compiler knows every slice
+layout(constant_id = 4) const uint STRIDE = 64;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Elements { ELEMENT data[]; };

@@ -1,6 +1,8 @@
-// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k], meant for one row t, 16-bit w and x of one type, f32 sums.
+// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k], meant for one row t, 16-bit w and x of one type, f32
+// sums.
 // Each subgroup streams one row of w: 16-byte loads, UNROLL of them in flight.
-// (More rows are for the test at the start.) Grid: (rows of x, groups of w rows, splits). Bytes: the matrix once per row of x; x comes from the caches.
+// (More rows are for the test at the start.) Grid: (rows of x, groups of w rows, splits). Bytes: the matrix once per
+// row of x; x comes from the caches.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -2,8 +2,8 @@
 //   w  [n_padded][w_stride]  WEIGHT_TYPE, or a packed part (weight_format.h)
 //   x  [T][x_stride]         ACT_TYPE
 //   y  [S][T][y_stride]      f32
-// One invocation takes one row of w and COLS rows of x, so that x is the same for all lanes (one scalar load each) and no lane
-// waits for another. Chunks of 8 are added in order of k.
+// One invocation takes one row of w and COLS rows of x, so that x is the same for all lanes (one scalar load each) and
+// no lane waits for another. Chunks of 8 are added in order of k.
 // grid (ceil(n / workgroup), ceil(T / COLS), S)
 #version 460
 #extension GL_GOOGLE_include_directive : require

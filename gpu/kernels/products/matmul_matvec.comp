@@ -2,8 +2,9 @@
 //   w  [n_padded][w_stride]  WEIGHT_TYPE, or a packed part (weight_format.h)
 //   x  [T][x_stride]         ACT_TYPE
 //   y  [S][T][y_stride]      f32
-// A subgroup takes ROWS neighbouring rows of w and COLS rows of x; its lanes stride over k in chunks of 8, so that neighbouring
-// lanes load neighbouring 16 bytes. Every lane adds its chunks in order: the bits do not depend on ROWS or COLS.
+// A subgroup takes ROWS neighbouring rows of w and COLS rows of x; its lanes stride over k in chunks of 8, so that
+// neighbouring lanes load neighbouring 16 bytes. Every lane adds its chunks in order: the bits do not depend on ROWS or
+// COLS.
 // grid (any, ceil(T / COLS), S): subgroups loop until all rows of w are done.
 #version 460
 #extension GL_GOOGLE_include_directive : require

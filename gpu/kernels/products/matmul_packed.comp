@@ -1,9 +1,14 @@
-// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, w a packed part (weight_format.h), 16-bit x of one type (macro ELEMENT), f32 sums.
-// Weights are rounded to ELEMENT; of integer codes so are scales and minima before, the codes less their zero point are exact.
-// A subgroup has BANDS bands of 16 rows of w, whose codes go from memory straight into registers, 16 bytes a lane, and become elements of A matrices there: lane 4 g + t has of
-// rows g and g + 8 the columns 32 t .. + 31 of each 128, of which matrix j of eight takes columns 4 j .. + 3. x is staged in shared memory as lanes want it, so that k is permuted alike
-// in A and B. What of a matrix a lane holds is NVIDIA's (activation_blocks.h); a test at the start shows whether a device has these.
-// Grid: (tiles of ROWS rows of x, splits, tiles of w rows). Bytes: the part once per tile of rows, x once per workgroup from the caches.
+// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, w a packed part
+// (weight_format.h), 16-bit x of one type (macro ELEMENT), f32 sums.
+// Weights are rounded to ELEMENT; of integer codes so are scales and minima before, the codes less their zero point are
+// exact.
+// A subgroup has BANDS bands of 16 rows of w, whose codes go from memory straight into registers, 16 bytes a lane, and
+// become elements of A matrices there: lane 4 g + t has of rows g and g + 8 the columns 32 t .. + 31 of each 128, of
+// which matrix j of eight takes columns 4 j .. + 3. x is staged in shared memory as lanes want it, so that k is
+// permuted alike in A and B. What of a matrix a lane holds is NVIDIA's (activation_blocks.h); a test at the start shows
+// whether a device has these.
+// Grid: (tiles of ROWS rows of x, splits, tiles of w rows). Bytes: the part once per tile of rows, x once per workgroup
+// from the caches.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -34,7 +39,8 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Wo
 const uint kStepColumns = 128;
 const uint kRowBlocks = ROWS / 8;
 const uint kMatRows = (ROWS + 15) / 16;  // matrices along the rows of x
-const uint kQuarterWords = 34;           // a lane's 16 bytes each, and two more so that stores fall into different banks
+// a lane's 16 bytes each, and two more so that stores fall into different banks
+const uint kQuarterWords = 34;
 const uint kStageWords = kRowBlocks * STEPS * 4 * kQuarterWords;
 const uint kXLoads = ROWS * 16 * STEPS / gl_WorkGroupSize.x;
 const uint kLaneRows = 2 * BANDS;
@@ -125,7 +131,8 @@ PAIR weights_of(uint pair, float s, float t, uint zero) {
     }
 #endif
     if (are_integers(format)) {
-        const vec2 c = uintBitsToFloat(uvec2(pair & 0xffffu, pair >> 16) | 0x4b000000u) - (8388608.0 + float(zero));  // 2^23 + code
+        // 2^23 + code
+        const vec2 c = uintBitsToFloat(uvec2(pair & 0xffffu, pair >> 16) | 0x4b000000u) - (8388608.0 + float(zero));
         return PAIR(ELEMENT(c.x * s - t), ELEMENT(c.y * s - t));
     }
     const uint64_t table = params.w - kPartTableBytes;

@@ -11,15 +11,18 @@
 namespace lorad::gpu {
 
 enum class MatmulVariant : uint32_t {
-    kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
-    kLanes,   // portable, for CPU devices: one output row of w per invocation, no cooperation
-    kTiled,   // portable: shared-memory tiles, for many rows
+    kMatvec,    // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
+    kLanes,     // portable, for CPU devices: one output row of w per invocation, no cooperation
+    kTiled,     // portable: shared-memory tiles, for many rows
     kGemv,      // 16-bit activations: matvec for one row
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
-    kWarpgroup,  // 16-bit activations in blocks: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
-    kPacked,    // packed weights: KHR cooperative matrices filled by lanes, for few rows
-    kWarpgroupDirect,  // the same with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor (warpgroup_direct_text.h)
+    // 16-bit activations in blocks: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
+    kWarpgroup,
+    kPacked,  // packed weights: KHR cooperative matrices filled by lanes, for few rows
+    // the same with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor
+    // (warpgroup_direct_text.h)
+    kWarpgroupDirect,
 };
 
 struct MatmulPlan {
@@ -29,13 +32,15 @@ struct MatmulPlan {
     uint32_t row_tile = 1;     // rows of x that one workgroup takes
     uint32_t column_tile = 1;  // rows of W that one workgroup takes
     uint32_t rows = 0;         // capacity
-    uint32_t whole_rows = 0;   // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
-    uint32_t tile = 0;         // which of the variant's own tiles
-    bool x_in_blocks = false;  // of kCoopmat and both by warpgroups
+    // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
+    uint32_t whole_rows = 0;
+    uint32_t tile = 0;                    // which of the variant's own tiles
+    bool x_in_blocks = false;             // of kCoopmat and both by warpgroups
     uint32_t x_order = kBlocksByColumns;  // of its blocks (activation_blocks.h)
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
-    // Of a packed matrix: either the product reads a part in this format, or (`unpacks`) a plain copy of weight_type, which unpack_weights() makes in front of it.
+    // Of a packed matrix: either the product reads a part in this format, or (`unpacks`) a plain copy of weight_type,
+    // which unpack_weights() makes in front of it.
     WeightFormat packed = WeightFormat::kF32;  // kF32: w is plain
     bool unpacks = false;
 

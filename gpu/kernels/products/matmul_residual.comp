@@ -1,8 +1,11 @@
-// stream[t][n] += bias[n] + sum over k of x[t][k] * w[n][k]; xn[t][n] = stream[t][n] * gamma[n] * scale[t], and of each tile of columns the sum of the
-// row's squares: the norm that follows is deferred, see deferred_norm.h. For up to 16 rows. 16-bit w, x and xn of one type, f32 sums.
-// A workgroup has COLUMNS rows of w whole, each of its subgroups every so many steps of their k; the subgroups' sums meet in shared memory. w and x go straight into
-// the registers of KHR matrices, 16 bytes of a row for each lane: lane 4 g + t has elements 8t..8t+7 of 32 of k, of rows g and g + 8, and the two matrices that
-// these fill have them in the same order in A and in B, so that k is permuted alike. What of a matrix a lane holds is NVIDIA's (activation_blocks.h);
+// stream[t][n] += bias[n] + sum over k of x[t][k] * w[n][k]; xn[t][n] = stream[t][n] * gamma[n] * scale[t], and of each
+// tile of columns the sum of the row's squares: the norm that follows is deferred, see deferred_norm.h. For up to 16
+// rows. 16-bit w, x and xn of one type, f32 sums.
+// A workgroup has COLUMNS rows of w whole, each of its subgroups every so many steps of their k; the subgroups' sums
+// meet in shared memory. w and x go straight into the registers of KHR matrices, 16 bytes of a row for each lane: lane
+// 4 g + t has elements 8t..8t+7 of 32 of k, of rows g and g + 8, and the two matrices that these fill have them in the
+// same order in A and in B, so that k is permuted alike. What of a matrix a lane holds is NVIDIA's
+// (activation_blocks.h);
 // a test at the start shows whether a device has these.
 // Grid: (tiles of columns). Bytes: the matrix once.
 #version 460
@@ -48,7 +51,8 @@ const uint kPairs = kSumStride / 2;
 shared float sums[kSubgroups * 16 * kSumStride];
 
 uvec4 w_held[kChunks * kMats * 2], x_held[kChunks * kXRows];  // the next step
-uint64_t w_at, w_last_at, x_at;                               // where this lane's words of it lie; the last rows of w where they are no whole eight
+// where this lane's words of it lie; the last rows of w where they are no whole eight
+uint64_t w_at, w_last_at, x_at;
 
 void fetch() {
     [[unroll]] for (uint c = 0; c < kChunks; ++c) {

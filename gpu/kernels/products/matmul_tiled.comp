@@ -1,9 +1,11 @@
 // matmul, many rows: y[s][t][n] = sum over the k range of split s of x[t][k] * w[n][k]
-//   w  [n_padded][w_stride]  WEIGHT_TYPE, or a packed part (weight_format.h), of which no columns of y beyond n are written
+//   w  [n_padded][w_stride]  WEIGHT_TYPE, or a packed part (weight_format.h), of which no columns of y beyond n are
+//       written
 //   x  [T][x_stride]         ACT_TYPE, readable up to the next multiple of the tile
 //   y  [S][T][y_stride]      f32
-// A workgroup of 256 takes 64 columns of y and 16 * TILE_ROWS rows; both operands go through shared memory 32 k at a time,
-// the next 32 are loaded meanwhile. A thread adds 4 columns x TILE_ROWS rows in order of k: no sum depends on the tile.
+// A workgroup of 256 takes 64 columns of y and 16 * TILE_ROWS rows; both operands go through shared memory 32 k at a
+// time, the next 32 are loaded meanwhile. A thread adds 4 columns x TILE_ROWS rows in order of k: no sum depends on the
+// tile.
 // grid (n_padded / 64, ceil(T / (16 * TILE_ROWS)), S)
 #version 460
 #extension GL_GOOGLE_include_directive : require

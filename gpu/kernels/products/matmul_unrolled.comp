@@ -1,13 +1,17 @@
-// matmul for a software device whose subgroups have 8 lanes: y[s][t][n] = sum over the k range of split s of x[t][k] * w[n][k]
+// matmul for a software device whose subgroups have 8 lanes: y[s][t][n] = sum over the k range of split s of x[t][k] *
+// w[n][k]
 //   w  [n_padded][w_stride]  WEIGHT_TYPE
 //   x  [T][x_stride]         f32, readable up to the next multiple of COLS rows
 //   y  [S][T][y_stride]      f32
-// A workgroup is one subgroup and takes ROWS rows of w and COLS rows of x; its lanes stride over k, and their sums meet at the end, always in the same order: no sum
-// depends on how many rows there are. grid (ceil(T / COLS), n_padded / ROWS, S).
+// A workgroup is one subgroup and takes ROWS rows of w and COLS rows of x; its lanes stride over k, and their sums meet
+// at the end, always in the same order: no sum depends on how many rows there are. grid (ceil(T / COLS), n_padded /
+// ROWS, S).
 //
-// How the loads are written decides the speed. llvmpipe makes a branch for each lane of a load, unless its address is the same for all lanes by what it can tell
-// without analysis (constants, push constants, and what is computed from these), outside of all loops and conditions. So there are no loops: k is unrolled. Lanes load
-// all eight elements of a step and take their own, of which LLVM makes one load of a vector, as long as each is used more than once: COLS is at least 2.
+// How the loads are written decides the speed. llvmpipe makes a branch for each lane of a load, unless its address is
+// the same for all lanes by what it can tell without analysis (constants, push constants, and what is computed from
+// these), outside of all loops and conditions. So there are no loops: k is unrolled. Lanes load all eight elements of a
+// step and take their own, of which LLVM makes one load of a vector, as long as each is used more than once: COLS is at
+// least 2.
 // And the workgroup's numbers are read, digit by digit in base 8, from push constants that hold the digits themselves.
 #version 460
 #extension GL_GOOGLE_include_directive : require

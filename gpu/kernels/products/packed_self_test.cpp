@@ -24,7 +24,9 @@ constexpr uint32_t kBufferRows = 64 + kSlackRows;
 // Scales between 2^-4 and 2^-3, with a mantissa.
 uint16_t small_half(std::mt19937& random) { return static_cast<uint16_t>(0x2c00u | (random() & 0x3ff)); }
 
-void put(std::span<std::byte> to, size_t at, uint32_t value, size_t n_bytes) { std::memcpy(to.data() + at, &value, n_bytes); }
+void put(std::span<std::byte> to, size_t at, uint32_t value, size_t n_bytes) {
+    std::memcpy(to.data() + at, &value, n_bytes);
+}
 
 // What the records have beside bits that may be any.
 void put_scales(uint32_t format, std::span<std::byte> record, std::span<std::byte> second, std::mt19937& random) {
@@ -48,7 +50,8 @@ void put_scales(uint32_t format, std::span<std::byte> record, std::span<std::byt
             return;
         case WeightFormat::kTable:
         case WeightFormat::kFP8:
-            for (size_t i = 0; i < record.size(); i += 4) put(record, i, std::bit_cast<uint32_t>(0.25f) | (random() & 0x7fffff), 4);
+            for (size_t i = 0; i < record.size(); i += 4)
+                put(record, i, std::bit_cast<uint32_t>(0.25f) | (random() & 0x7fffff), 4);
             return;
         default:
             for (size_t i = 0; i < record.size(); i += 4) put(record, i, small_half(random) | (random() % 16) << 16, 4);
@@ -66,7 +69,8 @@ void fill_part(uint32_t format, std::span<std::byte> part, std::mt19937& random)
         }
         for (uint32_t row = 0; row < kBrickRows; row++) {
             const uint32_t records = record_offset(format);
-            put_scales(format, bytes.subspan(records + row * first, first), bytes.subspan(records + kBrickRows * first + row * second, second), random);
+            put_scales(format, bytes.subspan(records + row * first, first),
+                       bytes.subspan(records + kBrickRows * first + row * second, second), random);
         }
     }
 }
@@ -106,13 +110,15 @@ struct PackedProduct {
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
         std::vector<float> sums(size_t{plan.rows} * kN);
         for (size_t i = 0; i < sums.size(); i++) {
-            for (uint32_t split = 0; split < plan.n_splits; split++) sums[i] += values[(size_t{split} * kBufferRows + i / kN) * padded(kN) + i % kN];
+            for (uint32_t split = 0; split < plan.n_splits; split++)
+                sums[i] += values[(size_t{split} * kBufferRows + i / kN) * padded(kN) + i % kN];
         }
         return sums;
     }
 };
 
-// Weights and, of integer codes, their scales and minima are rounded to the type: 2^-11 or 2^-8 each. A wrong element costs more.
+// Weights and, of integer codes, their scales and minima are rounded to the type: 2^-11 or 2^-8 each. A wrong element
+// costs more.
 double tolerance_of(ScalarType type) { return type == ScalarType::kF16 ? 2e-3 : 1.6e-2; }
 
 }  // namespace packed_test
@@ -123,7 +129,9 @@ Status LadderTests::packed(ScalarType type) {
         if ((facts_.options.packed_formats >> format & 1u) == 0) continue;
         TRY_ASSIGN(PackedProduct test, PackedProduct::create(device_, static_cast<WeightFormat>(format), type));
         for (const PackedTile& tile : kPackedTiles) {
-            MatmulPlan plan = kernels_.products.plan_on_matrices({.n = kN, .k = kK, .type = type, .formats = 1u << format, .align = kBrickRows}, {.rows = tile.rows - 3, .max_splits = 1});
+            MatmulPlan plan = kernels_.products.plan_on_matrices(
+                {.n = kN, .k = kK, .type = type, .formats = 1u << format, .align = kBrickRows},
+                {.rows = tile.rows - 3, .max_splits = 1});
             plan.n_splits = 2;
             plan.k_per_split = kK / 5 * 3;
             MatmulPlan portable = plan;
@@ -137,7 +145,9 @@ Status LadderTests::packed(ScalarType type) {
             deviation.add(test.run(device_, kernels_, plan), want);
             if (deviation.error <= tolerance_of(type)) continue;
             facts_.ladder.packed[static_cast<uint32_t>(type)] = false;
-            tell_left_out_by_lanes(lorad::format("matmul_packed of {} by {} rows", name_of(static_cast<WeightFormat>(format)), tile.rows), device_, deviation);
+            tell_left_out_by_lanes(
+                lorad::format("matmul_packed of {} by {} rows", name_of(static_cast<WeightFormat>(format)), tile.rows),
+                device_, deviation);
             return ok_status();
         }
     }

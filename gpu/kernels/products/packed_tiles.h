@@ -16,6 +16,7 @@ struct PackedTile {
 
     constexpr uint32_t columns() const { return bands * subgroups * 16; }
 };
-inline constexpr std::array kPackedTiles = {PackedTile{8, 1, 8, 4, 2, 2}, PackedTile{16, 2, 4, 2, 1, 2}, PackedTile{32, 2, 4, 1, 1, 2}, PackedTile{64, 2, 8, 1, 1, 1}};
+inline constexpr std::array kPackedTiles = {PackedTile{8, 1, 8, 4, 2, 2}, PackedTile{16, 2, 4, 2, 1, 2},
+                                            PackedTile{32, 2, 4, 1, 1, 2}, PackedTile{64, 2, 8, 1, 1, 1}};
 
 }  // namespace lorad::gpu

@@ -1,5 +1,6 @@
-// What a product's workgroups ask for at their end: one line of each page of what the next product reads. So its addresses are translated when that begins, which it
-// would else wait for ("Addresses of what comes next" in docs/PERFORMANCE.md). No shader includes this.
+// What a product's workgroups ask for at their end: one line of each page of what the next product reads. So its
+// addresses are translated when that begins, which it would else wait for ("Addresses of what comes next" in
+// docs/PERFORMANCE.md). No shader includes this.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace lorad::gpu {
 
-constexpr uint32_t kAheadPageBytes = 2 << 20;  // that NVIDIA's GPUs translate at once, in allocations of this size and more
+// that NVIDIA's GPUs translate at once, in allocations of this size and more
+constexpr uint32_t kAheadPageBytes = 2 << 20;
 
 struct PagesAhead {
     uint64_t begin = 0;  // address of the first byte; of the other pages the first one is asked for
@@ -18,7 +20,9 @@ struct PagesAhead {
 static_assert(sizeof(PagesAhead) == 16);
 
 constexpr PagesAhead pages_of(uint64_t address, uint64_t n_bytes) {
-    return {address, static_cast<uint32_t>(ceil_div(n_bytes == 0 ? 0 : address % kAheadPageBytes + n_bytes, kAheadPageBytes)), 0};
+    return {address,
+            static_cast<uint32_t>(ceil_div(n_bytes == 0 ? 0 : address % kAheadPageBytes + n_bytes, kAheadPageBytes)),
+            0};
 }
 
 }  // namespace lorad::gpu

@@ -1,4 +1,5 @@
-// At start-up: a small product by each kind of matrices, plain, gated, of x in blocks and with adapters' columns, against the portable one.
+// At start-up: a small product by each kind of matrices, plain, gated, of x in blocks and with adapters' columns,
+// against the portable one.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/kernels/products/activation_blocks.h"
-#include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
-#include "gpu/kernels/self_test.h"
+#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
+#include "gpu/kernels/self_test.h"
 
 namespace lorad::gpu {
 
@@ -55,7 +56,8 @@ struct TestProduct {
         return sum_of_splits(plan.n_splits);
     }
 
-    // Of the first columns of a product, of each row: the greatest sum, the one at the index that is told, and the logarithm of all exponentials' sum.
+    // Of the first columns of a product, of each row: the greatest sum, the one at the index that is told, and the
+    // logarithm of all exponentials' sum.
     static constexpr uint32_t kCounted = kN - 5;
     static std::vector<float> argmax(const std::vector<float>& sums) {
         std::vector<float> all;
@@ -68,24 +70,32 @@ struct TestProduct {
         }
         return all;
     }
-    Result<std::vector<float>> run_argmax(Device& device, KernelSet& kernels, const MatmulPlan& plan, const std::vector<float>& sums) {
+    Result<std::vector<float>> run_argmax(Device& device, KernelSet& kernels, const MatmulPlan& plan,
+                                          const std::vector<float>& sums) {
         MatmulParams params = params_of(kN, plan);
         params.n = kCounted;
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_argmax(recorder, {.product = params, .partials = y.address()}, plan); }));
+        TRY(execute(device, kernels, [&](Recorder& recorder) {
+            kernels.products.matmul_argmax(recorder, {.product = params, .partials = y.address()}, plan);
+        }));
         const uint32_t n_parts = ProductPlanner::argmax_parts(plan, kCounted);
         std::vector<float> all;
         for (uint32_t t = 0; t < kRows; t++) {
-            const std::span parts(reinterpret_cast<const SamplePart*>(y.mapped().data()) + size_t{t} * n_parts, n_parts);
+            const std::span parts(reinterpret_cast<const SamplePart*>(y.mapped().data()) + size_t{t} * n_parts,
+                                  n_parts);
             const SamplePart& best = *std::ranges::max_element(parts, {}, &SamplePart::top);
             double exponentials = 0;
-            for (const SamplePart& part : parts) exponentials += part.sum * std::exp(static_cast<double>(part.top) - best.top);
-            const bool is_there = best.index < kCounted && std::ranges::all_of(parts, [](const SamplePart& part) { return part.finite == 1; });
-            all.insert(all.end(), {best.top, is_there ? sums[size_t{t} * kN + best.index] : NAN, best.top + static_cast<float>(std::log(exponentials))});
+            for (const SamplePart& part : parts)
+                exponentials += part.sum * std::exp(static_cast<double>(part.top) - best.top);
+            const bool is_there = best.index < kCounted &&
+                                  std::ranges::all_of(parts, [](const SamplePart& part) { return part.finite == 1; });
+            all.insert(all.end(), {best.top, is_there ? sums[size_t{t} * kN + best.index] : NAN,
+                                   best.top + static_cast<float>(std::log(exponentials))});
         }
         return all;
     }
 
-    // Of a joined product x and w once more stand for low and b, of which this window is taken: without more data some of k counts twice.
+    // Of a joined product x and w once more stand for low and b, of which this window is taken: without more data some
+    // of k counts twice.
     static constexpr JoinedWindow kWindow{3, 4};
     // What that is worth. The plan takes x in rows, and all of k at once.
     Result<std::vector<float>> run_window(Device& device, KernelSet& kernels, MatmulPlan plan) {
@@ -99,14 +109,18 @@ struct TestProduct {
     Result<std::vector<float>> run_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         MatmulJoinedParams params = joined_params_of(kN, plan);
         params.product.split_stride = kBufferRows * kN;
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_joined(recorder, params, plan, kK / kJoinedModuleColumns); }));
+        TRY(execute(device, kernels, [&](Recorder& recorder) {
+            kernels.products.matmul_joined(recorder, params, plan, kK / kJoinedModuleColumns);
+        }));
         return sum_of_splits(plan.n_splits);
     }
     Result<std::vector<float>> run_gated_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         MatmulJoinedParams params = joined_params_of(kHalf, plan);
         params.product.y = 0;
         params.product.y_blocks = y_blocks.address();
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_gated_joined(recorder, params, plan, kK / kJoinedModuleColumns, kBlocksByRows); }));
+        TRY(execute(device, kernels, [&](Recorder& recorder) {
+            kernels.products.matmul_gated_joined(recorder, params, plan, kK / kJoinedModuleColumns, kBlocksByRows);
+        }));
         return act_of(plan, kBlocksByRows);
     }
 
@@ -124,13 +138,16 @@ struct TestProduct {
     }
 
     // That, rows kRows, computed by the product itself; in blocks if x is, in this order.
-    Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan, uint32_t y_order = kBlocksByColumns) {
+    Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan,
+                                         uint32_t y_order = kBlocksByColumns) {
         MatmulParams params = params_of(kHalf, plan);
         if (plan.x_in_blocks) {
             params.y = 0;
             params.y_blocks = y_blocks.address();
         }
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order); }));
+        TRY(execute(device, kernels, [&](Recorder& recorder) {
+            kernels.products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order);
+        }));
         return act_of(plan, y_order);
     }
 
@@ -150,7 +167,9 @@ struct TestProduct {
         const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
         for (uint32_t i = 0; i < act.size(); i++) {
             uint16_t bits = 0;
-            std::memcpy(&bits, got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2), 2);
+            std::memcpy(&bits,
+                        got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2),
+                        2);
             act[i] = decode16(bits, plan.act_type);
         }
         return act;
@@ -158,7 +177,8 @@ struct TestProduct {
 
     MatmulJoinedParams joined_params_of(uint32_t n, const MatmulPlan& plan) {
         static_assert(kK % kJoinedModuleColumns == 0);
-        return {.product = params_of(n, plan), .windows = windows.address(), .b = w.address(), .low = x_blocks.address()};
+        return {
+            .product = params_of(n, plan), .windows = windows.address(), .b = w.address(), .low = x_blocks.address()};
     }
 
     // n: columns of the result.
@@ -196,11 +216,13 @@ struct GatedStep {
     uint32_t rows, ffn;
 };
 constexpr uint32_t kLargeFfn = 18944;
-constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, GatedStep{64, TestProduct::kHalf}, GatedStep{96, TestProduct::kHalf},
-                                        GatedStep{128, TestProduct::kHalf}, GatedStep{16, kLargeFfn}, GatedStep{32, kLargeFfn}};
+constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, GatedStep{64, TestProduct::kHalf},
+                                        GatedStep{96, TestProduct::kHalf}, GatedStep{128, TestProduct::kHalf},
+                                        GatedStep{16, kLargeFfn},          GatedStep{32, kLargeFfn}};
 
 // Of the product and the gated product of x in blocks, where it is not allowed.
-std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                             const std::vector<float>& want) {
     MatmulPlan plan;
     plan.variant = MatmulVariant::kCoopmat;
     plan.weight_type = plan.act_type = type;
@@ -215,18 +237,27 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
 }
 
 // Of all tiles, with k whole and cut, and of their gated products, where it is not allowed.
-std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                                const std::vector<float>& want) {
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
         for (const uint32_t n_splits : {1u, 2u}) {
             Deviation plain;
-            plain.add(test.run(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
+            plain.add(test.run(device, kernels,
+                               ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, n_splits,
+                                                                 TestProduct::kK / n_splits, type)),
+                      want);
             if (!(plain.error <= kSelfTestTolerance)) return plain;
         }
         if (!kWarpgroupTiles[tile].may_gate()) continue;
         for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) {
-            if (y_order == kBlocksOfARow && kWarpgroupTiles[tile].groups > 1) continue;  // nobody reads so many rows in it
+            // nobody reads so many rows in it
+            if (y_order == kBlocksOfARow && kWarpgroupTiles[tile].groups > 1) continue;
             Deviation gated;
-            gated.add(test.run_gated(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), y_order), TestProduct::gated(want));
+            gated.add(
+                test.run_gated(device, kernels,
+                               ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type),
+                               y_order),
+                TestProduct::gated(want));
             if (!(gated.error <= kGatedTolerance)) return gated;
         }
     }
@@ -234,17 +265,22 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
 }
 
 // Of all tiles that say rows' greatest sums, where it is not allowed.
-std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                             const std::vector<float>& want) {
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
         Deviation deviation;
-        deviation.add(test.run_argmax(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), want), TestProduct::argmax(want));
+        deviation.add(test.run_argmax(
+                          device, kernels,
+                          ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), want),
+                      TestProduct::argmax(want));
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
     return std::nullopt;
 }
 
 // Of the tiles that take adapters as more k, plain with k cut and gated, where it is not allowed.
-std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const MatmulPlan& portable, std::vector<float> want) {
+std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                             const MatmulPlan& portable, std::vector<float> want) {
     const Result<std::vector<float>> more = test.run_window(device, kernels, portable);
     Deviation failed;
     failed.add(more, want);
@@ -253,25 +289,35 @@ std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels,
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
         if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
         Deviation plain;
-        plain.add(test.run_joined(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 2, TestProduct::kK / 2, type)), want);
+        plain.add(
+            test.run_joined(device, kernels,
+                            ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 2, TestProduct::kK / 2, type)),
+            want);
         if (!(plain.error <= kSelfTestTolerance)) return plain;
         if (!kWarpgroupTiles[tile].may_gate()) continue;
         Deviation gated;
-        gated.add(test.run_gated_joined(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)), TestProduct::gated(want));
+        gated.add(
+            test.run_gated_joined(
+                device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)),
+            TestProduct::gated(want));
         if (!(gated.error <= kGatedTolerance)) return gated;
     }
     return std::nullopt;
 }
 
-// Of workgroups with one, two and three groups, the last one with warps that have no rows, in the sizes of x that it is for, with k whole and cut, where it is
-// not allowed.
-std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+// Of workgroups with one, two and three groups, the last one with warps that have no rows, in the sizes of x that it is
+// for, with k whole and cut, where it is not allowed.
+std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                             const std::vector<float>& want) {
     struct Form {
         uint32_t column_blocks, rows, n_splits;
     };
     for (const Form& form : {Form{3, 48, 1}, Form{7, 64, 2}, Form{9, 64, 4}}) {
         Deviation deviation;
-        deviation.add(test.run(device, kernels, ProductPlanner::plan_of_direct(form.column_blocks, form.rows, form.n_splits, TestProduct::kK / form.n_splits, type)), want);
+        deviation.add(test.run(device, kernels,
+                               ProductPlanner::plan_of_direct(form.column_blocks, form.rows, form.n_splits,
+                                                              TestProduct::kK / form.n_splits, type)),
+                      want);
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
     return std::nullopt;
@@ -293,7 +339,8 @@ Status LadderTests::products(ScalarType type) {
     TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, portable));
     for (const MatmulVariant variant : {MatmulVariant::kGemv, MatmulVariant::kCoopmat, MatmulVariant::kCoopmat2}) {
         if (variant == MatmulVariant::kCoopmat2 && !facts_.ladder.has2(type)) continue;
-        const MatmulPlan plan = kernels_.products.plan_fast(variant, TestProduct::kN, TestProduct::kK, type, TestProduct::kRows, 4, false);
+        const MatmulPlan plan =
+            kernels_.products.plan_fast(variant, TestProduct::kN, TestProduct::kK, type, TestProduct::kRows, 4, false);
         Deviation deviation;
         deviation.add(test.run(device_, kernels_, plan), want);
         if (deviation.error <= kSelfTestTolerance) continue;
@@ -302,7 +349,8 @@ Status LadderTests::products(ScalarType type) {
         if (variant != MatmulVariant::kCoopmat2) facts_.ladder.coopmat[type_idx] = false;
         if (variant != MatmulVariant::kCoopmat2) break;
     }
-    // The tiles that steps of so many rows take in a small and in a large model, though the test has fewer rows and columns.
+    // The tiles that steps of so many rows take in a small and in a large model, though the test has fewer rows and
+    // columns.
     std::vector<uint32_t> tested;
     for (const auto& [rows, ffn] : kGatedTestSteps) {
         if (!facts_.ladder.has_gated(type)) break;

@@ -1,4 +1,5 @@
-// At start-up: a product that ends in the residual stream, and a product and a gated one behind the norm that it defers, against f64.
+// At start-up: a product that ends in the residual stream, and a product and a gated one behind the norm that it
+// defers, against f64.
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -6,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/self_test.h"
 
 namespace lorad::gpu {
@@ -24,14 +25,16 @@ constexpr double kSumTolerance = 1e-5;
 constexpr double kRoundedTolerance = 4e-3;
 
 struct ResidualTest {
-    // A k of which subgroups have different numbers of steps; columns may be 14 for a workgroup, as in 7B, or 8, as in 1.5B: matrices are
-    // not full, and of the latter a lane has one row.
-    static constexpr uint32_t kHidden = 448, kK = 1280, kOut = 256, kFfn = kOut / 2, kBufferRows = kDeferredRows + kSlackRows;
+    // A k of which subgroups have different numbers of steps; columns may be 14 for a workgroup, as in 7B, or 8, as in
+    // 1.5B: matrices are not full, and of the latter a lane has one row.
+    static constexpr uint32_t kHidden = 448, kK = 1280, kOut = 256, kFfn = kOut / 2,
+                              kBufferRows = kDeferredRows + kSlackRows;
     static constexpr float kEps = 1e-6f;
 
     ScalarType type = ScalarType::kF16;
     Buffer count, w, x, bias, stream, gamma, xn, norms, w_out, y;
-    std::vector<float> w_values, x_values, w_out_values, bias_values, gamma_values, old_stream;  // as the host reads them fast
+    // as the host reads them fast
+    std::vector<float> w_values, x_values, w_out_values, bias_values, gamma_values, old_stream;
 
     static Result<ResidualTest> create(Device& device, ScalarType type) {
         ResidualTest test;
@@ -69,7 +72,8 @@ struct ResidualTest {
         if (!(exact.error <= kSumTolerance)) return exact;
         std::vector<float> act(size_t{rows} * kFfn);
         for (uint32_t i = 0; i < act.size(); i++) {
-            const float gate = want[size_t{i / kFfn} * kOut + i % kFfn], up = want[size_t{i / kFfn} * kOut + kFfn + i % kFfn];
+            const float gate = want[size_t{i / kFfn} * kOut + i % kFfn],
+                        up = want[size_t{i / kFfn} * kOut + kFfn + i % kFfn];
             act[i] = gate / (1.0f + std::exp(-gate)) * up;
         }
         rounded.add(run_behind(device, kernels, plan, true), act);
@@ -79,7 +83,8 @@ struct ResidualTest {
 
   private:
     static constexpr uint32_t kProductSplits = 4;
-    static constexpr float kInverse = 3.0f, kScale = kInverse / kDeferredMargin;  // of the norm before, and what becomes of it
+    // of the norm before, and what becomes of it
+    static constexpr float kInverse = 3.0f, kScale = kInverse / kDeferredMargin;
 
     template <typename T>
     static const T* at(const Buffer& buffer) {
@@ -94,8 +99,10 @@ struct ResidualTest {
         if (buffer != nullptr) std::memcpy(buffer->mapped().data(), bytes.data(), bytes.size());
         std::vector<float> values(n);
         for (size_t i = 0; i < n; i++) {
-            if (type == ScalarType::kF32) std::memcpy(&values[i], &bytes[i * 4], 4);
-            else values[i] = decode16(reinterpret_cast<const uint16_t*>(bytes.data())[i], type);
+            if (type == ScalarType::kF32)
+                std::memcpy(&values[i], &bytes[i * 4], 4);
+            else
+                values[i] = decode16(reinterpret_cast<const uint16_t*>(bytes.data())[i], type);
         }
         return values;
     }
@@ -105,13 +112,23 @@ struct ResidualTest {
         std::memcpy(stream.mapped().data(), old_stream.data(), old_stream.size() * 4);
         std::memset(xn.mapped().data(), 0, xn.size());
         std::memset(norms.mapped().data(), 0xff, norms.size());
-        for (uint32_t t = 0; t < kDeferredRows; t++) std::memcpy(norms.mapped().data() + kDeferredInverse + t * 4, &kInverse, 4);
+        for (uint32_t t = 0; t < kDeferredRows; t++)
+            std::memcpy(norms.mapped().data() + kDeferredInverse + t * 4, &kInverse, 4);
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         kernels.products.matmul_residual(recorder,
-                                {.n_rows = count.address(), .w = w.address(), .x = x.address(), .bias = bias.address(), .stream = stream.address(),
-                                 .gamma = gamma.address(), .xn = xn.address(), .norms = norms.address(), .w_stride = kK, .stream_stride = kHidden,
-                                 .xn_stride = kHidden, .pad = 0},
-                                plan);
+                                         {.n_rows = count.address(),
+                                          .w = w.address(),
+                                          .x = x.address(),
+                                          .bias = bias.address(),
+                                          .stream = stream.address(),
+                                          .gamma = gamma.address(),
+                                          .xn = xn.address(),
+                                          .norms = norms.address(),
+                                          .w_stride = kK,
+                                          .stream_stride = kHidden,
+                                          .xn_stride = kHidden,
+                                          .pad = 0},
+                                         plan);
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         return std::vector<float>(at<float>(stream), at<float>(stream) + size_t{plan.rows} * kHidden);
@@ -122,7 +139,8 @@ struct ResidualTest {
         for (uint32_t i = 0; i < want.size(); i++) {
             const uint32_t t = i / kHidden, n = i % kHidden;
             double sum = double{old_stream[i]} + bias_values[n];
-            for (uint32_t k = 0; k < kK; k++) sum += double{w_values[size_t{n} * kK + k]} * x_values[size_t{t} * kK + k];
+            for (uint32_t k = 0; k < kK; k++)
+                sum += double{w_values[size_t{n} * kK + k]} * x_values[size_t{t} * kK + k];
             want[i] = static_cast<float>(sum);
         }
         return want;
@@ -135,7 +153,8 @@ struct ResidualTest {
     }
     std::vector<float> scaled(uint32_t rows) const {
         std::vector<float> values(size_t{rows} * kHidden);
-        for (size_t i = 0; i < values.size(); i++) values[i] = at<float>(stream)[i] * gamma_values[i % kHidden] * kScale;
+        for (size_t i = 0; i < values.size(); i++)
+            values[i] = at<float>(stream)[i] * gamma_values[i % kHidden] * kScale;
         return values;
     }
 
@@ -149,19 +168,23 @@ struct ResidualTest {
             const double factor = 1.0 / std::sqrt(squares / kHidden + kEps) / kScale;
             for (uint32_t n = 0; n < kOut; n++) {
                 double sum = 0;
-                for (uint32_t k = 0; k < kHidden; k++) sum += double{normed[size_t{t} * kHidden + k]} * w_out_values[size_t{n} * kHidden + k];
+                for (uint32_t k = 0; k < kHidden; k++)
+                    sum += double{normed[size_t{t} * kHidden + k]} * w_out_values[size_t{n} * kHidden + k];
                 want[size_t{t} * kOut + n] = static_cast<float>(sum * factor);
             }
         }
         return want;
     }
 
-    Result<std::vector<float>> run_behind(Device& device, KernelSet& kernels, const ResidualPlan& residual, bool gated) {
+    Result<std::vector<float>> run_behind(Device& device, KernelSet& kernels, const ResidualPlan& residual,
+                                          bool gated) {
         std::memset(y.mapped().data(), 0xff, y.size());
         const uint32_t rows = residual.rows;
         const std::optional<MatmulPlan> found =
-            gated ? kernels.products.plan_gated(kFfn, kHidden, type, rows, 1) : kernels.products.plan_matmul(kOut, kHidden, type, rows, kProductSplits);
-        if (!found || !kernels.products.may_follow_residual(*found)) return make_error(ErrorCode::kInternal, "no product can follow it");
+            gated ? kernels.products.plan_gated(kFfn, kHidden, type, rows, 1)
+                  : kernels.products.plan_matmul(kOut, kHidden, type, rows, kProductSplits);
+        if (!found || !kernels.products.may_follow_residual(*found))
+            return make_error(ErrorCode::kInternal, "no product can follow it");
         const MatmulPlan& plan = *found;
         MatmulDeferredParams params{};
         params.product.n_rows = count.address();
@@ -175,8 +198,10 @@ struct ResidualTest {
         params.hidden = kHidden;
         params.eps = kEps;
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        if (gated) kernels.products.matmul_gated_deferred(recorder, params, plan, residual.n_tiles, Activation::kSilu);
-        else kernels.products.matmul_deferred(recorder, params, plan, residual.n_tiles);
+        if (gated)
+            kernels.products.matmul_gated_deferred(recorder, params, plan, residual.n_tiles, Activation::kSilu);
+        else
+            kernels.products.matmul_deferred(recorder, params, plan, residual.n_tiles);
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         std::vector<float> all(size_t{rows} * params.product.n);
@@ -185,7 +210,8 @@ struct ResidualTest {
                 all[i] = element(y, i);
                 continue;
             }
-            for (uint32_t split = 0; split < plan.n_splits; split++) all[i] += at<float>(y)[size_t{split} * params.product.split_stride + i];
+            for (uint32_t split = 0; split < plan.n_splits; split++)
+                all[i] += at<float>(y)[size_t{split} * params.product.split_stride + i];
         }
         return all;
     }
@@ -200,7 +226,8 @@ Status LadderTests::residual(ScalarType type) {
     TRY_ASSIGN(ResidualTest test, ResidualTest::create(device_, type));
     const GatedProducts wanted = std::exchange(facts_.options.gated, GatedProducts::kAlways);
     for (const auto& [rows, columns] : {std::pair{5u, 14u}, {13u, 8u}}) {
-        std::optional<ResidualPlan> plan = kernels_.products.plan_residual(ResidualTest::kHidden, ResidualTest::kK, type, rows);
+        std::optional<ResidualPlan> plan =
+            kernels_.products.plan_residual(ResidualTest::kHidden, ResidualTest::kK, type, rows);
         if (!plan) {
             works = false;
             break;

@@ -1,7 +1,8 @@
 // unpack_weights: to[i][k] = round(w[first_row + i][k]) for i < n, 0 for the rows behind
 //   w   a packed part, WEIGHT (weight_format.h)
 //   to  [n_rows][stride]  TYPE
-// A thread takes 8 neighbouring columns of kRowsOfAThread rows, 16 apart. grid (256 ceil(stride / 128) / workgroup, ceil(n_rows / 64)).
+// A thread takes 8 neighbouring columns of kRowsOfAThread rows, 16 apart. grid (256 ceil(stride / 128) / workgroup,
+// ceil(n_rows / 64)).
 // Moves the part in once and 2 bytes a weight out.
 #version 460
 #extension GL_GOOGLE_include_directive : require

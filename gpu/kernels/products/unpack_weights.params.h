@@ -12,7 +12,7 @@ struct UnpackWeightsParams {
     uint32_t first_row;  // of the part
     uint32_t n;          // rows of the part from there on; those of `to` behind them become zero
     uint32_t n_rows;
-    uint32_t stride;     // elements, a multiple of 64
+    uint32_t stride;  // elements, a multiple of 64
 };
 INTEROP_SIZE(UnpackWeightsParams, 32);
 

@@ -7,29 +7,35 @@
 #include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/products/gated_lora_text.h"
 #include "gpu/kernels/products/matmul.params.h"
+#include "gpu/kernels/products/warpgroup_writer.h"
 #include "gpu/kernels/sampling/sample_argmax.params.h"
 #include "gpu/kernels/step_state.h"
-#include "gpu/kernels/products/warpgroup_writer.h"
 #include "proto/base/check.h"
 #include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kXSets = 2;       // steps of x in registers
+constexpr uint32_t kXSets = 2;  // steps of x in registers
 
 // The program, line by line. Registers: see declare().
 class Writer : GatedLora {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
-        CHECK(t_.columns % t_.part == 0 && t_.part % 8 == 0 && t_.part <= 256 && p_.stride % t_.k == 0 && t_.slots > (t_.overlaps ? 2 : 0));
-        CHECK(p_.gated_rows == 0 || (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
+        CHECK(t_.columns % t_.part == 0 && t_.part % 8 == 0 && t_.part <= 256 && p_.stride % t_.k == 0 &&
+              t_.slots > (t_.overlaps ? 2 : 0));
+        CHECK(p_.gated_rows == 0 ||
+              (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
         // From a thread's first row of w to its last, which its loads have as a literal.
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
-        CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps && !p_.in_turns && !joins()));
+        CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps &&
+                                !p_.in_turns && !joins()));
         CHECK(!p_.argmax || (p_.gated_rows == 0 && !joins()));
-        CHECK(!is_transposed() || (p_.gated_rows == 0 && may_read_rows_of_k(t_) && p_.w_columns % t_.part == 0 && p_.w_columns >= t_.columns && load_rows() * row_bytes() * n_loads() < uint64_t{1} << 31));
-        CHECK(!joins() || (t_.rows() == kJoinedTileRows && t_.k == kJoinedStep && p_.joined_columns % kJoinedStep == 0));
+        CHECK(!is_transposed() ||
+              (p_.gated_rows == 0 && may_read_rows_of_k(t_) && p_.w_columns % t_.part == 0 &&
+               p_.w_columns >= t_.columns && load_rows() * row_bytes() * n_loads() < uint64_t{1} << 31));
+        CHECK(!joins() ||
+              (t_.rows() == kJoinedTileRows && t_.k == kJoinedStep && p_.joined_columns % kJoinedStep == 0));
     }
 
     std::string write() {
@@ -42,11 +48,15 @@ class Writer : GatedLora {
         loop();
         line("store:");
         if (p_.adds_lora) ask_for_pages(offsetof(GatedLoraParams, ahead));
-        if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.in_turns ? " bar.sync 0;" : "");  // the next tile's parts go where others may still read
+        // the next tile's parts go where others may still read
+        if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.in_turns ? " bar.sync 0;" : "");
         if (p_.adds_lora) expand();
-        if (p_.gated_rows > 0) store_gated();
-        else if (p_.argmax) store_best();
-        else store_sums();
+        if (p_.gated_rows > 0)
+            store_gated();
+        else if (p_.argmax)
+            store_best();
+        else
+            store_sums();
         if (p_.in_turns) line("add.u32 %tile, %tile, 1; setp.lt.u32 %is, %tile, %end_tile; @%is bra tile;");
         line("done: ret;");
         line("}}");
@@ -57,56 +67,70 @@ class Writer : GatedLora {
     uint32_t n_parts() const { return t_.columns / t_.part; }
     uint32_t sums() const { return t_.part / 2; }  // of a thread for each part
     uint32_t slot_bytes() const { return t_.part * t_.k * 2; }
-    uint32_t k16s() const { return t_.k / 16; }                // matrix products along k in a step
-    uint32_t x_registers() const { return 4 * k16s(); }        // of a thread for a step: an A matrix of 64x16 each
-    uint32_t chunks() const { return t_.k / 8; }               // of 16 bytes in a row of a step, one for a thread
+    uint32_t k16s() const { return t_.k / 16; }          // matrix products along k in a step
+    uint32_t x_registers() const { return 4 * k16s(); }  // of a thread for a step: an A matrix of 64x16 each
+    uint32_t chunks() const { return t_.k / 8; }         // of 16 bytes in a row of a step, one for a thread
     uint32_t ring_bytes() const { return t_.slots * slot_bytes(); }
     uint32_t load_rows() const { return t_.threads() / chunks(); }  // that all threads fetch with one load each
     uint32_t n_loads() const { return ceil_div(t_.part, load_rows()); }
     uint32_t last_load_rows() const { return t_.part - (n_loads() - 1) * load_rows(); }
     bool last_load_is_partial() const { return last_load_rows() < load_rows(); }
-    // Parts that are asked for before the one that is multiplied. A slot is free when all threads are known to be done with it: behind a product, or, where that is not
-    // waited for, at the barrier in front of the next but one.
+    // Parts that are asked for before the one that is multiplied. A slot is free when all threads are known to be done
+    // with it: behind a product, or, where that is not waited for, at the barrier in front of the next but one.
     uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     bool is_transposed() const { return p_.w_columns > 0; }
     uint64_t row_bytes() const { return uint64_t{is_transposed() ? p_.w_columns : p_.stride} * 2; }
     bool joins() const { return p_.joined_columns > 0; }
-    uint64_t joined_bytes() const { return is_transposed() ? row_bytes() : uint64_t{p_.joined_columns} * 2; }  // of a row of what is joined
+    // of a row of what is joined
+    uint64_t joined_bytes() const { return is_transposed() ? row_bytes() : uint64_t{p_.joined_columns} * 2; }
     const char* all_steps() const { return joins() ? "%all" : "%steps"; }
 
     void declare() {
-        begin_entry(t_.threads(), p_.adds_lora ? sizeof(GatedLoraParams) : p_.argmax ? sizeof(MatmulArgmaxParams) : joins() ? sizeof(MatmulJoinedParams) : sizeof(MatmulParams));
-        if (p_.adds_lora || p_.argmax) line(".minnctapersm {}", t_.at_once);  // or it would have registers of which so many workgroups have none
+        begin_entry(t_.threads(), p_.adds_lora ? sizeof(GatedLoraParams)
+                                  : p_.argmax  ? sizeof(MatmulArgmaxParams)
+                                  : joins()    ? sizeof(MatmulJoinedParams)
+                                               : sizeof(MatmulParams));
+        // or it would have registers of which so many workgroups have none
+        if (p_.adds_lora || p_.argmax) line(".minnctapersm {}", t_.at_once);
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
         line(".reg .pred %is{};", last_load_is_partial() ? ", %last" : "");
-        line(".reg .b32 %thread, %warp, %lane, %split, %tile, %end_tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
+        line(".reg .b32 %thread, %warp, %lane, %split, %tile, %end_tile, %n0, %row0, %begin, %steps, %step, %parts, "
+             "%done, %next, %first, %second, %zero, %used;");
         line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
         line(".reg .f32 %sum<{}>, %act<2>, %e;", n_parts() * sums());
         line(".reg .b32 %x<{}>, %word<4>;", kXSets * x_registers());
         if (p_.adds_lora) {
-            declare_lora({.type = p_.type, .stride = p_.stride, .row_blocks = p_.row_blocks > 0 ? p_.row_blocks : t_.rows() / kBlockRows,
-                          .workgroups = ceil_div(2 * p_.gated_rows, t_.columns), .columns = columns_of_y()});
+            declare_lora({.type = p_.type,
+                          .stride = p_.stride,
+                          .row_blocks = p_.row_blocks > 0 ? p_.row_blocks : t_.rows() / kBlockRows,
+                          .workgroups = ceil_div(2 * p_.gated_rows, t_.columns),
+                          .columns = columns_of_y()});
         }
         if (p_.argmax) line(".reg .b32 %from, %to, %best<2>, %their; .reg .f32 %top<2>, %total<2>, %check<2>, %other;");
-        if (joins()) line(".reg .pred %joined; .reg .b32 %window, %more, %all, %asked; .reg .b64 %joined_w, %joined_x;");
+        if (joins())
+            line(".reg .pred %joined; .reg .b32 %window, %more, %all, %asked; .reg .b64 %joined_w, %joined_x;");
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
-        line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, [params+64];");
+        line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, "
+             "[params+64];");
         line("ld.param.u32 %zero, [params+68];");  // to the compiler any number
     }
 
     // This workgroup's rows, split and first tile.
     void find_place() {
-        line("mov.u32 %split, %ctaid.y; mov.u32 %tile, %ctaid.z; mov.u32 %row0, %ctaid.x; mul.lo.u32 %row0, %row0, {};", t_.rows());
+        line("mov.u32 %split, %ctaid.y; mov.u32 %tile, %ctaid.z; mov.u32 %row0, %ctaid.x; mul.lo.u32 %row0, %row0, {};",
+             t_.rows());
         // The first rows are always there.
         line("setp.eq.u32 %is, %row0, 0; @%is bra has_rows;");
         line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; setp.ge.u32 %is, %row0, %first; @%is bra done;");
         line("has_rows:");
         if (p_.units > 0) find_own_place();
         if (p_.in_turns) take_turns();
-        line("mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; min.u32 %steps, %steps, {};", p_.stride);
+        line("mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; min.u32 %steps, %steps, "
+             "{};",
+             p_.stride);
         line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, {};", t_.k == 128 ? 7 : 6);
         if (joins()) find_window();
         line("mul.lo.u32 %parts, {}, {};", all_steps(), n_parts());
@@ -114,50 +138,78 @@ class Writer : GatedLora {
 
     // %window, %more: the steps of what is joined that these rows have, behind the last split's own.
     void find_window() {
-        line("mov.u32 %window, 0; mov.u32 %more, 0; mov.u32 %first, %nctaid.y; sub.u32 %first, %first, 1; setp.ne.u32 %is, %first, %split; @%is bra has_window;");
-        line("ld.param.u64 %at, [params+{}]; div.u32 %first, %row0, {}; mul.wide.u32 %wide, %first, {};", offsetof(MatmulJoinedParams, windows), kJoinedTileRows, sizeof(JoinedWindow));
+        line("mov.u32 %window, 0; mov.u32 %more, 0; mov.u32 %first, %nctaid.y; sub.u32 %first, %first, 1; setp.ne.u32 "
+             "%is, %first, %split; @%is bra has_window;");
+        line("ld.param.u64 %at, [params+{}]; div.u32 %first, %row0, {}; mul.wide.u32 %wide, %first, {};",
+             offsetof(MatmulJoinedParams, windows), kJoinedTileRows, sizeof(JoinedWindow));
         line("add.u64 %at, %at, %wide; ld.global.v2.u32 {{%window, %more}}, [%at];");
         line("has_window: add.u32 %all, %steps, %more;");
     }
 
-    // As own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of a unit are neighbours.
+    // As own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of a unit
+    // are neighbours.
     void find_own_place() {
-        line("mov.u32 %first, %nctaid.y; mov.u32 %second, %nctaid.z; mad.lo.u32 %next, %tile, %first, %split; mul.lo.u32 %second, %second, %first;");  // i, n
-        line("add.u32 %done, %second, {0}; div.u32 %done, %done, {1}; sub.u32 %step, %done, 1; mul.lo.u32 %step, %step, {1}; sub.u32 %step, %second, %step;",
+        // i, n
+        line("mov.u32 %first, %nctaid.y; mov.u32 %second, %nctaid.z; mad.lo.u32 %next, %tile, %first, %split; "
+             "mul.lo.u32 %second, %second, %first;");
+        line("add.u32 %done, %second, {0}; div.u32 %done, %done, {1}; sub.u32 %step, %done, 1; mul.lo.u32 %step, "
+             "%step, {1}; sub.u32 %step, %second, %step;",
              p_.units - 1, p_.units);  // rounds, units in the last one
-        line("div.u32 %second, %next, {0}; mul.lo.u32 %tile, %second, {0}; sub.u32 %tile, %next, %tile;", p_.units);  // round, unit
-        line("max.u32 %next, %tile, %step; sub.u32 %next, %next, %step; mad.lo.u32 %second, %tile, %done, %second; sub.u32 %second, %second, %next;");
+        // round, unit
+        line("div.u32 %second, %next, {0}; mul.lo.u32 %tile, %second, {0}; sub.u32 %tile, %next, %tile;", p_.units);
+        line("max.u32 %next, %tile, %step; sub.u32 %next, %next, %step; mad.lo.u32 %second, %tile, %done, %second; "
+             "sub.u32 %second, %second, %next;");
         line("div.u32 %tile, %second, %first; mul.lo.u32 %split, %tile, %first; sub.u32 %split, %second, %split;");
     }
 
     // The tiles from %tile to %end_tile, of all a share as large as that of %tile's neighbours.
     void take_turns() {
-        line("ld.param.u32 %first, [params+40]; add.u32 %first, %first, {0}; div.u32 %first, %first, {1};", columns_of_y() - 1, columns_of_y());
-        line("mov.u32 %second, %nctaid.z; mad.lo.u32 %end_tile, %tile, %first, %first; div.u32 %end_tile, %end_tile, %second;");
+        line("ld.param.u32 %first, [params+40]; add.u32 %first, %first, {0}; div.u32 %first, %first, {1};",
+             columns_of_y() - 1, columns_of_y());
+        line("mov.u32 %second, %nctaid.z; mad.lo.u32 %end_tile, %tile, %first, %first; div.u32 %end_tile, %end_tile, "
+             "%second;");
         line("mul.lo.u32 %tile, %tile, %first; div.u32 %tile, %tile, %second;");
     }
 
-    // %n0: the tile's first column of y. %w: this thread's first chunk of the first part. %into: where it goes in the first slot.
+    // %n0: the tile's first column of y. %w: this thread's first chunk of the first part. %into: where it goes in the
+    // first slot.
     void point_at_w() {
-        // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
+        // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the
+        // same bits.
         line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
-        line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {};", t_.k == 128 ? 4 : 3, chunks() - 1);  // row and chunk
+        // row and chunk
+        line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {};", t_.k == 128 ? 4 : 3, chunks() - 1);
         if (last_load_is_partial()) line("setp.lt.u32 %last, %first, {};", last_load_rows());
         // %next: the row of w, from the tile's first one, of this thread's row of a part, as row_of() has it.
         if (p_.gated_rows > 0 && load_rows() > 8) {
-            line("shr.u32 %next, %first, 4; shl.b32 %next, %next, 3; and.b32 %done, %first, 7; add.u32 %next, %next, %done;");
-            line("and.b32 %done, %first, 8; setp.eq.u32 %is, %done, 0; selp.u32 %done, 0, {}, %is; add.u32 %next, %next, %done;", p_.gated_rows);
+            line("shr.u32 %next, %first, 4; shl.b32 %next, %next, 3; and.b32 %done, %first, 7; add.u32 %next, %next, "
+                 "%done;");
+            line("and.b32 %done, %first, 8; setp.eq.u32 %is, %done, 0; selp.u32 %done, 0, {}, %is; add.u32 %next, "
+                 "%next, %done;",
+                 p_.gated_rows);
         } else {
             line("mov.u32 %next, %first;");
         }
         // Where rows are those of k, this thread's row is counted from the split's first one.
-        line("ld.param.u64 %w, [params+8]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", is_transposed() ? "%begin" : "%n0", row_bytes());
-        if (joins()) line("ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, {}, {}; add.u64 %joined_w, %joined_w, %wide;", offsetof(MatmulJoinedParams, b), is_transposed() ? "%first" : "%next", joined_bytes());
+        line("ld.param.u64 %w, [params+8]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, "
+             "%wide;",
+             is_transposed() ? "%begin" : "%n0", row_bytes());
+        if (joins())
+            line(
+                "ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, {}, {}; add.u64 %joined_w, %joined_w, %wide;",
+                offsetof(MatmulJoinedParams, b), is_transposed() ? "%first" : "%next", joined_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide;");
-        if (joins()) line("add.u64 %joined_w, %joined_w, %wide; mul.wide.u32 %wide, %window, {}; add.u64 %joined_w, %joined_w, %wide;", is_transposed() ? t_.k * joined_bytes() : t_.k * 2);
-        line("mul.wide.u32 %wide, {}, 2; add.u64 %w, %w, %wide;{}", is_transposed() ? "%n0" : "%begin", joins() && is_transposed() ? " add.u64 %joined_w, %joined_w, %wide;" : "");
-        line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
-        if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kSwizzledRowBytes);
+        if (joins())
+            line("add.u64 %joined_w, %joined_w, %wide; mul.wide.u32 %wide, %window, {}; add.u64 %joined_w, %joined_w, "
+                 "%wide;",
+                 is_transposed() ? t_.k * joined_bytes() : t_.k * 2);
+        line("mul.wide.u32 %wide, {}, 2; add.u64 %w, %w, %wide;{}", is_transposed() ? "%n0" : "%begin",
+             joins() && is_transposed() ? " add.u64 %joined_w, %joined_w, %wide;" : "");
+        line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, "
+             "7; add.u32 %into, %into, %next;");
+        if (t_.k == 128)
+            line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;",
+                 t_.part * kSwizzledRowBytes);
         line("mov.u32 %ring, ring; add.u32 %into, %into, %ring;");
         line("shr.u32 %next, %ring, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kSwizzledDescriptor);
     }
@@ -165,12 +217,17 @@ class Writer : GatedLora {
     // %x: this lane's 16 bytes of the first block.
     void point_at_x() {
         line("ld.param.u64 %x, [params+16]; shr.u32 %next, %row0, 4;");
-        if (p_.row_blocks > 0 && p_.row_blocks < 4 * t_.groups) line("rem.u32 %first, %warp, {}; add.u32 %next, %next, %first;", p_.row_blocks);
-        else line("add.u32 %next, %next, %warp;");
+        if (p_.row_blocks > 0 && p_.row_blocks < 4 * t_.groups)
+            line("rem.u32 %first, %warp, {}; add.u32 %next, %next, %first;", p_.row_blocks);
+        else
+            line("add.u32 %next, %next, %warp;");
         line("mul.wide.u32 %wide, %next, {}; add.u64 %x, %x, %wide;", p_.stride / kBlockColumns * kBlockBytes);
-        line("mul.wide.u32 %wide, %begin, {}; add.u64 %x, %x, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %x, %x, %wide;", kBlockBytes / kBlockColumns);
+        line("mul.wide.u32 %wide, %begin, {}; add.u64 %x, %x, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %x, %x, "
+             "%wide;",
+             kBlockBytes / kBlockColumns);
         if (!joins()) return;
-        line("ld.param.u64 %joined_x, [params+{}]; add.u64 %joined_x, %joined_x, %wide; mul.wide.u32 %wide, %next, {}; add.u64 %joined_x, %joined_x, %wide;",
+        line("ld.param.u64 %joined_x, [params+{}]; add.u64 %joined_x, %joined_x, %wide; mul.wide.u32 %wide, %next, {}; "
+             "add.u64 %joined_x, %joined_x, %wide;",
              offsetof(MatmulJoinedParams, low), p_.joined_columns / kBlockColumns * kBlockBytes);
         line("mul.wide.u32 %wide, %window, {}; add.u64 %joined_x, %joined_x, %wide;", k16s() * kBlockBytes);
     }
@@ -180,7 +237,8 @@ class Writer : GatedLora {
         line("sub.u32 %first, {}, 1; min.u32 %first, %first, %next;", all_steps());
         const char* x = "%x";
         if (joins()) {
-            line("setp.ge.u32 %joined, %first, %steps; @%joined sub.u32 %first, %first, %steps; selp.u64 %at, %joined_x, %x, %joined;");
+            line("setp.ge.u32 %joined, %first, %steps; @%joined sub.u32 %first, %first, %steps; selp.u64 %at, "
+                 "%joined_x, %x, %joined;");
             x = "%at";
         }
         line("mul.wide.u32 %wide, %first, {}; add.u64 %at, {}, %wide;", k16s() * kBlockBytes, x);
@@ -191,14 +249,16 @@ class Writer : GatedLora {
         }
     }
 
-    // The row of w, from the tile's first one, that is in a row of a part: of a gated product eight gates, then the eight ups that belong to them.
+    // The row of w, from the tile's first one, that is in a row of a part: of a gated product eight gates, then the
+    // eight ups that belong to them.
     uint64_t row_of(uint32_t part, uint32_t row) const {
         const uint32_t in_tile = part * t_.part + row;
         if (p_.gated_rows == 0) return in_tile;
         return uint64_t{in_tile} / 16 * 8 + in_tile % 8 + (in_tile % 16 < 8 ? 0 : p_.gated_rows);
     }
 
-    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on. Behind w's steps come those of what is joined.
+    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on. Behind w's steps come those of what
+    // is joined.
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
         if (!joins()) return load_rows_of("%w", part, row_bytes());
@@ -210,12 +270,15 @@ class Writer : GatedLora {
         line("loaded{}:{}", place, part + 1 == n_parts() ? " add.u32 %asked, %asked, 1;" : "");
     }
 
-    // The L2 cache is asked for 256 bytes of a row where that was measured: they are two steps', and for the output layer and `down` it is a few per cent.
+    // The L2 cache is asked for 256 bytes of a row where that was measured: they are two steps', and for the output
+    // layer and `down` it is a few per cent.
     void load_rows_of(const char* w, uint32_t part, uint64_t row_bytes) {
         for (uint32_t i = 0; i < n_loads(); i++) {
             const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
-            line("{}cp.async.cg.shared.global{} [%second+{}], [{}+{}], 16;", is_partial ? "@%last " : "", t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes, w,
-                 is_transposed() ? i * load_rows() * row_bytes + part * kSwizzledRowBytes : row_of(part, i * load_rows()) * row_bytes);
+            line("{}cp.async.cg.shared.global{} [%second+{}], [{}+{}], 16;", is_partial ? "@%last " : "",
+                 t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes, w,
+                 is_transposed() ? i * load_rows() * row_bytes + part * kSwizzledRowBytes
+                                 : row_of(part, i * load_rows()) * row_bytes);
         }
         if (part + 1 == n_parts()) line("add.u64 {0}, {0}, {1};", w, is_transposed() ? t_.k * row_bytes : t_.k * 2);
     }
@@ -232,21 +295,23 @@ class Writer : GatedLora {
             line("begun{}: cp.async.commit_group;", slot);
         }
         if (p_.adds_lora) begin_lora();
-        line("mov.u32 %done, 0; mov.u32 %step, 0; mov.u32 %slot_in, {}; mov.u32 %slot_out, 0;", ahead() % t_.slots * slot_bytes());
+        line("mov.u32 %done, 0; mov.u32 %step, 0; mov.u32 %slot_in, {}; mov.u32 %slot_out, 0;",
+             ahead() % t_.slots * slot_bytes());
     }
 
     void loop() {
         line("loop:");
         for (uint32_t set = 0; set < kXSets; set++) {
             for (uint32_t part = 0; part < n_parts(); part++) {
-                // What cp.async has written is there for all threads behind the barrier. (The fence between the generic and the asynchronous proxy would wait
-                // for everything that is under way.)
+                // What cp.async has written is there for all threads behind the barrier. (The fence between the generic
+                // and the asynchronous proxy would wait for everything that is under way.)
                 line("cp.async.wait_group {}; bar.sync 0;", ahead() - 1);
                 if (part == 0) use_x(set);
                 if (part == 0 && p_.adds_lora) use_shrink(set);
                 if (t_.overlaps) load_next(set, part);
                 multiply(set, part);
-                // Of a product that goes on while the next one is asked for, what it reads is not touched: the other set of x is the step before's.
+                // Of a product that goes on while the next one is asked for, what it reads is not touched: the other
+                // set of x is the step before's.
                 if (t_.overlaps) line("wgmma.wait_group.sync.aligned 1;");
                 if (part == 0) {
                     line("add.u32 %next, %step, 1;");
@@ -278,25 +343,29 @@ class Writer : GatedLora {
         line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
         line("wgmma.fence.sync.aligned;");
         for (uint32_t k = 0; k < k16s(); k++) {
-            line("add.u64 %at, %slot, {};", is_transposed() ? k * 16 * kSwizzledRowBytes / 16 : swizzled_offset(k, t_.part));
+            line("add.u64 %at, %slot, {};",
+                 is_transposed() ? k * 16 * kSwizzledRowBytes / 16 : swizzled_offset(k, t_.part));
             multiply_16(t_.part, p_.type, part * sums(), "%x", set * x_registers() + k * 4, "%at", is_transposed());
         }
         line("wgmma.commit_group.sync.aligned;");
     }
 
-    // %used: zero, but to the compiler a number of all of this step's x, and part of the address of the next one's. So the next one's loads stand behind a wait
-    // for this one's: one counter counts both, and a wait behind them would be one for them, too. In front of the product, whose registers nobody may touch
-    // until it is waited for.
+    // %used: zero, but to the compiler a number of all of this step's x, and part of the address of the next one's. So
+    // the next one's loads stand behind a wait for this one's: one counter counts both, and a wait behind them would be
+    // one for them, too. In front of the product, whose registers nobody may touch until it is waited for.
     void use_x(uint32_t set) {
         line("mov.u32 %used, 0;");
-        for (uint32_t k = 0; k < k16s(); k++) line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * x_registers() + k * 4 + 3);
+        for (uint32_t k = 0; k < k16s(); k++)
+            line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * x_registers() + k * 4 + 3);
     }
 
     // A thread has of each 8 columns two neighbouring ones, of row lane / 4 of its warp's 16 and of the row 8 behind.
     void store_sums() {
-        line("ld.param.u64 %y, [params+24]; mul.wide.u32 %wide, %split, %split_stride; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first;");
+        line("ld.param.u64 %y, [params+24]; mul.wide.u32 %wide, %split, %split_stride; shr.u32 %first, %lane, 2; "
+             "mad.lo.u32 %first, %warp, 16, %first;");
         line("add.u32 %first, %first, %row0; mul.wide.u32 %at, %first, %y_stride; add.u64 %at, %at, %wide;");
-        line("and.b32 %first, %lane, 3; shl.b32 %first, %first, 1; add.u32 %first, %first, %n0; cvt.u64.u32 %wide, %first; add.u64 %at, %at, %wide;");
+        line("and.b32 %first, %lane, 3; shl.b32 %first, %first, 1; add.u32 %first, %first, %n0; cvt.u64.u32 %wide, "
+             "%first; add.u64 %at, %at, %wide;");
         line("shl.b64 %at, %at, 2; add.u64 %y, %y, %at; mul.wide.u32 %wide, %y_stride, 32; add.u64 %y8, %y, %wide;");
         for (uint32_t i = 0; i < n_parts() * sums(); i += 4) {
             const uint32_t offset = i / 4 * 8 * 4;
@@ -315,50 +384,77 @@ class Writer : GatedLora {
         line("mov.f32 %check0, 0f00000000; mov.f32 %check1, 0f00000000;");
         for (uint32_t i = 0; i < n_sums; i++) line("fma.rn.f32 %check{0}, %sum{1}, 0f00000000, %check{0};", row(i), i);
         // Columns that the neighbour of a tile that was moved back has, too, and such as there are not.
-        line("ld.param.u32 %to, [params+40]; sub.u32 %to, %to, %second; mul.lo.u32 %from, %tile, {}; sub.u32 %from, %from, %second;", t_.columns);
+        line("ld.param.u32 %to, [params+40]; sub.u32 %to, %to, %second; mul.lo.u32 %from, %tile, {}; sub.u32 %from, "
+             "%from, %second;",
+             t_.columns);
         line("setp.le.s32 %is, %from, 0; setp.gt.and.s32 %is, %to, {}, %is; @%is bra all_count;", column(n_sums - 1));
-        for (uint32_t i = 0; i < n_sums; i++) line("setp.le.s32 %is, %from, {0}; setp.gt.and.s32 %is, %to, {0}, %is; @!%is mov.f32 %sum{1}, 0fFF800000;", column(i), i);
+        for (uint32_t i = 0; i < n_sums; i++)
+            line("setp.le.s32 %is, %from, {0}; setp.gt.and.s32 %is, %to, {0}, %is; @!%is mov.f32 %sum{1}, 0fFF800000;",
+                 column(i), i);
         line("all_count:");
         for (uint32_t r = 0; r < 2; r++) line("mov.f32 %top{0}, 0fFF800000; mov.u32 %best{0}, 0;", r);
-        for (uint32_t i = 0; i < n_sums; i++) line("setp.gt.f32 %is, %sum{0}, %top{1}; @%is mov.f32 %top{1}, %sum{0}; @%is mov.u32 %best{1}, {2};", i, row(i), column(i));
+        for (uint32_t i = 0; i < n_sums; i++)
+            line("setp.gt.f32 %is, %sum{0}, %top{1}; @%is mov.f32 %top{1}, %sum{0}; @%is mov.u32 %best{1}, {2};", i,
+                 row(i), column(i));
         for (uint32_t r = 0; r < 2; r++) {
             line("add.u32 %best{0}, %best{0}, %second;", r);
             for (const uint32_t lanes : {1u, 2u}) {
-                line("shfl.sync.bfly.b32 %other, %top{0}, {1}, 31, 0xffffffff; shfl.sync.bfly.b32 %their, %best{0}, {1}, 31, 0xffffffff;", r, lanes);
-                line("setp.gt.f32 %is, %other, %top{0}; @%is mov.f32 %top{0}, %other; @%is mov.u32 %best{0}, %their;", r);
-                line("setp.eq.f32 %is, %other, %top{0}; setp.lt.and.u32 %is, %their, %best{0}, %is; @%is mov.u32 %best{0}, %their;", r);
+                line("shfl.sync.bfly.b32 %other, %top{0}, {1}, 31, 0xffffffff; shfl.sync.bfly.b32 %their, %best{0}, "
+                     "{1}, 31, 0xffffffff;",
+                     r, lanes);
+                line("setp.gt.f32 %is, %other, %top{0}; @%is mov.f32 %top{0}, %other; @%is mov.u32 %best{0}, %their;",
+                     r);
+                line("setp.eq.f32 %is, %other, %top{0}; setp.lt.and.u32 %is, %their, %best{0}, %is; @%is mov.u32 "
+                     "%best{0}, %their;",
+                     r);
             }
         }
         // With nothing above minus infinity the sum is zero.
-        for (uint32_t r = 0; r < 2; r++) line("setp.eq.f32 %is, %top{0}, 0fFF800000; selp.f32 %act{0}, 0f00000000, %top{0}, %is; mov.f32 %total{0}, 0f00000000;", r);
+        for (uint32_t r = 0; r < 2; r++)
+            line("setp.eq.f32 %is, %top{0}, 0fFF800000; selp.f32 %act{0}, 0f00000000, %top{0}, %is; mov.f32 %total{0}, "
+                 "0f00000000;",
+                 r);
         for (uint32_t i = 0; i < n_sums; i++) {
-            line("sub.f32 %e, %sum{0}, %act{1}; mul.f32 %e, %e, 0f3FB8AA3B; ex2.approx.f32 %e, %e; add.f32 %total{1}, %total{1}, %e;", i, row(i));
+            line("sub.f32 %e, %sum{0}, %act{1}; mul.f32 %e, %e, 0f3FB8AA3B; ex2.approx.f32 %e, %e; add.f32 %total{1}, "
+                 "%total{1}, %e;",
+                 i, row(i));
         }
-        line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; ld.param.u64 %y, [params+{}]; ld.param.u32 %to, [params+{}];", offsetof(MatmulArgmaxParams, partials),
-             offsetof(MatmulArgmaxParams, n_parts));
-        line("shr.u32 %next, %lane, 2; mad.lo.u32 %next, %warp, 16, %next; add.u32 %next, %next, %row0; and.b32 %from, %lane, 3;");
+        line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; ld.param.u64 %y, [params+{}]; ld.param.u32 %to, "
+             "[params+{}];",
+             offsetof(MatmulArgmaxParams, partials), offsetof(MatmulArgmaxParams, n_parts));
+        line("shr.u32 %next, %lane, 2; mad.lo.u32 %next, %warp, 16, %next; add.u32 %next, %next, %row0; and.b32 %from, "
+             "%lane, 3;");
         for (uint32_t r = 0; r < 2; r++) {
             for (const uint32_t lanes : {1u, 2u}) {
-                line("shfl.sync.bfly.b32 %e, %total{0}, {1}, 31, 0xffffffff; add.f32 %total{0}, %total{0}, %e; shfl.sync.bfly.b32 %e, %check{0}, {1}, 31, 0xffffffff; add.f32 %check{0}, %check{0}, %e;", r,
-                     lanes);
+                line("shfl.sync.bfly.b32 %e, %total{0}, {1}, 31, 0xffffffff; add.f32 %total{0}, %total{0}, %e; "
+                     "shfl.sync.bfly.b32 %e, %check{0}, {1}, 31, 0xffffffff; add.f32 %check{0}, %check{0}, %e;",
+                     r, lanes);
             }
             line("setp.eq.f32 %is, %check{}, 0f00000000; selp.u32 %their, 1, 0, %is;", r);
-            line("setp.eq.u32 %is, %from, 0; setp.lt.and.u32 %is, %next, %first, %is; mad.lo.u32 %second, %next, %to, %tile; mul.wide.u32 %wide, %second, {}; add.u64 %at, %y, %wide;", kSamplePartBytes);
+            line("setp.eq.u32 %is, %from, 0; setp.lt.and.u32 %is, %next, %first, %is; mad.lo.u32 %second, %next, %to, "
+                 "%tile; mul.wide.u32 %wide, %second, {}; add.u64 %at, %y, %wide;",
+                 kSamplePartBytes);
             line("@%is st.global.v4.b32 [%at], {{%best{0}, %top{0}, %total{0}, %their}}; add.u32 %next, %next, 8;", r);
         }
     }
 
-    // Of each 16 columns a thread has four pairs: of row lane / 4 and the row 8 behind in the first eight columns (words 0 and 1), then in the others.
+    // Of each 16 columns a thread has four pairs: of row lane / 4 and the row 8 behind in the first eight columns
+    // (words 0 and 1), then in the others.
     void store_gated() {
-        if (p_.y_order == kBlocksOfARow) point_at_row_blocks();
-        else point_at_blocks();
+        if (p_.y_order == kBlocksOfARow)
+            point_at_row_blocks();
+        else
+            point_at_blocks();
         if (p_.adds_lora) point_at_rows();
         for (uint32_t i = 0; i < columns_of_y() / 16; i++) {
             for (uint32_t word = 0; word < 4; word++) {
-                const uint32_t gates = i * 16 + word / 2 * 8 + word % 2 * 2;  // four sums for eight columns, then those of their ups
+                // four sums for eight columns, then those of their ups
+                const uint32_t gates = i * 16 + word / 2 * 8 + word % 2 * 2;
                 for (uint32_t e = 0; e < 2; e++) gate(e, gates + e, gates + 4 + e);
                 line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
-                if (p_.adds_lora) line("@%in_rows st.global.b32 [%{}+{}], %word{};", word % 2 == 0 ? "row" : "row8", i * 32 + word / 2 * 16, word);
+                if (p_.adds_lora)
+                    line("@%in_rows st.global.b32 [%{}+{}], %word{};", word % 2 == 0 ? "row" : "row8",
+                         i * 32 + word / 2 * 16, word);
             }
             if (p_.y_order == kBlocksByRows) {
                 line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i * kBlockBytes);
@@ -373,15 +469,20 @@ class Writer : GatedLora {
 
     // %y: this lane's 16 bytes of the first block.
     void point_at_blocks() {
-        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, %y_stride, 4;");
-        line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; mul.wide.u32 %wide, %first, {};", kBlockBytes);
+        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, "
+             "%y_stride, 4;");
+        line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; "
+             "mul.wide.u32 %wide, %first, {};",
+             kBlockBytes);
         line("add.u64 %y, %y, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %y, %y, %wide;");
     }
 
-    // A pair of eights of columns is half of a lane's 16 bytes, and a tile's first pair may be a block's second one. %y, %at: in the first block of the row, for
-    // pairs of an even and of an odd number; %y8, %wide: of the row 8 behind.
+    // A pair of eights of columns is half of a lane's 16 bytes, and a tile's first pair may be a block's second one.
+    // %y, %at: in the first block of the row, for pairs of an even and of an odd number; %y8, %wide: of the row 8
+    // behind.
     void point_at_row_blocks() {
-        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; add.u32 %first, %first, %row0;");
+        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; add.u32 "
+             "%first, %first, %row0;");
         line("mul.wide.u32 %wide, %first, %y_stride; shl.b64 %wide, %wide, 1; add.u64 %y, %y, %wide;");
         line("shr.u32 %first, %n0, 5; mul.wide.u32 %wide, %first, 64; add.u64 %y, %y, %wide;");
         line("and.b32 %first, %lane, 3; mul.wide.u32 %wide, %first, 16; add.u64 %y, %y, %wide;");
@@ -390,10 +491,14 @@ class Writer : GatedLora {
         line("mul.wide.u32 %wide, %y_stride, 16; add.u64 %y8, %y, %wide; add.u64 %wide, %at, %wide;");
     }
 
-    // %row, %row8: this lane's pair of the first eight columns in y, of row lane / 4 and of the row 8 behind. Down's shrink reads them there.
+    // %row, %row8: this lane's pair of the first eight columns in y, of row lane / 4 and of the row 8 behind. Down's
+    // shrink reads them there.
     void point_at_rows() {
-        line("ld.param.u64 %row, [params+24]; setp.ne.u64 %in_rows, %row, 0; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; mul.wide.u32 %row8, %first, %y_stride; shl.b64 %row8, %row8, 1; add.u64 %row, %row, %row8;");
-        line("and.b32 %first, %lane, 3; mad.lo.u32 %first, %first, 2, %n0; mul.wide.u32 %row8, %first, 2; add.u64 %row, %row, %row8; mul.wide.u32 %row8, %y_stride, 16; add.u64 %row8, %row8, %row;");
+        line("ld.param.u64 %row, [params+24]; setp.ne.u64 %in_rows, %row, 0; shr.u32 %first, %lane, 2; mad.lo.u32 "
+             "%first, %warp, 16, %first; mul.wide.u32 %row8, %first, %y_stride; shl.b64 %row8, %row8, 1; add.u64 %row, "
+             "%row, %row8;");
+        line("and.b32 %first, %lane, 3; mad.lo.u32 %first, %first, 2, %n0; mul.wide.u32 %row8, %first, 2; add.u64 "
+             "%row, %row, %row8; mul.wide.u32 %row8, %y_stride, 16; add.u64 %row8, %row8, %row;");
     }
 
     // silu(gate) * up: gate / (1 + 2^(-gate log2 e)) * up

@@ -9,13 +9,15 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr double kBeginEnd = 2.4 * 64;     // what a workgroup's beginning and end take, in elements of k
-constexpr double kPartialBytesPerUs = 4e6; // sums of another split, written and read
+constexpr double kBeginEnd = 2.4 * 64;      // what a workgroup's beginning and end take, in elements of k
+constexpr double kPartialBytesPerUs = 4e6;  // sums of another split, written and read
 
-// A last round that does not fill the device: a workgroup alone on a multiprocessor is faster than beside others, but not by as much as these are fewer. With one
-// at once there is more of the L2 cache for each, and chips that are not all busy have a higher clock.
+// A last round that does not fill the device: a workgroup alone on a multiprocessor is faster than beside others, but
+// not by as much as these are fewer. With one at once there is more of the L2 cache for each, and chips that are not
+// all busy have a higher clock.
 constexpr double kLastRoundMin[] = {0.8, 0.6, 0.5};  // by WarpgroupTile::at_once
-// Of the time that w's bytes take, how much more than a step's time it costs to have them from memory, not from the L2 cache: of tiles with more groups than one.
+// Of the time that w's bytes take, how much more than a step's time it costs to have them from memory, not from the L2
+// cache: of tiles with more groups than one.
 constexpr double kMemoryBytesPerUs = 4.5e6, kMemoryShare = 0.42, kMemoryShareOfOverlapping = 0.6;
 
 double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
@@ -25,15 +27,16 @@ double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
 }
 
 // A workgroup with w straight in registers, of an H200.
-constexpr double kDirectBeginEnd = 4.5;         // us
-constexpr double kDirectBlockUs = 0.148;        // for a step of 16 rows of w
-constexpr uint32_t kDirectBlocksWanted = 6;     // with fewer too little is under way: a tenth more
-// Two groups of threads, of four blocks each, leave registers for three workgroups of lora_shrink, three for one: qkv of 7B in steps of 64 rows of 64 adapters
-// (docs/PERFORMANCE.md, "A product that shrinks and expands"). How much slower a product alone may be for that.
+constexpr double kDirectBeginEnd = 4.5;      // us
+constexpr double kDirectBlockUs = 0.148;     // for a step of 16 rows of w
+constexpr uint32_t kDirectBlocksWanted = 6;  // with fewer too little is under way: a tenth more
+// Two groups of threads, of four blocks each, leave registers for three workgroups of lora_shrink, three for one: qkv
+// of 7B in steps of 64 rows of 64 adapters (docs/PERFORMANCE.md, "A product that shrinks and expands"). How much slower
+// a product alone may be for that.
 constexpr uint32_t kDirectBlocksBesideMax = 8;
 constexpr double kDirectRoomMax = 1.05;
-constexpr double kDirectStepUs = 0.6;           // at least; four are the fewest that were measured
-constexpr double kDirectShareMin = 0.8;         // of what the multiprocessors could do
+constexpr double kDirectStepUs = 0.6;    // at least; four are the fewest that were measured
+constexpr double kDirectShareMin = 0.8;  // of what the multiprocessors could do
 
 DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_max) {
     DirectChoice best;
@@ -44,7 +47,8 @@ DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_
         const uint32_t split_steps = ceil_div(steps, wanted), n_splits = ceil_div(steps, split_steps);
         const uint32_t column_blocks = ceil_div(blocks, wish.multiprocessors / n_splits);
         if (column_blocks > column_blocks_max) continue;
-        const double share = static_cast<double>(blocks) * steps / (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
+        const double share = static_cast<double>(blocks) * steps /
+                             (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
         const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
         const double block_us = column_blocks < kDirectBlocksWanted ? 1.1 * kDirectBlockUs : kDirectBlockUs;
         const double us = kDirectBeginEnd + split_steps * std::max(column_blocks * block_us, kDirectStepUs) + partials;
@@ -57,7 +61,8 @@ DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_
 
 bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
     const bool has_rows = (wish.rows <= 64) == (tile.groups == 1);
-    return has_rows && (tile.may_gate() || !wish.gated) && (may_read_rows_of_k(tile) || !wish.transposed) && wish.stride % tile.k == 0 && ceil_div(wish.n, 64) * 64 >= tile.columns;
+    return has_rows && (tile.may_gate() || !wish.gated) && (may_read_rows_of_k(tile) || !wish.transposed) &&
+           wish.stride % tile.k == 0 && ceil_div(wish.n, 64) * 64 >= tile.columns;
 }
 
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
@@ -75,7 +80,9 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
             if (ceil_div(steps, split_steps) != n_splits) continue;
             const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
             const uint32_t workgroups = column_tiles * row_tiles * n_splits;
-            const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots) ? ceil_div(workgroups, slots) : rounds_of(workgroups, slots, tile.at_once);
+            const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots)
+                                      ? ceil_div(workgroups, slots)
+                                      : rounds_of(workgroups, slots, tile.at_once);
             const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials + memory;
             if (us < best.us) best = {i, n_splits, split_steps * tile.k, us};
         }

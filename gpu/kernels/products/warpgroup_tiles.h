@@ -1,4 +1,5 @@
-// The tiles of products by warpgroups, and which of them a product takes: arithmetic only, nothing here touches a device.
+// The tiles of products by warpgroups, and which of them a product takes: arithmetic only, nothing here touches a
+// device.
 // docs/PERFORMANCE.md, "Products by warpgroups", has the measurements behind the table.
 #pragma once
 
@@ -13,28 +14,34 @@ struct WarpgroupTile {
     uint32_t part;     // of them in one slot of shared memory, a multiple of 8 up to 256 that divides columns
     uint32_t slots;    // of the ring
     uint32_t groups;
-    uint32_t k;        // elements of a step, which a slot holds: 64, or 128, whose pieces of 256 bytes of a row memory likes better
-    uint32_t at_once;  // workgroups that a multiprocessor runs side by side: a module gets 64 KiB of its shared memory, 1 KiB is the driver's own for each
-    double step_us;    // that so many take for a step each, of an H100 (an H200's of overlapping ones, times 1.1, by which it is faster); with one group memory is what takes it
-    bool overlaps = false;  // a part's product is asked for while the one before goes on: one barrier for each, two slots fewer on their way, 32 registers more
+    // elements of a step, which a slot holds: 64, or 128, whose pieces of 256 bytes of a row memory likes better
+    uint32_t k;
+    // workgroups that a multiprocessor runs side by side: a module gets 64 KiB of its shared memory, 1 KiB is the
+    // driver's own for each
+    uint32_t at_once;
+    // that so many take for a step each, of an H100 (an H200's of overlapping ones, times 1.1, by which it is faster);
+    // with one group memory is what takes it
+    double step_us;
+    // a part's product is asked for while the one before goes on: one barrier for each, two slots fewer on their way,
+    // 32 registers more
+    bool overlaps = false;
 
     constexpr uint32_t rows() const { return 64 * groups; }
     constexpr uint32_t threads() const { return 128 * groups; }
     constexpr uint32_t shared_bytes() const { return slots * part * k * 2; }
-    // Of a gated product each 16 of a part are eight gates, then the eight ups that belong to them; results are in blocks of 16.
+    // Of a gated product each 16 of a part are eight gates, then the eight ups that belong to them; results are in
+    // blocks of 16.
     constexpr bool may_gate() const { return part % 16 == 0 && columns % 32 == 0; }
 };
 inline constexpr std::array kWarpgroupTiles = {
-    WarpgroupTile{128, 64, 3, 2, 64, 2, 1.12},
-    WarpgroupTile{256, 64, 6, 2, 64, 1, 1.04, true},
-    WarpgroupTile{288, 48, 8, 2, 64, 1, 1.19, true},
-    WarpgroupTile{224, 56, 6, 2, 64, 1, 0.87, true},
-    WarpgroupTile{128, 32, 3, 1, 128, 2, 3.00},
-    WarpgroupTile{128, 32, 2, 1, 128, 3, 4.66},
+    WarpgroupTile{128, 64, 3, 2, 64, 2, 1.12},       WarpgroupTile{256, 64, 6, 2, 64, 1, 1.04, true},
+    WarpgroupTile{288, 48, 8, 2, 64, 1, 1.19, true}, WarpgroupTile{224, 56, 6, 2, 64, 1, 0.87, true},
+    WarpgroupTile{128, 32, 3, 1, 128, 2, 3.00},      WarpgroupTile{128, 32, 2, 1, 128, 3, 4.66},
     WarpgroupTile{96, 32, 2, 1, 128, 3, 3.48},
 };
 
-// It can read a w that lies as [k][n] where a part is as wide as a row of shared memory, and has as many rows as a step has of k.
+// It can read a w that lies as [k][n] where a part is as wide as a row of shared memory, and has as many rows as a step
+// has of k.
 constexpr bool may_read_rows_of_k(const WarpgroupTile& tile) { return tile.part == 64 && tile.k == 64; }
 
 struct WarpgroupWish {
@@ -42,8 +49,9 @@ struct WarpgroupWish {
     uint32_t max_splits = 1;
     uint32_t multiprocessors = 1;
     bool gated = false;
-    bool transposed = false;   // w lies as [k][n]
-    bool leaves_room = false;  // of choose_direct(): a multiprocessor has registers for other workgroups beside its own, as for a shrink's
+    bool transposed = false;  // w lies as [k][n]
+    // of choose_direct(): a multiprocessor has registers for other workgroups beside its own, as for a shrink's
+    bool leaves_room = false;
 };
 
 struct WarpgroupChoice {
@@ -53,7 +61,8 @@ struct WarpgroupChoice {
     double us = 0;             // expected
 };
 
-// Whether workgroups take several tiles each, so that there are no more of them than run at once; not for less than two, where who is done first takes another.
+// Whether workgroups take several tiles each, so that there are no more of them than run at once; not for less than
+// two, where who is done first takes another.
 // tiles: of rows of w. at_once: WarpgroupTile::at_once of all multiprocessors, 0 if unknown.
 constexpr bool takes_turns(uint32_t tiles, uint32_t row_tiles, uint32_t n_splits, uint32_t at_once) {
     return row_tiles == 1 && n_splits == 1 && at_once > 0 && tiles >= 2 * at_once;
@@ -67,8 +76,9 @@ bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish);
 struct DirectChoice {
     uint32_t column_blocks = 0;  // of a workgroup
     uint32_t n_splits = 1;
-    uint32_t k_per_split = 0;  // 0: there is none, or it would leave more than a fifth of the multiprocessors without work
-    double us = 0;             // expected, of an H200
+    // 0: there is none, or it would leave more than a fifth of the multiprocessors without work
+    uint32_t k_per_split = 0;
+    double us = 0;  // expected, of an H200
 };
 DirectChoice choose_direct(const WarpgroupWish& wish);
 

@@ -1,4 +1,5 @@
-// What the writers of programs in text have in common. Internal to warpgroup_text.cpp, warpgroup_direct_text.cpp and decode_rows_text.cpp.
+// What the writers of programs in text have in common. Internal to warpgroup_text.cpp, warpgroup_direct_text.cpp and
+// decode_rows_text.cpp.
 #pragma once
 
 #include <cstddef>
@@ -6,19 +7,22 @@
 #include <iterator>
 #include <string>
 
-#include "gpu/kernels/products/matmul_plan.h"
 #include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/products/matmul_plan.h"
 #include "gpu/kernels/products/pages_ahead.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
 
-// Matrices in shared memory: rows of 128 bytes, which are 64 elements of k, swizzled, eight rows 1,024 bytes apart; lengths in units of 16 bytes (PTX ISA,
-// "Matrix Descriptor Format"). A slot of 128 elements of k has two such matrices side by side.
+// Matrices in shared memory: rows of 128 bytes, which are 64 elements of k, swizzled, eight rows 1,024 bytes apart;
+// lengths in units of 16 bytes (PTX ISA, "Matrix Descriptor Format"). A slot of 128 elements of k has two such matrices
+// side by side.
 constexpr uint32_t kSwizzledRowBytes = 128;
 constexpr uint64_t kSwizzledDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
 // From a slot's beginning to the 16 elements of k of this number, in the units of a descriptor.
-constexpr uint32_t swizzled_offset(uint32_t k16, uint32_t rows) { return k16 / 4 * (rows * kSwizzledRowBytes / 16) + k16 % 4 * 2; }
+constexpr uint32_t swizzled_offset(uint32_t k16, uint32_t rows) {
+    return k16 / 4 * (rows * kSwizzledRowBytes / 16) + k16 % 4 * 2;
+}
 
 class TextWriter {
   protected:
@@ -37,13 +41,18 @@ class TextWriter {
         line(".maxntid {}, 1, 1", threads);
     }
 
-    // Of a thread that has told its arrival: asks until %target have arrived (MeetingSync at %sync), %polls_max times at most, and goes on at met_<name>. If in vain, it says so in memory
-    // and waits no more. arrivals: their address. number, at: registers of 32 and 64 bits that nobody needs; others: %seen, %polls, %is.
-    void poll_arrivals(const char* name, const char* arrivals, const char* number, const char* at, size_t given_up_param) {
-        line("poll_{0}: ld.acquire.gpu.global.u32 %seen, [{1}]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, 0; @%is bra met_{0};", name, arrivals);
+    // Of a thread that has told its arrival: asks until %target have arrived (MeetingSync at %sync), %polls_max times
+    // at most, and goes on at met_<name>. If in vain, it says so in memory and waits no more. arrivals: their address.
+    // number, at: registers of 32 and 64 bits that nobody needs; others: %seen, %polls, %is.
+    void poll_arrivals(const char* name, const char* arrivals, const char* number, const char* at,
+                       size_t given_up_param) {
+        line("poll_{0}: ld.acquire.gpu.global.u32 %seen, [{1}]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, "
+             "0; @%is bra met_{0};",
+             name, arrivals);
         line("add.u32 %polls, %polls, 1; setp.lt.u32 %is, %polls, %polls_max; @%is bra poll_{};", name);
-        line("mov.u32 %polls_max, 0; mov.u32 {0}, 1; ld.param.u64 {1}, [params+{2}]; st.global.u32 [{1}], {0}; st.relaxed.gpu.global.u32 [%sync+{3}], {0};", number, at, given_up_param,
-             offsetof(MeetingSync, has_given_up));
+        line("mov.u32 %polls_max, 0; mov.u32 {0}, 1; ld.param.u64 {1}, [params+{2}]; st.global.u32 [{1}], {0}; "
+             "st.relaxed.gpu.global.u32 [%sync+{3}], {0};",
+             number, at, given_up_param, offsetof(MeetingSync, has_given_up));
     }
 
     std::string text_;
@@ -52,27 +61,39 @@ class TextWriter {
 // Of products by warpgroups.
 class WarpgroupWriter : protected TextWriter {
   protected:
-    // PagesAhead among the parameters, a page for each thread of the grid: its first threads, one of each workgroup, have the first pages.
+    // PagesAhead among the parameters, a page for each thread of the grid: its first threads, one of each workgroup,
+    // have the first pages.
     void ask_for_pages(size_t pages_param) {
-        line("{{ .reg .pred %has_page; .reg .b32 %page, %pages, %workgroups, %other; .reg .b64 %page_at, %begins, %to_page;");
-        line("ld.param.u64 %begins, [params+{}]; ld.param.u32 %pages, [params+{}];", pages_param + offsetof(PagesAhead, begin), pages_param + offsetof(PagesAhead, n));
-        line("mov.u32 %page, %ctaid.z; mov.u32 %workgroups, %nctaid.y; mov.u32 %other, %ctaid.y; mad.lo.u32 %page, %page, %workgroups, %other;");
-        line("mov.u32 %other, %nctaid.z; mul.lo.u32 %workgroups, %workgroups, %other; mov.u32 %other, %tid.x; mad.lo.u32 %page, %other, %workgroups, %page;");
-        line("and.b64 %page_at, %begins, -{0}; mul.wide.u32 %to_page, %page, {0}; add.u64 %page_at, %page_at, %to_page; max.u64 %page_at, %page_at, %begins;", kAheadPageBytes);
+        line("{{ .reg .pred %has_page; .reg .b32 %page, %pages, %workgroups, %other; .reg .b64 %page_at, %begins, "
+             "%to_page;");
+        line("ld.param.u64 %begins, [params+{}]; ld.param.u32 %pages, [params+{}];",
+             pages_param + offsetof(PagesAhead, begin), pages_param + offsetof(PagesAhead, n));
+        line("mov.u32 %page, %ctaid.z; mov.u32 %workgroups, %nctaid.y; mov.u32 %other, %ctaid.y; mad.lo.u32 %page, "
+             "%page, %workgroups, %other;");
+        line("mov.u32 %other, %nctaid.z; mul.lo.u32 %workgroups, %workgroups, %other; mov.u32 %other, %tid.x; "
+             "mad.lo.u32 %page, %other, %workgroups, %page;");
+        line("and.b64 %page_at, %begins, -{0}; mul.wide.u32 %to_page, %page, {0}; add.u64 %page_at, %page_at, "
+             "%to_page; max.u64 %page_at, %page_at, %begins;",
+             kAheadPageBytes);
         line("setp.lt.u32 %has_page, %page, %pages; @%has_page prefetch.global.L2 [%page_at]; }}");
     }
 
     // The next slot of the ring.
     void turn(const char* slot, uint32_t slot_bytes, uint32_t ring_bytes) {
-        line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes, ring_bytes);
+        line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes,
+             ring_bytes);
     }
 
-    // The n / 2 sums %sum of a thread from first_sum on += A of 64x16 in four registers, times B of 16xn at a descriptor, which lies as [n][k], or transposed.
-    void multiply_16(uint32_t n, ScalarType type, uint32_t first_sum, const char* a, uint32_t first_a, const char* b, bool is_transposed = false) {
+    // The n / 2 sums %sum of a thread from first_sum on += A of 64x16 in four registers, times B of 16xn at a
+    // descriptor, which lies as [n][k], or transposed.
+    void multiply_16(uint32_t n, ScalarType type, uint32_t first_sum, const char* a, uint32_t first_a, const char* b,
+                     bool is_transposed = false) {
         std::string sums;
         for (uint32_t i = 0; i < n / 2; i++) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
-        line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}{4}, {3}{5}, {3}{6}, {3}{7}}}, {8}, 1, 1, 1, {9};", n, type == ScalarType::kBf16 ? "bf16" : "f16",
-             sums, a, first_a, first_a + 1, first_a + 2, first_a + 3, b, is_transposed ? 1 : 0);
+        line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}{4}, {3}{5}, {3}{6}, {3}{7}}}, {8}, 1, "
+             "1, 1, {9};",
+             n, type == ScalarType::kBf16 ? "bf16" : "f16", sums, a, first_a, first_a + 1, first_a + 2, first_a + 3, b,
+             is_transposed ? 1 : 0);
     }
 };
 

@@ -1,5 +1,6 @@
 // add_norm: z = sum_s y[s][t] + bias + LoRA;  x[t] += z;  xn[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * gamma
-// With constants for them: z is first normed likewise (after), then multiplied; x is multiplied at the end; xn is x as it is (raw).
+// With constants for them: z is first normed likewise (after), then multiplied; x is multiplied at the end; xn is x as
+// it is (raw).
 //   y      [S][T][y_stride]  f32
 //   x      [T][x_stride]     f32, in place
 //   xn     [T][xn_stride]    ACT_TYPE, elements H.. are zeroed; not touched without gamma; in rows, in blocks or both
@@ -22,7 +23,9 @@ layout(constant_id = 7) const uint kSlotNorms = 0;
 layout(constant_id = 8) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
 layout(constant_id = 9) const uint kInRows = 1;     // whether xn is wanted in rows,
 layout(constant_id = 10) const uint kInBlocks = 0;  // and in blocks, 1 + their order
-layout(constant_id = 11) const uint kAfter = 0;     // a norm of z: 1 the base's, 1 + slots of the LoRA table: an adapter may have its own, whose addresses lie in front of slot_norms
+// a norm of z: 1 the base's, 1 + slots of the LoRA table: an adapter may have its own, whose addresses lie in front of
+// slot_norms
+layout(constant_id = 11) const uint kAfter = 0;
 layout(constant_id = 12) const float kMultiplier = 1.0;
 layout(constant_id = 13) const float kStreamScale = 1.0;
 layout(constant_id = 14) const uint kRaw = 0;

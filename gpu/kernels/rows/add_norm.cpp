@@ -5,17 +5,21 @@
 
 namespace lorad::gpu {
 
-void RowKernels::add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type, uint32_t block_order, const Closing& closing) {
+void RowKernels::add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape,
+                          ScalarType act_type, uint32_t block_order, const Closing& closing) {
     CHECK(params.xn_blocks == 0 || act_type != ScalarType::kF32);
     const uint32_t threads_most = has_few_registers(capabilities()) ? 512 : 1024;
     uint32_t size = threads(threads_for(ceil_div(params.hidden, 4), 128, threads_most), 32);
-    const Kernel* k = kernel("add_norm", {size, static_cast<uint32_t>(act_type), params.hidden, shape.n_splits,
-                                          static_cast<uint32_t>(shape.lora), params.bias != 0, params.gamma != 0,
-                                          params.slot_norms != 0, shape.whole_rows, params.xn != 0, params.xn_blocks != 0 ? 1 + block_order : 0,
-                                          params.after_gamma == 0 ? 0 : 1 + closing.n_after_slots, std::bit_cast<uint32_t>(closing.multiplier), std::bit_cast<uint32_t>(closing.stream_scale),
-                                          params.gamma == 0 && closing.raw});
+    const Kernel* k =
+        kernel("add_norm",
+               {size, static_cast<uint32_t>(act_type), params.hidden, shape.n_splits, static_cast<uint32_t>(shape.lora),
+                params.bias != 0, params.gamma != 0, params.slot_norms != 0, shape.whole_rows, params.xn != 0,
+                params.xn_blocks != 0 ? 1 + block_order : 0, params.after_gamma == 0 ? 0 : 1 + closing.n_after_slots,
+                std::bit_cast<uint32_t>(closing.multiplier), std::bit_cast<uint32_t>(closing.stream_scale),
+                params.gamma == 0 && closing.raw});
     if (k == nullptr) return;
-    uint64_t row_bytes = uint64_t{params.hidden} * (4 * (shape.n_splits + 2) + (params.gamma != 0 ? bytes_of(act_type) : 0));
+    uint64_t row_bytes =
+        uint64_t{params.hidden} * (4 * (shape.n_splits + 2) + (params.gamma != 0 ? bytes_of(act_type) : 0));
     recorder.dispatch(*k, params, shape.rows, 1, 1, {"add_norm", shape.rows * row_bytes, 0});
 }
 

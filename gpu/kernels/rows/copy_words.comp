@@ -1,5 +1,5 @@
-// copy_words: to[i] = from[i], words of 16 bytes. For the little that goes between host and device in each step: a copy of the queue's own
-// makes what is before and behind it wait longer than a dispatch does (docs/PERFORMANCE.md).
+// copy_words: to[i] = from[i], words of 16 bytes. For the little that goes between host and device in each step: a copy
+// of the queue's own makes what is before and behind it wait longer than a dispatch does (docs/PERFORMANCE.md).
 // grid (ceil(n / workgroup size))
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -9,7 +9,8 @@ void RowKernels::copy_words(Recorder& recorder, DeviceAddress from, DeviceAddres
     const uint32_t size = threads(256, 32);
     const Kernel* k = kernel("copy_words", {size});
     if (k == nullptr) return;
-    recorder.dispatch(*k, CopyWordsParams{.from = from, .to = to, .n_words = n_words, .pad = 0}, ceil_div(n_words, size), 1, 1, {"copy_words", n_bytes * 2, 0});
+    recorder.dispatch(*k, CopyWordsParams{.from = from, .to = to, .n_words = n_words, .pad = 0},
+                      ceil_div(n_words, size), 1, 1, {"copy_words", n_bytes * 2, 0});
 }
 
 }  // namespace lorad::gpu

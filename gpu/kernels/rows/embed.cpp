@@ -7,7 +7,9 @@ void RowKernels::embed(Recorder& recorder, const EmbedParams& params, WeightKind
     uint32_t size = threads(128, 32);
     const Kernel* k = kernel("embed", {size, table.constant()});
     if (k == nullptr) return;
-    DispatchInfo info{"embed", uint64_t{rows} * (bytes_of(table.format, kBrickRows, params.hidden) / kBrickRows + params.hidden * 4), 0};
+    DispatchInfo info{
+        "embed", uint64_t{rows} * (bytes_of(table.format, kBrickRows, params.hidden) / kBrickRows + params.hidden * 4),
+        0};
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.hidden, 4), size), rows, 1, info);
 }
 

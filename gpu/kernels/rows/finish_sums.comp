@@ -1,7 +1,9 @@
-// finish_sums: y[0][t] = sum_s y[s][t] + bias + LoRA, for the columns of all modules of a product; then of each of the first two modules that has a gamma
+// finish_sums: y[0][t] = sum_s y[s][t] + bias + LoRA, for the columns of all modules of a product; then of each of the
+// first two modules that has a gamma
 //   y[0][t][c] = y[0][t][c] * rsqrt(mean over the module's columns of y^2 + eps) * gamma[c]
 //   y  [S][T][y_stride]  f32, in place; columns behind the last module stay as they are
-// grid (T, modules); a workgroup for each row and module; moves 4 S n bytes in and 4 n out, twice that with a norm. Columns of modules are multiples of 4.
+// grid (T, modules); a workgroup for each row and module; moves 4 S n bytes in and 4 n out, twice that with a norm.
+// Columns of modules are multiples of 4.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -14,14 +14,15 @@ struct FinishSumsParams {
     uint64_t low;         // shrink result of the group; unused without LoRA
     uint64_t lora_layer;  // as in LoraShrinkParams
     uint64_t uses;        // StepUse[]; read at level kFull only
-    uint64_t gamma[2];    // [columns of the module] f32 of the norms of the first two modules, or 0: they are not normed
+    // [columns of the module] f32 of the norms of the first two modules, or 0: they are not normed
+    uint64_t gamma[2];
     uint64_t slot_norms;  // as in RmsNormParams, of the first; those of the second lie n_slots addresses further; or 0
     uint32_t lora_slot_stride;
     uint32_t first_module;
     uint32_t n_modules;
     uint32_t y_stride;
     uint32_t split_stride;
-    uint32_t n_slots;     // of the LoRA table
+    uint32_t n_slots;  // of the LoRA table
     float eps;
     uint32_t module_end[kFinishModules];  // behind the last column of each
     uint32_t pad;

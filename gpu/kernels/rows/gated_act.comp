@@ -1,10 +1,12 @@
 // gated_act: act[t][f] = activation(gate) * up, with gate and up each = sum_s y[s][t] + bias + LoRA
 //   y    [S][T][y_stride]   f32: gate 0..F-1, up F..2F-1
 //   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed; in rows, in blocks or both
-// A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's cache.
-// So that all threads run side by side, one can take several rows (kRowsEach of them, kRows apart) or, with LoRA, columns in turns.
-// grid (groups of columns, ceil(T / kRows / kRowsEach)); ceil(act_stride / 4 / (workgroup / kRows)) groups, with LoRA any number of them; four outputs per
-// thread, row and turn; moves 8 S F bytes in and 2-4 F out, per row.
+// A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's
+// cache.
+// So that all threads run side by side, one can take several rows (kRowsEach of them, kRows apart) or, with LoRA,
+// columns in turns.
+// grid (groups of columns, ceil(T / kRows / kRowsEach)); ceil(act_stride / 4 / (workgroup / kRows)) groups, with LoRA
+// any number of them; four outputs per thread, row and turn; moves 8 S F bytes in and 2-4 F out, per row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

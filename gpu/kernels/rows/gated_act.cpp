@@ -15,22 +15,27 @@ constexpr uint32_t kMatrixSubgroups = 4, kMatrixColumns = 16 * kMatrixSubgroups;
 }  // namespace
 
 bool RowPlanner::gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const {
-    return options().lora_on_matrices && !options().batch_invariant && ladder().has_gated_act(act_type) && shape.few_runs && shape.lora == LoraLevel::kPlain &&
-           params.bias == 0 && params.ffn % kMatrixColumns == 0 && params.y_stride % kWeightAlign == 0 && shape.rows % kAdapterTileRows == 0;
+    return options().lora_on_matrices && !options().batch_invariant && ladder().has_gated_act(act_type) &&
+           shape.few_runs && shape.lora == LoraLevel::kPlain && params.bias == 0 && params.ffn % kMatrixColumns == 0 &&
+           params.y_stride % kWeightAlign == 0 && shape.rows % kAdapterTileRows == 0;
 }
 
 void RowKernels::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
-                          Activation activation, ScalarType act_type, uint32_t block_order) {
+                           Activation activation, ScalarType act_type, uint32_t block_order) {
     const uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
     CHECK(params.act_blocks == 0 || act_type != ScalarType::kF32);
     if (gates_by_matrix(params, shape, act_type)) {
         CHECK(params.act != 0 && params.act_blocks == 0);
         const char* name = act_type == ScalarType::kBf16 ? "gated_act_bf16" : "gated_act_f16";
         const uint32_t subgroup = capabilities().subgroup_size;
-        const Kernel* k = kernel(name, {kMatrixSubgroups * subgroup, subgroup, kMatrixSubgroups, static_cast<uint32_t>(activation), shape.n_splits,
-                                        params.ffn, params.y_stride, shape.whole_rows}, subgroup);
+        const Kernel* k =
+            kernel(name,
+                   {kMatrixSubgroups * subgroup, subgroup, kMatrixSubgroups, static_cast<uint32_t>(activation),
+                    shape.n_splits, params.ffn, params.y_stride, shape.whole_rows},
+                   subgroup);
         if (k == nullptr) return;
-        recorder.dispatch(*k, params, params.ffn / kMatrixColumns, shape.rows / kAdapterTileRows, 1, {name, shape.rows * row_bytes, 0});
+        recorder.dispatch(*k, params, params.ffn / kMatrixColumns, shape.rows / kAdapterTileRows, 1,
+                          {name, shape.rows * row_bytes, 0});
         return;
     }
     const bool lora = shape.lora != LoraLevel::kNone;
@@ -42,12 +47,15 @@ void RowKernels::gated_act(Recorder& recorder, const GatedActParams& params, con
     if (shape.rows <= kSteadyRows && side_by_side == 1) {
         const uint32_t at_once = (lora ? kThreadsAtOnceWithLora : kThreadsAtOnce) * multiprocessors(capabilities());
         const uint32_t turns = ceil_div(shape.rows * column_groups * size, at_once);
-        if (lora) column_groups = ceil_div(column_groups, turns);
-        else rows_each = std::min({turns, kRowsEachMax, shape.rows});
+        if (lora)
+            column_groups = ceil_div(column_groups, turns);
+        else
+            rows_each = std::min({turns, kRowsEachMax, shape.rows});
     }
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
-                                           shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
-                                           params.ffn % 16 == 0, side_by_side, shape.whole_rows, rows_each, params.act != 0, params.act_blocks != 0 ? 1 + block_order : 0});
+                                           shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0,
+                                           params.ffn % 4 == 0, params.ffn % 16 == 0, side_by_side, shape.whole_rows,
+                                           rows_each, params.act != 0, params.act_blocks != 0 ? 1 + block_order : 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, column_groups, ceil_div(shape.rows, side_by_side * rows_each), 1,
                       {"gated_act", shape.rows * row_bytes, 0});

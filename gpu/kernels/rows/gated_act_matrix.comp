@@ -1,11 +1,14 @@
-// gated_act on KHR cooperative matrices, for rows that share adapters with their neighbours: act[t][f] = activation(gate) * up as in gated_act.comp,
-// with what the adapters add as products of matrices, added in another order.
+// gated_act on KHR cooperative matrices, for rows that share adapters with their neighbours: act[t][f] =
+// activation(gate) * up as in gated_act.comp, with what the adapters add as products of matrices, added in another
+// order.
 //   y    [S][T][y_stride]   f32: gate 0..F-1, up F..2F-1; no bias
 //   act  [T][act_stride]    ELEMENT; F a multiple of 64
-//   B    [F][rank8]         any type; of another type than ELEMENT it is cut into two parts of that type, as low always is: see matmul_adapters.glsl
-// Workgroup: 32 rows and, for each subgroup, 16 columns of both gate and up. The rows of one adapter are a run; B and low of one run at a time are
-// staged, low with zeros for the rows of others, while the next one's are fetched. A run is two products more for each matrix of its rows, so few runs
-// are fast: has_few_runs() in model/exec/executor_shapes.cpp. grid (F / columns, ceil(T / 32)).
+//   B    [F][rank8]         any type; of another type than ELEMENT it is cut into two parts of that type, as low always
+//       is: see matmul_adapters.glsl
+// Workgroup: 32 rows and, for each subgroup, 16 columns of both gate and up. The rows of one adapter are a run; B and
+// low of one run at a time are staged, low with zeros for the rows of others, while the next one's are fetched. A run
+// is two products more for each matrix of its rows, so few runs are fast: has_few_runs() in
+// model/exec/executor_shapes.cpp. grid (F / columns, ceil(T / 32)).
 // Moves 8 S F bytes in and 2 F out for each row, and a run's B once for each 32 rows.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -29,7 +32,8 @@ layout(constant_id = 1) const uint SUBGROUP = 32;
 layout(constant_id = 2) const uint kSubgroups = 4;
 layout(constant_id = 3) const uint kActivation = 0;  // an Activation
 layout(constant_id = 4) const uint kSplits = 1;
-layout(constant_id = 5) const uint kFfn = 64;        // this and the next: literals, so that the alignment of rows is known
+// this and the next: literals, so that the alignment of rows is known
+layout(constant_id = 5) const uint kFfn = 64;
 layout(constant_id = 6) const uint kStride = 128;    // y_stride
 layout(constant_id = 7) const uint kWholeRows = 0;   // the first rows' sums are all in split 0; whole tiles
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
@@ -101,8 +105,8 @@ struct Piece {
 };
 Piece piece_of(uint i, const uint n_lines) { return Piece(i / 2 / n_lines, i / 2 % n_lines, i % 2); }
 
-// Ranks r0.. of B and of low for one run, into registers. No branch around a load: what is not wanted is read as well, from an address that there
-// is; a module without ranks has that of low. All threads.
+// Ranks r0.. of B and of low for one run, into registers. No branch around a load: what is not wanted is read as well,
+// from an address that there is; a module without ranks has that of low. All threads.
 void fetch(uint row0, uint column0, uint run, uint r0, const bool convert) {
     [[unroll]] for (uint l = 0; l < kBLoads; l++) {
         const Piece piece = piece_of(min(l * kThreads + gl_LocalInvocationIndex, kBWords - 1), kColumns);

@@ -1,6 +1,7 @@
 // ple_gate: act[t][c] = gelu(sum_s y[s][t][c]) * ple[t][c]
 //   y [S][T][y_stride] f32;  ple [T][ple_stride] f32;  act [T][act_stride] ACT_TYPE, elements n.. are zeroed
-// grid (ceil(act_stride / 4 / workgroup), T); four elements per thread; moves 4 (S + 1) n in and 2-4 n out, per row. n is a multiple of 4.
+// grid (ceil(act_stride / 4 / workgroup), T); four elements per thread; moves 4 (S + 1) n in and 2-4 n out, per row. n
+// is a multiple of 4.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

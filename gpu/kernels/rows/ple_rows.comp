@@ -1,4 +1,5 @@
-// ple_rows: ple[t][l] = (rms(y_scale * y[t][l]) * gamma + sqrt(n) * table[token(t)][l]) / sqrt(2), for each layer l, with rms over its n numbers
+// ple_rows: ple[t][l] = (rms(y_scale * y[t][l]) * gamma + sqrt(n) * table[token(t)][l]) / sqrt(2), for each layer l,
+// with rms over its n numbers
 //   y    [T][y_stride]  f32, [L][n] in each row;  ple [T][ple_stride] f32 likewise
 //   table [vocab][table_stride] WEIGHT_TYPE likewise; tokens as in embed
 // grid (L, T); moves (4 + 2..4 + 4) n bytes per row and layer. n is a multiple of 4.

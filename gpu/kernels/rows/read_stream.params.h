@@ -6,8 +6,8 @@
 INTEROP_BEGIN
 
 struct ReadStreamParams {
-    uint64_t from;      // [n_words] of 16 bytes
-    uint64_t to;        // u32, becomes 1 if one of them is `wanted` four times; else left alone
+    uint64_t from;  // [n_words] of 16 bytes
+    uint64_t to;    // u32, becomes 1 if one of them is `wanted` four times; else left alone
     uint32_t n_words;
     uint32_t wanted;
 };

@@ -3,10 +3,12 @@
 
 namespace lorad::gpu {
 
-void RowKernels::rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows, uint32_t block_order) {
+void RowKernels::rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows,
+                          uint32_t block_order) {
     CHECK(params.y_blocks == 0 || act_type != ScalarType::kF32);
     uint32_t size = threads(threads_for(ceil_div(params.hidden, 4), 128, 1024), 32);
-    const Kernel* k = kernel("rms_norm", {size, static_cast<uint32_t>(act_type), params.hidden, params.slot_norms != 0, params.y_blocks != 0 ? 1 + block_order : 0, params.gamma == 0});
+    const Kernel* k = kernel("rms_norm", {size, static_cast<uint32_t>(act_type), params.hidden, params.slot_norms != 0,
+                                          params.y_blocks != 0 ? 1 + block_order : 0, params.gamma == 0});
     if (k == nullptr) return;
     DispatchInfo info{"rms_norm", uint64_t{rows} * params.hidden * (4 + bytes_of(act_type)), 0};
     recorder.dispatch(*k, params, rows, 1, 1, info);

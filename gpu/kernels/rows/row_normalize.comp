@@ -3,7 +3,8 @@
 //   layer norm  y[t][i] = (x[t][i] - mean) / sqrt(variance + value) * gamma[i] + beta[i]
 //   RMS norm    y[t][i] = x[t][i] / sqrt(mean(x[t]^2) + value) * gamma[i]
 //   x, y  [T][stride]  TYPE; columns C.. of y up to the next multiple of 4 are zeroed
-// grid (T); one workgroup per row, which stays in registers; no barrier where it is one subgroup, else one. Moves C elements in and out.
+// grid (T); one workgroup per row, which stays in registers; no barrier where it is one subgroup, else one. Moves C
+// elements in and out.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -132,7 +133,8 @@ struct Moments {
     float n, mean, squares;
 };
 
-// Of both together: squares about the common mean are those about each own one and, for each column, the square of the difference.
+// Of both together: squares about the common mean are those about each own one and, for each column, the square of the
+// difference.
 Moments joined(Moments a, Moments b) {
     if (a.n == 0.0) return b;
     if (b.n == 0.0) return a;
@@ -140,7 +142,8 @@ Moments joined(Moments a, Moments b) {
     return Moments(n, fma(off, share, a.mean), fma(off * off, a.n * share, a.squares + b.squares));
 }
 
-// Takes the mean out and returns the sum of squares of what is left. Each thread begins with its own columns, so the row's mean need not be known first.
+// Takes the mean out and returns the sum of squares of what is left. Each thread begins with its own columns, so the
+// row's mean need not be known first.
 float center(inout vec4 v[kThreadQuads]) {
     vec4 some = vec4(0.0);
     uint n_here = kWhole ? kThreadQuads * 4 : 0;

@@ -1,4 +1,5 @@
-// sum_parts: out[t][n] = sum_s y[s][t][n] + bias[n] + LoRA, of a group of up to four modules whose borders may lie anywhere
+// sum_parts: out[t][n] = sum_s y[s][t][n] + bias[n] + LoRA, of a group of up to four modules whose borders may lie
+// anywhere
 //   y    [S][T][y_stride]   f32
 //   out  [T][to_stride]    f32
 // For readers of finished sums: mixers other than attention, routers, gates.

@@ -17,7 +17,7 @@ struct SumPartsParams {
     uint64_t to;          // [t][to_stride] f32; n..to_stride-1 are not touched
     uint32_t lora_slot_stride;
     uint32_t first_module;
-    uint32_t n_modules;    // of the group, at most kSumModulesMax
+    uint32_t n_modules;  // of the group, at most kSumModulesMax
     uint32_t y_stride;
     uint32_t split_stride;
     uint32_t to_stride;

@@ -1,5 +1,5 @@
-// How the device chooses the token of one output: part of the step state, in steps where some row wants more than the argmax of
-// the model's own logits.
+// How the device chooses the token of one output: part of the step state, in steps where some row wants more than the
+// argmax of the model's own logits.
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -15,7 +15,8 @@ INTEROP_CONST kRuleDraws = 1;     // else the most probable token, of equals the
 INTEROP_CONST kRuleAdjusts = 2;   // has changes or penalties
 INTEROP_CONST kRuleBansEnds = 4;  // changes with kChangeIsEnd forbid their token
 INTEROP_CONST kRuleLogprobs = 8;  // wants ChoiceLogprobs
-INTEROP_CONST kRuleMasked = 16;   // only tokens of the rule's mask may come: a bit for each, uploaded after the step has begun
+// only tokens of the rule's mask may come: a bit for each, uploaded after the step has begun
+INTEROP_CONST kRuleMasked = 16;
 
 #ifdef __cplusplus
 inline constexpr int32_t kNothingAllowed = -2;  // in the place of a token: the rule leaves none
@@ -26,7 +27,7 @@ INTEROP_CONST kTopTokensMax = 20;  // log-probabilities beside the chosen token'
 
 struct ChoiceRule {
     uint64_t seed;
-    uint64_t min_weight;    // of draw_weight(): lighter tokens are left out; 0: none is
+    uint64_t min_weight;  // of draw_weight(): lighter tokens are left out; 0: none is
     uint32_t what;
     float scale;            // log2(e) / temperature
     uint32_t top_k;         // 0: off
@@ -35,19 +36,19 @@ struct ChoiceRule {
     uint32_t position;      // of the token that is chosen
     uint32_t change_begin;  // its TokenChange entries lie at this index of 16 bytes from the begin of the step state
     uint32_t n_changes;
-    uint32_t allowed_begin; // sorted ids, at this index of 4 bytes from the begin of the step state
-    uint32_t n_allowed;     // 0: all tokens are allowed
-    float repetition;       // penalties, see model/output/logits.h
+    uint32_t allowed_begin;  // sorted ids, at this index of 4 bytes from the begin of the step state
+    uint32_t n_allowed;      // 0: all tokens are allowed
+    float repetition;        // penalties, see model/output/logits.h
     float inverse_repetition;
     float frequency;
     float presence;
-    uint32_t n_top;         // with kRuleLogprobs: how many of the most probable tokens
-    // Written by sample_changes: the row's own token where the step before has chosen it, so that no change counts it yet; -1
-    // elsewhere. Then the logit that it had, if it has no change of its own.
+    uint32_t n_top;  // with kRuleLogprobs: how many of the most probable tokens
+    // Written by sample_changes: the row's own token where the step before has chosen it, so that no change counts it
+    // yet; -1 elsewhere. Then the logit that it had, if it has no change of its own.
     int32_t last_token;
     float last_original;
     uint32_t last_is_saved;
-    uint32_t mask;          // with kRuleMasked: its index among the step's masks
+    uint32_t mask;  // with kRuleMasked: its index among the step's masks
     uint32_t pad;
 };
 INTEROP_SIZE(ChoiceRule, 96);
@@ -72,7 +73,7 @@ struct ChoiceLogprobs {
     float logprob;  // of the chosen token, in the model's own distribution
     uint32_t rank;  // 1: no token is more probable
     uint32_t n_top;
-    uint32_t tokens[kTopTokensMax];   // the most probable first, of equals the lowest id
+    uint32_t tokens[kTopTokensMax];  // the most probable first, of equals the lowest id
     float logprobs[kTopTokensMax];
 };
 INTEROP_SIZE(ChoiceLogprobs, 172);

@@ -1,6 +1,7 @@
 // sample_argmax: argmax, maximum and log-sum-exp of each logit row, in two dispatches
 //   STAGE 1: logits [i][logits_stride] f32 -> partials SamplePart[i][n_parts]; also copies the row to host_logits where
-//            LogitRow.readback asks for it. grid (any, rows), parts in turns; kPerThread chunks of 4 per thread and part
+//            LogitRow.readback asks for it. grid (any, rows), parts in turns; kPerThread chunks of 4 per thread and
+//                part
 //   STAGE 2: partials -> sampled[i], results[i]. grid (1, rows)
 // Ties go to the lowest index. A row with any infinite or NaN logit gives id -1. Moves 4 V bytes per row.
 #version 460

@@ -6,7 +6,7 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kChunksPerThread = 2;     // of 4 logits
+constexpr uint32_t kChunksPerThread = 2;  // of 4 logits
 constexpr uint32_t kMaxVocab = 1 << 20;
 static_assert(kMaxVocab / (32 * 4 * kChunksPerThread) <= kSamplePartsMax);
 
@@ -23,18 +23,21 @@ void SamplingKernels::sample_argmax(Recorder& recorder, SampleArgmaxParams param
     const Kernel* scan = kernel("sample_argmax", {size, 1, kChunksPerThread});
     if (scan == nullptr) return;
     const uint32_t at_once = kThreadsAtOnce * multiprocessors(capabilities()) / size;
-    const uint32_t of_a_row = logit_rows <= kSteadyRows ? std::clamp(at_once / std::max(logit_rows, 1u), 1u, params.n_parts) : params.n_parts;
+    const uint32_t of_a_row =
+        logit_rows <= kSteadyRows ? std::clamp(at_once / std::max(logit_rows, 1u), 1u, params.n_parts) : params.n_parts;
     recorder.dispatch(*scan, params, of_a_row, logit_rows, 1,
                       {"sample_argmax", uint64_t{logit_rows} * params.vocab * 4, 0});
     recorder.barrier();
     sample_join(recorder, params, params.n_parts, logit_rows);
 }
 
-void SamplingKernels::sample_join(Recorder& recorder, SampleArgmaxParams params, uint32_t n_parts, uint32_t logit_rows) {
+void SamplingKernels::sample_join(Recorder& recorder, SampleArgmaxParams params, uint32_t n_parts,
+                                  uint32_t logit_rows) {
     params.n_parts = n_parts;
     const Kernel* join = kernel("sample_argmax", {threads(threads_for(n_parts, 128, 512), 32), 2, kChunksPerThread});
     if (join == nullptr) return;
-    recorder.dispatch(*join, params, 1, logit_rows, 1, {"sample_join", uint64_t{logit_rows} * n_parts * kSamplePartBytes, 0});
+    recorder.dispatch(*join, params, 1, logit_rows, 1,
+                      {"sample_join", uint64_t{logit_rows} * n_parts * kSamplePartBytes, 0});
 }
 
 }  // namespace lorad::gpu

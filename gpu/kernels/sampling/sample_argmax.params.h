@@ -27,7 +27,7 @@ struct SampleArgmaxParams {
     uint64_t partials;      // SamplePart [i][n_parts]; sample_partial_bytes() of device memory
     uint32_t vocab;
     uint32_t logits_stride;
-    uint32_t n_parts;       // set by KernelSet
+    uint32_t n_parts;  // set by KernelSet
     uint32_t pad;
 };
 INTEROP_SIZE(SampleArgmaxParams, 72);

@@ -1,6 +1,8 @@
 // sample_changes: bias, penalties and bans of ends on the logits of outputs whose rule has kRuleAdjusts, in place
-//   STAGE 0, as the step begins: rule.last_token = the row's own token, where the step before has chosen it; grid (ceil(rows / workgroup))
-//   STAGE 1, before sample_draw: logits[token] = changed_logit(), the logit before goes to TokenChange.original; grid (1, rows)
+//   STAGE 0, as the step begins: rule.last_token = the row's own token, where the step before has chosen it; grid
+//       (ceil(rows / workgroup))
+//   STAGE 1, before sample_draw: logits[token] = changed_logit(), the logit before goes to TokenChange.original; grid
+//       (1, rows)
 //   STAGE 2, after it: the logits from before, for sample_logprobs; grid (1, rows)
 // As model::change_logits: docs/adr/0010. Moves 24 bytes per change.
 #version 460

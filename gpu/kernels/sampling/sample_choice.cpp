@@ -10,7 +10,8 @@ void SamplingKernels::sample_last_tokens(Recorder& recorder, const SampleChoiceP
     recorder.dispatch(*k, params, ceil_div(logit_rows, size), 1, 1, {"sample_last_tokens", 0, 0});
 }
 
-void SamplingKernels::sample_changes(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows, bool undo) {
+void SamplingKernels::sample_changes(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows,
+                                     bool undo) {
     const Kernel* k = kernel("sample_changes", {threads(128, 32), undo ? 2u : 1u});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, 1, logit_rows, 1, {undo ? "sample_changes_undo" : "sample_changes", 0, 0});

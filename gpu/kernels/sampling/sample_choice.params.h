@@ -1,8 +1,8 @@
 #ifndef LORAD_GPU_KERNELS_SAMPLE_CHOICE_PARAMS_H
 #define LORAD_GPU_KERNELS_SAMPLE_CHOICE_PARAMS_H
 
-#include "gpu/kernels/sampling/choice_rule.h"
 #include "gpu/kernels/interop.h"
+#include "gpu/kernels/sampling/choice_rule.h"
 
 INTEROP_BEGIN
 
@@ -15,7 +15,8 @@ struct SampleChoiceParams {
     uint64_t sampled;     // i32[]
     uint64_t results;     // SampleResult[], as sample_argmax has left them
     uint64_t logprobs;    // ChoiceLogprobs[], by output
-    uint64_t masks;       // [mask][ceil(vocab / 32)] u32, bit id % 32 of word id / 32: the token may come; 0 where no rule has one
+    // [mask][ceil(vocab / 32)] u32, bit id % 32 of word id / 32: the token may come; 0 where no rule has one
+    uint64_t masks;
     uint32_t vocab;
     uint32_t logits_stride;
 };

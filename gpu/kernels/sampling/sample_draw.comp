@@ -3,8 +3,8 @@
 //   logits  [i][logits_stride] f32    after sample_changes
 //   masks   a bit for each token      where the rule has one: only tokens of it may come
 //   sampled, results                  the token, and -2 where the rule allows none; -1, a row that is not finite, stays
-// As model::sample: temperature, top_k, top_p, min_p, typical_p, then the token in which the sum of the kept weights, in order of
-// ids, passes a random share of it. Equal to the host's bit for bit: sample_math.h.
+// As model::sample: temperature, top_k, top_p, min_p, typical_p, then the token in which the sum of the kept weights,
+// in order of ids, passes a random share of it. Equal to the host's bit for bit: sample_math.h.
 // grid (1, rows); one workgroup per row, which it reads 4 (top_p) to 14 times, mostly from the cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -86,7 +86,8 @@ uint64_t measure_at(uint id, float logit) {
 
 #include "gpu/kernels/sampling/sample_search.glsl"
 
-// The lowest id of the highest logit, which becomes row_max. What the subgroups find passes through the bins, which nobody uses yet.
+// The lowest id of the highest logit, which becomes row_max. What the subgroups find passes through the bins, which
+// nobody uses yet.
 uint most_probable() {
     float top = kMinusInf;
     uint best = kNoKey;

@@ -1,5 +1,5 @@
-// sample_logprobs: of outputs whose rule has kRuleLogprobs: log-probability and rank of the chosen token and the n_top most probable
-// ones, in the model's own distribution
+// sample_logprobs: of outputs whose rule has kRuleLogprobs: log-probability and rank of the chosen token and the n_top
+// most probable ones, in the model's own distribution
 //   logits   [i][logits_stride] f32, the model's own
 //   results  SampleResult[i], with the chosen token and log_sum_exp
 //   logprobs ChoiceLogprobs[i]

@@ -1,13 +1,14 @@
-// The arithmetic of a draw, for host and device: the same source, so the same bits. Weights are whole numbers, so sums of them
-// do not depend on their order; the only roundings are those of one difference and one product of floats. docs/adr/0010.
+// The arithmetic of a draw, for host and device: the same source, so the same bits. Weights are whole numbers, so sums
+// of them do not depend on their order; the only roundings are those of one difference and one product of floats.
+// docs/adr/0010.
 #ifdef __cplusplus
 #pragma once
 #endif
 #ifndef LORAD_GPU_KERNELS_SAMPLE_MATH_H
 #define LORAD_GPU_KERNELS_SAMPLE_MATH_H
 
-#include "gpu/kernels/sampling/choice_rule.h"
 #include "gpu/kernels/interop.h"
+#include "gpu/kernels/sampling/choice_rule.h"
 
 #ifdef __cplusplus
 #include <limits>
@@ -26,8 +27,8 @@ inline constexpr float kForbiddenLogit = -std::numeric_limits<float>::infinity()
 const float kForbiddenLogit = -1.0 / 0.0;
 #endif
 
-// A token's key: how much less probable it is than the most probable one, in units of 2^-24 powers of two. Keys from kDrawKeyEnd
-// on weigh nothing, and such tokens are never drawn.
+// A token's key: how much less probable it is than the most probable one, in units of 2^-24 powers of two. Keys from
+// kDrawKeyEnd on weigh nothing, and such tokens are never drawn.
 INTEROP_CONST kDrawKeyBits = 30;
 INTEROP_CONST kDrawKeyEnd = 40u << 24;
 
@@ -39,7 +40,8 @@ SAMPLE_FN uint32_t draw_key(float max_logit, float logit, float scale) {
 
 SAMPLE_FN uint32_t mul_high(uint32_t a, uint32_t b) { return uint32_t((uint64_t(a) * uint64_t(b)) >> 32); }
 
-// 2^(40 - key / 2^24), rounded down, by a polynomial whose relative error is below 1.5e-9; 2^40 - 2^8 for key 0. Never rises with key.
+// 2^(40 - key / 2^24), rounded down, by a polynomial whose relative error is below 1.5e-9; 2^40 - 2^8 for key 0. Never
+// rises with key.
 SAMPLE_FN uint64_t draw_weight(uint32_t key) {
     uint32_t whole = key >> 24;
     if (whole >= 40u) return uint64_t(0);
@@ -63,10 +65,10 @@ SAMPLE_FN uint32_t typical_key(uint32_t key, uint64_t entropy) {
     return uint32_t(own > entropy ? own - entropy : entropy - own);
 }
 
-// A logit after bias, penalties and bans. state: TokenChange.state, with kChangeIsEnd only where ends may not come. Nothing here may be
-// contracted to a fused operation: both sides round after each one.
-SAMPLE_FN float changed_logit(float logit, float bias, uint32_t state, float repetition, float inverse_repetition, float frequency,
-                              float presence) {
+// A logit after bias, penalties and bans. state: TokenChange.state, with kChangeIsEnd only where ends may not come.
+// Nothing here may be contracted to a fused operation: both sides round after each one.
+SAMPLE_FN float changed_logit(float logit, float bias, uint32_t state, float repetition, float inverse_repetition,
+                              float frequency, float presence) {
     if ((state & kChangeIsEnd) != 0u) return kForbiddenLogit;
     SAMPLE_EXACT float biased = logit + bias;
     if ((state & kChangeIsHeld) == 0u) return biased;

@@ -1,10 +1,12 @@
-// Searches in one row of logits by one workgroup: the key up to which tokens are kept, and the token in which a running sum passes
-// a value. No sorting: keys are counted into bins by their leading bits, then those of one bin by their next bits, and so on.
+// Searches in one row of logits by one workgroup: the key up to which tokens are kept, and the token in which a running
+// sum passes a value. No sorting: keys are counted into bins by their leading bits, then those of one bin by their next
+// bits, and so on.
 // All sums are of whole numbers, so nothing depends on the order in which the atomics or threads come.
 //
 // Whoever includes this defines before:
 //   const uint kKeyBits;                           of a key, at most 32
-//   bool counts(uint id, float logit, out uint key, out uint64_t weight);   whether find_cut sees the token; weights below 2^41
+//   bool counts(uint id, float logit, out uint key, out uint64_t weight);   whether find_cut sees the token; weights
+//       below 2^41
 //   uint64_t measure_at(uint id, float logit);     what pick_token sums up, below 2^41
 //   vec4 row4(uint chunk); float row1(uint id);    logits 4 * chunk .. + 3, and one
 // and the globals row_logits (address) and row_vocab.
@@ -78,8 +80,8 @@ void count_key(uint bin, uint64_t weight) {
     if (high != 0) atomicAdd(bin_high[bin], high);
 }
 
-// Where tokens, counted from the least key on, first reach `target`, in number or in weight (> 0); `share` instead: a target that is this
-// share of the weight of all.
+// Where tokens, counted from the least key on, first reach `target`, in number or in weight (> 0); `share` instead: a
+// target that is this share of the weight of all.
 Cut find_cut(bool by_weight, uint64_t target, uint share) {
     Cut cut = Cut(kNoBin, 0, 0, 0, 0, 0);
     uint upper_shift = kKeyBits;
@@ -143,8 +145,8 @@ uint64_t measure4(uint chunk) {
     return sum;
 }
 
-// The token in which the sum of measure_at() over the ids passes `rank`; with `bits` instead that which has this share of the
-// total, in 2^-64. kNoBin if the total is not that large.
+// The token in which the sum of measure_at() over the ids passes `rank`; with `bits` instead that which has this share
+// of the total, in 2^-64. kNoBin if the total is not that large.
 uint pick_token(uint64_t rank, bool by_bits, uint64_t bits) {
     // A stretch of the row for each subgroup.
     uint n_chunks = (row_vocab + 3) / 4;

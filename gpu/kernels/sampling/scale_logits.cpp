@@ -7,7 +7,8 @@ void SamplingKernels::scale_logits(Recorder& recorder, const ScaleLogitsParams& 
     const uint32_t size = threads(256, 32);
     const Kernel* k = kernel("scale_logits", {size});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(ceil_div(params.vocab, 4), size), logit_rows, 1, {"scale_logits", uint64_t{logit_rows} * params.vocab * 8, 0});
+    recorder.dispatch(*k, params, ceil_div(ceil_div(params.vocab, 4), size), logit_rows, 1,
+                      {"scale_logits", uint64_t{logit_rows} * params.vocab * 8, 0});
 }
 
 }  // namespace lorad::gpu

@@ -11,7 +11,7 @@ struct ScaleLogitsParams {
     uint32_t vocab;
     uint32_t logits_stride;
     float scale;
-    float softcap;          // 0: none
+    float softcap;  // 0: none
 };
 INTEROP_SIZE(ScaleLogitsParams, 32);
 

@@ -30,7 +30,8 @@ void in_f32(uint t, uint f) {
     }
 }
 
-// Four columns as they are kept. Compilers may take a conversion there and back for none, so it goes through a sum that they do not know.
+// Four columns as they are kept. Compilers may take a conversion there and back for none, so it goes through a sum that
+// they do not know.
 vec4 kept(uint64_t row, uint64_t sums, uint f) {
     if (p.sums == 0) return load4(row, f / 4, kType);
     const vec4 v = bounded(load4(sums, f / 4, 0), kType);

@@ -1,4 +1,5 @@
-// train_affine: to[t][n] = base[t][n] + z[t][n] * gain[n] * factor[n] + bias[n], each of base, gain, factor and bias only where it has an address
+// train_affine: to[t][n] = base[t][n] + z[t][n] * gain[n] * factor[n] + bias[n], each of base, gain, factor and bias
+// only where it has an address
 // grid (ceil(n / workgroup), T)
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,4 +1,5 @@
-// train_column_sums: to[n] += factor[n] * sum over rows t and parts q of a[t][q * columns + n] * b[t][q * columns + n], in order of t and q
+// train_column_sums: to[n] += factor[n] * sum over rows t and parts q of a[t][q * columns + n] * b[t][q * columns + n],
+// in order of t and q
 // grid (ceil(columns / workgroup))
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,6 +1,7 @@
 // train_embed, the tables' rows of tokens:
 //   forward   x[t] = table[token[t]], padding zeroed;  grid (rows)
-//   backward  table[token][h] += sum over the rows in which the token stands of x[row][h], in the rows' order;  grid (distinct tokens, ceil(hidden / workgroup))
+//   backward  table[token][h] += sum over the rows in which the token stands of x[row][h], in the rows' order;  grid
+//       (distinct tokens, ceil(hidden / workgroup))
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

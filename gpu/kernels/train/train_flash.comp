@@ -1,4 +1,5 @@
-// train_flash: causal attention of a tile of rows of one sequence, kFlashRows of them, and one query head, with scores in registers (FlashAttention, Dao et al. 2022):
+// train_flash: causal attention of a tile of rows of one sequence, kFlashRows of them, and one query head, with scores
+// in registers (FlashAttention, Dao et al. 2022):
 //   forward  o = softmax(scale q K^T) V;  lse of each row, to the base of 2
 //   queries  dq = scale (P (dout V^T - dots)) K, with P = 2^(log2(e) scale q K^T - lse) again
 //   keys     dv = P^T dout;  dk = scale (P (dout V^T - dots))^T q
@@ -22,7 +23,8 @@
 #endif
 #include "gpu/kernels/train/train_flash.glsl"
 
-// A tile of queries stages its own rows, then as many keys and values of a step. A tile of keys stages these and values, and a step's queries and gradients.
+// A tile of queries stages its own rows, then as many keys and values of a step. A tile of keys stages these and
+// values, and a step's queries and gradients.
 shared uvec4 stage[kBackward == 2 ? (2 * kRows + 2 * 16) * kLine : kRows * kLine];
 
 #include "gpu/kernels/train/train_flash_keys.glsl"

@@ -1,6 +1,5 @@
-// Attention of training on matrices in registers, and what shows at the start that a device gives its lanes the elements that these kernels expect.
-#include "gpu/kernels/train/train_kernels.h"
-
+// Attention of training on matrices in registers, and what shows at the start that a device gives its lanes the
+// elements that these kernels expect.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -11,6 +10,7 @@
 
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
+#include "gpu/kernels/train/train_kernels.h"
 
 namespace lorad::gpu {
 namespace {
@@ -25,26 +25,45 @@ constexpr uint32_t kFlashForward = 0, kFlashQueries = 1, kFlashKeys = 2;
 }  // namespace
 
 bool TrainKernels::may_have_flash(const DeviceCapabilities& caps, const TrainKernelOptions& options) {
-    return options.matrix_type != ScalarType::kF32 && caps.coopmat_f16 && caps.subgroup_size == kFlashLanes && caps.float16 && !caps.is_cpu && options.head_dim % kFlashHeadDimStep == 0 &&
-           options.head_dim <= kFlashHeadDimMax && has_kernel_module(flash_module(options.matrix_type)) && (options.matrix_type != ScalarType::kBf16 || (caps.bfloat16_coopmat && caps.int16));
+    return options.matrix_type != ScalarType::kF32 && caps.coopmat_f16 && caps.subgroup_size == kFlashLanes &&
+           caps.float16 && !caps.is_cpu && options.head_dim % kFlashHeadDimStep == 0 &&
+           options.head_dim <= kFlashHeadDimMax && has_kernel_module(flash_module(options.matrix_type)) &&
+           (options.matrix_type != ScalarType::kBf16 || (caps.bfloat16_coopmat && caps.int16));
 }
 
-void TrainKernels::flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params, uint32_t n_heads) {
+void TrainKernels::flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params,
+                         uint32_t n_heads) {
     const bool is_backward = direction == TrainDirection::kBackward;
-    const Kernel* k = cache_.find_or_make(flash_module(matrix_type_), {kFlashThreads, options_.head_dim, options_.head_group, is_backward ? kFlashQueries : kFlashForward}, kFlashLanes);
+    const Kernel* k = cache_.find_or_make(
+        flash_module(matrix_type_),
+        {kFlashThreads, options_.head_dim, options_.head_group, is_backward ? kFlashQueries : kFlashForward},
+        kFlashLanes);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, n_heads, params.n_tiles, 1, {is_backward ? "train_flash_queries" : "train_flash", 0, 0});
+    recorder.dispatch(*k, params, n_heads, params.n_tiles, 1,
+                      {is_backward ? "train_flash_queries" : "train_flash", 0, 0});
     if (!is_backward) return;
-    k = cache_.find_or_make(flash_module(matrix_type_), {kFlashThreads, options_.head_dim, options_.head_group, kFlashKeys}, kFlashLanes);
+    k = cache_.find_or_make(flash_module(matrix_type_),
+                            {kFlashThreads, options_.head_dim, options_.head_group, kFlashKeys}, kFlashLanes);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, n_heads, params.n_tiles, 1, {"train_flash_keys", 0, 0});
 }
 
 void TrainKernels::dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows) {
-    const Kernel* k = kernel("train_sum_heads", {workgroup_size(facts_.capabilities, 32, 32), static_cast<uint32_t>(matrix_type_)});
+    const Kernel* k =
+        kernel("train_sum_heads", {workgroup_size(facts_.capabilities, 32, 32), static_cast<uint32_t>(matrix_type_)});
     if (k == nullptr) return;
-    const TrainHeadSumsParams of_kernel{.from = params.o, .to = params.dots, .dout = params.dout, .rounded = params.rounded, .columns = 0, .head_dim = params.head_dim, .n_group = 1, .from_stride = params.stride, .to_stride = n_heads, .pad = 0};
-    recorder.dispatch(*k, of_kernel, n_heads, rows, 1, {"train_dots", uint64_t{rows} * n_heads * params.head_dim * 10, 0});
+    const TrainHeadSumsParams of_kernel{.from = params.o,
+                                        .to = params.dots,
+                                        .dout = params.dout,
+                                        .rounded = params.rounded,
+                                        .columns = 0,
+                                        .head_dim = params.head_dim,
+                                        .n_group = 1,
+                                        .from_stride = params.stride,
+                                        .to_stride = n_heads,
+                                        .pad = 0};
+    recorder.dispatch(*k, of_kernel, n_heads, rows, 1,
+                      {"train_dots", uint64_t{rows} * n_heads * params.head_dim * 10, 0});
 }
 
 namespace {
@@ -53,10 +72,11 @@ namespace {
 struct FlashCase {
     static constexpr uint32_t kTokens[2] = {150, 37}, kRows = 192, kKvHeads = 2;
     uint32_t head_dim, group, heads, q_size, kv_size;
-    std::vector<float> in, dout;  // [row][q, k, v], [row][q]
+    std::vector<float> in, dout;       // [row][q, k, v], [row][q]
     std::vector<float> o, dq, dk, dv;  // [row][q]; dk and dv of each query head
 
-    FlashCase(uint32_t dim, uint32_t n_group) : head_dim(dim), group(n_group), heads(n_group * kKvHeads), q_size(heads * dim), kv_size(kKvHeads * dim) {}
+    FlashCase(uint32_t dim, uint32_t n_group)
+        : head_dim(dim), group(n_group), heads(n_group * kKvHeads), q_size(heads * dim), kv_size(kKvHeads * dim) {}
     uint32_t width() const { return q_size + 2 * kv_size; }
     double scale() const { return 1.0 / std::sqrt(head_dim); }
 
@@ -72,21 +92,26 @@ struct FlashCase {
     }
 
   private:
-    float* of(std::vector<float>& values, uint32_t row, uint32_t head) const { return &values[size_t{row} * q_size + head * head_dim]; }
+    float* of(std::vector<float>& values, uint32_t row, uint32_t head) const {
+        return &values[size_t{row} * q_size + head * head_dim];
+    }
     double dot(const float* a, const float* b) const {
         double sum = 0;
         for (uint32_t d = 0; d < head_dim; ++d) sum += double{a[d]} * b[d];
         return sum;
     }
     void compute_row(uint32_t first, uint32_t query, uint32_t head, uint32_t window) {
-        const auto at = [&](uint32_t token, uint32_t column) { return &in[size_t{first + token} * width() + column + head / group * head_dim]; };
+        const auto at = [&](uint32_t token, uint32_t column) {
+            return &in[size_t{first + token} * width() + column + head / group * head_dim];
+        };
         const float* q = &in[size_t{first + query} * width() + head * head_dim];
         const float* d_out = of(dout, first + query, head);
         const uint32_t begin = window != 0 && query + 1 > window ? query + 1 - window : 0;
         std::vector<double> p(query + 1, 0.0);
         double sum = 0, dot_sum = 0;
         for (uint32_t key = begin; key <= query; ++key) sum += p[key] = std::exp(scale() * dot(q, at(key, q_size)));
-        for (uint32_t key = begin; key <= query; ++key) dot_sum += (p[key] /= sum) * dot(d_out, at(key, q_size + kv_size));
+        for (uint32_t key = begin; key <= query; ++key)
+            dot_sum += (p[key] /= sum) * dot(d_out, at(key, q_size + kv_size));
         for (uint32_t key = begin; key <= query; ++key) {
             const float *k = at(key, q_size), *v = at(key, q_size + kv_size);
             const double ds = scale() * p[key] * (dot(d_out, v) - dot_sum);
@@ -112,7 +137,8 @@ Status TrainKernels::test_flash(Device& device) {
     FlashCase test(options_.head_dim, options_.head_group);
     std::mt19937 random(kFlashRows);
     std::normal_distribution<float> value(0.0f, 1.0f);
-    const uint32_t rows = FlashCase::kRows, n_used = FlashCase::kTokens[0] + FlashCase::kTokens[1], width = test.width(), q_size = test.q_size;
+    const uint32_t rows = FlashCase::kRows, n_used = FlashCase::kTokens[0] + FlashCase::kTokens[1],
+                   width = test.width(), q_size = test.q_size;
     std::vector<float> input(size_t{rows} * width);
     for (float& number : input) number = value(random);
     test.dout.resize(size_t{rows} * q_size);
@@ -121,8 +147,10 @@ Status TrainKernels::test_flash(Device& device) {
     TRY(self_test::make(device, heads, input.size() * 2, MemoryKind::kHostReadback));
     for (Buffer* buffer : {&sums}) TRY(self_test::make(device, *buffer, input.size() * 4, MemoryKind::kHostUpload));
     TRY(self_test::make(device, dout, test.dout.size() * 4, MemoryKind::kHostUpload));
-    for (Buffer* buffer : {&o, &dq, &dk, &dv, &rounded}) TRY(self_test::make(device, *buffer, test.dout.size() * 4, MemoryKind::kHostReadback));
-    for (Buffer* buffer : {&lse, &dots_at}) TRY(self_test::make(device, *buffer, uint64_t{rows} * test.heads * 4, MemoryKind::kHostReadback));
+    for (Buffer* buffer : {&o, &dq, &dk, &dv, &rounded})
+        TRY(self_test::make(device, *buffer, test.dout.size() * 4, MemoryKind::kHostReadback));
+    for (Buffer* buffer : {&lse, &dots_at})
+        TRY(self_test::make(device, *buffer, uint64_t{rows} * test.heads * 4, MemoryKind::kHostReadback));
     std::vector<TrainFlashTile> tiles;
     uint32_t first = 0;
     for (const uint32_t n : FlashCase::kTokens) {
@@ -135,15 +163,43 @@ Status TrainKernels::test_flash(Device& device) {
     std::memcpy(dout.mapped().data(), test.dout.data(), test.dout.size() * 4);
     self_test::Deviation deviation;
     for (const uint32_t window : {0u, 70u}) {
-        const TrainFlashParams params{.tiles = tiles_at.address(), .heads = heads.address(), .o = o.address(), .lse = lse.address(), .dout = rounded.address(), .dots = dots_at.address(), .dq = dq.address(),
-                                      .dk = dk.address(), .dv = dv.address(), .heads_stride = width, .o_stride = q_size, .dq_stride = q_size, .k_begin = q_size, .v_begin = q_size + test.kv_size,
-                                      .scale = static_cast<float>(test.scale()), .window = window, .n_tiles = static_cast<uint32_t>(tiles.size())};
+        const TrainFlashParams params{.tiles = tiles_at.address(),
+                                      .heads = heads.address(),
+                                      .o = o.address(),
+                                      .lse = lse.address(),
+                                      .dout = rounded.address(),
+                                      .dots = dots_at.address(),
+                                      .dq = dq.address(),
+                                      .dk = dk.address(),
+                                      .dv = dv.address(),
+                                      .heads_stride = width,
+                                      .o_stride = q_size,
+                                      .dq_stride = q_size,
+                                      .k_begin = q_size,
+                                      .v_begin = q_size + test.kv_size,
+                                      .scale = static_cast<float>(test.scale()),
+                                      .window = window,
+                                      .n_tiles = static_cast<uint32_t>(tiles.size())};
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        round(recorder, {.from = sums.address(), .to = heads.address(), .columns = width, .from_stride = width, .to_stride = width, .factor = 1.0f}, matrix_type_, rows);
+        round(recorder,
+              {.from = sums.address(),
+               .to = heads.address(),
+               .columns = width,
+               .from_stride = width,
+               .to_stride = width,
+               .factor = 1.0f},
+              matrix_type_, rows);
         recorder.barrier();
         flash(recorder, TrainDirection::kForward, params, test.heads);
         recorder.barrier();
-        dots(recorder, {.o = o.address(), .dout = dout.address(), .rounded = rounded.address(), .dots = dots_at.address(), .head_dim = options_.head_dim, .stride = q_size}, test.heads, rows);
+        dots(recorder,
+             {.o = o.address(),
+              .dout = dout.address(),
+              .rounded = rounded.address(),
+              .dots = dots_at.address(),
+              .head_dim = options_.head_dim,
+              .stride = q_size},
+             test.heads, rows);
         recorder.barrier();
         flash(recorder, TrainDirection::kBackward, params, test.heads);
         const Status recorded = cache_.status();
@@ -160,7 +216,8 @@ Status TrainKernels::test_flash(Device& device) {
         test.compute(window);
         const size_t n = size_t{n_used} * q_size;
         for (auto* want : {&test.o, &test.dq, &test.dk, &test.dv}) want->resize(n);
-        const std::array<std::pair<const Buffer*, const std::vector<float>*>, 4> results = {{{&o, &test.o}, {&dq, &test.dq}, {&dk, &test.dk}, {&dv, &test.dv}}};
+        const std::array<std::pair<const Buffer*, const std::vector<float>*>, 4> results = {
+            {{&o, &test.o}, {&dq, &test.dq}, {&dk, &test.dk}, {&dv, &test.dv}}};
         for (const auto& [got, want] : results) deviation.add(floats_of(*got, n), *want);
     }
     // Weights and gradients of scores have 8 or 11 bits.

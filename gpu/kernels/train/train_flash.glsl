@@ -1,5 +1,6 @@
-// The parts that attention of training on matrices in registers shares (train_flash.comp). Each lane works on its own elements of KHR matrices. Which
-// elements those are is up to the implementation; this assumes what NVIDIA's devices do (row_of, column_of), so a test at start-up has to show it. Subgroups of 32.
+// The parts that attention of training on matrices in registers shares (train_flash.comp). Each lane works on its own
+// elements of KHR matrices. Which elements those are is up to the implementation; this assumes what NVIDIA's devices do
+// (row_of, column_of), so a test at start-up has to show it. Subgroups of 32.
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/train/train_rows.params.h"
 
@@ -30,7 +31,8 @@ void find_place(uint tile_idx) {
     t2 = gl_SubgroupInvocationID % 4 * 2;
 }
 
-// Element e of eight of a matrix of sums, or of an A matrix, lies in row g or g + 8, columns t2, t2 + 1, t2 + 8 and t2 + 9.
+// Element e of eight of a matrix of sums, or of an A matrix, lies in row g or g + 8, columns t2, t2 + 1, t2 + 8 and t2
+// + 9.
 uint row_of(uint e) { return e / 4; }
 uint column_of(uint e) { return e % 2 + e / 2 % 2 * 8; }
 

@@ -46,7 +46,8 @@ void rows() {
         barrier();
     }
     [[unroll]] for (uint m = 0; m < kMats; m++) acc[m] = MATRIX(0.0);
-    // Two numbers for rows g and g + 8. Forward: greatest scores times scale, and this lane's part of the sums; backward: lse and dots.
+    // Two numbers for rows g and g + 8. Forward: greatest scores times scale, and this lane's part of the sums;
+    // backward: lse and dots.
     float top[2], total[2];
     [[unroll]] for (uint r = 0; r < 2; r++) {
         top[r] = kBackward == 0 ? kLeast : of_row(p.lse, gl_NumWorkGroups.x, first + row0 + r * 8 + g);

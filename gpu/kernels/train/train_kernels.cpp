@@ -13,7 +13,7 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kTrainTile = 64;         // of train_product_tiled
+constexpr uint32_t kTrainTile = 64;  // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
 constexpr uint32_t kMatrixTile = 128, kHalfTile = 64, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
 constexpr uint32_t kSplitMin = 256, kSplitsMax = 32;  // l of a part of k at least, and parts
@@ -54,28 +54,41 @@ void swap_sides(TrainProductParams& params) {
 }
 
 DispatchInfo train_product_info(const char* name, const TrainProduct& p) {
-    const uint64_t n_bytes = uint64_t{p.m} * p.k * bytes_of(p.a.type) + uint64_t{p.n} * p.k * bytes_of(p.b.type) + uint64_t{p.m} * p.n * 4;
+    const uint64_t n_bytes =
+        uint64_t{p.m} * p.k * bytes_of(p.a.type) + uint64_t{p.n} * p.k * bytes_of(p.b.type) + uint64_t{p.m} * p.n * 4;
     return {p.name != nullptr ? p.name : name, n_bytes * p.n_items, uint64_t{2} * p.m * p.n * p.k * p.n_items};
 }
 
-const char* matrix_module(ScalarType type) { return type == ScalarType::kBf16 ? "train_product_bf16" : "train_product_f16"; }
+const char* matrix_module(ScalarType type) {
+    return type == ScalarType::kBf16 ? "train_product_bf16" : "train_product_f16";
+}
 
 // Software devices, and those whose workgroups are too small for tiles.
-bool multiplies_by_lanes(const DeviceCapabilities& caps) { return caps.subgroup_ballot && (caps.small_workgroups || threads_max(caps) < kTrainTileThreads); }
+bool multiplies_by_lanes(const DeviceCapabilities& caps) {
+    return caps.subgroup_ballot && (caps.small_workgroups || threads_max(caps) < kTrainTileThreads);
+}
 
 // Rows of it begin at multiples of 16 bytes.
-bool has_aligned_rows(const TrainMatrix& matrix) { return matrix.address % 16 == 0 && matrix.stride % (16 / bytes_of(matrix.type)) == 0; }
+bool has_aligned_rows(const TrainMatrix& matrix) {
+    return matrix.address % 16 == 0 && matrix.stride % (16 / bytes_of(matrix.type)) == 0;
+}
 
 }  // namespace
 
 TrainKernels::TrainKernels(Device& device, const TrainKernelOptions& options)
-    : options_(options), facts_{device.capabilities(), {}, {}}, cache_(device), lora_(facts_, cache_), products_(facts_, cache_) {}
+    : options_(options),
+      facts_{device.capabilities(), {}, {}},
+      cache_(device),
+      lora_(facts_, cache_),
+      products_(facts_, cache_) {}
 
 TrainRungs TrainKernels::rungs_of(const DeviceCapabilities& caps, const TrainKernelOptions& options) {
     const ScalarType type = options.matrix_type;
     const bool is_bf16 = type == ScalarType::kBf16;
-    const bool has_subgroups = caps.subgroup_size >= 16 && caps.subgroup_size <= 64 && threads_max(caps) >= kTrainTileThreads;
-    if (type == ScalarType::kF32 || !caps.coopmat_f16 || !has_subgroups || !has_kernel_module(matrix_module(type))) return {};
+    const bool has_subgroups =
+        caps.subgroup_size >= 16 && caps.subgroup_size <= 64 && threads_max(caps) >= kTrainTileThreads;
+    if (type == ScalarType::kF32 || !caps.coopmat_f16 || !has_subgroups || !has_kernel_module(matrix_module(type)))
+        return {};
     if (is_bf16 && (!caps.bfloat16_coopmat || !caps.int16)) return {};
     return {type, caps.warpgroup_matrices, may_have_flash(caps, options)};
 }
@@ -97,17 +110,23 @@ Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, const
     std::unique_ptr<TrainKernels> made(new TrainKernels(device, options));
     const DeviceCapabilities& caps = device.capabilities();
     if (!multiplies_by_lanes(caps) && threads_max(caps) < kTrainTileThreads) {
-        return make_error(ErrorCode::kInvalidConfig, lorad::format("training needs workgroups of {} threads, or subgroup ballots; {} has {} threads and none", kTrainTileThreads, caps.name, threads_max(caps)));
+        return make_error(
+            ErrorCode::kInvalidConfig,
+            lorad::format("training needs workgroups of {} threads, or subgroup ballots; {} has {} threads and none",
+                          kTrainTileThreads, caps.name, threads_max(caps)));
     }
     const TrainRungs rungs = rungs_of(caps, options);
     if (rungs.matrix_type == ScalarType::kF32) return made;
-    TRY_ASSIGN(const bool has_whole_tiles, made->gives_the_same_by(device, rungs.matrix_type, {{150, 200, 100}, {256, 256, 64}}));
+    TRY_ASSIGN(const bool has_whole_tiles,
+               made->gives_the_same_by(device, rungs.matrix_type, {{150, 200, 100}, {256, 256, 64}}));
     made->matrix_type_ = has_whole_tiles ? rungs.matrix_type : ScalarType::kF32;
     if (!has_whole_tiles) return made;
     TRY(made->reserve(device, 0));
     if (caps.subgroup_size >= 32) {  // fewer lanes would be more subgroups than a narrow tile has parts
         made->has_narrow_tiles_ = true;
-        TRY_ASSIGN(made->has_narrow_tiles_, made->gives_the_same_by(device, rungs.matrix_type, {{300, 16, 1000}, {8, 300, 1000}, {300, 48, 1000}}));
+        TRY_ASSIGN(
+            made->has_narrow_tiles_,
+            made->gives_the_same_by(device, rungs.matrix_type, {{300, 16, 1000}, {8, 300, 1000}, {300, 48, 1000}}));
     }
     made->matrix_type_ = rungs.matrix_type;
     if (rungs.has_warpgroups) TRY(made->test_warpgroups(device));
@@ -115,7 +134,8 @@ Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, const
     return made;
 }
 
-// Whether products of these shapes, one operand of the weights' type and one f32, in both layouts, are on matrices what they are in f32. Sets matrix_type_ to either.
+// Whether products of these shapes, one operand of the weights' type and one f32, in both layouts, are on matrices what
+// they are in f32. Sets matrix_type_ to either.
 Result<bool> TrainKernels::gives_the_same_by(Device& device, ScalarType type, std::initializer_list<TestShape> shapes) {
     constexpr uint32_t kRows = 1024, kStride = 1024;
     std::mt19937 random(kTestSeed);
@@ -124,7 +144,8 @@ Result<bool> TrainKernels::gives_the_same_by(Device& device, ScalarType type, st
     TRY(self_test::make(device, b, uint64_t{kRows} * kStride * 2, MemoryKind::kHostUpload));
     self_test::fill_random(a.mapped(), ScalarType::kF32, random);
     self_test::fill_random(b.mapped(), type, random);
-    for (Buffer& result : c) TRY(self_test::make(device, result, uint64_t{kRows} * kStride * 4, MemoryKind::kHostReadback));
+    for (Buffer& result : c)
+        TRY(self_test::make(device, result, uint64_t{kRows} * kStride * 4, MemoryKind::kHostReadback));
     self_test::Deviation deviation;
     for (const TestShape& shape : shapes) {
         for (const bool is_transposed : {false, true}) {
@@ -148,7 +169,8 @@ Result<bool> TrainKernels::gives_the_same_by(Device& device, ScalarType type, st
             std::vector<float> of[2];
             for (const uint32_t i : {0u, 1u}) {
                 const auto* from = reinterpret_cast<const float*>(c[i].mapped().data());
-                for (uint32_t row = 0; row < shape.m; ++row) of[i].insert(of[i].end(), from + uint64_t{row} * kStride, from + uint64_t{row} * kStride + shape.n);
+                for (uint32_t row = 0; row < shape.m; ++row)
+                    of[i].insert(of[i].end(), from + uint64_t{row} * kStride, from + uint64_t{row} * kStride + shape.n);
             }
             deviation.add(of[1], of[0]);
         }
@@ -174,7 +196,15 @@ void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
     if (product.more_k != 0) {
         TrainProduct first = product, more = product;
         first.more_k = 0;
-        more = {.a = product.more_a, .b = product.more_b, .c = product.c, .b_has_rows_of_k = product.b_has_rows_of_k, .m = product.m, .n = product.n, .k = product.more_k, .adds = true, .name = "more k"};
+        more = {.a = product.more_a,
+                .b = product.more_b,
+                .c = product.c,
+                .b_has_rows_of_k = product.b_has_rows_of_k,
+                .m = product.m,
+                .n = product.n,
+                .k = product.more_k,
+                .adds = true,
+                .name = "more k"};
         this->product(recorder, first);
         barrier(recorder);
         this->product(recorder, more);
@@ -191,7 +221,9 @@ void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
 
 bool TrainKernels::multiplies_by_matrix(const TrainProduct& product) const {
     if (matrix_type_ == ScalarType::kF32) return false;
-    const auto fits = [&](const TrainMatrix& matrix) { return (matrix.type == ScalarType::kF32 || matrix.type == matrix_type_) && has_aligned_rows(matrix); };
+    const auto fits = [&](const TrainMatrix& matrix) {
+        return (matrix.type == ScalarType::kF32 || matrix.type == matrix_type_) && has_aligned_rows(matrix);
+    };
     return fits(product.a) && fits(product.b) && has_aligned_rows(product.c);
 }
 
@@ -205,28 +237,45 @@ void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
         std::swap(product.a, product.b);
         std::swap(a_along_k, b_along_k);
     }
-    const uint32_t tile_n = may_be_narrow && params.n <= kNarrowTile ? kNarrowTile : may_be_narrow && params.n <= kHalfTile ? kHalfTile : kMatrixTile;
+    const uint32_t tile_n = may_be_narrow && params.n <= kNarrowTile ? kNarrowTile
+                            : may_be_narrow && params.n <= kHalfTile ? kHalfTile
+                                                                     : kMatrixTile;
     const uint32_t across = ceil_div(params.n, tile_n), down = ceil_div(params.m, kMatrixTile);
-    const uint32_t n_splits = product.items == 0 && has_narrow_tiles_ ? cut_k(recorder, params, across * down, product.adds) : 1;
-    const Kernel* k = cache_.find_or_make(matrix_module(matrix_type_),
-                                          {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds && n_splits == 1, a_along_k, b_along_k,
-                                           facts_.capabilities.subgroup_size, tile_n},
-                                          facts_.capabilities.subgroup_size);
+    const uint32_t n_splits =
+        product.items == 0 && has_narrow_tiles_ ? cut_k(recorder, params, across * down, product.adds) : 1;
+    const Kernel* k = cache_.find_or_make(
+        matrix_module(matrix_type_),
+        {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type),
+         product.adds && n_splits == 1, a_along_k, b_along_k, facts_.capabilities.subgroup_size, tile_n},
+        facts_.capabilities.subgroup_size);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, across, down, product.items == 0 ? n_splits : product.n_items, train_product_info(matrix_module(matrix_type_), product));
+    recorder.dispatch(*k, params, across, down, product.items == 0 ? n_splits : product.n_items,
+                      train_product_info(matrix_module(matrix_type_), product));
 }
 
-// Where there are too few tiles for the device, k is cut, and the parts are left to be summed. Fills in how; 1: it is not cut.
+// Where there are too few tiles for the device, k is cut, and the parts are left to be summed. Fills in how; 1: it is
+// not cut.
 uint32_t TrainKernels::cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, bool adds) {
     const uint32_t wanted = ceil_div(multiprocessors(facts_.capabilities) * 2, n_tiles);
     const uint32_t n_splits = std::min({wanted, params.k / kSplitMin, kSplitsMax});
     if (n_splits < 2) return 1;
-    const uint32_t per_split = round_up(ceil_div(params.k, n_splits), kMatrixDepth), n_parts = ceil_div(params.k, per_split);
+    const uint32_t per_split = round_up(ceil_div(params.k, n_splits), kMatrixDepth),
+                   n_parts = ceil_div(params.k, per_split);
     const uint32_t stride = round_up(params.n, 4);
     const uint64_t n_bytes = uint64_t{n_parts} * params.m * stride * sizeof(float);
     if (n_parts < 2 || n_bytes > scratch_.size()) return 1;
     const DeviceAddress parts = take_scratch(recorder, n_bytes);
-    left_.push_back({{.parts = parts, .c = params.c, .m = params.m, .n = params.n, .stride = stride, .n_parts = n_parts, .c_i = params.c_i, .c_j = params.c_j, .alpha = params.alpha, .part_rows = params.m}, adds});
+    left_.push_back({{.parts = parts,
+                      .c = params.c,
+                      .m = params.m,
+                      .n = params.n,
+                      .stride = stride,
+                      .n_parts = n_parts,
+                      .c_i = params.c_i,
+                      .c_j = params.c_j,
+                      .alpha = params.alpha,
+                      .part_rows = params.m},
+                     adds});
     params.c = parts;
     params.c_i = stride;
     params.c_j = 1;
@@ -256,78 +305,125 @@ void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, Sca
     const uint32_t size = workgroup_size(facts_.capabilities, params.columns < 256 ? 32 : 128, 32);
     const Kernel* k = kernel("train_round", {size, static_cast<uint32_t>(to), 0, 0});
     if (k == nullptr) return;
-    const TrainRoundKernelParams of_kernel{.from = params.from, .to = params.to, .columns = params.columns, .from_stride = params.from_stride, .to_stride = params.to_stride, .rows = rows, .factor = params.factor, .pad = 0};
-    recorder.dispatch(*k, of_kernel, ceil_div(params.columns / 4, size), rows, 1, {"train_round", uint64_t{rows} * params.columns * 6, 0});
+    const TrainRoundKernelParams of_kernel{.from = params.from,
+                                           .to = params.to,
+                                           .columns = params.columns,
+                                           .from_stride = params.from_stride,
+                                           .to_stride = params.to_stride,
+                                           .rows = rows,
+                                           .factor = params.factor,
+                                           .pad = 0};
+    recorder.dispatch(*k, of_kernel, ceil_div(params.columns / 4, size), rows, 1,
+                      {"train_round", uint64_t{rows} * params.columns * 6, 0});
 }
 
 void TrainKernels::sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
     const Kernel* k = kernel("train_sum_heads", {size, 0});
     if (k == nullptr) return;
-    const TrainHeadSumsParams of_kernel{.from = params.from, .to = params.to, .dout = 0, .rounded = 0, .columns = params.columns, .head_dim = params.head_dim, .n_group = params.n_group, .from_stride = params.from_stride, .to_stride = params.to_stride, .pad = 0};
-    recorder.dispatch(*k, of_kernel, ceil_div(params.columns, size), rows, 1, {"train_sum_heads", uint64_t{rows} * params.columns * (params.n_group + 1) * 4, 0});
+    const TrainHeadSumsParams of_kernel{.from = params.from,
+                                        .to = params.to,
+                                        .dout = 0,
+                                        .rounded = 0,
+                                        .columns = params.columns,
+                                        .head_dim = params.head_dim,
+                                        .n_group = params.n_group,
+                                        .from_stride = params.from_stride,
+                                        .to_stride = params.to_stride,
+                                        .pad = 0};
+    recorder.dispatch(*k, of_kernel, ceil_div(params.columns, size), rows, 1,
+                      {"train_sum_heads", uint64_t{rows} * params.columns * (params.n_group + 1) * 4, 0});
 }
 
 void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
     TrainProductParams params = product_params_of(product);
     const uint32_t lanes = facts_.capabilities.subgroup_size;
-    // Lanes go along the longer side where the other would leave them idle: the same product of the transposed matrices.
+    // Lanes go along the longer side where the other would leave them idle: the same product of the transposed
+    // matrices.
     if (product.n < lanes * kLaneColumns && product.m > product.n && product.items == 0) {
         swap_sides(params);
         std::swap(product.a, product.b);
     }
     const bool has_few = lanes <= kLanesOfTiles;  // sums of all rows and columns of a tile are in registers
-    const uint32_t row_loads = has_few && params.m > lanes ? kLaneRowLoads : 1, columns = has_few && params.n > lanes ? kLaneColumns : 1;
-    const Kernel* k = cache_.find_or_make("train_product_lanes", {lanes, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds, lanes, row_loads, columns}, lanes);
+    const uint32_t row_loads = has_few && params.m > lanes ? kLaneRowLoads : 1,
+                   columns = has_few && params.n > lanes ? kLaneColumns : 1;
+    const Kernel* k =
+        cache_.find_or_make("train_product_lanes",
+                            {lanes, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type),
+                             product.adds, lanes, row_loads, columns},
+                            lanes);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.n, lanes * columns), ceil_div(params.m, lanes * row_loads), product.n_items, train_product_info("train_product_lanes", product));
+    recorder.dispatch(*k, params, ceil_div(params.n, lanes * columns), ceil_div(params.m, lanes * row_loads),
+                      product.n_items, train_product_info("train_product_lanes", product));
 }
 
 void TrainKernels::product_tiled(Recorder& recorder, const TrainProduct& product) {
-    const Kernel* k = kernel("train_product_tiled", {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds,
+    const Kernel* k = kernel("train_product_tiled", {kTrainTileThreads, static_cast<uint32_t>(product.a.type),
+                                                     static_cast<uint32_t>(product.b.type), product.adds,
                                                      !product.a_has_rows_of_k, !product.b_has_rows_of_k});
     if (k == nullptr) return;
-    recorder.dispatch(*k, product_params_of(product), ceil_div(product.n, kTrainTile), ceil_div(product.m, kTrainTile), product.n_items,
-                      train_product_info("train_product_tiled", product));
+    recorder.dispatch(*k, product_params_of(product), ceil_div(product.n, kTrainTile), ceil_div(product.m, kTrainTile),
+                      product.n_items, train_product_info("train_product_tiled", product));
 }
 
-void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed, uint32_t rows) {
-    const Kernel* k = kernel("train_embed", {row_threads(params.hidden), 0, static_cast<uint32_t>(table_type), is_transposed});
+void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed,
+                         uint32_t rows) {
+    const Kernel* k =
+        kernel("train_embed", {row_threads(params.hidden), 0, static_cast<uint32_t>(table_type), is_transposed});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, rows, 1, 1, {"train_embed", uint64_t{rows} * params.hidden * (4 + bytes_of(table_type)), 0});
+    recorder.dispatch(*k, params, rows, 1, 1,
+                      {"train_embed", uint64_t{rows} * params.hidden * (4 + bytes_of(table_type)), 0});
 }
 
-void TrainKernels::embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed, uint32_t n_tokens) {
+void TrainKernels::embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,
+                                  uint32_t n_tokens) {
     const uint32_t size = row_threads(64);
     const Kernel* k = kernel("train_embed", {size, 1, 0, is_transposed});
     if (k == nullptr) return;
-    const TrainEmbedParams of_kernel{.table = params.dtable, .tokens = params.tokens, .x = params.dx, .rows = params.rows, .hidden = params.hidden, .table_stride = params.table_stride, .x_stride = params.x_stride, .pad = 0};
-    recorder.dispatch(*k, of_kernel, n_tokens, ceil_div(params.hidden, size), 1, {"train_embed_backward", uint64_t{n_tokens} * params.hidden * 12, 0});
+    const TrainEmbedParams of_kernel{.table = params.dtable,
+                                     .tokens = params.tokens,
+                                     .x = params.dx,
+                                     .rows = params.rows,
+                                     .hidden = params.hidden,
+                                     .table_stride = params.table_stride,
+                                     .x_stride = params.x_stride,
+                                     .pad = 0};
+    recorder.dispatch(*k, of_kernel, n_tokens, ceil_div(params.hidden, size), 1,
+                      {"train_embed_backward", uint64_t{n_tokens} * params.hidden * 12, 0});
 }
 
-void TrainKernels::norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows, ScalarType y_type) {
+void TrainKernels::norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows,
+                        ScalarType y_type) {
     const bool is_backward = direction == TrainDirection::kBackward;
     const Kernel* k = kernel("train_norm", {row_threads(params.hidden), is_backward, static_cast<uint32_t>(y_type)});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, rows, 1, 1, {is_backward ? "train_norm_backward" : "train_norm", uint64_t{rows} * params.hidden * (is_backward ? 16 : 8), 0});
+    recorder.dispatch(*k, params, rows, 1, 1,
+                      {is_backward ? "train_norm_backward" : "train_norm",
+                       uint64_t{rows} * params.hidden * (is_backward ? 16 : 8), 0});
 }
 
-void TrainKernels::heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads, uint32_t head_dim, uint32_t rotary_dim,
-                         uint32_t rows, ScalarType turned_type) {
+void TrainKernels::heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads,
+                         uint32_t head_dim, uint32_t rotary_dim, uint32_t rows, ScalarType turned_type) {
     CHECK(turned_type == ScalarType::kF32 || head_dim % 2 == 0);
     CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim && (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool is_backward = direction == TrainDirection::kBackward;
     const uint32_t size = workgroup_size(facts_.capabilities, threads_for(head_dim, 32, 128), 32);
-    const Kernel* k = kernel("train_heads", {size, is_backward, head_dim, rotary_dim, static_cast<uint32_t>(turned_type)});
+    const Kernel* k =
+        kernel("train_heads", {size, is_backward, head_dim, rotary_dim, static_cast<uint32_t>(turned_type)});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, n_heads, rows, 1, {is_backward ? "train_heads_backward" : "train_heads", uint64_t{rows} * n_heads * head_dim * (is_backward ? 12 : 8), 0});
+    recorder.dispatch(*k, params, n_heads, rows, 1,
+                      {is_backward ? "train_heads_backward" : "train_heads",
+                       uint64_t{rows} * n_heads * head_dim * (is_backward ? 12 : 8), 0});
 }
 
-void TrainKernels::softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries, uint32_t n_runs) {
+void TrainKernels::softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params,
+                           uint32_t n_queries, uint32_t n_runs) {
     const bool is_backward = direction == TrainDirection::kBackward;
     const Kernel* k = kernel("train_softmax", {row_threads(256), is_backward});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, n_queries, 1, n_runs, {is_backward ? "train_softmax_backward" : "train_softmax", uint64_t{n_runs} * n_queries * n_queries * 8, 0});
+    recorder.dispatch(
+        *k, params, n_queries, 1, n_runs,
+        {is_backward ? "train_softmax_backward" : "train_softmax", uint64_t{n_runs} * n_queries * n_queries * 8, 0});
 }
 
 void TrainKernels::act(Recorder& recorder, TrainDirection direction, const TrainActParams& params, ScalarType type) {
@@ -338,21 +434,25 @@ void TrainKernels::act(Recorder& recorder, TrainDirection direction, const Train
     const Kernel* k = kernel("train_act", {size, is_backward, static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     const uint32_t column_bytes = is_backward ? 4 * element + 4 : 3 * element + (params.sums != 0 ? 8 : 0);
-    recorder.dispatch(*k, params, ceil_div(params.h_stride, size * columns), params.rows, 1, {is_backward ? "train_act_backward" : "train_act", uint64_t{params.rows} * params.ffn * column_bytes, 0});
+    recorder.dispatch(
+        *k, params, ceil_div(params.h_stride, size * columns), params.rows, 1,
+        {is_backward ? "train_act_backward" : "train_act", uint64_t{params.rows} * params.ffn * column_bytes, 0});
 }
 
 void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {
     const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
     const Kernel* k = kernel("train_affine", {size});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.n, size), params.rows, 1, {"train_affine", uint64_t{params.rows} * params.n * (params.base != 0 ? 12 : 8), 0});
+    recorder.dispatch(*k, params, ceil_div(params.n, size), params.rows, 1,
+                      {"train_affine", uint64_t{params.rows} * params.n * (params.base != 0 ? 12 : 8), 0});
 }
 
 void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
     const Kernel* k = kernel("train_dropout", {size, adds});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1, {"train_dropout", uint64_t{rows} * params.columns * (adds ? 12 : 8), 0});
+    recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1,
+                      {"train_dropout", uint64_t{rows} * params.columns * (adds ? 12 : 8), 0});
 }
 
 void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params) {
@@ -363,10 +463,12 @@ void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& 
     recorder.dispatch(*k, params, ceil_div(params.n_columns, size), 1, 1, {"train_column_sums", n_bytes, 0});
 }
 
-void TrainKernels::cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient, uint32_t rows) {
+void TrainKernels::cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient,
+                                 uint32_t rows) {
     const Kernel* k = kernel("train_cross_entropy", {row_threads(params.vocab), with_gradient});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, rows, 1, 1, {"train_cross_entropy", uint64_t{rows} * params.vocab * (with_gradient ? 16 : 8), 0});
+    recorder.dispatch(*k, params, rows, 1, 1,
+                      {"train_cross_entropy", uint64_t{rows} * params.vocab * (with_gradient ? 16 : 8), 0});
 }
 
 void TrainKernels::grad_norm(Recorder& recorder, const TrainGradNormParams& params) {

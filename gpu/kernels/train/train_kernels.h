@@ -1,6 +1,7 @@
-// The kernels of training: products of any layout, and what goes row by row. Activations, gradients and trained values are f32; weights of the base have any type.
-// On devices with cooperative matrices of a 16-bit type products round their operands to it and sum in f32. Sums run in a fixed order without atomics, so that the same
-// recording on the same device gives the same bits.
+// The kernels of training: products of any layout, and what goes row by row. Activations, gradients and trained values
+// are f32; weights of the base have any type.
+// On devices with cooperative matrices of a 16-bit type products round their operands to it and sum in f32. Sums run in
+// a fixed order without atomics, so that the same recording on the same device gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -35,28 +36,30 @@ inline constexpr uint32_t kTrainMoreKMax = 512;
 
 // c[m][n] = alpha * a b, or that added to c.
 struct TrainProduct {
-    TrainMatrix a, b, c;    // c is f32
+    TrainMatrix a, b, c;           // c is f32
     bool a_has_rows_of_k = false;  // a lies as [k][m], else as [m][k]
     bool b_has_rows_of_k = false;  // b lies as [k][n], else as [n][k]
     uint32_t m = 0, n = 0, k = 0;  // with items the largest of each
     float alpha = 1.0f;
     bool adds = false;
-    // b is padded with zeros to multiples of kWeightAlign both ways, and c has room for rows up to a multiple of kTrainTileRows, and for padded columns, whose content does
-    // not matter.
+    // b is padded with zeros to multiples of kWeightAlign both ways, and c has room for rows up to a multiple of
+    // kTrainTileRows, and for padded columns, whose content does not matter.
     bool is_padded = false;
-    // With more_k: c = a b + more_a more_b, a product without items. more_b lies like b, in the weights' type, of a padded product with zeros behind more_k up to a multiple
-    // of kWeightAlign, which then is its stride if it has no rows of k. more_k: up to kTrainMoreKMax.
+    // With more_k: c = a b + more_a more_b, a product without items. more_b lies like b, in the weights' type, of a
+    // padded product with zeros behind more_k up to a multiple of kWeightAlign, which then is its stride if it has no
+    // rows of k. more_k: up to kTrainMoreKMax.
     TrainMatrix more_a = {}, more_b = {};
     uint32_t more_k = 0;
-    const char* name = nullptr;  // for profiles; null: the kernel's
+    const char* name = nullptr;     // for profiles; null: the kernel's
     uint32_t causal = kCausalNone;  // of all items
-    DeviceAddress items = 0;  // TrainProductItem[n_items], whose offsets are multiples of 4; 0: one product
+    DeviceAddress items = 0;        // TrainProductItem[n_items], whose offsets are multiples of 4; 0: one product
     uint32_t n_items = 1;
 };
 
 struct TrainKernelOptions {
-    ScalarType matrix_type = ScalarType::kF32;  // in which products may be computed on matrices, that of the base's weights; f32: never
-    uint32_t head_dim = 0, head_group = 1;      // of attention; head_group: query heads of a KV head
+    // in which products may be computed on matrices, that of the base's weights; f32: never
+    ScalarType matrix_type = ScalarType::kF32;
+    uint32_t head_dim = 0, head_group = 1;  // of attention; head_group: query heads of a KV head
 };
 
 // The ways beside portable kernels that a device offers to training.
@@ -68,12 +71,15 @@ struct TrainRungs {
 
 enum class TrainDirection : uint32_t { kForward = 0, kBackward = 1 };
 
-// One thread at a time. Each method records one dispatch (a product may be whole only behind barrier()); the params say what it does, `rows` how many rows there are.
+// One thread at a time. Each method records one dispatch (a product may be whole only behind barrier()); the params say
+// what it does, `rows` how many rows there are.
 class TrainKernels {
   public:
-    // Shows on small data that the device's matrices give what portable kernels give; where they do not they are left out with a warning.
+    // Shows on small data that the device's matrices give what portable kernels give; where they do not they are left
+    // out with a warning.
     static Result<std::unique_ptr<TrainKernels>> create(Device& device, const TrainKernelOptions& options);
-    // Takes memory for padded products whose a has so many bytes, in 16 bits and tiles of rows. Nothing that is recorded is pending.
+    // Takes memory for padded products whose a has so many bytes, in 16 bits and tiles of rows. Nothing that is
+    // recorded is pending.
     Status reserve(Device& device, uint64_t block_bytes);
     // Bytes that reserve() takes.
     static uint64_t scratch_bytes(const TrainRungs& rungs, uint64_t block_bytes);
@@ -95,13 +101,17 @@ class TrainKernels {
     void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
-    void embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed, uint32_t rows);
-    void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed, uint32_t n_tokens);
-    void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows, ScalarType y_type = ScalarType::kF32);
-    void heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads, uint32_t head_dim, uint32_t rotary_dim, uint32_t rows,
-               ScalarType turned_type = ScalarType::kF32);
+    void embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed,
+               uint32_t rows);
+    void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,
+                        uint32_t n_tokens);
+    void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows,
+              ScalarType y_type = ScalarType::kF32);
+    void heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads,
+               uint32_t head_dim, uint32_t rotary_dim, uint32_t rows, ScalarType turned_type = ScalarType::kF32);
     // n_queries: of the longest run.
-    void softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries, uint32_t n_runs);
+    void softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries,
+                 uint32_t n_runs);
     // Only where rungs() have it. Backward: both kernels. Rows of several tiles are side by side.
     void flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params, uint32_t n_heads);
     void dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows);
@@ -113,15 +123,21 @@ class TrainKernels {
     void grad_norm(Recorder& recorder, const TrainGradNormParams& params);
     void adamw(Recorder& recorder, const TrainAdamwParams& params);
     // gain[n] = gain[n] / || W[n] + scale (B A)[n] ||.
-    void weight_norm(Recorder& recorder, const WeightNormParams& params, ScalarType weight_type) { lora_.weight_norm(recorder, params, weight_type); }
+    void weight_norm(Recorder& recorder, const WeightNormParams& params, ScalarType weight_type) {
+        lora_.weight_norm(recorder, params, weight_type);
+    }
 
-    static uint32_t grad_norm_groups(const TrainGradNormParams& params) { return (params.n + params.n_per_group - 1) / params.n_per_group; }
+    static uint32_t grad_norm_groups(const TrainGradNormParams& params) {
+        return (params.n + params.n_per_group - 1) / params.n_per_group;
+    }
 
     // The first kernel that could not be made since the last call; the recording is incomplete then.
     Status status() { return cache_.status(); }
 
   private:
-    const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants) { return cache_.find_or_make(module, constants); }
+    const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants) {
+        return cache_.find_or_make(module, constants);
+    }
     TrainKernels(Device& device, const TrainKernelOptions& options);
     struct TestShape {
         uint32_t m, n, k;
@@ -150,10 +166,11 @@ class TrainKernels {
         TrainJoinParams params;
         bool adds = false;
     };
-    Buffer scratch_;               // parts of products, and inputs in blocks
+    Buffer scratch_;                // parts of products, and inputs in blocks
     uint64_t n_scratch_bytes_ = 0;  // taken since the last barrier
-    Buffer row_count_;             // more rows than there are
-    Buffer windows_;               // JoinedWindow[kTrainMoreKMax / 64][tiles of rows]: so many steps of 64 for each tile
+    Buffer row_count_;              // more rows than there are
+    // JoinedWindow[kTrainMoreKMax / 64][tiles of rows]: so many steps of 64 for each tile
+    Buffer windows_;
     std::vector<LeftJoin> left_;
     ScalarType matrix_type_ = ScalarType::kF32;
     bool has_narrow_tiles_ = false;  // and products whose k is cut

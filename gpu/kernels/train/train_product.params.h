@@ -13,15 +13,17 @@ struct TrainProductItem {
 };
 INTEROP_SIZE(TrainProductItem, 40);
 
-// Which of an item's products may be left out, where query q of its scores, which is its row q - first_query, sees the keys up to q. Tiled kernels leave out what fills
-// their tiles; of rows of scores they read no more than the keys in front of (q / kCausalTile + 2) * kCausalTile.
+// Which of an item's products may be left out, where query q of its scores, which is its row q - first_query, sees the
+// keys up to q. Tiled kernels leave out what fills their tiles; of rows of scores they read no more than the keys in
+// front of (q / kCausalTile + 2) * kCausalTile.
 INTEROP_CONST kCausalNone = 0;
-INTEROP_CONST kCausalScores = 1;  // c: scores, which others need not have
+INTEROP_CONST kCausalScores = 1;   // c: scores, which others need not have
 INTEROP_CONST kCausalQueries = 2;  // a: scores [query][key]
 INTEROP_CONST kCausalKeys = 3;     // a: scores, transposed
 INTEROP_CONST kCausalTile = 128;
 
-// c[i][j] = alpha * sum over l of a[i][l] * b[l][j], or that added to c; m x k by k x n. Strides in elements; of the two of a, and of b, one is 1.
+// c[i][j] = alpha * sum over l of a[i][l] * b[l][j], or that added to c; m x k by k x n. Strides in elements; of the
+// two of a, and of b, one is 1.
 struct TrainProductParams {
     uint64_t a, b;   // of any type
     uint64_t c;      // f32
@@ -31,7 +33,8 @@ struct TrainProductParams {
     uint32_t b_l, b_j;
     uint32_t c_i, c_j;
     float alpha;
-    uint32_t k_per_split;  // without items: each grid z has so many l, and its own c, c_split elements further; 0: z is 1
+    // without items: each grid z has so many l, and its own c, c_split elements further; 0: z is 1
+    uint32_t k_per_split;
     uint32_t c_split;
     uint32_t causal;  // with items: kCausal...
     uint32_t pad;

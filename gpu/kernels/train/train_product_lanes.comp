@@ -1,7 +1,8 @@
-// train_product for software devices, where a load costs as much as dozens of sums: c[i][j] (+)= alpha * sum over l of a[i][l] * b[l][j]
+// train_product for software devices, where a load costs as much as dozens of sums: c[i][j] (+)= alpha * sum over l of
+// a[i][l] * b[l][j]
 //   a  [m][k], b [k][n] by strides, of A_TYPE and B_TYPE;  c [m][n] by strides, f32
-// A workgroup is one subgroup. An invocation has COLUMNS columns of c and ROW_LOADS rows for each lane of the subgroup: lanes load different rows of a and tell them
-// to the others. Sums run in order of l.
+// A workgroup is one subgroup. An invocation has COLUMNS columns of c and ROW_LOADS rows for each lane of the subgroup:
+// lanes load different rows of a and tell them to the others. Sums run in order of l.
 // grid (ceil(n / (workgroup * COLUMNS)), ceil(m / (workgroup * ROW_LOADS)), items)
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,7 +1,9 @@
 // train_product on KHR cooperative matrices: c[i][j] (+)= alpha * sum over l of a[i][l] * b[l][j]
-//   a  [m][k], b [k][n] by strides, each f32 or ELEMENT (f16, or bf16 with the macro BF16), rounded to that;  c [m][n], f32 sums
-// A workgroup has 128 x TILE_N of c. 32 l of both operands are staged in shared memory as they lie, rows of k or of the other side, while the next ones are on their
-// way in registers; what is beyond the operands is staged as 0. Rows of a, b and c begin at multiples of 16 bytes.
+//   a  [m][k], b [k][n] by strides, each f32 or ELEMENT (f16, or bf16 with the macro BF16), rounded to that;  c [m][n],
+//       f32 sums
+// A workgroup has 128 x TILE_N of c. 32 l of both operands are staged in shared memory as they lie, rows of k or of the
+// other side, while the next ones are on their way in registers; what is beyond the operands is staged as 0. Rows of a,
+// b and c begin at multiples of 16 bytes.
 // grid (ceil(n / TILE_N), ceil(m / 128), items or splits of k)
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -34,11 +36,14 @@ const uint kSubgroups = kThreads / kSubgroup;
 const uint kSubN = kTileN == kTile ? kSubgroups / 2 : 1;  // subgroups along n
 const uint kSubM = kSubgroups / kSubN;                    // and along m
 const uint kMatsM = kTile / kSubM / 16, kMatsN = kTileN / kSubN / 16;
-const uint kAlongLine = kDepth / 8 + 1;  // words of a staged row of k, with one for the banks; of other rows one more than they have
-const uint kStageWords = kTile * kAlongLine, kBStageWords = kTileN * kAlongLine;  // no fewer than rows of the other kind take
+// words of a staged row of k, with one for the banks; of other rows one more than they have
+const uint kAlongLine = kDepth / 8 + 1;
+// no fewer than rows of the other kind take
+const uint kStageWords = kTile * kAlongLine, kBStageWords = kTileN * kAlongLine;
 const uint kStoreLine = kMatsN * 4 + 1;
 const uint kStoreWords = kSubgroups * 16 * kStoreLine;
-shared uvec4 stage[kStoreWords > kStageWords + kBStageWords ? kStoreWords : kStageWords + kBStageWords];  // a, then b; at the end sums
+// a, then b; at the end sums
+shared uvec4 stage[kStoreWords > kStageWords + kBStageWords ? kStoreWords : kStageWords + kBStageWords];
 
 uvec4 packed(vec4 lo, vec4 hi) {
 #ifdef BF16
@@ -68,7 +73,8 @@ uvec4 some_of_eight(uint64_t base, uint64_t index, const uint type, uint n) {
 const uint kALoads = kTile * (kDepth / 8) / kThreads, kBLoads = (kTileN * (kDepth / 8) + kThreads - 1) / kThreads;
 uvec4 a_held[kALoads], b_held[kBLoads];
 
-// first: of the tile's rows of c, or columns; n_side: how many there are in all. is_whole: the tile and all steps of k lie within them, so that nothing is asked.
+// first: of the tile's rows of c, or columns; n_side: how many there are in all. is_whole: the tile and all steps of k
+// lie within them, so that nothing is asked.
 uvec4 fetch_word(uint64_t base, uint64_t begin, const uint type, const uint along_k, const uint tile, uint stride, uint first, uint n_side, uint l0, uint k, const uint i, const bool is_whole) {
     const uint word = gl_LocalInvocationIndex + i * kThreads;
     const uint row = along_k != 0 ? first + word / (kDepth / 8) : l0 + word / (tile / 8);
@@ -143,7 +149,8 @@ void main() {
     if (i0 + kTile <= item.m && j0 + kTileN <= item.n && item.k % kDepth == 0) sum_tile(item, i0, j0, sub_m, sub_n, true);
     else sum_tile(item, i0, j0, sub_m, sub_n, false);
 
-    // Through shared memory, 16 rows of a subgroup's matrices at a time: what is beyond c is not written, and rows are written in long pieces.
+    // Through shared memory, 16 rows of a subgroup's matrices at a time: what is beyond c is not written, and rows are
+    // written in long pieces.
     const uint line = kStoreLine, part = gl_SubgroupID * 16 * line;
     const uint words_of_row = kMatsN * 4;
     [[unroll]] for (uint i = 0; i < kMatsM; ++i) {

@@ -1,6 +1,7 @@
 // train_product through shared memory: c[i][j] (+)= alpha * sum over l of a[i][l] * b[l][j]
 //   a  [m][k], b [k][n] by strides, of A_TYPE and B_TYPE;  c [m][n] by strides, f32
-// A workgroup of 256 has 64 x 64 of c, an invocation 4 x 4 of these; both operands are staged 16 l at a time. Sums run in order of l.
+// A workgroup of 256 has 64 x 64 of c, an invocation 4 x 4 of these; both operands are staged 16 l at a time. Sums run
+// in order of l.
 // grid (ceil(n / 64), ceil(m / 64), items)
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,6 +1,8 @@
 // train_round, in 16 bits of type TO:
-//   rows    to[t][c] = factor * from[t][c] of f32, four columns an invocation;  grid (ceil(columns / 4 / workgroup), rows)
-//   blocks  rows of f32 or TO in the order kBlocksByRows (products/activation_blocks.h), zero behind their columns. A thread has a lane's 16 bytes of one block; rows
+//   rows    to[t][c] = factor * from[t][c] of f32, four columns an invocation;  grid (ceil(columns / 4 / workgroup),
+//       rows)
+//   blocks  rows of f32 or TO in the order kBlocksByRows (products/activation_blocks.h), zero behind their columns. A
+//       thread has a lane's 16 bytes of one block; rows
 //           of a block behind the last one are zero.  grid (ceil(blocks of a row * 32 / workgroup), blocks of rows)
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -13,7 +15,8 @@ layout(constant_id = 2) const uint kInBlocks = 0;
 layout(constant_id = 3) const uint kType = 0;  // of the rows that become blocks
 layout(push_constant, scalar) uniform Push { TrainRoundKernelParams p; };
 
-// Columns `column` and the next one, which may both be behind the last one. Rows begin at multiples of 16 bytes, and `column` is even.
+// Columns `column` and the next one, which may both be behind the last one. Rows begin at multiples of 16 bytes, and
+// `column` is even.
 uint pair_at(uint row, uint column) {
     if (row >= p.rows || column >= p.columns) return 0;
     const uint64_t index = uint64_t(row) * p.from_stride + column;

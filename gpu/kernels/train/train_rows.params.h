@@ -1,4 +1,5 @@
-// Parameters of the kernels of training that go row by row. All values f32 where nothing else is said; strides in elements; address 0: none.
+// Parameters of the kernels of training that go row by row. All values f32 where nothing else is said; strides in
+// elements; address 0: none.
 #ifndef LORAD_GPU_KERNELS_TRAIN_ROWS_PARAMS_H
 #define LORAD_GPU_KERNELS_TRAIN_ROWS_PARAMS_H
 
@@ -28,8 +29,8 @@ struct TrainRoundKernelParams {
 INTEROP_SIZE(TrainRoundKernelParams, 40);
 
 struct TrainRoundParams {
-    uint64_t from;  // [t][from_stride] f32
-    uint64_t to;    // [t][to_stride] of 16 bits; rows of both begin at multiples of 16 bytes
+    uint64_t from;     // [t][from_stride] f32
+    uint64_t to;       // [t][to_stride] of 16 bits; rows of both begin at multiples of 16 bytes
     uint32_t columns;  // a multiple of 4
     uint32_t from_stride, to_stride;
     float factor;
@@ -46,13 +47,13 @@ INTEROP_SIZE(TrainFlashTile, 16);
 INTEROP_CONST kFlashRows = 64;
 
 struct TrainFlashParams {
-    uint64_t tiles;  // TrainFlashTile[n_tiles]
-    uint64_t heads;  // 16 bits [t][heads_stride]: q and k normed and turned, and v
-    uint64_t o;      // [t][o_stride], and dout, dk and dv likewise
-    uint64_t lse;    // [t][query heads], to the base of 2
-    uint64_t dout;   // 16 bits
-    uint64_t dots;   // [t][query heads]
-    uint64_t dq;     // [t][dq_stride]
+    uint64_t tiles;   // TrainFlashTile[n_tiles]
+    uint64_t heads;   // 16 bits [t][heads_stride]: q and k normed and turned, and v
+    uint64_t o;       // [t][o_stride], and dout, dk and dv likewise
+    uint64_t lse;     // [t][query heads], to the base of 2
+    uint64_t dout;    // 16 bits
+    uint64_t dots;    // [t][query heads]
+    uint64_t dq;      // [t][dq_stride]
     uint64_t dk, dv;  // of each query head
     uint32_t heads_stride, o_stride, dq_stride;
     uint32_t k_begin, v_begin;  // columns of heads
@@ -63,9 +64,9 @@ struct TrainFlashParams {
 INTEROP_SIZE(TrainFlashParams, 104);
 
 struct TrainDotsParams {
-    uint64_t o, dout;  // [t][stride]
-    uint64_t rounded;  // 16 bits [t][stride]: dout
-    uint64_t dots;     // [t][heads]
+    uint64_t o, dout;   // [t][stride]
+    uint64_t rounded;   // 16 bits [t][stride]: dout
+    uint64_t dots;      // [t][heads]
     uint32_t head_dim;  // even
     uint32_t stride;
 };
@@ -118,12 +119,13 @@ struct TrainNormParams {
 INTEROP_SIZE(TrainNormParams, 72);
 
 struct TrainHeadsParams {
-    uint64_t y;         // [t][y_stride]: heads of q, then of k, as the product gives them
-    uint64_t turned;    // [t][turned_stride]: the same normed and turned, of 16 bits with the values behind; backward: their gradients
-    uint64_t dy;        // backward: [t][y_stride]
-    uint64_t terms;     // backward: [t][turned_stride], what the gammas' gradients sum over rows and heads, or 0
-    uint64_t rope;      // [turn][rotary_dim / 2][2]: cos, sin
-    uint64_t turns;     // u32[t]: each row's turn
+    uint64_t y;  // [t][y_stride]: heads of q, then of k, as the product gives them
+    // [t][turned_stride]: the same normed and turned, of 16 bits with the values behind; backward: their gradients
+    uint64_t turned;
+    uint64_t dy;     // backward: [t][y_stride]
+    uint64_t terms;  // backward: [t][turned_stride], what the gammas' gradients sum over rows and heads, or 0
+    uint64_t rope;   // [turn][rotary_dim / 2][2]: cos, sin
+    uint64_t turns;  // u32[t]: each row's turn
     uint64_t q_gamma, k_gamma;  // [D], or 0: no norm
     uint32_t n_q_heads;
     uint32_t y_stride;
@@ -136,8 +138,8 @@ INTEROP_SIZE(TrainHeadsParams, 88);
 
 // to[t][h * D + d] = sum over the n_group heads of KV head h of from
 struct TrainSumHeadsParams {
-    uint64_t from;  // [t][from_stride]: query heads
-    uint64_t to;    // [t][to_stride]: KV heads
+    uint64_t from;     // [t][from_stride]: query heads
+    uint64_t to;       // [t][to_stride]: KV heads
     uint32_t columns;  // KV heads * D
     uint32_t head_dim;
     uint32_t n_group;
@@ -172,15 +174,16 @@ struct TrainSoftmaxParams {
     uint64_t dscores;  // backward: gradients of the probabilities in, of q k out
     float scale;       // of q k
     uint32_t window;   // keys that a query sees, itself included; 0: all up to itself
-    uint32_t zero_tile;  // of a query q no more zeros are written than in front of key (q / zero_tile + 2) * zero_tile; 0: all
+    // of a query q no more zeros are written than in front of key (q / zero_tile + 2) * zero_tile; 0: all
+    uint32_t zero_tile;
     uint32_t pad;
 };
 INTEROP_SIZE(TrainSoftmaxParams, 40);
 
 struct TrainActParams {
-    uint64_t y;   // [t][y_stride]: gate, then up
-    uint64_t h;   // [t][h_stride]: forward: out, its padding zeroed; backward: gradients in, f32
-    uint64_t dy;  // backward: [t][y_stride]
+    uint64_t y;     // [t][y_stride]: gate, then up
+    uint64_t h;     // [t][h_stride]: forward: out, its padding zeroed; backward: gradients in, f32
+    uint64_t dy;    // backward: [t][y_stride]
     uint64_t sums;  // forward, of 16 bits: [t][y_stride] f32, which y is written from first; 0: y is there
     uint32_t ffn;   // of 16 bits a multiple of 4
     uint32_t y_stride;
@@ -223,8 +226,8 @@ struct TrainTarget {
 };
 INTEROP_SIZE(TrainTarget, 8);
 struct TrainLoss {
-    float loss;          // weight * cross entropy
-    uint32_t is_best;    // the target has the greatest logit
+    float loss;        // weight * cross entropy
+    uint32_t is_best;  // the target has the greatest logit
 };
 INTEROP_SIZE(TrainLoss, 8);
 
@@ -234,7 +237,7 @@ struct TrainDropoutParams {
     uint64_t row_keys;  // u32[t][2]: example and position
     uint32_t columns;
     uint32_t x_stride, to_stride;
-    uint32_t module;     // this and the next two: what a mask depends on beside the row and the column
+    uint32_t module;  // this and the next two: what a mask depends on beside the row and the column
     uint32_t seed, step;
     uint32_t threshold;  // a random word below it drops: p * 2^32
     float factor;        // 1 / (1 - p)
@@ -258,17 +261,18 @@ struct TrainGradNormParams {
 };
 INTEROP_SIZE(TrainGradNormParams, 24);
 
-// AdamW of PyTorch: p *= 1 - rate * decay; m = m + (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g^2; p -= step_size m / (sqrt(v) / root + eps)
+// AdamW of PyTorch: p *= 1 - rate * decay; m = m + (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g^2; p -= step_size m
+// / (sqrt(v) / root + eps)
 struct TrainAdamwParams {
     uint64_t values, gradients, first, second;  // each [n]
     uint32_t n;
-    float factor;           // what gradients are multiplied with before: 1 / tokens and clipping
-    float keep;             // 1 - rate * decay
+    float factor;  // what gradients are multiplied with before: 1 / tokens and clipping
+    float keep;    // 1 - rate * decay
     float one_minus_beta1;
     float beta2;
     float one_minus_beta2;
-    float step_size;        // rate / (1 - beta1^k)
-    float root;             // sqrt(1 - beta2^k)
+    float step_size;  // rate / (1 - beta1^k)
+    float root;       // sqrt(1 - beta2^k)
     float eps;
     uint32_t pad;
 };

@@ -1,6 +1,8 @@
 // train_sum_heads:
-//   of heads  to[t][h * D + d] = sum over the heads g of group h of from[t][(h * groups + g) * D + d], in their order;  grid (ceil(kv heads * D / workgroup), T)
-//   dots      to[t][head] = sum over d of dout[t][head][d] * from[t][head][d], and dout rounded to TYPE;  grid (heads, T), one workgroup a head of a row
+//   of heads  to[t][h * D + d] = sum over the heads g of group h of from[t][(h * groups + g) * D + d], in their order;
+//       grid (ceil(kv heads * D / workgroup), T)
+//   dots      to[t][head] = sum over d of dout[t][head][d] * from[t][head][d], and dout rounded to TYPE;  grid (heads,
+//       T), one workgroup a head of a row
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -1,6 +1,5 @@
-// Products of training by warpgroups (products/warpgroup_text.h): a rounded and put in blocks, b as it lies, whichever way.
-#include "gpu/kernels/train/train_kernels.h"
-
+// Products of training by warpgroups (products/warpgroup_text.h): a rounded and put in blocks, b as it lies, whichever
+// way.
 #include <algorithm>
 #include <random>
 #include <span>
@@ -9,6 +8,7 @@
 
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
+#include "gpu/kernels/train/train_kernels.h"
 #include "gpu/upload.h"
 
 namespace lorad::gpu {
@@ -21,27 +21,52 @@ constexpr uint32_t kWindowTilesMax = 512;  // of products with more k
 }  // namespace
 
 bool TrainKernels::multiplies_by_warpgroup(const TrainProduct& p) const {
-    if (!has_warpgroups_ || !p.is_padded || p.items != 0 || p.adds || p.alpha != 1.0f || p.a_has_rows_of_k || p.b.type != matrix_type_) return false;
-    if (p.m < kWarpgroupSideMin || p.n < kWarpgroupSideMin || p.k < kWarpgroupSideMin || (p.a.type != ScalarType::kF32 && p.a.type != matrix_type_)) return false;
-    const bool has_whole_rows = p.b.stride % kWeightAlign == 0 && p.b.stride >= padded(p.b_has_rows_of_k ? p.n : p.k) && p.c.stride == padded(p.n);
+    if (!has_warpgroups_ || !p.is_padded || p.items != 0 || p.adds || p.alpha != 1.0f || p.a_has_rows_of_k ||
+        p.b.type != matrix_type_)
+        return false;
+    if (p.m < kWarpgroupSideMin || p.n < kWarpgroupSideMin || p.k < kWarpgroupSideMin ||
+        (p.a.type != ScalarType::kF32 && p.a.type != matrix_type_))
+        return false;
+    const bool has_whole_rows = p.b.stride % kWeightAlign == 0 && p.b.stride >= padded(p.b_has_rows_of_k ? p.n : p.k) &&
+                                p.c.stride == padded(p.n);
     const uint64_t n_bytes = uint64_t{round_up(p.m, kTrainTileRows)} * (padded(p.k) + padded(p.more_k)) * 2;
-    if (p.more_k != 0 && (p.more_k > kTrainMoreKMax || p.m > kWindowTilesMax * kTrainTileRows || p.more_b.type != matrix_type_)) return false;
+    if (p.more_k != 0 &&
+        (p.more_k > kTrainMoreKMax || p.m > kWindowTilesMax * kTrainTileRows || p.more_b.type != matrix_type_))
+        return false;
     if (p.more_k != 0 && p.more_b.stride != (p.b_has_rows_of_k ? p.b.stride : padded(p.more_k))) return false;
     return has_whole_rows && n_bytes <= scratch_.size() && p.a.address % 16 == 0 && p.a.stride % 8 == 0;
 }
 
 void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& p) {
-    const uint32_t stride = padded(p.k), n_padded = padded(p.n), rows = round_up(p.m, kTrainTileRows), more_stride = padded(p.more_k);
-    const uint64_t x_bytes = uint64_t{rows} * stride * 2, block_bytes = x_bytes + uint64_t{rows} * more_stride * 2, part_bytes = uint64_t{rows} * n_padded * sizeof(float);
-    const auto max_splits = static_cast<uint32_t>(std::min<uint64_t>((scratch_.size() - block_bytes) / part_bytes, kWarpgroupSplitsMax));
-    const std::optional<MatmulPlan> plan =
-        products_.plan_many_rows({.n = p.n, .stride = stride, .rows = p.m, .max_splits = std::max(max_splits, 1u), .transposed = p.b_has_rows_of_k}, matrix_type_);
+    const uint32_t stride = padded(p.k), n_padded = padded(p.n), rows = round_up(p.m, kTrainTileRows),
+                   more_stride = padded(p.more_k);
+    const uint64_t x_bytes = uint64_t{rows} * stride * 2, block_bytes = x_bytes + uint64_t{rows} * more_stride * 2,
+                   part_bytes = uint64_t{rows} * n_padded * sizeof(float);
+    const auto max_splits =
+        static_cast<uint32_t>(std::min<uint64_t>((scratch_.size() - block_bytes) / part_bytes, kWarpgroupSplitsMax));
+    const std::optional<MatmulPlan> plan = products_.plan_many_rows({.n = p.n,
+                                                                     .stride = stride,
+                                                                     .rows = p.m,
+                                                                     .max_splits = std::max(max_splits, 1u),
+                                                                     .transposed = p.b_has_rows_of_k},
+                                                                    matrix_type_);
     CHECK(plan);
     const bool is_cut = plan->n_splits > 1;
-    const DeviceAddress blocks = take_scratch(recorder, block_bytes + (is_cut ? plan->n_splits * part_bytes : 0)), parts = blocks + block_bytes;
-    this->blocks(recorder, {.x = p.a.address, .blocks = blocks, .k = p.k, .x_stride = p.a.stride, .blocks_stride = stride, .rows = p.m}, p.a.type, matrix_type_);
+    const DeviceAddress blocks = take_scratch(recorder, block_bytes + (is_cut ? plan->n_splits * part_bytes : 0)),
+                        parts = blocks + block_bytes;
+    this->blocks(
+        recorder,
+        {.x = p.a.address, .blocks = blocks, .k = p.k, .x_stride = p.a.stride, .blocks_stride = stride, .rows = p.m},
+        p.a.type, matrix_type_);
     if (p.more_k != 0) {
-        this->blocks(recorder, {.x = p.more_a.address, .blocks = blocks + x_bytes, .k = p.more_k, .x_stride = p.more_a.stride, .blocks_stride = more_stride, .rows = p.m}, p.more_a.type, matrix_type_);
+        this->blocks(recorder,
+                     {.x = p.more_a.address,
+                      .blocks = blocks + x_bytes,
+                      .k = p.more_k,
+                      .x_stride = p.more_a.stride,
+                      .blocks_stride = more_stride,
+                      .rows = p.m},
+                     p.more_a.type, matrix_type_);
     }
     recorder.barrier();
     const MatmulParams params{.n_rows = row_count_.address(),
@@ -58,12 +83,27 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                               .k_per_split = plan->k_per_split,
                               .pad = 0};
     if (p.more_k != 0) {
-        const DeviceAddress windows = windows_.address() + (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow);
-        products_.matmul_with_more_k(recorder, {.product = params, .windows = windows, .b = p.more_b.address, .low = blocks + x_bytes}, *plan, more_stride, p.b_has_rows_of_k);
-    } else if (p.b_has_rows_of_k) products_.matmul_transposed(recorder, params, *plan);
-    else products_.matmul(recorder, params, *plan);
+        const DeviceAddress windows =
+            windows_.address() + (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow);
+        products_.matmul_with_more_k(
+            recorder, {.product = params, .windows = windows, .b = p.more_b.address, .low = blocks + x_bytes}, *plan,
+            more_stride, p.b_has_rows_of_k);
+    } else if (p.b_has_rows_of_k)
+        products_.matmul_transposed(recorder, params, *plan);
+    else
+        products_.matmul(recorder, params, *plan);
     if (!is_cut) return;
-    left_.push_back({{.parts = parts, .c = p.c.address, .m = p.m, .n = p.n, .stride = n_padded, .n_parts = plan->n_splits, .c_i = p.c.stride, .c_j = 1, .alpha = 1.0f, .part_rows = rows}, false});
+    left_.push_back({{.parts = parts,
+                      .c = p.c.address,
+                      .m = p.m,
+                      .n = p.n,
+                      .stride = n_padded,
+                      .n_parts = plan->n_splits,
+                      .c_i = p.c.stride,
+                      .c_j = 1,
+                      .alpha = 1.0f,
+                      .part_rows = rows},
+                     false});
 }
 
 void TrainKernels::blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to) {
@@ -71,8 +111,16 @@ void TrainKernels::blocks(Recorder& recorder, const TrainBlocksParams& params, S
     const uint32_t size = workgroup_size(facts_.capabilities, 256, kLanes);
     const Kernel* k = kernel("train_round", {size, static_cast<uint32_t>(to), 1, static_cast<uint32_t>(type)});
     if (k == nullptr) return;
-    const TrainRoundKernelParams of_kernel{.from = params.x, .to = params.blocks, .columns = params.k, .from_stride = params.x_stride, .to_stride = params.blocks_stride, .rows = params.rows, .factor = 1.0f, .pad = 0};
-    recorder.dispatch(*k, of_kernel, ceil_div(params.blocks_stride / kBlockColumns * kLanes, size), ceil_div(params.rows, kBlockRows), 1,
+    const TrainRoundKernelParams of_kernel{.from = params.x,
+                                           .to = params.blocks,
+                                           .columns = params.k,
+                                           .from_stride = params.x_stride,
+                                           .to_stride = params.blocks_stride,
+                                           .rows = params.rows,
+                                           .factor = 1.0f,
+                                           .pad = 0};
+    recorder.dispatch(*k, of_kernel, ceil_div(params.blocks_stride / kBlockColumns * kLanes, size),
+                      ceil_div(params.rows, kBlockRows), 1,
                       {"train_blocks", uint64_t{params.rows} * params.k * (bytes_of(type) + 2), 0});
 }
 
@@ -90,8 +138,10 @@ Status TrainKernels::test_warpgroups(Device& device) {
     std::mt19937 random(kTrainTileRows);
     Buffer a, b, more_b, c[2];
     std::vector<JoinedWindow> windows;
-    for (uint32_t n = 1; n <= kTrainMoreKMax / kJoinedStep; ++n) windows.insert(windows.end(), kWindowTilesMax, JoinedWindow{.begin = 0, .n = n});
-    TRY_ASSIGN(windows_, device.create_buffer(windows.size() * sizeof(JoinedWindow), MemoryKind::kDeviceLocal, "rows of products"));
+    for (uint32_t n = 1; n <= kTrainMoreKMax / kJoinedStep; ++n)
+        windows.insert(windows.end(), kWindowTilesMax, JoinedWindow{.begin = 0, .n = n});
+    TRY_ASSIGN(windows_, device.create_buffer(windows.size() * sizeof(JoinedWindow), MemoryKind::kDeviceLocal,
+                                              "rows of products"));
     TRY(device.uploader().upload(windows_, 0, std::as_bytes(std::span(windows))));
     TRY(device.uploader().finish());
     TRY_ASSIGN(row_count_, device.create_buffer(256, MemoryKind::kDeviceLocal, "rows of products"));
@@ -101,7 +151,8 @@ Status TrainKernels::test_warpgroups(Device& device) {
     self_test::fill_random(more_b.mapped(), matrix_type_, random);
     self_test::fill_random(a.mapped(), ScalarType::kF32, random);
     self_test::fill_random(b.mapped(), matrix_type_, random);
-    for (Buffer& result : c) TRY(self_test::make(device, result, uint64_t{kRows} * kSide * 4, MemoryKind::kHostReadback));
+    for (Buffer& result : c)
+        TRY(self_test::make(device, result, uint64_t{kRows} * kSide * 4, MemoryKind::kHostReadback));
     self_test::Deviation deviation;
     for (const bool is_transposed : {false, true}) {
         // More k, and columns that the last tile shares with its neighbour.
@@ -111,9 +162,17 @@ Status TrainKernels::test_warpgroups(Device& device) {
                 TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
                 recorder.fill(row_count_, 0, sizeof(uint32_t), ~0u);
                 recorder.barrier();
-                product(recorder, {.a = {a.address(), kSide}, .b = {b.address(), kSide, matrix_type_}, .c = {c[by_warpgroup].address(), padded(n)}, .b_has_rows_of_k = is_transposed,
-                                   .m = kTestRows, .n = n, .k = kSide, .is_padded = true,
-                                   .more_a = {a.address(), kSide}, .more_b = {more_b.address(), is_transposed ? kSide : padded(more_k), matrix_type_}, .more_k = more_k});
+                product(recorder, {.a = {a.address(), kSide},
+                                   .b = {b.address(), kSide, matrix_type_},
+                                   .c = {c[by_warpgroup].address(), padded(n)},
+                                   .b_has_rows_of_k = is_transposed,
+                                   .m = kTestRows,
+                                   .n = n,
+                                   .k = kSide,
+                                   .is_padded = true,
+                                   .more_a = {a.address(), kSide},
+                                   .more_b = {more_b.address(), is_transposed ? kSide : padded(more_k), matrix_type_},
+                                   .more_k = more_k});
                 barrier(recorder);
                 const Status recorded = cache_.status();
                 const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
@@ -123,7 +182,8 @@ Status TrainKernels::test_warpgroups(Device& device) {
             std::vector<float> of[2];
             for (const uint32_t i : {0u, 1u}) {
                 const auto* from = reinterpret_cast<const float*>(c[i].mapped().data());
-                for (uint32_t row = 0; row < kTestRows; ++row) of[i].insert(of[i].end(), from + uint64_t{row} * padded(n), from + uint64_t{row} * padded(n) + n);
+                for (uint32_t row = 0; row < kTestRows; ++row)
+                    of[i].insert(of[i].end(), from + uint64_t{row} * padded(n), from + uint64_t{row} * padded(n) + n);
             }
             deviation.add(of[1], of[0]);
         }

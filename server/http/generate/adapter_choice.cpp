@@ -28,8 +28,7 @@ adapters::AcquireOptions waiting_for(ServerContext& context, const HttpRequest& 
 
 // NAME of BASE:NAME and BASE::NAME; empty for anything else.
 std::string_view qualified_name(std::string_view model, std::string_view base) {
-    if (model.size() <= base.size() + 1 || !model.starts_with(base) || model[base.size()] != ':')
-        return {};
+    if (model.size() <= base.size() + 1 || !model.starts_with(base) || model[base.size()] != ':') return {};
     model.remove_prefix(base.size() + 1);
     if (model.starts_with(':')) model.remove_prefix(1);
     return model;
@@ -72,8 +71,7 @@ Error listed_beside_adapter(const ServerContext& context, const proto::GenerateR
     return make_error(ErrorCode::kInvalidRequest,
                       format("{}: the model {} is an adapter already; with a list of adapters, "
                              "model is the base, {}",
-                             listed, json_quote_short(request.model),
-                             json_quote(context.base_name)),
+                             listed, json_quote_short(request.model), json_quote(context.base_name)),
                       std::string(listed));
 }
 
@@ -90,8 +88,7 @@ Result<MixLease> lease_of_terms(ServerContext& context, const HttpRequest& http,
 }
 
 Error no_such_number(size_t index, uint32_t id) {
-    return make_error(ErrorCode::kInvalidRequest,
-                      format("lora[{}].id: no adapter has the number {}", index, id),
+    return make_error(ErrorCode::kInvalidRequest, format("lora[{}].id: no adapter has the number {}", index, id),
                       format("lora[{}].id", index));
 }
 
@@ -151,14 +148,12 @@ LoraScales::Numbers& LoraScales::numbers_of(const access::Principal* key) {
     auto [view, is_new] = views_.try_emplace(std::move(patterns));
     view->second.used_at = ++n_uses_;
     if (is_new && views_.size() > kViewsMax) {
-        views_.erase(std::ranges::min_element(
-            views_, {}, [](const auto& known) { return known.second.used_at; }));
+        views_.erase(std::ranges::min_element(views_, {}, [](const auto& known) { return known.second.used_at; }));
     }
     return view->second;
 }
 
-std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& registry,
-                                                   const access::Principal* key) {
+std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& registry, const access::Principal* key) {
     std::vector<adapters::AdapterInfo> registered = registry.list();
     std::erase_if(registered, [&](const adapters::AdapterInfo& adapter) {
         return adapter.draining || (key != nullptr && !key->may_use(adapter.name));
@@ -170,11 +165,9 @@ std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& reg
     for (const adapters::AdapterInfo& adapter : registered) {
         auto known = all_.ids.find(adapter.name);
         auto scale = known == all_.ids.end() ? scales_.end() : scales_.find(known->second);
-        entries.push_back({numbers.ids.at(adapter.name), adapter.name,
-                           scale == scales_.end() ? 0.0f : scale->second});
+        entries.push_back({numbers.ids.at(adapter.name), adapter.name, scale == scales_.end() ? 0.0f : scale->second});
     }
-    std::sort(entries.begin(), entries.end(),
-              [](const Entry& a, const Entry& b) { return a.id < b.id; });
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.id < b.id; });
     return entries;
 }
 
@@ -194,8 +187,7 @@ Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& reg
     return terms;
 }
 
-Status LoraScales::set(const adapters::Registry& registry,
-                       const std::vector<proto::IdScale>& scales) {
+Status LoraScales::set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales) {
     TRY(terms(registry, scales));
     std::lock_guard lock(mutex_);
     scales_.clear();
@@ -218,8 +210,7 @@ std::vector<AdapterTerm> LoraScales::defaults(const adapters::Registry& registry
     return terms;
 }
 
-Status limit_adapters(ServerContext& context, const HttpRequest& http,
-                      proto::GenerateRequest& request) {
+Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request) {
     const access::Principal* key = restricted(http);
     if (key == nullptr) return ok_status();
     const char* listed = request.adapters ? request.adapters_field.c_str() : request.lora ? "lora" : nullptr;
@@ -257,8 +248,7 @@ Status check_adapters(ServerContext& context, const HttpRequest& http, const pro
     const char* listed = request.adapters ? request.adapters_field.c_str() : request.lora ? "lora" : nullptr;
     if (!request.model.empty() && request.model != context.base_name) {
         std::string_view qualified = qualified_name(request.model, context.base_name);
-        if (!context.registry.find(request.model) &&
-            (qualified.empty() || !context.registry.find(qualified)))
+        if (!context.registry.find(request.model) && (qualified.empty() || !context.registry.find(qualified)))
             return no_such_model(context, http, request.model);
         if (listed != nullptr) return listed_beside_adapter(context, request, listed);
     }
@@ -271,8 +261,7 @@ Status check_adapters(ServerContext& context, const HttpRequest& http, const pro
     return ok_status();
 }
 
-std::optional<std::string> only_adapter(ServerContext& context,
-                                        const proto::GenerateRequest& request) {
+std::optional<std::string> only_adapter(ServerContext& context, const proto::GenerateRequest& request) {
     if (!request.model.empty() && request.model != context.base_name) {
         std::string_view qualified = qualified_name(request.model, context.base_name);
         bool is_name = qualified.empty() || context.registry.find(request.model);
@@ -284,8 +273,7 @@ std::optional<std::string> only_adapter(ServerContext& context,
             if (term.scale != 0.0f) terms.push_back({term.name, term.scale});
         }
     } else if (request.lora) {
-        Result<std::vector<AdapterTerm>> listed =
-            context.lora_scales.terms(context.registry, *request.lora);
+        Result<std::vector<AdapterTerm>> listed = context.lora_scales.terms(context.registry, *request.lora);
         if (listed.ok()) terms = std::move(*listed);
     } else {
         terms = context.lora_scales.defaults(context.registry);
@@ -304,8 +292,7 @@ Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRe
     }
     std::vector<AdapterTerm> terms;
     if (request.adapters) {
-        for (const proto::NamedScale& term : *request.adapters)
-            terms.push_back({term.name, term.scale});
+        for (const proto::NamedScale& term : *request.adapters) terms.push_back({term.name, term.scale});
     } else if (request.lora) {
         TRY_ASSIGN(terms, context.lora_scales.terms(context.registry, *request.lora));
     } else {
@@ -331,9 +318,8 @@ AdapterUse use_of(const MixLease& lease, std::span<const TokenId> prompt) {
     return use;
 }
 
-PrefixIdentity prefix_of(const adapters::Registry& registry, const MixLease& lease,
-                         const AdapterUse& use, std::span<const TokenId> prompt,
-                         std::string_view salt) {
+PrefixIdentity prefix_of(const adapters::Registry& registry, const MixLease& lease, const AdapterUse& use,
+                         std::span<const TokenId> prompt, std::string_view salt) {
     PrefixScope scope;
     scope.base_fingerprint = registry.base().fingerprint;
     scope.adapters.assign(lease.content().begin(), lease.content().end());

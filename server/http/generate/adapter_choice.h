@@ -38,8 +38,7 @@ class LoraScales {
     // Names without one get it, the oldest first.
     std::vector<Entry> entries(const adapters::Registry& registry, const access::Principal* key);
     // Of a registered adapter.
-    std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id,
-                                       const access::Principal* key);
+    std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id, const access::Principal* key);
     // Replaces all scales; adapters that are left out get 0. kInvalidRequest for an unknown number.
     Status set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales);
     // The names of a request's list. kInvalidRequest, param "lora[i].id".
@@ -53,7 +52,8 @@ class LoraScales {
 
   private:
     static constexpr size_t kGoneMax = 65536;  // names that went and keep their numbers
-    static constexpr size_t kViewsMax = 1024;  // of keys with some adapters only; the one not used for longest is forgotten
+    // of keys with some adapters only; the one not used for longest is forgotten
+    static constexpr size_t kViewsMax = 1024;
 
     struct Numbers {
         std::map<std::string, uint32_t, std::less<>> ids;
@@ -73,26 +73,25 @@ class LoraScales {
     std::map<uint32_t, float> scales_;  // those other than 0, by number among all
 };
 
-// For a key with some adapters only, before anything else is done with the request: others' do not exist for it, by name or by number
-// (errors as choose_adapters()), and the scales that are set for everybody are not its.
+// For a key with some adapters only, before anything else is done with the request: others' do not exist for it, by
+// name or by number (errors as choose_adapters()), and the scales that are set for everybody are not its.
 Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request);
 
 // Whether the names that the request gives stand for something, for routes that compute nothing:
 // nothing is brought to the device. Errors as choose_adapters() about names.
 Status check_adapters(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request);
-// kModelNotFound, or kAdapterNotFound for BASE:NAME, with the names that are like it among those that the request's key may list.
+// kModelNotFound, or kAdapterNotFound for BASE:NAME, with the names that are like it among those that the request's key
+// may list.
 Error no_such_model(const ServerContext& context, const HttpRequest& http, const std::string& model);
 
 // The one adapter that the request runs with, where it is one: whose chat template counts.
-std::optional<std::string> only_adapter(ServerContext& context,
-                                        const proto::GenerateRequest& request);
+std::optional<std::string> only_adapter(ServerContext& context, const proto::GenerateRequest& request);
 
 // Waits, within the registry's bound, until everything is on the device; a client that leaves ends
 // the wait. Empty lease: the base. kModelNotFound and kAdapterNotFound with the field that named it,
 // kInvalidRequest where `model` names an adapter and the request lists others, and what
 // Registry::acquire gives.
-Result<adapters::MixLease> choose_adapters(ServerContext& context,
-                                           const proto::GenerateRequest& request,
+Result<adapters::MixLease> choose_adapters(ServerContext& context, const proto::GenerateRequest& request,
                                            const HttpRequest& http);
 
 // What the engine needs of a lease. An activated adapter counts from the last occurrence of its
@@ -101,8 +100,7 @@ AdapterUse use_of(const adapters::MixLease& lease, std::span<const TokenId> prom
 
 // Under which identities the prompt's KV blocks may be shared: the contents that the lease pins, as
 // use_of() applies them. Requests with different salts share none.
-PrefixIdentity prefix_of(const adapters::Registry& registry, const adapters::MixLease& lease,
-                         const AdapterUse& use, std::span<const TokenId> prompt,
-                         std::string_view salt);
+PrefixIdentity prefix_of(const adapters::Registry& registry, const adapters::MixLease& lease, const AdapterUse& use,
+                         std::span<const TokenId> prompt, std::string_view salt);
 
 }  // namespace lorad::server

@@ -29,8 +29,7 @@ void append(proto::ChoicePart& whole, proto::ChoicePart part) {
     }
     if (part.token_ids) {
         if (!whole.token_ids) whole.token_ids.emplace();
-        whole.token_ids->insert(whole.token_ids->end(), part.token_ids->begin(),
-                                part.token_ids->end());
+        whole.token_ids->insert(whole.token_ids->end(), part.token_ids->begin(), part.token_ids->end());
     }
     if (part.prompt_ids) whole.prompt_ids = std::move(part.prompt_ids);
     if (part.prompt_logprobs) whole.prompt_logprobs = std::move(part.prompt_logprobs);
@@ -38,8 +37,7 @@ void append(proto::ChoicePart& whole, proto::ChoicePart part) {
 
 // The n of each prompt's answers whose tokens are the most probable on average, the best first;
 // without a choice to make all of them in their order.
-std::vector<proto::ChoicePart> best_answers(const Generation& generation,
-                                            std::vector<proto::ChoicePart> answers) {
+std::vector<proto::ChoicePart> best_answers(const Generation& generation, std::vector<proto::ChoicePart> answers) {
     uint32_t n = generation.request.n, best_of = generation.request.best_of;
     if (n == best_of) return answers;
     auto mean = [&](uint32_t choice) {
@@ -49,8 +47,7 @@ std::vector<proto::ChoicePart> best_answers(const Generation& generation,
     for (uint32_t first = 0; first < answers.size(); first += best_of) {
         std::vector<uint32_t> order(best_of);
         std::iota(order.begin(), order.end(), first);
-        std::stable_sort(order.begin(), order.end(),
-                         [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
+        std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
         for (uint32_t i = 0; i < n; ++i) {
             best.push_back(std::move(answers[order[i]]));
             best.back().index = uint32_t(best.size()) - 1;
@@ -68,18 +65,21 @@ std::string call_id(model::ToolFormat tool_format) {
 // An object where the answer would begin calls a function, unless the answer itself has to be such.
 bool finds_unmarked(const Generation& generation) {
     const std::optional<proto::Structure>& structure = generation.request.structure;
-    const bool is_native = generation.tool_format() == model::ToolFormat::kLlama3 || generation.request.tool_choice != proto::ToolChoice::kAuto;
+    const bool is_native = generation.tool_format() == model::ToolFormat::kLlama3 ||
+                           generation.request.tool_choice != proto::ToolChoice::kAuto;
     return !structure || structure->kind != proto::StructureKind::kJsonSchema || is_native;
 }
 
 std::vector<proto::FunctionTypes> functions_of(const proto::GenerateRequest& request) {
     std::vector<proto::FunctionTypes> functions = proto::argument_types(request.tools_json);
-    if (!request.forced_function.empty()) std::erase_if(functions, [&](const auto& one) { return one.name != request.forced_function; });
+    if (!request.forced_function.empty())
+        std::erase_if(functions, [&](const auto& one) { return one.name != request.forced_function; });
     return functions;
 }
 
 // The template has begun the thoughts, or the answer that is gone on with has.
-bool begins_in_thoughts(const proto::GenerateRequest& request, std::string_view prompt, const model::ThoughtMarks& marks) {
+bool begins_in_thoughts(const proto::GenerateRequest& request, std::string_view prompt,
+                        const model::ThoughtMarks& marks) {
     size_t last = prompt.find_last_not_of(" \t\r\n");
     if (last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(marks.open)) return true;
     if (!request.continued_text) return false;
@@ -91,8 +91,7 @@ bool begins_in_thoughts(const proto::GenerateRequest& request, std::string_view 
 
 }  // namespace
 
-AnswerParts::AnswerParts(Generation& generation)
-    : generation_(generation), progress_(generation.n_choices()) {
+AnswerParts::AnswerParts(Generation& generation) : generation_(generation), progress_(generation.n_choices()) {
     const proto::GenerateRequest& request = generation.request;
     for (uint32_t i = 0; i < progress_.size(); ++i) {
         const std::string& prompt = generation.prompt_of(i).text;
@@ -103,13 +102,13 @@ AnswerParts::AnswerParts(Generation& generation)
         if (const auto& marks = generation.thoughts())
             progress_[i].reasoning.emplace(begins_in_thoughts(request, prompt, *marks), *marks);
         if (generation.tool_format()) {
-            progress_[i].tools.emplace(*generation.tool_format(), request.forced_function, functions_of(request), finds_unmarked(generation));
+            progress_[i].tools.emplace(*generation.tool_format(), request.forced_function, functions_of(request),
+                                       finds_unmarked(generation));
         }
     }
 }
 
-void AnswerParts::separate(Progress& progress, std::string text, bool at_end,
-                           proto::ChoicePart& part) {
+void AnswerParts::separate(Progress& progress, std::string text, bool at_end, proto::ChoicePart& part) {
     if (progress.reasoning) {
         model::ReasoningParser::Output out = progress.reasoning->push(text);
         text = std::move(out.content);
@@ -124,8 +123,7 @@ void AnswerParts::separate(Progress& progress, std::string text, bool at_end,
     take_content(progress, text, at_end, part);
 }
 
-void AnswerParts::take_content(Progress& progress, std::string_view text, bool at_end,
-                               proto::ChoicePart& part) {
+void AnswerParts::take_content(Progress& progress, std::string_view text, bool at_end, proto::ChoicePart& part) {
     if (!progress.tools) {
         part.text += text;
         return;
@@ -135,8 +133,8 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
         part.text += out.content;
         for (model::ToolCallPiece& piece : out.calls) {
             if (!makes_call(piece.index)) continue;
-            part.tool_calls.push_back(
-                call_part(piece.index, std::move(piece.name), std::move(piece.arguments), n_before + piece.content_before));
+            part.tool_calls.push_back(call_part(piece.index, std::move(piece.name), std::move(piece.arguments),
+                                                n_before + piece.content_before));
         }
     };
     take(progress.tools->push(text));
@@ -148,9 +146,11 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
 // Models write several although they are asked for one.
 bool AnswerParts::makes_call(uint32_t index) const { return index == 0 || generation_.request.parallel_tool_calls; }
 
-proto::ToolCallPart AnswerParts::call_part(uint32_t index, std::string name, std::string arguments, size_t text_before) const {
+proto::ToolCallPart AnswerParts::call_part(uint32_t index, std::string name, std::string arguments,
+                                           size_t text_before) const {
     const bool begins = !name.empty();
-    return {index, begins ? call_id(*generation_.tool_format()) : "", std::move(name), std::move(arguments), false, text_before};
+    return {index,      begins ? call_id(*generation_.tool_format()) : "", std::move(name), std::move(arguments), false,
+            text_before};
 }
 
 // As OpenAI: an answer that had to be this call has simply come to its end. A stop string within a
@@ -182,7 +182,8 @@ void AnswerParts::take_channels(Progress& progress, std::string_view text, std::
             } else if (piece.kind == Kind::kContent) {
                 part->text += piece.text;
             } else {
-                part->tool_calls.push_back(call_part(piece.call, std::move(piece.name), std::move(piece.text), part->text.size()));
+                part->tool_calls.push_back(
+                    call_part(piece.call, std::move(piece.name), std::move(piece.text), part->text.size()));
             }
         }
     };
@@ -221,12 +222,11 @@ std::vector<proto::ChoicePart> AnswerParts::parts_of(Generation::Piece piece) {
     if (request.return_token_ids) part.token_ids = std::move(piece.ids);
     if (request.n_logprobs) {
         if (!part.logprobs) part.logprobs.emplace();
-        std::move(piece.logprobs.begin(), piece.logprobs.end(),
-                  std::back_inserter(part.logprobs->tokens));
+        std::move(piece.logprobs.begin(), piece.logprobs.end(), std::back_inserter(part.logprobs->tokens));
         part.logprobs->text_offset = progress.n_characters;
         for (const proto::TokenLogprobs& token : part.logprobs->tokens) {
-            progress.n_characters += proto::n_characters(
-                replace_invalid_utf8(generation_.head.token_bytes(token.token.id)));
+            progress.n_characters +=
+                proto::n_characters(replace_invalid_utf8(generation_.head.token_bytes(token.token.id)));
         }
     }
     if (progress.channels) take_channels(progress, piece.text, parts);
@@ -236,16 +236,15 @@ std::vector<proto::ChoicePart> AnswerParts::parts_of(Generation::Piece piece) {
 bool AnswerParts::worth_a_chunk(const proto::ChoicePart& part) const {
     // A chat's first chunk says whose the message is, whether its text is held back or not.
     if (part.is_first && generation_.request.kind == proto::ApiKind::kChat) return true;
-    return !part.finish_reason.empty() || !part.text.empty() || !part.reasoning.empty() ||
-           !part.tool_calls.empty() ||
-           (part.logprobs && !part.logprobs->tokens.empty()) ||
-           (part.token_ids && !part.token_ids->empty());
+    return !part.finish_reason.empty() || !part.text.empty() || !part.reasoning.empty() || !part.tool_calls.empty() ||
+           (part.logprobs && !part.logprobs->tokens.empty()) || (part.token_ids && !part.token_ids->empty());
 }
 
 namespace {
 
 // Whether the generation came to its end; false: the client has gone, and the generation is cancelled.
-Result<bool> for_all_parts(Generation& generation, const HttpRequest& http, const std::function<void(uint32_t choice, proto::ChoicePart part)>& take) {
+Result<bool> for_all_parts(Generation& generation, const HttpRequest& http,
+                           const std::function<void(uint32_t choice, proto::ChoicePart part)>& take) {
     AnswerParts parts(generation);
     while (!generation.ended()) {
         for (Generation::Piece& piece : generation.next()) {
@@ -263,16 +262,18 @@ Result<bool> for_all_parts(Generation& generation, const HttpRequest& http, cons
 
 }  // namespace
 
-Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation,
-                                                                   const HttpRequest& http) {
+Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation, const HttpRequest& http) {
     std::vector<proto::ChoicePart> answers(generation.n_choices());
     for (uint32_t i = 0; i < answers.size(); ++i) answers[i].index = i;
-    TRY_ASSIGN(const bool is_whole, for_all_parts(generation, http, [&](uint32_t choice, proto::ChoicePart part) { append(answers[choice], std::move(part)); }));
+    TRY_ASSIGN(const bool is_whole, for_all_parts(generation, http, [&](uint32_t choice, proto::ChoicePart part) {
+                   append(answers[choice], std::move(part));
+               }));
     if (!is_whole) return std::optional<std::vector<proto::ChoicePart>>();
     return std::optional(best_answers(generation, std::move(answers)));
 }
 
-Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http, proto::AnswerBlocks& blocks) {
+Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http,
+                                                      proto::AnswerBlocks& blocks) {
     proto::ChoicePart last;
     TRY_ASSIGN(const bool is_whole, for_all_parts(generation, http, [&](uint32_t, proto::ChoicePart part) {
                    last = std::move(part);

@@ -34,8 +34,7 @@ class AnswerParts {
     };
     // Text goes to reasoning, content and calls.
     void separate(Progress& progress, std::string text, bool at_end, proto::ChoicePart& part);
-    void take_content(Progress& progress, std::string_view text, bool at_end,
-                      proto::ChoicePart& part);
+    void take_content(Progress& progress, std::string_view text, bool at_end, proto::ChoicePart& part);
     void take_channels(Progress& progress, std::string_view text, std::vector<proto::ChoicePart>& parts);
     bool makes_call(uint32_t index) const;
     proto::ToolCallPart call_part(uint32_t index, std::string name, std::string arguments, size_t text_before) const;
@@ -48,10 +47,11 @@ class AnswerParts {
 
 // All parts of all choices as one; the best n of best_of for each prompt, numbered as OpenAI does:
 // those of the first prompt first. Nothing if the client has gone, then the generation is cancelled.
-Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation,
-                                                                   const HttpRequest& http);
+Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation, const HttpRequest& http);
 
-// The one answer of a request, as the blocks that its stream would have; the last part, which says why it ended. Nothing likewise.
-Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http, proto::AnswerBlocks& blocks);
+// The one answer of a request, as the blocks that its stream would have; the last part, which says why it ended.
+// Nothing likewise.
+Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http,
+                                                      proto::AnswerBlocks& blocks);
 
 }  // namespace lorad::server

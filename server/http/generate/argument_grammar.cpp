@@ -14,14 +14,19 @@ namespace {
 using model::ToolFormat;
 
 constexpr uint32_t kDepthMax = 16;  // of values within values; deeper ones are free
-// Values and bytes of rules that are written for all tools; what comes behind them is free: references may lead to the same schemas again and again.
+// Values and bytes of rules that are written for all tools; what comes behind them is free: references may lead to the
+// same schemas again and again.
 constexpr size_t kValuesMax = 8192, kRulesBytesMax = size_t{2} << 20;
 
-std::string text_of(const JsonValue& value) { return value.is_string() ? std::string(*value.as_string()) : value.dump(); }
+std::string text_of(const JsonValue& value) {
+    return value.is_string() ? std::string(*value.as_string()) : value.dump();
+}
 
 bool is_required(const JsonValue& object, std::string_view key) {
     const std::optional<JsonValue> list = object.find("required");
-    return list && list->is_array() && std::ranges::any_of(*list->as_array(), [&](const JsonValue& one) { return one.is_string() && *one.as_string() == key; });
+    return list && list->is_array() && std::ranges::any_of(*list->as_array(), [&](const JsonValue& one) {
+               return one.is_string() && *one.as_string() == key;
+           });
 }
 
 bool is_closed(const JsonValue& object) {
@@ -58,7 +63,8 @@ std::string joined(const std::vector<std::string>& terms) {
 struct ArgumentGrammar::Schemas {
     explicit Schemas(const proto::GrammarSchema& given) : schema(given), root(parse_json(given.root, kOptions)) {
         for (const auto& [name, text] : given.definitions) {
-            if (Result<JsonDocument> parsed = parse_json(text, kOptions); parsed.ok()) definitions.emplace(name, std::move(*parsed));
+            if (Result<JsonDocument> parsed = parse_json(text, kOptions); parsed.ok())
+                definitions.emplace(name, std::move(*parsed));
         }
     }
     // Follows references.
@@ -109,24 +115,28 @@ std::string ArgumentGrammar::xml_value(const JsonValue& written, Schemas& schema
     const JsonValue schema = schemas.resolved(written);
     if (!schema.is_object()) return xml_text(nullptr);
     std::vector<std::string> values;
-    if (const std::optional<JsonValue> constant = schema.find("const")) values.push_back(json_quote(text_of(*constant)));
+    if (const std::optional<JsonValue> constant = schema.find("const"))
+        values.push_back(json_quote(text_of(*constant)));
     if (const std::optional<JsonValue> list = schema.find("enum"); list && list->is_array()) {
         for (const JsonValue& value : *list->as_array()) values.push_back(json_quote(text_of(value)));
     }
     if (!values.empty()) return joined(values) + " " + std::string(kEnd);
-    const proto::ValueTypes types = proto::value_types(schema, [&](const JsonValue& at) { return schemas.resolved(at); });
+    const proto::ValueTypes types =
+        proto::value_types(schema, [&](const JsonValue& at) { return schemas.resolved(at); });
     if (types.text) return xml_text(types.is_text_only() ? &schema : nullptr);
     return add_rule("value", schemas.json(schema)) + " " + std::string(kEnd);
 }
 
 std::string ArgumentGrammar::xml_call(const proto::CallableTool& tool, Schemas& schemas) {
     std::string call = json_quote("<function=" + tool.name + ">\n");
-    const std::optional<JsonValue> root = schemas.root.ok() ? std::optional(schemas.resolved(schemas.root->root())) : std::nullopt;
+    const std::optional<JsonValue> root =
+        schemas.root.ok() ? std::optional(schemas.resolved(schemas.root->root())) : std::nullopt;
     const std::optional<JsonValue> properties = root ? root->find("properties") : std::nullopt;
     if (properties && properties->is_object()) {
         for (const JsonMember& property : *properties->as_object()) {
             if (property.value.is_bool() && !*property.value.as_bool()) continue;
-            const std::string term = json_quote("<parameter=" + std::string(property.key) + ">\n") + " " + xml_value(property.value, schemas);
+            const std::string term = json_quote("<parameter=" + std::string(property.key) + ">\n") + " " +
+                                     xml_value(property.value, schemas);
             call += is_required(*root, property.key) ? " " + term : " (" + term + ")?";
         }
     }
@@ -141,9 +151,11 @@ std::string ArgumentGrammar::key_term(std::string_view key, bool is_argument) co
 
 std::string ArgumentGrammar::literal_call(const proto::CallableTool& tool, Schemas& schemas, std::string_view begin) {
     const std::string_view prefix = is_python() ? "" : "call:";
-    const std::string head = json_quote(std::string(begin) + std::string(prefix) + tool.name + (is_python() ? "(" : "{"));
+    const std::string head =
+        json_quote(std::string(begin) + std::string(prefix) + tool.name + (is_python() ? "(" : "{"));
     const std::string_view tail = is_python() ? "\")\"" : "\"}\"";
-    const std::optional<JsonValue> root = schemas.root.ok() ? std::optional(schemas.resolved(schemas.root->root())) : std::nullopt;
+    const std::optional<JsonValue> root =
+        schemas.root.ok() ? std::optional(schemas.resolved(schemas.root->root())) : std::nullopt;
     Members members;
     if (root && root->is_object()) {
         members = members_of(*root, schemas, 0, true);
@@ -153,21 +165,27 @@ std::string ArgumentGrammar::literal_call(const proto::CallableTool& tool, Schem
     return format("{} {} {}", head, listed(members, separator()), tail);
 }
 
-ArgumentGrammar::Members ArgumentGrammar::members_of(const JsonValue& object, Schemas& schemas, uint32_t depth, bool is_arguments) {
+ArgumentGrammar::Members ArgumentGrammar::members_of(const JsonValue& object, Schemas& schemas, uint32_t depth,
+                                                     bool is_arguments) {
     Members members;
     std::vector<JsonMember> listed_members;
-    if (const std::optional<JsonValue> properties = object.find("properties"); properties && properties->is_object()) listed_members = *properties->as_object();
+    if (const std::optional<JsonValue> properties = object.find("properties"); properties && properties->is_object())
+        listed_members = *properties->as_object();
     // Gemma's template sorts them.
     if (!is_python()) std::ranges::stable_sort(listed_members, {}, &JsonMember::key);
     for (const JsonMember& property : listed_members) {
         if (property.value.is_bool() && !*property.value.as_bool()) continue;
-        members.terms.emplace_back(key_term(property.key, is_arguments) + " " + value_of(property.value, schemas, depth + 1), is_required(object, property.key));
+        members.terms.emplace_back(
+            key_term(property.key, is_arguments) + " " + value_of(property.value, schemas, depth + 1),
+            is_required(object, property.key));
     }
     if (is_closed(object)) return members;
     const std::optional<JsonValue> others = object.find("additionalProperties");
     const std::string value = others && others->is_object() ? value_of(*others, schemas, depth + 1) : any_value();
-    const std::string key = is_arguments || !is_python() ? "/[A-Za-z_][A-Za-z0-9_]*/ " + key_term("", is_arguments) : R"(%json {"type":"string"} ": ")";
-    members.others = (key.starts_with('%') ? add_rule("key", R"(%json {"type":"string"})") + " \": \"" : key) + " " + value;
+    const std::string key = is_arguments || !is_python() ? "/[A-Za-z_][A-Za-z0-9_]*/ " + key_term("", is_arguments)
+                                                         : R"(%json {"type":"string"} ": ")";
+    members.others =
+        (key.starts_with('%') ? add_rule("key", R"(%json {"type":"string"})") + " \": \"" : key) + " " + value;
     return members;
 }
 
@@ -183,8 +201,14 @@ std::string ArgumentGrammar::listed(const Members& members, std::string_view sep
     for (size_t i = members.terms.size(); i-- > 0;) {
         const auto& [term, required] = members.terms[i];
         const std::string member = add_rule("member", term);
-        const std::string first_text = format("{} {}{}", member, rest, required ? "" : first.empty() ? " | \"\"" : " | " + first);
-        const std::string rest_text = format("{} {} {}{}", comma, member, rest, required ? "" : rest.empty() ? " | \"\"" : " | " + rest);
+        const std::string first_text = format("{} {}{}", member, rest,
+                                              required        ? ""
+                                              : first.empty() ? " | \"\""
+                                                              : " | " + first);
+        const std::string rest_text = format("{} {} {}{}", comma, member, rest,
+                                             required       ? ""
+                                             : rest.empty() ? " | \"\""
+                                                            : " | " + rest);
         first = add_rule("first", first_text);
         rest = add_rule("rest", rest_text);
     }
@@ -210,12 +234,14 @@ std::string ArgumentGrammar::text_value(const JsonValue* schema) {
         if (bounds.empty()) return add_rule("text", format("{} (/(?s:.+)/)? {}", quote_, quote_));
         return add_rule("text", format("{} /(?s:.{})/ {}", quote_, bounds, quote_));
     }
-    const std::string rest = add_rule("quoted", format("/(?s:.{}){}/", bounds.empty() ? "*" : bounds, proto::escaped_pattern(quote_text_)), "[lazy]");
+    const std::string rest = add_rule(
+        "quoted", format("/(?s:.{}){}/", bounds.empty() ? "*" : bounds, proto::escaped_pattern(quote_text_)), "[lazy]");
     return quote_ + " " + rest;
 }
 
 std::string ArgumentGrammar::constant(const JsonValue& value) {
-    if (value.is_string() && !is_python()) return quote_ + " " + (value.as_string()->empty() ? "" : json_quote(*value.as_string()) + " ") + quote_;
+    if (value.is_string() && !is_python())
+        return quote_ + " " + (value.as_string()->empty() ? "" : json_quote(*value.as_string()) + " ") + quote_;
     if (value.is_bool() && is_python()) return *value.as_bool() ? "\"True\"" : "\"False\"";
     if (value.is_null() && is_python()) return "\"None\"";
     if (!value.is_array() && !value.is_object()) return json_quote(value.dump());
@@ -223,10 +249,12 @@ std::string ArgumentGrammar::constant(const JsonValue& value) {
     std::string out = value.is_array() ? "\"[\"" : "\"{\"";
     size_t n = 0;
     if (value.is_array()) {
-        for (const JsonValue& one : *value.as_array()) out += (n++ == 0 ? " " : " " + json_quote(separator()) + " ") + constant(one);
+        for (const JsonValue& one : *value.as_array())
+            out += (n++ == 0 ? " " : " " + json_quote(separator()) + " ") + constant(one);
     } else {
         for (const JsonMember& one : *value.as_object())
-            out += (n++ == 0 ? " " : " " + json_quote(separator()) + " ") + key_term(one.key, false) + " " + constant(one.value);
+            out += (n++ == 0 ? " " : " " + json_quote(separator()) + " ") + key_term(one.key, false) + " " +
+                   constant(one.value);
     }
     return out + (value.is_array() ? " \"]\"" : " \"}\"");
 }
@@ -245,10 +273,12 @@ std::string ArgumentGrammar::array_value(const JsonValue& schema, Schemas& schem
 }
 
 std::string ArgumentGrammar::object_value(const JsonValue& schema, Schemas& schemas, uint32_t depth) {
-    return add_rule("object", format("\"{{\" {} \"}}\"", listed(members_of(schema, schemas, depth, false), separator())));
+    return add_rule("object",
+                    format("\"{{\" {} \"}}\"", listed(members_of(schema, schemas, depth, false), separator())));
 }
 
-std::string ArgumentGrammar::value_of_type(std::string_view type, const JsonValue& schema, Schemas& schemas, uint32_t depth) {
+std::string ArgumentGrammar::value_of_type(std::string_view type, const JsonValue& schema, Schemas& schemas,
+                                           uint32_t depth) {
     if (is_spent()) return any_value();
     if (type == "string") return text_value(&schema);
     if (type == "number" || type == "integer") {
@@ -299,9 +329,11 @@ std::string ArgumentGrammar::any_value() {
     const std::string text = text_value(nullptr), number = add_rule("number", R"(%json {"type":"number"})");
     const std::string words = is_python() ? R"("True" | "False" | "None")" : R"("true" | "false" | "null")";
     const std::string comma = json_quote(separator());
-    const std::string key = is_python() ? add_rule("key", R"(%json {"type":"string"})") + " \": \"" : std::string(R"(/[A-Za-z_][A-Za-z0-9_]*/ ":")");
-    rules_ += format("anything: {} | {} | {} | \"[\" (anything ({} anything)*)? \"]\" | \"{{\" (pair ({} pair)*)? \"}}\"\npair: {} anything\n", text, number, words,
-                     comma, comma, key);
+    const std::string key = is_python() ? add_rule("key", R"(%json {"type":"string"})") + " \": \""
+                                        : std::string(R"(/[A-Za-z_][A-Za-z0-9_]*/ ":")");
+    rules_ += format("anything: {} | {} | {} | \"[\" (anything ({} anything)*)? \"]\" | \"{{\" (pair ({} pair)*)? "
+                     "\"}}\"\npair: {} anything\n",
+                     text, number, words, comma, comma, key);
     return any_;
 }
 

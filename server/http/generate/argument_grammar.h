@@ -1,4 +1,5 @@
-// The arguments of a call in forms that are not JSON, as rules of a grammar in Lark's form. One per grammar; one thread.
+// The arguments of a call in forms that are not JSON, as rules of a grammar in Lark's form. One per grammar; one
+// thread.
 #pragma once
 
 #include <string>
@@ -16,7 +17,8 @@ class ArgumentGrammar {
     ArgumentGrammar(model::ToolFormat format, std::string quote, std::string_view quote_text)
         : format_(format), quote_(std::move(quote)), quote_text_(quote_text) {}
 
-    // The call of a tool, as an expression. A schema that is no plain object leaves its arguments free. `begin` stands before it, in one piece.
+    // The call of a tool, as an expression. A schema that is no plain object leaves its arguments free. `begin` stands
+    // before it, in one piece.
     std::string call_of(const proto::CallableTool& tool, std::string_view begin = {});
     // The rules that the expressions name.
     const std::string& rules() const { return rules_; }

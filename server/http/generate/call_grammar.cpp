@@ -23,7 +23,7 @@ struct Form {
     bool is_list = false;        // [call, call] behind one mark
     std::string_view arguments_key = "arguments";
     std::string_view before_call = "\n", after_call = "\n";  // within marks that close
-    bool is_json = true;         // else calls are as ArgumentGrammar has them
+    bool is_json = true;                                     // else calls are as ArgumentGrammar has them
 };
 
 bool is_special(const TextCodec& text, std::string_view mark) { return mark_term(text, mark).starts_with('<'); }
@@ -89,12 +89,13 @@ Form form_of(ToolFormat format, const TextCodec& text) {
     return form;
 }
 
-// call: one of the functions, by its name, with its arguments; next: the same behind another one, in one piece with what
-// separates them, which the compiler would take for the beginning of a text otherwise.
+// call: one of the functions, by its name, with its arguments; next: the same behind another one, in one piece with
+// what separates them, which the compiler would take for the beginning of a text otherwise.
 std::string call_rules(const proto::GenerateRequest& request, const Form& form, const TextCodec& text) {
     std::string calls, nexts, rules;
     if (!form.is_json) {
-        const std::string_view quote = form.format == ToolFormat::kFunctionGemma ? model::kFunctionGemmaStyle.quote : model::kGemma4Style.quote;
+        const std::string_view quote =
+            form.format == ToolFormat::kFunctionGemma ? model::kFunctionGemmaStyle.quote : model::kGemma4Style.quote;
         ArgumentGrammar arguments(form.format, mark_term(text, quote), quote);
         for (const proto::CallableTool& tool : request.tools) {
             const std::string_view or_else = calls.empty() ? "" : " | ";
@@ -102,7 +103,8 @@ std::string call_rules(const proto::GenerateRequest& request, const Form& form, 
             // A bracket by itself would be taken for the beginning of a text.
             if (form.is_list) nexts.append(or_else).append(arguments.call_of(tool, "["));
         }
-        return format("call: {}\n{}{}", calls, form.is_list ? "opened: " + nexts + "\n" : std::string(), arguments.rules());
+        return format("call: {}\n{}{}", calls, form.is_list ? "opened: " + nexts + "\n" : std::string(),
+                      arguments.rules());
     }
     const std::string_view separator = form.arguments_key == "parameters" ? "; " : "\n";
     for (size_t i = 0; i < request.tools.size(); ++i) {
@@ -142,11 +144,12 @@ proto::Structure answer_or_calls(const proto::GenerateRequest& request, const Fo
     if (form.is_list || !form.end.empty()) {
         const std::string calls = form.is_list || !request.parallel_tool_calls ? "block" : "block (\"\\n\" block)*";
         return {proto::StructureKind::kLark,
-                format("start: answer | {}\nanswer: %json {}\nblock: {} {}\n{}", calls, request.structure->source, form.mark,
-                       block_of(form, request.parallel_tool_calls), call_rules(request, form, text)),
+                format("start: answer | {}\nanswer: %json {}\nblock: {} {}\n{}", calls, request.structure->source,
+                       form.mark, block_of(form, request.parallel_tool_calls), call_rules(request, form, text)),
                 param};
     }
-    // A call without marks is an object as the answer may be one: both begin alike, so they are one schema, of one call.
+    // A call without marks is an object as the answer may be one: both begin alike, so they are one schema, of one
+    // call.
     proto::GrammarSchema schema{R"({"anyOf":[)" + request.response_schema.root, request.response_schema.definitions};
     for (const proto::CallableTool& tool : request.tools) {
         schema.root += format(
@@ -164,27 +167,33 @@ std::string text_with_own_calls(const proto::GenerateRequest& request, const For
     std::vector<std::string> opening;
     if (!form.mark_text.empty() && !form.mark_is_token) opening.push_back(proto::escaped_pattern(form.mark_text));
     std::string names;
-    for (const proto::CallableTool& tool : request.tools) names += (names.empty() ? "" : "|") + proto::escaped_pattern(tool.name);
+    for (const proto::CallableTool& tool : request.tools)
+        names += (names.empty() ? "" : "|") + proto::escaped_pattern(tool.name);
     if (form.format == ToolFormat::kQwenXml) opening.push_back(format("<function=({})>", names));
     if (form.format == ToolFormat::kPython) {
-        for (std::string_view fence : {"```tool_code", "```tool_call", "```json", "<tool_call>"}) opening.push_back(proto::escaped_pattern(fence));
+        for (std::string_view fence : {"```tool_code", "```tool_call", "```json", "<tool_call>"})
+            opening.push_back(proto::escaped_pattern(fence));
     }
     std::string excluded;
     for (const std::string& pattern : opening) excluded += format(" & ~/(?s:.*){}(?s:.*)/", pattern);
-    if (form.format == ToolFormat::kPython) excluded += format(" & ~/[ \\t\\r\\n]*\\[[ \\t\\r\\n]*({})(?s:.*)/ & ~BARE", names);
+    if (form.format == ToolFormat::kPython)
+        excluded += format(" & ~/[ \\t\\r\\n]*\\[[ \\t\\r\\n]*({})(?s:.*)/ & ~BARE", names);
     std::string rules = format("TEXT: /(?s:.+)/{}\n", excluded);
     if (form.format == ToolFormat::kPython) rules += format("BARE: {}\n", bare_call_pattern(request));
     const std::string block = format("{} {}", form.mark, block_of(form, request.parallel_tool_calls));
-    if (form.mark_text.empty()) return format("start: TEXT | block\nblock: {}\n{}{}", block, rules, call_rules(request, form, text));
+    if (form.mark_text.empty())
+        return format("start: TEXT | block\nblock: {}\n{}{}", block, rules, call_rules(request, form, text));
     // The mark of a call ends the text before it.
     if (form.mark_is_token) {
         rules += format("block: TEXT? {}\n", block);
     } else {
         std::string unmarked;
         for (size_t i = 1; i < opening.size(); ++i) unmarked += format(" & ~/(?s:.*){}(?s:.*)/", opening[i]);
-        rules += format("lead[lazy]: /(?s:.*){}/{}\nblock: lead {}\n", opening.front(), unmarked, block_of(form, request.parallel_tool_calls));
+        rules += format("lead[lazy]: /(?s:.*){}/{}\nblock: lead {}\n", opening.front(), unmarked,
+                        block_of(form, request.parallel_tool_calls));
     }
-    return format("start: block{} TEXT?\n{}{}", request.parallel_tool_calls ? "*" : "?", rules, call_rules(request, form, text));
+    return format("start: block{} TEXT?\n{}{}", request.parallel_tool_calls ? "*" : "?", rules,
+                  call_rules(request, form, text));
 }
 
 // Any text, in which calls are those of the functions.
@@ -208,8 +217,11 @@ std::string text_with_calls(const proto::GenerateRequest& request, const Form& f
 // Nothing but calls: at least one.
 proto::Structure calls_alone(const proto::GenerateRequest& request, const Form& form, const TextCodec& text) {
     const bool parallel = request.parallel_tool_calls && request.tool_choice == proto::ToolChoice::kRequired;
-    const std::string blocks = form.is_list || !parallel ? "block" : format("block ({} block)*", form.before_call.empty() ? "" : "\"\\n\"");
-    return {proto::StructureKind::kLark, format("start: {}\nblock: {} {}\n{}", blocks, form.mark, block_of(form, parallel), call_rules(request, form, text)),
+    const std::string blocks =
+        form.is_list || !parallel ? "block" : format("block ({} block)*", form.before_call.empty() ? "" : "\"\\n\"");
+    return {proto::StructureKind::kLark,
+            format("start: {}\nblock: {} {}\n{}", blocks, form.mark, block_of(form, parallel),
+                   call_rules(request, form, text)),
             request.structure->param};
 }
 
@@ -218,7 +230,8 @@ proto::Structure calls_alone(const proto::GenerateRequest& request, const Form& 
 std::optional<proto::Structure> answer_structure(const proto::GenerateRequest& request, ToolFormat format,
                                                  const TextCodec& text) {
     if (format == ToolFormat::kHarmony) return harmony_structure(request, text);
-    const bool is_forced = request.tool_choice == proto::ToolChoice::kRequired || request.tool_choice == proto::ToolChoice::kNamed;
+    const bool is_forced =
+        request.tool_choice == proto::ToolChoice::kRequired || request.tool_choice == proto::ToolChoice::kNamed;
     if (request.tools.empty() || request.tools.front().arguments.root.empty()) return request.structure;
     if (is_forced && model::forces_own_form(format)) return calls_alone(request, form_of(format, text), text);
     if (request.structure && !request.is_response_format) return request.structure;

@@ -9,8 +9,8 @@
 
 namespace lorad::server {
 
-// The structure of the request's answers: its own; with functions beside a response's format, that or calls; with functions that
-// are followed strictly, any text and such calls. Nothing where everything is allowed.
+// The structure of the request's answers: its own; with functions beside a response's format, that or calls; with
+// functions that are followed strictly, any text and such calls. Nothing where everything is allowed.
 std::optional<proto::Structure> answer_structure(const proto::GenerateRequest& request, model::ToolFormat format,
                                                  const TextCodec& text);
 

@@ -8,8 +8,8 @@
 #include "proto/base/log.h"
 #include "server/access/principal.h"
 #include "server/http/generate/bad_word_tokens.h"
-#include "server/http/place.h"
 #include "server/http/generate/request_check.h"
+#include "server/http/place.h"
 
 namespace lorad::server {
 namespace {
@@ -26,8 +26,7 @@ proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRe
     sampling.top_k = request.top_k.value_or(context.defaults.top_k);
     sampling.min_p = request.min_p.value_or(context.defaults.min_p);
     sampling.typical_p = request.typical_p;
-    sampling.repetition_penalty =
-        request.repetition_penalty.value_or(context.defaults.repetition_penalty);
+    sampling.repetition_penalty = request.repetition_penalty.value_or(context.defaults.repetition_penalty);
     sampling.presence_penalty = request.presence_penalty;
     sampling.frequency_penalty = request.frequency_penalty;
     sampling.logit_bias = request.logit_bias;
@@ -69,7 +68,8 @@ Generation::Generation(ServerContext& context, GenerateRequest its_request)
     head.token_bytes = [&text = context.text](TokenId token) { return text.token_bytes(token); };
     head.tokens_as_ids = request.tokens_as_ids;
     stop_tokens_ = request.stop_token_ids;
-    if (std::optional<std::string> adapter = only_adapter(context, request)) ends_ = context.registry.chat_files(*adapter).ends;
+    if (std::optional<std::string> adapter = only_adapter(context, request))
+        ends_ = context.registry.chat_files(*adapter).ends;
     end_tokens_ = end_tokens(context, ends_);
     if (!request.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), end_tokens_.begin(), end_tokens_.end());
     std::sort(stop_tokens_.begin(), stop_tokens_.end());
@@ -129,8 +129,7 @@ void Generation::cancel() {
     }
 }
 
-Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
-                                                      const HttpRequest& http,
+Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context, const HttpRequest& http,
                                                       GenerateRequest request,
                                                       std::optional<adapters::MixLease> lease) {
     const proto::FieldNames names = request.names;
@@ -139,14 +138,14 @@ Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
     return generation;
 }
 
-Result<std::unique_ptr<Generation>> Generation::prepared(ServerContext& context, const HttpRequest& http, GenerateRequest request,
+Result<std::unique_ptr<Generation>> Generation::prepared(ServerContext& context, const HttpRequest& http,
+                                                         GenerateRequest request,
                                                          const std::optional<adapters::MixLease>& lease) {
     TRY(limit_adapters(context, http, request));
     // A name that is none is told first, with those that are like it.
     if (!lease) TRY(check_adapters(context, http, request));
     TRY(context.engine.check_room());
-    auto generation =
-        std::unique_ptr<Generation>(new Generation(context, std::move(request)));
+    auto generation = std::unique_ptr<Generation>(new Generation(context, std::move(request)));
     generation->request_id_ = http.request_id;
     TRY_ASSIGN(generation->prompts_, prepare_prompts(context, http, generation->request, TokensFor::kGenerating));
     TRY(generation->submit_all(context, http, lease));
@@ -165,8 +164,7 @@ Request Generation::engine_request(const ServerContext& context, uint32_t n_toke
     out.n_logprobs = logprobs_wanted(request);
     out.n_prompt_logprobs = request.n_prompt_logprobs;
     if (request.echo && request.n_logprobs) {
-        out.n_prompt_logprobs =
-            std::max(out.n_prompt_logprobs.value_or(0), *request.n_logprobs);
+        out.n_prompt_logprobs = std::max(out.n_prompt_logprobs.value_or(0), *request.n_logprobs);
     }
     out.may_skip_prefix = !out.n_prompt_logprobs;
     out.priority = request.priority;
@@ -221,7 +219,8 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
 // Compiled once, before anything is admitted.
 Status Generation::add_constraints(const ServerContext& context, const HttpRequest& http,
                                    std::vector<Request>& requests) const {
-    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first, compile_structure(context, request, end_tokens_, holder_of(http)));
+    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first,
+               compile_structure(context, request, end_tokens_, holder_of(http)));
     if (!first) return ok_status();
     return share_constraint(std::move(first), request.structure->param, requests);
 }
@@ -241,8 +240,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
                               const std::optional<adapters::MixLease>& given) {
     std::vector<Request> requests;
     for (const PreparedPrompt& prompt : prompts_) {
-        TRY_ASSIGN(uint32_t n_tokens_max,
-                   tokens_to_generate(context, request, prompt.tokens.size()));
+        TRY_ASSIGN(uint32_t n_tokens_max, tokens_to_generate(context, request, prompt.tokens.size()));
         TRY(check_min_tokens(request, std::max(n_tokens_max, 1u)));
         Request one = engine_request(context, n_tokens_max);
         for (uint32_t i = 0; i < request.best_of; ++i) {
@@ -270,8 +268,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
     DecodeOptions decoding{request.stop, request.include_stop, skip_special, request.n_tokens_min};
     for (Request& one : requests) {
         one.adapter = use_of(lease, one.prompt);
-        one.prefix =
-            prefix_of(context.registry, lease, one.adapter, one.prompt, prefix_salt(http));
+        one.prefix = prefix_of(context.registry, lease, one.adapter, one.prompt, prefix_salt(http));
         one.tenant = tenant_of(http);
         one.stream = std::make_shared<TokenStream>(one.n_tokens_max, signal_);
         Choice choice;
@@ -288,16 +285,14 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
 
 std::vector<Generation::Piece> Generation::next() {
     std::vector<Piece> pieces;
-    if (ended() || !TokenStream::wait_any(*signal_, running_streams_, kDisconnectPoll))
-        return pieces;
+    if (ended() || !TokenStream::wait_any(*signal_, running_streams_, kDisconnectPoll)) return pieces;
     for (uint32_t i = 0; i < choices_.size(); ++i) {
         if (choices_[i].ended) continue;
         Piece piece = read(i);
         if (!first_piece_ && !piece.ids.empty()) first_piece_ = std::chrono::steady_clock::now();
         if (piece.ended()) {
             choices_[i].ended = true;
-            choices_[i].finish_reason =
-                piece.error ? to_string(FinishReason::kError) : piece.finish_reason;
+            choices_[i].finish_reason = piece.error ? to_string(FinishReason::kError) : piece.finish_reason;
             --n_running_;
             std::erase(running_streams_, choices_[i].stream);
         }
@@ -369,9 +364,7 @@ Status Generation::take_tokens(Choice& choice, TokenStream::Batch& batch, Piece&
     return ok_status();
 }
 
-const PreparedPrompt& Generation::prompt_of(uint32_t choice) const {
-    return prompts_[choice / request.best_of];
-}
+const PreparedPrompt& Generation::prompt_of(uint32_t choice) const { return prompts_[choice / request.best_of]; }
 
 std::string Generation::prompt_text(uint32_t choice) const {
     const PreparedPrompt& prompt = prompt_of(choice);

@@ -22,20 +22,20 @@ class Generation {
     struct Piece {
         uint32_t choice = 0;  // prompt index * best_of + number of the answer
         std::string text;
-        std::vector<TokenId> ids;                     // also those that are not text
-        std::vector<proto::TokenLogprobs> logprobs;   // of the ids that are text
-        std::string finish_reason;                    // set in the choice's last piece
-        std::string stop_text;                        // the stop string that was the reason
-        std::optional<Error> error;                   // instead of a finish reason
+        std::vector<TokenId> ids;                    // also those that are not text
+        std::vector<proto::TokenLogprobs> logprobs;  // of the ids that are text
+        std::string finish_reason;                   // set in the choice's last piece
+        std::string stop_text;                       // the stop string that was the reason
+        std::optional<Error> error;                  // instead of a finish reason
         bool ended() const { return error || !finish_reason.empty(); }
     };
 
     // Prepares the prompts, brings the adapters to the device and hands everything to the engine:
     // all of it or nothing. Errors are about the client's fields.
     // With a lease its adapters are used, whatever the request's names stand for by now.
-    static Result<std::unique_ptr<Generation>> start(
-        ServerContext& context, const HttpRequest& http, proto::GenerateRequest request,
-        std::optional<adapters::MixLease> lease = std::nullopt);
+    static Result<std::unique_ptr<Generation>> start(ServerContext& context, const HttpRequest& http,
+                                                     proto::GenerateRequest request,
+                                                     std::optional<adapters::MixLease> lease = std::nullopt);
     ~Generation();
     Generation(const Generation&) = delete;
     Generation& operator=(const Generation&) = delete;
@@ -64,12 +64,8 @@ class Generation {
     double logprob_sum(uint32_t choice) const { return choices_[choice].logprob_sum; }
     uint32_t n_tokens(uint32_t choice) const { return choices_[choice].n_tokens; }
     // Of a request that embeds, after the choice has ended: empty where it ended early.
-    const std::vector<float>& embedding(uint32_t choice) const {
-        return choices_[choice].embedding;
-    }
-    const std::string& finish_reason(uint32_t choice) const {
-        return choices_[choice].finish_reason;
-    }
+    const std::vector<float>& embedding(uint32_t choice) const { return choices_[choice].embedding; }
+    const std::string& finish_reason(uint32_t choice) const { return choices_[choice].finish_reason; }
     // Of a request that embeds, for its next inputs.
     const adapters::MixLease& lease() const { return lease_; }
     // Of all choices; each prompt counts once.
@@ -91,10 +87,10 @@ class Generation {
     };
 
     Generation(ServerContext& context, proto::GenerateRequest its_request);
-    static Result<std::unique_ptr<Generation>> prepared(ServerContext& context, const HttpRequest& http, proto::GenerateRequest request,
+    static Result<std::unique_ptr<Generation>> prepared(ServerContext& context, const HttpRequest& http,
+                                                        proto::GenerateRequest request,
                                                         const std::optional<adapters::MixLease>& lease);
-    Status submit_all(ServerContext& context, const HttpRequest& http,
-                      const std::optional<adapters::MixLease>& given);
+    Status submit_all(ServerContext& context, const HttpRequest& http, const std::optional<adapters::MixLease>& given);
     Status check_template(ServerContext& context, const adapters::MixLease& lease) const;
     std::string prefix_salt(const HttpRequest& http) const;
     std::string tenant_of(const HttpRequest& http) const;
@@ -127,8 +123,8 @@ class Generation {
 
 uint64_t random_number();
 
-// What the answers of these, of which there is one at least, must look like: each gets a state of its own, and the last one `first` itself, so that no
-// more is held than is followed. Errors name `param`.
+// What the answers of these, of which there is one at least, must look like: each gets a state of its own, and the last
+// one `first` itself, so that no more is held than is followed. Errors name `param`.
 Status share_constraint(std::unique_ptr<TokenConstraint> first, const std::string& param, std::span<Request> requests);
 
 }  // namespace lorad::server

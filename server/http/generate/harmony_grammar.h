@@ -1,4 +1,5 @@
-// Answers in gpt-oss's channels, as a grammar: thoughts are free, the last message or the call is as the request wants it. HTTP workers.
+// Answers in gpt-oss's channels, as a grammar: thoughts are free, the last message or the call is as the request wants
+// it. HTTP workers.
 #pragma once
 
 #include <optional>

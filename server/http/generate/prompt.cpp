@@ -16,8 +16,7 @@ std::string prompt_field(const GenerateRequest& request, size_t index) {
     return request.prompts.size() > 1 ? format("prompt[{}]", index) : "prompt";
 }
 
-Status check_tokens(const ServerContext& context, const std::vector<TokenId>& tokens,
-                    const std::string& field) {
+Status check_tokens(const ServerContext& context, const std::vector<TokenId>& tokens, const std::string& field) {
     if (tokens.empty()) {
         return make_error(ErrorCode::kInvalidRequest, format("{}: has no tokens", field), field);
     }
@@ -36,10 +35,10 @@ Status check_tokens(const ServerContext& context, const std::vector<TokenId>& to
 // The engine computes the prompt's own positions and no more.
 Result<uint32_t> check_input_length(const ServerContext& context, size_t n_prompt) {
     if (n_prompt <= context.n_positions_max) return 1u;
-    return make_error(ErrorCode::kContextLengthExceeded,
-                      format("this model's maximum context length is {} tokens, the input has {}",
-                             context.n_positions_max, n_prompt),
-                      "prompt");
+    return make_error(
+        ErrorCode::kContextLengthExceeded,
+        format("this model's maximum context length is {} tokens, the input has {}", context.n_positions_max, n_prompt),
+        "prompt");
 }
 
 // How many tokens of a prompt count; nothing: all.
@@ -53,7 +52,8 @@ std::optional<size_t> prompt_tokens_max(const ServerContext& context, const Gene
 }
 
 // The last n_max tokens of a prompt, behind those that the tokenizer puts before every text.
-Status cut_prompt(const ServerContext& context, const GenerateRequest& request, size_t n_max, PreparedPrompt& prompt, bool is_text) {
+Status cut_prompt(const ServerContext& context, const GenerateRequest& request, size_t n_max, PreparedPrompt& prompt,
+                  bool is_text) {
     std::vector<TokenId>& tokens = prompt.tokens;
     if (tokens.size() <= n_max) return ok_status();
     size_t n_first = 0;
@@ -72,7 +72,8 @@ Status cut_prompt(const ServerContext& context, const GenerateRequest& request, 
 Status check_unread(const ServerContext& context, const std::vector<std::string>& unread) {
     if (!context.strict || unread.empty()) return ok_status();
     const std::string field = unread.front().substr(0, 100);
-    return make_error(ErrorCode::kInvalidRequest, format("{}: the chat template does not show it to the model", field), field);
+    return make_error(ErrorCode::kInvalidRequest, format("{}: the chat template does not show it to the model", field),
+                      field);
 }
 
 }  // namespace
@@ -109,8 +110,7 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, cons
         TRY_ASSIGN(PreparedPrompt prompt, render_prompt(context, http, request));
         prepared.push_back(std::move(prompt));
     }
-    for (const proto::Prompt& prompt : request.prompts)
-        prepared.push_back({prompt.ids, prompt.text.value_or("")});
+    for (const proto::Prompt& prompt : request.prompts) prepared.push_back({prompt.ids, prompt.text.value_or("")});
     const std::optional<size_t> n_max = prompt_tokens_max(context, request);
     for (size_t i = 0; i < prepared.size(); ++i) {
         PreparedPrompt& one = prepared[i];
@@ -120,19 +120,19 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, cons
             TRY_ASSIGN(one.tokens, n_max ? tokenizing.of_text(one.text, request.add_special_tokens, field)
                                          : tokenizing.of_prompt(one.text, request.add_special_tokens, field));
         }
-        if (n_max) TRY(cut_prompt(context, request, *n_max, one, request.kind == ApiKind::kChat || request.prompts[i].text.has_value()));
+        if (n_max)
+            TRY(cut_prompt(context, request, *n_max, one,
+                           request.kind == ApiKind::kChat || request.prompts[i].text.has_value()));
         TRY(check_tokens(context, one.tokens, field));
     }
     return prepared;
 }
 
-Result<uint32_t> tokens_to_generate(const ServerContext& context, const GenerateRequest& request,
-                                    size_t n_prompt) {
+Result<uint32_t> tokens_to_generate(const ServerContext& context, const GenerateRequest& request, size_t n_prompt) {
     constexpr uint32_t kCompletionDefault = 16;  // OpenAI's
     if (request.embed) return check_input_length(context, n_prompt);
     uint64_t n_left = n_prompt < context.n_positions_max ? context.n_positions_max - n_prompt : 0;
-    uint64_t n_default =
-        request.kind == ApiKind::kChat ? std::max<uint64_t>(n_left, 1) : kCompletionDefault;
+    uint64_t n_default = request.kind == ApiKind::kChat ? std::max<uint64_t>(n_left, 1) : kCompletionDefault;
     uint64_t n_wanted = request.n_tokens_max ? *request.n_tokens_max : n_default;
     if (request.n_tokens_max_is_cut && n_left > 0) n_wanted = std::min(n_wanted, n_left);
     if (n_wanted > n_left) {

@@ -5,21 +5,22 @@
 #include <vector>
 
 #include "proto/generate/generate_request.h"
-#include "server/http/routes.h"
 #include "server/http/generate/tokenizing.h"
+#include "server/http/routes.h"
 
 namespace lorad::server {
 
 struct PreparedPrompt {
-    std::vector<TokenId> tokens;  // never empty, all within the model's vocabulary
-    std::string text;             // as the template or the client has written it; empty for ids
-    std::string template_digest = {};  // of the adapter's own chat template; empty: the model's
+    std::vector<TokenId> tokens;                  // never empty, all within the model's vocabulary
+    std::string text;                             // as the template or the client has written it; empty for ids
+    std::string template_digest = {};             // of the adapter's own chat template; empty: the model's
     std::vector<std::string> unread_fields = {};  // of a chat: what its template does not show to the model
 };
 
 // The prompt of a chat, without tokens, by the template of the adapter that it runs with, if that
 // is one adapter and has one, else by the model's.
-Result<PreparedPrompt> render_prompt(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request);
+Result<PreparedPrompt> render_prompt(ServerContext& context, const HttpRequest& http,
+                                     const proto::GenerateRequest& request);
 
 // One for each prompt of the request, one for a chat. Errors name "prompt", "prompt[i]" or
 // "messages".
@@ -27,8 +28,9 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, cons
                                                     const proto::GenerateRequest& request, TokensFor what);
 
 // How many tokens may follow a prompt: max_tokens, else what the context leaves to chats and 16 to
-// completions, as with OpenAI; 1 where a hidden state is wanted. kContextLengthExceeded where prompt and they do not fit.
-Result<uint32_t> tokens_to_generate(const ServerContext& context,
-                                    const proto::GenerateRequest& request, size_t n_prompt);
+// completions, as with OpenAI; 1 where a hidden state is wanted. kContextLengthExceeded where prompt and they do not
+// fit.
+Result<uint32_t> tokens_to_generate(const ServerContext& context, const proto::GenerateRequest& request,
+                                    size_t n_prompt);
 
 }  // namespace lorad::server

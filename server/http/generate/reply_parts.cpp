@@ -40,8 +40,7 @@ Result<std::string> header_of(const ServerContext& context, std::span<const std:
 
 }  // namespace
 
-Result<std::string> ignored_fields_header(const ServerContext& context,
-                                          std::span<const std::string> ignored_fields) {
+Result<std::string> ignored_fields_header(const ServerContext& context, std::span<const std::string> ignored_fields) {
     return header_of(context, ignored_fields, "the field would have no effect, and this server is strict");
 }
 
@@ -71,7 +70,9 @@ HttpReply event_stream(std::function<void(HttpSink&)> write) {
 }
 
 Error client_closed() {
-    return make_error(ErrorCode::kClientClosed, "the client closed its side of the connection before the answer was there; the request was ended");
+    return make_error(
+        ErrorCode::kClientClosed,
+        "the client closed its side of the connection before the answer was there; the request was ended");
 }
 
 }  // namespace lorad::server

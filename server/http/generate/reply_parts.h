@@ -11,8 +11,7 @@ namespace lorad::server {
 
 // Fields of a body that had no effect, for the header x-lorad-ignored-fields; an error, naming the
 // first, where the server is strict.
-Result<std::string> ignored_fields_header(const ServerContext& context,
-                                          std::span<const std::string> ignored_fields);
+Result<std::string> ignored_fields_header(const ServerContext& context, std::span<const std::string> ignored_fields);
 // Behind them what the chat template did not show to the model.
 void add_ignored_fields(HttpReply& reply, const std::string& header, std::span<const std::string> unread_fields = {});
 // The same for keywords of schemas that no grammar can hold, so that answers need not obey them: x-lorad-not-enforced.

@@ -8,8 +8,8 @@
 #include "server/http/generate/adapter_choice.h"
 #include "server/http/generate/call_grammar.h"
 #include "server/http/generate/harmony_grammar.h"
-#include "server/http/place.h"
 #include "server/http/generate/reply_parts.h"
+#include "server/http/place.h"
 
 namespace lorad::server {
 
@@ -22,17 +22,16 @@ std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, co
     if (model::forces_own_form(own)) return own;
     switch (request.tool_choice) {
         case proto::ToolChoice::kNone:
-        case proto::ToolChoice::kAuto:
-            return own;
-        case proto::ToolChoice::kRequired:
-            return model::ToolFormat::kList;
-        case proto::ToolChoice::kNamed:
-            return model::ToolFormat::kArguments;
+        case proto::ToolChoice::kAuto: return own;
+        case proto::ToolChoice::kRequired: return model::ToolFormat::kList;
+        case proto::ToolChoice::kNamed: return model::ToolFormat::kArguments;
     }
     return std::nullopt;
 }
 
-bool writes(const ServerContext& context, model::ToolFormat format) { return context.tool_format == format || context.text.tool_format() == format; }
+bool writes(const ServerContext& context, model::ToolFormat format) {
+    return context.tool_format == format || context.text.tool_format() == format;
+}
 
 // The base's own, then those of the adapter.
 std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends) {
@@ -49,8 +48,8 @@ std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::Ch
 Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
     if (request.n_tokens_min <= n_tokens_max) return ok_status();
     return make_error(ErrorCode::kInvalidRequest,
-                      format("min_tokens: expected at most {}, which max_tokens is here, found {}",
-                             n_tokens_max, request.n_tokens_min),
+                      format("min_tokens: expected at most {}, which max_tokens is here, found {}", n_tokens_max,
+                             request.n_tokens_min),
                       "min_tokens");
 }
 
@@ -65,7 +64,8 @@ Error of_function(const ServerContext& context, const GenerateRequest& request, 
     for (const proto::CallableTool& tool : request.tools) {
         if (tool.arguments.root.empty()) continue;
         const std::string param = format("tools[{}].function.parameters", tool.index);
-        const proto::Structure alone{proto::StructureKind::kJsonSchema, tool.arguments.whole(proto::kOneLineSwitches), param};
+        const proto::Structure alone{proto::StructureKind::kJsonSchema, tool.arguments.whole(proto::kOneLineSwitches),
+                                     param};
         const auto compiled = context.text.make_constraint(alone, end_tokens, context.vocab_size, holder);
         if (compiled.ok() || compiled.error().code != error.code) continue;
         Error found = compiled.error();
@@ -78,7 +78,8 @@ Error of_function(const ServerContext& context, const GenerateRequest& request, 
 }  // namespace
 
 Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const GenerateRequest& request,
-                                                           std::span<const TokenId> end_tokens, const access::Holder& holder) {
+                                                           std::span<const TokenId> end_tokens,
+                                                           const access::Holder& holder) {
     const std::optional<model::ToolFormat> tools = tool_format_of(context, request);
     const bool has_channels = request.kind == proto::ApiKind::kChat && writes(context, model::ToolFormat::kHarmony);
     const std::optional<proto::Structure> structure = has_channels ? harmony_structure(request, context.text)
@@ -90,12 +91,11 @@ Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& 
     std::unique_ptr<TokenConstraint> constraint = std::move(*compiled);
     // A grammar that lets nothing begin is refused while the answer can still say so.
     std::vector<uint32_t> mask;
-    bool begins = constraint->next_mask(mask).ok() &&
-                  std::ranges::any_of(mask, [](uint32_t word) { return word != 0; });
+    bool begins =
+        constraint->next_mask(mask).ok() && std::ranges::any_of(mask, [](uint32_t word) { return word != 0; });
     if (begins) return constraint;
     return make_error(ErrorCode::kInvalidRequest,
-                      format("{}: no answer can begin as it asks, or it is too large to follow",
-                             structure->param),
+                      format("{}: no answer can begin as it asks, or it is too large to follow", structure->param),
                       structure->param);
 }
 
@@ -111,8 +111,8 @@ Status check_structure(ServerContext& context, const HttpRequest& http, const Ge
 
 namespace {
 
-Result<std::vector<PreparedPrompt>> prepared_prompts(ServerContext& context, const HttpRequest& http, GenerateRequest& request,
-                                                     Length length) {
+Result<std::vector<PreparedPrompt>> prepared_prompts(ServerContext& context, const HttpRequest& http,
+                                                     GenerateRequest& request, Length length) {
     TRY(limit_adapters(context, http, request));
     TRY(check_adapters(context, http, request));
     TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, http, request, TokensFor::kShowing));
@@ -127,7 +127,8 @@ Result<std::vector<PreparedPrompt>> prepared_prompts(ServerContext& context, con
 
 }  // namespace
 
-Result<PreparedOnly> prepare_only(ServerContext& context, const HttpRequest& http, GenerateRequest& request, Length length) {
+Result<PreparedOnly> prepare_only(ServerContext& context, const HttpRequest& http, GenerateRequest& request,
+                                  Length length) {
     PreparedOnly out;
     TRY_ASSIGN(out.ignored, ignored_fields_header(context, request.ignored_fields));
     TRY_ASSIGN(out.not_enforced, not_enforced_header(context, request.not_enforced));

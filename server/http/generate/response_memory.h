@@ -9,7 +9,8 @@
 
 namespace lorad::server {
 
-// Whose responses the request may see: its key's tenant's; of a key that may do everything, or without keys, the one that a gateway names.
+// Whose responses the request may see: its key's tenant's; of a key that may do everything, or without keys, the one
+// that a gateway names.
 std::string response_tenant(const HttpRequest& http);
 // Nothing where the server keeps none. Valid as long as `context`.
 std::optional<proto::ResponsesMemory> response_memory(ServerContext& context, const HttpRequest& http);

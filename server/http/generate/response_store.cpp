@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kUnfinished = ".new";
-constexpr uint64_t kOneBytesMax = uint64_t(1) << 30;  // of one; a text of more cannot be read again
+constexpr uint64_t kOneBytesMax = uint64_t(1) << 30;     // of one; a text of more cannot be read again
 constexpr uint64_t kEntryBytes = 512, kItemBytes = 192;  // of memory beside the texts
 
 uint64_t bytes_of(const proto::StoredResponse& response) {
@@ -20,7 +20,9 @@ uint64_t bytes_of(const proto::StoredResponse& response) {
 }
 
 // A tenant's name may hold anything; its length says where it ends.
-std::string item_key(std::string_view tenant, std::string_view id) { return format("{}:{}{}", tenant.size(), tenant, id); }
+std::string item_key(std::string_view tenant, std::string_view id) {
+    return format("{}:{}{}", tenant.size(), tenant, id);
+}
 
 // Ours are; others are no file of this store.
 bool is_response_id(std::string_view id) {
@@ -31,7 +33,8 @@ bool is_response_id(std::string_view id) {
 
 }  // namespace
 
-Result<std::unique_ptr<ResponseStore>> ResponseStore::create(const ResponseStoreOptions& options, std::unique_ptr<adapters::FileSystem> files) {
+Result<std::unique_ptr<ResponseStore>> ResponseStore::create(const ResponseStoreOptions& options,
+                                                             std::unique_ptr<adapters::FileSystem> files) {
     auto store = std::unique_ptr<ResponseStore>(new ResponseStore(options, std::move(files)));
     if (store->files_ != nullptr) TRY(store->read_files());
     return store;
@@ -51,9 +54,9 @@ Status ResponseStore::read_files() {
             continue;
         }
         Result<adapters::FileBytes> bytes = files_->read(file.name, options_.bytes_max);
-        Result<proto::StoredResponse> response =
-            bytes.ok() ? proto::parse_stored_response(bytes->text(), options_.bytes_max)
-                       : Result<proto::StoredResponse>(bytes.error());
+        Result<proto::StoredResponse> response = bytes.ok()
+                                                     ? proto::parse_stored_response(bytes->text(), options_.bytes_max)
+                                                     : Result<proto::StoredResponse>(bytes.error());
         if (!response.ok() || response->id != id) {
             ++n_damaged;
             gone.push_back(id);
@@ -148,7 +151,8 @@ Status ResponseStore::put(proto::StoredResponse response) {
     constexpr uint64_t kShareMax = 16;
     const uint64_t bytes = bytes_of(response);
     if (const uint64_t at_most = std::min(options_.bytes_max / kShareMax, kOneBytesMax); bytes > at_most) {
-        return make_error(ErrorCode::kStorageFull, format("the conversation has {} bytes, at most {} of one are kept", bytes, at_most));
+        return make_error(ErrorCode::kStorageFull,
+                          format("the conversation has {} bytes, at most {} of one are kept", bytes, at_most));
     }
     TRY(write_file(response));
     std::vector<std::string> gone;
@@ -173,7 +177,8 @@ std::shared_ptr<const proto::StoredResponse> ResponseStore::find(std::string_vie
     return response;
 }
 
-std::shared_ptr<const proto::ResponseItem> ResponseStore::find_item(std::string_view tenant, std::string_view id) const {
+std::shared_ptr<const proto::ResponseItem> ResponseStore::find_item(std::string_view tenant,
+                                                                    std::string_view id) const {
     std::lock_guard lock(mutex_);
     auto found = items_.find(item_key(tenant, id));
     return found == items_.end() ? nullptr : found->second.item;

@@ -1,5 +1,5 @@
-// Answers of /v1/responses that are kept for later requests: in memory, and where a folder is given in files as well, so that they outlast
-// the process. Bounded in number, bytes and age; each is its tenant's alone. Any thread.
+// Answers of /v1/responses that are kept for later requests: in memory, and where a folder is given in files as well,
+// so that they outlast the process. Bounded in number, bytes and age; each is its tenant's alone. Any thread.
 #pragma once
 
 #include <functional>
@@ -27,11 +27,13 @@ struct ResponseStoreOptions {
 
 class ResponseStore {
   public:
-    // `files`: null keeps nothing over a restart. What cannot be read in them is removed, with a warning. Errors of the folder.
-    static Result<std::unique_ptr<ResponseStore>> create(const ResponseStoreOptions& options, std::unique_ptr<adapters::FileSystem> files);
+    // `files`: null keeps nothing over a restart. What cannot be read in them is removed, with a warning. Errors of the
+    // folder.
+    static Result<std::unique_ptr<ResponseStore>> create(const ResponseStoreOptions& options,
+                                                         std::unique_ptr<adapters::FileSystem> files);
 
-    // Where there is no room, the oldest responses of the tenant that has the most make way. kStorageFull for one of more than a sixteenth
-    // of the room or a GiB, and what the disk says; then it is not kept.
+    // Where there is no room, the oldest responses of the tenant that has the most make way. kStorageFull for one of
+    // more than a sixteenth of the room or a GiB, and what the disk says; then it is not kept.
     Status put(proto::StoredResponse response);
     // Null: this tenant has none of that name.
     std::shared_ptr<const proto::StoredResponse> find(std::string_view tenant, std::string_view id);

@@ -1,5 +1,6 @@
-// Text to tokens for one request, on its HTTP worker. A tokenizer takes a second and hundreds of bytes for each of a million characters, cannot be stopped
-// half way, and knows no limit: so what it is given is bounded by what the context can hold, in all at a time as well, and whoever gave it pays for it.
+// Text to tokens for one request, on its HTTP worker. A tokenizer takes a second and hundreds of bytes for each of a
+// million characters, cannot be stopped half way, and knows no limit: so what it is given is bounded by what the
+// context can hold, in all at a time as well, and whoever gave it pays for it.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,8 @@
 
 namespace lorad::server {
 
-// The most bytes of one text. English has 4 or 5 bytes a token, indented code not twice as many; runs of one character are what has more.
+// The most bytes of one text. English has 4 or 5 bytes a token, indented code not twice as many; runs of one character
+// are what has more.
 inline constexpr size_t kTextBytesPerToken = 16;
 inline constexpr size_t kTextBytesMin = 256 << 10;  // however small the context
 size_t text_bytes_max(uint32_t n_positions_max);
@@ -27,17 +29,20 @@ enum class TokensFor : uint8_t {
 
 class Tokenizing {
   public:
-    Tokenizing(ServerContext& context, const HttpRequest& http, TokensFor what) : context_(context), http_(http), what_(what) {}
+    Tokenizing(ServerContext& context, const HttpRequest& http, TokensFor what)
+        : context_(context), http_(http), what_(what) {}
 
-    // Of a prompt. kContextLengthExceeded where it has more than the context, which is found out from its first part; kRateLimited where the key's tokens
-    // are used up; kOverloaded where others' texts take too long, or the client has left.
+    // Of a prompt. kContextLengthExceeded where it has more than the context, which is found out from its first part;
+    // kRateLimited where the key's tokens are used up; kOverloaded where others' texts take too long, or the client has
+    // left.
     Result<std::vector<TokenId>> of_prompt(std::string_view text, bool add_special_tokens, const std::string& field);
     // Of a text that need not fit the context. kPayloadTooLarge.
     Result<std::vector<TokenId>> of_text(std::string_view text, bool add_special_tokens, const std::string& field);
 
   private:
     Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens);
-    Result<std::vector<TokenId>> within_context(std::string_view text, bool add_special_tokens, const std::string& field);
+    Result<std::vector<TokenId>> within_context(std::string_view text, bool add_special_tokens,
+                                                const std::string& field);
     Status begin_charge(size_t n_bytes);
     void end_charge(bool is_refused);
 
@@ -45,7 +50,7 @@ class Tokenizing {
     const HttpRequest& http_;
     const TokensFor what_;
     std::shared_ptr<access::Account::Charge> charge_;  // null: nobody's, or too little
-    uint64_t n_tokens_ = 0;  // made for the text at hand
+    uint64_t n_tokens_ = 0;                            // made for the text at hand
 };
 
 }  // namespace lorad::server

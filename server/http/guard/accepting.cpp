@@ -2,14 +2,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <arpa/inet.h>
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -65,8 +64,10 @@ void Guard::watch(Listening& listening, bool on) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = 1 + uint64_t(&listening - listening_.data());
-    listening.is_watched = epoll_ctl(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listening.socket.fd.get(), &event) == 0 ? on
-                                                                                                                              : listening.is_watched;
+    listening.is_watched =
+        epoll_ctl(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listening.socket.fd.get(), &event) == 0
+            ? on
+            : listening.is_watched;
 }
 
 void Guard::accept_some(Listening& listening) {
@@ -81,10 +82,20 @@ void Guard::accept_some(Listening& listening) {
         switch (errno) {
             case EAGAIN: return;
             // The connection's own trouble, or a network's (accept(2)): the next one may be well.
-            case EINTR: case ECONNABORTED: case EPROTO: case EPERM: case ENETDOWN: case ENOPROTOOPT: case EHOSTDOWN: case ENONET:
-            case EHOSTUNREACH: case EOPNOTSUPP: case ENETUNREACH: case ETIMEDOUT:
-                continue;
-            case EMFILE: case ENFILE:
+            case EINTR:
+            case ECONNABORTED:
+            case EPROTO:
+            case EPERM:
+            case ENETDOWN:
+            case ENOPROTOOPT:
+            case EHOSTDOWN:
+            case ENONET:
+            case EHOSTUNREACH:
+            case EOPNOTSUPP:
+            case ENETUNREACH:
+            case ETIMEDOUT: continue;
+            case EMFILE:
+            case ENFILE:
                 count(GuardEnd::kNoDescriptors);
                 shed_one(listening);
                 break;

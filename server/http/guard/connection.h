@@ -28,7 +28,8 @@ struct Connection {
         kLinger,   // has said all, takes what still comes, closes
     };
 
-    Connection(uint64_t connection_id, OwnedFd fd, TlsSession session) : id(connection_id), channel(std::move(fd), std::move(session)) {}
+    Connection(uint64_t connection_id, OwnedFd fd, TlsSession session)
+        : id(connection_id), channel(std::move(fd), std::move(session)) {}
 
     const uint64_t id;
     Channel channel;
@@ -40,7 +41,7 @@ struct Connection {
     State state = State::kHead;
     GuardClock::time_point deadline{};
     Deadlines::node_type deadline_node;  // while it has none: so that a later one needs no memory
-    uint32_t interest = 0;  // in epoll with these events; 0: not in it
+    uint32_t interest = 0;               // in epoll with these events; 0: not in it
 
     std::string in;  // received and not used
     HeadReader reader;
@@ -55,9 +56,9 @@ struct Connection {
     std::string out;  // of the reply, not sent yet from out_at on
     size_t out_at = 0;
     access::SharedPlaces::Place left_over;  // for it, among those of all
-    bool closes = false;   // after the reply
-    bool broken = false;   // nothing can be sent any more
-    bool stalled = false;  // ... since the client did not read
+    bool closes = false;                    // after the reply
+    bool broken = false;                    // nothing can be sent any more
+    bool stalled = false;                   // ... since the client did not read
     uint64_t n_lingered = 0;
 
     size_t n_out() const { return out.size() - out_at; }

@@ -1,4 +1,5 @@
-// A connection's way on the guard's thread: handshake, head, the first bytes of the body, what workers leave of the reply, the next request;
+// A connection's way on the guard's thread: handshake, head, the first bytes of the body, what workers leave of the
+// reply, the next request;
 // and what is read on after the last reply.
 #include <algorithm>
 
@@ -49,7 +50,8 @@ void Guard::advance(Connection& c) {
 size_t Guard::gathered_max(const Connection& c) const {
     // Who asks before sending its body is answered first, by the worker that reads it.
     if (c.head.expects_continue) return 0;
-    return size_t(std::min<uint64_t>(c.head.body_bytes, kConnectionBytesMax - std::min(kConnectionBytesMax, c.head_bytes.size())));
+    return size_t(std::min<uint64_t>(c.head.body_bytes,
+                                     kConnectionBytesMax - std::min(kConnectionBytesMax, c.head_bytes.size())));
 }
 
 bool Guard::receive(Connection& c) {
@@ -77,7 +79,8 @@ bool Guard::receive(Connection& c) {
     if (read.state == IoState::kWantRead || read.state == IoState::kWantWrite) {
         set_interest(c, read.state == IoState::kWantRead ? EPOLLIN : EPOLLOUT);
     } else if (read.state == IoState::kEnded && !in_head) {
-        refuse(c, make_error(ErrorCode::kInvalidRequest, "the request's body breaks off before its declared end"), GuardEnd::kBodyBrokeOff);
+        refuse(c, make_error(ErrorCode::kInvalidRequest, "the request's body breaks off before its declared end"),
+               GuardEnd::kBodyBrokeOff);
     } else {
         close(c);
     }

@@ -36,7 +36,8 @@ Exchange::Piece Exchange::read_body(std::string_view& piece) {
         if (connection_.in.empty()) connection_.in.shrink_to_fit();
     }
     while (n == 0) {
-        IoResult read = connection_.channel.read(piece_, size_t(std::min<uint64_t>(sizeof piece_, connection_.body_left)));
+        IoResult read =
+            connection_.channel.read(piece_, size_t(std::min<uint64_t>(sizeof piece_, connection_.body_left)));
         if (read.state == IoState::kDone) {
             n = read.n;
             n_received_ += n;

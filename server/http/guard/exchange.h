@@ -16,7 +16,9 @@ struct ExchangeTimes {
     std::chrono::milliseconds write_stall{5000};
 };
 inline constexpr uint64_t kSlowestBytesPerSecond = 64 << 10;
-inline std::chrono::milliseconds time_for(uint64_t n_bytes) { return std::chrono::milliseconds(n_bytes * 1000 / kSlowestBytesPerSecond); }
+inline std::chrono::milliseconds time_for(uint64_t n_bytes) {
+    return std::chrono::milliseconds(n_bytes * 1000 / kSlowestBytesPerSecond);
+}
 
 // The worker's thread only.
 class Exchange {
@@ -24,8 +26,12 @@ class Exchange {
     // `leave_over` gives the connection room for what is left of its reply, if there is any.
     Exchange(Connection& connection, const ExchangeTimes& times, const std::atomic<bool>& is_stopping,
              std::function<void()> leave_over, std::function<void()> on_body_end)
-        : connection_(connection), times_(times), is_stopping_(is_stopping), leave_over_(std::move(leave_over)),
-          on_body_end_(std::move(on_body_end)), body_begin_(GuardClock::now()) {}
+        : connection_(connection),
+          times_(times),
+          is_stopping_(is_stopping),
+          leave_over_(std::move(leave_over)),
+          on_body_end_(std::move(on_body_end)),
+          body_begin_(GuardClock::now()) {}
 
     const RequestHead& head() const { return connection_.head; }
     const std::string& peer() const { return connection_.peer; }
@@ -44,8 +50,9 @@ class Exchange {
     bool write(std::string_view bytes);
     // From here on each write is sent at once, not with the ones after it.
     void send_at_once() { sends_at_once_ = true; }
-    // What the client does not take at once of a reply is left to the guard, so that slow readers hold no worker: so much of one
-    // reply (a larger one waits here), so much in all, of which everybody has a share (then the connection is cut).
+    // What the client does not take at once of a reply is left to the guard, so that slow readers hold no worker: so
+    // much of one reply (a larger one waits here), so much in all, of which everybody has a share (then the connection
+    // is cut).
     static constexpr size_t kLeftOverMax = 1 << 20;
     static constexpr uint64_t kLeftOverTotalMax = uint64_t(128) << 20;
     void finish();

@@ -23,14 +23,18 @@ constexpr size_t kWaitingForWorkerMax = 1024;
 }  // namespace
 
 const char* guard_end_name(GuardEnd end) {
-    static constexpr const char* kNames[] = {"total_cap", "address_cap", "no_descriptors", "busy", "tls_failed",
-                                             "head_refused", "head_timeout", "body_timeout", "body_broke_off", "stalled"};
+    static constexpr const char* kNames[] = {"total_cap",      "address_cap",  "no_descriptors", "busy",
+                                             "tls_failed",     "head_refused", "head_timeout",   "body_timeout",
+                                             "body_broke_off", "stalled"};
     static_assert(std::size(kNames) == size_t(GuardEnd::kCount));
     return kNames[size_t(end)];
 }
 
 Guard::Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Handlers handlers)
-    : options_(options), handlers_(std::move(handlers)), body_slots_(std::max<uint32_t>(1, options.n_workers / 2)), next_id_(kFirstConnectionId) {
+    : options_(options),
+      handlers_(std::move(handlers)),
+      body_slots_(std::max<uint32_t>(1, options.n_workers / 2)),
+      next_id_(kFirstConnectionId) {
     for (ListeningSocket& socket : sockets) listening_.push_back({std::move(socket), false});
 }
 
@@ -52,8 +56,10 @@ Status Guard::start() {
     for (Listening& listening : listening_) watch(listening, true);
     // A worker that gives a connection back must not need memory for it.
     returned_.reserve(size_t(options_.n_connections_max) + 1);
-    workers_ = std::make_unique<Workers>(options_.n_workers, kWaitingForWorkerMax, [this](Connection& c) { serve_on_worker(c); });
-    if (workers_->n_workers() == 0) return make_error(ErrorCode::kIo, "no HTTP worker could be started: the system gives no more threads");
+    workers_ = std::make_unique<Workers>(options_.n_workers, kWaitingForWorkerMax,
+                                         [this](Connection& c) { serve_on_worker(c); });
+    if (workers_->n_workers() == 0)
+        return make_error(ErrorCode::kIo, "no HTTP worker could be started: the system gives no more threads");
     thread_ = std::thread([this] { run(); });
     return ok_status();
 }
@@ -112,7 +118,8 @@ void Guard::run() {
         while (Connection* c = next_returned()) take_back(*c);
         unpark();
         const TimePoint now = GuardClock::now();
-        while (!deadlines_.empty() && deadlines_.begin()->first <= now) expire(*connections_.at(deadlines_.begin()->second));
+        while (!deadlines_.empty() && deadlines_.begin()->first <= now)
+            expire(*connections_.at(deadlines_.begin()->second));
         if (rearm_at_ <= now) {
             rearm_at_ = TimePoint::max();
             for (Listening& listening : listening_) watch(listening, !is_stopping_);
@@ -168,7 +175,8 @@ void Guard::guarded(Connection& c, void (Guard::*step)(Connection&)) {
     }
 }
 
-// Without a worker: the reply goes out when the socket is asked next, so that requests on one another's heels do not pile up on the stack.
+// Without a worker: the reply goes out when the socket is asked next, so that requests on one another's heels do not
+// pile up on the stack.
 bool Guard::answered_here(Connection& c) {
     if (!handlers_.at_once || c.head.body_bytes > 0) return false;
     const std::optional<HttpReply> reply = handlers_.at_once(c.head);
@@ -224,7 +232,8 @@ void Guard::unpark() {
     parked.swap(parked_);
     for (uint64_t id : parked) {
         auto found = connections_.find(id);
-        if (found != connections_.end() && found->second->state == Connection::State::kParked) guarded(*found->second, &Guard::dispatch);
+        if (found != connections_.end() && found->second->state == Connection::State::kParked)
+            guarded(*found->second, &Guard::dispatch);
     }
 }
 
@@ -268,12 +277,16 @@ void Guard::take_back(Connection& c) {
 
 void Guard::expire(Connection& c) {
     using State = Connection::State;
-    const auto time_out = [&](const char* what, GuardEnd end) { refuse(c, make_error(ErrorCode::kRequestTimeout, what), end); };
+    const auto time_out = [&](const char* what, GuardEnd end) {
+        refuse(c, make_error(ErrorCode::kRequestTimeout, what), end);
+    };
     try {
         if (c.state == State::kBody) return time_out("the request's body comes too slowly", GuardEnd::kBodyTimeout);
-        if (c.state == State::kHead && !c.in.empty()) return time_out("the request's head comes too slowly", GuardEnd::kHeadTimeout);
+        if (c.state == State::kHead && !c.in.empty())
+            return time_out("the request's head comes too slowly", GuardEnd::kHeadTimeout);
         if (c.state == State::kParked)
-            return refuse(c, make_error(ErrorCode::kOverloaded, "too many large bodies are on their way"), GuardEnd::kBusy);
+            return refuse(c, make_error(ErrorCode::kOverloaded, "too many large bodies are on their way"),
+                          GuardEnd::kBusy);
     } catch (const std::exception& exception) {
         log_failure("a connection is given up", exception);
     }
@@ -290,7 +303,8 @@ void Guard::close(Connection& c) {
         --n_refused_open_;
     } else {
         --n_counted_;
-        if (auto found = n_of_address_.find(c.address_key); found != n_of_address_.end() && --found->second == 0) n_of_address_.erase(found);
+        if (auto found = n_of_address_.find(c.address_key); found != n_of_address_.end() && --found->second == 0)
+            n_of_address_.erase(found);
     }
     n_open_.fetch_sub(1, std::memory_order_relaxed);
     connections_.erase(c.id);
@@ -308,7 +322,8 @@ void Guard::set_interest(Connection& c, uint32_t events) {
 
 void Guard::set_deadline(Connection& c, TimePoint deadline) {
     // Only a connection's first deadline needs memory.
-    Deadlines::node_type node = c.deadline == TimePoint::max() ? std::move(c.deadline_node) : deadlines_.extract({c.deadline, c.id});
+    Deadlines::node_type node =
+        c.deadline == TimePoint::max() ? std::move(c.deadline_node) : deadlines_.extract({c.deadline, c.id});
     c.deadline = deadline;
     if (deadline == TimePoint::max()) {
         c.deadline_node = std::move(node);
@@ -325,13 +340,17 @@ void Guard::stop_step(TimePoint now) {
     if (stop_since_ == TimePoint{}) stop_since_ = now;
     std::vector<Connection*> ended;
     for (const auto& [id, c] : connections_) {
-        const bool is_idle = c->state == State::kLinger || (c->state == State::kHead && c->in.empty() && c->n_requests > 0);
+        const bool is_idle =
+            c->state == State::kLinger || (c->state == State::kHead && c->in.empty() && c->n_requests > 0);
         // Whose first request may be on its way is told that this server ends rather than cut off.
-        const bool is_half = c->state == State::kHandshake || c->state == State::kHead || c->state == State::kBody || c->state == State::kParked;
+        const bool is_half = c->state == State::kHandshake || c->state == State::kHead || c->state == State::kBody ||
+                             c->state == State::kParked;
         if (is_idle || (is_half && now - stop_since_ > options_.last_heads)) ended.push_back(c.get());
         // Its handler sees that nobody waits for it any more.
-        if (c->state == State::kWorking && now - stop_since_ > options_.last_handlers) ::shutdown(c->channel.fd(), SHUT_RD);
-        has_stuck_workers_ = has_stuck_workers_ || (c->state == State::kWorking && now - stop_since_ > options_.last_handlers + options_.given_up);
+        if (c->state == State::kWorking && now - stop_since_ > options_.last_handlers)
+            ::shutdown(c->channel.fd(), SHUT_RD);
+        has_stuck_workers_ = has_stuck_workers_ || (c->state == State::kWorking &&
+                                                    now - stop_since_ > options_.last_handlers + options_.given_up);
     }
     for (Connection* c : ended) close(*c);
 }

@@ -1,7 +1,8 @@
-// All that the network may do before a request is whole: one thread of ours accepts, does the TLS handshake, reads heads and
-// the first bytes of bodies, sends what workers leave over, and closes. Thousands of slow or idle connections hold no worker.
-// A worker gets a connection only with a valid head and a body that comes at its pace. What is refused is told in the usual
-// envelope, and its connection ends with that.
+// All that the network may do before a request is whole: one thread of ours accepts, does the TLS handshake, reads
+// heads and the first bytes of bodies, sends what workers leave over, and closes. Thousands of slow or idle connections
+// hold no worker.
+// A worker gets a connection only with a valid head and a body that comes at its pace. What is refused is told in the
+// usual envelope, and its connection ends with that.
 #pragma once
 
 #include <algorithm>
@@ -28,17 +29,20 @@ namespace lorad::server {
 struct GuardOptions {
     uint32_t n_workers = 1;
     uint32_t n_connections_max = 4096;
-    // From one IPv4 address or one IPv6 network of 64 bits; loopback and Unix sockets, where proxies are, are exempt. 0: none.
+    // From one IPv4 address or one IPv6 network of 64 bits; loopback and Unix sockets, where proxies are, are exempt.
+    // 0: none.
     uint32_t n_connections_per_address_max = 256;
     std::chrono::milliseconds head_time{10000};  // TLS handshake included
     std::chrono::milliseconds idle_time{15000};  // between two requests
     uint32_t n_requests_max = 1000;              // of one connection; the last reply says that it is the last
-    std::chrono::milliseconds last_heads{500};   // at the end, for requests that are half sent and first ones that have yet to come
+    // at the end, for requests that are half sent and first ones that have yet to come
+    std::chrono::milliseconds last_heads{500};
     // stop(): what workers still do has so long; then they see that their clients are gone, and have so long again.
     std::chrono::milliseconds last_handlers{5000}, given_up{2000};
     HeadLimits head;
     ExchangeTimes times;
-    // How the guard's own refusals look, on its thread; none: in the usual envelope. Of a head that was not understood nothing is there.
+    // How the guard's own refusals look, on its thread; none: in the usual envelope. Of a head that was not understood
+    // nothing is there.
     std::function<HttpReply(const RequestHead&, const Error&)> refusal;
 };
 
@@ -47,13 +51,13 @@ enum class GuardEnd : uint8_t {
     kTotalCap,
     kAddressCap,
     kNoDescriptors,
-    kBusy,          // no worker for it
+    kBusy,  // no worker for it
     kTlsFailed,
-    kHeadRefused,   // malformed, too large, not supported
+    kHeadRefused,  // malformed, too large, not supported
     kHeadTimeout,
     kBodyTimeout,
     kBodyBrokeOff,
-    kStalled,       // the client did not read
+    kStalled,  // the client did not read
     kCount,
 };
 const char* guard_end_name(GuardEnd end);
@@ -72,9 +76,11 @@ class Guard {
         std::function<void(Exchange&)> serve;
         // Is told the status of each reply that is the guard's own, on its thread.
         std::function<void(int)> on_reply;
-        // What is answered on the guard's thread, so that it has an answer whatever the workers do; nothing for all else. Never blocks.
+        // What is answered on the guard's thread, so that it has an answer whatever the workers do; nothing for all
+        // else. Never blocks.
         std::function<std::optional<HttpReply>(const RequestHead&)> at_once = {};
-        // The tenant of the key that a head shows, for shares; empty: nobody's. The guard's thread and workers; never blocks for long.
+        // The tenant of the key that a head shows, for shares; empty: nobody's. The guard's thread and workers; never
+        // blocks for long.
         std::function<std::string(const RequestHead&)> tenant = {};
     };
     Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Handlers handlers);
@@ -85,9 +91,9 @@ class Guard {
     Status start();
     // No connection is taken any more; those that are there are served on, and told to close after their reply.
     void stop_accepting();
-    // Lets workers finish, ends everything, joins. Connections idle after a request hold up nobody, those that wait for a request's end or
-    // for the first one `last_heads`. False: a worker does not end its request although nobody waits for it any more; then it still uses
-    // all that it reaches, and only the process's end ends it.
+    // Lets workers finish, ends everything, joins. Connections idle after a request hold up nobody, those that wait for
+    // a request's end or for the first one `last_heads`. False: a worker does not end its request although nobody waits
+    // for it any more; then it still uses all that it reaches, and only the process's end ends it.
     [[nodiscard]] bool stop();
     // For connections accepted from now on.
     void set_tls(std::shared_ptr<const TlsContext> tls);
@@ -114,7 +120,7 @@ class Guard {
 
     void advance(Connection& c);
     void guarded(Connection& c, void (Guard::*step)(Connection&));
-    bool receive(Connection& c);      // false: wait for more, or it is gone
+    bool receive(Connection& c);  // false: wait for more, or it is gone
     bool begin_body(Connection& c);
     size_t gathered_max(const Connection& c) const;
     void dispatch(Connection& c);
@@ -141,7 +147,8 @@ class Guard {
 
     const GuardOptions options_;
     const Handlers handlers_;
-    // Half of the workers may wait for bodies that are larger than what is gathered here; small requests always find the others.
+    // Half of the workers may wait for bodies that are larger than what is gathered here; small requests always find
+    // the others.
     access::SharedPlaces body_slots_;
     access::SharedPlaces left_over_{Exchange::kLeftOverTotalMax};
     OwnedFd epoll_, wake_, spare_;

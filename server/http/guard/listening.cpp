@@ -41,7 +41,7 @@ bool unix_address(const std::string& path, sockaddr_un& out) {
 
 // A socket file whose listener is gone refuses connections; a live one takes them, or has its queue full.
 Status remove_stale_socket(const std::string& path, const sockaddr_un& address) {
-    struct stat info {};
+    struct stat info{};
     if (lstat(path.c_str(), &info) != 0) return ok_status();
     if (!S_ISSOCK(info.st_mode)) return cannot_listen("unix:" + path, "there is a file that is no socket");
     OwnedFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -61,8 +61,9 @@ Result<ListeningSocket> open_tcp(const std::string& host, uint32_t port) {
     const std::string where = format("{}:{}", host, port);
     int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
     if (error != 0) {
-        return make_error(ErrorCode::kInvalidConfig, format("cannot listen on {}: expected an address of this machine: {}",
-                                                            json_quote(host), gai_strerror(error)));
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("cannot listen on {}: expected an address of this machine: {}", json_quote(host),
+                                 gai_strerror(error)));
     }
     std::string why = "no address";
     OwnedFd bound;
@@ -135,7 +136,8 @@ std::string address_text(int fd) {
 }
 
 bool is_loopback_address(const sockaddr& address) {
-    if (address.sa_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+    if (address.sa_family == AF_INET)
+        return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
     if (address.sa_family != AF_INET6) return false;
     const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
     return IN6_IS_ADDR_V4MAPPED(&v6) ? v6.s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(&v6);

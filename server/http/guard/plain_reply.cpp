@@ -38,7 +38,8 @@ std::string_view reason_phrase(int status) {
 }
 
 std::string whole_reply(const HttpReply& reply, bool is_head, bool closes) {
-    std::string out = format("HTTP/1.1 {} {}\r\nConnection: {}\r\n", reply.status, reason_phrase(reply.status), closes ? "close" : "keep-alive");
+    std::string out = format("HTTP/1.1 {} {}\r\nConnection: {}\r\n", reply.status, reason_phrase(reply.status),
+                             closes ? "close" : "keep-alive");
     for (const auto& [name, value] : reply.headers) out += name + ": " + value + "\r\n";
     out += format("Content-Type: {}\r\nContent-Length: {}\r\n\r\n", reply.content_type, reply.body.size());
     if (!is_head) out += reply.body;

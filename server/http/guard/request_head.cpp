@@ -10,16 +10,18 @@ constexpr size_t kMethodBytesMax = 32;
 
 // "Content_Length" is Content-Length to whoever maps fields to variables; the others are names under which the HTTP
 // library keeps what it knows itself.
-constexpr std::string_view kForgedNames[] = {"REMOTE_ADDR", "REMOTE_PORT", "LOCAL_ADDR", "LOCAL_PORT", "EXCEPTION_WHAT",
-                                             "CONTENT_LENGTH", "CONTENT_TYPE", "CONTENT_ENCODING", "TRANSFER_ENCODING"};
+constexpr std::string_view kForgedNames[] = {"REMOTE_ADDR",  "REMOTE_PORT",      "LOCAL_ADDR",
+                                             "LOCAL_PORT",   "EXCEPTION_WHAT",   "CONTENT_LENGTH",
+                                             "CONTENT_TYPE", "CONTENT_ENCODING", "TRANSFER_ENCODING"};
 // Of these a second one would leave open which one counts.
-constexpr std::string_view kSingleNames[] = {"host", "content-length", "transfer-encoding", "content-encoding", "content-type",
-                                             "expect", "authorization", "x-api-key"};
+constexpr std::string_view kSingleNames[] = {"host",         "content-length", "transfer-encoding", "content-encoding",
+                                             "content-type", "expect",         "authorization",     "x-api-key"};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c + ('a' - 'A')) : c; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_token_char(char c) {
-    return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+    return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') ||
+           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
 }
 bool is_control(uint8_t c) { return c < 0x20 || c == 0x7f; }
 
@@ -64,7 +66,8 @@ bool split_request_line(std::string_view line, RequestLine& out) {
 }
 
 bool is_method(std::string_view text) {
-    return !text.empty() && text.size() <= kMethodBytesMax && std::all_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+    return !text.empty() && text.size() <= kMethodBytesMax &&
+           std::all_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
 }
 
 bool is_version(std::string_view text) {
@@ -72,7 +75,8 @@ bool is_version(std::string_view text) {
 }
 
 bool is_target(std::string_view text) {
-    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f && c != '#'; }) &&
+    return !text.empty() &&
+           std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f && c != '#'; }) &&
            !hides_control(text, true);
 }
 
@@ -85,11 +89,13 @@ bool is_authority(std::string_view text) {
         text = text.substr(0, colon);
     }
     if (text.starts_with('[')) {
-        return text.size() > 2 && text.ends_with(']') &&
-               std::all_of(text.begin() + 1, text.end() - 1, [](char c) { return hex_value(c) >= 0 || c == ':' || c == '.'; });
+        return text.size() > 2 && text.ends_with(']') && std::all_of(text.begin() + 1, text.end() - 1, [](char c) {
+                   return hex_value(c) >= 0 || c == ':' || c == '.';
+               });
     }
     return !text.empty() && !hides_control(text, true) && std::all_of(text.begin(), text.end(), [](char c) {
-        return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || std::string_view("-._~%!$&'()*+,;=").find(c) != std::string_view::npos;
+        return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') ||
+               std::string_view("-._~%!$&'()*+,;=").find(c) != std::string_view::npos;
     });
 }
 
@@ -111,7 +117,8 @@ bool has_token(std::string_view list, std::string_view token) {
 // Of a target with a scheme and a host, which proxies are sent, what follows them; the host must be that of the field.
 bool take_host_off(RequestHead& head) {
     for (std::string_view scheme : {std::string_view("http://"), std::string_view("https://")}) {
-        if (head.target.size() < scheme.size() || !equals_ignoring_case(head.target.substr(0, scheme.size()), scheme)) continue;
+        if (head.target.size() < scheme.size() || !equals_ignoring_case(head.target.substr(0, scheme.size()), scheme))
+            continue;
         std::string_view rest = head.target.substr(scheme.size());
         size_t end = std::min(rest.find('/'), rest.size());
         if (!equals_ignoring_case(rest.substr(0, end), head.value_of("host"))) return false;
@@ -136,7 +143,8 @@ bool parse_fields(std::string_view bytes, RequestHead& out) {
 }  // namespace
 
 bool equals_ignoring_case(std::string_view a, std::string_view b) {
-    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
+    return a.size() == b.size() &&
+           std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
 }
 
 std::string_view RequestHead::value_of(std::string_view name) const {
@@ -158,22 +166,26 @@ HeadReader::Verdict HeadReader::end_line(std::string_view line) {
             return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: its first line");
         if (parts.version != "HTTP/1.1" && parts.version != "HTTP/1.0")
             return refuse(ErrorCode::kVersionUnsupported, "expected HTTP/1.1 or HTTP/1.0");
-        if (parts.target.size() > limits_.target_bytes_max) return refuse(ErrorCode::kUriTooLong, "the request's target is too long");
+        if (parts.target.size() > limits_.target_bytes_max)
+            return refuse(ErrorCode::kUriTooLong, "the request's target is too long");
         if (!is_target(parts.target)) return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: its target");
         return Verdict::kMore;
     }
     if (line.empty()) return Verdict::kComplete;
-    if (n_lines_ > limits_.n_fields_max + 1) return refuse(ErrorCode::kHeadTooLarge, "the request has too many header fields");
+    if (n_lines_ > limits_.n_fields_max + 1)
+        return refuse(ErrorCode::kHeadTooLarge, "the request has too many header fields");
     size_t colon = line.find(':');
     std::string_view name = line.substr(0, std::min(colon, line.size()));
     // White space before the colon or at the begin of a line (a folded one) is no part of a name.
     if (colon == std::string_view::npos || name.empty() || !std::all_of(name.begin(), name.end(), is_token_char))
         return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: a header field");
     for (std::string_view forged : kForgedNames) {
-        if (equals_ignoring_case(name, forged)) return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: a header field of a reserved name");
+        if (equals_ignoring_case(name, forged))
+            return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: a header field of a reserved name");
     }
     if (hides_control(line.substr(colon + 1), false))
-        return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: an encoded control character in a header field");
+        return refuse(ErrorCode::kInvalidRequest,
+                      "malformed HTTP request: an encoded control character in a header field");
     return Verdict::kMore;
 }
 
@@ -184,7 +196,8 @@ HeadReader::Verdict HeadReader::read(std::string_view bytes) {
         if (n_lines_ == 0 && at_ > limits_.target_bytes_max + kMethodBytesMax + 16)
             return refuse(ErrorCode::kUriTooLong, "the request's first line is too long");
         const bool after_return = at_ > line_begin_ && bytes[at_ - 1] == '\r';
-        if ((c == '\n') != after_return) return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: expected lines that end in CR LF");
+        if ((c == '\n') != after_return)
+            return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: expected lines that end in CR LF");
         if (c == '\n') {
             Verdict verdict = end_line(bytes.substr(line_begin_, at_ - 1 - line_begin_));
             if (verdict == Verdict::kRefused) return verdict;
@@ -215,10 +228,13 @@ bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal) 
     out.target = line.target;
     const bool is_1_0 = line.version == "HTTP/1.0";
     const auto count_of = [&](std::string_view name) {
-        return std::count_if(out.fields.begin(), out.fields.end(), [&](const HeadField& field) { return equals_ignoring_case(field.name, name); });
+        return std::count_if(out.fields.begin(), out.fields.end(),
+                             [&](const HeadField& field) { return equals_ignoring_case(field.name, name); });
     };
     for (std::string_view name : kSingleNames) {
-        if (count_of(name) > 1) return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: a header field that may come once came twice");
+        if (count_of(name) > 1)
+            return refuse(ErrorCode::kInvalidRequest,
+                          "malformed HTTP request: a header field that may come once came twice");
     }
     if (count_of("host") == 0 ? !is_1_0 : !is_authority(out.value_of("host")))
         return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: expected one Host field with a host");
@@ -227,8 +243,10 @@ bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal) 
     out.has_length = count_of("content-length") > 0;
     const bool is_chunked = count_of("transfer-encoding") > 0;
     if (is_chunked && (out.has_length || is_1_0))
-        return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: it is not clear where its body begins and ends");
-    if (is_chunked) return refuse(ErrorCode::kLengthRequired, "expected a body with Content-Length, found Transfer-Encoding");
+        return refuse(ErrorCode::kInvalidRequest,
+                      "malformed HTTP request: it is not clear where its body begins and ends");
+    if (is_chunked)
+        return refuse(ErrorCode::kLengthRequired, "expected a body with Content-Length, found Transfer-Encoding");
     if (out.has_length && !parse_length(out.value_of("content-length"), out.body_bytes))
         return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: expected a Content-Length of digits");
     if (count_of("content-encoding") > 0 && !equals_ignoring_case(out.value_of("content-encoding"), "identity"))

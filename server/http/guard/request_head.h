@@ -1,5 +1,6 @@
 // A request's head: bytes in, a verdict out. Nothing here knows sockets; the fuzzer feeds it directly
-// (tests/fuzz/request_head_fuzz.cpp). RFC 9112, read strictly: what two readers could understand differently is refused.
+// (tests/fuzz/request_head_fuzz.cpp). RFC 9112, read strictly: what two readers could understand differently is
+// refused.
 #pragma once
 
 #include <cstdint>

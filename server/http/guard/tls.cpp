@@ -11,7 +11,8 @@ namespace lorad::server {
 namespace {
 
 // HTTP/1.1 is all that we speak; a client that offers only others is told so at once.
-int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered, unsigned offered_size, void*) {
+int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered,
+                    unsigned offered_size, void*) {
     static constexpr unsigned char kOurs[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
     unsigned char* chosen = nullptr;
     if (SSL_select_next_proto(&chosen, out_size, kOurs, sizeof kOurs, offered, offered_size) != OPENSSL_NPN_NEGOTIATED)
@@ -33,7 +34,8 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const std::string& ce
     std::shared_ptr<const TlsContext> out(new TlsContext(context));
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_options(context, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_mode(context,
+                     SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);  // tickets need no memory here
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
     // A key that wants a password is refused, not asked for on the terminal.

@@ -25,11 +25,14 @@ class AttentionFromQkv : public KernelTest {
     }
 
     void check(const FromQkvCase& c) {
-        SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " rows "
-                                          << c.positions.size() << "/" << c.bucket << " splits " << c.sum_splits << ", " << c.n_splits);
+        SCOPED_TRACE(::testing::Message()
+                     << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " rows "
+                     << c.positions.size() << "/" << c.bucket << " splits " << c.sum_splits << ", " << c.n_splits);
         const auto n_rows = static_cast<uint32_t>(c.positions.size());
-        const uint32_t n_q_heads = c.group * c.n_kv_heads, q_width = n_q_heads * c.head_dim, width = q_width + 2 * c.n_kv_heads * c.head_dim;
-        const uint32_t sums_stride = padded(width), y_stride = padded(q_width), rotary_dim = c.rotary_dim != 0 ? c.rotary_dim : c.head_dim;
+        const uint32_t n_q_heads = c.group * c.n_kv_heads, q_width = n_q_heads * c.head_dim,
+                       width = q_width + 2 * c.n_kv_heads * c.head_dim;
+        const uint32_t sums_stride = padded(width), y_stride = padded(q_width),
+                       rotary_dim = c.rotary_dim != 0 ? c.rotary_dim : c.head_dim;
         const QkvShape qkv{{c.bucket, c.sum_splits}, n_q_heads, c.n_kv_heads, c.head_dim, rotary_dim};
         const AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
         if (!kernels_->attention.attends_from_qkv(qkv, shape)) GTEST_SKIP() << "not on this device";
@@ -53,8 +56,11 @@ class AttentionFromQkv : public KernelTest {
                 tables.push_back(order.back());
                 order.pop_back();
                 for (uint32_t line = 0; line < 2 * c.n_kv_heads; line++) {
-                    const size_t begin = (tables.back() * size_t{2} * c.n_kv_heads + line) * plane, n = std::min(p - b * kBlockTokens, kBlockTokens) * c.head_dim;
-                    for (size_t i = 0; i < n; i++) halves[begin + i] = reference::to_f16(reference::random_values(1, Type::kF16, random_, 2.0f)[0]);
+                    const size_t begin = (tables.back() * size_t{2} * c.n_kv_heads + line) * plane,
+                                 n = std::min(p - b * kBlockTokens, kBlockTokens) * c.head_dim;
+                    for (size_t i = 0; i < n; i++)
+                        halves[begin + i] =
+                            reference::to_f16(reference::random_values(1, Type::kF16, random_, 2.0f)[0]);
                 }
             }
             rows[t].set_blocks(table, &tables[table], static_cast<uint32_t>(tables.size()) - table);
@@ -68,9 +74,12 @@ class AttentionFromQkv : public KernelTest {
         }
         Buffer step = step_state(rows, n_rows), tables_buffer = input(tables), rope = input(turns);
         const uint32_t capacity = c.bucket + kSlackRows;
-        Buffer sums = input(reference::encode(reference::random_values(size_t{c.sum_splits} * capacity * width, Type::kF32, random_), width, sums_stride, Type::kF32));
+        Buffer sums = input(
+            reference::encode(reference::random_values(size_t{c.sum_splits} * capacity * width, Type::kF32, random_),
+                              width, sums_stride, Type::kF32));
         Buffer bias = input(reference::random_values(width, Type::kF32, random_));
-        Buffer q_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_)), k_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_));
+        Buffer q_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_)),
+               k_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_));
         Buffer kv_apart = input(halves), kv = input(halves), q = poisoned(uint64_t{c.bucket} * q_width * 4);
         Buffer y_apart = poisoned(uint64_t{c.bucket} * y_stride * 4), y = poisoned(uint64_t{c.bucket} * y_stride * 4);
         const uint64_t partial_bytes = AttentionPlanner::attention_partial_bytes(shape) + 16;
@@ -90,21 +99,44 @@ class AttentionFromQkv : public KernelTest {
         post.split_stride = capacity * sums_stride;
         post.q_stride = q_width;
         post.eps = 1e-6f;
-        const AttentionParams attention{step.address(), tables_buffer.address(), q.address(), kv_apart.address(), y_apart.address(), partials_apart.address(),
-                                        0, 0, q_width, y_stride, c.window, scale, c.softcap, 0};
+        const AttentionParams attention{step.address(),
+                                        tables_buffer.address(),
+                                        q.address(),
+                                        kv_apart.address(),
+                                        y_apart.address(),
+                                        partials_apart.address(),
+                                        0,
+                                        0,
+                                        q_width,
+                                        y_stride,
+                                        c.window,
+                                        scale,
+                                        c.softcap,
+                                        0};
         execute([&](Recorder& recorder) {
             kernels_->attention.qkv_post(recorder, post, qkv);
             recorder.barrier();
             kernels_->attention.attention(recorder, attention, shape, scalar(c.act));
         });
-        const AttentionFromQkvParams params{step.address(), tables_buffer.address(), post.y, post.bias, post.rope, post.q_gamma, post.k_gamma, kv.address(),
-                                            y.address(), partials.address(), sums_stride, post.split_stride, y_stride, c.window, scale, c.softcap, post.eps, 0};
-        execute([&](Recorder& recorder) { kernels_->attention.attention_from_qkv(recorder, params, qkv, shape, scalar(c.act)); });
+        const AttentionFromQkvParams params{step.address(), tables_buffer.address(),
+                                            post.y,         post.bias,
+                                            post.rope,      post.q_gamma,
+                                            post.k_gamma,   kv.address(),
+                                            y.address(),    partials.address(),
+                                            sums_stride,    post.split_stride,
+                                            y_stride,       c.window,
+                                            scale,          c.softcap,
+                                            post.eps,       0};
+        execute([&](Recorder& recorder) {
+            kernels_->attention.attention_from_qkv(recorder, params, qkv, shape, scalar(c.act));
+        });
 
-        const auto want = content(y_apart, size_t{c.bucket} * y_stride, c.act), got = content(y, size_t{c.bucket} * y_stride, c.act);
+        const auto want = content(y_apart, size_t{c.bucket} * y_stride, c.act),
+                   got = content(y, size_t{c.bucket} * y_stride, c.act);
         for (size_t i = 0; i < got.size(); i++) {
             if (i < size_t{n_rows} * y_stride) {
-                ASSERT_NEAR(got[i], want[i], 4e-3 + 2 * unit_roundoff(c.act)) << "row " << i / y_stride << " element " << i % y_stride;
+                ASSERT_NEAR(got[i], want[i], 4e-3 + 2 * unit_roundoff(c.act))
+                    << "row " << i / y_stride << " element " << i % y_stride;
             } else {
                 ASSERT_TRUE(is_poison(got[i])) << "row " << i / y_stride << " was written";
             }
@@ -117,11 +149,15 @@ class AttentionFromQkv : public KernelTest {
                 AttentionFromQkvParams again = params;
                 again.kv = kv_again.address();
                 again.y = blocks.address();
-                execute([&](Recorder& recorder) { kernels_->attention.attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order); });
-                EXPECT_EQ(content<std::byte>(blocks, in_rows.size()), in_blocks(in_rows, y_stride, y_order)) << "order " << y_order;
+                execute([&](Recorder& recorder) {
+                    kernels_->attention.attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order);
+                });
+                EXPECT_EQ(content<std::byte>(blocks, in_rows.size()), in_blocks(in_rows, y_stride, y_order))
+                    << "order " << y_order;
             }
         }
-        const auto want_kv = content(kv_apart, halves.size(), Type::kF16), got_kv = content(kv, halves.size(), Type::kF16);
+        const auto want_kv = content(kv_apart, halves.size(), Type::kF16),
+                   got_kv = content(kv, halves.size(), Type::kF16);
         for (size_t i = 0; i < got_kv.size(); i++) {
             ASSERT_EQ(is_poison(got_kv[i]), is_poison(want_kv[i])) << "cache element " << i;
             if (is_poison(want_kv[i])) continue;
@@ -154,8 +190,10 @@ TEST_F(AttentionFromQkv, TurnsOnlyTheRotaryPartAndFromTheRowsTable) {
 }
 
 TEST_F(AttentionFromQkv, SeesOnlyItsWindowAndCapsScores) {
-    for (const uint32_t window : {1u, 7u, 64u, 100u}) check({128, 4, 2, {0, 63, 64, 100, 300}, 5, 1, 1, 0, true, false, window});
-    for (const uint32_t window : {40u, 200u, 1000u}) check({128, 4, 2, {10, 700, 2000}, 3, 2, 8, 0, true, false, window});
+    for (const uint32_t window : {1u, 7u, 64u, 100u})
+        check({128, 4, 2, {0, 63, 64, 100, 300}, 5, 1, 1, 0, true, false, window});
+    for (const uint32_t window : {40u, 200u, 1000u})
+        check({128, 4, 2, {10, 700, 2000}, 3, 2, 8, 0, true, false, window});
     check({64, 2, 2, {3, 150}, 2, 1, 2, 0, false, false, 0, 1.5f});
 }
 

@@ -54,9 +54,11 @@ class Attention : public KernelTest {
             cache.rows[t].set_blocks(table, &cache.tables[table], static_cast<uint32_t>(cache.tables.size()) - table);
             for (uint32_t line = 0; has_int8(c.kv_type) && line < c.n_kv_heads * n_tokens; line++) {
                 uint32_t head = line / n_tokens, token = line % n_tokens;
-                size_t key_plane = size_t{cache.tables[cache.rows[t].block_table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;
+                size_t key_plane =
+                    size_t{cache.tables[cache.rows[t].block_table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;
                 if (c.kv_type == KvType::kInt8)
-                    eights.store(key_plane, token % kBlockTokens, std::span(cache.keys[t]).subspan(line * c.head_dim, c.head_dim));
+                    eights.store(key_plane, token % kBlockTokens,
+                                 std::span(cache.keys[t]).subspan(line * c.head_dim, c.head_dim));
                 eights.store(key_plane + c.n_kv_heads, token % kBlockTokens,
                              std::span(cache.values[t]).subspan(line * c.head_dim, c.head_dim));
             }
@@ -70,8 +72,8 @@ class Attention : public KernelTest {
         }
         std::vector<float> floats;
         for (const uint16_t half : halves) floats.push_back(reference::from_f16(half));
-        cache.buffer = c.kv_type == KvType::kF32     ? input(floats)
-                       : c.kv_type == KvType::kF16   ? input(halves)
+        cache.buffer = c.kv_type == KvType::kF32    ? input(floats)
+                       : c.kv_type == KvType::kF16  ? input(halves)
                        : c.kv_type == KvType::kInt8 ? input(eights.bytes)
                                                     : input(mixed_planes(halves, eights, c.n_kv_heads));
         return cache;
@@ -84,19 +86,24 @@ class Attention : public KernelTest {
             const Buffer blocks = poisoned(n * 2), rows = poisoned(n * 2);
             params.y = rows.address();
             params.y_blocks = blocks.address();
-            execute([&](Recorder& recorder) { kernels_->attention.attention(recorder, params, shape, scalar(c.act), order); });
+            execute([&](Recorder& recorder) {
+                kernels_->attention.attention(recorder, params, shape, scalar(c.act), order);
+            });
             const auto in_rows = content<uint16_t>(rows, n), in_blocks = content<uint16_t>(blocks, n);
             for (uint32_t t = 0; t < c.positions.size(); t++) {
                 for (uint32_t i = 0; i < params.y_stride; i++) {
-                    ASSERT_EQ(in_blocks[block_offset(t, i, params.y_stride, order) / 2], in_rows[size_t{t} * params.y_stride + i]) << "order " << order << ", row " << t << ", element " << i;
+                    ASSERT_EQ(in_blocks[block_offset(t, i, params.y_stride, order) / 2],
+                              in_rows[size_t{t} * params.y_stride + i])
+                        << "order " << order << ", row " << t << ", element " << i;
                 }
             }
         }
     }
 
     void check(const AttentionCase& c) {
-        SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads
-                                          << " rows " << c.positions.size() << " splits " << c.n_splits);
+        SCOPED_TRACE(::testing::Message()
+                     << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " rows "
+                     << c.positions.size() << " splits " << c.n_splits);
         if (kernels_->options().kv_type != c.kv_type || (c.path == KernelPath::kAuto) != is_auto_) {
             kernels_ = must(KernelSet::create(device(), {.path = c.path, .kv_type = c.kv_type}));
             is_auto_ = c.path == KernelPath::kAuto;
@@ -110,14 +117,29 @@ class Attention : public KernelTest {
         Buffer tables = input(cache.tables);
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
         Buffer y = poisoned(uint64_t{c.bucket} * stride * 4);
-        AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values, c.sinks};
+        AttentionShape shape{
+            c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values, c.sinks};
         const std::vector<float> sinks = reference::random_values(n_q_heads, Type::kF32, random_, 3.0f);
         const Buffer sinks_buffer = input(sinks);
         Buffer partials = poisoned(AttentionPlanner::attention_partial_bytes(shape) + 16);
         const bool grouped = kernels_->attention.groups_heads(shape);
         float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)) * 2;
-        AttentionParams params{step.address(), tables.address(), q_buffer.address(), cache.buffer.address(), y.address(),
-                               partials.address(), 0, 0, width, stride, c.window, scale, c.softcap, 0, 0, c.sinks ? sinks_buffer.address() : 0};
+        AttentionParams params{step.address(),
+                               tables.address(),
+                               q_buffer.address(),
+                               cache.buffer.address(),
+                               y.address(),
+                               partials.address(),
+                               0,
+                               0,
+                               width,
+                               stride,
+                               c.window,
+                               scale,
+                               c.softcap,
+                               0,
+                               0,
+                               c.sinks ? sinks_buffer.address() : 0};
         execute([&](Recorder& recorder) { kernels_->attention.attention(recorder, params, shape, scalar(c.act)); });
 
         if (kernels_->attention.attends_in_blocks(shape, scalar(c.act))) check_blocks(c, params, shape);
@@ -134,8 +156,8 @@ class Attention : public KernelTest {
                 if (grouped) {
                     for (float& value : query) value = reference::from_f16(reference::to_f16(value));
                 }
-                auto want = reference::attention(query,
-                                                 {&cache.keys[t][h / c.group * n], n}, {&cache.values[t][h / c.group * n], n},
+                auto want = reference::attention(query, {&cache.keys[t][h / c.group * n], n},
+                                                 {&cache.values[t][h / c.group * n], n},
                                                  {scale, c.window, c.softcap, c.sinks ? &sinks[h] : nullptr});
                 // Weights are rounded to f16, and what comes from eight bits as well: see attention_tile_test.cpp.
                 double rounding = grouped ? unit_roundoff(Type::kF16) : 0;
@@ -212,7 +234,8 @@ TEST_F(Attention, ByGroupsOfHeadsIsTheSame) {
     AttentionCase c{128, 7, 2, {0, 1, 63, 64, 70, 200}, 8};
     c.path = KernelPath::kAuto;
     check(c);
-    if (!kernels_->attention.groups_heads({8, 14, 2, 128})) GTEST_SKIP() << "no functions of matrices: " << device().capabilities().name;
+    if (!kernels_->attention.groups_heads({8, 14, 2, 128}))
+        GTEST_SKIP() << "no functions of matrices: " << device().capabilities().name;
     for (const KvType kv_type : {KvType::kF16, KvType::kInt8, KvType::kInt8Values}) {
         c.kv_type = kv_type;
         for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 128u}) {
@@ -229,7 +252,8 @@ TEST_F(Attention, ByGroupsOfHeadsIsTheSame) {
             check(other);
         }
         for (uint32_t group : {9u, 16u}) {  // two matrices of heads
-            for (uint32_t n_splits : {1u, 3u}) check({128, group, 2, {0, 63, 64, 500}, 4, 0, 0, n_splits, Type::kF32, kv_type, KernelPath::kAuto});
+            for (uint32_t n_splits : {1u, 3u})
+                check({128, group, 2, {0, 63, 64, 500}, 4, 0, 0, n_splits, Type::kF32, kv_type, KernelPath::kAuto});
         }
         check({128, 7, 2, {130}, 1, 0, 0, 1, Type::kF32, kv_type, KernelPath::kAuto});
         check({128, 7, 1, {5000, 4000}, 2, 1000, 0, 64, Type::kF32, kv_type, KernelPath::kAuto});

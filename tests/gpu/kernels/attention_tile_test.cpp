@@ -26,23 +26,27 @@ struct Kind {
     uint32_t tile_rows = 0;  // KernelSetOptions::attention_tile_rows
 };
 
-// Runs of rows by attention_tiles, single rows by attention with a list, in one paged cache whose unused tokens are NaN.
+// Runs of rows by attention_tiles, single rows by attention with a list, in one paged cache whose unused tokens are
+// NaN.
 class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<Kind> {
   protected:
     void SetUp() override {
         KernelTest::SetUp();
         choose(KvType::kF16);
-        if (kernels_->attention.tile_attention(64) != GetParam().how) GTEST_SKIP() << "not there: " << device().capabilities().name;
+        if (kernels_->attention.tile_attention(64) != GetParam().how)
+            GTEST_SKIP() << "not there: " << device().capabilities().name;
     }
 
     void choose(KvType kv_type) {
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .kv_type = kv_type, .tile_attention = GetParam().how,
-                                                    .attention_tile_rows = GetParam().tile_rows}));
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto,
+                                                     .kv_type = kv_type,
+                                                     .tile_attention = GetParam().how,
+                                                     .attention_tile_rows = GetParam().tile_rows}));
     }
 
     void check(const TileCase& c) {
-        SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " window "
-                                          << c.window << " splits " << c.n_splits);
+        SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads "
+                                          << c.n_kv_heads << " window " << c.window << " splits " << c.n_splits);
         if (kernels_->options().kv_type != c.kv_type) choose(c.kv_type);
         if (!kernels_->attention.attends_by_tile(c.head_dim)) return;
         const uint32_t n_q_heads = c.group * c.n_kv_heads, width = n_q_heads * c.head_dim, stride = padded(width) + 64;
@@ -73,20 +77,25 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
                 const uint32_t head = line / n_tokens, token = line % n_tokens;
                 const size_t key_plane = size_t{tables[table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;
                 if (c.kv_type == KvType::kInt8)
-                    eights.store(key_plane, token % kBlockTokens, std::span(keys.back()).subspan(line * c.head_dim, c.head_dim));
-                eights.store(key_plane + c.n_kv_heads, token % kBlockTokens, std::span(values.back()).subspan(line * c.head_dim, c.head_dim));
+                    eights.store(key_plane, token % kBlockTokens,
+                                 std::span(keys.back()).subspan(line * c.head_dim, c.head_dim));
+                eights.store(key_plane + c.n_kv_heads, token % kBlockTokens,
+                             std::span(values.back()).subspan(line * c.head_dim, c.head_dim));
             }
             for (size_t i = 0; i < n; i++) {
                 const size_t head = i / c.head_dim / n_tokens, token = i / c.head_dim % n_tokens;
                 const size_t block = tables[table + token / kBlockTokens];
-                const size_t at = (block * 2 * c.n_kv_heads + head) * plane + token % kBlockTokens * c.head_dim + i % c.head_dim;
+                const size_t at =
+                    (block * 2 * c.n_kv_heads + head) * plane + token % kBlockTokens * c.head_dim + i % c.head_dim;
                 halves[at] = reference::to_f16(keys.back()[i]);
                 halves[at + c.n_kv_heads * plane] = reference::to_f16(values.back()[i]);
             }
             for (uint32_t i = 0; i < run.n_rows; i++) {
                 const auto t = static_cast<uint32_t>(rows.size());
-                if (run.n_rows == 1) single_rows.push_back(t);
-                else if (i % tile_rows == 0) tiles.push_back({t, std::min(run.n_rows - i, tile_rows)});
+                if (run.n_rows == 1)
+                    single_rows.push_back(t);
+                else if (i % tile_rows == 0)
+                    tiles.push_back({t, std::min(run.n_rows - i, tile_rows)});
                 StepRow row{};
                 row.position = run.first_position + i;
                 row.set_blocks(table, &tables[table], static_cast<uint32_t>(tables.size()) - table);
@@ -107,19 +116,34 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
         single_rows.resize(n_singles + 3, 0xffffffffu);  // capacity beyond the count
         auto q = reference::random_values(size_t{n_rows} * width, Type::kF32, random_);
         q.resize(size_t{n_rows + kSlackRows} * width, NAN);
-        Buffer step = input(bytes), table_buffer = input(tables), tile_buffer = input(tiles), single_buffer = input(single_rows);
+        Buffer step = input(bytes), table_buffer = input(tables), tile_buffer = input(tiles),
+               single_buffer = input(single_rows);
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
-        Buffer kv = c.kv_type == KvType::kF16     ? input(halves)
+        Buffer kv = c.kv_type == KvType::kF16    ? input(halves)
                     : c.kv_type == KvType::kInt8 ? input(eights.bytes)
                                                  : input(mixed_planes(halves, eights, c.n_kv_heads));
         Buffer y = poisoned(uint64_t{n_rows + 1} * stride * 4);
-        const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values};
+        const AttentionShape shape{
+            n_rows, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values};
         Buffer partials = poisoned(AttentionPlanner::attention_partial_bytes(shape) + 16);
         const float scale = 2.0f / std::sqrt(static_cast<float>(c.head_dim));
-        const AttentionParams params{step.address(), table_buffer.address(), q_buffer.address(), kv.address(), y.address(), partials.address(),
-                                     tile_buffer.address(), single_buffer.address(), width, stride, c.window, scale, c.softcap, 0};
+        const AttentionParams params{step.address(),
+                                     table_buffer.address(),
+                                     q_buffer.address(),
+                                     kv.address(),
+                                     y.address(),
+                                     partials.address(),
+                                     tile_buffer.address(),
+                                     single_buffer.address(),
+                                     width,
+                                     stride,
+                                     c.window,
+                                     scale,
+                                     c.softcap,
+                                     0};
         execute([&](Recorder& recorder) {
-            kernels_->attention.attention_tiles(recorder, params, shape, scalar(c.act), step, offsetof(StepHeader, tile_grid));
+            kernels_->attention.attention_tiles(recorder, params, shape, scalar(c.act), step,
+                                                offsetof(StepHeader, tile_grid));
             AttentionShape listed = shape;
             listed.rows = n_singles + 3;
             listed.joined = false;
@@ -139,18 +163,21 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
             const size_t seen = size_t{rows[t].position + 1} * c.head_dim;
             for (uint32_t h = 0; h < n_q_heads; h++) {
                 const size_t from = size_t{h / c.group} * n_tokens * c.head_dim;
-                const auto want = reference::attention({&query[h * c.head_dim], c.head_dim}, {&keys[run_of[t]][from], seen},
-                                                       {&values[run_of[t]][from], seen}, {scale, c.window, c.softcap});
-                // Weights are rounded to f16; values are up to 2. What comes from eight bits is rounded to f16 as well: keys, and with them
-                // scores by up to about 2^-11 of their size of about 4, and values.
+                const auto want =
+                    reference::attention({&query[h * c.head_dim], c.head_dim}, {&keys[run_of[t]][from], seen},
+                                         {&values[run_of[t]][from], seen}, {scale, c.window, c.softcap});
+                // Weights are rounded to f16; values are up to 2. What comes from eight bits is rounded to f16 as well:
+                // keys, and with them scores by up to about 2^-11 of their size of about 4, and values.
                 double rounding = in_tile ? unit_roundoff(Type::kF16) : 0;
                 if (in_tile && has_int8(c.kv_type)) rounding *= 6;
-                expect_near(want, &got[size_t{t} * stride + h * c.head_dim], unit_roundoff(c.act) + rounding + 4e-6, 2.0,
-                            "row " + std::to_string(t) + " head " + std::to_string(h));
+                expect_near(want, &got[size_t{t} * stride + h * c.head_dim], unit_roundoff(c.act) + rounding + 4e-6,
+                            2.0, "row " + std::to_string(t) + " head " + std::to_string(h));
             }
-            for (uint32_t i = width; i < stride; i++) ASSERT_EQ(got[size_t{t} * stride + i], 0.0f) << "padding of row " << t;
+            for (uint32_t i = width; i < stride; i++)
+                ASSERT_EQ(got[size_t{t} * stride + i], 0.0f) << "padding of row " << t;
         }
-        for (uint32_t i = 0; i < stride; i++) ASSERT_TRUE(is_poison(got[size_t{n_rows} * stride + i])) << "behind the last row";
+        for (uint32_t i = 0; i < stride; i++)
+            ASSERT_TRUE(is_poison(got[size_t{n_rows} * stride + i])) << "behind the last row";
     }
 };
 
@@ -182,15 +209,25 @@ TEST_P(AttentionTiles, ReadALongContext) { check({128, 7, 1, {{3000, 90}}}); }
 
 TEST_P(AttentionTiles, SplitsOfAContextJoinToTheSameResult) {
     for (uint32_t n_splits : {2u, 3u, 16u}) {
-        check({64, 2, 2, {{0, 5}, {7, 1}, {700, 70}, {500, 1}, {0, 64}, {130, 200}}, 0, 0, Type::kF16, KvType::kF16, n_splits});
+        check({64,
+               2,
+               2,
+               {{0, 5}, {7, 1}, {700, 70}, {500, 1}, {0, 64}, {130, 200}},
+               0,
+               0,
+               Type::kF16,
+               KvType::kF16,
+               n_splits});
         check({128, 7, 1, {{2000, 128}, {900, 1}}, 300, 0, Type::kBf16, KvType::kF16, n_splits});
         check({128, 2, 1, {{1000, 64}}, 0, 0, Type::kF32, KvType::kInt8, n_splits});
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTiles,
-                         ::testing::Values(Kind{TileAttention::kStaged, "Staged"}, Kind{TileAttention::kWorkgroup, "Workgroup"},
-                                           Kind{TileAttention::kRegisters, "Registers64", 64}, Kind{TileAttention::kRegisters, "Registers128", 128}),
+                         ::testing::Values(Kind{TileAttention::kStaged, "Staged"},
+                                           Kind{TileAttention::kWorkgroup, "Workgroup"},
+                                           Kind{TileAttention::kRegisters, "Registers64", 64},
+                                           Kind{TileAttention::kRegisters, "Registers128", 128}),
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "gpu/kernels/products/coopmat_tiles.h"
 
-#include <gtest/gtest.h>
-
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -17,10 +17,11 @@ struct Product {
 };
 // Of Qwen2.5 0.5B, 1.5B, 3B, 7B and 14B, Llama 3 1B and 8B, and the smallest there can be.
 const std::vector<Product> kProducts = {
-    {1152, 896},   {896, 896},    {9728, 896},    {896, 4864},   {2048, 1536},  {1536, 1536},  {17920, 1536}, {1536, 8960},  {2560, 2048},
-    {2048, 2048},  {22016, 2048}, {2048, 11008},  {4608, 3584},  {3584, 3584},  {37888, 3584}, {3584, 18944}, {7168, 5120},  {5120, 5120},
-    {27648, 5120}, {5120, 13824}, {3072, 2048},   {16384, 2048}, {2048, 8192},  {6144, 4096},  {4096, 4096},  {28672, 4096}, {4096, 14336},
-    {64, 64},      {64, 192},     {128, 64},      {152064, 3584}};
+    {1152, 896},   {896, 896},    {9728, 896},   {896, 4864},   {2048, 1536},  {1536, 1536},  {17920, 1536},
+    {1536, 8960},  {2560, 2048},  {2048, 2048},  {22016, 2048}, {2048, 11008}, {4608, 3584},  {3584, 3584},
+    {37888, 3584}, {3584, 18944}, {7168, 5120},  {5120, 5120},  {27648, 5120}, {5120, 13824}, {3072, 2048},
+    {16384, 2048}, {2048, 8192},  {6144, 4096},  {4096, 4096},  {28672, 4096}, {4096, 14336}, {64, 64},
+    {64, 192},     {128, 64},     {152064, 3584}};
 
 template <typename F>
 void for_each_device(F f) {
@@ -47,8 +48,8 @@ DeviceCapabilities an_h200() {
     return caps;
 }
 
-// An H200 was seen to have 395 workgroups of 16x96x128 and of 64x96x64 at work at once, three on a multiprocessor. With as many of 32x128x128 the order of
-// workgroups changed from step to step, so there are two.
+// An H200 was seen to have 395 workgroups of 16x96x128 and of 64x96x64 at work at once, three on a multiprocessor. With
+// as many of 32x128x128 the order of workgroups changed from step to step, so there are two.
 TEST(CoopmatTiles, AsManyWorkgroupsAsRunSideBySide) {
     const auto at_once = [](uint32_t rows, uint32_t columns, uint32_t k) {
         for (const CoopmatTile& tile : kCoopmatTiles) {
@@ -83,7 +84,8 @@ TEST(CoopmatTiles, EveryProductHasOneThatFits) {
 
 TEST(CoopmatTiles, WhereXMayBeInBlocksMoreProductsTakeTheTileThatReadsThem) {
     const auto tile_of = [](const Product& p, uint32_t rows, bool in_blocks) {
-        return choose_tile(an_h200(), {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16, .in_blocks = in_blocks}).tile;
+        return choose_tile(an_h200(), {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16, .in_blocks = in_blocks})
+            .tile;
     };
     uint32_t n_rows = 0, n_blocks = 0;
     for (const Product& p : kProducts) {
@@ -95,7 +97,8 @@ TEST(CoopmatTiles, WhereXMayBeInBlocksMoreProductsTakeTheTileThatReadsThem) {
         }
     }
     EXPECT_GT(n_blocks, n_rows + 10);
-    for (const Product& p : {Product{4608, 3584}, {37888, 3584}, {3584, 18944}}) EXPECT_EQ(tile_of(p, 2048, true), kBlocksTile) << p.n << "x" << p.k;
+    for (const Product& p : {Product{4608, 3584}, {37888, 3584}, {3584, 18944}})
+        EXPECT_EQ(tile_of(p, 2048, true), kBlocksTile) << p.n << "x" << p.k;
 }
 
 TEST(CoopmatTiles, NeedThreadsThatFetchWholeRows) {
@@ -110,7 +113,8 @@ TEST(CoopmatTiles, NeedThreadsThatFetchWholeRows) {
     // 512 threads fetch 64 rows of 64 elements, which do not divide 96.
     EXPECT_FALSE(fits_at({64, 96, 64, 4, 2, 1.0}, 128));
     EXPECT_TRUE(fits_at({64, 96, 64, 4, 2, 1.0}, 32));
-    for (const CoopmatTile& tile : kCoopmatTiles) EXPECT_TRUE(fits_at(tile, 32)) << tile.rows << "x" << tile.columns << "x" << tile.k;
+    for (const CoopmatTile& tile : kCoopmatTiles)
+        EXPECT_TRUE(fits_at(tile, 32)) << tile.rows << "x" << tile.columns << "x" << tile.k;
 }
 
 // A row's bits must not depend on how many rows there are.
@@ -119,13 +123,15 @@ TEST(CoopmatTiles, BatchInvariantCutsOfKAreTheSameForEveryNumberOfRows) {
         for (const Product& p : kProducts) {
             for (const uint32_t max_splits : {1u, 8u, 16u}) {
                 const auto of_rows = [&](uint32_t rows) {
-                    return choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = max_splits, .batch_invariant = true});
+                    return choose_tile(
+                        caps,
+                        {.n = p.n, .stride = p.k, .rows = rows, .max_splits = max_splits, .batch_invariant = true});
                 };
                 const TileChoice first = of_rows(1);
                 ASSERT_GT(first.k_per_split, 0u);
                 for (const uint32_t rows : {2u, 16u, 32u, 48u, 64u, 96u, 128u, 192u, 256u, 512u, 1024u, 2048u}) {
-                    ASSERT_EQ(of_rows(rows).k_per_split, first.k_per_split) << p.n << "x" << p.k << " rows " << rows << " multiprocessors "
-                                                                            << caps.n_compute_units_hint;
+                    ASSERT_EQ(of_rows(rows).k_per_split, first.k_per_split)
+                        << p.n << "x" << p.k << " rows " << rows << " multiprocessors " << caps.n_compute_units_hint;
                 }
             }
         }
@@ -138,7 +144,9 @@ TEST(CoopmatTiles, RowsInFrontAreWholeWhereTheTilesFillTheDeviceATimeAndABit) {
         for (const Product& p : kProducts) {
             for (const uint32_t rows : {64u, 128u, 192u, 256u, 512u, 1024u, 1536u, 2048u}) {
                 for (const bool batch_invariant : {false, true}) {
-                    const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16, .batch_invariant = batch_invariant});
+                    const TileChoice choice = choose_tile(
+                        caps,
+                        {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16, .batch_invariant = batch_invariant});
                     if (choice.whole_rows == 0) continue;
                     const CoopmatTile& tile = kCoopmatTiles[choice.tile];
                     ASSERT_FALSE(batch_invariant) << "a row's bits would depend on its place";
@@ -164,7 +172,8 @@ TEST(CoopmatTiles, RowsInFrontAreWholeWhereTheTilesFillTheDeviceATimeAndABit) {
 // As measured (docs/PERFORMANCE.md): 0.27 ms of a step with few rows for 0.33.
 TEST(CoopmatTiles, OutputLayersTakeTheTilesThatWideMatricesAreFastestWith) {
     const auto name = [](uint32_t n, uint32_t rows, uint32_t max_splits) {
-        const TileChoice choice = choose_tile(an_h200(), {.n = n, .stride = 3584, .rows = rows, .max_splits = max_splits});
+        const TileChoice choice =
+            choose_tile(an_h200(), {.n = n, .stride = 3584, .rows = rows, .max_splits = max_splits});
         const CoopmatTile& tile = kCoopmatTiles[choice.tile];
         return lorad::format("{}x{}x{} splits {}", tile.rows, tile.columns, tile.k, choice.n_splits);
     };
@@ -180,7 +189,8 @@ TEST(CoopmatTiles, OutputLayersTakeTheTilesThatWideMatricesAreFastestWith) {
                 const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16});
                 const CoopmatTile& tile = kCoopmatTiles[choice.tile];
                 const uint32_t n_tiles = ceil_div(rows, tile.rows) * ceil_div(p.n, tile.columns);
-                ASSERT_TRUE(!tile.whole_k || n_tiles >= kWideRounds * multiprocessors(caps)) << p.n << "x" << p.k << " rows " << rows;
+                ASSERT_TRUE(!tile.whole_k || n_tiles >= kWideRounds * multiprocessors(caps))
+                    << p.n << "x" << p.k << " rows " << rows;
             }
         }
     });
@@ -191,7 +201,8 @@ TEST(CoopmatTiles, GatedProductsTakeTilesWithRoomForBothHalves) {
     for_each_device([&](const DeviceCapabilities& caps) {
         for (const Product& p : kProducts) {
             for (const uint32_t rows : {64u, 128u, 512u}) {
-                const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 1, .gated = true});
+                const TileChoice choice =
+                    choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 1, .gated = true});
                 if (choice.k_per_split == 0) continue;
                 const CoopmatTile& tile = kCoopmatTiles[choice.tile];
                 ASSERT_TRUE(gates(tile, caps.subgroup_size));

@@ -12,8 +12,15 @@ namespace {
 
 TEST_F(KernelTest, PartsOfTheContextInOneDispatchAreFewAndAttendedToAtOnce) {
     const auto splits = [&](uint32_t workgroups, uint32_t n_heads, uint32_t n_context) {
-        const auto kernels = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .decode_workgroups = workgroups}));
-        DecodeLayersShape shape{.type = ScalarType::kF16, .hidden = 3584, .n_q_heads = n_heads, .n_kv_heads = 4, .head_dim = 128, .rotary_dim = 128, .ffn = 18944};
+        const auto kernels =
+            must(KernelSet::create(device(), {.path = KernelPath::kPortable, .decode_workgroups = workgroups}));
+        DecodeLayersShape shape{.type = ScalarType::kF16,
+                                .hidden = 3584,
+                                .n_q_heads = n_heads,
+                                .n_kv_heads = 4,
+                                .head_dim = 128,
+                                .rotary_dim = 128,
+                                .ffn = 18944};
         return kernels->persistent.plan_decode_splits(shape, n_context);
     };
     for (const uint32_t n_context : {1u, 160u, 639u}) EXPECT_EQ(splits(132, 28, n_context), 1u) << n_context;
@@ -34,8 +41,8 @@ struct LayersCase {
 };
 
 void PrintTo(const LayersCase& c, std::ostream* out) {
-    *out << "head_dim " << c.head_dim << " rotary_dim " << c.rotary_dim << " position " << c.position << " window " << c.window << " splits " << c.n_splits
-         << " hidden " << c.hidden;
+    *out << "head_dim " << c.head_dim << " rotary_dim " << c.rotary_dim << " position " << c.position << " window "
+         << c.window << " splits " << c.n_splits << " hidden " << c.hidden;
 }
 
 // Weights of one layer, dense, and what lies in its cache before the step.
@@ -59,7 +66,9 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
     uint32_t block_of(uint32_t token) const { return (token / kBlockTokens * 7 + 3) % kCacheBlocks; }
 
     template <typename T>
-    uint64_t kept(const std::vector<T>& values) { return buffers_.emplace_back(input(values)).address(); }
+    uint64_t kept(const std::vector<T>& values) {
+        return buffers_.emplace_back(input(values)).address();
+    }
 
     std::vector<float> random(size_t n, double bound, float middle = 0) {
         auto values = reference::random_values(n, Type::kF16, random_, static_cast<float>(bound));
@@ -70,11 +79,20 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
     LayerValues make_values() {
         const uint32_t h = c_.hidden, f = c_.ffn;
         const double by_hidden = 1.7 / std::sqrt(h);
-        return {.qkv = random(size_t{n_qkv()} * h, by_hidden), .o = random(size_t{h} * q_size(), 1.7 / std::sqrt(q_size())),
-                .gate_up = random(size_t{2} * f * h, by_hidden), .down = random(size_t{h} * f, 1.7 / std::sqrt(f)),
-                .qkv_bias = random(n_qkv(), 0.5), .o_bias = random(h, 0.5), .gate_up_bias = random(size_t{2} * f, 0.5), .down_bias = random(h, 0.5),
-                .input_norm = random(h, 1, 1.5f), .post_norm = random(h, 1, 1.5f), .q_norm = random(c_.head_dim, 0.5, 1), .k_norm = random(c_.head_dim, 0.5, 1),
-                .keys = random(size_t{c_.position} * kv_size(), 1), .values = random(size_t{c_.position} * kv_size(), 1)};
+        return {.qkv = random(size_t{n_qkv()} * h, by_hidden),
+                .o = random(size_t{h} * q_size(), 1.7 / std::sqrt(q_size())),
+                .gate_up = random(size_t{2} * f * h, by_hidden),
+                .down = random(size_t{h} * f, 1.7 / std::sqrt(f)),
+                .qkv_bias = random(n_qkv(), 0.5),
+                .o_bias = random(h, 0.5),
+                .gate_up_bias = random(size_t{2} * f, 0.5),
+                .down_bias = random(h, 0.5),
+                .input_norm = random(h, 1, 1.5f),
+                .post_norm = random(h, 1, 1.5f),
+                .q_norm = random(c_.head_dim, 0.5, 1),
+                .k_norm = random(c_.head_dim, 0.5, 1),
+                .keys = random(size_t{c_.position} * kv_size(), 1),
+                .values = random(size_t{c_.position} * kv_size(), 1)};
     }
 
     uint64_t matrix(const std::vector<float>& w, uint32_t n, uint32_t k) {
@@ -97,7 +115,8 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
                 for (const uint32_t plane : {0u, 1u}) {
                     const size_t line = (size_t{block_of(token)} * 2 + plane) * c_.n_kv_heads + i / c_.head_dim;
                     const float value = (plane == 0 ? layer.keys : layer.values)[size_t{token} * kv_size() + i];
-                    kv[(line * kBlockTokens + token % kBlockTokens) * c_.head_dim + i % c_.head_dim] = reference::to_f16(value);
+                    kv[(line * kBlockTokens + token % kBlockTokens) * c_.head_dim + i % c_.head_dim] =
+                        reference::to_f16(value);
                 }
             }
         }
@@ -106,11 +125,21 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
 
     DecodeLayer entry(const LayerValues& layer) {
         const uint32_t h = c_.hidden, f = c_.ffn;
-        return {.qkv = matrix(layer.qkv, n_qkv(), h), .qkv_bias = vector(layer.qkv_bias), .o = matrix(layer.o, h, q_size()), .o_bias = vector(layer.o_bias),
-                .gate_up = matrix(layer.gate_up, 2 * f, h), .gate_up_bias = vector(layer.gate_up_bias), .down = matrix(layer.down, h, f),
-                .down_bias = vector(layer.down_bias), .input_norm = vector(layer.input_norm), .post_attention_norm = vector(layer.post_norm),
-                .q_norm = c_.has_head_norms ? vector(layer.q_norm) : 0, .k_norm = c_.has_head_norms ? vector(layer.k_norm) : 0, .kv = cache(layer),
-                .window = c_.window, .pad = 0};
+        return {.qkv = matrix(layer.qkv, n_qkv(), h),
+                .qkv_bias = vector(layer.qkv_bias),
+                .o = matrix(layer.o, h, q_size()),
+                .o_bias = vector(layer.o_bias),
+                .gate_up = matrix(layer.gate_up, 2 * f, h),
+                .gate_up_bias = vector(layer.gate_up_bias),
+                .down = matrix(layer.down, h, f),
+                .down_bias = vector(layer.down_bias),
+                .input_norm = vector(layer.input_norm),
+                .post_attention_norm = vector(layer.post_norm),
+                .q_norm = c_.has_head_norms ? vector(layer.q_norm) : 0,
+                .k_norm = c_.has_head_norms ? vector(layer.k_norm) : 0,
+                .kv = cache(layer),
+                .window = c_.window,
+                .pad = 0};
     }
 
     std::vector<float> rope_table() const {
@@ -168,11 +197,14 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         const std::span<const float> turn = std::span(rope).last(c_.rotary_dim);
         Vector result;
         for (uint32_t q = 0; q < c_.n_q_heads; q++) {
-            const uint32_t kv_head = q / (c_.n_q_heads / c_.n_kv_heads), k_begin = q_size() + kv_head * c_.head_dim, v_begin = k_begin + kv_size();
-            const Vector query = head(qkv, q * c_.head_dim, layer.q_norm, turn), key = head(qkv, k_begin, layer.k_norm, turn);
+            const uint32_t kv_head = q / (c_.n_q_heads / c_.n_kv_heads), k_begin = q_size() + kv_head * c_.head_dim,
+                           v_begin = k_begin + kv_size();
+            const Vector query = head(qkv, q * c_.head_dim, layer.q_norm, turn),
+                         key = head(qkv, k_begin, layer.k_norm, turn);
             const Vector value(qkv.begin() + v_begin, qkv.begin() + v_begin + c_.head_dim);
-            const Vector sums = reference::attention(std::vector<float>(query.begin(), query.end()), column(layer.keys, kv_head, key),
-                                                     column(layer.values, kv_head, value), {.scale = 1 / std::sqrt(c_.head_dim), .window = c_.window});
+            const Vector sums = reference::attention(
+                std::vector<float>(query.begin(), query.end()), column(layer.keys, kv_head, key),
+                column(layer.values, kv_head, value), {.scale = 1 / std::sqrt(c_.head_dim), .window = c_.window});
             result.insert(result.end(), sums.begin(), sums.end());
         }
         return result;
@@ -186,12 +218,14 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
     static void add_module(Vector& y, uint32_t first, const LayerModules* modules, uint32_t module, const Vector& x) {
         if (modules == nullptr || (*modules)[module].pair.rank == 0) return;
         const LoraPair& pair = (*modules)[module].pair;
-        const Vector delta = reference::multiply((*modules)[module].b, reference::multiply((*modules)[module].a, rounded(x)));
+        const Vector delta =
+            reference::multiply((*modules)[module].b, reference::multiply((*modules)[module].a, rounded(x)));
         for (size_t i = 0; i < delta.size(); i++) y[first + i] += pair.scale * delta[i];
     }
 
     // What a layer adds to x from o on.
-    void add_behind(Vector& x, const LayerValues& layer, const Vector& attention, const LayerModules* modules = nullptr) const {
+    void add_behind(Vector& x, const LayerValues& layer, const Vector& attention,
+                    const LayerModules* modules = nullptr) const {
         Vector o = product(layer.o, attention, layer.o_bias);
         add_module(o, 0, modules, kLoraO, attention);
         add(x, o);
@@ -223,13 +257,22 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
     void SetUp() override {
         KernelTest::SetUp();
         const DeviceCapabilities& caps = device().capabilities();
-        if (!caps.int64_atomics || caps.subgroup_size % 8 != 0) GTEST_SKIP() << "64-bit atomics or subgroups of eight lanes are missing: " << caps.name;
-        if (!caps.is_cpu && caps.n_compute_units_hint == 0) GTEST_SKIP() << "the number of multiprocessors is not known: " << caps.name;
+        if (!caps.int64_atomics || caps.subgroup_size % 8 != 0)
+            GTEST_SKIP() << "64-bit atomics or subgroups of eight lanes are missing: " << caps.name;
+        if (!caps.is_cpu && caps.n_compute_units_hint == 0)
+            GTEST_SKIP() << "the number of multiprocessors is not known: " << caps.name;
         // Workgroups of a software device do not run side by side.
         const uint32_t n_workgroups = caps.is_cpu ? 1 : 0;
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
-        shape_ = {.type = ScalarType::kF16, .hidden = c_.hidden, .n_q_heads = c_.n_q_heads, .n_kv_heads = c_.n_kv_heads,
-                  .head_dim = c_.head_dim, .rotary_dim = c_.rotary_dim, .ffn = c_.ffn, .n_splits = c_.n_splits};
+        kernels_ = must(KernelSet::create(
+            device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
+        shape_ = {.type = ScalarType::kF16,
+                  .hidden = c_.hidden,
+                  .n_q_heads = c_.n_q_heads,
+                  .n_kv_heads = c_.n_kv_heads,
+                  .head_dim = c_.head_dim,
+                  .rotary_dim = c_.rotary_dim,
+                  .ffn = c_.ffn,
+                  .n_splits = c_.n_splits};
         ASSERT_TRUE(kernels_->persistent.can_decode_layers(shape_));
         std::vector<DecodeLayer> table;
         for (uint32_t l = 0; l < kLayers; l++) table.push_back(entry(layers_.emplace_back(make_values())));
@@ -240,10 +283,19 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         x_ = input(x_first_);
         sync_ = input(std::vector<DecodeSync>(1));
         given_up_ = input(std::vector<uint32_t>{0});
-        params_ = {.step = state(), .layers = kept(table), .block_tables = kept(blocks), .rope = kept(rope), .x = x_.address(),
-                   .channels = kept(std::vector<uint64_t>(PersistentPlanner::decode_channel_words(shape_, c_.n_splits), 0)), .sync = sync_.address(),
-                   .given_up = given_up_.address(), .n_layers = kLayers, .max_polls = 0, .eps = kEps,
-                   .scale = 1 / std::sqrt(static_cast<float>(c_.head_dim))};
+        params_ = {
+            .step = state(),
+            .layers = kept(table),
+            .block_tables = kept(blocks),
+            .rope = kept(rope),
+            .x = x_.address(),
+            .channels = kept(std::vector<uint64_t>(PersistentPlanner::decode_channel_words(shape_, c_.n_splits), 0)),
+            .sync = sync_.address(),
+            .given_up = given_up_.address(),
+            .n_layers = kLayers,
+            .max_polls = 0,
+            .eps = kEps,
+            .scale = 1 / std::sqrt(static_cast<float>(c_.head_dim))};
         want_ = expected(reference::to_doubles(x_first_), rope);
     }
 
@@ -270,7 +322,9 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         DecodeLayersShape shape = shape_;
         shape.n_splits = 1;
         execute([&](Recorder& recorder) {
-            kernels_->persistent.decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
+            kernels_->persistent.decode_behind(
+                recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape,
+                ScalarType::kF32);
         });
     }
 
@@ -294,13 +348,18 @@ class DecodeLayersLora : public DecodeLayers {
 
     std::vector<LayerModules> add_adapter(uint32_t type) {
         const uint32_t h = c_.hidden, f = c_.ffn;
-        const std::array<std::pair<uint32_t, uint32_t>, kLoraModules> sizes = {{{q_size(), h}, {kv_size(), h}, {kv_size(), h}, {h, q_size()}, {f, h}, {f, h}, {h, f}}};
-        const std::array<std::array<size_t, kLoraModules>, kLayers> ranks = {{{16, 5, 0, 8, 9, 64, 12}, {kDecodeRankMax, kDecodeRankMax, kDecodeRankMax, 33, 0, 16, 1}}};
+        const std::array<std::pair<uint32_t, uint32_t>, kLoraModules> sizes = {
+            {{q_size(), h}, {kv_size(), h}, {kv_size(), h}, {h, q_size()}, {f, h}, {f, h}, {h, f}}};
+        const std::array<std::array<size_t, kLoraModules>, kLayers> ranks = {
+            {{16, 5, 0, 8, 9, 64, 12}, {kDecodeRankMax, kDecodeRankMax, kDecodeRankMax, 33, 0, 16, 1}}};
         std::vector<LayerModules> modules(kLayers);
         std::vector<LoraModule> table(kSlots * kLayers * kLoraModules);
         for (uint32_t l = 0; l < kLayers; l++) {
             for (uint32_t m = 0; m < kLoraModules; m++) {
-                modules[l][m] = TestModule::make(sizes[m].first, sizes[m].second, ranks[l][m], reference::kTypes[type != kAnyLoraType ? type : (l + m + c_.position) % 3], 0.5 / std::sqrt(sizes[m].second), random_);
+                modules[l][m] =
+                    TestModule::make(sizes[m].first, sizes[m].second, ranks[l][m],
+                                     reference::kTypes[type != kAnyLoraType ? type : (l + m + c_.position) % 3],
+                                     0.5 / std::sqrt(sizes[m].second), random_);
                 table[(kLayers + l) * kLoraModules + m] = modules[l][m].entry();
             }
         }
@@ -361,31 +420,38 @@ TEST_P(DecodeBehind, EqualsTheReference) {
     const std::vector<float> attention = random(q_size(), 1);
     for (const Type type : {Type::kF32, Type::kF16}) {
         for (const uint32_t n_layers : {2u, 1u}) {
-            const std::string name = "attention of type " + std::to_string(static_cast<int>(type)) + ", layers " + std::to_string(n_layers);
+            const std::string name =
+                "attention of type " + std::to_string(static_cast<int>(type)) + ", layers " + std::to_string(n_layers);
             const uint32_t epoch = sync().epoch;
-            Buffer y = poisoned(n_qkv() * sizeof(float)), given = input(reference::encode(attention, q_size(), q_size(), type));
+            Buffer y = poisoned(n_qkv() * sizeof(float)),
+                   given = input(reference::encode(attention, q_size(), q_size(), type));
             std::memcpy(x_.mapped().data(), x_first_.data(), x_first_.size() * 4);
             DecodeBehindParams params{.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()};
             params.layers.n_layers = n_layers;
             DecodeLayersShape shape = shape_;
             shape.n_splits = 1;
-            execute([&](Recorder& recorder) { kernels_->persistent.decode_behind(recorder, params, shape, scalar(type)); });
+            execute(
+                [&](Recorder& recorder) { kernels_->persistent.decode_behind(recorder, params, shape, scalar(type)); });
             ASSERT_EQ(gave_up(), 0u) << name;
             EXPECT_EQ(sync().epoch, epoch + 2) << name;
             Vector want = reference::to_doubles(x_first_);
             add_behind(want, layers_[0], reference::to_doubles(attention));
             expect_near_all(want, x_, name);
             if (n_layers == 1) {
-                for (const float value : content<float>(y, n_qkv())) ASSERT_TRUE(is_poison(value)) << name << ": there is no next layer";
+                for (const float value : content<float>(y, n_qkv()))
+                    ASSERT_TRUE(is_poison(value)) << name << ": there is no next layer";
                 continue;
             }
-            expect_near_all(product(layers_[1].qkv, reference::rms_norm(want, layers_[1].input_norm, kEps), std::vector<float>(n_qkv())), y, name);
+            expect_near_all(product(layers_[1].qkv, reference::rms_norm(want, layers_[1].input_norm, kEps),
+                                    std::vector<float>(n_qkv())),
+                            y, name);
         }
         expect_right_step("all layers after that");
     }
 }
 
-// As attention leaves them: [Q][splits][4 + D], maximum, sum, two words that nobody reads, result. Some parts have no tokens, the last has some that count.
+// As attention leaves them: [Q][splits][4 + D], maximum, sum, two words that nobody reads, result. Some parts have no
+// tokens, the last has some that count.
 TEST_P(DecodeBehind, JoinsThePartsOfTheContext) {
     std::normal_distribution<float> normal;
     for (const uint32_t n_splits : {4u, 34u, kAttentionSplitsMax}) {
@@ -414,7 +480,9 @@ TEST_P(DecodeBehind, JoinsThePartsOfTheContext) {
         DecodeLayersShape shape = shape_;
         shape.n_splits = n_splits;
         execute([&](Recorder& recorder) {
-            kernels_->persistent.decode_behind(recorder, {.layers = params_, .attention = 0, .partials = given.address(), .y = y.address()}, shape, ScalarType::kF32);
+            kernels_->persistent.decode_behind(
+                recorder, {.layers = params_, .attention = 0, .partials = given.address(), .y = y.address()}, shape,
+                ScalarType::kF32);
         });
         ASSERT_EQ(gave_up(), 0u) << name;
         Vector want = reference::to_doubles(x_first_);
@@ -440,14 +508,16 @@ class DecodeParts : public DecodeLayers {
   protected:
     void SetUp() override {
         GpuTest::SetUp();
-        if (!device().capabilities().multiprocessor_ids) GTEST_SKIP() << "shaders do not know their multiprocessor: " << device().capabilities().name;
+        if (!device().capabilities().multiprocessor_ids)
+            GTEST_SKIP() << "shaders do not know their multiprocessor: " << device().capabilities().name;
         DecodeLayers::SetUp();
     }
 };
 
 TEST_P(DecodeParts, AreEachTakenOnceWhateverHomesSay) {
     expect_right_step("no homes yet");
-    const auto n_parts = static_cast<size_t>(std::ranges::count_if(sync().taken, [](uint32_t epoch) { return epoch != 0; }));
+    const auto n_parts =
+        static_cast<size_t>(std::ranges::count_if(sync().taken, [](uint32_t epoch) { return epoch != 0; }));
     EXPECT_GT(n_parts, 1u);
     for (const uint32_t home : {1u, kDecodeHomes, 0xffffffffu}) {
         std::ranges::fill(sync().home, home);
@@ -484,28 +554,38 @@ TEST_P(DecodeParts, OfAnEpochThatWasUsedAreGivenUpBetweenAttentions) {
 TEST_P(DecodeParts, AreRightWhereTheyAreFewAndLong) {
     uint32_t n_possible = 0;
     for (const uint32_t n_workgroups : {1u, 3u, 7u}) {
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
-        if (!kernels_->persistent.can_decode_layers(shape_)) continue;  // sums of so many rows do not fit the shared memory
+        kernels_ = must(KernelSet::create(
+            device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
+        // sums of so many rows do not fit the shared memory
+        if (!kernels_->persistent.can_decode_layers(shape_)) continue;
         n_possible++;
         expect_right_step(lorad::format("{} workgroups", n_workgroups).c_str());
     }
     EXPECT_GE(n_possible, 2u);
 }
 
-// A software device compiles each for half a minute to a minute: few, with rows of q that are and are not a multiple of 64; the others are in the slow set.
+// A software device compiles each for half a minute to a minute: few, with rows of q that are and are not a multiple of
+// 64; the others are in the slow set.
 const LayersCase kOddShape{24, 12, 130, 0, 2, true}, kWideShape{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050};
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}));
-INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeBehind, ::testing::Values(LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));
+INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeBehind,
+                         ::testing::Values(LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLora, ::testing::Values(kOddShape));
 INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeLayersLora, ::testing::Values(LayersCase{64, 64, 5}, kWideShape));
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLoraLong, ::testing::Values(LayersCase{64, 64, 3, 0, 1, false, 4160, 2, 1, 8256}, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(kWideShape, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLoraLong,
+                         ::testing::Values(LayersCase{64, 64, 3, 0, 1, false, 4160, 2, 1, 8256},
+                                           LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts,
+                         ::testing::Values(kWideShape, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayers,
                          ::testing::Values(LayersCase{64, 32, 1, 0, 4},  // parts without a token
-                                           LayersCase{8, 8, 33, 20}, kOddShape, LayersCase{96, 48, 33, 20, 2}, LayersCase{16, 16, 300, 1, 8, true, 64, 7, 7, 66}, kWideShape));
+                                           LayersCase{8, 8, 33, 20}, kOddShape, LayersCase{96, 48, 33, 20, 2},
+                                           LayersCase{16, 16, 300, 1, 8, true, 64, 7, 7, 66}, kWideShape));
 INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeLayers,
-                         ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 64, 5, 0, 4}, LayersCase{80, 80, 130, 0, 1, true}, LayersCase{128, 128, 300, 0, 4},
-                                           LayersCase{128, 64, 70, 1, 8}, LayersCase{136, 136, 130, 0, 2, true}, LayersCase{192, 96, 33, 20}, LayersCase{256, 256, 0},
+                         ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 64, 5, 0, 4},
+                                           LayersCase{80, 80, 130, 0, 1, true}, LayersCase{128, 128, 300, 0, 4},
+                                           LayersCase{128, 64, 70, 1, 8}, LayersCase{136, 136, 130, 0, 2, true},
+                                           LayersCase{192, 96, 33, 20}, LayersCase{256, 256, 0},
                                            LayersCase{256, 128, 130, 0, 2, true}, LayersCase{64, 64, 130, 0, 2, true}));
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What lies between two layers' attentions in one dispatch for a few rows: the text of the program everywhere, its results where the device takes it.
+// What lies between two layers' attentions in one dispatch for a few rows: the text of the program everywhere, its
+// results where the device takes it.
 #include <cmath>
 #include <map>
 #include <regex>
@@ -14,9 +15,11 @@ namespace lorad::gpu::testing::decode_rows_test {
 namespace {
 
 constexpr float kEps = 1e-6f;
-constexpr DecodeRowsShape kQwen7b{ScalarType::kF16, 3584, 3584, 18944, 4608}, kQwen1p5b{ScalarType::kF16, 1536, 1536, 8960, 2048}, kLlama8b{ScalarType::kBf16, 4096, 4096, 14336, 6144};
+constexpr DecodeRowsShape kQwen7b{ScalarType::kF16, 3584, 3584, 18944, 4608},
+    kQwen1p5b{ScalarType::kF16, 1536, 1536, 8960, 2048}, kLlama8b{ScalarType::kBf16, 4096, 4096, 14336, 6144};
 // Of the tests: one block of columns for each workgroup; two, of which the last workgroup's are not full.
-constexpr DecodeRowsShape kOneBlock{ScalarType::kF16, 1280, 1280, 4096, 1792}, kTwoBlocks{ScalarType::kF16, 2304, 2048, 4352, 2816};
+constexpr DecodeRowsShape kOneBlock{ScalarType::kF16, 1280, 1280, 4096, 1792},
+    kTwoBlocks{ScalarType::kF16, 2304, 2048, 4352, 2816};
 
 DecodeRowsProgram program(const DecodeRowsShape& shape, uint32_t workgroups = 132) { return {shape, workgroups}; }
 
@@ -25,7 +28,8 @@ TEST(DecodeRowsText, IsForShapesWhoseStepsAreWholeAndThatGiveEverybodyWork) {
         EXPECT_TRUE(program(shape).can_be()) << shape.hidden;
         EXPECT_LE(program(shape).parts(), 132u) << shape.hidden;
         EXPECT_GE(program(shape).parts() * program(shape).blocks() * program(shape).block_rows(), shape.hidden);
-        EXPECT_EQ(shape.qkv % program(shape).qkv_rows(), 0u) << shape.hidden << ": a last tile would go beyond the matrix";
+        EXPECT_EQ(shape.qkv % program(shape).qkv_rows(), 0u)
+            << shape.hidden << ": a last tile would go beyond the matrix";
         EXPECT_FALSE(program(shape, 0).can_be()) << shape.hidden << ": nobody knows how many run side by side";
         EXPECT_FALSE(program(shape, 2048).can_be()) << shape.hidden << ": more workgroups than tiles";
     }
@@ -33,7 +37,8 @@ TEST(DecodeRowsText, IsForShapesWhoseStepsAreWholeAndThatGiveEverybodyWork) {
     EXPECT_FALSE(program({ScalarType::kF16, 1024, 1024, 4096, 1536}).can_be()) << "a tile shorter than a ring";
     EXPECT_FALSE(program({ScalarType::kF16, 5120, 5120, 13824, 7168}).can_be()) << "more of x than registers";
     EXPECT_FALSE(program(kLlama8b, 114).can_be()) << "36 columns are three blocks";
-    EXPECT_EQ(program({ScalarType::kF16, 3072, 3072, 8192, 5120}).qkv_rows(), 16u) << "14 are nearer to a third of a workgroup's, but no whole tiles";
+    EXPECT_EQ(program({ScalarType::kF16, 3072, 3072, 8192, 5120}).qkv_rows(), 16u)
+        << "14 are nearer to a third of a workgroup's, but no whole tiles";
     EXPECT_FALSE(program({ScalarType::kF16, 2560, 2560, 4608, 3333}).can_be()) << "no whole tiles";
 }
 
@@ -43,14 +48,16 @@ TEST(DecodeRowsText, HasEveryLabelOnceAndFitsSharedMemory) {
         const std::string text = decode_rows_text(program(shape));
         std::map<std::string, int> labels;
         std::set<std::string> targets;
-        const std::regex label("(^|\\n)([a-z_0-9]+):"), target("bra ([a-z_0-9]+);"), shared("\\.shared [^\\[]*\\[(\\d+)\\]");
+        const std::regex label("(^|\\n)([a-z_0-9]+):"), target("bra ([a-z_0-9]+);"),
+            shared("\\.shared [^\\[]*\\[(\\d+)\\]");
         for (std::sregex_iterator i(text.begin(), text.end(), label), end; i != end; ++i) ++labels[(*i)[2]];
         for (std::sregex_iterator i(text.begin(), text.end(), target), end; i != end; ++i) targets.insert((*i)[1]);
         EXPECT_GE(targets.size(), 20u);
         for (const auto& [name, n] : labels) EXPECT_EQ(n, 1) << name;
         for (const std::string& name : targets) EXPECT_TRUE(labels.contains(name)) << name;
         uint32_t bytes = 0;
-        for (std::sregex_iterator i(text.begin(), text.end(), shared), end; i != end; ++i) bytes += static_cast<uint32_t>(std::stoul((*i)[1]));
+        for (std::sregex_iterator i(text.begin(), text.end(), shared), end; i != end; ++i)
+            bytes += static_cast<uint32_t>(std::stoul((*i)[1]));
         EXPECT_GT(bytes, 40u * 1024);
         EXPECT_LE(bytes, 48u * 1024);
         EXPECT_EQ(text.find("{}"), std::string::npos);
@@ -89,7 +96,9 @@ class DecodeRows : public KernelTest {
 
     std::vector<float> rounded(const std::vector<double>& values, Type type) const {
         std::vector<float> floats(values.begin(), values.end());
-        return reference::decode(reference::encode(floats, static_cast<uint32_t>(floats.size()), static_cast<uint32_t>(floats.size()), type), type);
+        return reference::decode(
+            reference::encode(floats, static_cast<uint32_t>(floats.size()), static_cast<uint32_t>(floats.size()), type),
+            type);
     }
     static double inverse_of(const std::vector<double>& stream) {
         double squares = 0;
@@ -99,17 +108,25 @@ class DecodeRows : public KernelTest {
 
     // Two layers in a row, which meet at the same counter.
     void check(const Case& c) {
-        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " hidden " << c.shape.hidden << " rows " << c.n_rows << (c.is_last ? ", the last layer" : ""));
+        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " hidden " << c.shape.hidden << " rows "
+                                          << c.n_rows << (c.is_last ? ", the last layer" : ""));
         DecodeRowsShape shape = c.shape;
         shape.type = scalar(c.type);
         const uint32_t h = shape.hidden, y_stride = padded(shape.qkv);
-        const auto matrix = [&](uint32_t n, uint32_t k) { return reference::random_values(size_t{n} * k, c.type, random_); };
-        const auto buffer_of = [&](const std::vector<float>& w, uint32_t k) { return input(reference::encode(w, k, k, c.type)); };
+        const auto matrix = [&](uint32_t n, uint32_t k) {
+            return reference::random_values(size_t{n} * k, c.type, random_);
+        };
+        const auto buffer_of = [&](const std::vector<float>& w, uint32_t k) {
+            return input(reference::encode(w, k, k, c.type));
+        };
         const auto vector = [&](uint32_t n) { return reference::random_values(n, Type::kF32, random_); };
-        const std::vector<float> o = matrix(h, shape.q), gate_up = matrix(2 * shape.ffn, h), down = matrix(h, shape.ffn), qkv = matrix(shape.qkv, h);
+        const std::vector<float> o = matrix(h, shape.q), gate_up = matrix(2 * shape.ffn, h),
+                                 down = matrix(h, shape.ffn), qkv = matrix(shape.qkv, h);
         const std::vector<float> o_bias = vector(h), down_bias = vector(h), post = vector(h), next = vector(h);
-        const Buffer o_b = buffer_of(o, shape.q), gate_up_b = buffer_of(gate_up, h), down_b = buffer_of(down, shape.ffn), qkv_b = buffer_of(qkv, h);
-        const Buffer o_bias_b = input(o_bias), down_bias_b = input(down_bias), post_b = input(post), next_b = input(next);
+        const Buffer o_b = buffer_of(o, shape.q), gate_up_b = buffer_of(gate_up, h),
+                     down_b = buffer_of(down, shape.ffn), qkv_b = buffer_of(qkv, h);
+        const Buffer o_bias_b = input(o_bias), down_bias_b = input(down_bias), post_b = input(post),
+                     next_b = input(next);
         const Buffer count = input(std::vector<uint32_t>{c.n_rows});
         const Buffer sync = poisoned(kernels_->persistent.decode_rows_sync_bytes(shape)), given_up = poisoned(16);
         std::memset(sync.mapped().data(), 0, sync.size());
@@ -120,7 +137,9 @@ class DecodeRows : public KernelTest {
             auto x_bytes = reference::encode(x, shape.q, shape.q, c.type);
             x_bytes.resize(size_t{kDecodeRowsMax} * shape.q * 2, std::byte{0xff});
             const Buffer x_b = input(x_bytes);
-            const Buffer stream = poisoned(size_t{kDecodeRowsMax} * h * 4), xn = poisoned(size_t{kDecodeRowsMax} * h * 2), act = poisoned(size_t{kDecodeRowsMax} * shape.ffn * 2);
+            const Buffer stream = poisoned(size_t{kDecodeRowsMax} * h * 4),
+                         xn = poisoned(size_t{kDecodeRowsMax} * h * 2),
+                         act = poisoned(size_t{kDecodeRowsMax} * shape.ffn * 2);
             const Buffer y = poisoned(size_t{kDecodeRowsMax} * y_stride * 4), norms = poisoned(deferred_norm_bytes(h));
             std::memcpy(stream.mapped().data(), old_stream.data(), old_stream.size() * 4);
             std::vector<float> inverse(kDecodeRowsMax);
@@ -128,36 +147,64 @@ class DecodeRows : public KernelTest {
             std::memcpy(norms.mapped().data() + kDeferredInverse, inverse.data(), inverse.size() * 4);
             execute([&](Recorder& recorder) {
                 kernels_->persistent.decode_rows(recorder,
-                                      {.n_rows = count.address(), .o = o_b.address(), .gate_up = gate_up_b.address(), .down = down_b.address(), .qkv = c.is_last ? 0 : qkv_b.address(),
-                                       .attention = x_b.address(), .stream = stream.address(), .xn = xn.address(), .act = act.address(), .y = y.address(), .norms = norms.address(),
-                                       .sync = sync.address(), .given_up = given_up.address(), .post_attention_norm = post_b.address(), .next_norm = c.is_last ? 0 : next_b.address(),
-                                       .o_bias = c.has_bias ? o_bias_b.address() : 0, .down_bias = c.has_bias ? down_bias_b.address() : 0, .eps = kEps, .max_polls = 0},
-                                      shape);
+                                                 {.n_rows = count.address(),
+                                                  .o = o_b.address(),
+                                                  .gate_up = gate_up_b.address(),
+                                                  .down = down_b.address(),
+                                                  .qkv = c.is_last ? 0 : qkv_b.address(),
+                                                  .attention = x_b.address(),
+                                                  .stream = stream.address(),
+                                                  .xn = xn.address(),
+                                                  .act = act.address(),
+                                                  .y = y.address(),
+                                                  .norms = norms.address(),
+                                                  .sync = sync.address(),
+                                                  .given_up = given_up.address(),
+                                                  .post_attention_norm = post_b.address(),
+                                                  .next_norm = c.is_last ? 0 : next_b.address(),
+                                                  .o_bias = c.has_bias ? o_bias_b.address() : 0,
+                                                  .down_bias = c.has_bias ? down_bias_b.address() : 0,
+                                                  .eps = kEps,
+                                                  .max_polls = 0},
+                                                 shape);
             });
             ASSERT_EQ(content<uint32_t>(given_up, 1)[0], 0u);
-            const auto got_stream = content<float>(stream, size_t{kDecodeRowsMax} * h), got_y = content<float>(y, size_t{kDecodeRowsMax} * y_stride);
-            const auto got_xn = content(xn, size_t{kDecodeRowsMax} * h, c.type), got_act = content(act, size_t{kDecodeRowsMax} * shape.ffn, c.type);
+            const auto got_stream = content<float>(stream, size_t{kDecodeRowsMax} * h),
+                       got_y = content<float>(y, size_t{kDecodeRowsMax} * y_stride);
+            const auto got_xn = content(xn, size_t{kDecodeRowsMax} * h, c.type),
+                       got_act = content(act, size_t{kDecodeRowsMax} * shape.ffn, c.type);
             const auto got_inverse = content<float>(norms, kDecodeRowsMax);
             const double u = reference::unit_roundoff(c.type);
             for (uint32_t t = 0; t < kDecodeRowsMax; t++) {
                 const std::string row = "row " + std::to_string(t) + ", layer " + std::to_string(turn);
                 if (t >= c.n_rows) {
-                    for (uint32_t i = 0; i < h; i++) ASSERT_TRUE(is_poison(got_stream[size_t{t} * h + i]) && is_poison(got_xn[size_t{t} * h + i])) << row << " was written";
-                    for (uint32_t i = 0; i < shape.ffn; i++) ASSERT_TRUE(is_poison(got_act[size_t{t} * shape.ffn + i])) << row << " of act was written";
-                    for (uint32_t i = 0; i < shape.qkv; i++) ASSERT_TRUE(is_poison(got_y[size_t{t} * y_stride + i])) << row << " of y was written";
+                    for (uint32_t i = 0; i < h; i++)
+                        ASSERT_TRUE(is_poison(got_stream[size_t{t} * h + i]) && is_poison(got_xn[size_t{t} * h + i]))
+                            << row << " was written";
+                    for (uint32_t i = 0; i < shape.ffn; i++)
+                        ASSERT_TRUE(is_poison(got_act[size_t{t} * shape.ffn + i])) << row << " of act was written";
+                    for (uint32_t i = 0; i < shape.qkv; i++)
+                        ASSERT_TRUE(is_poison(got_y[size_t{t} * y_stride + i])) << row << " of y was written";
                     continue;
                 }
-                // Behind o; what of it is rounded nobody sees, so activations may be off by a few roundings that went the other way.
-                std::vector<double> sum = reference::multiply(o, reference::to_doubles({&x[size_t{t} * shape.q], shape.q}));
-                for (uint32_t i = 0; i < h; i++) sum[i] += double{old_stream[size_t{t} * h + i]} + (c.has_bias ? o_bias[i] : 0.0f);
+                // Behind o; what of it is rounded nobody sees, so activations may be off by a few roundings that went
+                // the other way.
+                std::vector<double> sum =
+                    reference::multiply(o, reference::to_doubles({&x[size_t{t} * shape.q], shape.q}));
+                for (uint32_t i = 0; i < h; i++)
+                    sum[i] += double{old_stream[size_t{t} * h + i]} + (c.has_bias ? o_bias[i] : 0.0f);
                 std::vector<double> normed(h);
                 const double scale = double{inverse[t]} / kDeferredMargin, post_inverse = inverse_of(sum);
                 for (uint32_t i = 0; i < h; i++) normed[i] = sum[i] * post[i] * scale;
-                const std::vector<double> gates_ups = reference::multiply(gate_up, reference::to_doubles(rounded(normed, c.type)));
+                const std::vector<double> gates_ups =
+                    reference::multiply(gate_up, reference::to_doubles(rounded(normed, c.type)));
                 const float* own_act = &got_act[size_t{t} * shape.ffn];
                 for (uint32_t i = 0; i < shape.ffn; i++) {
-                    const double gate = gates_ups[i] * post_inverse / scale, up = gates_ups[shape.ffn + i] * post_inverse / scale, want = gate / (1.0 + std::exp(-gate)) * up;
-                    ASSERT_NEAR(own_act[i], want, 8 * u * (1.0 + std::fabs(gate)) * (1.0 + std::fabs(up))) << row << ", activation " << i;
+                    const double gate = gates_ups[i] * post_inverse / scale,
+                                 up = gates_ups[shape.ffn + i] * post_inverse / scale,
+                                 want = gate / (1.0 + std::exp(-gate)) * up;
+                    ASSERT_NEAR(own_act[i], want, 8 * u * (1.0 + std::fabs(gate)) * (1.0 + std::fabs(up)))
+                        << row << ", activation " << i;
                 }
                 // Behind down, of the activations as they are.
                 const std::vector<double> last = reference::multiply(down, reference::to_doubles({own_act, shape.ffn}));
@@ -165,9 +212,12 @@ class DecodeRows : public KernelTest {
                 for (uint32_t i = 0; i < shape.ffn; i++) largest = std::max(largest, std::fabs(double{own_act[i]}));
                 for (uint32_t i = 0; i < h; i++) sum[i] += last[i] + (c.has_bias ? down_bias[i] : 0.0f);
                 const float* own = &got_stream[size_t{t} * h];
-                expect_near(sum, own, sum_tolerance(shape.ffn), 1.0 + largest * std::sqrt(shape.ffn), "the stream's " + row);
+                expect_near(sum, own, sum_tolerance(shape.ffn), 1.0 + largest * std::sqrt(shape.ffn),
+                            "the stream's " + row);
                 if (c.is_last) {
-                    for (uint32_t i = 0; i < shape.qkv; i++) ASSERT_TRUE(is_poison(got_y[size_t{t} * y_stride + i])) << row << " of y was written behind the last layer";
+                    for (uint32_t i = 0; i < shape.qkv; i++)
+                        ASSERT_TRUE(is_poison(got_y[size_t{t} * y_stride + i]))
+                            << row << " of y was written behind the last layer";
                     continue;
                 }
                 const std::vector<double> own_stream = reference::to_doubles({own, h});
@@ -176,13 +226,15 @@ class DecodeRows : public KernelTest {
                 const float* own_xn = &got_xn[size_t{t} * h];
                 for (uint32_t i = 0; i < h; i++) {
                     const double want = own_stream[i] * next[i] * next_scale;
-                    ASSERT_NEAR(own_xn[i], want, std::fabs(want) * (u + 1e-5) + 0x1p-25) << row << " of xn, column " << i;
+                    ASSERT_NEAR(own_xn[i], want, std::fabs(want) * (u + 1e-5) + 0x1p-25)
+                        << row << " of xn, column " << i;
                 }
                 std::vector<double> want_y = reference::multiply(qkv, reference::to_doubles({own_xn, h}));
                 double magnitude = 1.0;
                 for (uint32_t i = 0; i < h; i++) magnitude += std::fabs(double{own_xn[i]}) / std::sqrt(h);
                 for (double& v : want_y) v *= next_inverse / next_scale;
-                expect_near(want_y, &got_y[size_t{t} * y_stride], sum_tolerance(h) + 2e-5, magnitude * next_inverse / next_scale, "y's " + row);
+                expect_near(want_y, &got_y[size_t{t} * y_stride], sum_tolerance(h) + 2e-5,
+                            magnitude * next_inverse / next_scale, "y's " + row);
             }
             if (::testing::Test::HasFailure()) return;
         }
@@ -210,8 +262,10 @@ TEST_F(DecodeRows, EqualF64InBf16) {
 }
 
 TEST_F(DecodeRows, AreNotTakenWhereAskedOff) {
-    const auto off = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .decode = PersistentDecode::kOff}));
-    const auto invariant = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
+    const auto off =
+        must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .decode = PersistentDecode::kOff}));
+    const auto invariant =
+        must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
     EXPECT_FALSE(off->persistent.can_decode_rows(kQwen7b));
     EXPECT_FALSE(invariant->persistent.can_decode_rows(kQwen7b));
 }

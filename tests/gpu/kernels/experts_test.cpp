@@ -1,6 +1,8 @@
-// Mixtures of experts: routing by each rule, grouping, products, activation, adapters and the weighted sum, against one row and expert at a time.
-#include "tests/gpu/kernels/kernel_fixture.h"
+// Mixtures of experts: routing by each rule, grouping, products, activation, adapters and the weighted sum, against one
+// row and expert at a time.
 #include "tests/reference/experts.h"
+
+#include "tests/gpu/kernels/kernel_fixture.h"
 #include "tests/reference/mixers.h"
 
 namespace lorad::gpu::testing::experts_test {
@@ -18,25 +20,49 @@ TEST_P(ExpertRoute, ChoosesAndWeighsAsTheReferenceAndGroupsByExpert) {
     const uint32_t stride = c.experts + 3, bucket = c.n_rows + 1, pairs = c.n_rows * c.top;
     auto logits = reference::random_values(size_t{bucket} * stride, Type::kF32, random_, 4.0f);
     for (uint32_t e = 0; e < c.experts; e++) logits[e] = 0.25f;  // all alike in the first row
-    const auto bias = reference::random_values(c.experts, Type::kF32, random_), expert_scale = reference::random_values(c.experts, Type::kF32, random_);
-    const Buffer step = step_state(std::vector<StepRow>(bucket), c.n_rows), logits_buffer = input(logits), bias_buffer = input(bias), scale_buffer = input(expert_scale);
-    const Buffer chosen = poisoned(uint64_t{bucket} * c.top * 4), weights = poisoned(uint64_t{bucket} * c.top * 4), counts = input(std::vector<uint32_t>(c.experts, 0));
+    const auto bias = reference::random_values(c.experts, Type::kF32, random_),
+               expert_scale = reference::random_values(c.experts, Type::kF32, random_);
+    const Buffer step = step_state(std::vector<StepRow>(bucket), c.n_rows), logits_buffer = input(logits),
+                 bias_buffer = input(bias), scale_buffer = input(expert_scale);
+    const Buffer chosen = poisoned(uint64_t{bucket} * c.top * 4), weights = poisoned(uint64_t{bucket} * c.top * 4),
+                 counts = input(std::vector<uint32_t>(c.experts, 0));
     const RouterShape shape{c.experts, c.top, static_cast<uint32_t>(c.rule), c.normalises};
-    const uint32_t tile_rows = kernels_->experts.tile_rows(bucket), tiles_max = ExpertPlanner::tiles_max(bucket * c.top, c.experts, tile_rows);
-    const Buffer sorted = poisoned(uint64_t{bucket} * c.top * 4), n_tiles = poisoned(16), tiles = poisoned((uint64_t{tiles_max} + 1) * sizeof(ExpertTile));
+    const uint32_t tile_rows = kernels_->experts.tile_rows(bucket),
+                   tiles_max = ExpertPlanner::tiles_max(bucket * c.top, c.experts, tile_rows);
+    const Buffer sorted = poisoned(uint64_t{bucket} * c.top * 4), n_tiles = poisoned(16),
+                 tiles = poisoned((uint64_t{tiles_max} + 1) * sizeof(ExpertTile));
     execute([&](Recorder& recorder) {
         kernels_->experts.route(recorder,
-                                {.step = step.address(), .logits = logits_buffer.address(), .bias = c.has_bias ? bias_buffer.address() : 0,
-                                 .expert_scale = c.has_scale ? scale_buffer.address() : 0, .chosen = chosen.address(), .weights = weights.address(), .counts = counts.address(),
-                                 .stride = stride, .sum_eps = 1e-6f, .scale = 1.5f, .pad = 0},
+                                {.step = step.address(),
+                                 .logits = logits_buffer.address(),
+                                 .bias = c.has_bias ? bias_buffer.address() : 0,
+                                 .expert_scale = c.has_scale ? scale_buffer.address() : 0,
+                                 .chosen = chosen.address(),
+                                 .weights = weights.address(),
+                                 .counts = counts.address(),
+                                 .stride = stride,
+                                 .sum_eps = 1e-6f,
+                                 .scale = 1.5f,
+                                 .pad = 0},
                                 shape, bucket);
         recorder.barrier();
         kernels_->experts.group(recorder,
-                                {.step = step.address(), .chosen = chosen.address(), .counts = counts.address(), .sorted = sorted.address(), .n_tiles = n_tiles.address(),
-                                 .tiles = tiles.address(), .tile_rows = 0, .top = 0},
+                                {.step = step.address(),
+                                 .chosen = chosen.address(),
+                                 .counts = counts.address(),
+                                 .sorted = sorted.address(),
+                                 .n_tiles = n_tiles.address(),
+                                 .tiles = tiles.address(),
+                                 .tile_rows = 0,
+                                 .top = 0},
                                 shape, bucket);
     });
-    const reference::Router router{c.rule, c.top, c.normalises, 1e-6f, 1.5, c.has_bias ? std::span<const float>(bias) : std::span<const float>(),
+    const reference::Router router{c.rule,
+                                   c.top,
+                                   c.normalises,
+                                   1e-6f,
+                                   1.5,
+                                   c.has_bias ? std::span<const float>(bias) : std::span<const float>(),
                                    c.has_scale ? std::span<const float>(expert_scale) : std::span<const float>()};
     const auto got_chosen = content<uint32_t>(chosen, size_t{bucket} * c.top);
     const auto got_weights = content<float>(weights, size_t{bucket} * c.top);
@@ -50,14 +76,16 @@ TEST_P(ExpertRoute, ChoosesAndWeighsAsTheReferenceAndGroupsByExpert) {
             of_expert[want[j].expert].push_back(pair);
         }
     }
-    for (uint32_t pair = pairs; pair < bucket * c.top; pair++) EXPECT_EQ(got_chosen[pair], 0xffffffffu) << "a row beyond the last was written";
+    for (uint32_t pair = pairs; pair < bucket * c.top; pair++)
+        EXPECT_EQ(got_chosen[pair], 0xffffffffu) << "a row beyond the last was written";
 
     const auto got_sorted = content<uint32_t>(sorted, pairs);
     std::vector<uint32_t> want_sorted;
     std::vector<ExpertTile> want_tiles;
     for (uint32_t e = 0; e < c.experts; e++) {
         for (uint32_t i = 0; i < of_expert[e].size(); i += tile_rows) {
-            want_tiles.push_back({e, static_cast<uint32_t>(want_sorted.size()) + i, std::min<uint32_t>(tile_rows, static_cast<uint32_t>(of_expert[e].size()) - i), 0});
+            want_tiles.push_back({e, static_cast<uint32_t>(want_sorted.size()) + i,
+                                  std::min<uint32_t>(tile_rows, static_cast<uint32_t>(of_expert[e].size()) - i), 0});
         }
         want_sorted.insert(want_sorted.end(), of_expert[e].begin(), of_expert[e].end());
     }
@@ -66,23 +94,38 @@ TEST_P(ExpertRoute, ChoosesAndWeighsAsTheReferenceAndGroupsByExpert) {
     ASSERT_EQ(content<uint32_t>(n_tiles, 1)[0], want_tiles.size());
     const auto got_tiles = content<ExpertTile>(tiles, want_tiles.size());
     for (size_t i = 0; i < want_tiles.size(); i++) {
-        EXPECT_EQ(std::tuple(got_tiles[i].expert, got_tiles[i].begin, got_tiles[i].n), std::tuple(want_tiles[i].expert, want_tiles[i].begin, want_tiles[i].n)) << "tile " << i;
+        EXPECT_EQ(std::tuple(got_tiles[i].expert, got_tiles[i].begin, got_tiles[i].n),
+                  std::tuple(want_tiles[i].expert, want_tiles[i].begin, want_tiles[i].n))
+            << "tile " << i;
     }
 }
 
 using Rule = reference::RouterRule;
 INSTANTIATE_TEST_SUITE_P(Rules, ExpertRoute,
-                         ::testing::Values(RouteCase{Rule::kSoftmaxThenTop, 5, 2, 7, true, false, false}, RouteCase{Rule::kSoftmaxThenTop, 130, 8, 40, false, false, false},
-                                           RouteCase{Rule::kSoftmaxThenTop, 6, 2, 1, true, false, true}, RouteCase{Rule::kTopThenSoftmax, 32, 4, 90, false, false, false},
-                                           RouteCase{Rule::kSigmoidBias, 7, 3, 9, true, true, false}, RouteCase{Rule::kSigmoidBias, 4, 4, 3, false, false, false}));
+                         ::testing::Values(RouteCase{Rule::kSoftmaxThenTop, 5, 2, 7, true, false, false},
+                                           RouteCase{Rule::kSoftmaxThenTop, 130, 8, 40, false, false, false},
+                                           RouteCase{Rule::kSoftmaxThenTop, 6, 2, 1, true, false, true},
+                                           RouteCase{Rule::kTopThenSoftmax, 32, 4, 90, false, false, false},
+                                           RouteCase{Rule::kSigmoidBias, 7, 3, 9, true, true, false},
+                                           RouteCase{Rule::kSigmoidBias, 4, 4, 3, false, false, false}));
 
 TEST_F(KernelTest, ExpertRouteChoosesExpertsAlsoWhereLogitsAreNoNumbers) {
     std::vector<float> logits(8, NAN);
-    const Buffer step = step_state(std::vector<StepRow>(1), 1), logits_buffer = input(logits), chosen = poisoned(16), weights = poisoned(16), counts = input(std::vector<uint32_t>(8, 0));
+    const Buffer step = step_state(std::vector<StepRow>(1), 1), logits_buffer = input(logits), chosen = poisoned(16),
+                 weights = poisoned(16), counts = input(std::vector<uint32_t>(8, 0));
     execute([&](Recorder& recorder) {
         kernels_->experts.route(recorder,
-                                {.step = step.address(), .logits = logits_buffer.address(), .bias = 0, .expert_scale = 0, .chosen = chosen.address(), .weights = weights.address(),
-                                 .counts = counts.address(), .stride = 8, .sum_eps = 0, .scale = 1, .pad = 0},
+                                {.step = step.address(),
+                                 .logits = logits_buffer.address(),
+                                 .bias = 0,
+                                 .expert_scale = 0,
+                                 .chosen = chosen.address(),
+                                 .weights = weights.address(),
+                                 .counts = counts.address(),
+                                 .stride = 8,
+                                 .sum_eps = 0,
+                                 .scale = 1,
+                                 .pad = 0},
                                 {8, 2, kSoftmaxThenTop, true}, 1);
     });
     for (const uint32_t expert : content<uint32_t>(chosen, 2)) EXPECT_LT(expert, 8u);
@@ -123,28 +166,34 @@ class Experts : public KernelTest, public ::testing::WithParamInterface<ExpertCa
         made.b_buffer = input(reference::encode(made.b, rank, round_up(rank, 8), type));
         return made;
     }
-    static void add_adapter(Vector& y, const ExpertAdapter& adapter, size_t expert, std::span<const double> x, double scale) {
+    static void add_adapter(Vector& y, const ExpertAdapter& adapter, size_t expert, std::span<const double> x,
+                            double scale) {
         if (adapter.rank == 0) return;
         const size_t n = y.size(), k = x.size();
         Vector low(adapter.rank);
         for (size_t r = 0; r < adapter.rank; r++) {
-            for (size_t i = 0; i < k; i++) low[r] += static_cast<double>(adapter.a[(expert * adapter.rank + r) * k + i]) * x[i];
+            for (size_t i = 0; i < k; i++)
+                low[r] += static_cast<double>(adapter.a[(expert * adapter.rank + r) * k + i]) * x[i];
         }
         for (size_t i = 0; i < n; i++) {
-            for (size_t r = 0; r < adapter.rank; r++) y[i] += scale * adapter.scale * adapter.b[(expert * n + i) * adapter.rank + r] * low[r];
+            for (size_t r = 0; r < adapter.rank; r++)
+                y[i] += scale * adapter.scale * adapter.b[(expert * n + i) * adapter.rank + r] * low[r];
         }
     }
 };
 
 TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone) {
     const ExpertCase c = GetParam();
-    const uint32_t bucket = c.n_rows + 1, pairs = bucket * c.top, x_stride = padded(c.hidden), act_stride = padded(c.ffn), gate_up_stride = 2 * c.ffn + 1;
+    const uint32_t bucket = c.n_rows + 1, pairs = bucket * c.top, x_stride = padded(c.hidden),
+                   act_stride = padded(c.ffn), gate_up_stride = 2 * c.ffn + 1;
     const auto logits = reference::random_values(size_t{bucket} * c.experts, Type::kF32, random_, 2.0f);
     const auto x = reference::random_values(size_t{bucket} * c.hidden, Type::kF32, random_);
     const auto gate_up = reference::random_values(size_t{c.experts} * 2 * c.ffn * c.hidden, c.weight, random_);
     const auto down = reference::random_values(size_t{c.experts} * c.hidden * c.ffn, c.weight, random_);
-    const auto gate_up_bias = reference::random_values(size_t{c.experts} * 2 * c.ffn, Type::kF32, random_), down_bias = reference::random_values(size_t{c.experts} * c.hidden, Type::kF32, random_);
-    const auto shared = reference::random_values(size_t{bucket} * c.hidden, Type::kF32, random_), shared_gate = reference::random_values(bucket, Type::kF32, random_);
+    const auto gate_up_bias = reference::random_values(size_t{c.experts} * 2 * c.ffn, Type::kF32, random_),
+               down_bias = reference::random_values(size_t{c.experts} * c.hidden, Type::kF32, random_);
+    const auto shared = reference::random_values(size_t{bucket} * c.hidden, Type::kF32, random_),
+               shared_gate = reference::random_values(bucket, Type::kF32, random_);
     std::vector<ExpertAdapter> gate_up_adapters, down_adapters;
     for (uint32_t slot = 0; slot < kSlots; slot++) {
         const uint32_t rank = slot == 1 ? 0 : slot == 0 ? 3 : 9;
@@ -174,90 +223,156 @@ TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone
         table[size_t{slot} * kModules] = gate_up_adapters[slot].entry();
         table[size_t{slot} * kModules + 1] = down_adapters[slot].entry();
     }
-    const Buffer step = step_state(rows, c.n_rows), logits_buffer = input(logits), x_buffer = input(reference::encode(x, c.hidden, x_stride, Type::kF32));
-    const Buffer w1 = input(reference::encode(gate_up, c.hidden, x_stride, c.weight)), w2 = input(reference::encode(down, c.ffn, act_stride, c.weight));
-    const Buffer b1 = input(gate_up_bias), b2 = input(down_bias), shared_buffer = input(shared), gate_buffer = input(shared_gate), table_buffer = input(table), uses = input(step_uses);
-    const Buffer counts = input(std::vector<uint32_t>(c.experts, 0)), chosen = poisoned(uint64_t{pairs} * 4), weights = poisoned(uint64_t{pairs} * 4), sorted = poisoned(uint64_t{pairs} * 4);
+    const Buffer step = step_state(rows, c.n_rows), logits_buffer = input(logits),
+                 x_buffer = input(reference::encode(x, c.hidden, x_stride, Type::kF32));
+    const Buffer w1 = input(reference::encode(gate_up, c.hidden, x_stride, c.weight)),
+                 w2 = input(reference::encode(down, c.ffn, act_stride, c.weight));
+    const Buffer b1 = input(gate_up_bias), b2 = input(down_bias), shared_buffer = input(shared),
+                 gate_buffer = input(shared_gate), table_buffer = input(table), uses = input(step_uses);
+    const Buffer counts = input(std::vector<uint32_t>(c.experts, 0)), chosen = poisoned(uint64_t{pairs} * 4),
+                 weights = poisoned(uint64_t{pairs} * 4), sorted = poisoned(uint64_t{pairs} * 4);
     const RouterShape shape{c.experts, c.top, kSoftmaxThenTop, true};
-    const Buffer n_tiles = poisoned(16), tiles = poisoned(uint64_t{ExpertPlanner::tiles_max(pairs, c.experts, 1)} * sizeof(ExpertTile));
-    const Buffer y1 = poisoned(uint64_t{pairs} * gate_up_stride * 4), act = poisoned(uint64_t{pairs} * act_stride * 4), y2 = poisoned(uint64_t{pairs} * c.hidden * 4);
+    const Buffer n_tiles = poisoned(16),
+                 tiles = poisoned(uint64_t{ExpertPlanner::tiles_max(pairs, c.experts, 1)} * sizeof(ExpertTile));
+    const Buffer y1 = poisoned(uint64_t{pairs} * gate_up_stride * 4), act = poisoned(uint64_t{pairs} * act_stride * 4),
+                 y2 = poisoned(uint64_t{pairs} * c.hidden * 4);
     const Buffer to = poisoned(uint64_t{bucket} * x_stride * 4);
-    const auto lora = [&](Recorder& recorder, uint32_t module, const Buffer& in, const Buffer& y, uint32_t n, uint32_t k, uint32_t in_stride, uint32_t y_stride, uint32_t of_a_row) {
+    const auto lora = [&](Recorder& recorder, uint32_t module, const Buffer& in, const Buffer& y, uint32_t n,
+                          uint32_t k, uint32_t in_stride, uint32_t y_stride, uint32_t of_a_row) {
         if (c.level == LoraLevel::kNone) return;
         kernels_->experts.lora(recorder,
-                               {.step = step.address(), .uses = uses.address(), .lora_layer = table_buffer.address(), .chosen = chosen.address(), .x = in.address(), .y = y.address(),
-                                .lora_slot_stride = kModules, .module = module, .n = n, .k = k, .x_stride = in_stride, .y_stride = y_stride, .top = c.top, .pairs_of_a_row = of_a_row},
+                               {.step = step.address(),
+                                .uses = uses.address(),
+                                .lora_layer = table_buffer.address(),
+                                .chosen = chosen.address(),
+                                .x = in.address(),
+                                .y = y.address(),
+                                .lora_slot_stride = kModules,
+                                .module = module,
+                                .n = n,
+                                .k = k,
+                                .x_stride = in_stride,
+                                .y_stride = y_stride,
+                                .top = c.top,
+                                .pairs_of_a_row = of_a_row},
                                c.level, ScalarType::kF32, bucket);
         recorder.barrier();
     };
     execute([&](Recorder& recorder) {
         ExpertKernels& experts = kernels_->experts;
         experts.route(recorder,
-                      {.step = step.address(), .logits = logits_buffer.address(), .bias = 0, .expert_scale = 0, .chosen = chosen.address(), .weights = weights.address(),
-                       .counts = counts.address(), .stride = c.experts, .sum_eps = 0, .scale = 1, .pad = 0},
+                      {.step = step.address(),
+                       .logits = logits_buffer.address(),
+                       .bias = 0,
+                       .expert_scale = 0,
+                       .chosen = chosen.address(),
+                       .weights = weights.address(),
+                       .counts = counts.address(),
+                       .stride = c.experts,
+                       .sum_eps = 0,
+                       .scale = 1,
+                       .pad = 0},
                       shape, bucket);
         recorder.barrier();
         experts.group(recorder,
-                      {.step = step.address(), .chosen = chosen.address(), .counts = counts.address(), .sorted = sorted.address(), .n_tiles = n_tiles.address(), .tiles = tiles.address(),
-                       .tile_rows = 0, .top = 0},
+                      {.step = step.address(),
+                       .chosen = chosen.address(),
+                       .counts = counts.address(),
+                       .sorted = sorted.address(),
+                       .n_tiles = n_tiles.address(),
+                       .tiles = tiles.address(),
+                       .tile_rows = 0,
+                       .top = 0},
                       shape, bucket);
         recorder.barrier();
-        ExpertProductParams product{sorted.address(), n_tiles.address(), tiles.address(), w1.address(), x_buffer.address(), y1.address(), 2 * c.ffn, x_stride, gate_up_stride, c.top};
+        ExpertProductParams product{
+            sorted.address(), n_tiles.address(), tiles.address(), w1.address(),   x_buffer.address(),
+            y1.address(),     2 * c.ffn,         x_stride,        gate_up_stride, c.top};
         experts.product(recorder, product, shape, scalar(c.weight), bucket);
         recorder.barrier();
         lora(recorder, 0, x_buffer, y1, 2 * c.ffn, c.hidden, x_stride, gate_up_stride, c.top);
         experts.act(recorder,
-                    {.step = step.address(), .chosen = chosen.address(), .y = y1.address(), .bias = c.has_bias ? b1.address() : 0, .act = act.address(), .y_stride = gate_up_stride,
-                     .act_stride = act_stride, .ffn = c.ffn, .top = c.top, .alpha = 1.702f, .limit = 0.6f, .pad = {}},
+                    {.step = step.address(),
+                     .chosen = chosen.address(),
+                     .y = y1.address(),
+                     .bias = c.has_bias ? b1.address() : 0,
+                     .act = act.address(),
+                     .y_stride = gate_up_stride,
+                     .act_stride = act_stride,
+                     .ffn = c.ffn,
+                     .top = c.top,
+                     .alpha = 1.702f,
+                     .limit = 0.6f,
+                     .pad = {}},
                     Activation::kSilu, c.is_clamped, c.is_clamped, ScalarType::kF32, bucket);
         recorder.barrier();
-        product = {sorted.address(), n_tiles.address(), tiles.address(), w2.address(), act.address(), y2.address(), c.hidden, act_stride, c.hidden, 1};
+        product = {sorted.address(), n_tiles.address(), tiles.address(), w2.address(), act.address(),
+                   y2.address(),     c.hidden,          act_stride,      c.hidden,     1};
         experts.product(recorder, product, shape, scalar(c.weight), bucket);
         recorder.barrier();
         lora(recorder, 1, act, y2, c.hidden, c.ffn, act_stride, c.hidden, 1);
         experts.sum(recorder,
-                    {.step = step.address(), .chosen = chosen.address(), .weights = weights.address(), .y = y2.address(), .bias = c.has_bias ? b2.address() : 0,
-                     .shared_y = c.has_shared ? shared_buffer.address() : 0, .shared_gate = c.has_shared ? gate_buffer.address() : 0, .to = to.address(), .y_stride = c.hidden,
-                     .shared_stride = c.hidden, .gate_stride = 1, .to_stride = x_stride, .hidden = c.hidden, .pad = 0},
+                    {.step = step.address(),
+                     .chosen = chosen.address(),
+                     .weights = weights.address(),
+                     .y = y2.address(),
+                     .bias = c.has_bias ? b2.address() : 0,
+                     .shared_y = c.has_shared ? shared_buffer.address() : 0,
+                     .shared_gate = c.has_shared ? gate_buffer.address() : 0,
+                     .to = to.address(),
+                     .y_stride = c.hidden,
+                     .shared_stride = c.hidden,
+                     .gate_stride = 1,
+                     .to_stride = x_stride,
+                     .hidden = c.hidden,
+                     .pad = 0},
                     c.top, bucket);
     });
     const auto got = content<float>(to, size_t{bucket} * x_stride);
     for (uint32_t t = 0; t < bucket; t++) {
         if (t >= c.n_rows) {
-            for (uint32_t i = 0; i < c.hidden; i++) EXPECT_TRUE(is_poison(got[size_t{t} * x_stride + i])) << "a row beyond the last was written";
+            for (uint32_t i = 0; i < c.hidden; i++)
+                EXPECT_TRUE(is_poison(got[size_t{t} * x_stride + i])) << "a row beyond the last was written";
             continue;
         }
         const Vector row = reference::to_doubles({&x[size_t{t} * c.hidden], c.hidden});
         Vector want(c.hidden);
-        for (const reference::Choice& choice : reference::route({.top = c.top, .normalises = true}, reference::to_doubles({&logits[size_t{t} * c.experts], c.experts}))) {
+        for (const reference::Choice& choice :
+             reference::route({.top = c.top, .normalises = true},
+                              reference::to_doubles({&logits[size_t{t} * c.experts], c.experts}))) {
             const size_t e = choice.expert;
             Vector y = reference::multiply({&gate_up[e * 2 * c.ffn * c.hidden], size_t{2} * c.ffn * c.hidden}, row);
             for (const Use& use : uses_of_row[t]) add_adapter(y, gate_up_adapters[use.slot], e, row, use.scale);
             Vector activated(c.ffn);
             for (size_t f = 0; f < c.ffn; f++) {
                 const size_t g = c.is_clamped ? 2 * f : f, u = c.is_clamped ? 2 * f + 1 : c.ffn + f;
-                const double gate = y[g] + (c.has_bias ? gate_up_bias[e * 2 * c.ffn + g] : 0.0f), up = y[u] + (c.has_bias ? gate_up_bias[e * 2 * c.ffn + u] : 0.0f);
-                activated[f] = c.is_clamped ? reference::clamped_swiglu(gate, up, 1.702, 0.6) : reference::silu(gate) * up;
+                const double gate = y[g] + (c.has_bias ? gate_up_bias[e * 2 * c.ffn + g] : 0.0f),
+                             up = y[u] + (c.has_bias ? gate_up_bias[e * 2 * c.ffn + u] : 0.0f);
+                activated[f] =
+                    c.is_clamped ? reference::clamped_swiglu(gate, up, 1.702, 0.6) : reference::silu(gate) * up;
             }
             Vector z = reference::multiply({&down[e * c.hidden * c.ffn], size_t{c.hidden} * c.ffn}, activated);
             for (const Use& use : uses_of_row[t]) add_adapter(z, down_adapters[use.slot], e, activated, use.scale);
-            for (size_t i = 0; i < want.size(); i++) want[i] += choice.weight * (z[i] + (c.has_bias ? down_bias[e * c.hidden + i] : 0.0f));
+            for (size_t i = 0; i < want.size(); i++)
+                want[i] += choice.weight * (z[i] + (c.has_bias ? down_bias[e * c.hidden + i] : 0.0f));
         }
         double top = 1;
         for (size_t i = 0; i < want.size(); i++) {
             if (c.has_shared) want[i] += reference::sigmoid(shared_gate[t]) * shared[size_t{t} * c.hidden + i];
             top = std::max(top, std::abs(want[i]));
         }
-        expect_near(want, &got[size_t{t} * x_stride], sum_tolerance(size_t{c.hidden} + c.ffn), 4 * top, "row " + std::to_string(t));
+        expect_near(want, &got[size_t{t} * x_stride], sum_tolerance(size_t{c.hidden} + c.ffn), 4 * top,
+                    "row " + std::to_string(t));
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layers, Experts,
-                         ::testing::Values(ExpertCase{5, 2, 48, 24, 11, Type::kF32, Type::kF32, false, false, false, LoraLevel::kNone},
-                                           ExpertCase{5, 2, 48, 24, 11, Type::kBf16, Type::kF32, false, false, true, LoraLevel::kPlain},
-                                           ExpertCase{6, 3, 70, 36, 9, Type::kF16, Type::kF32, true, true, false, LoraLevel::kFull},
-                                           ExpertCase{3, 1, 64, 130, 1, Type::kBf16, Type::kF32, false, true, true, LoraLevel::kNone},
-                                           ExpertCase{4, 2, 64, 32, 30, Type::kF32, Type::kF32, true, false, true, LoraLevel::kFull}));
+INSTANTIATE_TEST_SUITE_P(
+    Layers, Experts,
+    ::testing::Values(ExpertCase{5, 2, 48, 24, 11, Type::kF32, Type::kF32, false, false, false, LoraLevel::kNone},
+                      ExpertCase{5, 2, 48, 24, 11, Type::kBf16, Type::kF32, false, false, true, LoraLevel::kPlain},
+                      ExpertCase{6, 3, 70, 36, 9, Type::kF16, Type::kF32, true, true, false, LoraLevel::kFull},
+                      ExpertCase{3, 1, 64, 130, 1, Type::kBf16, Type::kF32, false, true, true, LoraLevel::kNone},
+                      ExpertCase{4, 2, 64, 32, 30, Type::kF32, Type::kF32, true, false, true, LoraLevel::kFull}));
 
 }  // namespace
 }  // namespace lorad::gpu::testing::experts_test

@@ -37,8 +37,8 @@ class Extras : public KernelTest {
   protected:
     static constexpr uint32_t kSlots = 6;
 
-    // Slots: 0 low-rank embedding and output layer, 1 tables of its own, 2 tokens of embedding and output layer, 3 tokens of the
-    // embedding alone, 4 nothing, 5 low rank of another type and a bias.
+    // Slots: 0 low-rank embedding and output layer, 1 tables of its own, 2 tokens of embedding and output layer, 3
+    // tokens of the embedding alone, 4 nothing, 5 low rank of another type and a bias.
     void make_slots(uint32_t vocab, uint32_t hidden) {
         vocab_ = vocab;
         hidden_ = hidden;
@@ -99,7 +99,8 @@ class Extras : public KernelTest {
     // Rows of every slot alone, of the base, and of mixes of those that may be mixed.
     void make_rows(uint32_t n_rows) {
         const std::vector<std::vector<Use>> lists = {
-            {}, {{0, 1.0f}}, {{1, 1.0f}}, {{1, 1.0f}}, {{2, 1.0f}}, {{3, 1.0f}}, {{4, 1.0f}}, {{0, -0.5f}, {4, 2.0f}, {5, 1.5f}},
+            {},          {{0, 1.0f}},  {{1, 1.0f}}, {{1, 1.0f}},
+            {{2, 1.0f}}, {{3, 1.0f}},  {{4, 1.0f}}, {{0, -0.5f}, {4, 2.0f}, {5, 1.5f}},
             {{2, 1.0f}}, {{5, 0.25f}},
         };
         std::vector<StepUse> uses(3);  // lists need not begin at 0
@@ -140,7 +141,8 @@ TEST_P(EmbedExtras, GivesEachRowTheEmbeddingOfItsAdapters) {
     // Tokens that slots 2 and 3 have and do not have, one that a step before chose, one outside the vocabulary.
     for (uint32_t t = 0; t < rows_.size(); t++) {
         const uint32_t slot = rows_[t].extras_slot;
-        if ((slot == 2 || slot == 3) && t % 20 < 10) rows_[t].token = static_cast<int32_t>(slots_[slot].token_ids[t % 13]);
+        if ((slot == 2 || slot == 3) && t % 20 < 10)
+            rows_[t].token = static_cast<int32_t>(slots_[slot].token_ids[t % 13]);
     }
     const std::vector<int32_t> sampled = {5, 7, static_cast<int32_t>(c.vocab - 1)};
     rows_[4].token = ~2;
@@ -151,10 +153,11 @@ TEST_P(EmbedExtras, GivesEachRowTheEmbeddingOfItsAdapters) {
     const Buffer x = poisoned(rows_.size() * stride * 4);
     constexpr float kScale = 1.5f;
     execute([&](Recorder& recorder) {
-        kernels_->lora.embed_extras(recorder,
-                               {step.address(), uses_.address(), extras_.address(), table_buffer.address(), sampled_buffer.address(),
-                                x.address(), c.hidden, stride, stride, c.vocab, kScale, 0},
-                               scalar(c.type), static_cast<uint32_t>(rows_.size()));
+        kernels_->lora.embed_extras(
+            recorder,
+            {step.address(), uses_.address(), extras_.address(), table_buffer.address(), sampled_buffer.address(),
+             x.address(), c.hidden, stride, stride, c.vocab, kScale, 0},
+            scalar(c.type), static_cast<uint32_t>(rows_.size()));
     });
     const auto got = content<float>(x, rows_.size() * stride);
     for (uint32_t t = 0; t < rows_.size(); t++) {
@@ -189,7 +192,8 @@ TEST_P(EmbedExtras, GivesEachRowTheEmbeddingOfItsAdapters) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, EmbedExtras,
-                         ::testing::Values(EmbedCase{200, 96, Type::kF32}, EmbedCase{1023, 250, Type::kBf16}, EmbedCase{64, 128, Type::kF16}));
+                         ::testing::Values(EmbedCase{200, 96, Type::kF32}, EmbedCase{1023, 250, Type::kBf16},
+                                           EmbedCase{64, 128, Type::kF16}));
 
 struct HeadCase {
     uint32_t vocab, hidden;
@@ -219,10 +223,11 @@ TEST_P(HeadExtras, GiveEachLogitRowTheOutputLayerOfItsAdapters) {
     std::memcpy(logits.mapped().data(), base.data(), base.size() * 4);
     const Buffer low = poisoned(LoraPlanner::head_low_bytes(bucket));
     execute([&](Recorder& recorder) {
-        kernels_->lora.head_extras(recorder,
-                              {step.address(), rows_buffer.address(), uses_.address(), extras_.address(), x_buffer.address(),
-                               logits.address(), low.address(), c.hidden, stride, logits_stride, c.vocab},
-                              scalar(c.act), bucket);
+        kernels_->lora.head_extras(
+            recorder,
+            {step.address(), rows_buffer.address(), uses_.address(), extras_.address(), x_buffer.address(),
+             logits.address(), low.address(), c.hidden, stride, logits_stride, c.vocab},
+            scalar(c.act), bucket);
     });
     const auto got = content<float>(logits, base.size());
     for (uint32_t i = 0; i < bucket; i++) {
@@ -253,11 +258,13 @@ TEST_P(HeadExtras, GiveEachLogitRowTheOutputLayerOfItsAdapters) {
             }
         }
         if (!changes) {
-            for (uint32_t n = 0; n < c.vocab; n++) ASSERT_EQ(got[size_t{i} * logits_stride + n], row_base[n]) << what << " was changed";
+            for (uint32_t n = 0; n < c.vocab; n++)
+                ASSERT_EQ(got[size_t{i} * logits_stride + n], row_base[n]) << what << " was changed";
             continue;
         }
         // Products of two values in -1..1 over the hidden width, then over the rank.
-        expect_near(want, &got[size_t{i} * logits_stride], sum_tolerance(c.hidden + 33), 10 + std::sqrt(c.hidden) * 4, what);
+        expect_near(want, &got[size_t{i} * logits_stride], sum_tolerance(c.hidden + 33), 10 + std::sqrt(c.hidden) * 4,
+                    what);
     }
 }
 
@@ -277,7 +284,8 @@ class SlotNorms : public KernelTest {
             row.adapter_slot = row.extras_slot = t % 4 == 3 ? kNoSlot : t % 4;  // slot 1 has no norm of its own
             rows_.push_back(row);
         }
-        for (uint32_t i = 0; i < kSlots + 1; i++) gammas_.push_back(reference::random_values(kStride, Type::kF32, random_));
+        for (uint32_t i = 0; i < kSlots + 1; i++)
+            gammas_.push_back(reference::random_values(kStride, Type::kF32, random_));
         for (const auto& gamma : gammas_) buffers_.push_back(input(gamma));
         addresses_ = input(std::vector<uint64_t>{buffers_[0].address(), 0, buffers_[2].address()});
         x_ = reference::random_values(kRows * kHidden, Type::kF32, random_, 3.0f);
@@ -304,14 +312,16 @@ TEST_F(SlotNorms, RmsNormTakesTheAdaptersWeights) {
         const Buffer y = poisoned(kRows * kStride * 4);
         execute([&](Recorder& recorder) {
             kernels_->rows.rms_norm(recorder,
-                               {step.address(), x.address(), buffers_[kSlots].address(), y.address(), 0,
-                                indirect ? rows_buffer.address() : 0, step.address(), addresses_.address(), 0, kHidden, kStride, kStride, 1e-6f},
-                               ScalarType::kF32, kRows);
+                                    {step.address(), x.address(), buffers_[kSlots].address(), y.address(), 0,
+                                     indirect ? rows_buffer.address() : 0, step.address(), addresses_.address(), 0,
+                                     kHidden, kStride, kStride, 1e-6f},
+                                    ScalarType::kF32, kRows);
         });
         const auto got = content<float>(y, kRows * kStride);
         for (uint32_t t = 0; t < kRows; t++) {
             const uint32_t from = indirect ? kRows - 1 - t : t;
-            const auto want = reference::rms_norm(reference::to_doubles({&x_[from * kHidden], kHidden}), gamma_of(from), 1e-6);
+            const auto want =
+                reference::rms_norm(reference::to_doubles({&x_[from * kHidden], kHidden}), gamma_of(from), 1e-6);
             expect_near(want, &got[t * kStride], 1e-6, 3.0, "row " + std::to_string(t));
         }
     }
@@ -321,7 +331,8 @@ TEST_F(SlotNorms, AddNormTakesTheAdaptersWeights) {
     const Buffer step = step_state(rows_, kRows);
     const Buffer x = input(reference::encode(x_, kHidden, kStride, Type::kF32));
     const auto y = reference::random_values(kRows * kHidden, Type::kF32, random_);
-    const Buffer y_buffer = input(reference::encode(y, kHidden, kStride, Type::kF32)), xn = poisoned(kRows * kStride * 4);
+    const Buffer y_buffer = input(reference::encode(y, kHidden, kStride, Type::kF32)),
+                 xn = poisoned(kRows * kStride * 4);
     AddNormParams params{};
     params.step = step.address();
     params.y = y_buffer.address();
@@ -337,7 +348,8 @@ TEST_F(SlotNorms, AddNormTakesTheAdaptersWeights) {
     for (uint32_t t = 0; t < kRows; t++) {
         Vector sum = reference::to_doubles({&x_[t * kHidden], kHidden});
         for (uint32_t i = 0; i < kHidden; i++) sum[i] += y[t * kHidden + i];
-        expect_near(reference::rms_norm(sum, gamma_of(t), 1e-6), &got[t * kStride], 1e-6, 3.0, "row " + std::to_string(t));
+        expect_near(reference::rms_norm(sum, gamma_of(t), 1e-6), &got[t * kStride], 1e-6, 3.0,
+                    "row " + std::to_string(t));
     }
 }
 

@@ -1,12 +1,13 @@
-// Gate and up of few rows with each row's own adapter in their product: the text of the program everywhere, its results where the device takes it.
+// Gate and up of few rows with each row's own adapter in their product: the text of the program everywhere, its results
+// where the device takes it.
 #include <cmath>
 #include <map>
 #include <regex>
 #include <set>
 #include <string>
 
-#include "gpu/kernels/products/gated_lora.params.h"
 #include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/products/gated_lora.params.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "tests/gpu/kernels/warpgroup_fixture.h"
 
@@ -23,9 +24,15 @@ WarpgroupTile tile_of_few_rows() {
 // What an assembler would say first, and the loads that the sizes ask for.
 TEST(GatedLoraText, HasEveryLabelOnceAndAsksForAllOfAAndB) {
     for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
-        for (const auto& [stride, ffn, pieces] : {std::tuple{3584u, 18944u, 1u}, {1536u, 8960u, 2u}, {640u, 18944u, 1u}}) {
-            const std::string text =
-                warpgroup_text({.tile = tile_of_few_rows(), .type = type, .stride = stride, .gated_rows = ffn, .y_order = kBlocksOfARow, .units = 132, .adds_lora = true});
+        for (const auto& [stride, ffn, pieces] :
+             {std::tuple{3584u, 18944u, 1u}, {1536u, 8960u, 2u}, {640u, 18944u, 1u}}) {
+            const std::string text = warpgroup_text({.tile = tile_of_few_rows(),
+                                                     .type = type,
+                                                     .stride = stride,
+                                                     .gated_rows = ffn,
+                                                     .y_order = kBlocksOfARow,
+                                                     .units = 132,
+                                                     .adds_lora = true});
             std::map<std::string, int> labels;
             std::set<std::string> targets;
             const std::regex label("(^|\\n| )([a-z_0-9]+):"), target("bra ([a-z_0-9]+);");
@@ -39,7 +46,8 @@ TEST(GatedLoraText, HasEveryLabelOnceAndAsksForAllOfAAndB) {
             EXPECT_EQ(count(text, "[%a_at"), 2u * 2 * pieces);
             EXPECT_EQ(count(text, "[%b_at];"), 2u * 48);
             EXPECT_EQ(count(text, "prefetch.global.L2"), 1u);
-            EXPECT_EQ(count(text, "red.relaxed.gpu.global.add"), 2u) << "told once, in the one or the other of two steps";
+            EXPECT_EQ(count(text, "red.relaxed.gpu.global.add"), 2u)
+                << "told once, in the one or the other of two steps";
             EXPECT_EQ(count(text, "st.global.b32 [%row"), 12u) << "y in rows, a pair of columns at a time";
         }
     }
@@ -54,7 +62,8 @@ class GatedLora : public WarpgroupTest {
 
     // Twice, as the workgroups of both dispatches meet at the same counter.
     void check(const Case& c) {
-        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " ffn " << c.ffn << " k " << c.k << " rows " << c.n_rows);
+        SCOPED_TRACE(::testing::Message()
+                     << "type " << int(c.type) << " ffn " << c.ffn << " k " << c.k << " rows " << c.n_rows);
         constexpr uint32_t kRanks[] = {16, 8, 12, 1, 16};  // of slots; the last has no up
         constexpr uint32_t kSlots = std::size(kRanks);
         const uint32_t stride = padded(c.k);
@@ -63,12 +72,14 @@ class GatedLora : public WarpgroupTest {
         const auto w = reference::random_values(size_t{2 * c.ffn} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         const auto x_bytes = reference::encode(x, c.k, stride, c.type);
-        const Buffer x_rows = input(x_bytes), x_blocks = x_in_blocks(x_bytes, stride, c.bucket, plan->x_order), w_buffer = input(reference::encode(w, c.k, stride, c.type));
+        const Buffer x_rows = input(x_bytes), x_blocks = x_in_blocks(x_bytes, stride, c.bucket, plan->x_order),
+                     w_buffer = input(reference::encode(w, c.k, stride, c.type));
         std::vector<std::array<TestModule, 2>> modules(kSlots);
         std::vector<LoraModule> table(kSlots * kLoraModules);
         for (uint32_t slot = 0; slot < kSlots; slot++) {
             for (uint32_t m = 0; m < 2; m++) {
-                modules[slot][m] = TestModule::make(c.ffn, c.k, slot + 1 == kSlots && m == 1 ? 0 : kRanks[slot], c.type, 0.03 + 0.01 * slot, random_);
+                modules[slot][m] = TestModule::make(c.ffn, c.k, slot + 1 == kSlots && m == 1 ? 0 : kRanks[slot], c.type,
+                                                    0.03 + 0.01 * slot, random_);
                 table[slot * kLoraModules + kLoraGate + m] = modules[slot][m].entry();
             }
         }
@@ -77,7 +88,9 @@ class GatedLora : public WarpgroupTest {
         for (uint32_t t = 0; t < c.n_rows; t++) rows[t].adapter_slot = slot_of(t);
         const Buffer step = step_state(rows, c.n_rows), table_buffer = input(table);
         const size_t act_bytes = size_t{kGatedLoraRows} * c.ffn * 2;
-        const Buffer y = poisoned(act_bytes), y_blocks = poisoned(act_bytes), low = poisoned(size_t{kGatedLoraRows} * 2 * kGatedLoraRanks * 4), sync = poisoned(sizeof(MeetingSync)), given_up = poisoned(16);
+        const Buffer y = poisoned(act_bytes), y_blocks = poisoned(act_bytes),
+                     low = poisoned(size_t{kGatedLoraRows} * 2 * kGatedLoraRanks * 4),
+                     sync = poisoned(sizeof(MeetingSync)), given_up = poisoned(16);
         std::memset(sync.mapped().data(), 0, sync.size());
         std::memset(given_up.mapped().data(), 0, given_up.size());
         GatedLoraParams params{};
@@ -99,9 +112,12 @@ class GatedLora : public WarpgroupTest {
         for (uint32_t turn = 0; turn < 2; turn++) {
             std::memset(y.mapped().data(), 0xff, y.size());
             std::memset(low.mapped().data(), 0xff, low.size());
-            execute([&](Recorder& recorder) { kernels_->products.matmul_gated_lora(recorder, params, *plan, kBlocksOfARow); });
+            execute([&](Recorder& recorder) {
+                kernels_->products.matmul_gated_lora(recorder, params, *plan, kBlocksOfARow);
+            });
             EXPECT_EQ(content<uint32_t>(given_up, 1)[0], 0u);
-            const auto in_rows = content<uint16_t>(y, act_bytes / 2), blocks = content<uint16_t>(y_blocks, act_bytes / 2);
+            const auto in_rows = content<uint16_t>(y, act_bytes / 2),
+                       blocks = content<uint16_t>(y_blocks, act_bytes / 2);
             for (uint32_t t = turn; t < c.n_rows; t += turn == 0 ? 1 : 9) {
                 const auto x_row = reference::to_doubles({&x[size_t{t} * c.k], c.k});
                 auto sums = reference::multiply(w, x_row);
@@ -114,15 +130,19 @@ class GatedLora : public WarpgroupTest {
                 for (uint32_t f = 0; f < c.ffn; f++) {
                     const double want = sums[f] / (1.0 + std::exp(-sums[f])) * sums[c.ffn + f];
                     const uint16_t have = in_rows[size_t{t} * c.ffn + f];
-                    ASSERT_EQ(have, blocks[block_offset(t, f, c.ffn, kBlocksOfARow) / 2]) << "row " << t << ", column " << f;
-                    ASSERT_NEAR(decode16(have, scalar(c.type)), want, (std::fabs(want) + 0.05 * std::sqrt(c.k)) * (c.type == Type::kBf16 ? 8e-3 : 1e-3)) << "turn " << turn << ", row " << t << ", column " << f;
+                    ASSERT_EQ(have, blocks[block_offset(t, f, c.ffn, kBlocksOfARow) / 2])
+                        << "row " << t << ", column " << f;
+                    ASSERT_NEAR(decode16(have, scalar(c.type)), want,
+                                (std::fabs(want) + 0.05 * std::sqrt(c.k)) * (c.type == Type::kBf16 ? 8e-3 : 1e-3))
+                        << "turn " << turn << ", row " << t << ", column " << f;
                 }
             }
         }
     }
 };
 
-// Workgroups with one and with two pieces of the shrink; steps of k that are an odd number, and as few as there may be; a last tile that is moved back; rows that fill no block.
+// Workgroups with one and with two pieces of the shrink; steps of k that are an odd number, and as few as there may be;
+// a last tile that is moved back; rows that fill no block.
 TEST_F(GatedLora, EqualsF64ForEachRowsOwnAdapter) {
     for (const Type type : {Type::kF16, Type::kBf16}) {
         check({type, 6208, 640, 64, 64});

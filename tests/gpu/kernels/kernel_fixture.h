@@ -1,4 +1,5 @@
-// What every kernel test needs: poisoned result buffers, step state, LoRA tables, and comparisons that name the element.
+// What every kernel test needs: poisoned result buffers, step state, LoRA tables, and comparisons that name the
+// element.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/self_test.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/reference/numbers.h"
@@ -30,7 +31,8 @@ using reference::Type;
 using reference::Vector;
 
 // Of a product of an n x k matrix whose x and y are as long as the matrix is padded. k_per_split is left to the plan.
-inline MatmulParams product_params(uint32_t n, uint32_t k, const Buffer& count, const Buffer& w, const Buffer& x, const Buffer& y, size_t split_stride) {
+inline MatmulParams product_params(uint32_t n, uint32_t k, const Buffer& count, const Buffer& w, const Buffer& x,
+                                   const Buffer& y, size_t split_stride) {
     MatmulParams params{};
     params.n_rows = count.address();
     params.w = w.address();
@@ -82,8 +84,10 @@ inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint
 }
 
 // Of [split][t][width]: what no one may read, because k of the first rows is whole.
-inline void poison_other_splits(std::vector<float>& y, uint32_t n_splits, uint32_t whole_rows, uint32_t capacity, uint32_t width) {
-    for (size_t s = 1; s < n_splits; s++) std::fill_n(y.begin() + static_cast<ptrdiff_t>(s * capacity * width), size_t{whole_rows} * width, NAN);
+inline void poison_other_splits(std::vector<float>& y, uint32_t n_splits, uint32_t whole_rows, uint32_t capacity,
+                                uint32_t width) {
+    for (size_t s = 1; s < n_splits; s++)
+        std::fill_n(y.begin() + static_cast<ptrdiff_t>(s * capacity * width), size_t{whole_rows} * width, NAN);
 }
 // A product's plan with so many tiles of rows in front whole, and k of the others in three parts.
 inline MatmulPlan with_whole_rows(MatmulPlan plan, uint32_t k, uint32_t n_tiles) {
@@ -99,8 +103,8 @@ inline void expect_near(const std::vector<double>& want, const float* got, doubl
                         const std::string& what) {
     for (size_t i = 0; i < want.size(); i++) {
         if (std::fabs(got[i] - want[i]) <= tolerance * magnitude) continue;
-        ADD_FAILURE() << what << " [" << i << "]: expected " << want[i] << ", found " << got[i] << ", allowed difference "
-                      << tolerance * magnitude;
+        ADD_FAILURE() << what << " [" << i << "]: expected " << want[i] << ", found " << got[i]
+                      << ", allowed difference " << tolerance * magnitude;
         return;
     }
 }
@@ -129,8 +133,15 @@ struct TestModule {
     LoraModule entry() const {
         LoraModule result{};
         if (pair.rank == 0) return result;
-        result = {a_buffer.address(), b_buffer.address(), static_cast<uint32_t>(pair.rank), static_cast<float>(pair.scale),
-                  static_cast<uint32_t>(type), 0, 0, 0, {}};
+        result = {a_buffer.address(),
+                  b_buffer.address(),
+                  static_cast<uint32_t>(pair.rank),
+                  static_cast<float>(pair.scale),
+                  static_cast<uint32_t>(type),
+                  0,
+                  0,
+                  0,
+                  {}};
         return result;
     }
 };
@@ -143,7 +154,8 @@ inline Buffer step_state(const std::vector<StepRow>& rows, uint32_t n_rows) {
     std::memcpy(bytes.data(), &header, sizeof(header));
     std::memcpy(bytes.data() + sizeof(header), rows.data(), rows.size() * sizeof(StepRow));
     // Behind the last row lies what other steps left.
-    for (size_t t = n_rows; t < rows.size(); t++) std::memset(bytes.data() + sizeof(header) + t * sizeof(StepRow), t % 2 ? 0xff : 0x7e, sizeof(StepRow));
+    for (size_t t = n_rows; t < rows.size(); t++)
+        std::memset(bytes.data() + sizeof(header) + t * sizeof(StepRow), t % 2 ? 0xff : 0x7e, sizeof(StepRow));
     return input(bytes);
 }
 
@@ -173,11 +185,12 @@ class KernelTest : public GpuTest {
         return types;
     }
 
-    // Those of them whose products, on the device's best path, read x in blocks where rows are many. On NVIDIA's devices, which know their multiprocessors,
-    // that is all.
+    // Those of them whose products, on the device's best path, read x in blocks where rows are many. On NVIDIA's
+    // devices, which know their multiprocessors, that is all.
     std::vector<Type> block_types() const {
         return types_by_lanes([&](Type type) {
-            return std::ranges::any_of(kernels_->products.matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
+            return std::ranges::any_of(kernels_->products.matmul_candidates(4096, 4096, scalar(type), 2048, 1),
+                                       &MatmulPlan::x_in_blocks);
         });
     }
 
@@ -185,7 +198,8 @@ class KernelTest : public GpuTest {
     std::vector<Type> types_by_lanes(const std::function<bool(Type)>& has_kernel) const {
         std::vector<Type> types = matrix_types();
         std::erase_if(types, [&](Type type) { return !has_kernel(type); });
-        EXPECT_TRUE(types == matrix_types() || !device().capabilities().multiprocessor_ids) << device().capabilities().name << " has another order of elements";
+        EXPECT_TRUE(types == matrix_types() || !device().capabilities().multiprocessor_ids)
+            << device().capabilities().name << " has another order of elements";
         return types;
     }
 

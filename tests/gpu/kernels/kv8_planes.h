@@ -32,7 +32,8 @@ struct Kv8Planes {
             std::memcpy(&bytes[top_at(plane, token, group)], &half, 2);
             top = reference::from_f16(half);
             for (uint32_t d = begin; d < end; ++d) {
-                const auto quantized = static_cast<int8_t>(std::clamp(std::nearbyint(values[d] * 127.0f / top), -127.0f, 127.0f));
+                const auto quantized =
+                    static_cast<int8_t>(std::clamp(std::nearbyint(values[d] * 127.0f / top), -127.0f, 127.0f));
                 bytes[plane * plane_bytes + token * head_dim + d] = static_cast<uint8_t>(quantized);
                 values[d] = quantized * top / 127.0f;
             }
@@ -58,10 +59,12 @@ struct Kv8Planes {
     }
 };
 
-// A cache with 16-bit keys and 8-bit values: by block the planes of its keys, then those of its values. `halves` and `eights` are whole caches of one type,
-// of which one half each is used.
-inline void exchange_mixed(std::vector<uint8_t>& mixed, std::vector<uint16_t>& halves, Kv8Planes& eights, uint32_t n_kv_heads, bool gather) {
-    const size_t keys = size_t{n_kv_heads} * kBlockTokens * eights.head_dim * 2, values = n_kv_heads * eights.plane_bytes;
+// A cache with 16-bit keys and 8-bit values: by block the planes of its keys, then those of its values. `halves` and
+// `eights` are whole caches of one type, of which one half each is used.
+inline void exchange_mixed(std::vector<uint8_t>& mixed, std::vector<uint16_t>& halves, Kv8Planes& eights,
+                           uint32_t n_kv_heads, bool gather) {
+    const size_t keys = size_t{n_kv_heads} * kBlockTokens * eights.head_dim * 2,
+                 values = n_kv_heads * eights.plane_bytes;
     const size_t n_blocks = eights.bytes.size() / (2 * values);
     mixed.resize(n_blocks * (keys + values));
     for (size_t block = 0; block < n_blocks; ++block) {

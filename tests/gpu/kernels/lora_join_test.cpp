@@ -7,7 +7,8 @@
 namespace lorad::gpu::testing::lora_join_test {
 namespace {
 
-// Adapters joined to a product, against fp64: what lora_join and lora_shrink leave for it, wherever there are matrices, and the product where there are kernels by warpgroups.
+// Adapters joined to a product, against fp64: what lora_join and lora_shrink leave for it, wherever there are matrices,
+// and the product where there are kernels by warpgroups.
 class LoraJoin : public KernelTest {
   protected:
     struct Case {
@@ -23,7 +24,8 @@ class LoraJoin : public KernelTest {
         kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path()}));
     }
 
-    // The group, windows and segments as the host writes them; adapters in the order of their numbers, which are their slots.
+    // The group, windows and segments as the host writes them; adapters in the order of their numbers, which are their
+    // slots.
     struct Joined {
         JoinedGroup group{};
         std::vector<JoinedWindow> windows;
@@ -40,7 +42,8 @@ class LoraJoin : public KernelTest {
             joined.group.adapters[a] = {joined.group.n_blocks, ceil_div(rank, 16), n_parts, 0};
             for (uint32_t m = 0; m < n_modules; m++) {
                 for (uint32_t r = 0; r < rank; r += 16) {
-                    for (uint32_t part = 0; part < n_parts; part++) joined.group.blocks[joined.group.n_blocks++] = {a, r | m << 16 | part << 24};
+                    for (uint32_t part = 0; part < n_parts; part++)
+                        joined.group.blocks[joined.group.n_blocks++] = {a, r | m << 16 | part << 24};
                 }
             }
         }
@@ -66,7 +69,8 @@ class LoraJoin : public KernelTest {
                 first = std::min(first, adapter.first_block);
                 end = std::max(end, adapter.first_block + n_modules * adapter.rank_blocks * adapter.parts);
             }
-            joined.windows.push_back(first < end ? JoinedWindow{first / 4, ceil_div(end, 4) - first / 4} : JoinedWindow{0, 0});
+            joined.windows.push_back(first < end ? JoinedWindow{first / 4, ceil_div(end, 4) - first / 4}
+                                                 : JoinedWindow{0, 0});
         }
         return joined;
     }
@@ -91,7 +95,8 @@ class LoraJoin : public KernelTest {
         for (size_t a = 0; a < c.adapters.size(); a++) {
             auto& modules = s.modules.emplace_back();
             for (uint32_t m = 0; m < s.n_modules; m++) {
-                modules.push_back(TestModule::make(c.module_n[m], c.k, c.adapters[a].ranks[m], c.adapters[a].type, 0.5 + double(m), random_));
+                modules.push_back(TestModule::make(c.module_n[m], c.k, c.adapters[a].ranks[m], c.adapters[a].type,
+                                                   0.5 + double(m), random_));
                 table[a * kLoraModules + m] = modules.back().entry();
             }
         }
@@ -103,7 +108,8 @@ class LoraJoin : public KernelTest {
         auto rows = s.joined.rows;
         rows.resize(s.bucket);
         s.state = step_state(rows, s.n_rows);
-        const ShrinkDispatch shrink = shrink_dispatch(s.joined.rank_max, static_cast<uint32_t>(s.joined.segments.size()), s.n_modules);
+        const ShrinkDispatch shrink =
+            shrink_dispatch(s.joined.rank_max, static_cast<uint32_t>(s.joined.segments.size()), s.n_modules);
         std::memcpy(s.state.mapped().data() + offsetof(StepHeader, shrink), &shrink, sizeof(shrink));
         s.segments = input(s.joined.segments);
         s.group = input(std::vector{s.joined.group});
@@ -127,7 +133,8 @@ class LoraJoin : public KernelTest {
         shrink.x_stride = padded(c.k);
         shrink.joined = s.group.address();
         shrink.joined_low = s.low.address();
-        kernels_->lora.lora_shrink(recorder, shrink, scalar(c.type), s.bucket, ShrinkPlace::kFirst, s.state, offsetof(StepHeader, shrink));
+        kernels_->lora.lora_shrink(recorder, shrink, scalar(c.type), s.bucket, ShrinkPlace::kFirst, s.state,
+                                   offsetof(StepHeader, shrink));
         LoraJoinParams join{};
         join.step = s.state.address();
         join.group = s.group.address();
@@ -154,7 +161,9 @@ class LoraJoin : public KernelTest {
             const TestModule& module = s.modules[slot][m];
             const size_t rank = module.pair.rank;
             magnitude = std::max(magnitude, module.pair.scale * std::sqrt(static_cast<double>(c.k * rank)));
-            const auto low = rank == 0 ? std::vector<double>() : reference::multiply(module.a, reference::to_doubles({&s.x[size_t{t} * c.k], c.k}));
+            const auto low = rank == 0
+                                 ? std::vector<double>()
+                                 : reference::multiply(module.a, reference::to_doubles({&s.x[size_t{t} * c.k], c.k}));
             for (uint32_t i = 0; i < c.module_n[m]; i++, column++) {
                 for (size_t r = 0; r < rank; r++) want[column] += module.pair.scale * module.b[i * rank + r] * low[r];
             }
@@ -163,39 +172,50 @@ class LoraJoin : public KernelTest {
     }
 
     void check(const Case& c) {
-        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << ", k " << c.k << ", adapters " << c.adapters.size());
+        SCOPED_TRACE(::testing::Message()
+                     << "type " << int(c.type) << ", k " << c.k << ", adapters " << c.adapters.size());
         const Step s = prepare(c);
         execute([&](Recorder& recorder) { record_join(recorder, c, s); });
         const uint32_t n_columns = s.joined.group.n_blocks * 16;
-        const auto b = content(s.b, size_t{padded(s.n)} * s.columns, c.type), low = content(s.low, s.low.size() / 2, c.type);
+        const auto b = content(s.b, size_t{padded(s.n)} * s.columns, c.type),
+                   low = content(s.low, s.low.size() / 2, c.type);
         for (uint32_t t = 0; t < s.n_rows; t += 7) {
             const auto [want, magnitude] = added(c, s, t);
             const JoinedWindow window = s.joined.windows[t / kJoinedTileRows];
             std::vector<float> got(s.n);
             for (uint32_t i = 0; i < s.n; i++) {
                 double sum = 0;
-                for (uint32_t column = window.begin * kJoinedStep; column < (window.begin + window.n) * kJoinedStep; column++) {
-                    sum += double{b[size_t{i} * s.columns + column]} * low[block_offset(t, column, s.columns, kBlocksByRows) / 2];
+                for (uint32_t column = window.begin * kJoinedStep; column < (window.begin + window.n) * kJoinedStep;
+                     column++) {
+                    sum += double{b[size_t{i} * s.columns + column]} *
+                           low[block_offset(t, column, s.columns, kBlocksByRows) / 2];
                 }
                 got[i] = static_cast<float>(sum);
             }
             // Two parts of 16-bit numbers hold 16 bits (bf16) or more.
-            expect_near(want, got.data(), std::ldexp(3.0, -16) + 10 * sum_tolerance(c.k), magnitude, "row " + std::to_string(t));
+            expect_near(want, got.data(), std::ldexp(3.0, -16) + 10 * sum_tolerance(c.k), magnitude,
+                        "row " + std::to_string(t));
         }
         for (uint32_t i = 0; i < padded(s.n); i++) {
-            for (uint32_t column = n_columns; column < s.columns; column++) ASSERT_TRUE(is_poison(b[size_t{i} * s.columns + column])) << "behind the last block";
-            for (uint32_t column = 0; i >= s.n && column < n_columns; column++) ASSERT_EQ(b[size_t{i} * s.columns + column], 0.0f) << "padding";
+            for (uint32_t column = n_columns; column < s.columns; column++)
+                ASSERT_TRUE(is_poison(b[size_t{i} * s.columns + column])) << "behind the last block";
+            for (uint32_t column = 0; i >= s.n && column < n_columns; column++)
+                ASSERT_EQ(b[size_t{i} * s.columns + column], 0.0f) << "padding";
         }
-        for (uint32_t column = n_columns; column < s.columns; column++) ASSERT_TRUE(is_poison(low[block_offset(0, column, s.columns, kBlocksByRows) / 2]));
+        for (uint32_t column = n_columns; column < s.columns; column++)
+            ASSERT_TRUE(is_poison(low[block_offset(0, column, s.columns, kBlocksByRows) / 2]));
         const auto arrivals = content<uint32_t>(s.parts, s.parts.size() / 4);
-        for (size_t i = s.parts.size() / 4 - kShrinkAllPartsMax; i < s.parts.size() / 4; i++) ASSERT_EQ(arrivals[i], 0u);
+        for (size_t i = s.parts.size() / 4 - kShrinkAllPartsMax; i < s.parts.size() / 4; i++)
+            ASSERT_EQ(arrivals[i], 0u);
     }
 
     // The product with all that.
     void check_product(const Case& c, uint32_t tile, uint32_t n_splits) {
         const Step s = prepare(c);
-        const uint32_t stride = padded(c.k), n_padded = padded(s.n), steps = stride / kWarpgroupTiles[tile].k, split_steps = ceil_div(steps, n_splits);
-        const MatmulPlan plan = ProductPlanner::plan_of_warpgroup(tile, s.bucket, ceil_div(steps, split_steps), split_steps * kWarpgroupTiles[tile].k, scalar(c.type));
+        const uint32_t stride = padded(c.k), n_padded = padded(s.n), steps = stride / kWarpgroupTiles[tile].k,
+                       split_steps = ceil_div(steps, n_splits);
+        const MatmulPlan plan = ProductPlanner::plan_of_warpgroup(
+            tile, s.bucket, ceil_div(steps, split_steps), split_steps * kWarpgroupTiles[tile].k, scalar(c.type));
         SCOPED_TRACE(describe(plan));
         ASSERT_TRUE(kernels_->products.joins_adapters(plan));
         auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
@@ -203,7 +223,11 @@ class LoraJoin : public KernelTest {
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t split_stride = size_t{round_up(s.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
-        const MatmulJoinedParams params{.product = product_params(s.n, c.k, s.state, w_buffer, s.x_blocks, y, split_stride), .windows = s.windows.address(), .b = s.b.address(), .low = s.low.address()};
+        const MatmulJoinedParams params{
+            .product = product_params(s.n, c.k, s.state, w_buffer, s.x_blocks, y, split_stride),
+            .windows = s.windows.address(),
+            .b = s.b.address(),
+            .low = s.low.address()};
         execute([&](Recorder& recorder) {
             record_join(recorder, c, s);
             recorder.barrier();
@@ -217,9 +241,11 @@ class LoraJoin : public KernelTest {
             std::vector<float> got(s.n);
             for (uint32_t i = 0; i < s.n; i++) {
                 want[i] += base[i];
-                for (uint32_t split = 0; split < plan.n_splits; split++) got[i] += parts[split * split_stride + size_t{t} * n_padded + i];
+                for (uint32_t split = 0; split < plan.n_splits; split++)
+                    got[i] += parts[split * split_stride + size_t{t} * n_padded + i];
             }
-            expect_near(want, got.data(), std::ldexp(3.0, -16) + 10 * sum_tolerance(c.k), magnitude + std::sqrt(c.k), "row " + std::to_string(t));
+            expect_near(want, got.data(), std::ldexp(3.0, -16) + 10 * sum_tolerance(c.k), magnitude + std::sqrt(c.k),
+                        "row " + std::to_string(t));
         }
     }
 
@@ -235,7 +261,8 @@ class LoraJoin : public KernelTest {
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t n_bytes = size_t{round_up(s.bucket, plan.row_tile)} * ffn * 2;
         const Buffer y = poisoned(n_bytes);
-        MatmulJoinedParams params{.product = {}, .windows = s.windows.address(), .b = s.b.address(), .low = s.low.address()};
+        MatmulJoinedParams params{
+            .product = {}, .windows = s.windows.address(), .b = s.b.address(), .low = s.low.address()};
         params.product.n_rows = s.state.address();
         params.product.w = w_buffer.address();
         params.product.x = s.x_blocks.address();
@@ -257,15 +284,23 @@ class LoraJoin : public KernelTest {
                 const double want = sums[f] / (1.0 + std::exp(-sums[f])) * sums[ffn + f];
                 const float have = decode16(got[block_offset(t, f, ffn, kBlocksByRows) / 2], scalar(c.type));
                 if (!std::isfinite(have) && c.type == Type::kF16 && std::fabs(want) > 65000) continue;
-                ASSERT_NEAR(have, want, (std::fabs(want) + 0.05 * (magnitude + std::sqrt(c.k))) * (c.type == Type::kBf16 ? 8e-3 : 1e-3)) << "row " << t << ", column " << f;
+                ASSERT_NEAR(
+                    have, want,
+                    (std::fabs(want) + 0.05 * (magnitude + std::sqrt(c.k))) * (c.type == Type::kBf16 ? 8e-3 : 1e-3))
+                    << "row " << t << ", column " << f;
             }
         }
     }
 
-    // Runs that begin in the midst of a block, in a tile without adapters and in one with several; modules of other ranks than the adapter's largest, and of none.
+    // Runs that begin in the midst of a block, in a tile without adapters and in one with several; modules of other
+    // ranks than the adapter's largest, and of none.
     std::vector<Case> cases(Type type) const {
         const Type other = type == Type::kF16 ? Type::kBf16 : Type::kF16;
-        return {{type, 320, {192, 64, 64}, {{{16, 5, 40}, type}, {{8, 0, 24}, Type::kF32}, {{3, 3, 3}, other}}, {{-1, 3}, {0, 50}, {1, 70}, {0, 1}, {-1, 9}, {1, 30}, {2, 13}}},
+        return {{type,
+                 320,
+                 {192, 64, 64},
+                 {{{16, 5, 40}, type}, {{8, 0, 24}, Type::kF32}, {{3, 3, 3}, other}},
+                 {{-1, 3}, {0, 50}, {1, 70}, {0, 1}, {-1, 9}, {1, 30}, {2, 13}}},
                 {type, 640, {448}, {{{16}, type}}, {{0, 300}}},
                 {type, 1088, {192, 160}, {{{64, 64}, type}, {{16, 16}, type}}, {{0, 130}, {-1, 140}, {1, 20}}},
                 {type, 192, {320}, {{{33}, Type::kF32}}, {{-1, 140}, {0, 1}}},
@@ -277,7 +312,8 @@ class LoraJoin : public KernelTest {
 TEST_F(LoraJoin, LeavesWhatTheProductAddsUp) {
     if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     for (const Type type : matrix_types()) {
-        if (!kernels_->lora.shrinks_by_matrix(scalar(type), 128)) GTEST_SKIP() << "no shrinks on matrices: " << device().capabilities().name;
+        if (!kernels_->lora.shrinks_by_matrix(scalar(type), 128))
+            GTEST_SKIP() << "no shrinks on matrices: " << device().capabilities().name;
         for (const Case& c : cases(type)) check(c);
     }
 }
@@ -291,19 +327,24 @@ TEST_F(LoraJoin, LargeMatricesStayWithTheirRows) {
     LoraModule entry = s.modules[0][0].entry();
     std::memcpy(s.table.mapped().data(), &entry, sizeof(entry));
     execute([&](Recorder& recorder) { record_join(recorder, c, s); });
-    const auto b = content(s.b, size_t{padded(s.n)} * s.columns, c.type), low = content(s.low, s.low.size() / 2, c.type);
+    const auto b = content(s.b, size_t{padded(s.n)} * s.columns, c.type),
+               low = content(s.low, s.low.size() / 2, c.type);
     const uint32_t n_columns = s.joined.group.n_blocks * 16;
     for (uint32_t i = 0; i < s.n; i++) {
         EXPECT_EQ(b[size_t{i} * s.columns], 65504.0f) << i;
-        for (uint32_t column = 0; column < n_columns; column++) ASSERT_TRUE(std::isfinite(b[size_t{i} * s.columns + column])) << i << ", " << column;
+        for (uint32_t column = 0; column < n_columns; column++)
+            ASSERT_TRUE(std::isfinite(b[size_t{i} * s.columns + column])) << i << ", " << column;
     }
     for (uint32_t t = 20; t < s.n_rows; t++) {
-        for (uint32_t column = 0; column < 48; column++) ASSERT_EQ(low[block_offset(t, column, s.columns, kBlocksByRows) / 2], 0.0f) << "the first adapter's, row " << t;
+        for (uint32_t column = 0; column < 48; column++)
+            ASSERT_EQ(low[block_offset(t, column, s.columns, kBlocksByRows) / 2], 0.0f)
+                << "the first adapter's, row " << t;
     }
 }
 
 TEST_F(LoraJoin, ProductsOfEachTileAddItUp) {
-    if (!device().capabilities().warpgroup_matrices) GTEST_SKIP() << "no kernels by warpgroups: " << device().capabilities().name;
+    if (!device().capabilities().warpgroup_matrices)
+        GTEST_SKIP() << "no kernels by warpgroups: " << device().capabilities().name;
     kernels_ = must(KernelSet::create(device(), {}));
     uint32_t n_tiles = 0;
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
@@ -313,7 +354,8 @@ TEST_F(LoraJoin, ProductsOfEachTileAddItUp) {
             for (const Case& c : cases(type)) {
                 for (const uint32_t n_splits : {1u, 3u}) check_product(c, tile, n_splits);
             }
-            check_gated({type, 320, {192, 192}, {{{16, 5}, type}, {{8, 0}, Type::kF32}}, {{-1, 3}, {0, 150}, {1, 70}}}, tile);
+            check_gated({type, 320, {192, 192}, {{{16, 5}, type}, {{8, 0}, Type::kF32}}, {{-1, 3}, {0, 150}, {1, 70}}},
+                        tile);
         }
     }
     EXPECT_EQ(n_tiles, 4u);

@@ -3,7 +3,8 @@
 namespace lorad::gpu::testing::lora_test {
 namespace {
 
-// Of one group, adapters in slots 0, 1, ... of a table with a second layer: that one is theirs, the first must not be touched.
+// Of one group, adapters in slots 0, 1, ... of a table with a second layer: that one is theirs, the first must not be
+// touched.
 class LoraGroupTest : public KernelTest {
   protected:
     // Segments of several adapters, between them rows without one.
@@ -31,13 +32,15 @@ class LoraGroupTest : public KernelTest {
         static constexpr uint32_t kSlotStride = 2 * kLoraModules;
     };
     // One slot for each rank; every other one lacks the second module.
-    GroupTable group_table(const std::vector<size_t>& ranks, uint32_t first_module, const std::vector<uint32_t>& n_out, size_t k, double scale) {
+    GroupTable group_table(const std::vector<size_t>& ranks, uint32_t first_module, const std::vector<uint32_t>& n_out,
+                           size_t k, double scale) {
         GroupTable made;
         std::vector<LoraModule> table(ranks.size() * GroupTable::kSlotStride);
         for (size_t s = 0; s < ranks.size(); s++) {
             for (size_t m = 0; m < n_out.size(); m++) {
                 const size_t rank = m == 1 && s % 2 == 1 ? 0 : ranks[s];
-                made.modules.push_back(TestModule::make(n_out[m], k, rank, reference::kTypes[(s + m) % 3], scale, random_));
+                made.modules.push_back(
+                    TestModule::make(n_out[m], k, rank, reference::kTypes[(s + m) % 3], scale, random_));
                 table[s * GroupTable::kSlotStride + kLoraModules + first_module + m] = made.modules.back().entry();
             }
         }
@@ -85,7 +88,8 @@ class LoraShrink : public LoraGroupTest {
             params.low = low.address();
             params.parts = address;
             execute([&](Recorder& recorder) {
-                kernels_->lora.lora_shrink(recorder, params, scalar(act), bucket, place, step, offsetof(StepHeader, shrink[2]));
+                kernels_->lora.lora_shrink(recorder, params, scalar(act), bucket, place, step,
+                                           offsetof(StepHeader, shrink[2]));
             });
 
             auto got = content<float>(low, size_t{n_rows} * n_modules * kMaxRank);
@@ -100,8 +104,10 @@ class LoraShrink : public LoraGroupTest {
                         auto want = reference::multiply(module.a, reference::to_doubles({&x[size_t{t} * k], k}));
                         expect_near(want, row, sum_tolerance(k) + tolerance, 1.0 + std::sqrt(k) / 3, what);
                     }
-                    for (uint32_t r = rank; r < round_up(rank, 8); r++) ASSERT_EQ(row[r], 0.0f) << what << " rank " << r;
-                    for (uint32_t r = round_up(rank, 8); r < kMaxRank; r++) ASSERT_TRUE(is_poison(row[r])) << what << " rank " << r;
+                    for (uint32_t r = rank; r < round_up(rank, 8); r++)
+                        ASSERT_EQ(row[r], 0.0f) << what << " rank " << r;
+                    for (uint32_t r = round_up(rank, 8); r < kMaxRank; r++)
+                        ASSERT_TRUE(is_poison(row[r])) << what << " rank " << r;
                 }
             }
         }
@@ -122,7 +128,8 @@ TEST_F(LoraShrink, FirstMatchesTheReference) {
     check({0, 0}, Type::kF16, 72, kLoraGate, 2, 2, 0, ShrinkPlace::kFirst);
 }
 
-// More pieces of work than workgroups; threads that ask for several chunks of a lone row, more than once; and nothing to do.
+// More pieces of work than workgroups; threads that ask for several chunks of a lone row, more than once; and nothing
+// to do.
 TEST_F(LoraShrink, TakesPiecesInTurns) {
     check({512, 512, 33}, Type::kF16, 72, kLoraQ, 3);
     check({16, 7}, Type::kF16, 7000, kLoraQ, 3);
@@ -151,18 +158,21 @@ TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
 
 TEST_F(LoraShrink, BatchInvariantStepsNeverUseMatrices) {
     kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
-    for (const Type act : {Type::kF32, Type::kF16, Type::kBf16}) EXPECT_FALSE(kernels_->lora.shrinks_by_matrix(scalar(act), 4096));
+    for (const Type act : {Type::kF32, Type::kF16, Type::kBf16})
+        EXPECT_FALSE(kernels_->lora.shrinks_by_matrix(scalar(act), 4096));
 }
 
-// A row has the same bits wherever the shrink is recorded, in steps of any size, alone or beside others of its adapter. (CPU devices have workgroups of one
-// size in any case.)
+// A row has the same bits wherever the shrink is recorded, in steps of any size, alone or beside others of its adapter.
+// (CPU devices have workgroups of one size in any case.)
 TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
     constexpr uint32_t kK = 4200, kRows = 4, kRank = 16;
     kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
     const TestModule down = TestModule::make(1, kK, kRank, Type::kF16, 1, random_);
     std::vector<LoraModule> table(kLoraModules);
     table[kLoraDown] = down.entry();
-    Buffer table_buffer = input(table), x = input(reference::encode(reference::random_values(size_t{kRows} * kK, Type::kF32, random_), kK, padded(kK), Type::kF32));
+    Buffer table_buffer = input(table),
+           x = input(reference::encode(reference::random_values(size_t{kRows} * kK, Type::kF32, random_), kK,
+                                       padded(kK), Type::kF32));
     const auto run = [&](const std::vector<LoraSegment>& segments, uint32_t bucket, ShrinkPlace place) {
         Buffer step = step_with(shrink_dispatch(kRank, static_cast<uint32_t>(segments.size()), 1), 3);
         Buffer segment_buffer = input(segments), low = poisoned(LoraPlanner::lora_low_bytes(kRows));
@@ -177,11 +187,13 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
         params.k = kK;
         params.x_stride = padded(kK);
         execute([&](Recorder& recorder) {
-            kernels_->lora.lora_shrink(recorder, params, ScalarType::kF32, bucket, place, step, offsetof(StepHeader, shrink[3]));
+            kernels_->lora.lora_shrink(recorder, params, ScalarType::kF32, bucket, place, step,
+                                       offsetof(StepHeader, shrink[3]));
         });
         return content<uint32_t>(low, size_t{kRows} * kMaxRank);
     };
-    const std::vector<LoraSegment> together = {{0, kRows, 0, 0}}, alone = {{0, 1, 0, 0}, {1, 1, 0, 1}, {2, 1, 0, 2}, {3, 1, 0, 3}};
+    const std::vector<LoraSegment> together = {{0, kRows, 0, 0}},
+                                   alone = {{0, 1, 0, 0}, {1, 1, 0, 1}, {2, 1, 0, 2}, {3, 1, 0, 3}};
     const auto want = run(together, kRows, ShrinkPlace::kBehindProduct);
     for (const uint32_t bucket : {1u, 2u, 4u, 4096u}) {
         for (const ShrinkPlace place : {ShrinkPlace::kFirst, ShrinkPlace::kBehindProduct}) {
@@ -239,11 +251,14 @@ class LoraExpand : public LoraGroupTest {
                 Vector want = reference::to_doubles({&y[size_t{t} * stride + begin], n_out[m]});
                 const uint32_t slot = slot_of_row[t];
                 if (slot != kNoSlot) {
-                    add_expand(want, table.modules[slot * n_modules + m].pair, reference::to_doubles({&low[(size_t{t} * n_modules + m) * kMaxRank], kMaxRank}));
+                    add_expand(want, table.modules[slot * n_modules + m].pair,
+                               reference::to_doubles({&low[(size_t{t} * n_modules + m) * kMaxRank], kMaxRank}));
                 }
-                expect_near(want, &got[size_t{t} * stride + begin], slot == kNoSlot ? 0.0 : 4e-6, 30.0, what + " module " + std::to_string(m));
+                expect_near(want, &got[size_t{t} * stride + begin], slot == kNoSlot ? 0.0 : 4e-6, 30.0,
+                            what + " module " + std::to_string(m));
             }
-            for (uint32_t i = n; i < stride; i++) ASSERT_EQ(got[size_t{t} * stride + i], y[size_t{t} * stride + i]) << what << ": padding";
+            for (uint32_t i = n; i < stride; i++)
+                ASSERT_EQ(got[size_t{t} * stride + i], y[size_t{t} * stride + i]) << what << ": padding";
         }
     }
 };
@@ -263,7 +278,8 @@ TEST_F(LoraExpand, OnlyForManyRanksAndFewRows) {
     EXPECT_FALSE(kernels_->lora.expands_apart(32, 8));
     EXPECT_FALSE(kernels_->lora.expands_apart(64, 192));
     // Whether a row's part is added by it depends on others' ranks.
-    const auto invariant = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
+    const auto invariant =
+        must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
     EXPECT_FALSE(invariant->lora.expands_apart(64, 8));
 }
 
@@ -324,7 +340,8 @@ void GatedActTest::check(const GatedCase& c, bool few_runs) {
     params.act_stride = act_stride;
     const ConsumerShape shape{c.bucket, c.n_splits, level(c.with_lora), few_runs, c.whole_rows};
     ASSERT_EQ(kernels_->rows.gates_by_matrix(params, shape, scalar(c.act)), few_runs);
-    execute([&](Recorder& recorder) { kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
+    execute(
+        [&](Recorder& recorder) { kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
     if (c.act != Type::kF32 && !few_runs) {
         const size_t block_bytes = size_t{round_up(c.bucket, kBlockRows)} * act_stride * 2;
         auto rows_bytes = content<std::byte>(act, size_t{c.bucket} * act_stride * 2);
@@ -333,8 +350,11 @@ void GatedActTest::check(const GatedCase& c, bool few_runs) {
         for (const uint32_t order : kBlockOrders) {
             Buffer blocks = poisoned(block_bytes);
             params.act_blocks = blocks.address();
-            execute([&](Recorder& recorder) { kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act), order); });
-            EXPECT_EQ(content<std::byte>(blocks, block_bytes), in_blocks(rows_bytes, act_stride, order)) << "order " << order;
+            execute([&](Recorder& recorder) {
+                kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act), order);
+            });
+            EXPECT_EQ(content<std::byte>(blocks, block_bytes), in_blocks(rows_bytes, act_stride, order))
+                << "order " << order;
         }
     }
 
@@ -394,7 +414,8 @@ TEST_F(GatedActTest, AThreadTakesSeveralRowsOfManyColumns) {
     check({512 * units, 3, 4, 1, Activation::kSilu, Type::kF16, false, false}, false);
 }
 
-// With them a thread of fewer than 128 rows takes two to five groups of columns in turns; not all workgroups have the last one.
+// With them a thread of fewer than 128 rows takes two to five groups of columns in turns; not all workgroups have the
+// last one.
 TEST_F(GatedActTest, AThreadTakesColumnsInTurnsWithAdapters) {
     const uint32_t units = multiprocessors(device().capabilities());
     check({64 * units - 1, 61, 64, 2, Activation::kSilu, Type::kF16, true, true}, false);
@@ -409,16 +430,20 @@ TEST_P(GatedActOnMatrices, AppliesSplitsAdaptersAndTheActivation) {
     GatedActParams params{};
     params.ffn = params.y_stride = 64;
     const ConsumerShape shape{kAdapterTileRows, 1, LoraLevel::kPlain, true};
-    if (!kernels_->rows.gates_by_matrix(params, shape, scalar(GetParam().act))) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    if (!kernels_->rows.gates_by_matrix(params, shape, scalar(GetParam().act)))
+        GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     params.ffn = 65;
     EXPECT_FALSE(kernels_->rows.gates_by_matrix(params, shape, scalar(GetParam().act))) << "its columns come by 64";
     check(GetParam(), true);
 }
 
 std::vector<GatedCase> matrix_cases(Type act) {
-    return {{64, 32, 32, 1, Activation::kSilu, act, false, true},         {192, 70, 96, 3, Activation::kSilu, act, false, true},
-            {576, 127, 128, 1, Activation::kGeluTanh, act, false, true},  {64, 1, 32, 2, Activation::kSilu, act, false, true},
-            {320, 61, 64, 1, Activation::kSilu, act, false, true, true},  {128, 160, 160, 2, Activation::kSilu, act, false, true, true},
+    return {{64, 32, 32, 1, Activation::kSilu, act, false, true},
+            {192, 70, 96, 3, Activation::kSilu, act, false, true},
+            {576, 127, 128, 1, Activation::kGeluTanh, act, false, true},
+            {64, 1, 32, 2, Activation::kSilu, act, false, true},
+            {320, 61, 64, 1, Activation::kSilu, act, false, true, true},
+            {128, 160, 160, 2, Activation::kSilu, act, false, true, true},
             {64, 100, 128, 3, Activation::kSilu, act, false, true, false, 64}};
 }
 INSTANTIATE_TEST_SUITE_P(F16, GatedActOnMatrices, ::testing::ValuesIn(matrix_cases(Type::kF16)));
@@ -426,7 +451,8 @@ INSTANTIATE_TEST_SUITE_P(Bf16, GatedActOnMatrices, ::testing::ValuesIn(matrix_ca
 
 TEST_F(KernelTest, GatedActGivesTheSameBitsHoweverManyRowsAWorkgroupTakes) {
     constexpr uint32_t kFfn = 96, kRows = 140, kBucket = 192;
-    const TestModule gate = TestModule::make(kFfn, 8, 16, Type::kF16, 0.7, random_), up = TestModule::make(kFfn, 8, 5, Type::kF32, 0.5, random_);
+    const TestModule gate = TestModule::make(kFfn, 8, 16, Type::kF16, 0.7, random_),
+                     up = TestModule::make(kFfn, 8, 5, Type::kF32, 0.5, random_);
     std::vector<LoraModule> table(kLoraModules);
     table[kLoraGate] = gate.entry();
     table[kLoraUp] = up.entry();
@@ -449,7 +475,8 @@ TEST_F(KernelTest, GatedActGivesTheSameBitsHoweverManyRowsAWorkgroupTakes) {
         params.y_stride = 2 * kFfn;
         params.act_stride = padded(kFfn);
         execute([&](Recorder& recorder) {
-            kernels_->rows.gated_act(recorder, params, {kBucket, 1, LoraLevel::kPlain}, Activation::kSilu, ScalarType::kF32);
+            kernels_->rows.gated_act(recorder, params, {kBucket, 1, LoraLevel::kPlain}, Activation::kSilu,
+                                     ScalarType::kF32);
         });
         return content<uint32_t>(act, size_t{kBucket} * padded(kFfn));
     };

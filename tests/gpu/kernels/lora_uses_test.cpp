@@ -1,4 +1,5 @@
-// Level kFull of the consumers: lists of adapters with scales, gains and biases, rows with different lists side by side.
+// Level kFull of the consumers: lists of adapters with scales, gains and biases, rows with different lists side by
+// side.
 #include <algorithm>
 
 #include "tests/gpu/kernels/kernel_fixture.h"
@@ -71,7 +72,8 @@ class LoraUses : public KernelTest {
             for (uint32_t u = 0; u < n_uses; u++) {
                 const float scale = std::uniform_real_distribution<float>(-2.0f, 2.0f)(random_);
                 uses.push_back({static_cast<uint32_t>(random_() % kSlots), scale, n_low - t, 0});
-                for (uint32_t row = t; row < end; row++) lists[row].push_back({uses.back().slot, n_low + row - t, scale});
+                for (uint32_t row = t; row < end; row++)
+                    lists[row].push_back({uses.back().slot, n_low + row - t, scale});
                 n_low += end - t;
             }
             for (; t < end; t++) {
@@ -119,7 +121,8 @@ class LoraUses : public KernelTest {
                      const Vector& with_bias, const std::vector<float>& low) const {
         Vector sum = with_bias;
         for (const Use& use : lists[t]) {
-            modules[m][use.slot].add_to(sum, base, {&low[(use.low_row * modules.size() + m) * kMaxRank], kMaxRank}, use.scale);
+            modules[m][use.slot].add_to(sum, base, {&low[(use.low_row * modules.size() + m) * kMaxRank], kMaxRank},
+                                        use.scale);
         }
         return sum;
     }
@@ -136,8 +139,8 @@ struct Sums {
 };
 
 // Columns [from, from + n) of row t of y[split][capacity][width], without and with bias.
-Sums sums_of(const std::vector<float>& y, uint32_t n_splits, uint32_t capacity, uint32_t width, uint32_t t, uint32_t from, uint32_t n,
-             const std::vector<float>& bias) {
+Sums sums_of(const std::vector<float>& y, uint32_t n_splits, uint32_t capacity, uint32_t width, uint32_t t,
+             uint32_t from, uint32_t n, const std::vector<float>& bias) {
     Sums sums{Vector(n), Vector(n)};
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t s = 0; s < n_splits; s++) sums.base[i] += y[(size_t{s} * capacity + t) * width + from + i];
@@ -146,8 +149,8 @@ Sums sums_of(const std::vector<float>& y, uint32_t n_splits, uint32_t capacity, 
     return sums;
 }
 
-// A sum of up to eight deltas of up to 512 products each, f32. Values are uniform in -1..1, so a delta of rank 512 is about
-// sqrt(512) / 3, times scales of up to 3.
+// A sum of up to eight deltas of up to 512 products each, f32. Values are uniform in -1..1, so a delta of rank 512 is
+// about sqrt(512) / 3, times scales of up to 3.
 const double kTolerance = sum_tolerance(512);
 constexpr double kMagnitude = 60.0;
 
@@ -156,7 +159,8 @@ TEST_F(LoraUses, AddNormAddsAllAdaptersOfARow) {
         uint32_t hidden, n_rows, bucket, n_splits;
         bool with_bias;
     };
-    for (const Case& c : {Case{96, 1, 1, 1, false}, Case{250, 21, 24, 2, true}, Case{192, 48, 48, 1, true}, Case{2050, 5, 6, 3, false}}) {
+    for (const Case& c : {Case{96, 1, 1, 1, false}, Case{250, 21, 24, 2, true}, Case{192, 48, 48, 1, true},
+                          Case{2050, 5, 6, 3, false}}) {
         SCOPED_TRACE(c.hidden);
         const uint32_t stride = padded(c.hidden), capacity = c.bucket + kSlackRows;
         const uint32_t widths[] = {c.hidden};
@@ -175,9 +179,11 @@ TEST_F(LoraUses, AddNormAddsAllAdaptersOfARow) {
         const auto y = reference::random_values(size_t{c.n_splits} * capacity * c.hidden, Type::kF32, random_);
         const auto x = reference::random_values(size_t{capacity} * c.hidden, Type::kF32, random_);
         const auto bias = c.with_bias ? reference::random_values(c.hidden, Type::kF32, random_) : std::vector<float>{};
-        Buffer step = step_state(rows, c.n_rows), uses_buffer = input(uses), table_buffer = input(table), low_buffer = input(low);
+        Buffer step = step_state(rows, c.n_rows), uses_buffer = input(uses), table_buffer = input(table),
+               low_buffer = input(low);
         Buffer y_buffer = input(reference::encode(y, c.hidden, stride, Type::kF32));
-        Buffer bias_buffer = input(c.with_bias ? reference::encode(bias, c.hidden, stride, Type::kF32) : std::vector<std::byte>(16));
+        Buffer bias_buffer =
+            input(c.with_bias ? reference::encode(bias, c.hidden, stride, Type::kF32) : std::vector<std::byte>(16));
         const auto x_bytes = reference::encode(x, c.hidden, stride, Type::kF32);
         Buffer x_buffer = poisoned(x_bytes.size());
         std::memcpy(x_buffer.mapped().data(), x_bytes.data(), x_bytes.size());
@@ -222,7 +228,8 @@ TEST_F(LoraUses, QkvPostAddsAllAdaptersToEachPart) {
     const std::vector<float> turns(2 * kDim, 0.0f);
     std::vector<float> still = turns;  // cos 1, sin 0: rope turns nothing
     for (size_t i = 0; i < still.size(); i += 2) still[i] = 1.0f;
-    Buffer step = step_state(rows, kRows), uses_buffer = input(uses), table_buffer = input(table), low_buffer = input(low);
+    Buffer step = step_state(rows, kRows), uses_buffer = input(uses), table_buffer = input(table),
+           low_buffer = input(low);
     Buffer y_buffer = input(reference::encode(y, kWidth, padded(kWidth), Type::kF32));
     Buffer bias_buffer = input(bias), rope_buffer = input(still);
     Buffer q = poisoned(uint64_t{kBucket} * kQ * kDim * 4), kv = poisoned(uint64_t{2} * kKv * kBlockTokens * kDim * 2);
@@ -274,7 +281,8 @@ TEST_F(LoraUses, GatedActAddsAllAdaptersToBothHalves) {
         for (float& v : low) v *= 0.05f;  // gate and up are multiplied: keep them small
         const auto y = reference::random_values(size_t{kSplits} * kCapacity * 2 * ffn, Type::kF32, random_);
         const auto bias = reference::random_values(2 * ffn, Type::kF32, random_);
-        Buffer step = step_state(rows, kRows), uses_buffer = input(uses), table_buffer = input(table), low_buffer = input(low);
+        Buffer step = step_state(rows, kRows), uses_buffer = input(uses), table_buffer = input(table),
+               low_buffer = input(low);
         Buffer y_buffer = input(reference::encode(y, 2 * ffn, y_stride, Type::kF32)), bias_buffer = input(bias);
         Buffer act = poisoned(uint64_t{kBucket} * act_stride * 4);
         GatedActParams params{};
@@ -291,7 +299,8 @@ TEST_F(LoraUses, GatedActAddsAllAdaptersToBothHalves) {
         params.split_stride = kCapacity * y_stride;
         params.act_stride = act_stride;
         execute([&](Recorder& recorder) {
-            kernels_->rows.gated_act(recorder, params, {kBucket, kSplits, LoraLevel::kFull}, Activation::kSilu, ScalarType::kF32);
+            kernels_->rows.gated_act(recorder, params, {kBucket, kSplits, LoraLevel::kFull}, Activation::kSilu,
+                                     ScalarType::kF32);
         });
         const auto got = content<float>(act, size_t{kBucket} * act_stride);
         for (uint32_t t = 0; t < kRows; t++) {
@@ -307,8 +316,10 @@ TEST_F(LoraUses, GatedActAddsAllAdaptersToBothHalves) {
                 largest = std::max({largest, std::fabs(half[0][i]), std::fabs(half[1][i])});
             }
             // Errors of either half are multiplied by the other.
-            expect_near(want, &got[size_t{t} * act_stride], kTolerance + 4e-6, largest * largest, "row " + std::to_string(t));
-            for (uint32_t i = ffn; i < act_stride; i++) ASSERT_EQ(got[size_t{t} * act_stride + i], 0.0f) << "padding of row " << t;
+            expect_near(want, &got[size_t{t} * act_stride], kTolerance + 4e-6, largest * largest,
+                        "row " + std::to_string(t));
+            for (uint32_t i = ffn; i < act_stride; i++)
+                ASSERT_EQ(got[size_t{t} * act_stride + i], 0.0f) << "padding of row " << t;
         }
         ASSERT_TRUE(is_poison(got[size_t{kRows} * act_stride])) << "a row behind the step was written";
     }
@@ -331,7 +342,8 @@ TEST_F(LoraUses, APlainRowHasTheSameBitsAtEveryLevel) {
         uses.push_back({kPlainSlots[t % 5], 1.0f, 0, 0});
         rows[t].adapter_slot = rows[t].n_uses == 0 ? kNoSlot : uses[t].slot;
     }
-    Buffer step = step_state(rows, kRows), uses_buffer = input(uses), table_buffer = input(table), low_buffer = input(low);
+    Buffer step = step_state(rows, kRows), uses_buffer = input(uses), table_buffer = input(table),
+           low_buffer = input(low);
     Buffer y_buffer = input(y), bias_buffer = input(bias);
     const auto run = [&](LoraLevel level) {
         Buffer x_buffer = poisoned(x.size() * 4);
@@ -347,7 +359,9 @@ TEST_F(LoraUses, APlainRowHasTheSameBitsAtEveryLevel) {
         params.lora_slot_stride = kLoraModules;
         params.lora_module = kLoraO;
         params.hidden = params.y_stride = params.x_stride = params.xn_stride = kHidden;
-        execute([&](Recorder& recorder) { kernels_->rows.add_norm(recorder, params, {kRows, 1, level}, ScalarType::kF32); });
+        execute([&](Recorder& recorder) {
+            kernels_->rows.add_norm(recorder, params, {kRows, 1, level}, ScalarType::kF32);
+        });
         return content<uint32_t>(x_buffer, size_t{kRows} * kHidden);
     };
     const auto none = run(LoraLevel::kNone), plain = run(LoraLevel::kPlain), full = run(LoraLevel::kFull);

@@ -1,4 +1,5 @@
-// Mamba 2: convolution, recurrence and gated norm of several sequences in one step, against the recurrence token by token.
+// Mamba 2: convolution, recurrence and gated norm of several sequences in one step, against the recurrence token by
+// token.
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +27,9 @@ class MambaKernels : public KernelTest, public ::testing::WithParamInterface<Mam
     void SetUp() override {
         KernelTest::SetUp();
         shape_ = GetParam().shape;
-        const auto random = [&](size_t n, float magnitude = 1.0f) { return reference::random_values(n, Type::kF32, random_, magnitude); };
+        const auto random = [&](size_t n, float magnitude = 1.0f) {
+            return reference::random_values(n, Type::kF32, random_, magnitude);
+        };
         conv_weights_ = random(size_t{shape_.channels()} * shape_.taps);
         conv_bias_ = random(shape_.channels());
         a_log_ = random(shape_.heads, 2.0f);
@@ -38,7 +41,8 @@ class MambaKernels : public KernelTest, public ::testing::WithParamInterface<Mam
         state_ = poisoned(uint64_t{2} * kSequences * shape_.state_floats() * 4);
     }
 
-    // Rows of all steps by sequence. Sequence i has slot i and, if it moves, behind the first half of the steps another one.
+    // Rows of all steps by sequence. Sequence i has slot i and, if it moves, behind the first half of the steps another
+    // one.
     struct Results {
         std::vector<std::vector<float>> scanned, output;
     };
@@ -86,34 +90,76 @@ class MambaKernels : public KernelTest, public ::testing::WithParamInterface<Mam
         header.n_state_runs = static_cast<uint32_t>(of.runs.size());
         std::memcpy(step.mapped().data(), &header, sizeof(header));
         of.runs.push_back({0, 0xffffffu, 0, 0});  // not one of them
-        const Buffer weights = input(conv_weights_), bias = input(conv_bias_), a_log = input(a_log_), dt_bias = input(dt_bias_), skip = input(skip_), gamma = input(gamma_);
+        const Buffer weights = input(conv_weights_), bias = input(conv_bias_), a_log = input(a_log_),
+                     dt_bias = input(dt_bias_), skip = input(skip_), gamma = input(gamma_);
         const Buffer runs = input(of.runs), m = input(of.m);
-        const Buffer c = poisoned(uint64_t{bucket} * c_stride * 4), scanned = poisoned(uint64_t{bucket} * shape_.inner() * 4), y = poisoned(uint64_t{bucket} * y_stride * 4);
+        const Buffer c = poisoned(uint64_t{bucket} * c_stride * 4),
+                     scanned = poisoned(uint64_t{bucket} * shape_.inner() * 4),
+                     y = poisoned(uint64_t{bucket} * y_stride * 4);
         execute([&](Recorder& recorder) {
             MixerKernels& mixers = kernels_->mixers;
             mixers.mamba_conv(recorder,
-                              {.step = step.address(), .runs = runs.address(), .m = m.address(), .weights = weights.address(), .bias = GetParam().has_bias ? bias.address() : 0,
-                               .a_log = a_log.address(), .dt_bias = dt_bias.address(), .state = conv_state_.address(), .to = c.address(), .m_stride = in_stride(), .to_stride = c_stride,
-                               .slot_stride = shape_.conv_floats(), .dt_min = GetParam().dt_min, .dt_max = GetParam().dt_max, .pad = 0},
+                              {.step = step.address(),
+                               .runs = runs.address(),
+                               .m = m.address(),
+                               .weights = weights.address(),
+                               .bias = GetParam().has_bias ? bias.address() : 0,
+                               .a_log = a_log.address(),
+                               .dt_bias = dt_bias.address(),
+                               .state = conv_state_.address(),
+                               .to = c.address(),
+                               .m_stride = in_stride(),
+                               .to_stride = c_stride,
+                               .slot_stride = shape_.conv_floats(),
+                               .dt_min = GetParam().dt_min,
+                               .dt_max = GetParam().dt_max,
+                               .pad = 0},
                               shape_, bucket);
             recorder.barrier();
             mixers.conv_state(recorder,
-                              {.step = step.address(), .runs = runs.address(), .m = m.address() + shape_.inner() * 4, .state = conv_state_.address(), .m_stride = in_stride(),
-                               .slot_stride = shape_.conv_floats(), .channels = shape_.channels(), .factor = 0},
+                              {.step = step.address(),
+                               .runs = runs.address(),
+                               .m = m.address() + shape_.inner() * 4,
+                               .state = conv_state_.address(),
+                               .m_stride = in_stride(),
+                               .slot_stride = shape_.conv_floats(),
+                               .channels = shape_.channels(),
+                               .factor = 0},
                               shape_.taps, kSequences + 1);
             mixers.mamba_step(recorder,
-                              {.step = step.address(), .runs = runs.address(), .c = c.address(), .state = state_.address(), .to = scanned.address(), .c_stride = c_stride,
-                               .slot_stride = shape_.state_floats(), .to_stride = shape_.inner(), .pad = 0},
+                              {.step = step.address(),
+                               .runs = runs.address(),
+                               .c = c.address(),
+                               .state = state_.address(),
+                               .to = scanned.address(),
+                               .c_stride = c_stride,
+                               .slot_stride = shape_.state_floats(),
+                               .to_stride = shape_.inner(),
+                               .pad = 0},
                               shape_, kSequences + 1);
             recorder.barrier();
             mixers.mamba_norm(recorder,
-                              {.step = step.address(), .x = scanned.address(), .gate = m.address(), .skip_x = c.address() + 2 * shape_.keys() * 4, .skip = skip.address(), .gamma = gamma.address(),
-                               .y = y.address(), .x_stride = shape_.inner(), .gate_stride = in_stride(), .skip_stride = c_stride, .y_stride = y_stride, .eps = 1e-6f, .pad = 0},
+                              {.step = step.address(),
+                               .x = scanned.address(),
+                               .gate = m.address(),
+                               .skip_x = c.address() + 2 * shape_.keys() * 4,
+                               .skip = skip.address(),
+                               .gamma = gamma.address(),
+                               .y = y.address(),
+                               .x_stride = shape_.inner(),
+                               .gate_stride = in_stride(),
+                               .skip_stride = c_stride,
+                               .y_stride = y_stride,
+                               .eps = 1e-6f,
+                               .pad = 0},
                               shape_, scalar(GetParam().act), bucket);
         });
-        const auto got_scanned = content(scanned, size_t{bucket} * shape_.inner(), Type::kF32), got = content(y, size_t{bucket} * y_stride, GetParam().act);
-        for (size_t i = size_t{n_rows} * shape_.inner(); i < got_scanned.size(); i++) EXPECT_TRUE(is_poison(got_scanned[i])) << "a row beyond the last was written";
-        for (size_t i = size_t{n_rows} * y_stride; i < got.size(); i++) EXPECT_TRUE(is_poison(got[i])) << "a row beyond the last was written";
+        const auto got_scanned = content(scanned, size_t{bucket} * shape_.inner(), Type::kF32),
+                   got = content(y, size_t{bucket} * y_stride, GetParam().act);
+        for (size_t i = size_t{n_rows} * shape_.inner(); i < got_scanned.size(); i++)
+            EXPECT_TRUE(is_poison(got_scanned[i])) << "a row beyond the last was written";
+        for (size_t i = size_t{n_rows} * y_stride; i < got.size(); i++)
+            EXPECT_TRUE(is_poison(got[i])) << "a row beyond the last was written";
         uint32_t row = 0;
         for (uint32_t s = 0; s < kSequences; s++) {
             for (uint32_t i = 0; i < n_of_sequence[s]; i++, row++) {
@@ -127,15 +173,28 @@ class MambaKernels : public KernelTest, public ::testing::WithParamInterface<Mam
     }
 
     void expect_reference(const Results& results) const {
-        const reference::Mamba mamba{.heads = shape_.heads, .head_size = shape_.head_size, .groups = shape_.groups, .state_size = shape_.state_size, .taps = shape_.taps,
-                                     .conv_weights = conv_weights_, .conv_bias = GetParam().has_bias ? std::span<const float>(conv_bias_) : std::span<const float>(), .a_log = a_log_,
-                                     .dt_bias = dt_bias_, .skip = skip_, .gamma = gamma_, .dt_min = GetParam().dt_min, .dt_max = std::min(double{GetParam().dt_max}, 1e300)};
+        const reference::Mamba mamba{
+            .heads = shape_.heads,
+            .head_size = shape_.head_size,
+            .groups = shape_.groups,
+            .state_size = shape_.state_size,
+            .taps = shape_.taps,
+            .conv_weights = conv_weights_,
+            .conv_bias = GetParam().has_bias ? std::span<const float>(conv_bias_) : std::span<const float>(),
+            .a_log = a_log_,
+            .dt_bias = dt_bias_,
+            .skip = skip_,
+            .gamma = gamma_,
+            .dt_min = GetParam().dt_min,
+            .dt_max = std::min(double{GetParam().dt_max}, 1e300)};
         for (uint32_t s = 0; s < kSequences; s++) {
             reference::MambaMemory memory(mamba);
             for (uint32_t t = 0; t < kLengths[s]; t++) {
-                const reference::MambaToken want = reference::mamba_token(mamba, reference::to_doubles({&inputs_[s][size_t{t} * shape_.inputs()], shape_.inputs()}), memory);
+                const reference::MambaToken want = reference::mamba_token(
+                    mamba, reference::to_doubles({&inputs_[s][size_t{t} * shape_.inputs()], shape_.inputs()}), memory);
                 const std::string where = "sequence " + std::to_string(s) + ", token " + std::to_string(t);
-                // A state is a sum over all tokens before it, each term of some roundings of 2^-24, weighed by decays; a result is a sum over the state's elements.
+                // A state is a sum over all tokens before it, each term of some roundings of 2^-24, weighed by decays;
+                // a result is a sum over the state's elements.
                 double largest = 0, squares = 0;
                 for (const auto& head : memory.state) {
                     for (const auto& line : head) {
@@ -144,10 +203,13 @@ class MambaKernels : public KernelTest, public ::testing::WithParamInterface<Mam
                         largest = std::max(largest, sum);
                     }
                 }
-                expect_near(want.scanned, &results.scanned[s][size_t{t} * shape_.inner()], 4e-6, std::max(largest, 1.0), where + ", recurrence");
+                expect_near(want.scanned, &results.scanned[s][size_t{t} * shape_.inner()], 4e-6, std::max(largest, 1.0),
+                            where + ", recurrence");
                 for (const double v : want.scanned) squares += v * v;
                 const double size = std::sqrt(squares / shape_.inner()) + 1e-3;
-                expect_near(want.output, &results.output[s][size_t{t} * shape_.inner()], unit_roundoff(GetParam().act) * 1.01 + 8e-6 * std::max(largest, 1.0) / std::min(size, 1.0), 4.0, where + ", output");
+                expect_near(want.output, &results.output[s][size_t{t} * shape_.inner()],
+                            unit_roundoff(GetParam().act) * 1.01 + 8e-6 * std::max(largest, 1.0) / std::min(size, 1.0),
+                            4.0, where + ", output");
             }
         }
     }
@@ -180,8 +242,10 @@ TEST_P(MambaKernels, ARowsBitsDoNotDependOnHowItsSequenceIsCutNorOnItsSlot) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MambaKernels,
-                         ::testing::Values(MambaCase{{8, 16, 1, 16, 4}, true, 0.0f, INFINITY, Type::kF32}, MambaCase{{6, 10, 3, 20, 3}, false, 0.01f, 0.5f, Type::kF16},
-                                           MambaCase{{2, 6, 1, 5, 2}, true, 0.0f, INFINITY, Type::kBf16}, MambaCase{{3, 64, 1, 128, 4}, true, 0.0f, INFINITY, Type::kF32}));
+                         ::testing::Values(MambaCase{{8, 16, 1, 16, 4}, true, 0.0f, INFINITY, Type::kF32},
+                                           MambaCase{{6, 10, 3, 20, 3}, false, 0.01f, 0.5f, Type::kF16},
+                                           MambaCase{{2, 6, 1, 5, 2}, true, 0.0f, INFINITY, Type::kBf16},
+                                           MambaCase{{3, 64, 1, 128, 4}, true, 0.0f, INFINITY, Type::kF32}));
 
 }  // namespace
 }  // namespace lorad::gpu::testing::mamba_test

@@ -13,9 +13,11 @@ class MatmulAdapters : public KernelTest {
         kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path()}));
     }
 
-    void check(Type type, uint32_t k, uint32_t bucket, const std::vector<uint32_t>& module_n, const std::vector<Adapter>& adapters,
-               const std::vector<AdapterRun>& runs, uint32_t whole_tiles = 0, bool x_in_blocks = false) {
-        if (kernels_->act_type(scalar(type)) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    void check(Type type, uint32_t k, uint32_t bucket, const std::vector<uint32_t>& module_n,
+               const std::vector<Adapter>& adapters, const std::vector<AdapterRun>& runs, uint32_t whole_tiles = 0,
+               bool x_in_blocks = false) {
+        if (kernels_->act_type(scalar(type)) == ScalarType::kF32)
+            GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const auto n_modules = static_cast<uint32_t>(module_n.size());
         uint32_t n = 0, n_rows = 0;
         for (const uint32_t module : module_n) n += module;
@@ -33,8 +35,8 @@ class MatmulAdapters : public KernelTest {
         MatmulPlan plan = kernels_->products.plan_matmul(n, k, scalar(type), bucket, 8);
         if (x_in_blocks) take(plan, {.tile = kBlocksTile, .k_per_split = padded(k), .x_in_blocks = true});
         if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
-        SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile << "x" << plan.column_tile
-                                          << " splits " << plan.n_splits);
+        SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile
+                                          << "x" << plan.column_tile << " splits " << plan.n_splits);
         ASSERT_TRUE(kernels_->products.adds_adapters(plan));
 
         const uint32_t n_padded = padded(n), stride = padded(k);
@@ -45,7 +47,8 @@ class MatmulAdapters : public KernelTest {
         std::vector<LoraModule> table((adapters.size() + 1) * kLoraModules);
         for (size_t a = 0; a < adapters.size(); a++) {
             for (uint32_t m = 0; m < n_modules; m++) {
-                modules[a].push_back(TestModule::make(module_n[m], 8, adapters[a].ranks[m], adapters[a].type, 0.5 + double(m), random_));
+                modules[a].push_back(
+                    TestModule::make(module_n[m], 8, adapters[a].ranks[m], adapters[a].type, 0.5 + double(m), random_));
                 table[a * kLoraModules + kLoraQ + m] = modules[a][m].entry();
             }
         }
@@ -61,7 +64,9 @@ class MatmulAdapters : public KernelTest {
                 for (uint32_t r = rank; r < kMaxRank; r++) row[r] = r < round_up(rank, 8) ? 0.0f : NAN;
             }
         }
-        Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)), x_buffer = input(x_in_blocks ? in_blocks(x_bytes, stride, plan.x_order) : x_bytes), low_buffer = input(low);
+        Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)),
+               x_buffer = input(x_in_blocks ? in_blocks(x_bytes, stride, plan.x_order) : x_bytes),
+               low_buffer = input(low);
         Buffer table_buffer = input(table), step = step_state(rows, n_rows);
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
@@ -93,20 +98,25 @@ class MatmulAdapters : public KernelTest {
             uint32_t column = 0;
             for (uint32_t m = 0; m < n_modules; m++) {
                 for (uint32_t i = 0; i < module_n[m]; i++, column++) {
-                    for (uint32_t j = 0; j < k; j++) want[column] += double{w[size_t{column} * k + j]} * x[size_t{t} * k + j];
+                    for (uint32_t j = 0; j < k; j++)
+                        want[column] += double{w[size_t{column} * k + j]} * x[size_t{t} * k + j];
                     if (adapter_of[t] >= 0) {
                         const TestModule& module = modules[static_cast<size_t>(adapter_of[t])][m];
                         for (size_t r = 0; r < module.pair.rank; r++) {
-                            want[column] += module.pair.scale * module.b[i * module.pair.rank + r] * double{low[(size_t{t} * n_modules + m) * kMaxRank + r]};
+                            want[column] += module.pair.scale * module.b[i * module.pair.rank + r] *
+                                            double{low[(size_t{t} * n_modules + m) * kMaxRank + r]};
                         }
-                        magnitude = std::max(magnitude, module.pair.scale * 3 * std::sqrt(static_cast<double>(module.pair.rank)));
+                        magnitude = std::max(magnitude,
+                                             module.pair.scale * 3 * std::sqrt(static_cast<double>(module.pair.rank)));
                     }
-                    for (uint32_t s = 0; s < plan.splits_of(t); s++) got[column] += all[s * split_stride + size_t{t} * n_padded + column];
+                    for (uint32_t s = 0; s < plan.splits_of(t); s++)
+                        got[column] += all[s * split_stride + size_t{t} * n_padded + column];
                 }
             }
             // Two parts of 16-bit numbers hold 16 bits (bf16) or more.
             const double parts = adapter_of[t] < 0 ? 0 : 3 * magnitude * std::ldexp(1.0, -16);
-            expect_near(want, got.data(), sum_tolerance(k) * std::sqrt(static_cast<double>(k)) + parts, 1.0, "row " + std::to_string(t));
+            expect_near(want, got.data(), sum_tolerance(k) * std::sqrt(static_cast<double>(k)) + parts, 1.0,
+                        "row " + std::to_string(t));
         }
     }
 };
@@ -134,12 +144,15 @@ TEST_F(MatmulAdapters, AreAddedToSumsOfBlocks) {
     kernels_ = must(KernelSet::create(device(), {}));
     if (block_types().empty()) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
     for (const Type type : block_types()) {
-        check(type, 320, 256, {192, 64, 64}, {{{16, 5, 40}, Type::kF32}, {{8, 0, 64}, type}}, {{-1, 3}, {0, 50}, {1, 90}, {0, 1}, {-1, 20}, {1, 30}}, 0, true);
+        check(type, 320, 256, {192, 64, 64}, {{{16, 5, 40}, Type::kF32}, {{8, 0, 64}, type}},
+              {{-1, 3}, {0, 50}, {1, 90}, {0, 1}, {-1, 20}, {1, 30}}, 0, true);
         check(type, 640, 384, {128}, {{{16}, Type::kF16}, {{8}, Type::kF16}}, {{0, 100}, {-1, 20}, {1, 250}}, 1, true);
     }
 }
 
-TEST_F(MatmulAdapters, StepsWithoutThemEqualThePlainProduct) { check(Type::kF16, 256, 128, {128}, {{{16}, Type::kF16}}, {{-1, 100}}); }
+TEST_F(MatmulAdapters, StepsWithoutThemEqualThePlainProduct) {
+    check(Type::kF16, 256, 128, {128}, {{{16}, Type::kF16}}, {{-1, 100}});
+}
 
 }  // namespace
 }  // namespace lorad::gpu::testing::matmul_adapters_test

@@ -1,9 +1,8 @@
 // The matmul variants above the portable ones, where the device has them; the ladder that chooses them, everywhere.
-#include "gpu/kernels/kernel_ladder.h"
-
 #include <array>
 #include <string>
 
+#include "gpu/kernels/kernel_ladder.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing::matmul_fast_test {
@@ -28,8 +27,8 @@ class FastMatmul : public KernelTest {
         return multiply(plan, n, k, n_rows, bucket, type, w, x);
     }
 
-    Result multiply(const MatmulPlan& plan, uint32_t n, uint32_t k, uint32_t n_rows, uint32_t bucket, Type type, const std::vector<float>& w,
-                    const std::vector<float>& x) {
+    Result multiply(const MatmulPlan& plan, uint32_t n, uint32_t k, uint32_t n_rows, uint32_t bucket, Type type,
+                    const std::vector<float>& w, const std::vector<float>& x) {
         EXPECT_EQ(plan.act_type, scalar(type));
         const uint32_t n_padded = padded(n), stride = padded(k);
         std::vector<float> rows = w;
@@ -49,7 +48,8 @@ class FastMatmul : public KernelTest {
             for (uint32_t s = 0; s < plan.n_splits; s++) {
                 const float* row = &all[s * split_stride + size_t{t} * n_padded];
                 if (s >= plan.splits_of(t)) {
-                    EXPECT_TRUE(is_poison(row[0]) && is_poison(row[n - 1])) << "split " << s << " of row " << t << " was written";
+                    EXPECT_TRUE(is_poison(row[0]) && is_poison(row[n - 1]))
+                        << "split " << s << " of row " << t << " was written";
                     continue;
                 }
                 for (uint32_t i = 0; i < n_padded; i++) result.y[size_t{t} * n_padded + i] += row[i];
@@ -98,7 +98,8 @@ TEST_F(FastMatmul, EveryTileOfAWideMatrixIsThere) {
                 EXPECT_EQ(got.plan.n_splits, 1u);
                 const uint32_t t = n_rows - 1;
                 const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * k], k}));
-                expect_near(want, &got.y[size_t{t} * padded(n)], sum_tolerance(k), 1.0 + std::sqrt(k) / 3, "row " + std::to_string(t) + " k " + std::to_string(k));
+                expect_near(want, &got.y[size_t{t} * padded(n)], sum_tolerance(k), 1.0 + std::sqrt(k) / 3,
+                            "row " + std::to_string(t) + " k " + std::to_string(k));
             }
         }
     }
@@ -118,13 +119,15 @@ TEST_F(FastMatmul, EveryTileAndSplitHasOnePlace) {
         auto plans = kernels_->products.matmul_candidates(n, kK, ScalarType::kF16, n_rows, 8);
         std::erase_if(plans, [&](const MatmulPlan& p) {
             const uint32_t workgroups = ceil_div(n, p.column_tile) * p.n_splits;
-            return p.variant != MatmulVariant::kCoopmat || p.row_tile < n_rows || p.n_splits == 1 || workgroups <= units || workgroups % units == 0;
+            return p.variant != MatmulVariant::kCoopmat || p.row_tile < n_rows || p.n_splits == 1 ||
+                   workgroups <= units || workgroups % units == 0;
         });
         ASSERT_GE(plans.size(), kPlans);
         for (size_t i = 0; i < kPlans; i++) {
             const Result got = multiply(plans[i * plans.size() / kPlans], n, kK, n_rows, n_rows, Type::kF16, w, x);
             expect_near(want, &got.y[size_t{t} * padded(n)], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3,
-                        "row " + std::to_string(t) + ", columns by " + std::to_string(got.plan.column_tile) + ", splits " + std::to_string(got.plan.n_splits));
+                        "row " + std::to_string(t) + ", columns by " + std::to_string(got.plan.column_tile) +
+                            ", splits " + std::to_string(got.plan.n_splits));
         }
     }
 }
@@ -155,7 +158,8 @@ TEST_F(FastMatmul, XInBlocksGivesTheSameBits) {
     if (block_types().empty()) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
     constexpr uint32_t kN = 448, kK = 1030, kRows = 500, kBucket = 512;
     kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}));  // no products by warpgroups
-    EXPECT_FALSE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 2048, 1).x_in_blocks) << "nobody said that x may be";
+    EXPECT_FALSE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 2048, 1).x_in_blocks)
+        << "nobody said that x may be";
     EXPECT_FALSE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 192, 1, true).x_in_blocks);
     const auto invariant = must(KernelSet::create(device(), {.batch_invariant = true}));
     EXPECT_FALSE(invariant->products.plan_matmul(4096, 4096, ScalarType::kF16, 2048, 1, true).x_in_blocks);
@@ -173,8 +177,10 @@ TEST_F(FastMatmul, XInBlocksGivesTheSameBits) {
             MatmulPlan in_rows = plan;
             in_rows.x_in_blocks = false;
             n_mixed += plan.whole_rows > 0 ? 1 : 0;
-            const Result got = multiply(plan, kN, kK, kRows, kBucket, type, w, x), want = multiply(in_rows, kN, kK, kRows, kBucket, type, w, x);
-            ASSERT_EQ(0, std::memcmp(got.y.data(), want.y.data(), got.y.size() * 4)) << describe(plan) << " splits " << plan.n_splits;
+            const Result got = multiply(plan, kN, kK, kRows, kBucket, type, w, x),
+                         want = multiply(in_rows, kN, kK, kRows, kBucket, type, w, x);
+            ASSERT_EQ(0, std::memcmp(got.y.data(), want.y.data(), got.y.size() * 4))
+                << describe(plan) << " splits " << plan.n_splits;
             const auto row = reference::multiply(w, reference::to_doubles({&x[size_t{kRows - 1} * kK], kK}));
             expect_near(row, &got.y[size_t{kRows - 1} * kN], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3, "last row");
         }
@@ -194,14 +200,16 @@ TEST_F(FastMatmul, ManyRowsOnTheHighestRungMatchTheReference) {
         EXPECT_EQ(got.plan.variant, MatmulVariant::kCoopmat2);
         for (const uint32_t t : {0u, 127u, 128u, kRows - 1}) {
             const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * kK], kK}));
-            expect_near(want, &got.y[size_t{t} * kN], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3, "row " + std::to_string(t));
+            expect_near(want, &got.y[size_t{t} * kN], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3,
+                        "row " + std::to_string(t));
         }
     }
 }
 
 TEST_F(FastMatmul, BatchInvariantRowsHaveTheSameBitsInEveryBatch) {
     kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
-    if (kernels_->act_type(ScalarType::kF16) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    if (kernels_->act_type(ScalarType::kF16) == ScalarType::kF32)
+        GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     constexpr uint32_t kN = 448, kK = 1536, kRows = 130;
     const auto w = reference::random_values(size_t{kN} * kK, Type::kF16, random_);
     const auto x = reference::random_values(size_t{kRows} * kK, Type::kF16, random_);
@@ -231,7 +239,8 @@ DeviceCapabilities capable() {
     caps.matrix_functions = caps.coopmat_f16_16x8 = caps.subgroup_vote = true;
     caps.shared_memory_bytes = 48 * 1024;
     caps.max_workgroup_invocations = 1024;
-    caps.int16 = caps.float16 = caps.coopmat_f16 = caps.bfloat16_coopmat = caps.coopmat2 = caps.coopmat2_bfloat16 = true;
+    caps.int16 = caps.float16 = caps.coopmat_f16 = caps.bfloat16_coopmat = caps.coopmat2 = caps.coopmat2_bfloat16 =
+        true;
     return caps;
 }
 
@@ -239,7 +248,8 @@ TEST(KernelLadder, ACpuDeviceStaysPortableUnlessAskedOtherwise) {
     DeviceCapabilities caps = capable();
     caps.is_cpu = true;
     EXPECT_EQ(ladder_of(caps, KernelPath::kAuto).path(), KernelPath::kPortable);
-    EXPECT_EQ(ladder_of(caps, KernelPath::kCoopmat).has(ScalarType::kF16), has_kernel_module("matmul_coopmat_f16")) << "asked for";
+    EXPECT_EQ(ladder_of(caps, KernelPath::kCoopmat).has(ScalarType::kF16), has_kernel_module("matmul_coopmat_f16"))
+        << "asked for";
 }
 
 TEST(KernelLadder, NeverClimbsAboveThePathThatWasAskedFor) {
@@ -249,13 +259,37 @@ TEST(KernelLadder, NeverClimbsAboveThePathThatWasAskedFor) {
 
 TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
     const KernelLadder whole = ladder_of(capable(), KernelPath::kCoopmat2);
-    for (const std::string module : {"matmul_coopmat_f16", "matmul_coopmat_bf16", "matmul_coopmat2_f16", "matmul_coopmat2_bf16", "lora_shrink_f16", "lora_shrink_bf16",
-                                     "gated_act_f16", "gated_act_bf16", "matmul_coopmat_gated_f16", "matmul_coopmat_gated_bf16", "matmul_coopmat_lora_f16", "matmul_coopmat_lora_bf16",
-                                     "matmul_coopmat_gated_lora_f16", "matmul_coopmat_gated_lora_bf16", "matmul_coopmat_blocks_f16", "matmul_coopmat_blocks_bf16",
-                                     "matmul_coopmat_lora_blocks_f16", "matmul_coopmat_lora_blocks_bf16", "matmul_coopmat_gated_blocks_f16", "matmul_coopmat_gated_blocks_bf16",
-                                     "matmul_coopmat_gated_lora_blocks_f16", "matmul_coopmat_gated_lora_blocks_bf16", "attention_tile", "attention_tile_kv8",
-                                     "attention_group", "attention_group_kv8", "attention_from_qkv", "attention_coopmat2", "attention_registers"}) {
-        EXPECT_NE(ladder_of(capable(), KernelPath::kCoopmat2, {&module, 1}) == whole, has_kernel_module(module)) << module;
+    for (const std::string module : {"matmul_coopmat_f16",
+                                     "matmul_coopmat_bf16",
+                                     "matmul_coopmat2_f16",
+                                     "matmul_coopmat2_bf16",
+                                     "lora_shrink_f16",
+                                     "lora_shrink_bf16",
+                                     "gated_act_f16",
+                                     "gated_act_bf16",
+                                     "matmul_coopmat_gated_f16",
+                                     "matmul_coopmat_gated_bf16",
+                                     "matmul_coopmat_lora_f16",
+                                     "matmul_coopmat_lora_bf16",
+                                     "matmul_coopmat_gated_lora_f16",
+                                     "matmul_coopmat_gated_lora_bf16",
+                                     "matmul_coopmat_blocks_f16",
+                                     "matmul_coopmat_blocks_bf16",
+                                     "matmul_coopmat_lora_blocks_f16",
+                                     "matmul_coopmat_lora_blocks_bf16",
+                                     "matmul_coopmat_gated_blocks_f16",
+                                     "matmul_coopmat_gated_blocks_bf16",
+                                     "matmul_coopmat_gated_lora_blocks_f16",
+                                     "matmul_coopmat_gated_lora_blocks_bf16",
+                                     "attention_tile",
+                                     "attention_tile_kv8",
+                                     "attention_group",
+                                     "attention_group_kv8",
+                                     "attention_from_qkv",
+                                     "attention_coopmat2",
+                                     "attention_registers"}) {
+        EXPECT_NE(ladder_of(capable(), KernelPath::kCoopmat2, {&module, 1}) == whole, has_kernel_module(module))
+            << module;
     }
     const std::array<std::string, 2> left_out = {"matmul_coopmat_f16", "gated_act_bf16"};
     const KernelLadder ladder = ladder_of(capable(), KernelPath::kCoopmat2, left_out);
@@ -274,12 +308,14 @@ TEST(KernelLadder, BlocksAreForSubgroupsOf32WithRoomForTheirTile) {
         return ladder_of(caps, KernelPath::kAuto).has_blocks(type);
     };
     for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
-        const bool there = has_kernel_module(type == ScalarType::kF16 ? "matmul_coopmat_blocks_f16" : "matmul_coopmat_blocks_bf16");
+        const bool there =
+            has_kernel_module(type == ScalarType::kF16 ? "matmul_coopmat_blocks_f16" : "matmul_coopmat_blocks_bf16");
         EXPECT_EQ(offers([](DeviceCapabilities&) {}, type), there);
         EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.subgroup_size = 16; }, type));
         EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.subgroup_size = 64; }, type));
         EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.shared_memory_bytes = 32 * 1024; }, type));
-        EXPECT_EQ(offers([](DeviceCapabilities& caps) { caps.int16 = false; }, type), there && type == ScalarType::kF16);
+        EXPECT_EQ(offers([](DeviceCapabilities& caps) { caps.int16 = false; }, type),
+                  there && type == ScalarType::kF16);
     }
 }
 

@@ -24,7 +24,8 @@ class MatmulGated : public KernelTest {
 
     void check(const Case& c) {
         const ScalarType type = scalar(c.type);
-        if (kernels_->act_type(type) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+        if (kernels_->act_type(type) == ScalarType::kF32)
+            GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const uint32_t n = 2 * c.ffn, stride = padded(c.k);
         std::optional<MatmulPlan> together = kernels_->products.plan_gated(c.ffn, c.k, type, c.bucket, 8);
         ASSERT_TRUE(together.has_value());
@@ -35,8 +36,8 @@ class MatmulGated : public KernelTest {
         }
         together->x_in_blocks = c.x_in_blocks;
         const MatmulPlan apart = kernels_->products.plan_matmul(n, c.k, type, c.bucket, 8);
-        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k " << c.k << " tile "
-                                          << together->row_tile << "x" << together->column_tile);
+        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k "
+                                          << c.k << " tile " << together->row_tile << "x" << together->column_tile);
 
         const bool adapters = c.gate_rank + c.up_rank > 0;
         const TestModule gate = TestModule::make(c.ffn, 8, c.gate_rank, c.type, 0.7, random_);
@@ -48,10 +49,13 @@ class MatmulGated : public KernelTest {
         for (uint32_t t = 0; t < c.bucket; t++) rows[t].adapter_slot = adapters && t >= 2 ? 0 : kNoSlot;
         const Buffer step = step_state(rows, c.n_rows), table_buffer = input(table);
         const Buffer low = input(reference::random_values(size_t{c.bucket} * 2 * kMaxRank, Type::kF32, random_));
-        const Buffer w = input(reference::encode(reference::random_values(size_t{n} * c.k, c.type, random_), c.k, stride, c.type));
-        auto x_bytes = reference::encode(reference::random_values(size_t{c.n_rows} * c.k, c.type, random_), c.k, stride, c.type);
+        const Buffer w =
+            input(reference::encode(reference::random_values(size_t{n} * c.k, c.type, random_), c.k, stride, c.type));
+        auto x_bytes =
+            reference::encode(reference::random_values(size_t{c.n_rows} * c.k, c.type, random_), c.k, stride, c.type);
         x_bytes.resize(size_t{c.bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride, together->x_order) : std::vector<std::byte>());
+        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride, together->x_order)
+                                                                        : std::vector<std::byte>());
         const size_t split_stride = size_t{c.bucket + kSlackRows} * n;
         const Buffer y = poisoned((apart.n_splits * split_stride + size_t{kSlackRows} * n) * 4);
         const size_t act_elements = size_t{c.bucket} * c.ffn;
@@ -60,8 +64,19 @@ class MatmulGated : public KernelTest {
         const Buffer got_blocks = poisoned(block_bytes), blocks_alone = poisoned(block_bytes);
 
         MatmulLoraParams params{};
-        params.product = {.n_rows = step.address(), .w = w.address(), .x = x.address(), .y = y.address(), .y_blocks = 0, .n = n, .k = c.k, .w_stride = stride,
-                          .x_stride = stride, .y_stride = n, .split_stride = static_cast<uint32_t>(split_stride), .k_per_split = 0, .pad = 0};
+        params.product = {.n_rows = step.address(),
+                          .w = w.address(),
+                          .x = x.address(),
+                          .y = y.address(),
+                          .y_blocks = 0,
+                          .n = n,
+                          .k = c.k,
+                          .w_stride = stride,
+                          .x_stride = stride,
+                          .y_stride = n,
+                          .split_stride = static_cast<uint32_t>(split_stride),
+                          .k_per_split = 0,
+                          .pad = 0};
         params.step = step.address();
         params.lora_layer = table_buffer.address();
         params.low = low.address();
@@ -89,24 +104,30 @@ class MatmulGated : public KernelTest {
             if (adapters) {
                 kernels_->products.matmul_with_adapters(recorder, params, apart);
                 kernels_->products.matmul_gated_with_adapters(recorder, gated, *together, c.activation, c.y_order);
-                kernels_->products.matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation, c.y_order);
+                kernels_->products.matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation,
+                                                              c.y_order);
             } else {
                 kernels_->products.matmul(recorder, params.product, apart);
                 kernels_->products.matmul_gated(recorder, gated.product, *together, c.activation, c.y_order);
                 kernels_->products.matmul_gated(recorder, gated_alone.product, *together, c.activation, c.y_order);
             }
             recorder.barrier();
-            kernels_->rows.gated_act(recorder, act, {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows}, c.activation, type);
+            kernels_->rows.gated_act(recorder, act,
+                                     {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows},
+                                     c.activation, type);
         });
 
         auto rows_bytes = content<std::byte>(got, act_elements * 2);
         rows_bytes.resize(block_bytes, std::byte{0xff});
         ASSERT_EQ(content<std::byte>(got_blocks, block_bytes), in_blocks(rows_bytes, c.ffn, c.y_order)) << "in blocks";
-        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn, c.y_order)) << "in blocks alone";
-        const std::vector<float> want_act = content(want, act_elements, c.type), got_act = content(got, act_elements, c.type);
+        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn, c.y_order))
+            << "in blocks alone";
+        const std::vector<float> want_act = content(want, act_elements, c.type),
+                                 got_act = content(got, act_elements, c.type);
         const double unit = std::ldexp(1.0, c.type == Type::kBf16 ? -7 : -10);  // of rounding to the type
         // Sums of the two may differ by their order; what that is in the result depends on the other factor.
-        const double sum_error = sum_tolerance(c.k) * std::sqrt(static_cast<double>(c.k)), factor = 1.1 * std::sqrt(static_cast<double>(c.k));
+        const double sum_error = sum_tolerance(c.k) * std::sqrt(static_cast<double>(c.k)),
+                     factor = 1.1 * std::sqrt(static_cast<double>(c.k));
         for (size_t i = 0; i < act_elements; i++) {
             const size_t t = i / c.ffn;
             if (t >= c.n_rows) {
@@ -114,7 +135,8 @@ class MatmulGated : public KernelTest {
                 continue;
             }
             const double allowed = unit * std::fabs(want_act[i]) + sum_error * factor;
-            ASSERT_LE(std::fabs(got_act[i] - want_act[i]), allowed) << "row " << t << " column " << i % c.ffn << ": " << got_act[i] << " for " << want_act[i];
+            ASSERT_LE(std::fabs(got_act[i] - want_act[i]), allowed)
+                << "row " << t << " column " << i % c.ffn << ": " << got_act[i] << " for " << want_act[i];
         }
     }
 };
@@ -124,12 +146,20 @@ TEST_F(MatmulGated, EqualsTheProductAndTheActivation) {
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (const uint32_t n_rows : {3u, 8u, 16u, 40u, 64u, 90u, 128u, 200u, 500u}) {
             const uint32_t bucket = n_rows < 128 ? n_rows + 3 : n_rows;
-            check({.type = type, .ffn = 64 * (1 + ++turn % 5), .k = 64 * (1 + turn % 7), .n_rows = n_rows, .bucket = bucket,
+            check({.type = type,
+                   .ffn = 64 * (1 + ++turn % 5),
+                   .k = 64 * (1 + turn % 7),
+                   .n_rows = n_rows,
+                   .bucket = bucket,
                    .activation = turn % 2 == 0 ? Activation::kSilu : Activation::kGeluTanh});
         }
     }
     // More tiles than run side by side, which workgroups take in turns.
-    check({.type = Type::kF16, .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1), .k = 256, .n_rows = 5, .bucket = 6});
+    check({.type = Type::kF16,
+           .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1),
+           .k = 256,
+           .n_rows = 5,
+           .bucket = 6});
     check({.type = Type::kF16, .ffn = 128, .k = 384, .n_rows = 17, .bucket = 24});
     check({.type = Type::kF16, .ffn = 896, .k = 3584, .n_rows = 300, .bucket = 384});
 }
@@ -140,33 +170,76 @@ TEST_F(MatmulGated, WithAdapters) {
         check({.type = type, .ffn = 64, .k = 192, .n_rows = 33, .bucket = 48, .gate_rank = 0, .up_rank = 64});
         check({.type = type, .ffn = 128, .k = 64, .n_rows = 70, .bucket = 96, .gate_rank = 40, .up_rank = 0});
         // More tiles than run side by side, which workgroups take in turns.
-        check({.type = type, .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1), .k = 128, .n_rows = 5, .bucket = 6, .gate_rank = 16, .up_rank = 3});
+        check({.type = type,
+               .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1),
+               .k = 128,
+               .n_rows = 5,
+               .bucket = 6,
+               .gate_rank = 16,
+               .up_rank = 3});
     }
 }
 
 TEST_F(MatmulGated, FromBlocks) {
     if (block_types().empty()) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
     for (const Type type : block_types()) {
-        check({.type = type, .ffn = 320, .k = 448, .n_rows = 200, .bucket = 256, .tile = kBlocksTile, .x_in_blocks = true});
-        check({.type = type, .ffn = 128, .k = 64, .n_rows = 512, .bucket = 512, .activation = Activation::kGeluTanh, .tile = kBlocksTile, .x_in_blocks = true});
-        check({.type = type, .ffn = 192, .k = 256, .n_rows = 140, .bucket = 192, .gate_rank = 16, .up_rank = 5, .tile = kBlocksTile, .x_in_blocks = true, .y_order = kBlocksOfARow});
+        check({.type = type,
+               .ffn = 320,
+               .k = 448,
+               .n_rows = 200,
+               .bucket = 256,
+               .tile = kBlocksTile,
+               .x_in_blocks = true});
+        check({.type = type,
+               .ffn = 128,
+               .k = 64,
+               .n_rows = 512,
+               .bucket = 512,
+               .activation = Activation::kGeluTanh,
+               .tile = kBlocksTile,
+               .x_in_blocks = true});
+        check({.type = type,
+               .ffn = 192,
+               .k = 256,
+               .n_rows = 140,
+               .bucket = 192,
+               .gate_rank = 16,
+               .up_rank = 5,
+               .tile = kBlocksTile,
+               .x_in_blocks = true,
+               .y_order = kBlocksOfARow});
     }
 }
 
 // Whether a subgroup has gates and ups in matrices of their own or 8 of each in one depends on the tile.
 TEST_F(MatmulGated, EveryTileThatCan) {
-    if (kernels_->act_type(ScalarType::kF16) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    if (kernels_->act_type(ScalarType::kF16) == ScalarType::kF32)
+        GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     uint32_t n_interleaved = 0, n_apart = 0;
     for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
         const CoopmatTile& tile = kCoopmatTiles[tile_idx];
         const uint32_t ffn = 320, k = 256;
-        if (!fits(tile, 2 * ffn, k, device().capabilities()) || !gates(tile, device().capabilities().subgroup_size)) continue;
+        if (!fits(tile, 2 * ffn, k, device().capabilities()) || !gates(tile, device().capabilities().subgroup_size))
+            continue;
         (interleaves(tile) ? n_interleaved : n_apart)++;
-        check({.type = Type::kF16, .ffn = ffn, .k = k, .n_rows = tile.rows + 3, .bucket = 2 * tile.rows, .tile = tile_idx});
-        check({.type = Type::kBf16, .ffn = ffn, .k = k, .n_rows = tile.rows - 3, .bucket = tile.rows, .gate_rank = 40, .up_rank = 5, .tile = tile_idx});
+        check({.type = Type::kF16,
+               .ffn = ffn,
+               .k = k,
+               .n_rows = tile.rows + 3,
+               .bucket = 2 * tile.rows,
+               .tile = tile_idx});
+        check({.type = Type::kBf16,
+               .ffn = ffn,
+               .k = k,
+               .n_rows = tile.rows - 3,
+               .bucket = tile.rows,
+               .gate_rank = 40,
+               .up_rank = 5,
+               .tile = tile_idx});
         // More tiles than run side by side, which workgroups take in turns.
         const uint32_t wide = 64 * (tile.columns / 16 * multiprocessors(device().capabilities()) + 1);
-        if (tile.whole_k) check({.type = Type::kF16, .ffn = wide, .k = 128, .n_rows = 5, .bucket = tile.rows, .tile = tile_idx});
+        if (tile.whole_k)
+            check({.type = Type::kF16, .ffn = wide, .k = 128, .n_rows = 5, .bucket = tile.rows, .tile = tile_idx});
     }
     EXPECT_GE(n_interleaved, 3u);
     EXPECT_GE(n_apart, 3u);
@@ -177,10 +250,13 @@ TEST_F(MatmulGated, IsPlannedWhereItIsAllowed) {
     EXPECT_EQ(kernels_->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value(), has_matrices);
     const auto never = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .gated = GatedProducts::kNever}));
     EXPECT_FALSE(never->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
-    const auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true, .gated = GatedProducts::kAlways}));
+    const auto invariant = must(KernelSet::create(
+        device(), {.path = KernelPath::kAuto, .batch_invariant = true, .gated = GatedProducts::kAlways}));
     EXPECT_FALSE(invariant->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
-    EXPECT_FALSE(kernels_->products.plan_gated(250, 256, ScalarType::kF16, 512, 8).has_value()) << "rows of act have padding that it would not write";
-    const auto portable = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .gated = GatedProducts::kAlways}));
+    EXPECT_FALSE(kernels_->products.plan_gated(250, 256, ScalarType::kF16, 512, 8).has_value())
+        << "rows of act have padding that it would not write";
+    const auto portable =
+        must(KernelSet::create(device(), {.path = KernelPath::kPortable, .gated = GatedProducts::kAlways}));
     EXPECT_FALSE(portable->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
 }
 

@@ -34,29 +34,35 @@ class MatmulResidual : public KernelTest {
 
     void SetUp() override {
         KernelTest::SetUp();
-        kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .gated = GatedProducts::kAlways}));
+        kernels_ =
+            must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .gated = GatedProducts::kAlways}));
     }
 
     // All 16-bit types on NVIDIA's devices, which know their multiprocessors.
     std::vector<Type> residual_types() const {
-        return types_by_lanes([&](Type type) { return kernels_->products.plan_residual(256, 256, scalar(type), 8).has_value(); });
+        return types_by_lanes(
+            [&](Type type) { return kernels_->products.plan_residual(256, 256, scalar(type), 8).has_value(); });
     }
 
     Left run(const Case& c) {
-        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " n " << c.n << " k " << c.k << " rows " << c.n_rows << " of " << c.bucket);
+        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " n " << c.n << " k " << c.k << " rows "
+                                          << c.n_rows << " of " << c.bucket);
         Left left;
         left.plan = c.plan ? *c.plan : *kernels_->products.plan_residual(c.n, c.k, scalar(c.type), c.bucket);
-        SCOPED_TRACE(::testing::Message() << left.plan.columns << " columns, " << left.plan.subgroups << " subgroups, " << left.plan.k_step << " of k");
+        SCOPED_TRACE(::testing::Message() << left.plan.columns << " columns, " << left.plan.subgroups << " subgroups, "
+                                          << left.plan.k_step << " of k");
         EXPECT_EQ(left.plan.n_tiles * left.plan.columns, c.n);
         const uint32_t stride = padded(c.k), n_stride = left.stride = padded(c.n);
-        const auto w = reference::random_values(size_t{c.n} * c.k, c.type, random_), x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
+        const auto w = reference::random_values(size_t{c.n} * c.k, c.type, random_),
+                   x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         const auto bias = reference::random_values(c.n, Type::kF32, random_);
         left.gamma = reference::random_values(c.n, Type::kF32, random_);
         auto old_stream = reference::random_values(size_t{c.bucket} * c.n, Type::kF32, random_);
         for (float& value : old_stream) value *= c.grows;
         auto x_bytes = reference::encode(x, c.k, stride, c.type);
         x_bytes.resize(size_t{c.bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_buffer = input(x_bytes), bias_buffer = input(bias);
+        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_buffer = input(x_bytes),
+                     bias_buffer = input(bias);
         const Buffer gamma_buffer = input(left.gamma);
         left.count = input(std::vector<uint32_t>{c.n_rows});
         const Buffer stream = poisoned(size_t{kDeferredRows} * n_stride * 4);
@@ -64,17 +70,28 @@ class MatmulResidual : public KernelTest {
         std::memcpy(stream.mapped().data(), stream_bytes.data(), stream_bytes.size());
         // What lies behind a row's columns is zero, and stays it: the product behind reads that.
         left.xn_buffer = poisoned(size_t{c.bucket + kSlackRows} * n_stride * 2);
-        for (uint32_t t = 0; t < c.bucket; t++) std::memset(left.xn_buffer.mapped().data() + (size_t{t} * n_stride + c.n) * 2, 0, size_t{n_stride - c.n} * 2);
+        for (uint32_t t = 0; t < c.bucket; t++)
+            std::memset(left.xn_buffer.mapped().data() + (size_t{t} * n_stride + c.n) * 2, 0,
+                        size_t{n_stride - c.n} * 2);
         left.norms = poisoned(deferred_norm_bytes(c.n));
         std::vector<float> inverse(kDeferredRows);
         for (uint32_t t = 0; t < kDeferredRows; t++) inverse[t] = 0.5f + 0.25f * static_cast<float>(t);
         std::memcpy(left.norms.mapped().data() + kDeferredInverse, inverse.data(), inverse.size() * 4);
         execute([&](Recorder& recorder) {
             kernels_->products.matmul_residual(recorder,
-                                      {.n_rows = left.count.address(), .w = w_buffer.address(), .x = x_buffer.address(), .bias = c.has_bias ? bias_buffer.address() : 0,
-                                       .stream = stream.address(), .gamma = gamma_buffer.address(), .xn = left.xn_buffer.address(), .norms = left.norms.address(),
-                                       .w_stride = stride, .stream_stride = n_stride, .xn_stride = n_stride, .pad = 0},
-                                      left.plan);
+                                               {.n_rows = left.count.address(),
+                                                .w = w_buffer.address(),
+                                                .x = x_buffer.address(),
+                                                .bias = c.has_bias ? bias_buffer.address() : 0,
+                                                .stream = stream.address(),
+                                                .gamma = gamma_buffer.address(),
+                                                .xn = left.xn_buffer.address(),
+                                                .norms = left.norms.address(),
+                                                .w_stride = stride,
+                                                .stream_stride = n_stride,
+                                                .xn_stride = n_stride,
+                                                .pad = 0},
+                                               left.plan);
         });
         left.stream = content<float>(stream, size_t{c.bucket} * n_stride);
         left.xn = content(left.xn_buffer, size_t{c.bucket} * n_stride, c.type);
@@ -85,26 +102,34 @@ class MatmulResidual : public KernelTest {
             const float *own = &left.stream[size_t{t} * n_stride], *own_xn = &left.xn[size_t{t} * n_stride];
             for (uint32_t i = c.n; i < n_stride; i++) EXPECT_EQ(own_xn[i], 0.0f) << row << " of xn, behind its columns";
             if (t >= c.n_rows) {
-                EXPECT_TRUE(std::equal(own, own + c.n, &old_stream[size_t{t} * c.n])) << row << " of the stream was written";
+                EXPECT_TRUE(std::equal(own, own + c.n, &old_stream[size_t{t} * c.n]))
+                    << row << " of the stream was written";
                 for (uint32_t i = 0; i < c.n; i++) EXPECT_TRUE(is_poison(own_xn[i])) << row << " of xn was written";
                 continue;
             }
             auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * c.k], c.k}));
-            for (uint32_t i = 0; i < c.n; i++) want[i] += double{old_stream[size_t{t} * c.n + i]} + (c.has_bias ? bias[i] : 0.0f);
+            for (uint32_t i = 0; i < c.n; i++)
+                want[i] += double{old_stream[size_t{t} * c.n + i]} + (c.has_bias ? bias[i] : 0.0f);
             expect_near(want, own, sum_tolerance(c.k), 1.0 + c.grows + std::sqrt(c.k) / 3, "the stream's " + row);
             const float scale = norms[kDeferredScale / 4 + t];
             EXPECT_FLOAT_EQ(scale, inverse[t] / kDeferredMargin) << row;
             left.scales.push_back(scale);
             for (uint32_t i = 0; i < c.n; i++) {
                 // Cut off at the largest f16; rounded once to the type, and three times to f32.
-                const double exact = double{own[i]} * left.gamma[i] * scale, scaled = c.type == Type::kF16 ? std::clamp(exact, -65504.0, 65504.0) : exact;
-                EXPECT_NEAR(own_xn[i], scaled, std::fabs(scaled) * (reference::unit_roundoff(c.type) + 3e-7) + kSmallest) << row << " of xn, column " << i;
+                const double exact = double{own[i]} * left.gamma[i] * scale,
+                             scaled = c.type == Type::kF16 ? std::clamp(exact, -65504.0, 65504.0) : exact;
+                EXPECT_NEAR(own_xn[i], scaled,
+                            std::fabs(scaled) * (reference::unit_roundoff(c.type) + 3e-7) + kSmallest)
+                    << row << " of xn, column " << i;
                 if (::testing::Test::HasFailure()) return left;
             }
             for (uint32_t tile = 0; tile < left.plan.n_tiles; tile++) {
                 double squares = 0;
-                for (uint32_t i = tile * left.plan.columns; i < (tile + 1) * left.plan.columns; i++) squares += double{own[i]} * own[i];
-                EXPECT_NEAR(norms[squares_at + tile * rows_of_tile + t], squares, squares * sum_tolerance(left.plan.columns)) << row << ", tile " << tile;
+                for (uint32_t i = tile * left.plan.columns; i < (tile + 1) * left.plan.columns; i++)
+                    squares += double{own[i]} * own[i];
+                EXPECT_NEAR(norms[squares_at + tile * rows_of_tile + t], squares,
+                            squares * sum_tolerance(left.plan.columns))
+                    << row << ", tile " << tile;
             }
         }
         return left;
@@ -112,8 +137,10 @@ class MatmulResidual : public KernelTest {
 
     // A product, or a gated one, of what the case has left.
     void check_behind(const Case& c, const Left& left, uint32_t n, bool gated) {
-        SCOPED_TRACE(::testing::Message() << (gated ? "gated, " : "") << "n " << n << " of " << c.n << " rows " << c.n_rows << " of " << c.bucket);
-        const MatmulPlan plan = gated ? *kernels_->products.plan_gated(n / 2, c.n, scalar(c.type), c.bucket, 1) : kernels_->products.plan_matmul(n, c.n, scalar(c.type), c.bucket, 8);
+        SCOPED_TRACE(::testing::Message() << (gated ? "gated, " : "") << "n " << n << " of " << c.n << " rows "
+                                          << c.n_rows << " of " << c.bucket);
+        const MatmulPlan plan = gated ? *kernels_->products.plan_gated(n / 2, c.n, scalar(c.type), c.bucket, 1)
+                                      : kernels_->products.plan_matmul(n, c.n, scalar(c.type), c.bucket, 8);
         ASSERT_TRUE(kernels_->products.may_follow_residual(plan));
         const auto w = reference::random_values(size_t{n} * c.n, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.n, left.stride, c.type));
@@ -134,13 +161,16 @@ class MatmulResidual : public KernelTest {
         params.hidden = c.n;
         params.eps = kEps;
         execute([&](Recorder& recorder) {
-            if (gated) kernels_->products.matmul_gated_deferred(recorder, params, plan, left.plan.n_tiles, Activation::kSilu);
-            else kernels_->products.matmul_deferred(recorder, params, plan, left.plan.n_tiles);
+            if (gated)
+                kernels_->products.matmul_gated_deferred(recorder, params, plan, left.plan.n_tiles, Activation::kSilu);
+            else
+                kernels_->products.matmul_deferred(recorder, params, plan, left.plan.n_tiles);
         });
         const auto inverses = content<float>(left.norms, kDeferredRows);
         for (uint32_t t = 0; t < c.n_rows; t++) {
             double squares = 0;
-            for (uint32_t i = 0; i < c.n; i++) squares += double{left.stream[size_t{t} * left.stride + i]} * left.stream[size_t{t} * left.stride + i];
+            for (uint32_t i = 0; i < c.n; i++)
+                squares += double{left.stream[size_t{t} * left.stride + i]} * left.stream[size_t{t} * left.stride + i];
             const double inverse = 1.0 / std::sqrt(squares / c.n + kEps);
             EXPECT_NEAR(inverses[kDeferredInverse / 4 + t], inverse, inverse * sum_tolerance(c.n)) << "row " << t;
             auto want = reference::multiply(w, reference::to_doubles({&left.xn[size_t{t} * left.stride], c.n}));
@@ -160,7 +190,8 @@ class MatmulResidual : public KernelTest {
                 const double gate = want[i], value = gate / (1.0 + std::exp(-gate)) * want[n_out + i];
                 // SiLU grows by no more than 1.1 for each 1 of its argument, and is no larger than it.
                 const double of_sums = tolerance * magnitude * (1.1 * std::fabs(want[n_out + i]) + std::fabs(gate));
-                EXPECT_NEAR(act[size_t{t} * n_out + i], value, std::fabs(value) * (reference::unit_roundoff(c.type) + 1e-6) + kSmallest + of_sums)
+                EXPECT_NEAR(act[size_t{t} * n_out + i], value,
+                            std::fabs(value) * (reference::unit_roundoff(c.type) + 1e-6) + kSmallest + of_sums)
                     << "row " << t << " column " << i;
                 if (::testing::Test::HasFailure()) return;
             }
@@ -182,8 +213,8 @@ TEST_F(MatmulResidual, EndsInTheStreamAndSaysWhatItsNormNeeds) {
     }
 }
 
-// Matrices that are full and such that are not, one and two for a subgroup: some plans of each number of columns, and all with the subgroups that models of
-// any size take.
+// Matrices that are full and such that are not, one and two for a subgroup: some plans of each number of columns, and
+// all with the subgroups that models of any size take.
 TEST_F(MatmulResidual, EveryNumberOfColumns) {
     if (residual_types().empty()) GTEST_SKIP() << "no such products: " << device().capabilities().name;
     constexpr size_t kEvery = 5;
@@ -193,9 +224,16 @@ TEST_F(MatmulResidual, EveryNumberOfColumns) {
             for (const uint32_t bucket : {8u, 16u}) {
                 const auto plans = kernels_->products.residual_candidates(n, 896, scalar(type), bucket);
                 for (size_t i = 0; i < plans.size(); i++) {
-                    if (i % kEvery != 0 && (plans[i].k_step != 128 || plans[i].subgroups != (bucket == 8 ? 8 : 6))) continue;
+                    if (i % kEvery != 0 && (plans[i].k_step != 128 || plans[i].subgroups != (bucket == 8 ? 8 : 6)))
+                        continue;
                     columns.insert(plans[i].columns);
-                    run({.type = type, .n = n, .k = 896, .n_rows = bucket - 1, .bucket = bucket, .has_bias = i % 2 == 0, .plan = plans[i]});
+                    run({.type = type,
+                         .n = n,
+                         .k = 896,
+                         .n_rows = bucket - 1,
+                         .bucket = bucket,
+                         .has_bias = i % 2 == 0,
+                         .plan = plans[i]});
                     if (HasFailure()) return;
                 }
             }
@@ -207,7 +245,8 @@ TEST_F(MatmulResidual, EveryNumberOfColumns) {
 TEST_F(MatmulResidual, ProductsBehindItHaveTheNormsFactors) {
     if (residual_types().empty()) GTEST_SKIP() << "no such products: " << device().capabilities().name;
     for (const Type type : residual_types()) {
-        for (const auto& [n, n_rows, bucket] : {std::tuple{64u, 3u, 4u}, {112u, 2u, 2u}, {448u, 8u, 8u}, {1536u, 11u, 16u}}) {
+        for (const auto& [n, n_rows, bucket] :
+             {std::tuple{64u, 3u, 4u}, {112u, 2u, 2u}, {448u, 8u, 8u}, {1536u, 11u, 16u}}) {
             const Case c{.type = type, .n = n, .k = 320, .n_rows = n_rows, .bucket = bucket};
             const Left left = run(c);
             for (const uint32_t n_out : {128u, 640u}) {
@@ -231,7 +270,8 @@ TEST_F(MatmulResidual, AProductOfManyTilesBehindIt) {
     }
 }
 
-// Scales here are 0.03 to 0.11: 22,000 at most, where the stream itself is three times what f16 holds; then 1.1e7, which is cut off, but in bf16 is not.
+// Scales here are 0.03 to 0.11: 22,000 at most, where the stream itself is three times what f16 holds; then 1.1e7,
+// which is cut off, but in bf16 is not.
 TEST_F(MatmulResidual, AStreamMayGrowManyThousandfold) {
     if (residual_types().empty()) GTEST_SKIP() << "no such products: " << device().capabilities().name;
     for (const Type type : residual_types()) {
@@ -248,7 +288,8 @@ TEST_F(MatmulResidual, IsForFewRowsWithoutBatchInvariance) {
         EXPECT_TRUE(kernels_->products.plan_residual(448, 448, scalar(type), 16));
         EXPECT_FALSE(kernels_->products.plan_residual(448, 448, scalar(type), 17));
         EXPECT_FALSE(kernels_->products.plan_residual(446, 448, scalar(type), 8));  // twice a prime
-        const auto invariant = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
+        const auto invariant =
+            must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
         EXPECT_FALSE(invariant->products.plan_residual(448, 448, scalar(type), 8));
     }
 }

@@ -19,7 +19,8 @@ class Matmul : public KernelTest {
         return p;
     }
 
-    MatmulPlan plan(const Problem& p, MatmulVariant variant, uint32_t row_tile, uint32_t column_tile, uint32_t n_splits) {
+    MatmulPlan plan(const Problem& p, MatmulVariant variant, uint32_t row_tile, uint32_t column_tile,
+                    uint32_t n_splits) {
         MatmulPlan plan;
         plan.variant = variant;
         plan.k_per_split = round_up(ceil_div(padded(p.k), n_splits), kWeightAlign);
@@ -75,7 +76,8 @@ TEST_F(Matmul, EachPortableVariantMatchesTheReference) {
     struct Shape {
         uint32_t n, k, n_rows, bucket;
     };
-    const Shape shapes[] = {{96, 250, 1, 1}, {112, 96, 3, 4}, {250, 576, 7, 8}, {64, 64, 13, 16}, {70, 1030, 33, 48}, {130, 192, 70, 96}};
+    const Shape shapes[] = {{96, 250, 1, 1},  {112, 96, 3, 4},    {250, 576, 7, 8},
+                            {64, 64, 13, 16}, {70, 1030, 33, 48}, {130, 192, 70, 96}};
     uint32_t turn = 0;  // every pipeline costs time to build, so types and tiles change together
     for (Shape s : shapes) {
         for (Type weight : reference::kTypes) {
@@ -118,9 +120,11 @@ TEST_F(Matmul, ARowsBitsDoNotDependOnTheOtherRowsOfItsVariant) {
     }
 }
 
-// On the software device that has them: every type, few rows and many, k in one piece and in equal ones; and a row's bits whatever its step.
+// On the software device that has them: every type, few rows and many, k in one piece and in equal ones; and a row's
+// bits whatever its step.
 TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
-    if (device().capabilities().subgroup_size != 8 || !device().capabilities().small_workgroups) GTEST_SKIP() << "for software devices with subgroups of 8";
+    if (device().capabilities().subgroup_size != 8 || !device().capabilities().small_workgroups)
+        GTEST_SKIP() << "for software devices with subgroups of 8";
     struct Shape {
         uint32_t n, k, max_splits, n_splits;
     };
@@ -138,8 +142,11 @@ TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
             ASSERT_NE(alone_plan.row_tile, plan.row_tile);
             const std::vector<float> together = multiply(many, plan), alone = multiply(one, alone_plan);
             for (uint32_t split = 0; split < plan.n_splits; split++) {
-                const float* const from_many = &together[(size_t{split} * (many.bucket + kSlackRows) + 3) * padded(s.n)];
-                EXPECT_EQ(0, std::memcmp(&alone[size_t{split} * (1 + kSlackRows) * padded(s.n)], from_many, s.n * sizeof(float))) << "split " << split;
+                const float* const from_many =
+                    &together[(size_t{split} * (many.bucket + kSlackRows) + 3) * padded(s.n)];
+                EXPECT_EQ(0, std::memcmp(&alone[size_t{split} * (1 + kSlackRows) * padded(s.n)], from_many,
+                                         s.n * sizeof(float)))
+                    << "split " << split;
             }
         }
     }

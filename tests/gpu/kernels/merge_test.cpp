@@ -39,8 +39,8 @@ class MergeWeights : public KernelTest, public ::testing::WithParamInterface<Mer
         for (size_t i = 0; i < c.parts.size(); i++) {
             LoraModule entry = modules_[i].entry();
             entries_.push_back({entry.a, entry.b, gains_[i].empty() ? 0 : gain_buffers_[i].address(),
-                                biases_[i].empty() ? 0 : bias_buffers_[i].address(), entry.rank, entry.type, entry.scale,
-                                static_cast<float>(c.parts[i].factor)});
+                                biases_[i].empty() ? 0 : bias_buffers_[i].address(), entry.rank, entry.type,
+                                entry.scale, static_cast<float>(c.parts[i].factor)});
             LoraPair pair = modules_[i].pair;
             pair.scale = static_cast<float>(pair.scale);
             terms_.push_back({pair, gains_[i], biases_[i], static_cast<float>(c.parts[i].factor)});
@@ -76,8 +76,15 @@ TEST_P(MergeWeights, RoundsTheSumOnceAndLeavesOtherRowsAndThePristineWeightsAlon
     const Buffer from = input(w_bytes);
     const Buffer to = poisoned(w_bytes.size());
     // The module's rows and those behind it, which are copied.
-    const MergeWeightsParams params{from.address() + c.n_before * row_bytes, to.address() + c.n_before * row_bytes,
-                                    parts_buffer_.address(), static_cast<uint32_t>(c.parts.size()), c.n + c.n_after, c.n, stride, 0, 0};
+    const MergeWeightsParams params{from.address() + c.n_before * row_bytes,
+                                    to.address() + c.n_before * row_bytes,
+                                    parts_buffer_.address(),
+                                    static_cast<uint32_t>(c.parts.size()),
+                                    c.n + c.n_after,
+                                    c.n,
+                                    stride,
+                                    0,
+                                    0};
     execute([&](Recorder& recorder) { kernels_->lora.merge_weights(recorder, params, scalar(c.type)); });
 
     EXPECT_EQ(content<std::byte>(from, w_bytes.size()), w_bytes) << "the pristine weights were written";
@@ -88,7 +95,8 @@ TEST_P(MergeWeights, RoundsTheSumOnceAndLeavesOtherRowsAndThePristineWeightsAlon
     double magnitude = c.weight_bound;
     for (const Part& part : c.parts) {
         n_summands += part.rank;
-        magnitude += std::fabs(part.factor) * (part.with_gain ? 3 : 1) * (c.weight_bound + part.scale * std::sqrt(double(part.rank)));
+        magnitude += std::fabs(part.factor) * (part.with_gain ? 3 : 1) *
+                     (c.weight_bound + part.scale * std::sqrt(double(part.rank)));
     }
     for (uint32_t row = 0; row < n_all; row++) {
         for (uint32_t i = 0; i < stride; i++) {
@@ -118,7 +126,7 @@ TEST_P(MergeWeights, AddsTheBiases) {
         const Buffer to = poisoned((n_rows + 1) * 4);
         execute([&](Recorder& recorder) {
             kernels_->lora.merge_bias(recorder, {with_base ? from.address() : 0, to.address(), parts_buffer_.address(),
-                                            static_cast<uint32_t>(c.parts.size()), n_rows, c.n, 0});
+                                                 static_cast<uint32_t>(c.parts.size()), n_rows, c.n, 0});
         });
         const auto got = content<float>(to, n_rows + 1);
         const std::span<const float> own = with_base ? std::span(base).first(c.n) : std::span<const float>();
@@ -139,23 +147,34 @@ INSTANTIATE_TEST_SUITE_P(
                       // f16 numbers below 2^-14
                       MergeCase{0, 16, 0, 64, Type::kF16, {{1, Type::kF16, 2e-5, 1}}, 1e-4f},
                       // one of these has a bias alone
-                      MergeCase{7, 41, 9, 200, Type::kBf16,
-                                {{1, Type::kF32, 1, 0.5}, {9, Type::kF16, 1, -0.25, true}, {0, Type::kF32, 1, 2, false, true},
-                                 {33, Type::kBf16, 0.5, 1, false, true}, {16, Type::kBf16, 1, 0.3}, {8, Type::kF32, 1, 0.1, true},
-                                 {5, Type::kF16, 1, 0.2}, {64, Type::kF16, 0.1, -1}}},
+                      MergeCase{7,
+                                41,
+                                9,
+                                200,
+                                Type::kBf16,
+                                {{1, Type::kF32, 1, 0.5},
+                                 {9, Type::kF16, 1, -0.25, true},
+                                 {0, Type::kF32, 1, 2, false, true},
+                                 {33, Type::kBf16, 0.5, 1, false, true},
+                                 {16, Type::kBf16, 1, 0.3},
+                                 {8, Type::kF32, 1, 0.1, true},
+                                 {5, Type::kF16, 1, 0.2},
+                                 {64, Type::kF16, 0.1, -1}}},
                       MergeCase{0, 24, 8, 64, Type::kF16, {}}));
 
 TEST_F(MergeWeights, HasTheSameBitsEveryTime) {
     const MergeCase c{0, 64, 0, 640, Type::kBf16, {{16, Type::kBf16, 1, 0.5, true}, {40, Type::kF16, 1, 1}}};
     make_parts(c);
-    const auto w = reference::encode(reference::random_values(size_t{c.n} * c.k, c.type, random_), c.k, padded(c.k), c.type);
+    const auto w =
+        reference::encode(reference::random_values(size_t{c.n} * c.k, c.type, random_), c.k, padded(c.k), c.type);
     const Buffer from = input(w);
     std::vector<std::vector<std::byte>> results;
     for (int run = 0; run < 3; run++) {
         const Buffer to = poisoned(w.size());
         execute([&](Recorder& recorder) {
-            kernels_->lora.merge_weights(recorder, {from.address(), to.address(), parts_buffer_.address(), 2, c.n, c.n, padded(c.k), 0, 0},
-                                    scalar(c.type));
+            kernels_->lora.merge_weights(
+                recorder, {from.address(), to.address(), parts_buffer_.address(), 2, c.n, c.n, padded(c.k), 0, 0},
+                scalar(c.type));
         });
         results.push_back(content<std::byte>(to, w.size()));
     }
@@ -185,21 +204,24 @@ TEST_P(WeightNorm, DividesMagnitudesByTheNormOfTheAdaptedRows) {
     const Buffer gain = input(magnitude);
     execute([&](Recorder& recorder) {
         kernels_->lora.weight_norm(recorder,
-                              {from.address(), module.a_buffer.address(), b_buffer.address(), gain.address(),
-                               static_cast<uint32_t>(rank), static_cast<uint32_t>(type), 0.5f, n, padded(k), 0},
-                              scalar(weight_type));
+                                   {from.address(), module.a_buffer.address(), b_buffer.address(), gain.address(),
+                                    static_cast<uint32_t>(rank), static_cast<uint32_t>(type), 0.5f, n, padded(k), 0},
+                                   scalar(weight_type));
     });
     const auto got = content<float>(gain, n + 1);
     const auto want = reference::gains(std::span(magnitude).first(n), w, k, {module.a, b, rank, 0.5});
-    // Squares are all positive, so their sum loses little; B A cancels at most to its own size, far below the row's norm.
+    // Squares are all positive, so their sum loses little; B A cancels at most to its own size, far below the row's
+    // norm.
     expect_near(want, got.data(), sum_tolerance(k + rank), 4.0, "gain");
     EXPECT_EQ(got[n - 1], 0.0f);
     EXPECT_EQ(got[n], magnitude[n]) << "behind the module";
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, WeightNorm,
-                         ::testing::Values(NormCase{96, 96, 4, Type::kF32, Type::kF32}, NormCase{33, 350, 9, Type::kBf16, Type::kBf16},
-                                           NormCase{8, 2050, 512, Type::kF16, Type::kF32}, NormCase{1, 64, 1, Type::kBf16, Type::kF16},
+                         ::testing::Values(NormCase{96, 96, 4, Type::kF32, Type::kF32},
+                                           NormCase{33, 350, 9, Type::kBf16, Type::kBf16},
+                                           NormCase{8, 2050, 512, Type::kF16, Type::kF32},
+                                           NormCase{1, 64, 1, Type::kBf16, Type::kF16},
                                            NormCase{130, 250, 70, Type::kF32, Type::kF16}));
 
 }  // namespace

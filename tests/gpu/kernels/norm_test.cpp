@@ -24,8 +24,19 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     Buffer count = input(std::vector<uint32_t>{n_rows});
     Buffer y = poisoned(uint64_t{bucket} * stride * 4);
 
-    RmsNormParams params{count.address(), x_buffer.address(), gamma_buffer.address(), y.address(), 0,
-                         indirect ? rows_buffer.address() : 0, 0, 0, 0, hidden, stride, stride, 1e-6f};
+    RmsNormParams params{count.address(),
+                         x_buffer.address(),
+                         gamma_buffer.address(),
+                         y.address(),
+                         0,
+                         indirect ? rows_buffer.address() : 0,
+                         0,
+                         0,
+                         0,
+                         hidden,
+                         stride,
+                         stride,
+                         1e-6f};
     execute([&](Recorder& recorder) { kernels_->rows.rms_norm(recorder, params, scalar(act), bucket); });
 
     auto got = content(y, size_t{bucket} * stride, act);
@@ -51,11 +62,12 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
-                         ::testing::Values(NormCase{96, 1, 1, Type::kF32, false}, NormCase{112, 3, 4, Type::kF16, false},
-                                           NormCase{250, 5, 8, Type::kBf16, false}, NormCase{192, 2, 6, Type::kF32, true},
-                                           NormCase{2050, 3, 3, Type::kF32, true}, NormCase{4096, 1, 2, Type::kF16, false},
-                                           NormCase{96, 130, 192, Type::kF16, false}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RmsNorm,
+    ::testing::Values(NormCase{96, 1, 1, Type::kF32, false}, NormCase{112, 3, 4, Type::kF16, false},
+                      NormCase{250, 5, 8, Type::kBf16, false}, NormCase{192, 2, 6, Type::kF32, true},
+                      NormCase{2050, 3, 3, Type::kF32, true}, NormCase{4096, 1, 2, Type::kF16, false},
+                      NormCase{96, 130, 192, Type::kF16, false}));
 
 struct AddNormCase {
     uint32_t hidden, n_rows, bucket, n_splits;
@@ -119,7 +131,8 @@ TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
     params.split_stride = capacity * stride;
     params.eps = 1e-5f;
     execute([&](Recorder& recorder) {
-        kernels_->rows.add_norm(recorder, params, {c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, scalar(c.act));
+        kernels_->rows.add_norm(recorder, params, {c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows},
+                                scalar(c.act));
     });
 
     auto got_x = content<float>(x_buffer, size_t{capacity} * stride);
@@ -143,7 +156,8 @@ TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
             ASSERT_TRUE(is_poison(row[0]) && is_poison(row[stride - 1])) << what << " was written";
             continue;
         }
-        expect_near(reference::rms_norm(want, gamma, 1e-5), row, unit_roundoff(c.act) + 4e-6, 4.0, "normalised " + what);
+        expect_near(reference::rms_norm(want, gamma, 1e-5), row, unit_roundoff(c.act) + 4e-6, 4.0,
+                    "normalised " + what);
         for (uint32_t i = c.hidden; i < stride; i++) ASSERT_EQ(row[i], 0.0f) << "padding of " << what;
     }
 }
@@ -191,7 +205,9 @@ TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
         params.hidden = kHidden;
         params.y_stride = params.x_stride = params.xn_stride = kStride;
         params.eps = 1e-5f;
-        execute([&](Recorder& recorder) { kernels_->rows.add_norm(recorder, params, {n, 1, LoraLevel::kPlain}, ScalarType::kF32); });
+        execute([&](Recorder& recorder) {
+            kernels_->rows.add_norm(recorder, params, {n, 1, LoraLevel::kPlain}, ScalarType::kF32);
+        });
         return content<uint32_t>(xn, n * kStride);
     };
     auto together = normalised(0, kRows);
@@ -208,9 +224,13 @@ TEST_F(KernelTest, ArrangeBlocksMovesEachElementToItsPlace) {
     const Buffer from = input(rows), count = input(std::vector<uint32_t>{kRows});
     for (const uint32_t order : {kBlocksByColumns, kBlocksByRows}) {
         const Buffer to = poisoned(rows.size());
-        execute([&](Recorder& recorder) { kernels_->products.arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0}, kBucket, order); });
+        execute([&](Recorder& recorder) {
+            kernels_->products.arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0},
+                                              kBucket, order);
+        });
         auto want = in_blocks(rows, kStride, order);
-        std::fill(want.begin() + size_t{round_up(kRows, 16)} * kStride * 2, want.end(), std::byte{0xff});  // nothing where there is no row
+        // nothing where there is no row
+        std::fill(want.begin() + size_t{round_up(kRows, 16)} * kStride * 2, want.end(), std::byte{0xff});
         EXPECT_EQ(content<std::byte>(to, rows.size()), want) << "order " << order;
     }
 }
@@ -218,14 +238,18 @@ TEST_F(KernelTest, ArrangeBlocksMovesEachElementToItsPlace) {
 // Rows and blocks have the same bits, and neither has anything where there is no row; rows may be left out.
 TEST_F(KernelTest, AddNormWritesBlocksToo) {
     constexpr uint32_t kRows = 37, kBucket = 48, kCapacity = kBucket + kSlackRows;
-    for (const auto& [type, order] : {std::pair(Type::kF16, kBlocksByColumns), std::pair(Type::kF16, kBlocksByRows), std::pair(Type::kF16, kBlocksOfARow),
-                                      std::pair(Type::kBf16, kBlocksByColumns), std::pair(Type::kBf16, kBlocksByRows), std::pair(Type::kBf16, kBlocksOfARow)}) {
+    for (const auto& [type, order] : {std::pair(Type::kF16, kBlocksByColumns), std::pair(Type::kF16, kBlocksByRows),
+                                      std::pair(Type::kF16, kBlocksOfARow), std::pair(Type::kBf16, kBlocksByColumns),
+                                      std::pair(Type::kBf16, kBlocksByRows), std::pair(Type::kBf16, kBlocksOfARow)}) {
         for (const uint32_t hidden : {112u, 250u, 2050u}) {
             const uint32_t stride = padded(hidden);
             Buffer step = step_state(std::vector<StepRow>(kBucket), kRows);
-            Buffer y = input(reference::encode(reference::random_values(size_t{kCapacity} * hidden, Type::kF32, random_), hidden, stride, Type::kF32));
-            Buffer gamma = input(reference::encode(reference::random_values(hidden, Type::kF32, random_), hidden, stride, Type::kF32));
-            const auto x_bytes = reference::encode(reference::random_values(size_t{kCapacity} * hidden, Type::kF32, random_), hidden, stride, Type::kF32);
+            Buffer y = input(reference::encode(
+                reference::random_values(size_t{kCapacity} * hidden, Type::kF32, random_), hidden, stride, Type::kF32));
+            Buffer gamma = input(
+                reference::encode(reference::random_values(hidden, Type::kF32, random_), hidden, stride, Type::kF32));
+            const auto x_bytes = reference::encode(
+                reference::random_values(size_t{kCapacity} * hidden, Type::kF32, random_), hidden, stride, Type::kF32);
             const size_t n_bytes = size_t{kBucket} * stride * 2;
             Buffer rows = poisoned(n_bytes), blocks = poisoned(n_bytes), blocks_alone = poisoned(n_bytes);
             AddNormParams params{};
@@ -240,7 +264,9 @@ TEST_F(KernelTest, AddNormWritesBlocksToo) {
                 params.x = x.address();
                 params.xn = alone ? 0 : rows.address();
                 params.xn_blocks = (alone ? blocks_alone : blocks).address();
-                execute([&](Recorder& recorder) { kernels_->rows.add_norm(recorder, params, {.rows = kBucket}, scalar(type), order); });
+                execute([&](Recorder& recorder) {
+                    kernels_->rows.add_norm(recorder, params, {.rows = kBucket}, scalar(type), order);
+                });
             }
             const auto want = content<std::byte>(rows, n_bytes);
             ASSERT_TRUE(content(rows, n_bytes / 2, type)[0] != 0 && !is_poison(content(rows, n_bytes / 2, type)[0]));

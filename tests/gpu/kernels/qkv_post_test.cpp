@@ -23,16 +23,19 @@ class QkvPost : public KernelTest {
                 const auto writes = [&](const StepRow& row) { return row.kv_slot == slot; };
                 if (std::any_of(rows.begin(), rows.begin() + c.n_rows, writes)) continue;
                 const uint8_t* values = &eights.bytes[plane * eights.plane_bytes + token * c.head_dim];
-                const uint8_t* tops = &eights.bytes[plane * eights.plane_bytes + kBlockTokens * c.head_dim + token * eights.top_bytes];
-                ASSERT_EQ(std::count(values, values + c.head_dim, 0xff), c.head_dim) << "plane " << plane << " token " << token;
-                ASSERT_EQ(std::count(tops, tops + eights.top_bytes, 0xff), eights.top_bytes) << "plane " << plane << " token " << token;
+                const uint8_t* tops =
+                    &eights.bytes[plane * eights.plane_bytes + kBlockTokens * c.head_dim + token * eights.top_bytes];
+                ASSERT_EQ(std::count(values, values + c.head_dim, 0xff), c.head_dim)
+                    << "plane " << plane << " token " << token;
+                ASSERT_EQ(std::count(tops, tops + eights.top_bytes, 0xff), eights.top_bytes)
+                    << "plane " << plane << " token " << token;
             }
         }
     }
 
     void check(const QkvCase& c) {
-        SCOPED_TRACE(::testing::Message() << "heads " << c.n_q_heads << "/" << c.n_kv_heads << " dim " << c.head_dim << " rotary "
-                                          << c.rotary_dim << " rows " << c.n_rows << "/" << c.bucket);
+        SCOPED_TRACE(::testing::Message() << "heads " << c.n_q_heads << "/" << c.n_kv_heads << " dim " << c.head_dim
+                                          << " rotary " << c.rotary_dim << " rows " << c.n_rows << "/" << c.bucket);
         if (kernels_->options().kv_type != c.kv_type)
             kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .kv_type = c.kv_type}));
         constexpr uint32_t kSlots = 3, kMaxPos = 300, kBlocks = 8;
@@ -48,7 +51,8 @@ class QkvPost : public KernelTest {
         const size_t ranks[kSlots][3] = {{16, 16, 16}, {3, 0, 12}, {0, 24, 1}};
         for (uint32_t s = 0; s < kSlots; s++) {
             for (uint32_t m = 0; m < 3; m++) {
-                modules.push_back(TestModule::make(heads[m] * c.head_dim, 8, ranks[s][m], reference::kTypes[s], 0.3, random_));
+                modules.push_back(
+                    TestModule::make(heads[m] * c.head_dim, 8, ranks[s][m], reference::kTypes[s], 0.3, random_));
                 table[s * kLoraModules + m] = modules.back().entry();
             }
         }
@@ -75,7 +79,8 @@ class QkvPost : public KernelTest {
         }
         Buffer step = step_state(rows, c.n_rows);
         Buffer y_buffer = input(reference::encode(y, width, stride, Type::kF32));
-        Buffer bias_buffer = input(bias), low_buffer = input(low), table_buffer = input(table), rope_buffer = input(turns);
+        Buffer bias_buffer = input(bias), low_buffer = input(low), table_buffer = input(table),
+               rope_buffer = input(turns);
         Buffer q_gamma_buffer = input(q_gamma), k_gamma_buffer = input(k_gamma);
         // Slot 0 has a norm for q alone, slot 1 one for k alone.
         auto own_q_gamma = reference::random_values(c.head_dim, Type::kF32, random_);
@@ -110,7 +115,11 @@ class QkvPost : public KernelTest {
         params.split_stride = capacity * stride;
         params.q_stride = q_width;
         params.eps = 1e-6f;
-        QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim,
+        QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows},
+                       c.n_q_heads,
+                       c.n_kv_heads,
+                       c.head_dim,
+                       c.rotary_dim,
                        c.kv_type == KvType::kInt8Values};
         execute([&](Recorder& recorder) { kernels_->attention.qkv_post(recorder, params, shape); });
 
@@ -137,12 +146,14 @@ class QkvPost : public KernelTest {
                 uint32_t from = first_head[m] * c.head_dim;
                 Vector all(n);
                 for (uint32_t i = 0; i < n; i++) {
-                    for (uint32_t s = 0; s < (t < c.whole_rows ? 1 : c.n_splits); s++) all[i] += y[(size_t{s} * capacity + t) * width + from + i];
+                    for (uint32_t s = 0; s < (t < c.whole_rows ? 1 : c.n_splits); s++)
+                        all[i] += y[(size_t{s} * capacity + t) * width + from + i];
                     if (c.with_bias) all[i] += bias[from + i];
                 }
                 uint32_t slot = rows[t].adapter_slot;
                 if (c.with_lora && slot != kNoSlot) {
-                    add_expand(all, modules[slot * 3 + m].pair, reference::to_doubles({&low[(t * 3 + m) * kMaxRank], kMaxRank}));
+                    add_expand(all, modules[slot * 3 + m].pair,
+                               reference::to_doubles({&low[(t * 3 + m) * kMaxRank], kMaxRank}));
                 }
                 for (uint32_t h = 0; h < heads[m]; h++) {
                     Vector head(all.begin() + h * c.head_dim, all.begin() + (h + 1) * c.head_dim);
@@ -150,7 +161,8 @@ class QkvPost : public KernelTest {
                     if (m < 2) {
                         reference::rope(head, c.rotary_dim, {&turns[rows[t].position * c.rotary_dim], c.rotary_dim});
                     }
-                    std::string what = "row " + std::to_string(t) + " part " + std::to_string(m) + " head " + std::to_string(h);
+                    std::string what =
+                        "row " + std::to_string(t) + " part " + std::to_string(m) + " head " + std::to_string(h);
                     if (m == 0) {
                         expect_near(head, &got_q[t * q_width + h * c.head_dim], 4e-6, 8.0, what);
                     } else if (c.kv_type == KvType::kInt8 || (c.kv_type == KvType::kInt8Values && m == 2)) {
@@ -159,7 +171,8 @@ class QkvPost : public KernelTest {
                             uint32_t token = rows[t].kv_slot % kBlockTokens;
                             // Half a step of 1 / 127, and the scale's own rounding.
                             double step_size = double{eights.top(plane, token, d)} * (0.5 / 127 + std::ldexp(1.0, -11));
-                            ASSERT_NEAR(eights.load(plane, token, d), head[d], step_size + 4e-6 * 8) << what << " [" << d << "]";
+                            ASSERT_NEAR(eights.load(plane, token, d), head[d], step_size + 4e-6 * 8)
+                                << what << " [" << d << "]";
                         }
                     } else {
                         uint32_t block = rows[t].kv_slot / kBlockTokens, token = rows[t].kv_slot % kBlockTokens;
@@ -169,7 +182,8 @@ class QkvPost : public KernelTest {
                 }
             }
         }
-        for (size_t i = size_t{c.n_rows} * q_width; i < got_q.size(); i++) ASSERT_TRUE(is_poison(got_q[i])) << "q was written";
+        for (size_t i = size_t{c.n_rows} * q_width; i < got_q.size(); i++)
+            ASSERT_TRUE(is_poison(got_q[i])) << "q was written";
     }
 };
 

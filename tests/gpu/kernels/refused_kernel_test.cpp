@@ -1,6 +1,6 @@
-#include <gmock/gmock.h>
-
 #include <thread>
+
+#include <gmock/gmock.h>
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 

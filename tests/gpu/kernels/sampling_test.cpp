@@ -7,8 +7,9 @@ TEST_F(KernelTest, EmbedReadsTokensAndFedBackIds) {
     for (Type type : reference::kTypes) {
         constexpr uint32_t kVocab = 50, kHidden = 112, kStride = 128, kBucket = 8;
         auto table = reference::random_values(kVocab * kHidden, type, random_);
-        const std::vector<int32_t> tokens = {0, 49, 7, -1, -3, 50};        // the last one is outside the vocabulary
-        const std::vector<int32_t> fed_back = {11, 12, -1};                // ids 0 and 2 of the step before; the latter failed
+        const std::vector<int32_t> tokens = {0, 49, 7, -1, -3, 50};  // the last one is outside the vocabulary
+        // ids 0 and 2 of the step before; the latter failed
+        const std::vector<int32_t> fed_back = {11, 12, -1};
         const std::vector<uint32_t> want_rows = {0, 49, 7, 11, 0, 0};
         std::vector<StepRow> rows(kBucket);
         for (size_t t = 0; t < tokens.size(); t++) rows[t].token = tokens[t];
@@ -16,8 +17,16 @@ TEST_F(KernelTest, EmbedReadsTokensAndFedBackIds) {
         Buffer table_buffer = input(reference::encode(table, kHidden, kStride, type));
         Buffer sampled = input(fed_back);
         Buffer x = poisoned(kBucket * kHidden * 4);
-        EmbedParams params{step.address(), table_buffer.address(), sampled.address(), x.address(), kHidden, kStride,
-                           kHidden, kVocab, 2.0f, 0};
+        EmbedParams params{step.address(),
+                           table_buffer.address(),
+                           sampled.address(),
+                           x.address(),
+                           kHidden,
+                           kStride,
+                           kHidden,
+                           kVocab,
+                           2.0f,
+                           0};
         execute([&](Recorder& recorder) { kernels_->rows.embed(recorder, params, scalar(type), kBucket); });
         auto got = content<float>(x, kBucket * kHidden);
         for (uint32_t t = 0; t < kBucket; t++) {
@@ -42,7 +51,8 @@ class SampleArgmax : public KernelTest {
     };
 
     // logits [rows][vocab]
-    Outcome sample(const std::vector<float>& logits, uint32_t vocab, uint32_t bucket, const std::vector<LogitRow>& logit_rows) {
+    Outcome sample(const std::vector<float>& logits, uint32_t vocab, uint32_t bucket,
+                   const std::vector<LogitRow>& logit_rows) {
         uint32_t stride = padded(vocab);
         uint32_t n = static_cast<uint32_t>(logit_rows.size());
         auto bytes = reference::encode(logits, vocab, stride, Type::kF32);
@@ -65,7 +75,8 @@ class SampleArgmax : public KernelTest {
         params.vocab = vocab;
         params.logits_stride = stride;
         execute([&](Recorder& recorder) { kernels_->sampling.sample_argmax(recorder, params, bucket); });
-        return {content<int32_t>(sampled, bucket), content<SampleResult>(results, bucket), content<float>(copied, bucket * vocab)};
+        return {content<int32_t>(sampled, bucket), content<SampleResult>(results, bucket),
+                content<float>(copied, bucket * vocab)};
     }
 };
 

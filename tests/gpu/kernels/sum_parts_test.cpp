@@ -30,7 +30,8 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
     for (uint32_t slot = 0; slot < kSlots; slot++) {
         for (uint32_t m = 0; m < n_modules; m++) {
             const size_t rank = slot == 2 || (slot == 1 && m % 2 == 1) ? 0 : 3 + 6 * m + slot;
-            adapters[slot].push_back(TestModule::make(c.modules[m], 8, rank, reference::kTypes[slot % 3], 0.5 + slot, random_));
+            adapters[slot].push_back(
+                TestModule::make(c.modules[m], 8, rank, reference::kTypes[slot % 3], 0.5 + slot, random_));
             LoraModule entry = adapters[slot][m].entry();
             if (c.level == LoraLevel::kFull && slot == 3) {
                 gains[m] = reference::random_values(c.modules[m], Type::kF32, random_);
@@ -61,7 +62,8 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
         for (const Use& use : uses_of_row[t]) step_uses.push_back({use.slot, use.scale, n_low++ - t, 0});
     }
     const auto low = reference::random_values(size_t{n_low} * n_modules * kMaxRank, Type::kF32, random_);
-    const Buffer step = step_state(rows, c.n_rows), y_buffer = input(y), bias_buffer = input(bias), low_buffer = input(low), table_buffer = input(table), uses = input(step_uses);
+    const Buffer step = step_state(rows, c.n_rows), y_buffer = input(y), bias_buffer = input(bias),
+                 low_buffer = input(low), table_buffer = input(table), uses = input(step_uses);
     const Buffer to = poisoned(uint64_t{bucket} * to_stride * 4);
     params.step = step.address();
     params.y = y_buffer.address();
@@ -77,7 +79,8 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
     params.split_stride = bucket * y_stride;
     params.to_stride = to_stride;
     execute([&](Recorder& recorder) {
-        kernels_->rows.sum_parts(recorder, params, {.rows = bucket, .n_splits = c.n_splits, .lora = c.level, .whole_rows = c.whole_rows});
+        kernels_->rows.sum_parts(recorder, params,
+                                 {.rows = bucket, .n_splits = c.n_splits, .lora = c.level, .whole_rows = c.whole_rows});
     });
     const auto got = content<float>(to, size_t{bucket} * to_stride);
     uint32_t use_idx = bucket;
@@ -91,7 +94,8 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
         for (uint32_t m = 0; m < n_modules; m++) {
             Vector base(c.modules[m]);
             for (uint32_t i = 0; i < c.modules[m]; i++) {
-                for (uint32_t s = 0; s < (t < c.whole_rows ? 1 : c.n_splits); s++) base[i] += y[(size_t{s} * bucket + t) * y_stride + begin + i];
+                for (uint32_t s = 0; s < (t < c.whole_rows ? 1 : c.n_splits); s++)
+                    base[i] += y[(size_t{s} * bucket + t) * y_stride + begin + i];
             }
             Vector want = base;
             for (uint32_t i = 0; i < c.modules[m] && c.has_bias; i++) want[i] += bias[begin + i];
@@ -99,14 +103,18 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
                 const auto [slot, scale] = uses_of_row[t][u];
                 const size_t low_row = c.level == LoraLevel::kFull ? use_idx + u : t;
                 Vector delta(c.modules[m]);
-                add_expand(delta, adapters[slot][m].pair, reference::to_doubles({&low[(low_row * n_modules + m) * kMaxRank], kMaxRank}));
+                add_expand(delta, adapters[slot][m].pair,
+                           reference::to_doubles({&low[(low_row * n_modules + m) * kMaxRank], kMaxRank}));
                 const bool has_gain = !gains[m].empty() && slot == 3;
                 for (uint32_t i = 0; i < c.modules[m]; i++) {
-                    if (has_gain) want[i] += scale * ((gains[m][i] - 1.0) * base[i] + gains[m][i] * delta[i] + biases[m][i]);
-                    else want[i] += scale * delta[i];
+                    if (has_gain)
+                        want[i] += scale * ((gains[m][i] - 1.0) * base[i] + gains[m][i] * delta[i] + biases[m][i]);
+                    else
+                        want[i] += scale * delta[i];
                 }
             }
-            expect_near(want, &got[size_t{t} * to_stride + begin], sum_tolerance(40), 40.0, "row " + std::to_string(t) + ", module " + std::to_string(m));
+            expect_near(want, &got[size_t{t} * to_stride + begin], sum_tolerance(40), 40.0,
+                        "row " + std::to_string(t) + ", module " + std::to_string(m));
             begin += c.modules[m];
         }
         use_idx += static_cast<uint32_t>(uses_of_row[t].size());
@@ -114,8 +122,10 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, SumParts,
-                         ::testing::Values(SumCase{{96, 33, 3, 3}, 7, 3, 0, true, LoraLevel::kPlain}, SumCase{{50, 7, 1}, 9, 1, 0, false, LoraLevel::kFull},
-                                           SumCase{{130}, 1, 2, 0, true, LoraLevel::kNone}, SumCase{{8, 8}, 6, 2, 3, true, LoraLevel::kFull}));
+                         ::testing::Values(SumCase{{96, 33, 3, 3}, 7, 3, 0, true, LoraLevel::kPlain},
+                                           SumCase{{50, 7, 1}, 9, 1, 0, false, LoraLevel::kFull},
+                                           SumCase{{130}, 1, 2, 0, true, LoraLevel::kNone},
+                                           SumCase{{8, 8}, 6, 2, 3, true, LoraLevel::kFull}));
 
 }  // namespace
 }  // namespace lorad::gpu::testing::sum_parts_test

@@ -8,7 +8,8 @@ namespace {
 using reference::gradient;
 using reference::to_doubles;
 
-// Central differences are right to about 1e-9 of the values, so that only the kernels' own f32 counts: sums of a row, and exp, which has a few units of the last place.
+// Central differences are right to about 1e-9 of the values, so that only the kernels' own f32 counts: sums of a row,
+// and exp, which has a few units of the last place.
 constexpr double kRowTolerance = 1e-5;
 
 class TrainKernelTest : public GpuTest {
@@ -20,7 +21,9 @@ class TrainKernelTest : public GpuTest {
         ASSERT_TRUE(recorded.ok()) << recorded.error().message;
         run(must(std::move(recorder).end()));
     }
-    std::vector<float> random(size_t n, float bound = 1.0f, Type type = Type::kF32) { return reference::random_values(n, type, random_, bound); }
+    std::vector<float> random(size_t n, float bound = 1.0f, Type type = Type::kF32) {
+        return reference::random_values(n, type, random_, bound);
+    }
     // Rows of `columns` that lie `stride` apart, with numbers between that nobody may read.
     static Buffer rows(const std::vector<float>& values, size_t columns, size_t stride, Type type = Type::kF32) {
         std::vector<float> wide(values.size() / columns * stride, NAN);
@@ -57,8 +60,10 @@ TEST_P(TrainProductTest, MatchesTheReference) {
     const ProductCase c = GetParam();
     const uint32_t a_columns = c.a_has_rows_of_k ? c.m : c.k, b_columns = c.b_has_rows_of_k ? c.n : c.k;
     const uint32_t a_stride = padded(a_columns), b_stride = padded(b_columns), c_stride = c.n + 3;
-    const auto a = random(size_t{c.m} * c.k, 1.0f, c.a_type), b = random(size_t{c.n} * c.k, 1.0f, c.b_type), before = random(size_t{c.m} * c_stride);
-    const Buffer a_at = rows(a, a_columns, a_stride, c.a_type), b_at = rows(b, b_columns, b_stride, c.b_type), c_at = result(before);
+    const auto a = random(size_t{c.m} * c.k, 1.0f, c.a_type), b = random(size_t{c.n} * c.k, 1.0f, c.b_type),
+               before = random(size_t{c.m} * c_stride);
+    const Buffer a_at = rows(a, a_columns, a_stride, c.a_type), b_at = rows(b, b_columns, b_stride, c.b_type),
+                 c_at = result(before);
     execute([&](Recorder& recorder) {
         kernels_.product(recorder, {.a = {a_at.address(), a_stride, scalar(c.a_type)},
                                     .b = {b_at.address(), b_stride, scalar(c.b_type)},
@@ -76,7 +81,9 @@ TEST_P(TrainProductTest, MatchesTheReference) {
     for (size_t i = 0; i < c.m; i++) {
         for (size_t j = 0; j < c.n; j++) {
             double sum = 0;
-            for (size_t l = 0; l < c.k; l++) sum += double{c.a_has_rows_of_k ? a[l * c.m + i] : a[i * c.k + l]} * (c.b_has_rows_of_k ? b[l * c.n + j] : b[j * c.k + l]);
+            for (size_t l = 0; l < c.k; l++)
+                sum += double{c.a_has_rows_of_k ? a[l * c.m + i] : a[i * c.k + l]} *
+                       (c.b_has_rows_of_k ? b[l * c.n + j] : b[j * c.k + l]);
             want[i * c_stride + j] = 0.5 * sum + (c.adds ? before[i * c_stride + j] : 0.0f);
         }
     }
@@ -85,25 +92,38 @@ TEST_P(TrainProductTest, MatchesTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TrainProductTest,
-                         ::testing::Values(ProductCase{20, 70, 96, false, false, false, Type::kF32, Type::kBf16}, ProductCase{65, 130, 33, false, true, false, Type::kF32, Type::kF16},
-                                           ProductCase{77, 8, 40, false, false, true, Type::kF32, Type::kF32}, ProductCase{5, 129, 19, true, true, true, Type::kF32, Type::kF32},
-                                           ProductCase{200, 6, 21, true, true, true, Type::kF32, Type::kF32}, ProductCase{1, 1, 1, false, false, false, Type::kF32, Type::kF32},
+                         ::testing::Values(ProductCase{20, 70, 96, false, false, false, Type::kF32, Type::kBf16},
+                                           ProductCase{65, 130, 33, false, true, false, Type::kF32, Type::kF16},
+                                           ProductCase{77, 8, 40, false, false, true, Type::kF32, Type::kF32},
+                                           ProductCase{5, 129, 19, true, true, true, Type::kF32, Type::kF32},
+                                           ProductCase{200, 6, 21, true, true, true, Type::kF32, Type::kF32},
+                                           ProductCase{1, 1, 1, false, false, false, Type::kF32, Type::kF32},
                                            ProductCase{9, 48, 300, false, true, true, Type::kF32, Type::kBf16}));
 
 TEST_F(TrainKernelTest, ProductsOfOneDispatchKeepToTheirOwnSizes) {
     const uint32_t stride = 64, c_stride = 40;
     const auto a = random(64 * stride), b = random(64 * stride);
-    const std::vector<TrainProductItem> items = {{0, 4, 0, 7, 33, 20, 0}, {8 * stride, 16 * stride, 10 * c_stride, 11, 5, 12, 0}};
-    const Buffer a_at = input(a), b_at = input(b), items_at = input(items), c_at = result(std::vector<float>(30 * c_stride, 7.0f));
+    const std::vector<TrainProductItem> items = {{0, 4, 0, 7, 33, 20, 0},
+                                                 {8 * stride, 16 * stride, 10 * c_stride, 11, 5, 12, 0}};
+    const Buffer a_at = input(a), b_at = input(b), items_at = input(items),
+                 c_at = result(std::vector<float>(30 * c_stride, 7.0f));
     execute([&](Recorder& recorder) {
-        kernels_.product(recorder, {.a = {a_at.address(), stride}, .b = {b_at.address(), stride}, .c = {c_at.address(), c_stride}, .m = 11, .n = 33, .k = 20, .items = items_at.address(), .n_items = 2});
+        kernels_.product(recorder, {.a = {a_at.address(), stride},
+                                    .b = {b_at.address(), stride},
+                                    .c = {c_at.address(), c_stride},
+                                    .m = 11,
+                                    .n = 33,
+                                    .k = 20,
+                                    .items = items_at.address(),
+                                    .n_items = 2});
     });
     std::vector<double> want(30 * c_stride, 7.0);
     for (const TrainProductItem& item : items) {
         for (uint32_t i = 0; i < item.m; i++) {
             for (uint32_t j = 0; j < item.n; j++) {
                 double sum = 0;
-                for (uint32_t l = 0; l < item.k; l++) sum += double{a[item.a + i * stride + l]} * b[item.b + j * stride + l];
+                for (uint32_t l = 0; l < item.k; l++)
+                    sum += double{a[item.a + i * stride + l]} * b[item.b + j * stride + l];
                 want[item.c + i * c_stride + j] = sum;
             }
         }
@@ -113,11 +133,23 @@ TEST_F(TrainKernelTest, ProductsOfOneDispatchKeepToTheirOwnSizes) {
 
 TEST_F(TrainKernelTest, NormsAndTheirGradientsMatchTheReference) {
     const uint32_t hidden = 70, stride = 128, n_rows = 3;
-    const auto x = random(5 * hidden, 3.0f), gamma = random(hidden), dy = random(n_rows * hidden), dx_before = random(5 * stride);
+    const auto x = random(5 * hidden, 3.0f), gamma = random(hidden), dy = random(n_rows * hidden),
+               dx_before = random(5 * stride);
     const std::vector<uint32_t> from = {4, 0, 2};
-    const Buffer x_at = rows(x, hidden, stride), gamma_at = input(gamma), rows_at = input(from), y_at = poisoned(n_rows * stride * 4);
+    const Buffer x_at = rows(x, hidden, stride), gamma_at = input(gamma), rows_at = input(from),
+                 y_at = poisoned(n_rows * stride * 4);
     const Buffer dy_at = rows(dy, hidden, stride), dx_at = result(dx_before), terms_at = poisoned(n_rows * stride * 4);
-    const TrainNormParams params{.x = x_at.address(), .gamma = gamma_at.address(), .y = y_at.address(), .dy = dy_at.address(), .dx = dx_at.address(), .terms = terms_at.address(), .rows = rows_at.address(), .hidden = hidden, .x_stride = stride, .y_stride = stride, .eps = 1e-5f};
+    const TrainNormParams params{.x = x_at.address(),
+                                 .gamma = gamma_at.address(),
+                                 .y = y_at.address(),
+                                 .dy = dy_at.address(),
+                                 .dx = dx_at.address(),
+                                 .terms = terms_at.address(),
+                                 .rows = rows_at.address(),
+                                 .hidden = hidden,
+                                 .x_stride = stride,
+                                 .y_stride = stride,
+                                 .eps = 1e-5f};
     execute([&](Recorder& recorder) {
         kernels_.norm(recorder, TrainDirection::kForward, params, n_rows);
         kernels_.norm(recorder, TrainDirection::kBackward, params, n_rows);
@@ -125,15 +157,18 @@ TEST_F(TrainKernelTest, NormsAndTheirGradientsMatchTheReference) {
     std::vector<double> want_dx(dx_before.begin(), dx_before.end());
     const std::vector<float> ones(hidden, 1.0f);
     for (uint32_t t = 0; t < n_rows; t++) {
-        const auto row = to_doubles({&x[size_t{from[t]} * hidden], hidden}), row_dy = to_doubles({&dy[size_t{t} * hidden], hidden});
+        const auto row = to_doubles({&x[size_t{from[t]} * hidden], hidden}),
+                   row_dy = to_doubles({&dy[size_t{t} * hidden], hidden});
         const auto norm = [&](std::span<const double> at) { return reference::rms_norm(at, gamma, 1e-5); };
         expect_near(norm(row), &content<float>(y_at, n_rows * stride)[t * stride], kRowTolerance, 1.0, "normed");
         const Vector dx = gradient(norm, row, row_dy);
         for (uint32_t h = 0; h < hidden; h++) want_dx[from[t] * stride + h] += dx[h];
         Vector terms = reference::rms_norm(row, ones, 1e-5);
         for (uint32_t h = 0; h < hidden; h++) terms[h] *= row_dy[h];
-        expect_near(terms, &content<float>(terms_at, n_rows * stride)[t * stride], kRowTolerance, 1.0, "terms of gamma");
-        for (uint32_t h = hidden; h < stride; h++) ASSERT_EQ(content<float>(y_at, n_rows * stride)[t * stride + h], 0.0f);
+        expect_near(terms, &content<float>(terms_at, n_rows * stride)[t * stride], kRowTolerance, 1.0,
+                    "terms of gamma");
+        for (uint32_t h = hidden; h < stride; h++)
+            ASSERT_EQ(content<float>(y_at, n_rows * stride)[t * stride + h], 0.0f);
     }
     expect_near(want_dx, content<float>(dx_at, want_dx.size()).data(), kRowTolerance, 1.0, "gradient of x");
 }
@@ -142,12 +177,28 @@ class TrainHeadsTest : public TrainKernelTest, public ::testing::WithParamInterf
 
 TEST_P(TrainHeadsTest, NormAndRopeOfHeadsAndTheirGradientsMatchTheReference) {
     const bool has_norm = GetParam();
-    const uint32_t head_dim = 12, rotary_dim = 8, n_q = 3, n_k = 1, n_rows = 2, y_stride = 64, turned_stride = 56, n_heads = n_q + n_k;
-    const auto y = random(n_rows * n_heads * head_dim), q_gamma = random(head_dim), k_gamma = random(head_dim), rope = random(5 * rotary_dim), dturned = random(n_rows * n_heads * head_dim);
+    const uint32_t head_dim = 12, rotary_dim = 8, n_q = 3, n_k = 1, n_rows = 2, y_stride = 64, turned_stride = 56,
+                   n_heads = n_q + n_k;
+    const auto y = random(n_rows * n_heads * head_dim), q_gamma = random(head_dim), k_gamma = random(head_dim),
+               rope = random(5 * rotary_dim), dturned = random(n_rows * n_heads * head_dim);
     const std::vector<uint32_t> turns = {4, 1};
-    const Buffer y_at = rows(y, n_heads * head_dim, y_stride), q_at = input(q_gamma), k_at = input(k_gamma), rope_at = input(rope), turns_at = input(turns);
-    const Buffer turned_at = poisoned(n_rows * turned_stride * 4), dturned_at = rows(dturned, n_heads * head_dim, turned_stride), dy_at = poisoned(n_rows * y_stride * 4), terms_at = poisoned(n_rows * turned_stride * 4);
-    TrainHeadsParams params{.y = y_at.address(), .turned = turned_at.address(), .dy = dy_at.address(), .terms = has_norm ? terms_at.address() : 0, .rope = rope_at.address(), .turns = turns_at.address(), .q_gamma = has_norm ? q_at.address() : 0, .k_gamma = has_norm ? k_at.address() : 0, .n_q_heads = n_q, .y_stride = y_stride, .turned_stride = turned_stride, .eps = 1e-6f};
+    const Buffer y_at = rows(y, n_heads * head_dim, y_stride), q_at = input(q_gamma), k_at = input(k_gamma),
+                 rope_at = input(rope), turns_at = input(turns);
+    const Buffer turned_at = poisoned(n_rows * turned_stride * 4),
+                 dturned_at = rows(dturned, n_heads * head_dim, turned_stride), dy_at = poisoned(n_rows * y_stride * 4),
+                 terms_at = poisoned(n_rows * turned_stride * 4);
+    TrainHeadsParams params{.y = y_at.address(),
+                            .turned = turned_at.address(),
+                            .dy = dy_at.address(),
+                            .terms = has_norm ? terms_at.address() : 0,
+                            .rope = rope_at.address(),
+                            .turns = turns_at.address(),
+                            .q_gamma = has_norm ? q_at.address() : 0,
+                            .k_gamma = has_norm ? k_at.address() : 0,
+                            .n_q_heads = n_q,
+                            .y_stride = y_stride,
+                            .turned_stride = turned_stride,
+                            .eps = 1e-6f};
     execute([&](Recorder& recorder) {
         kernels_.heads(recorder, TrainDirection::kForward, params, n_heads, head_dim, rotary_dim, n_rows);
         params.turned = dturned_at.address();
@@ -158,12 +209,15 @@ TEST_P(TrainHeadsTest, NormAndRopeOfHeadsAndTheirGradientsMatchTheReference) {
             const size_t at = (size_t{t} * n_heads + h) * head_dim, column = size_t{h} * head_dim;
             const auto head = to_doubles({&y[at], head_dim}), d = to_doubles({&dturned[at], head_dim});
             const auto turn = [&](std::span<const double> from) {
-                Vector value = has_norm ? reference::rms_norm(from, h < n_q ? q_gamma : k_gamma, 1e-6) : Vector(from.begin(), from.end());
+                Vector value = has_norm ? reference::rms_norm(from, h < n_q ? q_gamma : k_gamma, 1e-6)
+                                        : Vector(from.begin(), from.end());
                 reference::rope(value, rotary_dim, {&rope[size_t{turns[t]} * rotary_dim], rotary_dim});
                 return value;
             };
-            expect_near(turn(head), &content<float>(turned_at, n_rows * turned_stride)[t * turned_stride + column], kRowTolerance, 2.0, "turned");
-            expect_near(gradient(turn, head, d), &content<float>(dy_at, n_rows * y_stride)[t * y_stride + column], kRowTolerance, 10.0, "gradient of y");
+            expect_near(turn(head), &content<float>(turned_at, n_rows * turned_stride)[t * turned_stride + column],
+                        kRowTolerance, 2.0, "turned");
+            expect_near(gradient(turn, head, d), &content<float>(dy_at, n_rows * y_stride)[t * y_stride + column],
+                        kRowTolerance, 10.0, "gradient of y");
             if (!has_norm) continue;
             const Vector normed = reference::rms_norm(head, std::vector<float>(head_dim, 1.0f), 1e-6);
             const auto rope_alone = [&](std::span<const double> from) {
@@ -173,7 +227,8 @@ TEST_P(TrainHeadsTest, NormAndRopeOfHeadsAndTheirGradientsMatchTheReference) {
             };
             Vector terms = gradient(rope_alone, normed, d);
             for (uint32_t i = 0; i < head_dim; i++) terms[i] *= normed[i];
-            expect_near(terms, &content<float>(terms_at, n_rows * turned_stride)[t * turned_stride + column], kRowTolerance, 4.0, "terms of gamma");
+            expect_near(terms, &content<float>(terms_at, n_rows * turned_stride)[t * turned_stride + column],
+                        kRowTolerance, 4.0, "terms of gamma");
         }
     }
 }
@@ -188,7 +243,11 @@ TEST_P(TrainSoftmaxTest, ProbabilitiesAndTheirGradientsMatchTheReference) {
     const std::vector<TrainScores> runs = {{0, 3, 9, 64, 6}, {3 * 64, 3, 3, 64, 0}};
     const auto scores = random(6 * 64, 4.0f), dp = random(6 * 64);
     const Buffer runs_at = input(runs), scores_at = result(scores), dscores_at = result(dp);
-    const TrainSoftmaxParams params{.items = runs_at.address(), .scores = scores_at.address(), .dscores = dscores_at.address(), .scale = 0.7f, .window = window};
+    const TrainSoftmaxParams params{.items = runs_at.address(),
+                                    .scores = scores_at.address(),
+                                    .dscores = dscores_at.address(),
+                                    .scale = 0.7f,
+                                    .window = window};
     execute([&](Recorder& recorder) {
         kernels_.softmax(recorder, TrainDirection::kForward, params, 3, 2);
         recorder.barrier();
@@ -198,7 +257,8 @@ TEST_P(TrainSoftmaxTest, ProbabilitiesAndTheirGradientsMatchTheReference) {
     for (const TrainScores& run : runs) {
         for (uint32_t row = 0; row < run.n_queries; row++) {
             const size_t at = run.at + row * run.stride;
-            const uint32_t query = run.first_query + row, end = query + 1, begin = window != 0 && end > window ? end - window : 0;
+            const uint32_t query = run.first_query + row, end = query + 1,
+                           begin = window != 0 && end > window ? end - window : 0;
             const auto softmax = [&](std::span<const double> s) {
                 Vector p(run.n_keys);
                 double sum = 0;
@@ -208,8 +268,10 @@ TEST_P(TrainSoftmaxTest, ProbabilitiesAndTheirGradientsMatchTheReference) {
             };
             const auto s = to_doubles({&scores[at], run.n_keys});
             expect_near(softmax(s), &got[at], kRowTolerance, 1.0, "probabilities");
-            expect_near(gradient(softmax, s, to_doubles({&dp[at], run.n_keys})), &got_d[at], kRowTolerance, 1.0, "gradient of scores");
-            for (uint32_t j = run.n_keys; j < run.stride; j++) ASSERT_EQ(got[at + j], scores[at + j]) << "written beyond the keys";
+            expect_near(gradient(softmax, s, to_doubles({&dp[at], run.n_keys})), &got_d[at], kRowTolerance, 1.0,
+                        "gradient of scores");
+            for (uint32_t j = run.n_keys; j < run.stride; j++)
+                ASSERT_EQ(got[at + j], scores[at + j]) << "written beyond the keys";
         }
     }
 }
@@ -219,8 +281,15 @@ INSTANTIATE_TEST_SUITE_P(Windows, TrainSoftmaxTest, ::testing::Values(0u, 2u, 10
 TEST_F(TrainKernelTest, TheActivationAndItsGradientsMatchTheReference) {
     const uint32_t ffn = 70, n_rows = 2, y_stride = 192, h_stride = 128;
     const auto y = random(n_rows * 2 * ffn, 3.0f), dh = random(n_rows * ffn);
-    const Buffer y_at = rows(y, 2 * ffn, y_stride), h_at = poisoned(n_rows * h_stride * 4), dh_at = rows(dh, ffn, h_stride), dy_at = poisoned(n_rows * y_stride * 4);
-    TrainActParams params{.y = y_at.address(), .h = h_at.address(), .dy = dy_at.address(), .ffn = ffn, .y_stride = y_stride, .h_stride = h_stride, .rows = n_rows};
+    const Buffer y_at = rows(y, 2 * ffn, y_stride), h_at = poisoned(n_rows * h_stride * 4),
+                 dh_at = rows(dh, ffn, h_stride), dy_at = poisoned(n_rows * y_stride * 4);
+    TrainActParams params{.y = y_at.address(),
+                          .h = h_at.address(),
+                          .dy = dy_at.address(),
+                          .ffn = ffn,
+                          .y_stride = y_stride,
+                          .h_stride = h_stride,
+                          .rows = n_rows};
     execute([&](Recorder& recorder) {
         kernels_.act(recorder, TrainDirection::kForward, params, ScalarType::kF32);
         params.h = dh_at.address();
@@ -234,8 +303,11 @@ TEST_F(TrainKernelTest, TheActivationAndItsGradientsMatchTheReference) {
         };
         const auto row = to_doubles({&y[size_t{t} * 2 * ffn], 2 * ffn});
         expect_near(act(row), &content<float>(h_at, n_rows * h_stride)[t * h_stride], kRowTolerance, 3.0, "activation");
-        expect_near(gradient(act, row, to_doubles({&dh[size_t{t} * ffn], ffn})), &content<float>(dy_at, n_rows * y_stride)[t * y_stride], kRowTolerance, 3.0, "gradient of gate and up");
-        for (uint32_t f = ffn; f < h_stride; f++) ASSERT_EQ(content<float>(h_at, n_rows * h_stride)[t * h_stride + f], 0.0f);
+        expect_near(gradient(act, row, to_doubles({&dh[size_t{t} * ffn], ffn})),
+                    &content<float>(dy_at, n_rows * y_stride)[t * y_stride], kRowTolerance, 3.0,
+                    "gradient of gate and up");
+        for (uint32_t f = ffn; f < h_stride; f++)
+            ASSERT_EQ(content<float>(h_at, n_rows * h_stride)[t * h_stride + f], 0.0f);
     }
 }
 
@@ -250,8 +322,16 @@ TEST_P(TrainIn16BitsTest, TheActivationKeepsWhatItComputesWithAndItsGradientsMat
     const uint32_t ffn = 72, n_rows = 2, y_stride = 192, h_stride = 128;
     const auto sums = random(n_rows * 2 * ffn, 3.0f), dh = random(n_rows * ffn);
     const Buffer sums_at = rows(sums, 2 * ffn, y_stride), dh_at = rows(dh, ffn, h_stride);
-    const Buffer y_at = poisoned(n_rows * y_stride * 2), h_at = poisoned(n_rows * h_stride * 2), again_at = poisoned(n_rows * h_stride * 2), dy_at = poisoned(n_rows * y_stride * 2);
-    TrainActParams params{.y = y_at.address(), .h = h_at.address(), .dy = dy_at.address(), .sums = sums_at.address(), .ffn = ffn, .y_stride = y_stride, .h_stride = h_stride, .rows = n_rows};
+    const Buffer y_at = poisoned(n_rows * y_stride * 2), h_at = poisoned(n_rows * h_stride * 2),
+                 again_at = poisoned(n_rows * h_stride * 2), dy_at = poisoned(n_rows * y_stride * 2);
+    TrainActParams params{.y = y_at.address(),
+                          .h = h_at.address(),
+                          .dy = dy_at.address(),
+                          .sums = sums_at.address(),
+                          .ffn = ffn,
+                          .y_stride = y_stride,
+                          .h_stride = h_stride,
+                          .rows = n_rows};
     const ScalarType type = scalar(GetParam());
     execute([&](Recorder& recorder) {
         kernels_.act(recorder, TrainDirection::kForward, params, type);
@@ -262,8 +342,10 @@ TEST_P(TrainIn16BitsTest, TheActivationKeepsWhatItComputesWithAndItsGradientsMat
         params.h = dh_at.address();
         kernels_.act(recorder, TrainDirection::kBackward, params, type);
     });
-    EXPECT_EQ(content<uint16_t>(h_at, n_rows * h_stride), content<uint16_t>(again_at, n_rows * h_stride)) << "computed again from what is kept";
-    const auto y = decoded(y_at, n_rows * y_stride), h = decoded(h_at, n_rows * h_stride), dy = decoded(dy_at, n_rows * y_stride);
+    EXPECT_EQ(content<uint16_t>(h_at, n_rows * h_stride), content<uint16_t>(again_at, n_rows * h_stride))
+        << "computed again from what is kept";
+    const auto y = decoded(y_at, n_rows * y_stride), h = decoded(h_at, n_rows * h_stride),
+               dy = decoded(dy_at, n_rows * y_stride);
     for (uint32_t t = 0; t < n_rows; t++) {
         const auto act = [&](std::span<const double> row) {
             Vector made(ffn);
@@ -271,9 +353,11 @@ TEST_P(TrainIn16BitsTest, TheActivationKeepsWhatItComputesWithAndItsGradientsMat
             return made;
         };
         const auto row = to_doubles({&y[size_t{t} * y_stride], 2 * ffn});
-        expect_near(to_doubles({&sums[size_t{t} * 2 * ffn], 2 * ffn}), &y[t * y_stride], rounding(), 3.0, "gate and up");
+        expect_near(to_doubles({&sums[size_t{t} * 2 * ffn], 2 * ffn}), &y[t * y_stride], rounding(), 3.0,
+                    "gate and up");
         expect_near(act(row), &h[t * h_stride], rounding(), 9.0, "activation");
-        expect_near(gradient(act, row, to_doubles({&dh[size_t{t} * ffn], ffn})), &dy[t * y_stride], rounding(), 9.0, "gradient of gate and up");
+        expect_near(gradient(act, row, to_doubles({&dh[size_t{t} * ffn], ffn})), &dy[t * y_stride], rounding(), 9.0,
+                    "gradient of gate and up");
         for (uint32_t f = ffn; f < h_stride; f++) ASSERT_EQ(h[t * h_stride + f], 0.0f);
     }
 }
@@ -283,12 +367,20 @@ TEST_P(TrainIn16BitsTest, NormsRoundTheirResults) {
     const auto x = random(n_rows * hidden, 3.0f), gamma = random(hidden);
     const Buffer x_at = rows(x, hidden, stride), gamma_at = input(gamma), y_at = poisoned(n_rows * stride * 2);
     execute([&](Recorder& recorder) {
-        kernels_.norm(recorder, TrainDirection::kForward, {.x = x_at.address(), .gamma = gamma_at.address(), .y = y_at.address(), .hidden = hidden, .x_stride = stride, .y_stride = stride, .eps = 1e-5f}, n_rows,
-                      scalar(GetParam()));
+        kernels_.norm(recorder, TrainDirection::kForward,
+                      {.x = x_at.address(),
+                       .gamma = gamma_at.address(),
+                       .y = y_at.address(),
+                       .hidden = hidden,
+                       .x_stride = stride,
+                       .y_stride = stride,
+                       .eps = 1e-5f},
+                      n_rows, scalar(GetParam()));
     });
     const auto y = decoded(y_at, n_rows * stride);
     for (uint32_t t = 0; t < n_rows; t++) {
-        expect_near(reference::rms_norm(to_doubles({&x[size_t{t} * hidden], hidden}), gamma, 1e-5), &y[t * stride], rounding(), 2.0, "normed");
+        expect_near(reference::rms_norm(to_doubles({&x[size_t{t} * hidden], hidden}), gamma, 1e-5), &y[t * stride],
+                    rounding(), 2.0, "normed");
         for (uint32_t h = hidden; h < stride; h++) ASSERT_EQ(y[t * stride + h], 0.0f);
     }
 }
@@ -300,13 +392,22 @@ TEST_P(TrainIn16BitsTest, BlocksHaveWhatTheRowsHave) {
         const auto x = random(n_rows * columns, 3.0f, from);
         const Buffer x_at = rows(x, columns, stride, from), blocks_at = poisoned(n_blocks_rows * blocks_stride * 2);
         execute([&](Recorder& recorder) {
-            kernels_.blocks(recorder, {.x = x_at.address(), .blocks = blocks_at.address(), .k = columns, .x_stride = stride, .blocks_stride = blocks_stride, .rows = n_rows}, scalar(from), to);
+            kernels_.blocks(recorder,
+                            {.x = x_at.address(),
+                             .blocks = blocks_at.address(),
+                             .k = columns,
+                             .x_stride = stride,
+                             .blocks_stride = blocks_stride,
+                             .rows = n_rows},
+                            scalar(from), to);
         });
         const auto got = decoded(blocks_at, n_blocks_rows * blocks_stride);
         for (uint32_t t = 0; t < n_rows; t++) {
             for (uint32_t c = 0; c < blocks_stride; c++) {
                 const float want = c < columns ? x[t * columns + c] : 0.0f;
-                ASSERT_NEAR(got[block_offset(t, c, blocks_stride, kBlocksByRows) / 2], want, rounding() * std::abs(want)) << "row " << t << ", column " << c;
+                ASSERT_NEAR(got[block_offset(t, c, blocks_stride, kBlocksByRows) / 2], want,
+                            rounding() * std::abs(want))
+                    << "row " << t << ", column " << c;
             }
         }
     }
@@ -318,12 +419,20 @@ TEST_F(TrainKernelTest, CrossEntropyAndItsGradientMatchTheReference) {
     const uint32_t vocab = 333, stride = 384, n_rows = 3;
     const auto logits = random(n_rows * vocab, 8.0f);
     std::vector<TrainTarget> targets = {{0, 1.0f}, {332, 0.25f}, {0, 2.0f}};
-    targets[2].token = static_cast<uint32_t>(std::max_element(&logits[2 * vocab], &logits[3 * vocab - 1] + 1) - &logits[2 * vocab]);
+    targets[2].token =
+        static_cast<uint32_t>(std::max_element(&logits[2 * vocab], &logits[3 * vocab - 1] + 1) - &logits[2 * vocab]);
     std::vector<float> wide(n_rows * stride, NAN);
     for (size_t i = 0; i < logits.size(); i++) wide[i / vocab * stride + i % vocab] = logits[i];
-    const Buffer logits_at = result(wide), targets_at = input(targets), losses_at = poisoned(n_rows * sizeof(TrainLoss));
+    const Buffer logits_at = result(wide), targets_at = input(targets),
+                 losses_at = poisoned(n_rows * sizeof(TrainLoss));
     execute([&](Recorder& recorder) {
-        kernels_.cross_entropy(recorder, {.logits = logits_at.address(), .targets = targets_at.address(), .losses = losses_at.address(), .vocab = vocab, .stride = stride}, true, n_rows);
+        kernels_.cross_entropy(recorder,
+                               {.logits = logits_at.address(),
+                                .targets = targets_at.address(),
+                                .losses = losses_at.address(),
+                                .vocab = vocab,
+                                .stride = stride},
+                               true, n_rows);
     });
     const auto losses = content<TrainLoss>(losses_at, n_rows);
     const auto got = content<float>(logits_at, n_rows * stride);
@@ -343,15 +452,35 @@ TEST_F(TrainKernelTest, CrossEntropyAndItsGradientMatchTheReference) {
 
 TEST_F(TrainKernelTest, EmbeddingsAndTheirGradientsGoByToken) {
     const uint32_t vocab = 10, hidden = 70, stride = 128;
-    const auto table = random(vocab * hidden, 1.0f, Type::kBf16), dx = random(4 * hidden), before = random(vocab * stride);
+    const auto table = random(vocab * hidden, 1.0f, Type::kBf16), dx = random(4 * hidden),
+               before = random(vocab * stride);
     const std::vector<uint32_t> tokens = {7, 2, 7, 0};
     const std::vector<TrainTokenRows> token_rows = {{0, 0, 1}, {2, 1, 1}, {7, 2, 2}};
     const std::vector<uint32_t> rows_by_token = {3, 1, 0, 2};
-    const Buffer table_at = rows(table, hidden, stride, Type::kBf16), tokens_at = input(tokens), x_at = poisoned(4 * stride * 4);
-    const Buffer dx_at = rows(dx, hidden, stride), token_rows_at = input(token_rows), rows_at = input(rows_by_token), dtable_at = result(before);
+    const Buffer table_at = rows(table, hidden, stride, Type::kBf16), tokens_at = input(tokens),
+                 x_at = poisoned(4 * stride * 4);
+    const Buffer dx_at = rows(dx, hidden, stride), token_rows_at = input(token_rows), rows_at = input(rows_by_token),
+                 dtable_at = result(before);
     execute([&](Recorder& recorder) {
-        kernels_.embed(recorder, {.table = table_at.address(), .tokens = tokens_at.address(), .x = x_at.address(), .hidden = hidden, .table_stride = stride, .x_stride = stride, .pad = 0}, ScalarType::kBf16, false, 4);
-        kernels_.embed_backward(recorder, {.tokens = token_rows_at.address(), .rows = rows_at.address(), .dx = dx_at.address(), .dtable = dtable_at.address(), .hidden = hidden, .x_stride = stride, .table_stride = stride, .pad = 0}, false, 3);
+        kernels_.embed(recorder,
+                       {.table = table_at.address(),
+                        .tokens = tokens_at.address(),
+                        .x = x_at.address(),
+                        .hidden = hidden,
+                        .table_stride = stride,
+                        .x_stride = stride,
+                        .pad = 0},
+                       ScalarType::kBf16, false, 4);
+        kernels_.embed_backward(recorder,
+                                {.tokens = token_rows_at.address(),
+                                 .rows = rows_at.address(),
+                                 .dx = dx_at.address(),
+                                 .dtable = dtable_at.address(),
+                                 .hidden = hidden,
+                                 .x_stride = stride,
+                                 .table_stride = stride,
+                                 .pad = 0},
+                                false, 3);
     });
     const auto x = dense(x_at, 4, hidden, stride);
     std::vector<double> want(before.begin(), before.end());
@@ -369,11 +498,30 @@ TEST_F(TrainKernelTest, TransposedTablesGiveTheSame) {
     const auto a = random(rank * vocab), dlow = random(2 * rank);
     const std::vector<uint32_t> tokens = {9, 4}, rows_by_token = {1, 0};
     const std::vector<TrainTokenRows> token_rows = {{4, 0, 1}, {9, 1, 1}};
-    const Buffer a_at = rows(a, vocab, stride), tokens_at = input(tokens), low_at = poisoned(2 * x_stride * 4), dlow_at = rows(dlow, rank, x_stride), token_rows_at = input(token_rows), rows_at = input(rows_by_token);
+    const Buffer a_at = rows(a, vocab, stride), tokens_at = input(tokens), low_at = poisoned(2 * x_stride * 4),
+                 dlow_at = rows(dlow, rank, x_stride), token_rows_at = input(token_rows),
+                 rows_at = input(rows_by_token);
     const Buffer da_at = result(std::vector<float>(rank * stride, 1.0f));
     execute([&](Recorder& recorder) {
-        kernels_.embed(recorder, {.table = a_at.address(), .tokens = tokens_at.address(), .x = low_at.address(), .hidden = rank, .table_stride = stride, .x_stride = x_stride, .pad = 0}, ScalarType::kF32, true, 2);
-        kernels_.embed_backward(recorder, {.tokens = token_rows_at.address(), .rows = rows_at.address(), .dx = dlow_at.address(), .dtable = da_at.address(), .hidden = rank, .x_stride = x_stride, .table_stride = stride, .pad = 0}, true, 2);
+        kernels_.embed(recorder,
+                       {.table = a_at.address(),
+                        .tokens = tokens_at.address(),
+                        .x = low_at.address(),
+                        .hidden = rank,
+                        .table_stride = stride,
+                        .x_stride = x_stride,
+                        .pad = 0},
+                       ScalarType::kF32, true, 2);
+        kernels_.embed_backward(recorder,
+                                {.tokens = token_rows_at.address(),
+                                 .rows = rows_at.address(),
+                                 .dx = dlow_at.address(),
+                                 .dtable = da_at.address(),
+                                 .hidden = rank,
+                                 .x_stride = x_stride,
+                                 .table_stride = stride,
+                                 .pad = 0},
+                                true, 2);
     });
     const auto low = dense(low_at, 2, rank, x_stride);
     std::vector<double> want(rank * stride, 1.0);
@@ -388,17 +536,41 @@ TEST_F(TrainKernelTest, TransposedTablesGiveTheSame) {
 
 TEST_F(TrainKernelTest, ColumnSumsAndAffineMatchTheReference) {
     const uint32_t columns = 40, parts = 2, n_rows = 7, stride = 96;
-    const auto a = random(n_rows * columns * parts), b = random(n_rows * columns * parts), factor = random(columns), gain = random(columns), bias = random(columns), before = random(columns);
-    const Buffer a_at = rows(a, columns * parts, stride), b_at = rows(b, columns * parts, stride), factor_at = input(factor), gain_at = input(gain), bias_at = input(bias), sums_at = result(before), to_at = poisoned(n_rows * stride * 4);
+    const auto a = random(n_rows * columns * parts), b = random(n_rows * columns * parts), factor = random(columns),
+               gain = random(columns), bias = random(columns), before = random(columns);
+    const Buffer a_at = rows(a, columns * parts, stride), b_at = rows(b, columns * parts, stride),
+                 factor_at = input(factor), gain_at = input(gain), bias_at = input(bias), sums_at = result(before),
+                 to_at = poisoned(n_rows * stride * 4);
     execute([&](Recorder& recorder) {
-        kernels_.column_sums(recorder, {.to = sums_at.address(), .a = a_at.address(), .b = b_at.address(), .factor = factor_at.address(), .n_columns = columns, .n_parts = parts, .rows = n_rows, .a_stride = stride, .b_stride = stride, .pad = 0});
-        kernels_.affine(recorder, {.to = to_at.address(), .base = b_at.address(), .z = a_at.address(), .gain = gain_at.address(), .factor = factor_at.address(), .bias = bias_at.address(), .n = columns, .to_stride = stride, .base_stride = stride, .z_stride = stride, .rows = n_rows, .pad = 0});
+        kernels_.column_sums(recorder, {.to = sums_at.address(),
+                                        .a = a_at.address(),
+                                        .b = b_at.address(),
+                                        .factor = factor_at.address(),
+                                        .n_columns = columns,
+                                        .n_parts = parts,
+                                        .rows = n_rows,
+                                        .a_stride = stride,
+                                        .b_stride = stride,
+                                        .pad = 0});
+        kernels_.affine(recorder, {.to = to_at.address(),
+                                   .base = b_at.address(),
+                                   .z = a_at.address(),
+                                   .gain = gain_at.address(),
+                                   .factor = factor_at.address(),
+                                   .bias = bias_at.address(),
+                                   .n = columns,
+                                   .to_stride = stride,
+                                   .base_stride = stride,
+                                   .z_stride = stride,
+                                   .rows = n_rows,
+                                   .pad = 0});
     });
     std::vector<double> sums(before.begin(), before.end());
     for (uint32_t t = 0; t < n_rows; t++) {
         Vector to(columns);
         for (uint32_t n = 0; n < columns; n++) {
-            for (uint32_t q = 0; q < parts; q++) sums[n] += double{factor[n]} * a[(t * parts + q) * columns + n] * b[(t * parts + q) * columns + n];
+            for (uint32_t q = 0; q < parts; q++)
+                sums[n] += double{factor[n]} * a[(t * parts + q) * columns + n] * b[(t * parts + q) * columns + n];
             to[n] = b[t * parts * columns + n] + double{a[t * parts * columns + n]} * gain[n] * factor[n] + bias[n];
         }
         expect_near(to, &content<float>(to_at, n_rows * stride)[t * stride], 1e-6, 2.0, "affine");
@@ -410,21 +582,35 @@ TEST_F(TrainKernelTest, ColumnSumsAndAffineMatchTheReference) {
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> x, uint32_t k0, uint32_t k1) {
     for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
         const uint64_t p0 = 0xD2511F53ull * x[0], p1 = 0xCD9E8D57ull * x[2];
-        x = {static_cast<uint32_t>(p1 >> 32) ^ x[1] ^ k0, static_cast<uint32_t>(p1), static_cast<uint32_t>(p0 >> 32) ^ x[3] ^ k1, static_cast<uint32_t>(p0)};
+        x = {static_cast<uint32_t>(p1 >> 32) ^ x[1] ^ k0, static_cast<uint32_t>(p1),
+             static_cast<uint32_t>(p0 >> 32) ^ x[3] ^ k1, static_cast<uint32_t>(p0)};
     }
     return x;
 }
 
 TEST_F(TrainKernelTest, DropoutLeavesWhatPhiloxSays) {
     // Known answers of Random123 for zeros and for all ones.
-    EXPECT_EQ(philox({0, 0, 0, 0}, 0, 0), (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
-    EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, ~0u, ~0u), (std::array<uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
+    EXPECT_EQ(philox({0, 0, 0, 0}, 0, 0),
+              (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+    EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, ~0u, ~0u),
+              (std::array<uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
     const uint32_t columns = 150, stride = 192, n_rows = 5;
     const auto x = random(n_rows * columns), before = random(n_rows * stride);
     std::vector<uint32_t> keys;
     for (uint32_t t = 0; t < n_rows; t++) keys.insert(keys.end(), {t / 2, 7 * t});
-    const Buffer x_at = rows(x, columns, stride), keys_at = input(keys), to_at = result(before), added_at = result(before);
-    TrainDropoutParams params{.x = x_at.address(), .to = to_at.address(), .row_keys = keys_at.address(), .columns = columns, .x_stride = stride, .to_stride = stride, .module = 3, .seed = 11, .step = 4, .threshold = 0x40000000u, .factor = 4.0f / 3};
+    const Buffer x_at = rows(x, columns, stride), keys_at = input(keys), to_at = result(before),
+                 added_at = result(before);
+    TrainDropoutParams params{.x = x_at.address(),
+                              .to = to_at.address(),
+                              .row_keys = keys_at.address(),
+                              .columns = columns,
+                              .x_stride = stride,
+                              .to_stride = stride,
+                              .module = 3,
+                              .seed = 11,
+                              .step = 4,
+                              .threshold = 0x40000000u,
+                              .factor = 4.0f / 3};
     execute([&](Recorder& recorder) {
         kernels_.dropout(recorder, params, false, n_rows);
         params.to = added_at.address();
@@ -455,13 +641,28 @@ TEST_F(TrainKernelTest, AdamwStepsAsPyTorchDoes) {
     const auto values = random(n), gradients = random(n, 5.0f), first = random(n), second = random(n);
     std::vector<float> squares = second;
     for (float& value : squares) value *= value;
-    const Buffer values_at = result(values), gradients_at = input(gradients), first_at = result(first), second_at = result(squares), sums_at = poisoned(4 * sizeof(float));
+    const Buffer values_at = result(values), gradients_at = input(gradients), first_at = result(first),
+                 second_at = result(squares), sums_at = poisoned(4 * sizeof(float));
     const double rate = 0.01, decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-5, k = 3, factor = 0.25;
-    const TrainGradNormParams norm{.gradients = gradients_at.address(), .sums = sums_at.address(), .n = n, .n_per_group = 300};
+    const TrainGradNormParams norm{
+        .gradients = gradients_at.address(), .sums = sums_at.address(), .n = n, .n_per_group = 300};
     ASSERT_EQ(TrainKernels::grad_norm_groups(norm), 4u);
     execute([&](Recorder& recorder) {
         kernels_.grad_norm(recorder, norm);
-        kernels_.adamw(recorder, {.values = values_at.address(), .gradients = gradients_at.address(), .first = first_at.address(), .second = second_at.address(), .n = n, .factor = static_cast<float>(factor), .keep = static_cast<float>(1 - rate * decay), .one_minus_beta1 = static_cast<float>(1 - beta1), .beta2 = static_cast<float>(beta2), .one_minus_beta2 = static_cast<float>(1 - beta2), .step_size = static_cast<float>(rate / (1 - std::pow(beta1, k))), .root = static_cast<float>(std::sqrt(1 - std::pow(beta2, k))), .eps = static_cast<float>(eps), .pad = 0});
+        kernels_.adamw(recorder, {.values = values_at.address(),
+                                  .gradients = gradients_at.address(),
+                                  .first = first_at.address(),
+                                  .second = second_at.address(),
+                                  .n = n,
+                                  .factor = static_cast<float>(factor),
+                                  .keep = static_cast<float>(1 - rate * decay),
+                                  .one_minus_beta1 = static_cast<float>(1 - beta1),
+                                  .beta2 = static_cast<float>(beta2),
+                                  .one_minus_beta2 = static_cast<float>(1 - beta2),
+                                  .step_size = static_cast<float>(rate / (1 - std::pow(beta1, k))),
+                                  .root = static_cast<float>(std::sqrt(1 - std::pow(beta2, k))),
+                                  .eps = static_cast<float>(eps),
+                                  .pad = 0});
     });
     Vector want(n), want_first(n), want_second(n), sums(4);
     for (uint32_t i = 0; i < n; i++) {
@@ -469,7 +670,9 @@ TEST_F(TrainKernelTest, AdamwStepsAsPyTorchDoes) {
         sums[i / 300] += double{gradients[i]} * gradients[i];
         want_first[i] = beta1 * first[i] + (1 - beta1) * g;
         want_second[i] = beta2 * squares[i] + (1 - beta2) * g * g;
-        want[i] = values[i] * (1 - rate * decay) - rate / (1 - std::pow(beta1, k)) * want_first[i] / (std::sqrt(want_second[i]) / std::sqrt(1 - std::pow(beta2, k)) + eps);
+        want[i] =
+            values[i] * (1 - rate * decay) - rate / (1 - std::pow(beta1, k)) * want_first[i] /
+                                                 (std::sqrt(want_second[i]) / std::sqrt(1 - std::pow(beta2, k)) + eps);
     }
     expect_near(sums, content<float>(sums_at, 4).data(), sum_tolerance(300), 3000.0, "sums of squares");
     expect_near(want_first, content<float>(first_at, n).data(), 1e-6, 1.0, "first moments");

@@ -1,4 +1,5 @@
-// Kernels of one row or of rows by themselves: LoRA with or without its base in one dispatch, normalisations, the read stream.
+// Kernels of one row or of rows by themselves: LoRA with or without its base in one dispatch, normalisations, the read
+// stream.
 #include <algorithm>
 
 #include "tests/gpu/kernels/kernel_fixture.h"
@@ -40,10 +41,19 @@ TEST_P(LoraVector, MatchesTheReferenceInEveryReplay) {
     const uint64_t y_bytes = uint64_t{room} * bytes_of(scalar(c.act));
     const Buffer y = poisoned(y_bytes);
 
-    const LoraVectorParams params{x_buffer.address(), c.with_base ? w_buffer.address() : 0, a_buffer.address(), b_buffer.address(),
-                                  y.address(), low.address(), c.n, c.k, c.rank, scale};
+    const LoraVectorParams params{x_buffer.address(),
+                                  c.with_base ? w_buffer.address() : 0,
+                                  a_buffer.address(),
+                                  b_buffer.address(),
+                                  y.address(),
+                                  low.address(),
+                                  c.n,
+                                  c.k,
+                                  c.rank,
+                                  scale};
     auto recorder = must(Recorder::begin(device()));
-    kernels_->lora.lora_vector(recorder, params, scalar(c.weights), scalar(c.act), {c.sharing, c.threads, c.group_rows, c.slices, c.at_once});
+    kernels_->lora.lora_vector(recorder, params, scalar(c.weights), scalar(c.act),
+                               {c.sharing, c.threads, c.group_rows, c.slices, c.at_once});
     const Status recorded = kernels_->status();
     ASSERT_TRUE(recorded.ok()) << recorded.error().message;
     const CommandBuffer recording = must(std::move(recorder).end());
@@ -53,7 +63,8 @@ TEST_P(LoraVector, MatchesTheReferenceInEveryReplay) {
     auto want = product(b, low_want, c.n);
     const auto base = product(w, x_wide, c.n);
     for (size_t i = 0; i < want.size(); i++) want[i] = scale * want[i] + (c.with_base ? base[i] : 0.0);
-    // Values are below 1, so a sum of k products is of the order of sqrt(k) / 3, and one of rank such sums that times sqrt(rank) / 3.
+    // Values are below 1, so a sum of k products is of the order of sqrt(k) / 3, and one of rank such sums that times
+    // sqrt(rank) / 3.
     const double magnitude = std::sqrt(c.k) * (1 + scale * std::sqrt(c.rank));
     const double tolerance = sum_tolerance(c.k) + unit_roundoff(c.act);
 
@@ -63,7 +74,8 @@ TEST_P(LoraVector, MatchesTheReferenceInEveryReplay) {
         run(recording);
         const auto got = content(y, room, c.act);
         expect_near(want, got.data(), tolerance, magnitude, "replay " + std::to_string(replay));
-        for (uint32_t i = round_up(c.n, 2); i < room; i++) EXPECT_TRUE(is_poison(got[i])) << "element " << i << " was written";
+        for (uint32_t i = round_up(c.n, 2); i < room; i++)
+            EXPECT_TRUE(is_poison(got[i])) << "element " << i << " was written";
         const auto bytes = content<std::byte>(y, y_bytes);
         if (replay > 0) {
             EXPECT_EQ(bytes, first) << "other bits in replay " << replay;
@@ -85,7 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
                       LoraCase{1, 8, 1, Type::kF32, Type::kF32, true, LowSharing::kAlways},
                       LoraCase{320, 256, 512, Type::kF16, Type::kF32, true, LowSharing::kAlways},
                       LoraCase{320, 256, 512, Type::kF16, Type::kF32, false, LowSharing::kNever},
-                      // As many subgroups as on a GPU, so that k is cut: evenly, with a rest, into more slices than it has chunks for.
+                      // As many subgroups as on a GPU, so that k is cut: evenly, with a rest, into more slices than it
+                      // has chunks for.
                       LoraCase{256, 512, 8, Type::kF32, Type::kF32, true, LowSharing::kNever, 256},
                       LoraCase{256, 512, 8, Type::kF16, Type::kF16, true, LowSharing::kAlways, 128, 2},
                       LoraCase{97, 1000, 3, Type::kF32, Type::kF32, true, LowSharing::kNever, 256, 16},
@@ -109,9 +122,12 @@ TEST_P(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
     const uint32_t threads = GetParam();
     constexpr uint32_t kN = 512, kK = 1024, kRank = 24;
     const Buffer x = input(reference::encode(reference::random_values(kK, Type::kF32, random_), kK, kK, Type::kF32));
-    const Buffer w = input(reference::encode(reference::random_values(kN * kK, Type::kF16, random_), kK, kK, Type::kF16));
-    const Buffer a = input(reference::encode(reference::random_values(kRank * kK, Type::kF16, random_), kK, kK, Type::kF16));
-    const Buffer b = input(reference::encode(reference::random_values(kN * kRank, Type::kF16, random_), kRank, kRank, Type::kF16));
+    const Buffer w =
+        input(reference::encode(reference::random_values(kN * kK, Type::kF16, random_), kK, kK, Type::kF16));
+    const Buffer a =
+        input(reference::encode(reference::random_values(kRank * kK, Type::kF16, random_), kK, kK, Type::kF16));
+    const Buffer b =
+        input(reference::encode(reference::random_values(kN * kRank, Type::kF16, random_), kRank, kRank, Type::kF16));
     const Buffer low = input(std::vector<uint32_t>(kLoraVectorScratchBytes / 4, 0));
     std::vector<std::vector<float>> results;
     // The same scratch for grids of several sizes, and for counts that are about to wrap.
@@ -123,8 +139,12 @@ TEST_P(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
         for (const LowSharing sharing : {LowSharing::kNever, LowSharing::kAlways, LowSharing::kAlways}) {
             for (const uint32_t n : {kN, kN / 4, kN}) {
                 const Buffer y = poisoned(kN * 4);
-                const LoraVectorParams params{x.address(), w.address(), a.address(), b.address(), y.address(), low.address(), n, kK, kRank, 2.0f};
-                execute([&](Recorder& recorder) { kernels_->lora.lora_vector(recorder, params, ScalarType::kF16, ScalarType::kF32, {sharing, threads}); });
+                const LoraVectorParams params{x.address(),   w.address(), a.address(), b.address(), y.address(),
+                                              low.address(), n,           kK,          kRank,       2.0f};
+                execute([&](Recorder& recorder) {
+                    kernels_->lora.lora_vector(recorder, params, ScalarType::kF16, ScalarType::kF32,
+                                               {sharing, threads});
+                });
                 if (n == kN) results.push_back(content<float>(y, kN));
             }
         }
@@ -138,16 +158,20 @@ INSTANTIATE_TEST_SUITE_P(Threads, LoraVectorBits, ::testing::Values(0u, 64u, 256
 TEST_F(KernelTest, LoraVectorsBitsDoNotDependOnWhoAddsUpTheSlices) {
     constexpr uint32_t kN = 320, kK = 2048, kRank = 20, kRank8 = 24;
     const Buffer x = input(reference::encode(reference::random_values(kK, Type::kF32, random_), kK, kK, Type::kF32));
-    const Buffer a = input(reference::encode(reference::random_values(kRank * kK, Type::kF32, random_), kK, kK, Type::kF32));
-    const Buffer b = input(reference::encode(reference::random_values(kN * kRank, Type::kF32, random_), kRank, kRank8, Type::kF32));
+    const Buffer a =
+        input(reference::encode(reference::random_values(kRank * kK, Type::kF32, random_), kK, kK, Type::kF32));
+    const Buffer b =
+        input(reference::encode(reference::random_values(kN * kRank, Type::kF32, random_), kRank, kRank8, Type::kF32));
     const Buffer low = input(std::vector<uint32_t>(kLoraVectorScratchBytes / 4, 0));
     for (const uint32_t slices : {1u, 4u, 8u}) {
         std::vector<std::vector<float>> results;
         for (const LowSharing sharing : {LowSharing::kNever, LowSharing::kAlways, LowSharing::kAlways}) {
             const Buffer y = poisoned(kN * 4);
-            const LoraVectorParams params{x.address(), 0, a.address(), b.address(), y.address(), low.address(), kN, kK, kRank, 2.0f};
+            const LoraVectorParams params{x.address(),   0,  a.address(), b.address(), y.address(),
+                                          low.address(), kN, kK,          kRank,       2.0f};
             execute([&](Recorder& recorder) {
-                kernels_->lora.lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = sharing, .threads = 256, .group_rows = 32, .slices = slices});
+                kernels_->lora.lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32,
+                                           {.sharing = sharing, .threads = 256, .group_rows = 32, .slices = slices});
             });
             results.push_back(content<float>(y, kN));
         }
@@ -161,26 +185,32 @@ class LoraVectorGroups : public KernelTest, public ::testing::WithParamInterface
 TEST_P(LoraVectorGroups, KeepToTheirScratch) {
     const uint32_t n = 2 * GetParam();
     constexpr uint32_t kK = 8, kScratchWords = kLoraVectorScratchBytes / 4, kWordsBehind = 2 * kLoraVectorGroupsMax;
-    const auto x = reference::random_values(kK, Type::kF32, random_), a = reference::random_values(kK, Type::kF32, random_);
+    const auto x = reference::random_values(kK, Type::kF32, random_),
+               a = reference::random_values(kK, Type::kF32, random_);
     const auto b = reference::random_values(n, Type::kF32, random_);
-    const Buffer x_buffer = input(reference::encode(x, kK, kK, Type::kF32)), a_buffer = input(reference::encode(a, kK, kK, Type::kF32));
+    const Buffer x_buffer = input(reference::encode(x, kK, kK, Type::kF32)),
+                 a_buffer = input(reference::encode(a, kK, kK, Type::kF32));
     const Buffer b_buffer = input(reference::encode(b, 1, 8, Type::kF32));
     const Buffer low = input(std::vector<uint32_t>(kScratchWords + kWordsBehind, 0));
     const Buffer y = poisoned(n * 4);
-    const LoraVectorParams params{x_buffer.address(), 0, a_buffer.address(), b_buffer.address(), y.address(), low.address(), n, kK, 1, 1.0f};
+    const LoraVectorParams params{
+        x_buffer.address(), 0, a_buffer.address(), b_buffer.address(), y.address(), low.address(), n, kK, 1, 1.0f};
     for (int dispatch = 0; dispatch < 2; dispatch++) {
         execute([&](Recorder& recorder) {
-            kernels_->lora.lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = LowSharing::kAlways, .threads = 8, .group_rows = 2});
+            kernels_->lora.lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32,
+                                       {.sharing = LowSharing::kAlways, .threads = 8, .group_rows = 2});
         });
     }
     const double sum = product(a, {x.begin(), x.end()}, 1)[0];
     const auto got = content<float>(y, n);
     for (uint32_t i = 0; i < n; i++) ASSERT_NEAR(got[i], b[i] * sum, 1e-5) << "element " << i;
     const auto scratch = content<uint32_t>(low, kScratchWords + kWordsBehind);
-    EXPECT_EQ(std::count(scratch.begin() + kScratchWords, scratch.end(), 0u), kWordsBehind) << "words behind the scratch were written";
+    EXPECT_EQ(std::count(scratch.begin() + kScratchWords, scratch.end(), 0u), kWordsBehind)
+        << "words behind the scratch were written";
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, LoraVectorGroups, ::testing::Values(kLoraVectorGroupsMax - 1, kLoraVectorGroupsMax, kLoraVectorGroupsMax + 1));
+INSTANTIATE_TEST_SUITE_P(Groups, LoraVectorGroups,
+                         ::testing::Values(kLoraVectorGroupsMax - 1, kLoraVectorGroupsMax, kLoraVectorGroupsMax + 1));
 
 struct NormalizeCase {
     RowOperation operation;
@@ -192,8 +222,8 @@ struct NormalizeCase {
 
 class RowNormalize : public KernelTest, public ::testing::WithParamInterface<NormalizeCase> {};
 
-std::vector<double> normalized(const NormalizeCase& c, const float* x, const std::vector<float>& gamma, const std::vector<float>& beta,
-                               double value) {
+std::vector<double> normalized(const NormalizeCase& c, const float* x, const std::vector<float>& gamma,
+                               const std::vector<float>& beta, double value) {
     const size_t n = c.n_columns;
     std::vector<double> y(x, x + n);
     if (c.operation == RowOperation::kSoftmax) {
@@ -230,10 +260,13 @@ TEST_F(KernelTest, SoftmaxOfAMaskedRowIsThatOfItsRest) {
     for (const uint32_t threads : {8u, 32u, 128u}) {
         const Buffer to = poisoned(kColumns * 4);
         execute([&](Recorder& recorder) {
-            kernels_->rows.row_normalize(recorder, RowOperation::kSoftmax, {from.address(), to.address(), 0, 0, kColumns, kColumns, kColumns, 1.0f}, ScalarType::kF32, 1, threads);
+            kernels_->rows.row_normalize(recorder, RowOperation::kSoftmax,
+                                         {from.address(), to.address(), 0, 0, kColumns, kColumns, kColumns, 1.0f},
+                                         ScalarType::kF32, 1, threads);
         });
         const auto got = content<float>(to, kColumns);
-        for (uint32_t i = 0; i < kColumns; i++) ASSERT_FLOAT_EQ(got[i], i < kLeft ? 1.0f / kLeft : 0.0f) << "column " << i << ", " << threads << " threads";
+        for (uint32_t i = 0; i < kColumns; i++)
+            ASSERT_FLOAT_EQ(got[i], i < kLeft ? 1.0f / kLeft : 0.0f) << "column " << i << ", " << threads << " threads";
     }
 }
 
@@ -245,17 +278,27 @@ TEST_P(RowNormalize, MatchesTheReferenceAndKeepsToItsRows) {
     if (c.operation == RowOperation::kLayerNorm) {
         for (float& v : x) v = reference::rounded(v + 64.0f, c.type);
     }
-    const auto gamma = reference::random_values(stride, Type::kF32, random_), beta = reference::random_values(stride, Type::kF32, random_);
+    const auto gamma = reference::random_values(stride, Type::kF32, random_),
+               beta = reference::random_values(stride, Type::kF32, random_);
     const float value = c.operation == RowOperation::kSoftmax ? 0.5f : 1e-5f;
     const Buffer x_buffer = input(reference::encode(x, c.n_columns, stride, c.type));
     const Buffer gamma_buffer = input(gamma), beta_buffer = input(beta);
     const Buffer y = poisoned(uint64_t{c.rows + 1} * stride * 4);
-    const RowNormalizeParams params{x_buffer.address(), y.address(), gamma_buffer.address(), beta_buffer.address(),
-                                    c.n_columns, stride, stride, value};
-    execute([&](Recorder& recorder) { kernels_->rows.row_normalize(recorder, c.operation, params, scalar(c.type), c.rows, c.row_threads); });
+    const RowNormalizeParams params{x_buffer.address(),
+                                    y.address(),
+                                    gamma_buffer.address(),
+                                    beta_buffer.address(),
+                                    c.n_columns,
+                                    stride,
+                                    stride,
+                                    value};
+    execute([&](Recorder& recorder) {
+        kernels_->rows.row_normalize(recorder, c.operation, params, scalar(c.type), c.rows, c.row_threads);
+    });
 
     const auto got = content(y, size_t{c.rows + 1} * stride, c.type);
-    // f32 arithmetic over one row; layer norm takes a mean of 64 from values whose own error is 64 times the roundoff of f32.
+    // f32 arithmetic over one row; layer norm takes a mean of 64 from values whose own error is 64 times the roundoff
+    // of f32.
     const double tolerance = unit_roundoff(c.type) + 4e-5;
     for (uint32_t t = 0; t < c.rows; t++) {
         const float* row = &got[size_t{t} * stride];
@@ -265,23 +308,35 @@ TEST_P(RowNormalize, MatchesTheReferenceAndKeepsToItsRows) {
         for (uint32_t i = c.n_columns; i < written; i++) EXPECT_EQ(row[i], 0.0f) << "padding of row " << t;
         for (uint32_t i = written; i < stride; i++) EXPECT_TRUE(is_poison(row[i])) << "behind row " << t;
     }
-    for (uint32_t i = 0; i < stride; i++) EXPECT_TRUE(is_poison(got[size_t{c.rows} * stride + i])) << "the row after the last";
+    for (uint32_t i = 0; i < stride; i++)
+        EXPECT_TRUE(is_poison(got[size_t{c.rows} * stride + i])) << "the row after the last";
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, RowNormalize,
-    ::testing::Values(NormalizeCase{RowOperation::kSoftmax, 1024, 64, Type::kF32, 4.0f}, NormalizeCase{RowOperation::kSoftmax, 1024, 3, Type::kF16, 4.0f},
-                      NormalizeCase{RowOperation::kSoftmax, 5, 2, Type::kF32, 200.0f}, NormalizeCase{RowOperation::kSoftmax, 4099, 2, Type::kBf16, 60.0f},
-                      NormalizeCase{RowOperation::kLayerNorm, 1024, 64, Type::kF32, 2.0f}, NormalizeCase{RowOperation::kLayerNorm, 1024, 3, Type::kF16, 2.0f},
-                      NormalizeCase{RowOperation::kLayerNorm, 39, 4, Type::kF32, 2.0f}, NormalizeCase{RowOperation::kRmsNorm, 1024, 64, Type::kF32, 2.0f},
-                      NormalizeCase{RowOperation::kRmsNorm, 1024, 3, Type::kF16, 2.0f}, NormalizeCase{RowOperation::kRmsNorm, 70, 5, Type::kBf16, 2.0f},
-                      // One subgroup, of 8 threads or what the device has, and many; rows that end within a thread's first or second four columns, or subgroups before the last.
-                      NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF16, 4.0f, 8}, NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF32, 4.0f, 128},
-                      NormalizeCase{RowOperation::kSoftmax, 523, 3, Type::kF16, 8.0f, 256}, NormalizeCase{RowOperation::kSoftmax, 518, 3, Type::kBf16, 8.0f, 16},
-                      NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF32, 2.0f, 256}, NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF16, 2.0f, 8},
-                      NormalizeCase{RowOperation::kLayerNorm, 523, 3, Type::kF32, 2.0f, 256}, NormalizeCase{RowOperation::kLayerNorm, 3001, 2, Type::kBf16, 2.0f},
+    ::testing::Values(NormalizeCase{RowOperation::kSoftmax, 1024, 64, Type::kF32, 4.0f},
+                      NormalizeCase{RowOperation::kSoftmax, 1024, 3, Type::kF16, 4.0f},
+                      NormalizeCase{RowOperation::kSoftmax, 5, 2, Type::kF32, 200.0f},
+                      NormalizeCase{RowOperation::kSoftmax, 4099, 2, Type::kBf16, 60.0f},
+                      NormalizeCase{RowOperation::kLayerNorm, 1024, 64, Type::kF32, 2.0f},
+                      NormalizeCase{RowOperation::kLayerNorm, 1024, 3, Type::kF16, 2.0f},
+                      NormalizeCase{RowOperation::kLayerNorm, 39, 4, Type::kF32, 2.0f},
+                      NormalizeCase{RowOperation::kRmsNorm, 1024, 64, Type::kF32, 2.0f},
+                      NormalizeCase{RowOperation::kRmsNorm, 1024, 3, Type::kF16, 2.0f},
+                      NormalizeCase{RowOperation::kRmsNorm, 70, 5, Type::kBf16, 2.0f},
+                      // One subgroup, of 8 threads or what the device has, and many; rows that end within a thread's
+                      // first or second four columns, or subgroups before the last.
+                      NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF16, 4.0f, 8},
+                      NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF32, 4.0f, 128},
+                      NormalizeCase{RowOperation::kSoftmax, 523, 3, Type::kF16, 8.0f, 256},
+                      NormalizeCase{RowOperation::kSoftmax, 518, 3, Type::kBf16, 8.0f, 16},
+                      NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF32, 2.0f, 256},
+                      NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF16, 2.0f, 8},
+                      NormalizeCase{RowOperation::kLayerNorm, 523, 3, Type::kF32, 2.0f, 256},
+                      NormalizeCase{RowOperation::kLayerNorm, 3001, 2, Type::kBf16, 2.0f},
                       NormalizeCase{RowOperation::kLayerNorm, 61, 3, Type::kF16, 2.0f, 64},
-                      NormalizeCase{RowOperation::kRmsNorm, 1024, 4, Type::kF16, 2.0f, 64}, NormalizeCase{RowOperation::kRmsNorm, 519, 3, Type::kF16, 2.0f, 128},
+                      NormalizeCase{RowOperation::kRmsNorm, 1024, 4, Type::kF16, 2.0f, 64},
+                      NormalizeCase{RowOperation::kRmsNorm, 519, 3, Type::kF16, 2.0f, 128},
                       NormalizeCase{RowOperation::kRmsNorm, 9, 3, Type::kF32, 2.0f, 8}));
 
 class ReadStream : public KernelTest {};

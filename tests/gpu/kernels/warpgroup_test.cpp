@@ -1,4 +1,5 @@
-// Products by warpgroups: the choice of tiles and the text of the program everywhere, the products where the device has such kernels.
+// Products by warpgroups: the choice of tiles and the text of the program everywhere, the products where the device has
+// such kernels.
 #include <cmath>
 #include <set>
 #include <string>
@@ -26,26 +27,41 @@ TEST(WarpgroupTiles, SplitsCoverKOnceAndFillTheDevice) {
         for (const uint32_t stride : {64u, 1088u, 3584u, 18944u}) {
             for (const uint32_t rows : {48u, 64u, 96u, 128u, 256u, 2048u}) {
                 for (const bool gated : {false, true}) {
-                    const WarpgroupChoice choice = choose_warpgroup_tile(
-                        {.n = n, .stride = stride, .rows = rows, .max_splits = gated ? 1u : 16u, .multiprocessors = 132, .gated = gated});
-                    const std::string what = std::to_string(n) + "x" + std::to_string(stride) + ", rows " + std::to_string(rows);
-                    ASSERT_EQ(choice.k_per_split == 0, rows <= 64 && stride % 128 != 0) << what << ": tiles of few rows take 128 of k at once";
+                    const WarpgroupChoice choice = choose_warpgroup_tile({.n = n,
+                                                                          .stride = stride,
+                                                                          .rows = rows,
+                                                                          .max_splits = gated ? 1u : 16u,
+                                                                          .multiprocessors = 132,
+                                                                          .gated = gated});
+                    const std::string what =
+                        std::to_string(n) + "x" + std::to_string(stride) + ", rows " + std::to_string(rows);
+                    ASSERT_EQ(choice.k_per_split == 0, rows <= 64 && stride % 128 != 0)
+                        << what << ": tiles of few rows take 128 of k at once";
                     if (choice.k_per_split == 0) continue;
                     EXPECT_EQ(choice.k_per_split % kWarpgroupTiles[choice.tile].k, 0u) << what;
                     EXPECT_GE(choice.n_splits * choice.k_per_split, stride) << what;
                     EXPECT_LT((choice.n_splits - 1) * choice.k_per_split, stride) << what;
                     EXPECT_LE(choice.n_splits, gated ? 1u : 16u) << what;
-                    EXPECT_TRUE(fits(kWarpgroupTiles[choice.tile], {.n = n, .stride = stride, .rows = rows, .gated = gated})) << what;
+                    EXPECT_TRUE(
+                        fits(kWarpgroupTiles[choice.tile], {.n = n, .stride = stride, .rows = rows, .gated = gated}))
+                        << what;
                 }
             }
         }
     }
     // down of 256 rows has 56 tiles of 128x128 for 264 places.
-    EXPECT_GE(choose_warpgroup_tile({.n = 3584, .stride = 18944, .rows = 256, .max_splits = 16, .multiprocessors = 132}).n_splits, 3u);
+    EXPECT_GE(choose_warpgroup_tile({.n = 3584, .stride = 18944, .rows = 256, .max_splits = 16, .multiprocessors = 132})
+                  .n_splits,
+              3u);
     // Tiles that sweeps found best, of an H100 for 64 rows and of an H200 for more (docs/PERFORMANCE.md).
     const auto columns_of = [](uint32_t n, uint32_t stride, uint32_t rows, bool gated) {
-        const WarpgroupTile& tile = kWarpgroupTiles[choose_warpgroup_tile(
-            {.n = n, .stride = stride, .rows = rows, .max_splits = gated ? 1u : 16u, .multiprocessors = 132, .gated = gated}).tile];
+        const WarpgroupTile& tile = kWarpgroupTiles[choose_warpgroup_tile({.n = n,
+                                                                           .stride = stride,
+                                                                           .rows = rows,
+                                                                           .max_splits = gated ? 1u : 16u,
+                                                                           .multiprocessors = 132,
+                                                                           .gated = gated})
+                                                        .tile];
         return std::pair(tile.columns, tile.slots);
     };
     EXPECT_EQ(columns_of(37888, 3584, 64, false), std::pair(96u, 2u));
@@ -53,14 +69,22 @@ TEST(WarpgroupTiles, SplitsCoverKOnceAndFillTheDevice) {
     EXPECT_EQ(columns_of(3584, 18944, 64, false), std::pair(128u, 3u));
     EXPECT_EQ(columns_of(152064, 3584, 64, false), std::pair(96u, 2u)) << "four tiles for each workgroup";
     EXPECT_EQ(columns_of(37888, 3584, 128, true), std::pair(288u, 8u));
-    EXPECT_EQ(columns_of(37888, 3584, 256, true), std::pair(288u, 8u)) << "two rounds, where 128 columns are two and a bit";
+    EXPECT_EQ(columns_of(37888, 3584, 256, true), std::pair(288u, 8u))
+        << "two rounds, where 128 columns are two and a bit";
     EXPECT_EQ(columns_of(3584, 18944, 256, false), std::pair(224u, 6u));
-    EXPECT_EQ(columns_of(152064, 3584, 256, false), std::pair(128u, 3u)) << "nine rounds, and memory is what it waits for";
+    EXPECT_EQ(columns_of(152064, 3584, 256, false), std::pair(128u, 3u))
+        << "nine rounds, and memory is what it waits for";
     EXPECT_EQ(columns_of(37888, 3584, 2048, true), std::pair(256u, 6u));
     EXPECT_EQ(columns_of(3584, 18944, 2048, false), std::pair(224u, 6u));
     EXPECT_EQ(columns_of(4608, 3584, 2048, false), std::pair(288u, 8u));
-    EXPECT_EQ(choose_warpgroup_tile({.n = 37888, .stride = 3584, .rows = 2048, .max_splits = 16, .multiprocessors = 132}).n_splits, 1u);
-    EXPECT_EQ(choose_warpgroup_tile({.n = 64, .stride = 64, .rows = 256, .max_splits = 1, .multiprocessors = 132}).k_per_split, 0u) << "no tile is that narrow";
+    EXPECT_EQ(
+        choose_warpgroup_tile({.n = 37888, .stride = 3584, .rows = 2048, .max_splits = 16, .multiprocessors = 132})
+            .n_splits,
+        1u);
+    EXPECT_EQ(choose_warpgroup_tile({.n = 64, .stride = 64, .rows = 256, .max_splits = 1, .multiprocessors = 132})
+                  .k_per_split,
+              0u)
+        << "no tile is that narrow";
 }
 
 TEST(PagesAhead, AreAllThatAMatrixLiesIn) {
@@ -80,18 +104,25 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
         for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
             for (const uint32_t gated_rows : {0u, 18944u}) {
                 if (gated_rows > 0 && !tile.may_gate()) continue;
-                const std::string text = warpgroup_text({.tile = tile, .type = type, .stride = 3584, .row_blocks = 0, .gated_rows = gated_rows});
+                const std::string text = warpgroup_text(
+                    {.tile = tile, .type = type, .stride = 3584, .row_blocks = 0, .gated_rows = gated_rows});
                 const uint32_t parts = tile.columns / tile.part;
                 EXPECT_EQ(count(text, "wgmma.mma_async"), 2 * parts * tile.k / 16);
-                EXPECT_EQ(count(text, type == ScalarType::kBf16 ? "k16.f32.bf16.bf16" : "k16.f32.f16.f16"), 2 * parts * tile.k / 16);
-                EXPECT_EQ(count(text, "bar.sync"), tile.overlaps ? 2 * parts : 2 * 2 * parts) << "behind the loads, and behind a product that is waited for";
+                EXPECT_EQ(count(text, type == ScalarType::kBf16 ? "k16.f32.bf16.bf16" : "k16.f32.f16.f16"),
+                          2 * parts * tile.k / 16);
+                EXPECT_EQ(count(text, "bar.sync"), tile.overlaps ? 2 * parts : 2 * 2 * parts)
+                    << "behind the loads, and behind a product that is waited for";
                 EXPECT_EQ(count(text, "wgmma.wait_group.sync.aligned 1;"), tile.overlaps ? 2 * parts : 0);
                 EXPECT_EQ(count(text, "wgmma.wait_group.sync.aligned 0;"), tile.overlaps ? 1 : 2 * parts);
-                EXPECT_EQ(count(text, "cp.async.wait_group " + std::to_string(tile.slots - (tile.overlaps ? 3 : 1)) + ";"), 2 * parts);
+                EXPECT_EQ(
+                    count(text, "cp.async.wait_group " + std::to_string(tile.slots - (tile.overlaps ? 3 : 1)) + ";"),
+                    2 * parts);
                 // Of each part that is asked for before the loop, and in it in two steps.
-                const uint32_t n_asked = (tile.overlaps ? tile.slots - 2 : tile.slots) + 2 * parts, load_rows = tile.threads() / (tile.k / 8);
+                const uint32_t n_asked = (tile.overlaps ? tile.slots - 2 : tile.slots) + 2 * parts,
+                               load_rows = tile.threads() / (tile.k / 8);
                 EXPECT_EQ(count(text, "cp.async.cg.shared.global"), n_asked * ceil_div(tile.part, load_rows));
-                EXPECT_EQ(count(text, "@%last cp.async"), tile.part % load_rows == 0 ? 0 : n_asked) << "rows of the next part";
+                EXPECT_EQ(count(text, "@%last cp.async"), tile.part % load_rows == 0 ? 0 : n_asked)
+                    << "rows of the next part";
                 EXPECT_EQ(count(text, "ring[" + std::to_string(tile.shared_bytes()) + "]"), 1u);
                 EXPECT_EQ(count(text, ".maxntid " + std::to_string(tile.threads())), 1u);
                 EXPECT_EQ(count(text, "st.global.v2.f32"), gated_rows > 0 ? 0 : tile.columns / 4);
@@ -103,13 +134,15 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
         }
     }
     for (const uint32_t units : {0u, 132u}) {
-        const std::string text = warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .units = units, .in_turns = units > 0});
+        const std::string text =
+            warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .units = units, .in_turns = units > 0});
         EXPECT_EQ(count(text, "%nctaid.z"), units > 0 ? 2u : 0u) << "for its place, and for its share of the tiles";
         EXPECT_EQ(count(text, "@%is bra tile;"), units > 0 ? 1u : 0u);
     }
     for (const WarpgroupTile& tile : kWarpgroupTiles) {
         const std::string text = warpgroup_text({.tile = tile, .stride = 128, .units = 132, .in_turns = true});
-        EXPECT_EQ(count(text, "wgmma.wait_group.sync.aligned 0; bar.sync 0;"), tile.overlaps ? 1u : 0u) << "the next tile's parts go where others may still read";
+        EXPECT_EQ(count(text, "wgmma.wait_group.sync.aligned 0; bar.sync 0;"), tile.overlaps ? 1u : 0u)
+            << "the next tile's parts go where others may still read";
     }
     for (const WarpgroupTile& tile : kWarpgroupTiles) {
         const std::string text = warpgroup_text({.tile = tile, .stride = 128, .argmax = true});
@@ -120,12 +153,14 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
     for (const WarpgroupTile& tile : kWarpgroupTiles) {
         if (!may_read_rows_of_k(tile)) continue;
         for (const uint32_t joined_columns : {0u, 64u}) {
-            const std::string text = warpgroup_text({.tile = tile, .stride = 37888, .w_columns = 3584, .joined_columns = joined_columns});
+            const std::string text =
+                warpgroup_text({.tile = tile, .stride = 37888, .w_columns = 3584, .joined_columns = joined_columns});
             const uint32_t parts = tile.columns / tile.part;
             EXPECT_EQ(count(text, ", 1, 1, 1, 1;"), 2 * parts * tile.k / 16) << "all matrices of w are transposed";
             EXPECT_EQ(count(text, ", 1, 1, 1, 0;"), 0u);
             EXPECT_GT(count(text, "add.u64 %w, %w, 458752;"), 0u) << "a step is 64 rows of w";
-            EXPECT_EQ(count(text, "add.u64 %joined_w, %joined_w, 458752;"), joined_columns > 0 ? count(text, "add.u64 %w, %w, 458752;") : 0u);
+            EXPECT_EQ(count(text, "add.u64 %joined_w, %joined_w, 458752;"),
+                      joined_columns > 0 ? count(text, "add.u64 %w, %w, 458752;") : 0u);
         }
     }
     const std::string few = warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .row_blocks = 5});
@@ -136,9 +171,12 @@ TEST(WarpgroupDirect, SplitsCoverKOnceAndGiveAllMultiprocessorsWork) {
     for (const uint32_t n : {1536u, 3584u, 4608u, 5120u, 25344u, 37888u}) {
         for (const uint32_t stride : {1536u, 3584u, 3648u, 18944u}) {
             for (const uint32_t rows : {17u, 64u, 65u}) {
-                const DirectChoice choice = choose_direct({.n = n, .stride = stride, .rows = rows, .max_splits = 16, .multiprocessors = 132});
-                const std::string what = std::to_string(n) + "x" + std::to_string(stride) + ", rows " + std::to_string(rows);
-                if (rows > kDirectRowsMax || stride % kDirectK != 0 || n > 132 * kDirectColumnBlocksMax * kDirectColumnBlock) {
+                const DirectChoice choice =
+                    choose_direct({.n = n, .stride = stride, .rows = rows, .max_splits = 16, .multiprocessors = 132});
+                const std::string what =
+                    std::to_string(n) + "x" + std::to_string(stride) + ", rows " + std::to_string(rows);
+                if (rows > kDirectRowsMax || stride % kDirectK != 0 ||
+                    n > 132 * kDirectColumnBlocksMax * kDirectColumnBlock) {
                     EXPECT_EQ(choice.k_per_split, 0u) << what;
                     continue;
                 }
@@ -148,20 +186,32 @@ TEST(WarpgroupDirect, SplitsCoverKOnceAndGiveAllMultiprocessorsWork) {
                 EXPECT_LT((choice.n_splits - 1) * choice.k_per_split, stride) << what;
                 EXPECT_LE(choice.n_splits, 16u) << what;
                 EXPECT_LE(choice.column_blocks, kDirectColumnBlocksMax) << what;
-                EXPECT_LE(ceil_div(n / kDirectColumnBlock, choice.column_blocks) * choice.n_splits, 132u) << what << ": all run at once";
+                EXPECT_LE(ceil_div(n / kDirectColumnBlock, choice.column_blocks) * choice.n_splits, 132u)
+                    << what << ": all run at once";
             }
         }
     }
     // What the sweeps of H200s found best (docs/PERFORMANCE.md): o, down and qkv of 7B.
     const auto choice_of = [](uint32_t n, uint32_t stride) {
-        const DirectChoice choice = choose_direct({.n = n, .stride = stride, .rows = 64, .max_splits = 16, .multiprocessors = 132});
+        const DirectChoice choice =
+            choose_direct({.n = n, .stride = stride, .rows = 64, .max_splits = 16, .multiprocessors = 132});
         return std::pair(choice.column_blocks, choice.n_splits);
     };
     EXPECT_EQ(choice_of(3584, 3584), std::pair(7u, 4u));
     EXPECT_EQ(choice_of(3584, 18944), std::pair(7u, 4u));
     EXPECT_EQ(choice_of(4608, 3584), std::pair(9u, 4u));
-    EXPECT_EQ(choose_direct({.n = 4608, .stride = 3584, .rows = 64, .max_splits = 16, .multiprocessors = 132, .leaves_room = true}).column_blocks, 7u) << "room for a shrink beside it";
-    EXPECT_EQ(choose_direct({.n = 17920, .stride = 1536, .rows = 64, .max_splits = 16, .multiprocessors = 132, .leaves_room = true}).column_blocks, 9u) << "there is none with room";
+    EXPECT_EQ(
+        choose_direct(
+            {.n = 4608, .stride = 3584, .rows = 64, .max_splits = 16, .multiprocessors = 132, .leaves_room = true})
+            .column_blocks,
+        7u)
+        << "room for a shrink beside it";
+    EXPECT_EQ(
+        choose_direct(
+            {.n = 17920, .stride = 1536, .rows = 64, .max_splits = 16, .multiprocessors = 132, .leaves_room = true})
+            .column_blocks,
+        9u)
+        << "there is none with room";
     // Down of a smaller model, o of another one: not with fewer blocks than were measured.
     EXPECT_GE(choice_of(2048, 8192).first, 4u);
     EXPECT_GE(choice_of(4096, 4096).first, 4u);
@@ -172,10 +222,14 @@ TEST(WarpgroupDirect, TextSaysWhatTheProgramSays) {
     for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
         for (uint32_t column_blocks = 1; column_blocks <= kDirectColumnBlocksMax; column_blocks++) {
             for (uint32_t row_blocks = 1; row_blocks <= 4; row_blocks++) {
-                const DirectProgram program{.column_blocks = column_blocks, .row_blocks = row_blocks, .type = type, .stride = 3584};
+                const DirectProgram program{
+                    .column_blocks = column_blocks, .row_blocks = row_blocks, .type = type, .stride = 3584};
                 const std::string text = warpgroup_direct_text(program), rows = std::to_string(16 * row_blocks);
-                EXPECT_EQ(count(text, "wgmma.mma_async.sync.aligned.m64n" + rows + (type == ScalarType::kBf16 ? "k16.f32.bf16.bf16" : "k16.f32.f16.f16")), 2 * kDirectK / 16);
-                EXPECT_EQ(count(text, "ld.global.L2::256B"), 2 * 2 * 2 * kDirectK / 32) << "before the loop and in it, two steps, two rows";
+                EXPECT_EQ(count(text, "wgmma.mma_async.sync.aligned.m64n" + rows +
+                                          (type == ScalarType::kBf16 ? "k16.f32.bf16.bf16" : "k16.f32.f16.f16")),
+                          2 * kDirectK / 16);
+                EXPECT_EQ(count(text, "ld.global.L2::256B"), 2 * 2 * 2 * kDirectK / 32)
+                    << "before the loop and in it, two steps, two rows";
                 EXPECT_EQ(count(text, ".maxntid " + std::to_string(program.threads())), 1u);
                 EXPECT_EQ(count(text, "ring[" + std::to_string(3 * 16 * row_blocks * kDirectK * 2) + "]"), 1u);
                 EXPECT_LE(3 * 16 * row_blocks * kDirectK * 2, 48u * 1024) << "what a module gets";
@@ -210,13 +264,17 @@ class Warpgroup : public WarpgroupTest {
         auto w = reference::random_values(size_t{c.n} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         w.resize(size_t{n_padded} * c.k);
-        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_blocks = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
+        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)),
+                     x_blocks = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
         const size_t split_stride = size_t{round_up(c.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
         const MatmulParams params = product_params(c.n, c.k, count, w_buffer, x_blocks, y, split_stride);
-        execute([&](Recorder& recorder) { kernels_->products.matmul(recorder, params, plan, pages_of(w_buffer.address(), w_buffer.size())); });
+        execute([&](Recorder& recorder) {
+            kernels_->products.matmul(recorder, params, plan, pages_of(w_buffer.address(), w_buffer.size()));
+        });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
-        for (size_t i = size_t{round_up(c.n_rows, plan.row_tile)} * n_padded; i < split_stride; i++) ASSERT_TRUE(is_poison(parts[i])) << "a tile of rows behind the last";
+        for (size_t i = size_t{round_up(c.n_rows, plan.row_tile)} * n_padded; i < split_stride; i++)
+            ASSERT_TRUE(is_poison(parts[i])) << "a tile of rows behind the last";
         w.resize(size_t{c.n} * c.k);
         for (uint32_t t = 0; t < c.n_rows; t += c.n_rows > 40 ? 13 : 1) {
             std::vector<float> sum(c.n);
@@ -224,8 +282,10 @@ class Warpgroup : public WarpgroupTest {
                 for (uint32_t i = 0; i < c.n; i++) sum[i] += parts[split * split_stride + size_t{t} * n_padded + i];
             }
             const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * c.k], c.k}));
-            // A matrix unit cuts off what is below a sum's last bit at each of k / 16 additions, half a unit of it on the average.
-            const double cut_off = std::ldexp(static_cast<double>(ceil_div(c.k, 16)), -24), rounded = sum_tolerance(c.k) * (1.0 + std::sqrt(c.k) / 3);
+            // A matrix unit cuts off what is below a sum's last bit at each of k / 16 additions, half a unit of it on
+            // the average.
+            const double cut_off = std::ldexp(static_cast<double>(ceil_div(c.k, 16)), -24),
+                         rounded = sum_tolerance(c.k) * (1.0 + std::sqrt(c.k) / 3);
             for (uint32_t i = 0; i < c.n; i++) {
                 ASSERT_NEAR(sum[i], want[i], rounded + std::fabs(want[i]) * cut_off)
                     << describe(plan) << ", splits " << plan.n_splits << ", row " << t << ", column " << i;
@@ -237,7 +297,8 @@ class Warpgroup : public WarpgroupTest {
         const uint32_t stride = padded(c.k);
         const auto w = reference::random_values(size_t{2 * c.n} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
-        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_blocks = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
+        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)),
+                     x_blocks = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
         const size_t n_bytes = size_t{round_up(c.bucket, plan.row_tile)} * c.n * 2;
         const Buffer y = poisoned(n_bytes);
         MatmulParams params{};
@@ -248,14 +309,18 @@ class Warpgroup : public WarpgroupTest {
         params.n = params.y_stride = c.n;
         params.k = c.k;
         params.w_stride = params.x_stride = stride;
-        execute([&](Recorder& recorder) { kernels_->products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order); });
+        execute([&](Recorder& recorder) {
+            kernels_->products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order);
+        });
         const auto got = content<uint16_t>(y, n_bytes / 2);
         for (uint32_t t = 0; t < c.n_rows; t += 7) {
             const auto sums = reference::multiply(w, reference::to_doubles({&x[size_t{t} * c.k], c.k}));
             for (uint32_t f = 0; f < c.n; f++) {
                 const double want = sums[f] / (1.0 + std::exp(-sums[f])) * sums[c.n + f];
                 const float have = decode16(got[block_offset(t, f, c.n, y_order) / 2], scalar(c.type));
-                ASSERT_NEAR(have, want, (std::fabs(want) + 0.05 * std::sqrt(c.k)) * (c.type == Type::kBf16 ? 8e-3 : 1e-3)) << describe(plan) << ", row " << t << ", column " << f;
+                ASSERT_NEAR(have, want,
+                            (std::fabs(want) + 0.05 * std::sqrt(c.k)) * (c.type == Type::kBf16 ? 8e-3 : 1e-3))
+                    << describe(plan) << ", row " << t << ", column " << f;
             }
         }
     }
@@ -266,12 +331,17 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
             for (const uint32_t n_splits : {1u, 3u}) {
-                // Columns that the last tile has twice, k that is no multiple of a step, rows that fill no tile, or several and a bit.
-                for (const Case& c : {Case{type, 320, 64, 20, 32}, Case{type, 448, 1030, 3, 16}, Case{type, 330, 1150, 130, 144}, Case{type, 1000, 256, 300, 320}, Case{type, 512, 384, 50, 64}, Case{type, 330, 256, 3, 400}}) {
-                    const uint32_t k_step = kWarpgroupTiles[tile].k, steps = padded(c.k) / k_step, split_steps = ceil_div(steps, n_splits);
+                // Columns that the last tile has twice, k that is no multiple of a step, rows that fill no tile, or
+                // several and a bit.
+                for (const Case& c :
+                     {Case{type, 320, 64, 20, 32}, Case{type, 448, 1030, 3, 16}, Case{type, 330, 1150, 130, 144},
+                      Case{type, 1000, 256, 300, 320}, Case{type, 512, 384, 50, 64}, Case{type, 330, 256, 3, 400}}) {
+                    const uint32_t k_step = kWarpgroupTiles[tile].k, steps = padded(c.k) / k_step,
+                                   split_steps = ceil_div(steps, n_splits);
                     if (padded(c.k) % k_step != 0) continue;
                     n_cases++;
-                    check(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, ceil_div(steps, split_steps), split_steps * k_step, scalar(type)));
+                    check(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, ceil_div(steps, split_steps),
+                                                               split_steps * k_step, scalar(type)));
                 }
             }
         }
@@ -279,15 +349,21 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
     EXPECT_GE(n_cases, 2 * kWarpgroupTiles.size() * 2 * 4) << "two types, two numbers of splits, four to six shapes";
 }
 
-// Columns that the last workgroup has not, warps without columns, k that splits do not divide, rows that fill no block of 16.
+// Columns that the last workgroup has not, warps without columns, k that splits do not divide, rows that fill no block
+// of 16.
 TEST_F(Warpgroup, DirectMatchesTheReference) {
-    ASSERT_TRUE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true).variant == MatmulVariant::kWarpgroupDirect) << "left out by its test at the start";
+    ASSERT_TRUE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true).variant ==
+                MatmulVariant::kWarpgroupDirect)
+        << "left out by its test at the start";
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (const uint32_t column_blocks : {1u, 4u, 7u, 9u, kDirectColumnBlocksMax}) {
             for (const uint32_t n_splits : {1u, 3u}) {
-                for (const Case& c : {Case{type, 448, 1024, 3, 16}, Case{type, 1000, 640, 30, 32}, Case{type, 330, 1150, 40, 48}, Case{type, 512, 1408, 50, 64}, Case{type, 512, 384, 64, 64}}) {
+                for (const Case& c :
+                     {Case{type, 448, 1024, 3, 16}, Case{type, 1000, 640, 30, 32}, Case{type, 330, 1150, 40, 48},
+                      Case{type, 512, 1408, 50, 64}, Case{type, 512, 384, 64, 64}}) {
                     const uint32_t steps = padded(c.k) / kDirectK, split_steps = ceil_div(steps, n_splits);
-                    check(c, ProductPlanner::plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps), split_steps * kDirectK, scalar(type)));
+                    check(c, ProductPlanner::plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps),
+                                                            split_steps * kDirectK, scalar(type)));
                 }
             }
         }
@@ -299,54 +375,73 @@ TEST_F(Warpgroup, EachGatedTileMatchesTheReference) {
         for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
             if (!kWarpgroupTiles[tile].may_gate()) continue;
             for (const Case& c : {Case{type, 320, 512, 200, 208}, Case{type, 192, 1150, 10, 16}}) {
-                for (const uint32_t y_order : kBlockOrders) check_gated(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)), y_order);
+                for (const uint32_t y_order : kBlockOrders)
+                    check_gated(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)),
+                                y_order);
             }
         }
     }
 }
 
-// So many tiles that workgroups take several, three by some and two by others; and as many as run at once but some, plain and gated.
+// So many tiles that workgroups take several, three by some and two by others; and as many as run at once but some,
+// plain and gated.
 TEST_F(Warpgroup, TilesInTurnsAndBesideEachOtherMatchTheReference) {
     const uint32_t units = device().capabilities().n_compute_units_hint;
     ASSERT_GT(units, 0u);
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
         const WarpgroupTile& t = kWarpgroupTiles[tile];
         if (t.groups > 1 && !t.overlaps) continue;
-        const uint32_t at_once = t.at_once * units, many = round_up((2 * at_once + at_once / 3) * t.columns, kWeightAlign), few = round_up((at_once - 5) * t.columns, 128);
+        const uint32_t at_once = t.at_once * units,
+                       many = round_up((2 * at_once + at_once / 3) * t.columns, kWeightAlign),
+                       few = round_up((at_once - 5) * t.columns, 128);
         ASSERT_TRUE(takes_turns(many / t.columns, 1, 1, at_once));
         ASSERT_FALSE(takes_turns(few / t.columns, 1, 1, at_once));
         check({Type::kF16, many, 384, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 1, 384, ScalarType::kF16));
-        check({Type::kF16, few / 2, 384, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 2, 256, ScalarType::kF16));
+        check({Type::kF16, few / 2, 384, 50, 64},
+              ProductPlanner::plan_of_warpgroup(tile, 64, 2, 256, ScalarType::kF16));
         if (!t.may_gate()) continue;
-        check_gated({Type::kBf16, few / 2, 256, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksOfARow);
-        check_gated({Type::kBf16, many / 2, 256, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksByRows);
+        check_gated({Type::kBf16, few / 2, 256, 50, 64},
+                    ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksOfARow);
+        check_gated({Type::kBf16, many / 2, 256, 50, 64},
+                    ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksByRows);
     }
 }
 
 TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
     const auto variant = [](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks, bool adds_adapters) {
-        return kernels.products.plan_matmul(4096, 4096, ScalarType::kF16, rows, 8, may_be_in_blocks, adds_adapters).variant;
+        return kernels.products.plan_matmul(4096, 4096, ScalarType::kF16, rows, 8, may_be_in_blocks, adds_adapters)
+            .variant;
     };
     EXPECT_EQ(variant(*kernels_, 256, true, false), MatmulVariant::kWarpgroup);
-    EXPECT_EQ(kernels_->products.plan_gated(4096, 4096, ScalarType::kF16, 256, 8, true)->variant, MatmulVariant::kWarpgroup);
+    EXPECT_EQ(kernels_->products.plan_gated(4096, 4096, ScalarType::kF16, 256, 8, true)->variant,
+              MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 256, false, false), MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 256, true, true), MatmulVariant::kWarpgroup);
     EXPECT_TRUE(kernels_->products.consumers_add_long_runs(16, 128, ScalarType::kF16));
     EXPECT_FALSE(kernels_->products.consumers_add_long_runs(17, 128, ScalarType::kF16));
     EXPECT_FALSE(kernels_->products.consumers_add_long_runs(16, 64, ScalarType::kF16));
     EXPECT_FALSE(kernels_->products.consumers_add_long_runs(16, 128, ScalarType::kF32));
-    EXPECT_FALSE(must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}))->products.consumers_add_long_runs(16, 128, ScalarType::kF16));
-    EXPECT_TRUE(kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
-    EXPECT_FALSE(kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true)));
-    EXPECT_FALSE(kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, false)));
-    EXPECT_FALSE(must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}}))->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
+    EXPECT_FALSE(must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}))
+                     ->products.consumers_add_long_runs(16, 128, ScalarType::kF16));
+    EXPECT_TRUE(
+        kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
+    EXPECT_FALSE(
+        kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true)));
+    EXPECT_FALSE(
+        kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, false)));
+    EXPECT_FALSE(
+        must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}}))
+            ->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
     EXPECT_EQ(variant(*kernels_, 48, true, false), MatmulVariant::kWarpgroupDirect);
     EXPECT_NE(variant(*kernels_, 32, true, false), MatmulVariant::kWarpgroupDirect);
-    EXPECT_EQ(variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true, false), MatmulVariant::kWarpgroup);
+    EXPECT_EQ(
+        variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true, false),
+        MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 96, true, false), MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 16, true, false), MatmulVariant::kWarpgroup);
-    for (const KernelSetOptions& options : {KernelSetOptions{.path = KernelPath::kCoopmat}, KernelSetOptions{.batch_invariant = true},
-                                            KernelSetOptions{.left_out = {"matmul_warpgroup_f16"}}}) {
+    for (const KernelSetOptions& options :
+         {KernelSetOptions{.path = KernelPath::kCoopmat}, KernelSetOptions{.batch_invariant = true},
+          KernelSetOptions{.left_out = {"matmul_warpgroup_f16"}}}) {
         EXPECT_NE(variant(*must(KernelSet::create(device(), options)), 256, true, false), MatmulVariant::kWarpgroup);
     }
 }

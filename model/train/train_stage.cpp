@@ -12,8 +12,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = TrainJob::Phase;
 
-// One submission takes no longer by its estimate, so that no driver takes the device for hung.
+// What is submitted at once takes no longer by its estimate, so that no driver takes the device for hung.
 constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
+constexpr size_t kPiecesOfSubmission = 6;
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
     return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
@@ -180,28 +181,47 @@ void TrainStage::list_batch_pieces() {
     }
 }
 
-// Records pieces up to the budget's end by what the last ones took, at least one, runs them and waits.
+// Runs pieces up to the budget's end by what the last ones took, at least one, and waits. The device works on some of
+// them while the next ones are recorded.
 Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
     Round& round = *round_;
-    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = times != nullptr}));
-    double flops = 0;
     const double flops_max = flops_per_us_ * static_cast<double>(budget.count());
-    do {
-        const Piece& piece = round.pieces[round.piece_idx++];
-        piece.record(recorder);
-        flops += piece.flops;
-    } while (round.piece_idx < round.pieces.size() && flops + round.pieces[round.piece_idx].flops <= flops_max);
-    TRY(kernels->status());
-    TRY_ASSIGN(const gpu::CommandBuffer recording, std::move(recorder).end());
-    const gpu::CommandBuffer* recordings[] = {&recording};
+    double flops = 0;
+    std::vector<gpu::CommandBuffer> recordings;
+    uint64_t value = 0;
     const auto begin = Clock::now();
-    TRY_ASSIGN(const uint64_t value, device.compute_queue().submit(recordings));
-    TRY(device.compute_queue().wait(value));
+    const auto fits = [&] {
+        return round.piece_idx < round.pieces.size() && flops + round.pieces[round.piece_idx].flops <= flops_max;
+    };
+    const auto submit_some = [&]() -> Status {
+        TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = times != nullptr}));
+        size_t n_pieces = 0;
+        do {
+            const Piece& piece = round.pieces[round.piece_idx++];
+            piece.record(recorder);
+            flops += piece.flops;
+        } while (++n_pieces < kPiecesOfSubmission && fits());
+        TRY(kernels->status());
+        TRY_ASSIGN(gpu::CommandBuffer recording, std::move(recorder).end());
+        recordings.push_back(std::move(recording));
+        const gpu::CommandBuffer* submitted[] = {&recordings.back()};
+        TRY_ASSIGN(value, device.compute_queue().submit(submitted));
+        return ok_status();
+    };
+    Status ran = ok_status();
+    do ran = submit_some();
+    while (ran.ok() && fits());
+    // Whatever failed: no recording ends before the device has done it.
+    const Status waited = device.compute_queue().wait(value);
+    TRY(ran);
+    TRY(waited);
     const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
     if (flops > 0) flops_per_us_ = flops / std::max(us, 1.0);
     if (times != nullptr) {
-        TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, recording));
-        times->insert(times->end(), of_submission.begin(), of_submission.end());
+        for (const gpu::CommandBuffer& recording : recordings) {
+            TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, recording));
+            times->insert(times->end(), of_submission.begin(), of_submission.end());
+        }
     }
     if (round.piece_idx == round.pieces.size()) end_round();
     return ok_status();

@@ -4,12 +4,12 @@
 
 namespace lorad::server::training {
 
-Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool()>& stop,
+Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop,
                                  const std::function<void()>& wake) {
     constexpr std::chrono::milliseconds kLook{50};
     {
         std::lock_guard lock(mutex_);
-        trainer_ = &trainer;
+        trainers_.assign(trainers.begin(), trainers.end());
         done_.reset();
         has_work_ = true;
     }
@@ -25,8 +25,8 @@ Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool(
         // Not under the lock: whoever answers may have locks of his own.
         if (!stop()) continue;
         std::lock_guard lock(mutex_);
-        if (done_) continue;  // the last piece has changed the adapter already
-        trainer_ = nullptr;
+        if (done_) continue;  // the last piece has changed an adapter already
+        trainers_.clear();
         has_work_ = false;
         return false;
     }
@@ -36,11 +36,11 @@ bool PieceQueue::has_work() const { return has_work_; }
 
 void PieceQueue::run(std::chrono::microseconds budget) {
     std::lock_guard lock(mutex_);
-    if (trainer_ == nullptr) return;
-    const Result<bool> is_over = trainer_->run_piece(budget);
+    if (trainers_.empty()) return;
+    const Result<bool> is_over = run_pieces_of(trainers_, budget);
     if (is_over.ok() && !*is_over) return;
     done_ = is_over.ok() ? ok_status() : Status(is_over.error());
-    trainer_ = nullptr;
+    trainers_.clear();
     has_work_ = false;
     changed_.notify_all();
 }

@@ -19,14 +19,19 @@ class StepTrainer {
     virtual Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) = 0;
     virtual Status begin_evaluation(std::vector<model::TrainExample> examples) = 0;
     virtual Result<bool> run_piece(std::chrono::microseconds budget) = 0;
+    virtual bool is_done() const = 0;
     virtual Result<model::TrainReport> finish() = 0;
     virtual void abandon() = 0;
     virtual Result<model::TrainableAdapter> adapter() const = 0;
     virtual Result<std::vector<std::byte>> checkpoint() const = 0;
     virtual Status restore(std::span<const std::byte> checkpoint) = 0;
     virtual uint64_t device_bytes() const = 0;
+    virtual model::Trainer* of_model() { return nullptr; }  // null: it shares nothing with others
 };
 
 std::unique_ptr<StepTrainer> step_trainer_of(std::unique_ptr<model::Trainer> trainer);
+
+// Pieces of trainers that have each begun something, until one is done: true. What fails ends what all have begun.
+Result<bool> run_pieces_of(std::span<StepTrainer* const> trainers, std::chrono::microseconds budget);
 
 }  // namespace lorad::server::training

@@ -15,6 +15,7 @@ using Phase = TrainJob::Phase;
 // What is submitted at once takes no longer by its estimate, so that no driver takes the device for hung.
 constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
 constexpr size_t kPiecesOfSubmission = 6;
+constexpr uint32_t kItemsOfLayer = 32;
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
     return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
@@ -115,6 +116,13 @@ Status TrainStage::begin_batch() {
         TRY_ASSIGN(device_tables_, device.create_buffer(wanted, gpu::MemoryKind::kDeviceLocal, "training tables"));
     }
     std::memcpy(host_tables_.mapped().data(), round.tables.bytes.data(), table_bytes);
+    // Of each layer of a job the products of its pairs, some twice where it is computed again.
+    const uint64_t n_items = uint64_t{kItemsOfLayer} * config.n_layers * round.members.size(),
+                   item_bytes = n_items * sizeof(gpu::TrainProductItem);
+    if (!host_items_ || host_items_.size() < item_bytes) {
+        TRY_ASSIGN(host_items_, device.create_buffer(item_bytes, gpu::MemoryKind::kHostUpload, "training products"));
+    }
+    items_ = {{reinterpret_cast<gpu::TrainProductItem*>(host_items_.mapped().data()), n_items}, host_items_.address()};
     list_batch_pieces();
     return ok_status();
 }
@@ -125,10 +133,11 @@ TrainPass TrainStage::pass() const {
         {*kernels, config, weights, sizes, buffers, first.model, *first.parameters, round_->first_trained_layer});
 }
 
-TrainRows TrainStage::rows() const {
+TrainRows TrainStage::rows() {
     const Round& round = *round_;
-    return {round.batch, round.tables, device_tables_.address(), round.rows,
-            round.members.front().job->may_share_batch()};
+    const bool has_few = round.members.front().job->may_share_batch();
+    return {round.batch, round.tables, device_tables_.address(),
+            round.rows,  has_few,      has_few && sizes.act_type != gpu::ScalarType::kF32 ? &items_ : nullptr};
 }
 
 // The tables, and what a step begins with.

@@ -76,11 +76,12 @@ class TrainStage {
     void list_batch_pieces();
     void begin_rows(gpu::Recorder& recorder) const;
     TrainPass pass() const;
-    TrainRows rows() const;
+    TrainRows rows();
     Status submit_pieces(std::chrono::microseconds budget);
     void end_round();
 
-    gpu::Buffer host_tables_, device_tables_;
+    gpu::Buffer host_tables_, device_tables_, host_items_;
+    TrainItems items_;  // of the round
     std::optional<Round> round_;
     uint64_t n_rounds_ = 0;
     double flops_per_us_ = 0;  // of the last submission of a micro-batch; 0: not known

@@ -131,6 +131,50 @@ TEST_F(TrainKernelTest, ProductsOfOneDispatchKeepToTheirOwnSizes) {
     expect_near(want, content<float>(c_at, want.size()).data(), sum_tolerance(20), 5.0, "items");
 }
 
+// Whichever way the device multiplies the weights' type.
+TEST_F(TrainKernelTest, FewRowsHaveTheSameBitsWhoeverIsBesideThem) {
+    const std::unique_ptr<TrainKernels> kernels =
+        must(TrainKernels::create(device(), {.matrix_type = ScalarType::kBf16}));
+    constexpr uint32_t kSide = 320, kAll = 300, kOwn = 64, kFirst = 130, kRoom = 384;
+    const uint64_t row_bytes = kSide * sizeof(float);
+    ASSERT_TRUE(kernels->reserve(device(), uint64_t{kRoom} * kSide * 2).ok());
+    const auto a = random(size_t{kRoom} * kSide), b = random(size_t{kSide} * kSide, 1.0f, Type::kBf16);
+    const Buffer a_at = input(a), b_at = rows(b, kSide, kSide, Type::kBf16);
+    for (const bool is_transposed : {false, true}) {
+        const Buffer all = result(std::vector<float>(size_t{kRoom} * kSide)),
+                     own = result(std::vector<float>(128 * kSide));
+        auto recorder = must(Recorder::begin(device()));
+        for (const bool is_alone : {false, true}) {
+            kernels->product(recorder, {.a = {a_at.address() + (is_alone ? kFirst * row_bytes : 0), kSide},
+                                        .b = {b_at.address(), kSide, ScalarType::kBf16},
+                                        .c = {is_alone ? own.address() : all.address(), kSide},
+                                        .b_has_rows_of_k = is_transposed,
+                                        .m = is_alone ? kOwn : kAll,
+                                        .n = kSide,
+                                        .k = kSide,
+                                        .is_padded = true,
+                                        .has_few_rows = true});
+            kernels->barrier(recorder);
+        }
+        ASSERT_TRUE(kernels->status().ok());
+        run(must(std::move(recorder).end()));
+        const auto of_all = content<float>(all, size_t{kAll} * kSide),
+                   of_own = content<float>(own, size_t{kOwn} * kSide);
+        double apart = 0, norm = 0;
+        for (size_t i = 0; i < of_own.size(); i++) {
+            ASSERT_EQ(of_own[i], of_all[kFirst * kSide + i]) << i;
+            double want = 0;
+            for (size_t l = 0; l < kSide; l++)
+                want += double{a[kFirst * kSide + i / kSide * kSide + l]} *
+                        b[is_transposed ? l * kSide + i % kSide : i % kSide * kSide + l];
+            apart += (of_own[i] - want) * (of_own[i] - want);
+            norm += want * want;
+        }
+        // a is rounded to 8 bits where matrices multiply: 2^-9 of each factor at most, at random.
+        EXPECT_LT(std::sqrt(apart / norm), 2e-3);
+    }
+}
+
 TEST_F(TrainKernelTest, NormsAndTheirGradientsMatchTheReference) {
     const uint32_t hidden = 70, stride = 128, n_rows = 3;
     const auto x = random(5 * hidden, 3.0f), gamma = random(hidden), dy = random(n_rows * hidden),

@@ -25,10 +25,11 @@ uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 // Bytes of each buffer of TrainBuffers but sets, rope and those of the host.
 struct ScratchSizes {
     uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, low, shadows, scores,
-        qkv_sums, rounded, dots, logits, head_low, dropped, terms, norms;
+        qkv_sums, rounded, dots, logits, head_low, dropped, terms, norms, unpacked;
     uint64_t sum() const {
         return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv + low +
-               shadows + 2 * scores + qkv_sums + rounded + dots + logits + head_low + dropped + terms + norms;
+               shadows + 2 * scores + qkv_sums + rounded + dots + logits + head_low + dropped + terms + norms +
+               unpacked;
     }
 };
 
@@ -57,7 +58,8 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
             .head_low = std::max(sizes.head_low_bytes, kAlignBytes),
             .dropped = std::max(sizes.dropped_bytes, kAlignBytes),
             .terms = std::max(sizes.terms_bytes, kAlignBytes),
-            .norms = std::max<uint64_t>(sizes.n_norms * sizeof(float), kAlignBytes)};
+            .norms = std::max<uint64_t>(sizes.n_norms * sizeof(float), kAlignBytes),
+            .unpacked = std::max(sizes.unpacked_bytes, kAlignBytes)};
 }
 
 // Products that read 16 bits, and what writes these four columns at a time. Magnitudes and dropout work on f32.
@@ -92,6 +94,19 @@ void place_layer(TrainSizes& sizes, uint32_t n_heads) {
     at.down_sums = has_magnitudes[kTrainDown] ? take(sizes.hidden_stride) : 0;
     at.low = end;
     at.n_bytes = end + std::max(sizes.low_bytes, kAlignBytes);
+}
+
+// Of the largest matrix that is unpacked for its products; the embedding's rows are read where they lie.
+uint64_t unpacked_bytes(const ModelWeights& weights, const TrainModel& model) {
+    uint64_t most = 0;
+    const auto add = [&](const Matrix& w) {
+        if (w.is_packed()) most = std::max(most, w.plain_bytes());
+    };
+    for (const TrainLayer& layer : model.layers) {
+        for (const TrainGroup& group : layer.groups) add(*group.w);
+    }
+    if (!model.head) add(weights.output());
+    return most;
 }
 
 void place_pairs(TrainSizes& sizes, const TrainModel& model, const TrainLayout& layout) {
@@ -189,6 +204,7 @@ Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::Dev
                               std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
     if (model.trains_norms())
         sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
+    sizes.unpacked_bytes = unpacked_bytes(weights, model);
     sizes.n_layers_needed = config.n_layers - model.first_trained_layer;
 
     memory.parameters = layout.n_elements * sizeof(float) * TrainParameters::kRanges;
@@ -199,9 +215,13 @@ Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::Dev
         return make_error(
             ErrorCode::kOutOfMemory,
             format("training needs {} bytes: {} for {} trained numbers with gradients and moments, {} for passes of {} "
-                   "rows, {} for a layer's activations; "
+                   "rows{}, {} for a layer's activations; "
                    "there are {}",
-                   fixed + set, memory.parameters, layout.n_elements, memory.scratch, sizes.n_rows, set, budget));
+                   fixed + set, memory.parameters, layout.n_elements, memory.scratch, sizes.n_rows,
+                   sizes.unpacked_bytes == 0
+                       ? std::string()
+                       : format(", of them {} for one matrix that is unpacked", sizes.unpacked_bytes),
+                   set, budget));
     }
     sizes.n_sets =
         static_cast<uint32_t>(std::clamp<uint64_t>((budget - fixed) / set, 1, std::max(sizes.n_layers_needed, 1u)));
@@ -254,6 +274,7 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.dropped, bytes.dropped, "training dropout"));
     TRY(make(made.terms, bytes.terms, "training terms"));
     TRY(make(made.inverse_norms, bytes.norms, "training norms"));
+    TRY(make(made.unpacked, bytes.unpacked, "training unpacked weights"));
     TRY(make(made.losses, uint64_t{sizes.n_rows} * sizeof(gpu::TrainLoss), "training losses",
              gpu::MemoryKind::kHostReadback));
     TRY(make(made.norm_sums, kNormGroupsMax * sizeof(float), "training norms", gpu::MemoryKind::kHostReadback));

@@ -57,6 +57,7 @@ struct TrainSizes {
     uint64_t score_elements = 0;  // of a wave
     uint64_t dropped_bytes = 0;   // 0: nothing is dropped
     uint64_t terms_bytes = 0;     // 0: no norm is trained
+    uint64_t unpacked_bytes = 0;  // of the largest matrix that lies in few bits and is multiplied with
     // layers' activations that there is memory for; all but the first are kept from forward to backward pass
     uint32_t n_sets = 0;
     uint32_t n_layers_needed = 0;  // that have a backward pass
@@ -102,6 +103,7 @@ struct TrainBuffers {
     gpu::Buffer head_low;                   // [R][rank] of the pairs of embedding and output layer, twice
     gpu::Buffer dropped;                    // [R][largest of H, Q, F]: what is left of an input
     gpu::Buffer terms;
+    gpu::Buffer unpacked;       // a packed matrix of the base as a plain one, for the products with it alone
     gpu::Buffer inverse_norms;  // 1 / || W + scale B A || of each output with a magnitude
     gpu::Buffer rope;
     gpu::Buffer losses;     // gpu::TrainLoss[R], host

@@ -47,11 +47,6 @@ struct TrainRows {
     TrainDropout dropout = {};
 };
 
-// A matrix of the base, as the products of training read it.
-inline gpu::TrainMatrix matrix_of(const Matrix& weights) {
-    return {weights.buffer.address(), weights.k_stride, weights.type};
-}
-
 // One thread. Each method records what it says, and ends with a barrier.
 class TrainPass {
   public:
@@ -105,9 +100,9 @@ class TrainPass {
     void attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
     void attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
 
-    // Target rows from `first` on.
-    void head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint32_t first, uint32_t n_rows,
-                    bool with_gradients) const;
+    // Target rows from `first` on; w: the output layer, plain.
+    void head_chunk(gpu::Recorder& recorder, const TrainRows& rows, const gpu::TrainMatrix& w, uint32_t first,
+                    uint32_t n_rows, bool with_gradients) const;
 
     // A product of a layer with what is trained on it: its input, its sums, and the rows' low-rank parts.
     struct GroupAt {
@@ -122,6 +117,9 @@ class TrainPass {
     void drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const gpu::TrainMatrix& x,
               const gpu::TrainMatrix& to, bool adds) const;
     gpu::TrainMatrix low(gpu::DeviceAddress base, uint32_t linear) const;
+    // Where products find a matrix of the base. A packed one is made plain there first, which is whole behind the next
+    // barrier and stays until the next such call.
+    gpu::TrainMatrix plain(gpu::Recorder& recorder, const Matrix& w) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
     // low: that of the pairs' inputs, or of the gradients of them.

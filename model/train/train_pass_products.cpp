@@ -1,4 +1,5 @@
 // The products of a training step: a group of linears that read the same rows, with what its adapters add, both ways.
+#include "model/forward/weight_products.h"
 #include "model/train/train_pass.h"
 
 namespace lorad::model {
@@ -39,10 +40,17 @@ TrainMatrix TrainPass::shadow_b(const GroupAt& at) const {
     return {context_.buffers.shadows.address() + at.shadow->b, gpu::padded(at.shadow->n_ranks), sizes_.act_type};
 }
 
+TrainMatrix TrainPass::plain(gpu::Recorder& recorder, const Matrix& w) const {
+    if (!w.is_packed()) return {w.buffer.address(), w.k_stride, w.type};
+    CHECK(w.plain_bytes() <= context_.buffers.unpacked.size());
+    record_unpack(kernels_.products(), recorder, w, 0, w.n_padded, context_.buffers.unpacked.address());
+    return {context_.buffers.unpacked.address(), w.k_stride, w.type};
+}
+
 void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
     const Matrix& w = *at.group.w;
     gpu::TrainProduct base{.a = at.x,
-                           .b = matrix_of(w),
+                           .b = plain(recorder, w),
                            .c = at.sums,
                            .m = at.n_rows(),
                            .n = w.n,
@@ -54,6 +62,8 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
         base.more_a = low_of_group(at.low, at);
         base.more_b = shadow_b(at);
         base.more_k = at.shadow->n_ranks;
+    } else if (w.is_packed()) {
+        kernels_.barrier(recorder);
     }
     kernels_.product(recorder, base);
     if (at.shadow != nullptr) {
@@ -194,7 +204,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
     const TrainParameters& parameters = context_.parameters;
     const DeviceAddress dlow_at = context_.buffers.dlow.address();
     gpu::TrainProduct base{.a = dsums,
-                           .b = matrix_of(w),
+                           .b = dx.address != 0 ? plain(recorder, w) : TrainMatrix{},
                            .c = dx,
                            .b_has_rows_of_k = true,
                            .m = at.n_rows(),
@@ -215,6 +225,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                     .k = w.n,
                                     .name = "dy B"});
     } else if (dx.address != 0) {
+        if (w.is_packed()) kernels_.barrier(recorder);
         kernels_.product(recorder, base);
     }
     for (const TrainPart& part : at.group.parts) {

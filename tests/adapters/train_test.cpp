@@ -81,7 +81,7 @@ class TrainerIn16Bits : public ::testing::TestWithParam<std::tuple<const char*, 
 
 // Beside f32 on the same weights.
 TEST_P(TrainerIn16Bits, LossesAndGradientsAreNearThoseInF32AndHaveTheSameBitsAgain) {
-    const auto golden = TrainingGolden::load(std::get<0>(GetParam()), std::get<1>(GetParam()));
+    const auto golden = TrainingGolden::load(std::get<0>(GetParam()), {.weights = {.type = std::get<1>(GetParam())}});
     model::TrainerOptions options = golden->options(128), in_16_bits = options;
     options.in_f32 = in_16_bits.keeps_16_bits = true;
     in_16_bits.in_f32 = false;

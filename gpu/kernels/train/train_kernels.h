@@ -101,8 +101,8 @@ class TrainKernels {
     void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
-    void embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed,
-               uint32_t rows);
+    // Of a packed table the numbers are rounded to its matrix's type, as a plain copy has them.
+    void embed(Recorder& recorder, const TrainEmbedParams& params, WeightKind table, bool is_transposed, uint32_t rows);
     void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,
                         uint32_t n_tokens);
     void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows,
@@ -126,6 +126,9 @@ class TrainKernels {
     void weight_norm(Recorder& recorder, const WeightNormParams& params, ScalarType weight_type) {
         lora_.weight_norm(recorder, params, weight_type);
     }
+
+    // Those of serving, for what training does as it does.
+    ProductKernels& products() { return products_; }
 
     static uint32_t grad_norm_groups(const TrainGradNormParams& params) {
         return (params.n + params.n_per_group - 1) / params.n_per_group;

@@ -126,6 +126,16 @@ void check_step(gpu::Device& device, const model::ModelConfig& config, const mod
         const auto again = must(trainer->gradients());
         Results::say(lorad::format("  the same step again: gradients {}",
                                    difference(again, gradients[0]) == 0 ? "of the same bits" : "DIFFER"));
+        // As it runs between the steps of those who are served.
+        stop_on_error(trainer->begin_step(examples, 0.0));
+        uint32_t n_parts = 0;
+        const double before_s = trainer->device_seconds();
+        while (!must(trainer->start_piece(std::chrono::microseconds(800)))) ++n_parts;
+        must(trainer->finish());
+        const auto in_parts = must(trainer->gradients());
+        Results::say(lorad::format("  the same step in {} parts of up to 0.8 ms, {:.1f} ms of the device: gradients {}",
+                                   n_parts, 1e3 * (trainer->device_seconds() - before_s),
+                                   difference(in_parts, gradients[0]) == 0 ? "of the same bits" : "DIFFER"));
     }
     Results::say(lorad::format("  beside f32: loss {:.6f} and {:.6f}, {:.1e} apart; gradients {:.1e} apart", losses[0],
                                losses[1], std::abs(losses[0] / losses[1] - 1), difference(gradients[0], gradients[1])));

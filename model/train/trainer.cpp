@@ -10,6 +10,7 @@
 #include "gpu/queue.h"
 #include "model/config/rope.h"
 #include "model/train/micro_batch.h"
+#include "model/train/piece_parts.h"
 #include "model/train/train_checkpoint.h"
 #include "model/train/train_pass.h"
 #include "proto/base/format.h"
@@ -116,17 +117,21 @@ struct Trainer::Impl {
         TrainTables tables;
         std::vector<Piece> pieces;  // of the phase, or of the micro-batch
         size_t piece_idx = 0;
+        PieceParts parts;   // of that piece
         double factor = 0;  // what the update multiplies gradients with
         TrainReport report;
     };
 
     Status begin(std::vector<TrainExample> examples, bool is_step, double learning_rate);
+    Status warm_up();
+    gpu::TrainGradNormParams norm_params() const;
     Status begin_batch();
     void list_batch_pieces();
     void read_losses();
     void begin_norm();
     void begin_update();
     Status submit_pieces(std::chrono::microseconds budget);
+    Status settle();
     Status end_phase();
     TrainPass pass() { return TrainPass({*kernels, config, weights, *model, *parameters, sizes, buffers}); }
 
@@ -144,7 +149,17 @@ struct Trainer::Impl {
     gpu::Buffer host_tables, device_tables;
     uint64_t n_steps = 0;
     uint64_t n_tokens_of_gradients = 0;
-    double flops_per_us = 0;                          // of the last submission; 0: not known
+    // Submitted, and not waited for.
+    struct Submission {
+        gpu::CommandBuffer recording;
+        uint64_t value = 0;
+        double flops = 0;
+        Clock::time_point begin;
+    };
+    std::optional<Submission> pending;
+    double device_us = 0;
+    double flops_per_us = 0;                          // of the last submission of a micro-batch; 0: not known
+    bool is_warm = false;                             // the kernels of a step are made
     std::vector<gpu::DispatchTime>* times = nullptr;  // where each submission's are added
     Phase phase = Phase::kIdle;
     Work work;
@@ -198,7 +213,9 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+    if (impl_) abandon();
+}
 
 Result<TrainReport> Trainer::step(std::span<const TrainExample> examples, double learning_rate) {
     TRY(begin_step({examples.begin(), examples.end()}, learning_rate));
@@ -231,17 +248,34 @@ Result<bool> Trainer::run_piece(std::chrono::microseconds budget) {
     Impl& it = *impl_;
     CHECK(is_busy());
     const auto deadline = Clock::now() + budget;
-    while (it.phase != Impl::Phase::kDone) {
+    Status ran = it.settle();
+    while (ran.ok() && it.phase != Impl::Phase::kDone) {
         const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
-        const Status ran = it.submit_pieces(std::clamp(left, std::chrono::microseconds(1), kSubmissionMax));
-        if (!ran.ok()) {
-            abandon();
-            return ran.error();
-        }
+        ran = it.submit_pieces(std::clamp(left, std::chrono::microseconds(1), kSubmissionMax));
+        if (ran.ok()) ran = it.settle();
         if (Clock::now() >= deadline) break;
+    }
+    if (!ran.ok()) {
+        abandon();
+        return ran.error();
     }
     return it.phase == Impl::Phase::kDone;
 }
+
+Result<bool> Trainer::start_piece(std::chrono::microseconds budget) {
+    Impl& it = *impl_;
+    CHECK(is_busy());
+    Status ran = it.settle();
+    if (ran.ok() && it.phase == Impl::Phase::kDone) return true;
+    if (ran.ok()) ran = it.submit_pieces(std::clamp(budget, std::chrono::microseconds(1), kSubmissionMax));
+    if (!ran.ok()) {
+        abandon();
+        return ran.error();
+    }
+    return false;
+}
+
+double Trainer::device_seconds() const { return impl_->device_us * 1e-6; }
 
 Result<TrainReport> Trainer::finish() {
     CHECK(impl_->phase == Impl::Phase::kDone);
@@ -250,6 +284,11 @@ Result<TrainReport> Trainer::finish() {
 }
 
 void Trainer::abandon() {
+    if (impl_->pending) {
+        // Nothing that it reads or writes is given up before. If the wait fails the device is lost.
+        (void)impl_->device.compute_queue().wait(impl_->pending->value);
+        impl_->pending.reset();
+    }
     impl_->phase = Impl::Phase::kIdle;
     impl_->work = {};
     impl_->n_tokens_of_gradients = 0;
@@ -322,12 +361,24 @@ Status Trainer::Impl::begin(std::vector<TrainExample> examples, bool is_step, do
         work = {};
         return make_error(ErrorCode::kInvalidRequest, "no token of the examples is trained: every weight is 0");
     }
-    const Status begun = begin_batch();
+    Status begun = begin_batch();
+    if (begun.ok() && !is_warm) begun = warm_up();
     if (!begun.ok())
         work = {};
     else
         phase = Phase::kBatches;
     return begun;
+}
+
+// Makes the kernels of a step on the thread that begins it, not where others wait: what is recorded is left out.
+Status Trainer::Impl::warm_up() {
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    recorder.begin_part(0, 0);
+    for (const Piece& piece : work.pieces) piece.record(recorder);
+    kernels->grad_norm(recorder, norm_params());
+    kernels->adamw(recorder, {.n = static_cast<uint32_t>(parameters->n_elements())});
+    is_warm = true;
+    return kernels->status();
 }
 
 Status Trainer::Impl::begin_batch() {
@@ -395,28 +446,50 @@ void Trainer::Impl::list_batch_pieces() {
     }
 }
 
-// Records pieces up to the budget's end by what the last ones took, at least one, runs them and waits.
+// Records pieces up to the budget's end by what the last ones took, and submits them. What is longer than the budget is
+// recorded in parts, of which there is at least one.
 Status Trainer::Impl::submit_pieces(std::chrono::microseconds budget) {
-    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = times != nullptr}));
+    TRY_ASSIGN(gpu::Recorder recorder,
+               gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
     double flops = 0;
     const double flops_max = flops_per_us * static_cast<double>(budget.count());
-    do {
-        const Piece& piece = work.pieces[work.piece_idx++];
-        piece.record(recorder);
-        flops += piece.flops;
-    } while (work.piece_idx < work.pieces.size() && flops + work.pieces[work.piece_idx].flops <= flops_max);
+    bool is_whole = true;
+    while (is_whole && work.piece_idx < work.pieces.size()) {
+        const Piece& piece = work.pieces[work.piece_idx];
+        const bool is_first = flops == 0 && flops_per_us == 0;  // nothing says how long one takes
+        if (!work.parts.is_begun() && (is_first || flops + piece.flops <= flops_max)) {
+            piece.record(recorder);
+            flops += piece.flops;
+        } else if (work.parts.is_begun() || (piece.flops > flops_max && flops_per_us != 0)) {
+            is_whole = work.parts.record_some(recorder, piece.record, piece.flops, flops_max, flops);
+        } else {
+            break;
+        }
+        if (is_whole) ++work.piece_idx;
+    }
     TRY(kernels->status());
-    TRY_ASSIGN(const gpu::CommandBuffer recording, std::move(recorder).end());
+    TRY_ASSIGN(gpu::CommandBuffer recording, std::move(recorder).end());
     const gpu::CommandBuffer* recordings[] = {&recording};
     const auto begin = Clock::now();
     TRY_ASSIGN(const uint64_t value, device.compute_queue().submit(recordings));
-    TRY(device.compute_queue().wait(value));
-    const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-    flops_per_us = flops / std::max(us, 1.0);
-    if (times != nullptr) {
-        TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, recording));
+    pending = Submission{std::move(recording), value, flops, begin};
+    return ok_status();
+}
+
+// Waits for what is submitted, if anything is, and goes on to what comes behind it.
+Status Trainer::Impl::settle() {
+    if (!pending) return ok_status();
+    TRY(device.compute_queue().wait(pending->value));
+    const Submission done = std::move(*pending);
+    pending.reset();
+    double us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
+    TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, done.recording));
+    if (times != nullptr)
         times->insert(times->end(), of_submission.begin(), of_submission.end());
-    }
+    else if (!of_submission.empty())
+        us = of_submission.front().us;  // others' work in front of it does not count
+    device_us += us;
+    if (phase == Phase::kBatches) flops_per_us = done.flops / std::max(us, 1.0);
     return work.piece_idx == work.pieces.size() ? end_phase() : ok_status();
 }
 
@@ -457,13 +530,17 @@ void Trainer::Impl::read_losses() {
     }
 }
 
+gpu::TrainGradNormParams Trainer::Impl::norm_params() const {
+    const auto n = static_cast<uint32_t>(parameters->n_elements());
+    return {.gradients = parameters->range(TrainParameters::Range::kGradients).address(),
+            .sums = buffers.norm_sums.address(),
+            .n = n,
+            .n_per_group = std::max(kNormGroupElements, n / kNormGroups + 1)};
+}
+
 void Trainer::Impl::begin_norm() {
     phase = Phase::kNorm;
-    const auto n = static_cast<uint32_t>(parameters->n_elements());
-    const gpu::TrainGradNormParams params{.gradients = parameters->range(TrainParameters::Range::kGradients).address(),
-                                          .sums = buffers.norm_sums.address(),
-                                          .n = n,
-                                          .n_per_group = std::max(kNormGroupElements, n / kNormGroups + 1)};
+    const gpu::TrainGradNormParams params = norm_params();
     work.pieces = {{[this, params](gpu::Recorder& recorder) { kernels->grad_norm(recorder, params); }, 1.0}};
     work.piece_idx = 0;
 }

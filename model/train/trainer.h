@@ -111,8 +111,13 @@ class Trainer {
     Status begin_step(std::vector<TrainExample> examples, double learning_rate);
     Status begin_evaluation(std::vector<TrainExample> examples);
     // Runs pieces until `budget` is used up, at least one. True: all are done. Returns when the device has finished
-    // them.
+    // them. A piece that takes longer than the budget is cut into parts, of which one counts as a piece then; no bit
+    // depends on it.
     Result<bool> run_piece(std::chrono::microseconds budget);
+    // The same without waiting: waits for what the last call has submitted, and submits what comes next.
+    Result<bool> start_piece(std::chrono::microseconds budget);
+    // That the device has worked for this trainer, as far as it was waited for.
+    double device_seconds() const;
     Result<TrainReport> finish();
     // Gives up what was begun; gradients of its finished parts are forgotten.
     void abandon();

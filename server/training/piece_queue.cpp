@@ -34,15 +34,18 @@ Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool(
 
 bool PieceQueue::has_work() const { return has_work_; }
 
-void PieceQueue::run(std::chrono::microseconds budget) {
+double PieceQueue::run(std::chrono::microseconds budget, bool waits) {
     std::lock_guard lock(mutex_);
-    if (trainer_ == nullptr) return;
-    const Result<bool> is_over = trainer_->run_piece(budget);
-    if (is_over.ok() && !*is_over) return;
+    if (trainer_ == nullptr) return 0;
+    const double before_s = trainer_->device_seconds();
+    const Result<bool> is_over = waits ? trainer_->run_piece(budget) : trainer_->start_piece(budget);
+    const double seconds = trainer_->device_seconds() - before_s;
+    if (is_over.ok() && !*is_over) return seconds;
     done_ = is_over.ok() ? ok_status() : Status(is_over.error());
     trainer_ = nullptr;
     has_work_ = false;
     changed_.notify_all();
+    return seconds;
 }
 
 }  // namespace lorad::server::training

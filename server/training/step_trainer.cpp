@@ -15,6 +15,8 @@ class ModelTrainer final : public StepTrainer {
         return trainer_->begin_evaluation(std::move(examples));
     }
     Result<bool> run_piece(std::chrono::microseconds budget) override { return trainer_->run_piece(budget); }
+    Result<bool> start_piece(std::chrono::microseconds budget) override { return trainer_->start_piece(budget); }
+    double device_seconds() const override { return trainer_->device_seconds(); }
     Result<model::TrainReport> finish() override { return trainer_->finish(); }
     void abandon() override { trainer_->abandon(); }
     Result<model::TrainableAdapter> adapter() const override { return trainer_->adapter(); }

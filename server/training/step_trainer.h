@@ -19,6 +19,8 @@ class StepTrainer {
     virtual Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) = 0;
     virtual Status begin_evaluation(std::vector<model::TrainExample> examples) = 0;
     virtual Result<bool> run_piece(std::chrono::microseconds budget) = 0;
+    virtual Result<bool> start_piece(std::chrono::microseconds budget) = 0;
+    virtual double device_seconds() const = 0;
     virtual Result<model::TrainReport> finish() = 0;
     virtual void abandon() = 0;
     virtual Result<model::TrainableAdapter> adapter() const = 0;

@@ -10,9 +10,10 @@ namespace {
 class CountedWork final : public BackgroundWork {
   public:
     bool has_work() const override { return n_left > 0; }
-    void run(std::chrono::microseconds budget) override {
+    double run(std::chrono::microseconds budget, bool) override {
         budgets.push_back(budget);
         --n_left;
+        return 0;
     }
     std::atomic<int> n_left{0};
     std::vector<std::chrono::microseconds> budgets;

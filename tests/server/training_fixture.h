@@ -37,6 +37,8 @@ class NumberTrainer final : public StepTrainer {
         if (on_piece_) on_piece_();
         return --n_left_ <= 0;
     }
+    Result<bool> start_piece(std::chrono::microseconds budget) override { return run_piece(budget); }
+    double device_seconds() const override { return 0; }
     Result<model::TrainReport> finish() override {
         model::TrainReport report;
         double gradient = 0.0;

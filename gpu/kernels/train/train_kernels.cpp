@@ -288,7 +288,10 @@ uint32_t TrainKernels::cut_k(Recorder& recorder, TrainProductParams& params, uin
 void TrainKernels::barrier(Recorder& recorder) {
     recorder.barrier();
     n_scratch_bytes_ = 0;
-    if (left_.empty()) return;
+    if (left_.empty()) {
+        recorder.cut();
+        return;
+    }
     for (const LeftJoin& join : left_) {
         const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
         const Kernel* k = kernel("train_join", {size, join.adds});
@@ -298,6 +301,7 @@ void TrainKernels::barrier(Recorder& recorder) {
     }
     left_.clear();
     recorder.barrier();
+    recorder.cut();
 }
 
 void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows) {

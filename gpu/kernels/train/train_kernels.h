@@ -95,7 +95,8 @@ class TrainKernels {
 
     void product(Recorder& recorder, const TrainProduct& product);
     // is_transposed: the table is [hidden][vocab], as embedding LoRA's A.
-    // Between products and what reads or adds to their results: a barrier, and sums of parts that were left to it.
+    // Between products and what reads or adds to their results: a barrier, and sums of parts that were left to it. A
+    // recording in parts may be cut there, and within long products.
     void barrier(Recorder& recorder);
     // Rows of `type` in 16 bits and in blocks (products/activation_blocks.h, kBlocksByRows).
     void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
@@ -153,6 +154,8 @@ class TrainKernels {
     static bool may_have_flash(const DeviceCapabilities& capabilities, const TrainKernelOptions& options);
     void product_by_matrix(Recorder& recorder, TrainProduct product);
     void product_by_warpgroup(Recorder& recorder, const TrainProduct& product);
+    void matmul_by_warpgroup(Recorder& recorder, const TrainProduct& product, const MatmulParams& params,
+                             DeviceAddress low, const MatmulPlan& plan);
     DeviceAddress take_scratch(Recorder& recorder, uint64_t n_bytes);
     uint32_t cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, bool adds);
     void product_by_lanes(Recorder& recorder, TrainProduct product);

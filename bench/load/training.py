@@ -64,7 +64,7 @@ class _Job:
         file = self.server.must("POST", "/v1/files", self.form, self.form_type)["id"]
         self.id = self.server.must("POST", "/v1/fine_tuning/jobs", {
             "model": self.server.must("GET", "/v1/models")["data"][0]["id"], "training_file": file, "suffix": "bench", "max_steps": 100000,
-            "batch_size": self.args.batch, "lora_r": self.args.rank, "max_seq_length": self.args.tokens})["id"]
+            "hyperparameters": {"batch_size": self.args.batch}, "lora_r": self.args.rank, "max_seq_length": self.args.tokens})["id"]
 
     def counters(self):
         """Seconds of the device that training has had, and tokens of the steps that are done."""

@@ -106,6 +106,12 @@ struct Trainer::Impl {
     struct Piece {
         std::function<void(gpu::Recorder&)> record;
         double flops = 0;
+        PieceKind kind = PieceKind::kOptimizer;
+        // As long as its flops say.
+        bool is_long() const {
+            return kind == PieceKind::kForward || kind == PieceKind::kHead || kind == PieceKind::kBackward ||
+                   kind == PieceKind::kBackwardAgain;
+        }
     };
     enum class Phase : uint8_t { kIdle, kBatches, kNorm, kUpdate, kDone };
     struct Work {
@@ -117,7 +123,6 @@ struct Trainer::Impl {
         TrainTables tables;
         std::vector<Piece> pieces;  // of the phase, or of the micro-batch
         size_t piece_idx = 0;
-        PieceParts parts;   // of that piece
         double factor = 0;  // what the update multiplies gradients with
         TrainReport report;
     };
@@ -151,14 +156,16 @@ struct Trainer::Impl {
     uint64_t n_tokens_of_gradients = 0;
     // Submitted, and not waited for.
     struct Submission {
-        gpu::CommandBuffer recording;
+        std::optional<gpu::CommandBuffer> recording;
         uint64_t value = 0;
-        double flops = 0;
+        double flops = 0;  // of whole pieces that say how long such take
+        bool has_whole = false, has_parts = false;
         Clock::time_point begin;
     };
+    PieceParts parts;  // of the piece that is next
     std::optional<Submission> pending;
     double device_us = 0;
-    double flops_per_us = 0;                          // of the last submission of a micro-batch; 0: not known
+    double flops_per_us = 0;                          // of the last layers that were recorded whole; 0: not known
     bool is_warm = false;                             // the kernels of a step are made
     std::vector<gpu::DispatchTime>* times = nullptr;  // where each submission's are added
     Phase phase = Phase::kIdle;
@@ -289,6 +296,7 @@ void Trainer::abandon() {
         (void)impl_->device.compute_queue().wait(impl_->pending->value);
         impl_->pending.reset();
     }
+    impl_->parts.abandon();
     impl_->phase = Impl::Phase::kIdle;
     impl_->work = {};
     impl_->n_tokens_of_gradients = 0;
@@ -425,24 +433,24 @@ void Trainer::Impl::list_batch_pieces() {
                                }
                                pass().embed(recorder, rows());
                            },
-                           layer_flops / 100});
+                           layer_flops / 100, PieceKind::kBegin});
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        work.pieces.push_back(
-            {[this, rows, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(), layer); }, layer_flops});
+        work.pieces.push_back({[this, rows, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(), layer); },
+                               layer_flops, PieceKind::kForward});
     }
     work.pieces.push_back(
         {[this, rows, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(), has_backward); },
-         head_flops * (has_backward ? 2 : 1)});
+         head_flops * (has_backward ? 2 : 1), PieceKind::kHead});
     if (!has_backward) return;
     for (uint32_t layer = config.n_layers; layer-- > model->first_trained_layer;) {
         const bool is_kept = sizes.keeps(layer, config.n_layers);
         work.pieces.push_back(
             {[this, rows, layer](gpu::Recorder& recorder) { pass().layer_backward(recorder, rows(), layer); },
-             layer_flops * (is_kept ? 1.2 : 2.2)});
+             layer_flops * (is_kept ? 1.2 : 2.2), is_kept ? PieceKind::kBackward : PieceKind::kBackwardAgain});
     }
     if (model->trains_embedding()) {
-        work.pieces.push_back(
-            {[this, rows](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows()); }, layer_flops / 100});
+        work.pieces.push_back({[this, rows](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows()); },
+                               layer_flops / 100, PieceKind::kEmbedBackward});
     }
 }
 
@@ -451,17 +459,21 @@ void Trainer::Impl::list_batch_pieces() {
 Status Trainer::Impl::submit_pieces(std::chrono::microseconds budget) {
     TRY_ASSIGN(gpu::Recorder recorder,
                gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
-    double flops = 0;
-    const double flops_max = flops_per_us * static_cast<double>(budget.count());
-    bool is_whole = true;
-    while (is_whole && work.piece_idx < work.pieces.size()) {
+    Submission made;
+    double us = 0;
+    const auto us_max = static_cast<double>(budget.count());
+    for (bool is_whole = true; is_whole && work.piece_idx < work.pieces.size();) {
         const Piece& piece = work.pieces[work.piece_idx];
-        const bool is_first = flops == 0 && flops_per_us == 0;  // nothing says how long one takes
-        if (!work.parts.is_begun() && (is_first || flops + piece.flops <= flops_max)) {
+        // One of which nothing says how long it takes is by itself.
+        const double piece_us = !piece.is_long() ? 1.0 : flops_per_us > 0 ? piece.flops / flops_per_us : us_max;
+        if (!parts.is_begun() && piece_us <= us_max && (us == 0 || us + piece_us <= us_max)) {
             piece.record(recorder);
-            flops += piece.flops;
-        } else if (work.parts.is_begun() || (piece.flops > flops_max && flops_per_us != 0)) {
-            is_whole = work.parts.record_some(recorder, piece.record, piece.flops, flops_max, flops);
+            us += piece_us;
+            made.has_whole = true;
+            if (piece.is_long()) made.flops += piece.flops;
+        } else if (parts.is_begun() || piece_us > us_max) {
+            is_whole = parts.record_some(recorder, piece.record, piece.kind, piece_us, us_max, us);
+            made.has_parts = true;
         } else {
             break;
         }
@@ -470,9 +482,10 @@ Status Trainer::Impl::submit_pieces(std::chrono::microseconds budget) {
     TRY(kernels->status());
     TRY_ASSIGN(gpu::CommandBuffer recording, std::move(recorder).end());
     const gpu::CommandBuffer* recordings[] = {&recording};
-    const auto begin = Clock::now();
-    TRY_ASSIGN(const uint64_t value, device.compute_queue().submit(recordings));
-    pending = Submission{std::move(recording), value, flops, begin};
+    made.begin = Clock::now();
+    TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
+    made.recording = std::move(recording);
+    pending = std::move(made);
     return ok_status();
 }
 
@@ -483,13 +496,14 @@ Status Trainer::Impl::settle() {
     const Submission done = std::move(*pending);
     pending.reset();
     double us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
-    TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, done.recording));
+    TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, *done.recording));
     if (times != nullptr)
         times->insert(times->end(), of_submission.begin(), of_submission.end());
     else if (!of_submission.empty())
         us = of_submission.front().us;  // others' work in front of it does not count
     device_us += us;
-    if (phase == Phase::kBatches) flops_per_us = done.flops / std::max(us, 1.0);
+    if (!done.has_parts && done.flops > 0) flops_per_us = done.flops / std::max(us, 1.0);
+    parts.learn(done.has_whole ? 0 : us);
     return work.piece_idx == work.pieces.size() ? end_phase() : ok_status();
 }
 

@@ -49,7 +49,7 @@ class BackgroundTurns {
   private:
     static constexpr uint64_t kRareSteps = 128, kQuietEvery = 8;
     static constexpr double kCreditSteps = 4;
-    static constexpr double kReachMin = 0.2, kReachFall = 0.5, kReachAim = 0.9, kReachGrowth = 0.001;
+    static constexpr double kReachMin = 0.2, kReachFall = 0.5, kReachAim = 0.9, kReachGrowth = 0.0005;
     static constexpr double kSame = 1.2;  // a budget that is no larger than so many times another
 
     const BackgroundShare share_;

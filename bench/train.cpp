@@ -32,6 +32,7 @@ struct TrainOptions {
     uint32_t rows = 0;
     uint32_t steps = 4;
     uint64_t memory_mib = 0;
+    std::vector<uint32_t> jobs = {1};
     bool profile = false;
     bool check = false;
 };
@@ -164,6 +165,104 @@ void check_packed(gpu::Device& device, const model::ModelConfig& config, const m
                                                                     : lorad::format("DIFFER, {:.1e} apart", apart)));
 }
 
+// Trainers of adapters that differ in rank, beside each other.
+struct ManyTrainers {
+    std::vector<std::unique_ptr<model::Trainer>> trainers;
+    std::vector<double> losses;
+
+    // One step of each, one after the other, or beside each other. In milliseconds.
+    double step(const std::vector<std::vector<model::TrainExample>>& examples, bool is_together) {
+        losses.assign(trainers.size(), 0);
+        std::vector<model::Trainer*> busy;
+        const auto begin = Clock::now();
+        for (size_t i = 0; i < trainers.size(); ++i) {
+            if (is_together) {
+                stop_on_error(trainers[i]->begin_step(examples[i], 1e-4));
+                busy.push_back(trainers[i].get());
+            } else {
+                losses[i] = must(trainers[i]->step(examples[i], 1e-4)).loss;
+            }
+        }
+        while (!busy.empty()) {
+            must(model::Trainer::run_together(busy, std::chrono::seconds(10)));
+            std::erase_if(busy, [&](model::Trainer* trainer) {
+                if (!trainer->is_done()) return false;
+                const auto is_it = [&](const auto& one) { return one.get() == trainer; };
+                losses[std::ranges::find_if(trainers, is_it) - trainers.begin()] = must(trainer->finish()).loss;
+                return true;
+            });
+        }
+        return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    }
+    std::vector<std::vector<float>> values() const {
+        std::vector<std::vector<float>> all;
+        for (const auto& trainer : trainers) {
+            const auto adapter = must(trainer->adapter());
+            for (const model::TrainedTensor* tensor : std::as_const(adapter).tensors()) all.push_back(tensor->values);
+        }
+        return all;
+    }
+};
+
+struct BenchModel {
+    gpu::Device& device;
+    const model::ModelConfig& config;
+    const model::ModelWeights& weights;
+    const adapters::BaseModel& base;
+};
+
+ManyTrainers make_trainers(const BenchModel& on, const TrainOptions& options, const model::TrainerOptions& with,
+                           uint32_t n_jobs) {
+    ManyTrainers made;
+    for (uint32_t i = 0; i < n_jobs; ++i) {
+        adapters::LoraRecipe recipe;
+        recipe.r = i % 2 == 0 ? options.rank : std::max(options.rank / 2, 1u);
+        recipe.seed = i;
+        const auto adapter = must(adapters::make_trainable(recipe, on.base));
+        made.trainers.push_back(i == 0 ? must(model::Trainer::create(on.device, on.config, on.weights, adapter, with))
+                                       : must(model::Trainer::create_beside(*made.trainers[0], adapter, with)));
+    }
+    return made;
+}
+
+void run_jobs(const BenchModel& on, const TrainOptions& options, model::TrainerOptions with, const std::string& batch,
+              uint32_t n_jobs, Results& results) {
+    const BatchSize size = parse_batch(batch);
+    with.n_beside = n_jobs - 1;
+    std::mt19937 random(3);
+    std::vector<std::vector<std::vector<model::TrainExample>>> steps(options.steps + 1);
+    for (auto& step : steps) {
+        for (uint32_t i = 0; i < n_jobs; ++i) step.push_back(random_examples(size, on.config.vocab_size, random));
+    }
+    std::vector<double> ms[2];
+    std::vector<double> losses[2];
+    std::vector<std::vector<float>> values[2];
+    for (const bool is_together : {false, true}) {
+        ManyTrainers many = make_trainers(on, options, with, n_jobs);
+        for (size_t step = 0; step < steps.size(); ++step) {
+            const double took = many.step(steps[step], is_together);
+            if (step > 0) ms[is_together].push_back(took);
+            losses[is_together].insert(losses[is_together].end(), many.losses.begin(), many.losses.end());
+        }
+        values[is_together] = many.values();
+        if (!options.profile || !is_together) continue;
+        print_profile(must(model::Trainer::profile_together(many.trainers, steps[0])));
+    }
+    Row row("train_jobs");
+    row.field("shape", options.shape).field("batch", batch).field("dtype", options.dtype).field("jobs", n_jobs);
+    row.samples("ms", ms[1]);
+    std::ranges::sort(ms[0]);
+    const double apart = ms[0][ms[0].size() / 2], together = row.summary().median;
+    const bool is_same = losses[0] == losses[1] && values[0] == values[1];
+    row.field("apart_ms", apart).field("ratio", apart / together).field("same_bits", is_same ? 1 : 0);
+    results.add(
+        std::move(row),
+        lorad::format("train {:<5} {:<8} {} jobs {}  {:9.1f} ms together  {:9.1f} ms one after the other  {:5.2f}x "
+                      " losses and adapters {}",
+                      options.shape, batch, n_jobs, options.dtype, together, apart, apart / together,
+                      is_same ? "of the same bits" : "DIFFER"));
+}
+
 void run_train(const TrainOptions& options, const CommonOptions& common) {
     const ModelShape& shape = kModelShapes.at(options.shape);
     const auto device = open_device(common);
@@ -187,12 +286,18 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
     adapters::LoraRecipe recipe;
     recipe.r = options.rank;
     const auto adapter = must(adapters::make_trainable(recipe, adapters::BaseModel(config)));
+    const adapters::BaseModel base(config);
     std::mt19937 random(3);
     for (const std::string& batch : options.batch) {
         const BatchSize size = parse_batch(batch);
         model::TrainerOptions trainer_options{
             .n_rows = options.rows, .n_positions_max = n_positions, .memory_bytes = options.memory_mib << 20};
         trainer_options.optimizer.max_grad_norm = 1.0;
+        for (const uint32_t n_jobs : options.jobs) {
+            if (n_jobs > 1)
+                run_jobs({*device, config, weights, base}, options, trainer_options, batch, n_jobs, results);
+        }
+        if (std::ranges::find(options.jobs, 1u) == options.jobs.end()) continue;
         const auto trainer = must(model::Trainer::create(*device, config, weights, adapter, trainer_options));
         std::vector<double> milliseconds;
         double loss = 0;
@@ -251,6 +356,11 @@ void add_train_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--rank", options->rank)->check(CLI::Range(1, 512));
     command->add_option("--rows", options->rows, "tokens of a micro-batch; if it is not given what the trainer chooses")
         ->check(CLI::Range(64, 65536));
+    command
+        ->add_option("--jobs", options->jobs,
+                     "jobs beside each other, with ranks of --rank and half of it, and one after the other")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 64));
     command->add_option("--steps", options->steps)->check(CLI::Range(1, 1000));
     command->add_option("--memory-mib", options->memory_mib,
                         "what the trainer may take beside the weights; 0: nine tenths of what is free");

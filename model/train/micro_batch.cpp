@@ -21,6 +21,7 @@ void add_example(MicroBatch& batch, const TrainExample& example, uint32_t index,
     const uint32_t turn_begin = n_tokens > short_text_tokens ? short_text_tokens : 0;
     batch.examples.push_back(index);
     batch.first_rows.push_back(first_row);
+    batch.lengths.push_back(n_tokens);
     for (uint32_t t = 0; t < n_tokens; ++t) {
         batch.tokens.push_back(static_cast<uint32_t>(example.tokens[t]));
         batch.turns.push_back(turn_begin + t);
@@ -44,28 +45,24 @@ void list_rows_by_token(MicroBatch& batch) {
     }
 }
 
-void list_flash_tiles(MicroBatch& batch, std::span<const TrainExample> examples) {
+void list_flash_tiles(MicroBatch& batch) {
     for (size_t place = 0; place < batch.examples.size(); ++place) {
-        const auto n_tokens = static_cast<uint32_t>(examples[batch.examples[place]].tokens.size());
+        const uint32_t n_tokens = batch.lengths[place];
         for (uint32_t begin = 0; begin < n_tokens; begin += gpu::kFlashRows)
             batch.flash_tiles.push_back({batch.first_rows[place], n_tokens, begin, 0});
     }
 }
 
 // Round r has each example's run r of every head, which all add to gradients of their own.
-void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const TrainExample> examples,
-                uint64_t n_elements_max) {
-    const auto n_tokens_of = [&](size_t place) {
-        return static_cast<uint32_t>(examples[batch.examples[place]].tokens.size());
-    };
+void plan_waves(MicroBatch& batch, const ModelConfig& config, uint64_t n_elements_max) {
     uint32_t n_rounds = 0;
     for (size_t place = 0; place < batch.examples.size(); ++place)
-        n_rounds = std::max(n_rounds, ceil_div(n_tokens_of(place), queries_of_run(n_tokens_of(place))));
+        n_rounds = std::max(n_rounds, ceil_div(batch.lengths[place], queries_of_run(batch.lengths[place])));
     for (uint32_t round = 0; round < n_rounds; ++round) {
         ScoreWave wave;
         uint64_t n_rows = 0;
         for (size_t place = 0; place < batch.examples.size(); ++place) {
-            const uint32_t n_tokens = n_tokens_of(place), at_once = queries_of_run(n_tokens);
+            const uint32_t n_tokens = batch.lengths[place], at_once = queries_of_run(n_tokens);
             if (uint64_t{round} * at_once >= n_tokens) continue;
             for (uint32_t head = 0; head < config.n_heads; ++head) {
                 const ScoreRun run{.first_row = batch.first_rows[place],
@@ -87,6 +84,12 @@ void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const Tr
         }
         if (!wave.runs.empty()) batch.waves.push_back(std::move(wave));
     }
+}
+
+void finish_lists(MicroBatch& batch, const ModelConfig& config, uint64_t n_score_elements) {
+    list_rows_by_token(batch);
+    if (n_score_elements != 0) plan_waves(batch, config, n_score_elements);
+    list_flash_tiles(batch);
 }
 
 }  // namespace
@@ -111,11 +114,36 @@ std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<
         add_example(batches.back(), examples[i], i, limits.short_text_tokens);
     }
     for (MicroBatch& batch : batches) {
-        list_rows_by_token(batch);
-        if (limits.n_score_elements != 0) plan_waves(batch, config, examples, limits.n_score_elements);
-        list_flash_tiles(batch, examples);
+        batch.parts = {{.n_rows = batch.n_rows(), .n_targets = static_cast<uint32_t>(batch.targets.size())}};
+        finish_lists(batch, config, limits.n_score_elements);
     }
     return batches;
+}
+
+MicroBatch join_micro_batches(const ModelConfig& config, std::span<const MicroBatch* const> batches,
+                              uint64_t n_score_elements) {
+    MicroBatch joined;
+    for (const MicroBatch* batch : batches) {
+        const uint32_t first_row = joined.n_rows();
+        const auto first_target = static_cast<uint32_t>(joined.targets.size()),
+                   first_place = static_cast<uint32_t>(joined.examples.size());
+        const auto append = [](auto& to, const auto& from, uint32_t begin) {
+            for (const auto& value : from) to.push_back(value + begin);
+        };
+        joined.parts.push_back(
+            {first_row, batch->n_rows(), first_target, static_cast<uint32_t>(batch->targets.size())});
+        append(joined.examples, batch->examples, 0);
+        append(joined.first_rows, batch->first_rows, first_row);
+        append(joined.lengths, batch->lengths, 0);
+        append(joined.tokens, batch->tokens, 0);
+        append(joined.turns, batch->turns, 0);
+        append(joined.target_rows, batch->target_rows, first_row);
+        append(joined.target_examples, batch->target_examples, first_place);
+        joined.row_keys.insert(joined.row_keys.end(), batch->row_keys.begin(), batch->row_keys.end());
+        joined.targets.insert(joined.targets.end(), batch->targets.begin(), batch->targets.end());
+    }
+    finish_lists(joined, config, n_score_elements);
+    return joined;
 }
 
 }  // namespace lorad::model

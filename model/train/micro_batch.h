@@ -30,15 +30,23 @@ struct ScoreWave {
     uint64_t n_elements() const;
 };
 
+// Rows and targets of one job, whose examples lie together.
+struct MicroBatchPart {
+    uint32_t first_row = 0, n_rows = 0;
+    uint32_t first_target = 0, n_targets = 0;
+};
+
 struct MicroBatch {
-    std::vector<uint32_t> examples;    // indices
-    std::vector<uint32_t> first_rows;  // of each
-    std::vector<uint32_t> tokens;      // [rows]
-    std::vector<uint32_t> turns;       // [rows]: of the rope table
+    std::vector<MicroBatchPart> parts;  // one of each job
+    std::vector<uint32_t> examples;     // indices among their job's
+    std::vector<uint32_t> first_rows;   // of each
+    std::vector<uint32_t> lengths;      // of each: its rows
+    std::vector<uint32_t> tokens;       // [rows]
+    std::vector<uint32_t> turns;        // [rows]: of the rope table
     struct RowKey {
         uint32_t example, position;
     };
-    std::vector<RowKey> row_keys;  // [rows]: index among the step's examples
+    std::vector<RowKey> row_keys;  // [rows]: index among the examples of the job's step
     // Rows whose next token is trained, in order.
     std::vector<uint32_t> target_rows;
     std::vector<gpu::TrainTarget> targets;
@@ -64,5 +72,9 @@ uint32_t queries_of_run(uint32_t n_tokens);
 // Examples in their order, each micro-batch with as many as it has room for.
 std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples,
                                            const MicroBatchLimits& limits);
+
+// The rows of several, one behind the other; a part of each.
+MicroBatch join_micro_batches(const ModelConfig& config, std::span<const MicroBatch* const> batches,
+                              uint64_t n_score_elements);
 
 }  // namespace lorad::model

@@ -27,13 +27,17 @@ enum class PieceKind : uint8_t {
 class PieceParts {
   public:
     using Record = std::function<void(gpu::Recorder&)>;
+    struct Piece {
+        const Record& record;
+        PieceKind kind;
+        double flops;       // of the base's products; pieces of a kind take as long as these say
+        double guessed_us;  // where no piece of its kind was cut yet
+    };
 
     bool is_begun() const { return cut_ != 0; }
-    // Records what of the piece fits between `us` and `us_max`; where us is 0 at least something. Adds to us.
-    // guessed_us: of the piece, where no one of its kind was cut yet. True: with this the piece is whole, and another
-    // one may begin.
-    bool record_some(gpu::Recorder& recorder, const Record& record, PieceKind kind, double guessed_us, double us_max,
-                     double& us);
+    // Records what of the piece fits between `us` and `us_max`; where us is 0 at least something. Adds to us. True: with
+    // this the piece is whole, and another one may begin.
+    bool record_some(gpu::Recorder& recorder, const Piece& piece, double us_max, double& us);
     // What was recorded since the last call took so long; 0: nobody knows.
     void learn(double us);
     void abandon();
@@ -42,10 +46,13 @@ class PieceParts {
     struct Recorded {
         PieceKind kind;
         uint32_t from, to;
+        double flops;
     };
+    std::vector<double>& stretches(PieceKind kind) { return stretches_[static_cast<size_t>(kind)]; }
+
     uint32_t cut_ = 0;  // where the piece goes on
-    // Microseconds of each stretch between cuts; empty: no piece of the kind was cut yet
-    std::array<std::vector<double>, static_cast<size_t>(PieceKind::kKinds)> stretch_us_;
+    // Microseconds of each stretch between cuts, for each flop of the piece; empty: no piece of the kind was cut yet
+    std::array<std::vector<double>, static_cast<size_t>(PieceKind::kKinds)> stretches_;
     std::vector<Recorded> recorded_;  // since learn()
 };
 

@@ -18,18 +18,16 @@ constexpr uint64_t kLogitElements = uint64_t{80} << 20;
 constexpr uint64_t kScoreElements = uint64_t{1} << 26;
 constexpr uint32_t kChunkRowsMax = 1024;
 constexpr uint64_t kAlignBytes = 256;
-constexpr uint32_t kNormGroupsMax = 4096;
 
 uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 
 // Bytes of each buffer of TrainBuffers but sets, rope and those of the host.
 struct ScratchSizes {
-    uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, low, shadows, scores,
-        qkv_sums, rounded, dots, logits, head_low, dropped, terms, norms, unpacked;
+    uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, scores, qkv_sums, rounded,
+        dots, logits, head_low, terms, unpacked;
     uint64_t sum() const {
-        return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv + low +
-               shadows + 2 * scores + qkv_sums + rounded + dots + logits + head_low + dropped + terms + norms +
-               unpacked;
+        return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv +
+               2 * scores + qkv_sums + rounded + dots + logits + head_low + terms + unpacked;
     }
 };
 
@@ -38,37 +36,25 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
         return uint64_t{sizes.n_rows} * stride * gpu::bytes_of(type);
     };
     const bool has_sums = sizes.act_type != gpu::ScalarType::kF32;
-    return {.streams = rows_of(sizes.hidden_stride) * (config.n_layers + 1),
-            .row = rows_of(sizes.hidden_stride),
-            .sums = sizes.n_norms != 0 ? rows_of(sizes.hidden_stride) : kAlignBytes,
-            .act = rows_of(sizes.ffn_stride, sizes.act_type),
-            .gate_up_sums = has_sums ? rows_of(sizes.gate_up_stride) : kAlignBytes,
-            .dact = rows_of(sizes.ffn_stride),
-            .gate_up = rows_of(sizes.gate_up_stride, sizes.act_type),
-            .attention = rows_of(sizes.attention_stride),
-            .turned = rows_of(sizes.turned_stride),
-            .qkv = rows_of(sizes.qkv_stride),
-            .low = std::max(sizes.low_bytes, kAlignBytes),
-            .shadows = sizes.shadows ? std::max(sizes.shadows->n_bytes, kAlignBytes) : kAlignBytes,
-            .scores = std::max(sizes.score_elements * sizeof(float), kAlignBytes),
-            .qkv_sums = sizes.keeps_qkv ? kAlignBytes : rows_of(sizes.qkv_stride),
-            .rounded = sizes.has_flash ? rows_of(sizes.attention_stride, sizes.act_type) : kAlignBytes,
-            .dots = sizes.has_flash ? rows_of(config.n_heads) : kAlignBytes,
-            .logits = uint64_t{sizes.chunk_rows} * sizes.vocab_stride * sizeof(float),
-            .head_low = std::max(sizes.head_low_bytes, kAlignBytes),
-            .dropped = std::max(sizes.dropped_bytes, kAlignBytes),
-            .terms = std::max(sizes.terms_bytes, kAlignBytes),
-            .norms = std::max<uint64_t>(sizes.n_norms * sizeof(float), kAlignBytes),
-            .unpacked = std::max(sizes.unpacked_bytes, kAlignBytes)};
-}
-
-// Products that read 16 bits, and what writes these four columns at a time. Magnitudes and dropout work on f32.
-gpu::ScalarType act_type_of(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
-                            const ModelWeights& weights, const TrainSizes& sizes, const TrainerOptions& options) {
-    const bool pays = (capabilities.coopmat_f16 && !capabilities.small_workgroups) || options.keeps_16_bits;
-    const bool can = options.lora_dropout == 0 && config.intermediate_size % 4 == 0 &&
-                     std::ranges::none_of(sizes.has_magnitudes, std::identity());
-    return pays && can ? train_kernel_options(config, weights, options).matrix_type : gpu::ScalarType::kF32;
+    return {
+        .streams = rows_of(sizes.hidden_stride) * (config.n_layers + 1),
+        .row = rows_of(sizes.hidden_stride),
+        .sums = std::ranges::any_of(sizes.has_magnitudes, std::identity()) ? rows_of(sizes.hidden_stride) : kAlignBytes,
+        .act = rows_of(sizes.ffn_stride, sizes.act_type),
+        .gate_up_sums = has_sums ? rows_of(sizes.gate_up_stride) : kAlignBytes,
+        .dact = rows_of(sizes.ffn_stride),
+        .gate_up = rows_of(sizes.gate_up_stride, sizes.act_type),
+        .attention = rows_of(sizes.attention_stride),
+        .turned = rows_of(sizes.turned_stride),
+        .qkv = rows_of(sizes.qkv_stride),
+        .scores = std::max(sizes.score_elements * sizeof(float), kAlignBytes),
+        .qkv_sums = sizes.keeps_qkv ? kAlignBytes : rows_of(sizes.qkv_stride),
+        .rounded = sizes.has_flash ? rows_of(sizes.attention_stride, sizes.act_type) : kAlignBytes,
+        .dots = sizes.has_flash ? rows_of(config.n_heads) : kAlignBytes,
+        .logits = uint64_t{sizes.chunk_rows} * sizes.vocab_stride * sizeof(float),
+        .head_low = std::max(sizes.head_low_bytes, kAlignBytes),
+        .terms = std::max(sizes.terms_bytes, kAlignBytes),
+        .unpacked = std::max(sizes.unpacked_bytes, kAlignBytes)};
 }
 
 void place_layer(TrainSizes& sizes, uint32_t n_heads) {
@@ -92,54 +78,20 @@ void place_layer(TrainSizes& sizes, uint32_t n_heads) {
     at.gate_up = take(sizes.gate_up_stride, sizes.act_type);
     at.gate_up_sums = has_magnitudes[kTrainGateUp] ? take(sizes.gate_up_stride) : at.gate_up;
     at.down_sums = has_magnitudes[kTrainDown] ? take(sizes.hidden_stride) : 0;
-    at.low = end;
-    at.n_bytes = end + std::max(sizes.low_bytes, kAlignBytes);
+    at.n_bytes = end;
 }
 
 // Of the largest matrix that is unpacked for its products; the embedding's rows are read where they lie.
-uint64_t unpacked_bytes(const ModelWeights& weights, const TrainModel& model) {
+uint64_t unpacked_bytes(const ModelWeights& weights) {
     uint64_t most = 0;
     const auto add = [&](const Matrix& w) {
         if (w.is_packed()) most = std::max(most, w.plain_bytes());
     };
-    for (const TrainLayer& layer : model.layers) {
-        for (const TrainGroup& group : layer.groups) add(*group.w);
+    for (const LayerWeights& layer : weights.layers) {
+        for (const Matrix* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) add(*w);
     }
-    if (!model.head) add(weights.output());
+    add(weights.output());
     return most;
-}
-
-void place_pairs(TrainSizes& sizes, const TrainModel& model, const TrainLayout& layout) {
-    sizes.low_begins.resize(layout.linears.size());
-    sizes.low_strides.resize(layout.linears.size());
-    sizes.norm_begins.resize(layout.linears.size());
-    const auto rows_bytes = [&](uint32_t stride) { return aligned(uint64_t{sizes.n_rows} * stride * sizeof(float)); };
-    size_t group_idx = 0;
-    for (const TrainLayer& layer : model.layers) {
-        uint64_t end = 0;
-        for (const TrainGroup& group : layer.groups) {
-            const uint32_t group_stride = sizes.shadows ? sizes.shadows->groups[group_idx++].n_ranks : 0;
-            for (const TrainPart& part : group.parts) {
-                if (!part.linear) continue;
-                const uint32_t i = *part.linear;
-                if (sizes.shadows) {
-                    sizes.low_begins[i] = end + sizes.shadows->rank_begins[i] * sizeof(float);
-                    sizes.low_strides[i] = group_stride;
-                } else {
-                    sizes.low_begins[i] = end;
-                    sizes.low_strides[i] = round_up(layout.linears[i].rank, 8);
-                    end += rows_bytes(sizes.low_strides[i]);
-                }
-                if (!part.has_magnitude) continue;
-                sizes.norm_begins[i] = sizes.n_norms;
-                sizes.n_norms += gpu::padded(part.n);
-            }
-            end += rows_bytes(group_stride);
-        }
-        sizes.low_bytes = std::max(sizes.low_bytes, end);
-    }
-    const uint32_t outer_rank = std::max(round_up(layout.embedding.rank, 8), round_up(layout.head.rank, 8));
-    sizes.head_low_bytes = uint64_t{2} * sizes.n_rows * outer_rank * sizeof(float);
 }
 
 }  // namespace
@@ -162,11 +114,20 @@ gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const Mo
             .head_group = config.n_heads / config.n_kv_heads};
 }
 
-Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities,
-                                    const ModelConfig& config, const ModelWeights& weights, const TrainModel& model,
-                                    const TrainLayout& layout, const TrainerOptions& options, uint64_t budget,
-                                    TrainMemory& memory) {
-    TrainSizes sizes;
+// Products that read 16 bits, and what writes these four columns at a time.
+gpu::ScalarType train_act_type(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
+                               const ModelWeights& weights, const TrainerOptions& options, bool has_magnitudes) {
+    const bool pays = (capabilities.coopmat_f16 && !capabilities.small_workgroups) || options.keeps_16_bits;
+    const bool can = options.lora_dropout == 0 && config.intermediate_size % 4 == 0 && !has_magnitudes;
+    return pays && can ? train_kernel_options(config, weights, options).matrix_type : gpu::ScalarType::kF32;
+}
+
+Result<TrainPlan> plan_training(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities,
+                                const ModelConfig& config, const ModelWeights& weights, const TrainModel& model,
+                                const TrainLayout& layout, const TrainerOptions& options, uint64_t budget) {
+    TrainPlan plan;
+    TrainSizes& sizes = plan.sizes;
+    TrainMemory& memory = plan.memory;
     const LayerWeights& first = weights.layers.front();
     sizes.n_positions = options.n_positions_max;
     // Products by warpgroups write whole tiles of rows.
@@ -181,11 +142,13 @@ Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::Dev
     for (const TrainLayer& layer : model.layers) {
         for (uint32_t g = 0; g < kTrainGroups; ++g) sizes.has_magnitudes[g] |= layer.groups[g].has_magnitudes();
     }
-    sizes.act_type = act_type_of(capabilities, config, weights, sizes, options);
+    sizes.act_type = train_act_type(capabilities, config, weights, options,
+                                    std::ranges::any_of(sizes.has_magnitudes, std::identity()));
     sizes.has_flash = rungs.has_flash && sizes.act_type == rungs.matrix_type;
     sizes.keeps_qkv = !sizes.has_flash || config.qk_norm;
-    if (sizes.act_type != gpu::ScalarType::kF32) sizes.shadows = ShadowPlaces::plan(model, layout);
-    place_pairs(sizes, model, layout);
+    plan.slot = SlotSizes::plan(sizes, model, layout, options);
+    const uint32_t outer_rank = std::max(round_up(layout.embedding.rank, 8), round_up(layout.head.rank, 8));
+    sizes.head_low_bytes = uint64_t{2} * sizes.n_rows * outer_rank * sizeof(float);
     place_layer(sizes, config.n_heads);
     const auto chunk_tiles = static_cast<uint32_t>(kLogitElements / sizes.vocab_stride / gpu::kTrainTileRows);
     sizes.chunk_rows =
@@ -199,18 +162,15 @@ Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::Dev
     if (!sizes.has_flash)
         sizes.score_elements =
             std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));
-    if (options.lora_dropout > 0)
-        sizes.dropped_bytes = uint64_t{sizes.n_rows} *
-                              std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
     if (model.trains_norms())
         sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
-    sizes.unpacked_bytes = unpacked_bytes(weights, model);
+    sizes.unpacked_bytes = unpacked_bytes(weights);
     sizes.n_layers_needed = config.n_layers - model.first_trained_layer;
 
     memory.parameters = layout.n_elements * sizeof(float) * TrainParameters::kRanges;
     memory.scratch = scratch_sizes(config, sizes).sum() + rope_table_bytes(config, sizes.n_positions) +
-                     gpu::TrainKernels::scratch_bytes(rungs, sizes.block_bytes);
-    const uint64_t fixed = memory.parameters + memory.scratch, set = sizes.places.n_bytes;
+                     plan.slot.fixed_bytes() + gpu::TrainKernels::scratch_bytes(rungs, sizes.block_bytes);
+    const uint64_t fixed = memory.parameters + memory.scratch, set = sizes.places.n_bytes + plan.slot.low_bytes;
     if (fixed + set > budget) {
         return make_error(
             ErrorCode::kOutOfMemory,
@@ -229,7 +189,7 @@ Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::Dev
     memory.n_kept_layers = 0;
     for (uint32_t layer = model.first_trained_layer; layer < config.n_layers; ++layer)
         memory.n_kept_layers += sizes.keeps(layer, config.n_layers);
-    return sizes;
+    return plan;
 }
 
 uint64_t rope_table_bytes(const ModelConfig& config, uint32_t n_positions) {
@@ -264,20 +224,14 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.dvalues, bytes.attention, "training values"));
     TRY(make(made.dturned, bytes.turned, "training turned"));
     TRY(make(made.dqkv, bytes.qkv, "training qkv"));
-    TRY(make(made.dlow, bytes.low, "training low"));
-    TRY(make(made.shadows, bytes.shadows, "training shadows"));
-    TRY(device.uploader().fill_zero(made.shadows, 0, bytes.shadows));
     TRY(make(made.scores, bytes.scores, "training scores"));
     TRY(make(made.dscores, bytes.scores, "training scores"));
     TRY(make(made.logits, bytes.logits, "training logits"));
     TRY(make(made.head_low, bytes.head_low, "training low"));
-    TRY(make(made.dropped, bytes.dropped, "training dropout"));
     TRY(make(made.terms, bytes.terms, "training terms"));
-    TRY(make(made.inverse_norms, bytes.norms, "training norms"));
     TRY(make(made.unpacked, bytes.unpacked, "training unpacked weights"));
     TRY(make(made.losses, uint64_t{sizes.n_rows} * sizeof(gpu::TrainLoss), "training losses",
              gpu::MemoryKind::kHostReadback));
-    TRY(make(made.norm_sums, kNormGroupsMax * sizeof(float), "training norms", gpu::MemoryKind::kHostReadback));
     const std::vector<float> rope = rope_table(config.rope, sizes.n_positions);
     TRY(make(made.rope, rope_table_bytes(config, sizes.n_positions), "training rope table"));
     if (!rope.empty()) TRY(device.uploader().upload(made.rope, 0, std::as_bytes(std::span(rope))));

@@ -12,7 +12,7 @@
 #include "gpu/device.h"
 #include "model/train/train_model.h"
 #include "model/train/train_parameters.h"
-#include "model/train/train_shadows.h"
+#include "model/train/train_slot.h"
 #include "model/train/trainer.h"
 #include "proto/base/result.h"
 
@@ -32,7 +32,6 @@ struct LayerPlaces {
     uint64_t gate_up_sums = 0;       // [R][2F], with magnitudes
     uint64_t gate_up = 0;            // [R][2F] *
     uint64_t down_sums = 0;          // [R][H], with magnitudes
-    uint64_t low = 0;                // [R][rank] of each pair of the layer: TrainSizes::low_begins, low_strides
     uint64_t n_bytes = 0;
 };
 
@@ -46,16 +45,10 @@ struct TrainSizes {
     bool keeps_qkv = true;
     std::array<bool, kTrainGroups> has_magnitudes{};  // in any layer
     LayerPlaces places;
-    std::optional<ShadowPlaces> shadows;  // of act_type; then pairs of one product have their low rows side by side
-    std::vector<uint64_t> low_begins;     // [linear]: bytes from the beginning of its layer's low
-    std::vector<uint32_t> low_strides;    // [linear]
-    std::vector<uint32_t> norm_begins;    // [linear] with a magnitude: elements from the beginning of the inverse norms
-    uint64_t low_bytes = 0, head_low_bytes = 0;
-    uint32_t n_norms = 0;
+    uint64_t head_low_bytes = 0;
     uint32_t chunk_rows = 0;      // of logits
     uint64_t block_bytes = 0;     // of the largest input of a product in 16 bits
     uint64_t score_elements = 0;  // of a wave
-    uint64_t dropped_bytes = 0;   // 0: nothing is dropped
     uint64_t terms_bytes = 0;     // 0: no norm is trained
     uint64_t unpacked_bytes = 0;  // of the largest matrix that lies in few bits and is multiplied with
     // layers' activations that there is memory for; all but the first are kept from forward to backward pass
@@ -71,11 +64,20 @@ struct TrainSizes {
 gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights,
                                              const TrainerOptions& options);
 
+// Of a job's activations between products. Magnitudes and dropout work on f32.
+gpu::ScalarType train_act_type(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
+                               const ModelWeights& weights, const TrainerOptions& options, bool has_magnitudes);
+
+// Of the passes, and of the job that they are made for.
+struct TrainPlan {
+    TrainSizes sizes;
+    SlotSizes slot;
+    TrainMemory memory;  // of both
+};
 // kOutOfMemory with the arithmetic where `budget` does not hold it.
-Result<TrainSizes> plan_train_sizes(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities,
-                                    const ModelConfig& config, const ModelWeights& weights, const TrainModel& model,
-                                    const TrainLayout& layout, const TrainerOptions& options, uint64_t budget,
-                                    TrainMemory& memory);
+Result<TrainPlan> plan_training(const gpu::TrainRungs& rungs, const gpu::DeviceCapabilities& capabilities,
+                                const ModelConfig& config, const ModelWeights& weights, const TrainModel& model,
+                                const TrainLayout& layout, const TrainerOptions& options, uint64_t budget);
 
 uint64_t rope_table_bytes(const ModelConfig& config, uint32_t n_positions);
 
@@ -95,19 +97,14 @@ struct TrainBuffers {
     gpu::Buffer dact, dgate_up;     // [R][F], [R][2F] *
     gpu::Buffer dattention, dturned, dqkv;
     gpu::Buffer dkeys, dvalues;  // [R][Q]: of each query head, before they are summed over those of a KV head
-    gpu::Buffer dlow;            // as low
-    gpu::Buffer shadows;         // of the trained pairs: train_shadows.h
     gpu::Buffer scores, dscores;
     gpu::Buffer head_normed, dhead_normed;  // [R][H]
     gpu::Buffer logits;                     // [chunk_rows][V]
     gpu::Buffer head_low;                   // [R][rank] of the pairs of embedding and output layer, twice
-    gpu::Buffer dropped;                    // [R][largest of H, Q, F]: what is left of an input
     gpu::Buffer terms;
-    gpu::Buffer unpacked;       // a packed matrix of the base as a plain one, for the products with it alone
-    gpu::Buffer inverse_norms;  // 1 / || W + scale B A || of each output with a magnitude
+    gpu::Buffer unpacked;  // a packed matrix of the base as a plain one, for the products with it alone
     gpu::Buffer rope;
-    gpu::Buffer losses;     // gpu::TrainLoss[R], host
-    gpu::Buffer norm_sums;  // f32, host
+    gpu::Buffer losses;  // gpu::TrainLoss[R], host
 };
 
 }  // namespace lorad::model

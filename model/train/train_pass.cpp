@@ -15,32 +15,31 @@ constexpr uint64_t kFloat = sizeof(float);
 
 }  // namespace
 
-void TrainPass::shadows(gpu::Recorder& recorder) const {
-    if (!sizes_.shadows) return;
-    make_shadows(recorder, kernels_, context_.model, context_.parameters, *sizes_.shadows, context_.buffers.shadows,
-                 sizes_.act_type);
+void TrainPass::shadows(gpu::Recorder& recorder, const TrainSlot& slot) const {
+    if (!slot.sizes.shadows) return;
+    make_shadows(recorder, kernels_, slot.model, *slot.parameters, *slot.sizes.shadows, slot.shadows, sizes_.act_type);
     kernels_.barrier(recorder);
 }
 
-void TrainPass::inverse_norms(gpu::Recorder& recorder) const {
-    if (sizes_.n_norms == 0) return;
+void TrainPass::inverse_norms(gpu::Recorder& recorder, const TrainSlot& slot) const {
+    if (slot.sizes.n_norms == 0) return;
     constexpr uint32_t kOne = 0x3f800000u;
-    recorder.fill(context_.buffers.inverse_norms, 0, sizes_.n_norms * kFloat, kOne);
+    recorder.fill(slot.inverse_norms, 0, slot.sizes.n_norms * kFloat, kOne);
     kernels_.barrier(recorder);
-    for (const TrainLayer& layer : context_.model.layers) {
+    for (const TrainLayer& layer : slot.model.layers) {
         for (const TrainGroup& group : layer.groups) {
             if (!group.has_magnitudes()) continue;
             const gpu::TrainMatrix w = plain(recorder, *group.w);
             if (group.w->is_packed()) kernels_.barrier(recorder);
             for (const TrainPart& part : group.parts) {
                 if (!part.has_magnitude) continue;
-                const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
+                const TrainedPairPlaces& pair = slot.parameters->layout().linears[*part.linear];
                 kernels_.weight_norm(
                     recorder,
                     {.from = w.address + part.begin * group.w->row_bytes(),
-                     .a = context_.parameters.value(pair.a),
-                     .b = context_.parameters.value(pair.b),
-                     .gain = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat,
+                     .a = slot.parameters->value(pair.a),
+                     .b = slot.parameters->value(pair.b),
+                     .gain = slot.inverse_norms.address() + slot.sizes.norm_begins[*part.linear] * kFloat,
                      .rank = pair.rank,
                      .type = static_cast<uint32_t>(gpu::ScalarType::kF32),
                      .scale = pair.scale,
@@ -171,8 +170,8 @@ void TrainPass::layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t l
     const LayerAt here = at(layer);
     layer_to_down(recorder, rows, layer, here, true);
     finish(recorder,
-           group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride),
-                 {here.down_sums, sizes_.hidden_stride}, here.low),
+           group(rows, here, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride),
+                 {here.down_sums, sizes_.hidden_stride}),
            {stream(layer + 1), sizes_.hidden_stride}, {here.middle, sizes_.hidden_stride});
 }
 
@@ -183,8 +182,8 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     const TrainLayer& trained = context_.model.layers[layer];
     const uint32_t n_rows = rows.batch.n_rows();
     norm(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), here.normed, n_rows);
-    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride),
-                              {here.qkv_sums, sizes_.qkv_stride}, here.low);
+    const GroupAt qkv = group(rows, here, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride),
+                              {here.qkv_sums, sizes_.qkv_stride});
     product(recorder, qkv);
     finish(recorder, qkv, {here.qkv, sizes_.qkv_stride}, {});
     kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here),
@@ -192,8 +191,8 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
                    config_.rope.rotary_dim, n_rows, sizes_.has_flash ? sizes_.act_type : gpu::ScalarType::kF32);
     kernels_.barrier(recorder);
     attend(recorder, rows, layer, here);
-    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride},
-                            {here.o_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt o = group(rows, here, layer, kTrainO, {here.attention, sizes_.attention_stride},
+                            {here.o_sums, sizes_.hidden_stride});
     product(recorder, o);
     finish(recorder, o, {here.middle, sizes_.hidden_stride}, {stream(layer), sizes_.hidden_stride});
 
@@ -202,12 +201,12 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     const TrainMatrix sums{has_sums ? context_.buffers.gate_up_sums.address() : here.gate_up_sums,
                            sizes_.gate_up_stride};
     const GroupAt gate_up =
-        group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), sums, here.low);
+        group(rows, here, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), sums);
     product(recorder, gate_up);
     finish(recorder, gate_up, has_sums ? sums : TrainMatrix{here.gate_up, sizes_.gate_up_stride}, {});
     act(recorder, here, has_sums ? sums.address : 0, n_rows);
-    const GroupAt down = group(rows, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride),
-                               {here.down_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt down = group(rows, here, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride),
+                               {here.down_sums, sizes_.hidden_stride});
     if (with_down) product(recorder, down);
 }
 
@@ -231,8 +230,8 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     const TrainBuffers& buffers = context_.buffers;
     const LayerAt here = at(layer);
     const uint32_t n_rows = rows.batch.n_rows();
-    const GroupAt down = group(rows, layer, kTrainDown, kept(buffers.act.address(), sizes_.ffn_stride),
-                               {here.down_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt down = group(rows, here, layer, kTrainDown, kept(buffers.act.address(), sizes_.ffn_stride),
+                               {here.down_sums, sizes_.hidden_stride});
     if (sizes_.keeps(layer, config_.n_layers)) {
         act(recorder, here, 0, n_rows);
     } else {
@@ -259,29 +258,30 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
                   .rows = n_rows},
                  sizes_.act_type);
     kernels_.barrier(recorder);
-    const GroupAt gate_up = group(rows, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride),
-                                  {here.gate_up_sums, sizes_.gate_up_stride}, here.low);
+    const GroupAt gate_up = group(rows, here, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride),
+                                  {here.gate_up_sums, sizes_.gate_up_stride});
     product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
     norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm,
                   n_rows);
 
-    const GroupAt o = group(rows, layer, kTrainO, {here.attention, sizes_.attention_stride},
-                            {here.o_sums, sizes_.hidden_stride}, here.low);
+    const GroupAt o = group(rows, here, layer, kTrainO, {here.attention, sizes_.attention_stride},
+                            {here.o_sums, sizes_.hidden_stride});
     product_backward(recorder, o, finish_backward(recorder, o, dstream, dsums), dattention);
     attend_backward(recorder, rows, layer, here);
 
-    const bool ends_here = layer == context_.model.first_trained_layer && !context_.model.trains_embedding();
+    const bool ends_here = layer == context_.first_trained_layer && !context_.model.trains_embedding();
     const bool wants_input = !ends_here || trained.input_norm.has_value();
     const TrainMatrix dqkv{buffers.dqkv.address(), sizes_.qkv_stride};
-    const GroupAt qkv = group(rows, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride),
-                              {here.qkv_sums, sizes_.qkv_stride}, here.low);
+    const GroupAt qkv = group(rows, here, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride),
+                              {here.qkv_sums, sizes_.qkv_stride});
     product_backward(recorder, qkv, finish_backward(recorder, qkv, dqkv, dqkv), wants_input ? dnormed : TrainMatrix{});
     if (wants_input)
         norm_backward(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), trained.input_norm, n_rows);
 }
 
 TrainPass::LayerAt TrainPass::at(uint32_t layer) const {
-    const DeviceAddress set = context_.buffers.sets[sizes_.set_of(layer, config_.n_layers)].address();
+    const uint32_t set_idx = sizes_.set_of(layer, config_.n_layers);
+    const DeviceAddress set = context_.buffers.sets[set_idx].address();
     const LayerPlaces& places = sizes_.places;
     const DeviceAddress sums = context_.buffers.sums.address();
     const DeviceAddress qkv_sums = sizes_.keeps_qkv ? set + places.qkv_sums : context_.buffers.qkv_sums.address(),
@@ -298,7 +298,7 @@ TrainPass::LayerAt TrainPass::at(uint32_t layer) const {
             set + places.gate_up_sums,
             set + places.gate_up,
             sizes_.has_magnitudes[kTrainDown] ? set + places.down_sums : sums,
-            set + places.low};
+            set_idx};
 }
 
 DeviceAddress TrainPass::stream(uint32_t layer) const {

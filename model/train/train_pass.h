@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "gpu/command.h"
 #include "gpu/kernels/train/train_kernels.h"
@@ -26,10 +28,12 @@ struct TrainPassContext {
     gpu::TrainKernels& kernels;
     const ModelConfig& config;
     const ModelWeights& weights;
-    const TrainModel& model;
-    const TrainParameters& parameters;
     const TrainSizes& sizes;
     const TrainBuffers& buffers;
+    // Of the first job. What is trained beside pairs on linears has no other job beside it.
+    const TrainModel& model;
+    const TrainParameters& parameters;
+    uint32_t first_trained_layer = 0;  // of all jobs
 };
 
 // What a step leaves out of the pairs' inputs; p 0: nothing.
@@ -39,12 +43,20 @@ struct TrainDropout {
     uint32_t step = 0;
 };
 
+// One job's part of a micro-batch.
+struct TrainJobRows {
+    const TrainSlot* slot = nullptr;
+    MicroBatchPart part;
+    TrainDropout dropout = {};
+};
+
 // Of one micro-batch, whose tables lie at `tables_at` when what is recorded runs.
 struct TrainRows {
     const MicroBatch& batch;
     const TrainTables& tables;
     gpu::DeviceAddress tables_at = 0;
-    TrainDropout dropout = {};
+    std::span<const TrainJobRows> jobs;
+    bool has_few = false;  // products give each row the same bits whatever other jobs' rows there are
 };
 
 // One thread. Each method records what it says, and ends with a barrier.
@@ -54,9 +66,9 @@ class TrainPass {
         : context_(context), kernels_(context.kernels), config_(context.config), sizes_(context.sizes) {}
 
     // Records the shadows of the trained pairs as they are, where there are any.
-    void shadows(gpu::Recorder& recorder) const;
+    void shadows(gpu::Recorder& recorder, const TrainSlot& slot) const;
     // Of the outputs with magnitudes, for the trained values as they are.
-    void inverse_norms(gpu::Recorder& recorder) const;
+    void inverse_norms(gpu::Recorder& recorder, const TrainSlot& slot) const;
     void embed(gpu::Recorder& recorder, const TrainRows& rows) const;
     void layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const;
     // Losses, and with gradients those of the stream behind the last layer.
@@ -68,7 +80,8 @@ class TrainPass {
     // Addresses of a layer's activations.
     struct LayerAt {
         gpu::DeviceAddress normed, qkv_sums, qkv, turned, lse, attention, o_sums, middle, middle_normed, gate_up_sums,
-            gate_up, down_sums, low;
+            gate_up, down_sums;
+        uint32_t set;
     };
     LayerAt at(uint32_t layer) const;
     gpu::DeviceAddress stream(uint32_t layer) const;
@@ -108,26 +121,41 @@ class TrainPass {
     struct GroupAt {
         const TrainGroup& group;
         gpu::TrainMatrix x, sums;
-        gpu::DeviceAddress low = 0;
         const TrainRows& rows;
-        const GroupShadow* shadow = nullptr;  // with pairs, where there are shadows
+        uint32_t layer = 0;
+        TrainGroupIndex index = kTrainQkv;
+        uint32_t set = 0;  // of the layer's activations
         uint32_t n_rows() const { return rows.batch.n_rows(); }
+        // Shadows are more k of the base's product, but where others' rows may be beside.
+        bool joins_shadows() const { return !rows.has_few; }
     };
+    // What a job trains there, and where its rows are.
+    struct JobAt {
+        const TrainJobRows& job;
+        const TrainGroup& group;
+        const GroupShadow* shadow;  // with pairs, where there are shadows
+        uint32_t n_rows() const { return job.part.n_rows; }
+        const TrainParameters& parameters() const { return *job.slot->parameters; }
+        gpu::TrainMatrix of(const gpu::TrainMatrix& matrix) const;  // the job's rows
+        gpu::TrainMatrix low(uint32_t set, uint32_t linear) const;
+        gpu::TrainMatrix dlow(uint32_t linear) const;
+        uint32_t first_linear() const;
+        gpu::TrainMatrix shadow_a(gpu::ScalarType type) const;
+        gpu::TrainMatrix shadow_b(gpu::ScalarType type) const;
+    };
+    // Jobs that train something there.
+    std::vector<JobAt> jobs_at(const GroupAt& at) const;
     // What a step leaves of a pair's input, and with `adds` of its gradient, which is added.
-    void drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const gpu::TrainMatrix& x,
+    void drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, uint32_t linear, const gpu::TrainMatrix& x,
               const gpu::TrainMatrix& to, bool adds) const;
-    gpu::TrainMatrix low(gpu::DeviceAddress base, uint32_t linear) const;
     // Where products find a matrix of the base. A packed one is made plain there first, which is whole behind the next
     // barrier and stays until the next such call.
     gpu::TrainMatrix plain(gpu::Recorder& recorder, const Matrix& w) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
-    // low: that of the pairs' inputs, or of the gradients of them.
-    GroupAt group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const gpu::TrainMatrix& x,
-                  const gpu::TrainMatrix& sums, gpu::DeviceAddress low) const;
-    gpu::TrainMatrix low_of_group(gpu::DeviceAddress base, const GroupAt& at) const;
-    gpu::TrainMatrix shadow_a(const GroupAt& at) const;
-    gpu::TrainMatrix shadow_b(const GroupAt& at) const;
+    void lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job) const;
+    GroupAt group(const TrainRows& rows, const LayerAt& here, uint32_t layer, TrainGroupIndex index,
+                  const gpu::TrainMatrix& x, const gpu::TrainMatrix& sums) const;
     // to = base + gain * sums + bias; base.address 0: none.
     void finish(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& to,
                 const gpu::TrainMatrix& base) const;
@@ -141,6 +169,10 @@ class TrainPass {
     // dx.address 0: nobody wants it.
     void product_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dsums,
                           const gpu::TrainMatrix& dx) const;
+    // dlow of a job's pairs, and the gradients of their B.
+    void b_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dsums) const;
+    // The gradients of A, and what they add to dx.
+    void a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dx) const;
 
     TrainPassContext context_;
     gpu::TrainKernels& kernels_;

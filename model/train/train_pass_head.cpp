@@ -64,9 +64,15 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, const
         dlow{low.address + uint64_t{sizes_.n_rows} * low.stride * sizeof(float), low.stride};
     const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
 
-    kernels_.product(
-        recorder,
-        {.a = x, .b = w, .c = logits, .m = n_rows, .n = vocab, .k = hidden, .is_padded = !is_trained, .name = "head"});
+    kernels_.product(recorder, {.a = x,
+                                .b = w,
+                                .c = logits,
+                                .m = n_rows,
+                                .n = vocab,
+                                .k = hidden,
+                                .is_padded = !is_trained,
+                                .has_few_rows = rows.has_few,
+                                .name = "head"});
     if (pair.rank != 0) {
         kernels_.product(recorder,
                          {.a = x, .b = parameters.matrix(pair.a), .c = low, .m = n_rows, .n = pair.rank, .k = hidden});
@@ -98,6 +104,7 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, const
                                 .n = hidden,
                                 .k = vocab,
                                 .is_padded = !is_trained,
+                                .has_few_rows = rows.has_few,
                                 .name = "head back"});
     if (is_trained) {
         kernels_.product(recorder, {.a = logits,

@@ -14,30 +14,49 @@ TrainMatrix columns_from(const TrainMatrix& matrix, uint32_t column) {
 
 }  // namespace
 
-TrainMatrix TrainPass::low(DeviceAddress base, uint32_t linear) const {
-    return {base + sizes_.low_begins[linear], sizes_.low_strides[linear]};
+TrainMatrix TrainPass::JobAt::of(const TrainMatrix& matrix) const {
+    return {matrix.address + uint64_t{job.part.first_row} * matrix.stride * gpu::bytes_of(matrix.type), matrix.stride,
+            matrix.type};
 }
 
-TrainPass::GroupAt TrainPass::group(const TrainRows& rows, uint32_t layer, TrainGroupIndex index, const TrainMatrix& x,
-                                    const TrainMatrix& sums, DeviceAddress low) const {
-    const TrainGroup& group = context_.model.layers[layer].groups[index];
-    return {group, x,    sums,
-            low,   rows, sizes_.shadows && group.is_trained() ? &sizes_.shadows->at(layer, index) : nullptr};
+TrainMatrix TrainPass::JobAt::low(uint32_t set, uint32_t linear) const {
+    const SlotSizes& sizes = job.slot->sizes;
+    return {job.slot->low_of_set(set) + sizes.low_begins[linear], sizes.low_strides[linear]};
 }
 
-TrainMatrix TrainPass::low_of_group(DeviceAddress base, const GroupAt& at) const {
-    for (const TrainPart& part : at.group.parts) {
-        if (part.linear) return low(base, *part.linear);  // the first one's are in front
+TrainMatrix TrainPass::JobAt::dlow(uint32_t linear) const {
+    const SlotSizes& sizes = job.slot->sizes;
+    return {job.slot->dlow.address() + sizes.low_begins[linear], sizes.low_strides[linear]};
+}
+
+// Its low rows are in front of those of the others.
+uint32_t TrainPass::JobAt::first_linear() const {
+    for (const TrainPart& part : group.parts) {
+        if (part.linear) return *part.linear;
     }
     CHECK(false);
 }
 
-TrainMatrix TrainPass::shadow_a(const GroupAt& at) const {
-    return {context_.buffers.shadows.address() + at.shadow->a, at.group.w->k_stride, sizes_.act_type};
+TrainMatrix TrainPass::JobAt::shadow_a(gpu::ScalarType type) const {
+    return {job.slot->shadows.address() + shadow->a, group.w->k_stride, type};
 }
 
-TrainMatrix TrainPass::shadow_b(const GroupAt& at) const {
-    return {context_.buffers.shadows.address() + at.shadow->b, gpu::padded(at.shadow->n_ranks), sizes_.act_type};
+TrainMatrix TrainPass::JobAt::shadow_b(gpu::ScalarType type) const {
+    return {job.slot->shadows.address() + shadow->b, gpu::padded(shadow->n_ranks), type};
+}
+
+TrainPass::GroupAt TrainPass::group(const TrainRows& rows, const LayerAt& here, uint32_t layer, TrainGroupIndex index,
+                                    const TrainMatrix& x, const TrainMatrix& sums) const {
+    return {context_.model.layers[layer].groups[index], x, sums, rows, layer, index, here.set};
+}
+
+std::vector<TrainPass::JobAt> TrainPass::jobs_at(const GroupAt& at) const {
+    std::vector<JobAt> jobs;
+    for (const TrainJobRows& job : at.rows.jobs) {
+        const TrainGroup& group = job.slot->model.layers[at.layer].groups[at.index];
+        if (group.is_trained()) jobs.push_back({job, group, job.slot->shadow(at.layer, at.index)});
+    }
+    return jobs;
 }
 
 TrainMatrix TrainPass::plain(gpu::Recorder& recorder, const Matrix& w) const {
@@ -56,76 +75,95 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
                            .n = w.n,
                            .k = w.k,
                            .is_padded = true,
+                           .has_few_rows = at.rows.has_few,
                            .name = "x W"};
-    if (at.shadow != nullptr) {
+    const std::vector<JobAt> jobs = jobs_at(at);
+    if (at.joins_shadows() && !jobs.empty() && jobs.front().shadow != nullptr) {
+        const JobAt& job = jobs.front();
         lows(recorder, at);
-        base.more_a = low_of_group(at.low, at);
-        base.more_b = shadow_b(at);
-        base.more_k = at.shadow->n_ranks;
-    } else if (w.is_packed()) {
-        kernels_.barrier(recorder);
-    }
-    kernels_.product(recorder, base);
-    if (at.shadow != nullptr) {
+        base.more_a = job.low(at.set, job.first_linear());
+        base.more_b = job.shadow_b(sizes_.act_type);
+        base.more_k = job.shadow->n_ranks;
+        kernels_.product(recorder, base);
         kernels_.barrier(recorder);
         return;
     }
+    if (w.is_packed()) kernels_.barrier(recorder);
+    kernels_.product(recorder, base);
     lows(recorder, at);
-    if (!at.group.is_trained()) return;
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.linear) continue;
-        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
-        kernels_.product(recorder, {.a = low(at.low, *part.linear),
-                                    .b = context_.parameters.matrix(pair.b),
-                                    .c = columns_from(at.sums, part.begin),
-                                    .m = at.n_rows(),
-                                    .n = part.n,
-                                    .k = pair.rank,
-                                    .alpha = pair.scale,
-                                    .adds = true,
-                                    .name = "low B"});
+    if (jobs.empty()) return;
+    for (const JobAt& job : jobs) {
+        if (job.shadow != nullptr) {
+            kernels_.product(recorder, {.a = job.low(at.set, job.first_linear()),
+                                        .b = job.shadow_b(sizes_.act_type),
+                                        .c = job.of(at.sums),
+                                        .m = job.n_rows(),
+                                        .n = w.n,
+                                        .k = job.shadow->n_ranks,
+                                        .adds = true,
+                                        .name = "low B"});
+            continue;
+        }
+        for (const TrainPart& part : job.group.parts) {
+            if (!part.linear) continue;
+            const TrainedPairPlaces& pair = job.parameters().layout().linears[*part.linear];
+            kernels_.product(recorder, {.a = job.low(at.set, *part.linear),
+                                        .b = job.parameters().matrix(pair.b),
+                                        .c = columns_from(job.of(at.sums), part.begin),
+                                        .m = job.n_rows(),
+                                        .n = part.n,
+                                        .k = pair.rank,
+                                        .alpha = pair.scale,
+                                        .adds = true,
+                                        .name = "low B"});
+        }
     }
     kernels_.barrier(recorder);
 }
 
 void TrainPass::lows(gpu::Recorder& recorder, const GroupAt& at) const {
-    const Matrix& w = *at.group.w;
-    if (at.shadow != nullptr) {
-        kernels_.product(recorder, {.a = at.x,
-                                    .b = shadow_a(at),
-                                    .c = low_of_group(at.low, at),
-                                    .m = at.n_rows(),
-                                    .n = at.shadow->n_ranks,
-                                    .k = w.k,
-                                    .name = "x A"});
-        kernels_.barrier(recorder);
-        return;
-    }
-    const bool drops = at.rows.dropout.p > 0;
-    const TrainMatrix dropped{context_.buffers.dropped.address(), at.x.stride};
-    for (const TrainPart& part : at.group.parts) {
-        if (!part.linear) continue;
-        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
-        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
-        kernels_.product(recorder, {.a = drops ? dropped : at.x,
-                                    .b = context_.parameters.matrix(pair.a),
-                                    .c = low(at.low, *part.linear),
-                                    .m = at.n_rows(),
-                                    .n = pair.rank,
-                                    .k = w.k,
-                                    .name = "x A"});
-        if (drops) kernels_.barrier(recorder);  // the next pair's input takes the place
-    }
+    for (const JobAt& job : jobs_at(at)) lows_of(recorder, at, job);
     kernels_.barrier(recorder);
 }
 
-void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const TrainMatrix& x,
-                     const TrainMatrix& to, bool adds) const {
-    const TrainDropout& dropout = at.rows.dropout;
+void TrainPass::lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job) const {
+    const uint32_t k = at.group.w->k;
+    const TrainMatrix x = job.of(at.x);
+    if (job.shadow != nullptr) {
+        kernels_.product(recorder, {.a = x,
+                                    .b = job.shadow_a(sizes_.act_type),
+                                    .c = job.low(at.set, job.first_linear()),
+                                    .m = job.n_rows(),
+                                    .n = job.shadow->n_ranks,
+                                    .k = k,
+                                    .name = "x A"});
+        return;
+    }
+    const bool drops = job.job.dropout.p > 0;
+    const TrainMatrix dropped{job.job.slot->dropped.address(), x.stride};
+    for (const TrainPart& part : job.group.parts) {
+        if (!part.linear) continue;
+        const TrainedPairPlaces& pair = job.parameters().layout().linears[*part.linear];
+        if (drops) drop(recorder, at, job, *part.linear, x, dropped, false);
+        kernels_.product(recorder, {.a = drops ? dropped : x,
+                                    .b = job.parameters().matrix(pair.a),
+                                    .c = job.low(at.set, *part.linear),
+                                    .m = job.n_rows(),
+                                    .n = pair.rank,
+                                    .k = k,
+                                    .name = "x A"});
+        if (drops) kernels_.barrier(recorder);  // the next pair's input takes the place
+    }
+}
+
+void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, uint32_t linear,
+                     const TrainMatrix& x, const TrainMatrix& to, bool adds) const {
+    const TrainDropout& dropout = job.job.dropout;
+    const uint64_t first_key = job.job.part.first_row * sizeof(MicroBatch::RowKey);
     kernels_.dropout(recorder,
                      {.x = x.address,
                       .to = to.address,
-                      .row_keys = at.rows.tables_at + at.rows.tables.row_keys,
+                      .row_keys = at.rows.tables_at + at.rows.tables.row_keys + first_key,
                       .columns = at.group.w->k,
                       .x_stride = x.stride,
                       .to_stride = to.stride,
@@ -134,7 +172,7 @@ void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear
                       .step = dropout.step,
                       .threshold = static_cast<uint32_t>(static_cast<double>(dropout.p) * 4294967296.0),
                       .factor = 1.0f / (1.0f - dropout.p)},
-                     adds, at.n_rows());
+                     adds, job.n_rows());
     kernels_.barrier(recorder);
 }
 
@@ -164,12 +202,12 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMat
     if (!at.group.has_magnitudes()) {
         affine(0, at.group.w->n, 0, 0);
     } else {
+        const TrainSlot& slot = *at.rows.jobs.front().slot;
         for (const TrainPart& part : at.group.parts) {
             const bool has = part.has_magnitude;
-            affine(
-                part.begin, part.n,
-                has ? context_.parameters.value(context_.parameters.layout().linears[*part.linear].magnitude) : 0,
-                has ? context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * sizeof(float) : 0);
+            affine(part.begin, part.n,
+                   has ? context_.parameters.value(context_.parameters.layout().linears[*part.linear].magnitude) : 0,
+                   has ? slot.inverse_norms.address() + slot.sizes.norm_begins[*part.linear] * sizeof(float) : 0);
         }
     }
     kernels_.barrier(recorder);
@@ -178,20 +216,20 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMat
 TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout,
                                        const TrainMatrix& dsums) const {
     if (!at.group.has_magnitudes()) return dout;
+    const TrainSlot& slot = *at.rows.jobs.front().slot;
     for (const TrainPart& part : at.group.parts) {
         if (!part.has_magnitude) continue;
         kernels_.column_sums(
-            recorder,
-            {.to = context_.parameters.gradient(context_.parameters.layout().linears[*part.linear].magnitude),
-             .a = dout.address + part.begin * sizeof(float),
-             .b = at.sums.address + part.begin * sizeof(float),
-             .factor = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * sizeof(float),
-             .n_columns = part.n,
-             .n_parts = 1,
-             .rows = at.n_rows(),
-             .a_stride = dout.stride,
-             .b_stride = at.sums.stride,
-             .pad = 0});
+            recorder, {.to = context_.parameters.gradient(context_.parameters.layout().linears[*part.linear].magnitude),
+                       .a = dout.address + part.begin * sizeof(float),
+                       .b = at.sums.address + part.begin * sizeof(float),
+                       .factor = slot.inverse_norms.address() + slot.sizes.norm_begins[*part.linear] * sizeof(float),
+                       .n_columns = part.n,
+                       .n_parts = 1,
+                       .rows = at.n_rows(),
+                       .a_stride = dout.stride,
+                       .b_stride = at.sums.stride,
+                       .pad = 0});
     }
     kernels_.barrier(recorder);
     scale(recorder, at, dout, dsums, {}, 0);
@@ -201,8 +239,6 @@ TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& a
 void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dsums,
                                  const TrainMatrix& dx) const {
     const Matrix& w = *at.group.w;
-    const TrainParameters& parameters = context_.parameters;
-    const DeviceAddress dlow_at = context_.buffers.dlow.address();
     gpu::TrainProduct base{.a = dsums,
                            .b = dx.address != 0 ? plain(recorder, w) : TrainMatrix{},
                            .c = dx,
@@ -211,94 +247,106 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                            .n = w.k,
                            .k = w.n,
                            .is_padded = true,
+                           .has_few_rows = at.rows.has_few,
                            .name = "dy W"};
-    if (at.shadow != nullptr) {
-        base.more_a = low_of_group(dlow_at, at);
-        base.more_b = shadow_a(at);
-        base.more_k = at.shadow->n_ranks;
-        kernels_.product(recorder, {.a = dsums,
-                                    .b = shadow_b(at),
-                                    .c = base.more_a,
-                                    .b_has_rows_of_k = true,
-                                    .m = at.n_rows(),
-                                    .n = base.more_k,
-                                    .k = w.n,
-                                    .name = "dy B"});
-    } else if (dx.address != 0) {
+    const std::vector<JobAt> jobs = jobs_at(at);
+    const bool joins = at.joins_shadows() && !jobs.empty() && jobs.front().shadow != nullptr;
+    if (dx.address != 0 && !joins) {
         if (w.is_packed()) kernels_.barrier(recorder);
         kernels_.product(recorder, base);
     }
-    for (const TrainPart& part : at.group.parts) {
+    for (const JobAt& job : jobs) b_backward(recorder, at, job, job.of(dsums));
+    kernels_.barrier(recorder);
+    for (const JobAt& job : jobs) a_backward(recorder, at, job, dx.address == 0 || joins ? TrainMatrix{} : job.of(dx));
+    if (joins && dx.address != 0) {
+        base.more_a = jobs.front().dlow(jobs.front().first_linear());
+        base.more_b = jobs.front().shadow_a(sizes_.act_type);
+        base.more_k = jobs.front().shadow->n_ranks;
+        kernels_.product(recorder, base);
+    }
+    kernels_.barrier(recorder);
+}
+
+void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job,
+                           const TrainMatrix& dsums) const {
+    const TrainParameters& parameters = job.parameters();
+    if (job.shadow != nullptr)
+        kernels_.product(recorder, {.a = dsums,
+                                    .b = job.shadow_b(sizes_.act_type),
+                                    .c = job.dlow(job.first_linear()),
+                                    .b_has_rows_of_k = true,
+                                    .m = job.n_rows(),
+                                    .n = job.shadow->n_ranks,
+                                    .k = at.group.w->n,
+                                    .name = "dy B"});
+    for (const TrainPart& part : job.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
         const TrainMatrix dpart = columns_from(dsums, part.begin);
-        if (at.shadow == nullptr)
+        if (job.shadow == nullptr)
             kernels_.product(recorder, {.a = dpart,
                                         .b = parameters.matrix(pair.b),
-                                        .c = low(dlow_at, *part.linear),
+                                        .c = job.dlow(*part.linear),
                                         .b_has_rows_of_k = true,
-                                        .m = at.n_rows(),
+                                        .m = job.n_rows(),
                                         .n = pair.rank,
                                         .k = part.n,
                                         .alpha = pair.scale,
                                         .name = "dy B"});
         kernels_.product(recorder, {.a = dpart,
-                                    .b = low(at.low, *part.linear),
+                                    .b = job.low(at.set, *part.linear),
                                     .c = parameters.gradient_matrix(pair.b),
                                     .a_has_rows_of_k = true,
                                     .b_has_rows_of_k = true,
                                     .m = part.n,
                                     .n = pair.rank,
-                                    .k = at.n_rows(),
+                                    .k = job.n_rows(),
                                     .alpha = pair.scale,
                                     .adds = true,
                                     .name = "dy low"});
     }
-    kernels_.barrier(recorder);
-    for (const TrainPart& part : at.group.parts) {
+}
+
+void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const TrainMatrix& dx) const {
+    const TrainParameters& parameters = job.parameters();
+    const uint32_t k = at.group.w->k;
+    const TrainMatrix x = job.of(at.x), dropped{job.job.slot->dropped.address(), x.stride};
+    const bool drops = job.job.dropout.p > 0;
+    const auto add_to_input = [&](const TrainMatrix& dlow, const TrainMatrix& a, uint32_t n_ranks,
+                                  const TrainMatrix& to, bool adds) {
+        kernels_.product(recorder, {.a = dlow,
+                                    .b = a,
+                                    .c = to,
+                                    .b_has_rows_of_k = true,
+                                    .m = job.n_rows(),
+                                    .n = k,
+                                    .k = n_ranks,
+                                    .adds = adds,
+                                    .name = "dlow A"});
+    };
+    if (job.shadow != nullptr && dx.address != 0)
+        add_to_input(job.dlow(job.first_linear()), job.shadow_a(sizes_.act_type), job.shadow->n_ranks, dx, true);
+    for (const TrainPart& part : job.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
-        const TrainMatrix dlow = low(dlow_at, *part.linear), dropped{context_.buffers.dropped.address(), at.x.stride};
-        const bool drops = at.rows.dropout.p > 0;
-        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
+        const TrainMatrix dlow = job.dlow(*part.linear);
+        if (drops) drop(recorder, at, job, *part.linear, x, dropped, false);
         kernels_.product(recorder, {.a = dlow,
-                                    .b = drops ? dropped : at.x,
+                                    .b = drops ? dropped : x,
                                     .c = parameters.gradient_matrix(pair.a),
                                     .a_has_rows_of_k = true,
                                     .b_has_rows_of_k = true,
                                     .m = pair.rank,
-                                    .n = w.k,
-                                    .k = at.n_rows(),
+                                    .n = k,
+                                    .k = job.n_rows(),
                                     .adds = true,
                                     .name = "dlow x"});
         if (drops) kernels_.barrier(recorder);  // what was left of the input gives way
-        if (dx.address == 0 || at.shadow != nullptr) continue;
-        if (drops) {
-            kernels_.product(recorder, {.a = dlow,
-                                        .b = parameters.matrix(pair.a),
-                                        .c = dropped,
-                                        .b_has_rows_of_k = true,
-                                        .m = at.n_rows(),
-                                        .n = w.k,
-                                        .k = pair.rank,
-                                        .name = "dlow A"});
-            kernels_.barrier(recorder);
-            drop(recorder, at, *part.linear, dropped, dx, true);
-            continue;
-        }
-        kernels_.product(recorder, {.a = dlow,
-                                    .b = parameters.matrix(pair.a),
-                                    .c = dx,
-                                    .b_has_rows_of_k = true,
-                                    .m = at.n_rows(),
-                                    .n = w.k,
-                                    .k = pair.rank,
-                                    .adds = true,
-                                    .name = "dlow A"});
+        if (dx.address == 0 || job.shadow != nullptr) continue;
+        add_to_input(dlow, parameters.matrix(pair.a), pair.rank, drops ? dropped : dx, !drops);
         kernels_.barrier(recorder);  // the next pair adds to the same
+        if (drops) drop(recorder, at, job, *part.linear, dropped, dx, true);
     }
-    if (at.shadow != nullptr && dx.address != 0) kernels_.product(recorder, base);
-    kernels_.barrier(recorder);
 }
 
 }  // namespace lorad::model

@@ -54,6 +54,8 @@ struct TrainerOptions {
     bool in_f32 = false;  // products round nothing to the weights' 16-bit type, which is slower
     // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
     uint64_t memory_bytes = 0;
+    // of such adapters as this one that memory is left for beside it, as far as layers may be computed again instead
+    uint32_t n_beside = 0;
 };
 
 // What a trainer takes from the device, before it takes it.
@@ -79,11 +81,12 @@ struct TrainReport {
     bool is_applied = false;  // false: a loss or gradient was not finite, and nothing was changed; and in evaluations
     uint64_t n_trained_tokens = 0, n_tokens = 0;
     uint32_t n_micro_batches = 0;
+    uint32_t n_shared = 0;              // of them those with rows of others beside
     std::vector<ExampleLoss> examples;  // in the order given
 };
 
-// One thread at a time. Takes turns on the compute queue with whoever else submits to it. All that the constructor is
-// given but the adapter outlives the trainer.
+// One thread at a time, which is that of all trainers beside it too. Takes turns on the compute queue with whoever else
+// submits to it. All that the constructor is given but the adapter outlives the trainer.
 class Trainer {
   public:
     // The memory that create() would take on such a device. kInvalidConfig, as create() says it.
@@ -96,6 +99,11 @@ class Trainer {
     static Result<std::unique_ptr<Trainer>> create(gpu::Device& device, const ModelConfig& config,
                                                    const ModelWeights& weights, const TrainableAdapter& adapter,
                                                    const TrainerOptions& options);
+    // One whose passes are those of `other`, which may end before it: its own are the trained numbers and what pairs
+    // add. kInvalidConfig: why the two are not trained beside each other (train_sharing.h), or as create() says it;
+    // kOutOfMemory.
+    static Result<std::unique_ptr<Trainer>> create_beside(const Trainer& other, const TrainableAdapter& adapter,
+                                                          const TrainerOptions& options);
     ~Trainer();
     Trainer(const Trainer&) = delete;
     Trainer& operator=(const Trainer&) = delete;
@@ -114,14 +122,21 @@ class Trainer {
     // them. A piece that takes longer than the budget is cut into parts, of which one counts as a piece then; no bit
     // depends on it.
     Result<bool> run_piece(std::chrono::microseconds budget);
-    // The same without waiting: waits for what the last call has submitted, and submits what comes next.
+    // The same for several beside each other, all busy, until one is done: true. Micro-batches of few rows are computed
+    // together, and give each trainer the bits that it has by itself; those of many rows take turns. What fails
+    // abandons all.
+    // Without `waits` what comes next is only submitted, behind what the device has to do: the next call waits for it.
+    static Result<bool> run_together(std::span<Trainer* const> trainers, std::chrono::microseconds budget,
+                                     bool waits = true);
+    // The same of one trainer, without waiting.
     Result<bool> start_piece(std::chrono::microseconds budget);
-    // That the device has worked for this trainer, as far as it was waited for.
+    // That the device has worked for this trainer and those beside it, as far as it was waited for.
     double device_seconds() const;
     Result<TrainReport> finish();
     // Gives up what was begun; gradients of its finished parts are forgotten.
     void abandon();
     bool is_busy() const;
+    bool is_done() const;  // finish() is next
 
     // The adapter with its tensors' present values; its names and order are those of create().
     Result<TrainableAdapter> adapter() const;
@@ -136,6 +151,9 @@ class Trainer {
 
     // The time of each kernel of a step at rate 0, slowest first: for benchmarks. It counts as a step.
     Result<std::vector<gpu::KernelProfile>> profile(std::span<const TrainExample> examples);
+    // The same of one step of each beside each other.
+    static Result<std::vector<gpu::KernelProfile>> profile_together(
+        std::span<const std::unique_ptr<Trainer>> trainers, std::span<const std::vector<TrainExample>> examples);
 
     uint64_t n_steps() const;  // optimizer steps applied
     const TrainMemory& memory() const;

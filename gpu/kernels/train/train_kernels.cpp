@@ -16,8 +16,7 @@ namespace {
 constexpr uint32_t kTrainTile = 64;  // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
 constexpr uint32_t kMatrixTile = 128, kHalfTile = 64, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
-constexpr uint32_t kSplitMin = 256, kSplitsMax = 32;  // l of a part of k at least, and parts
-constexpr uint64_t kPartBytes = uint64_t{128} << 20;
+constexpr uint32_t kSplitMin = 256, kSplitsMax = 32;     // l of a part of k at least, and parts
 constexpr uint32_t kLaneRowLoads = 2, kLaneColumns = 4;  // of train_product_lanes, where there are so many
 constexpr uint32_t kLanesOfTiles = 16;
 constexpr uint32_t kTestSeed = 55;
@@ -95,7 +94,7 @@ TrainRungs TrainKernels::rungs_of(const DeviceCapabilities& caps, const TrainKer
 
 uint64_t TrainKernels::scratch_bytes(const TrainRungs& rungs, uint64_t block_bytes) {
     if (rungs.matrix_type == ScalarType::kF32) return 0;
-    return kPartBytes + (rungs.has_warpgroups ? block_bytes : 0);
+    return kTrainPartBytes + (rungs.has_warpgroups ? block_bytes : 0);
 }
 
 Status TrainKernels::reserve(Device& device, uint64_t block_bytes) {
@@ -188,6 +187,7 @@ uint32_t TrainKernels::row_threads(uint32_t elements) const {
 
 void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
     CHECK(product.m != 0 && product.n != 0 && product.k != 0 && product.c.type == ScalarType::kF32);
+    CHECK(!product.has_few_rows || (product.m <= kTrainFewRowsMax && product.items == 0 && product.more_k == 0));
     CHECK(product.causal == kCausalNone || zero_tile() == 0 || multiplies_by_matrix(product));
     if (multiplies_by_warpgroup(product)) {
         product_by_warpgroup(recorder, product);
@@ -232,7 +232,8 @@ void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
     bool a_along_k = !product.a_has_rows_of_k, b_along_k = !product.b_has_rows_of_k;
     const bool may_be_narrow = has_narrow_tiles_;
     // Few rows become few columns, of which a tile may have fewer: the same product of the transposed matrices.
-    if (may_be_narrow && product.items == 0 && params.m <= kNarrowTile && params.n > params.m) {
+    const uint32_t planned_m = product.has_few_rows ? kTrainFewRows : params.m;
+    if (may_be_narrow && product.items == 0 && planned_m <= kNarrowTile && params.n > params.m) {
         swap_sides(params);
         std::swap(product.a, product.b);
         std::swap(a_along_k, b_along_k);
@@ -242,7 +243,10 @@ void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
                                                                      : kMatrixTile;
     const uint32_t across = ceil_div(params.n, tile_n), down = ceil_div(params.m, kMatrixTile);
     const uint32_t n_splits =
-        product.items == 0 && has_narrow_tiles_ ? cut_k(recorder, params, across * down, product.adds) : 1;
+        product.items == 0 && has_narrow_tiles_
+            ? cut_k(recorder, params, across * (product.has_few_rows ? ceil_div(planned_m, kMatrixTile) : down),
+                    product)
+            : 1;
     const Kernel* k = cache_.find_or_make(
         matrix_module(matrix_type_),
         {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type),
@@ -255,15 +259,17 @@ void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
 
 // Where there are too few tiles for the device, k is cut, and the parts are left to be summed. Fills in how; 1: it is
 // not cut.
-uint32_t TrainKernels::cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, bool adds) {
+uint32_t TrainKernels::cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles,
+                             const TrainProduct& product) {
     const uint32_t wanted = ceil_div(multiprocessors(facts_.capabilities) * 2, n_tiles);
     const uint32_t n_splits = std::min({wanted, params.k / kSplitMin, kSplitsMax});
     if (n_splits < 2) return 1;
     const uint32_t per_split = round_up(ceil_div(params.k, n_splits), kMatrixDepth),
                    n_parts = ceil_div(params.k, per_split);
     const uint32_t stride = round_up(params.n, 4);
+    const uint64_t part_bytes = uint64_t{stride} * sizeof(float) * (product.has_few_rows ? kTrainFewRowsMax : params.m);
     const uint64_t n_bytes = uint64_t{n_parts} * params.m * stride * sizeof(float);
-    if (n_parts < 2 || n_bytes > scratch_.size()) return 1;
+    if (n_parts < 2 || n_parts * part_bytes > (product.has_few_rows ? kTrainPartBytes : scratch_.size())) return 1;
     const DeviceAddress parts = take_scratch(recorder, n_bytes);
     left_.push_back({{.parts = parts,
                       .c = params.c,
@@ -275,7 +281,7 @@ uint32_t TrainKernels::cut_k(Recorder& recorder, TrainProductParams& params, uin
                       .c_j = params.c_j,
                       .alpha = params.alpha,
                       .part_rows = params.m},
-                     adds});
+                     product.adds});
     params.c = parts;
     params.c_i = stride;
     params.c_j = 1;

@@ -33,6 +33,10 @@ struct TrainMatrix {
 // Rows that a product by warpgroups writes at once.
 inline constexpr uint32_t kTrainTileRows = 128;
 inline constexpr uint32_t kTrainMoreKMax = 512;
+// Of the parts of products, beside inputs in blocks.
+inline constexpr uint64_t kTrainPartBytes = uint64_t{128} << 20;
+// Rows that TrainProduct::has_few_rows is planned for, and that it may have.
+inline constexpr uint32_t kTrainFewRows = 128, kTrainFewRowsMax = 1024;
 
 // c[m][n] = alpha * a b, or that added to c.
 struct TrainProduct {
@@ -45,6 +49,9 @@ struct TrainProduct {
     // b is padded with zeros to multiples of kWeightAlign both ways, and c has room for rows up to a multiple of
     // kTrainTileRows, and for padded columns, whose content does not matter.
     bool is_padded = false;
+    // How sums are cut does not depend on m, which is up to kTrainFewRowsMax: a row of c has the same bits whoever has
+    // the others.
+    bool has_few_rows = false;
     // With more_k: c = a b + more_a more_b, a product without items. more_b lies like b, in the weights' type, of a
     // padded product with zeros behind more_k up to a multiple of kWeightAlign, which then is its stride if it has no
     // rows of k. more_k: up to kTrainMoreKMax.
@@ -157,7 +164,7 @@ class TrainKernels {
     void matmul_by_warpgroup(Recorder& recorder, const TrainProduct& product, const MatmulParams& params,
                              DeviceAddress low, const MatmulPlan& plan);
     DeviceAddress take_scratch(Recorder& recorder, uint64_t n_bytes);
-    uint32_t cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, bool adds);
+    uint32_t cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, const TrainProduct& product);
     void product_by_lanes(Recorder& recorder, TrainProduct product);
     void product_tiled(Recorder& recorder, const TrainProduct& product);
     uint32_t row_threads(uint32_t elements) const;

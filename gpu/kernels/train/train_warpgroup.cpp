@@ -26,7 +26,7 @@ bool TrainKernels::multiplies_by_warpgroup(const TrainProduct& p) const {
     if (!has_warpgroups_ || !p.is_padded || p.items != 0 || p.adds || p.alpha != 1.0f || p.a_has_rows_of_k ||
         p.b.type != matrix_type_)
         return false;
-    if (p.m < kWarpgroupSideMin || p.n < kWarpgroupSideMin || p.k < kWarpgroupSideMin ||
+    if ((p.m < kWarpgroupSideMin && !p.has_few_rows) || p.n < kWarpgroupSideMin || p.k < kWarpgroupSideMin ||
         (p.a.type != ScalarType::kF32 && p.a.type != matrix_type_))
         return false;
     const bool has_whole_rows = p.b.stride % kWeightAlign == 0 && p.b.stride >= padded(p.b_has_rows_of_k ? p.n : p.k) &&
@@ -44,15 +44,18 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                    more_stride = padded(p.more_k);
     const uint64_t x_bytes = uint64_t{rows} * stride * 2, block_bytes = x_bytes + uint64_t{rows} * more_stride * 2,
                    part_bytes = uint64_t{rows} * n_padded * sizeof(float);
-    const auto max_splits =
-        static_cast<uint32_t>(std::min<uint64_t>((scratch_.size() - block_bytes) / part_bytes, kWarpgroupSplitsMax));
-    const std::optional<MatmulPlan> plan = products_.plan_many_rows({.n = p.n,
-                                                                     .stride = stride,
-                                                                     .rows = p.m,
-                                                                     .max_splits = std::max(max_splits, 1u),
-                                                                     .transposed = p.b_has_rows_of_k},
-                                                                    matrix_type_);
+    const uint64_t splits_held = p.has_few_rows
+                                     ? kTrainPartBytes / (uint64_t{kTrainFewRowsMax} * n_padded * sizeof(float))
+                                     : (scratch_.size() - block_bytes) / part_bytes;
+    const auto max_splits = static_cast<uint32_t>(std::min<uint64_t>(splits_held, kWarpgroupSplitsMax));
+    std::optional<MatmulPlan> plan = products_.plan_many_rows({.n = p.n,
+                                                               .stride = stride,
+                                                               .rows = p.has_few_rows ? kTrainFewRows : p.m,
+                                                               .max_splits = std::max(max_splits, 1u),
+                                                               .transposed = p.b_has_rows_of_k},
+                                                              matrix_type_);
     CHECK(plan);
+    if (p.has_few_rows) plan->rows = rows;
     const bool is_cut = plan->n_splits > 1;
     const DeviceAddress blocks = take_scratch(recorder, block_bytes + (is_cut ? plan->n_splits * part_bytes : 0)),
                         parts = blocks + block_bytes;

@@ -1,0 +1,63 @@
+// A trainer's own state: what it trains, and how far the step or evaluation is that it has begun.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/kernels/train/train_kernels.h"
+#include "model/config/config.h"
+#include "model/train/micro_batch.h"
+#include "model/train/train_memory.h"
+#include "model/train/train_pass.h"
+#include "model/train/train_slot.h"
+#include "model/train/trainer.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// Micro-batches of up to so many rows are computed to the same bits whoever's rows are beside them; with more there is
+// little to gain.
+inline constexpr uint32_t kTrainSharedRows = 256;
+
+// One thread at a time.
+struct TrainJob {
+    // What it waits for. kNorm and kUpdate: of a step whose micro-batches are all done.
+    enum class Phase : uint8_t { kIdle, kBatches, kNorm, kUpdate, kDone };
+
+    // Errors as Trainer::begin_step() has them.
+    Status begin(const ModelConfig& config, const TrainSizes& sizes, std::vector<TrainExample> of, bool is_step,
+                 double rate);
+    void abandon();
+
+    const MicroBatch& batch() const { return batches[batch_idx]; }
+    bool may_share_batch() const { return !why_alone && batch().n_rows() <= kTrainSharedRows; }
+    TrainDropout dropout() const;
+    // losses: of its targets of the micro-batch.
+    void end_batch(const gpu::TrainLoss* losses, bool is_shared);
+    gpu::TrainGradNormParams norm_params() const;
+    void end_norm();
+    gpu::TrainAdamwParams update_params() const;
+    void end_update();
+
+    TrainableAdapter shape;  // without values
+    TrainerOptions options;
+    TrainMemory memory;
+    std::unique_ptr<TrainSlot> slot;
+    uint64_t slot_bytes = 0;
+    std::optional<std::string> why_alone;  // train_sharing.h
+    uint64_t n_steps = 0;
+    uint64_t n_tokens_of_gradients = 0;
+    uint64_t last_round = 0;  // jobs take turns by it
+
+    Phase phase = Phase::kIdle;
+    bool is_step = false;
+    double learning_rate = 0;
+    std::vector<MicroBatch> batches;
+    size_t batch_idx = 0;
+    double clip = 1.0;
+    TrainReport report;
+};
+
+}  // namespace lorad::model

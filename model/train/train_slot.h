@@ -1,0 +1,60 @@
+// What one job has of a trainer's device memory beside the passes' own: its trained numbers, its shadows, and the
+// low-rank rows of its part of a micro-batch. Sizes first, pure, then buffers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gpu/device.h"
+#include "model/train/train_model.h"
+#include "model/train/train_parameters.h"
+#include "model/train/train_shadows.h"
+#include "model/train/trainer.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+struct TrainSizes;
+
+struct SlotSizes {
+    uint32_t n_rows = 0;                  // of a micro-batch
+    std::optional<ShadowPlaces> shadows;  // of act_type; then pairs of one product have their low rows side by side
+    std::vector<uint64_t> low_begins;     // [linear]: bytes from the beginning of its layer's low
+    std::vector<uint32_t> low_strides;    // [linear]
+    std::vector<uint32_t> norm_begins;    // [linear] with a magnitude: elements from the beginning of the inverse norms
+    uint64_t low_bytes = 0;               // of a layer
+    uint32_t n_norms = 0;
+    uint64_t dropped_bytes = 0;  // 0: nothing is dropped
+
+    // Of passes with these sizes.
+    static SlotSizes plan(const TrainSizes& sizes, const TrainModel& model, const TrainLayout& layout,
+                          const TrainerOptions& options);
+    uint64_t fixed_bytes() const;  // of all buffers but low and the trained numbers
+};
+
+// One thread at a time.
+struct TrainSlot {
+    // n_sets: layers' activations that the passes have memory for.
+    static Result<std::unique_ptr<TrainSlot>> create(gpu::Device& device, TrainModel model,
+                                                     const TrainableAdapter& adapter, SlotSizes sizes, uint32_t n_sets);
+
+    TrainModel model;
+    std::unique_ptr<TrainParameters> parameters;
+    SlotSizes sizes;
+    gpu::Buffer low;            // [sets][pairs of a layer][R][rank]: SlotSizes::low_begins, low_strides
+    gpu::Buffer dlow;           // the same of one layer
+    gpu::Buffer shadows;        // of the trained pairs: train_shadows.h
+    gpu::Buffer dropped;        // [R][largest of H, Q, F]: what is left of an input
+    gpu::Buffer inverse_norms;  // 1 / || W + scale B A || of each output with a magnitude
+    gpu::Buffer norm_sums;      // f32, host
+
+    gpu::DeviceAddress low_of_set(uint32_t set) const { return low.address() + set * sizes.low_bytes; }
+    const GroupShadow* shadow(uint32_t layer, TrainGroupIndex group) const {
+        return sizes.shadows && model.layers[layer].groups[group].is_trained() ? &sizes.shadows->at(layer, group)
+                                                                               : nullptr;
+    }
+};
+
+}  // namespace lorad::model

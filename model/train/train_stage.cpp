@@ -1,0 +1,289 @@
+#include "model/train/train_stage.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gpu/queue.h"
+
+namespace lorad::model {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Phase = TrainJob::Phase;
+
+// One submission takes no longer by its estimate, so that no driver takes the device for hung.
+constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
+
+bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
+    return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
+}
+
+}  // namespace
+
+Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, std::chrono::microseconds budget,
+                             bool waits) {
+    const auto deadline = Clock::now() + budget;
+    Status ran = settle();
+    while (ran.ok() && !any_is(jobs, Phase::kDone)) {
+        const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
+        if (!round_) ran = begin_round(jobs);
+        if (ran.ok()) ran = submit_pieces(std::clamp(left, std::chrono::microseconds(1), kSubmissionMax));
+        if (!waits) break;
+        if (ran.ok()) ran = settle();
+        if (Clock::now() >= deadline) break;
+    }
+    if (!ran.ok()) {
+        give_up_round();
+        for (const auto& job : jobs) job->abandon();
+        return ran.error();
+    }
+    return any_is(jobs, Phase::kDone);
+}
+
+void TrainStage::leave(const TrainJob& job) {
+    if (!round_) return;
+    wait_for_device();  // which may work for it
+    for (Member& member : round_->members) member.has_left |= member.job.get() == &job;
+    if (std::ranges::all_of(round_->members, &Member::has_left)) give_up_round();
+}
+
+// If it fails the device is lost, which whoever uses it next is told.
+void TrainStage::wait_for_device() {
+    if (pending_) (void)device.compute_queue().wait(pending_->value);
+}
+
+void TrainStage::give_up_round() {
+    wait_for_device();
+    pending_.reset();
+    parts_.abandon();
+    round_.reset();
+}
+
+// What is recorded is left out, and the job is as before.
+Status TrainStage::warm_up(const std::shared_ptr<TrainJob>& job) {
+    if (is_warm_ || round_) return ok_status();
+    is_warm_ = true;
+    const uint64_t last_round = job->last_round;
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    const Status begun = begin_round(std::span(&job, 1));
+    if (begun.ok()) {
+        recorder.begin_part(0, 0);
+        for (const Piece& piece : round_->pieces) piece.record(recorder);
+        kernels->grad_norm(recorder, job->norm_params());
+        kernels->adamw(recorder, job->update_params());
+    }
+    round_.reset();
+    job->last_round = last_round;
+    TRY(begun);
+    return kernels->status();
+}
+
+// Whoever was served the longest time ago, and beside few rows the few rows of others.
+std::vector<std::shared_ptr<TrainJob>> TrainStage::members_of_batch(
+    std::span<const std::shared_ptr<TrainJob>> jobs) const {
+    std::vector<std::shared_ptr<TrainJob>> waiting, members;
+    std::ranges::copy_if(jobs, std::back_inserter(waiting),
+                         [](const auto& job) { return job->phase == Phase::kBatches; });
+    std::ranges::stable_sort(waiting, {}, [](const auto& job) { return job->last_round; });
+    CHECK(!waiting.empty());
+    const uint32_t n_rows_max = std::min(sizes.n_rows, gpu::kTrainFewRowsMax);
+    uint32_t n_rows = 0;
+    for (const auto& job : waiting) {
+        const bool fits = members.empty() ||
+                          (members.front()->may_share_batch() && job->may_share_batch() &&
+                           members.front()->is_step == job->is_step && n_rows + job->batch().n_rows() <= n_rows_max);
+        if (!fits) continue;
+        n_rows += job->batch().n_rows();
+        members.push_back(job);
+    }
+    return members;
+}
+
+Status TrainStage::begin_round(std::span<const std::shared_ptr<TrainJob>> jobs) {
+    Round& round = round_.emplace();
+    round.phase = any_is(jobs, Phase::kNorm)     ? Phase::kNorm
+                  : any_is(jobs, Phase::kUpdate) ? Phase::kUpdate
+                                                 : Phase::kBatches;
+    ++n_rounds_;
+    if (round.phase == Phase::kBatches) {
+        for (auto& job : members_of_batch(jobs)) {
+            job->last_round = n_rounds_;
+            round.members.push_back({std::move(job)});
+        }
+        return begin_batch();
+    }
+    for (const auto& job : jobs) {
+        if (job->phase != round.phase) continue;
+        round.members.push_back({job});
+        round.pieces.push_back({[this, job](gpu::Recorder& recorder) {
+            if (job->phase == Phase::kNorm) kernels->grad_norm(recorder, job->norm_params());
+            if (job->phase == Phase::kUpdate) kernels->adamw(recorder, job->update_params());
+        }});
+    }
+    return ok_status();
+}
+
+Status TrainStage::begin_batch() {
+    Round& round = *round_;
+    std::vector<const MicroBatch*> batches;
+    round.first_trained_layer = config.n_layers;
+    for (const Member& member : round.members) {
+        TrainJob& job = *member.job;
+        batches.push_back(&job.batch());
+        round.is_step = job.is_step;
+        round.first_trained_layer = std::min(round.first_trained_layer, job.slot->model.first_trained_layer);
+        if (job.batch_idx == 0) round.first.push_back(job.slot.get());
+    }
+    round.batch = batches.size() == 1 ? *batches.front() : join_micro_batches(config, batches, sizes.score_elements);
+    for (size_t i = 0; i < round.members.size(); ++i) {
+        const TrainJob& job = *round.members[i].job;
+        round.rows.push_back({job.slot.get(), round.batch.parts[i], job.dropout()});
+    }
+    round.tables = make_train_tables(config, sizes, round.batch);
+    const uint64_t table_bytes = round.tables.bytes.size();
+    if (!host_tables_ || host_tables_.size() < table_bytes) {
+        const uint64_t wanted = round_up(table_bytes + table_bytes / 2, uint64_t{1} << 12);
+        TRY_ASSIGN(host_tables_, device.create_buffer(wanted, gpu::MemoryKind::kHostUpload, "training tables"));
+        TRY_ASSIGN(device_tables_, device.create_buffer(wanted, gpu::MemoryKind::kDeviceLocal, "training tables"));
+    }
+    std::memcpy(host_tables_.mapped().data(), round.tables.bytes.data(), table_bytes);
+    list_batch_pieces();
+    return ok_status();
+}
+
+TrainPass TrainStage::pass() const {
+    const TrainSlot& first = *round_->rows.front().slot;
+    return TrainPass(
+        {*kernels, config, weights, sizes, buffers, first.model, *first.parameters, round_->first_trained_layer});
+}
+
+TrainRows TrainStage::rows() const {
+    const Round& round = *round_;
+    return {round.batch, round.tables, device_tables_.address(), round.rows,
+            round.members.front().job->may_share_batch()};
+}
+
+// The tables, and what a step begins with.
+void TrainStage::begin_rows(gpu::Recorder& recorder) const {
+    recorder.copy(host_tables_, 0, device_tables_, 0, round_->tables.bytes.size());
+    for (const TrainSlot* slot : round_->first) {
+        if (!round_->is_step) continue;
+        recorder.fill(slot->parameters->range(TrainParameters::Range::kGradients), 0,
+                      slot->parameters->n_elements() * sizeof(float), 0);
+    }
+    recorder.barrier();
+    for (const TrainSlot* slot : round_->first) {
+        pass().shadows(recorder, *slot);
+        pass().inverse_norms(recorder, *slot);
+    }
+}
+
+void TrainStage::list_batch_pieces() {
+    Round& round = *round_;
+    const bool has_backward = round.is_step && !round.batch.targets.empty();
+    const double n_rows = round.batch.n_rows();
+    const LayerWeights& w = weights.layers.front();
+    const double layer_flops = 2.0 * n_rows *
+                               (double{1} * w.qkv.n * w.qkv.k + double{1} * w.o.n * w.o.k +
+                                double{1} * w.gate_up.n * w.gate_up.k + double{1} * w.down.n * w.down.k);
+    const double head_flops =
+        2.0 * static_cast<double>(round.batch.targets.size()) * config.vocab_size * config.hidden_size;
+    round.pieces.push_back({[this](gpu::Recorder& recorder) {
+                                begin_rows(recorder);
+                                pass().embed(recorder, rows());
+                            },
+                            layer_flops / 100, PieceKind::kBegin});
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+        round.pieces.push_back({[this, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(), layer); },
+                                layer_flops, PieceKind::kForward});
+    }
+    round.pieces.push_back(
+        {[this, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(), has_backward); },
+         head_flops * (has_backward ? 2 : 1), PieceKind::kHead});
+    if (!has_backward) return;
+    for (uint32_t layer = config.n_layers; layer-- > round.first_trained_layer;) {
+        const bool is_kept = sizes.keeps(layer, config.n_layers);
+        round.pieces.push_back(
+            {[this, layer](gpu::Recorder& recorder) { pass().layer_backward(recorder, rows(), layer); },
+             layer_flops * (is_kept ? 1.2 : 2.2), is_kept ? PieceKind::kBackward : PieceKind::kBackwardAgain});
+    }
+    if (round.rows.front().slot->model.trains_embedding()) {
+        round.pieces.push_back({[this](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows()); },
+                                layer_flops / 100, PieceKind::kEmbedBackward});
+    }
+}
+
+// Pieces up to the budget's end by what the last ones took. What is longer than the budget is recorded in parts, of
+// which there is at least one.
+void TrainStage::record_pieces(gpu::Recorder& recorder, std::chrono::microseconds budget, Submission& made) {
+    Round& round = *round_;
+    double us = 0;
+    const auto us_max = static_cast<double>(budget.count());
+    for (bool is_whole = true; is_whole && round.piece_idx < round.pieces.size();) {
+        const Piece& piece = round.pieces[round.piece_idx];
+        // One of which nothing says how long it takes is by itself.
+        const double piece_us = !piece.is_long() ? 1.0 : flops_per_us_ > 0 ? piece.flops / flops_per_us_ : us_max;
+        if (!parts_.is_begun() && piece_us <= us_max && (us == 0 || us + piece_us <= us_max)) {
+            piece.record(recorder);
+            us += piece_us;
+            made.has_whole = true;
+            if (piece.is_long()) made.flops += piece.flops;
+        } else if (parts_.is_begun() || piece_us > us_max) {
+            is_whole = parts_.record_some(recorder, {piece.record, piece.kind, piece.flops, piece_us}, us_max, us);
+            made.has_parts = true;
+        } else {
+            break;
+        }
+        if (is_whole) ++round.piece_idx;
+    }
+}
+
+Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
+    Submission made;
+    TRY_ASSIGN(gpu::Recorder recorder,
+               gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
+    record_pieces(recorder, budget, made);
+    TRY(kernels->status());
+    TRY_ASSIGN(made.recording, std::move(recorder).end());
+    const gpu::CommandBuffer* recordings[] = {&*made.recording};
+    made.begin = Clock::now();
+    TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
+    pending_ = std::move(made);
+    return ok_status();
+}
+
+// Waits for what is submitted, if anything is, and goes on to what comes behind it.
+Status TrainStage::settle() {
+    if (!pending_) return ok_status();
+    TRY(device.compute_queue().wait(pending_->value));
+    const Submission done = std::move(*pending_);
+    pending_.reset();
+    double us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
+    TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, *done.recording));
+    if (times != nullptr)
+        times->insert(times->end(), of_submission.begin(), of_submission.end());
+    else if (!of_submission.empty())
+        us = of_submission.front().us;  // others' work in front of it does not count
+    device_us += us;
+    if (!done.has_parts && done.flops > 0) flops_per_us_ = done.flops / std::max(us, 1.0);
+    parts_.learn(done.has_whole ? 0 : us);
+    if (round_->piece_idx == round_->pieces.size()) end_round();
+    return ok_status();
+}
+
+void TrainStage::end_round() {
+    const Round round = std::move(*round_);  // jobs that have left end with it
+    round_.reset();
+    const auto* losses = reinterpret_cast<const gpu::TrainLoss*>(buffers.losses.mapped().data());
+    for (size_t i = 0; i < round.members.size(); ++i) {
+        if (round.members[i].has_left) continue;
+        TrainJob& job = *round.members[i].job;
+        if (round.phase == Phase::kBatches)
+            job.end_batch(losses + round.batch.parts[i].first_target, round.members.size() > 1);
+        if (round.phase == Phase::kNorm) job.end_norm();
+        if (round.phase == Phase::kUpdate) job.end_update();
+    }
+}
+
+}  // namespace lorad::model

@@ -186,6 +186,9 @@ void describe(Config& c, Visit&& visit) {
           "how long a request waits for its adapter's place on the device; then it is answered 429", Range{1, 86400});
     visit("training-jobs", c.training_jobs, "N",
           "fine-tuning jobs of one key that have not ended; 0: this server trains nothing", Range{0, 10000});
+    visit("training-together", c.training_together, "N",
+          "fine-tuning jobs that run beside each other, in the same steps where they can; 1: one after the other",
+          Range{1, 64});
     visit("training-share", c.training_share, "SHARE",
           "share of the device that training has at most while others are served; with nobody served it has all",
           Range{0.0, 0.95});

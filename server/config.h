@@ -94,6 +94,7 @@ struct Config {
     uint32_t training_store_mib = 32768;  // files of all
     uint32_t training_quota_mib = 4096;   // files of a tenant
     uint32_t training_jobs = 4;           // of a tenant that have not ended; 0: nothing is trained
+    uint32_t training_together = 4;  // jobs that run beside each other
     uint32_t training_checkpoint_s = 120;
 
     std::string log_level = "info";

@@ -13,6 +13,7 @@ training::TrainingLimits training_limits(const Config& config) {
     limits.files.tenant_bytes_max = uint64_t(config.training_quota_mib) << 20;
     limits.files.bytes_max = uint64_t(config.training_store_mib) << 20;
     limits.n_active_max = config.training_jobs;
+    limits.n_together = config.training_together;
     limits.checkpoint_every = std::chrono::seconds(config.training_checkpoint_s);
     return limits;
 }
@@ -35,6 +36,7 @@ Result<TrainingSetup> open_training(const Config& config, const std::string& bas
     options.facts = {base_name,     base.fingerprint,         loaded.device->capabilities().name,
                      LORAD_VERSION, loaded.config.vocab_size, loaded.executor->options().n_positions_max};
     options.memory_bytes = uint64_t(config.training_memory_mib) << 20;
+    options.n_together = config.training_together;
     options.wake = [&engine] { engine.wake(); };
     options.is_alive = [&engine] { return engine.accepting(); };
     const std::filesystem::path folder = state / ("training-" + base.fingerprint.substr(0, 16));

@@ -12,8 +12,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = TrainJob::Phase;
 
-// One submission takes no longer by its estimate, so that no driver takes the device for hung.
+// What is submitted at once takes no longer by its estimate, so that no driver takes the device for hung.
 constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
+constexpr size_t kPiecesOfRecording = 6;
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
     return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
@@ -215,42 +216,58 @@ void TrainStage::list_batch_pieces() {
 }
 
 // Pieces up to the budget's end by what the last ones took. What is longer than the budget is recorded in parts, of
-// which there is at least one.
-void TrainStage::record_pieces(gpu::Recorder& recorder, std::chrono::microseconds budget, Submission& made) {
+// which there is at least one. True: there is time for more in another recording.
+bool TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made) {
     Round& round = *round_;
-    double us = 0;
-    const auto us_max = static_cast<double>(budget.count());
-    for (bool is_whole = true; is_whole && round.piece_idx < round.pieces.size();) {
-        const Piece& piece = round.pieces[round.piece_idx];
+    const auto us_of = [&](const Piece& piece) {
         // One of which nothing says how long it takes is by itself.
-        const double piece_us = !piece.is_long() ? 1.0 : flops_per_us_ > 0 ? piece.flops / flops_per_us_ : us_max;
-        if (!parts_.is_begun() && piece_us <= us_max && (us == 0 || us + piece_us <= us_max)) {
-            piece.record(recorder);
-            us += piece_us;
-            made.has_whole = true;
-            if (piece.is_long()) made.flops += piece.flops;
-        } else if (parts_.is_begun() || piece_us > us_max) {
-            is_whole = parts_.record_some(recorder, {piece.record, piece.kind, piece.flops, piece_us}, us_max, us);
-            made.has_parts = true;
-        } else {
-            break;
-        }
-        if (is_whole) ++round.piece_idx;
+        return !piece.is_long() ? 1.0 : flops_per_us_ > 0 ? piece.flops / flops_per_us_ : us_max;
+    };
+    const auto fits = [&] {
+        if (round.piece_idx == round.pieces.size() || parts_.is_begun()) return false;
+        const double piece_us = us_of(round.pieces[round.piece_idx]);
+        return piece_us <= us_max && (us == 0 || us + piece_us <= us_max);
+    };
+    for (size_t n_pieces = 0; n_pieces < kPiecesOfRecording && fits(); ++n_pieces) {
+        const Piece& piece = round.pieces[round.piece_idx++];
+        piece.record(recorder);
+        us += us_of(piece);
+        made.has_whole = true;
+        if (piece.is_long()) made.flops += piece.flops;
     }
+    if (fits()) return true;
+    while (round.piece_idx < round.pieces.size()) {
+        const Piece& piece = round.pieces[round.piece_idx];
+        const double piece_us = us_of(piece);
+        if (!parts_.is_begun() && piece_us <= us_max) break;
+        made.has_parts = true;
+        if (!parts_.record_some(recorder, {piece.record, piece.kind, piece.flops, piece_us}, us_max, us)) break;
+        ++round.piece_idx;
+    }
+    return false;
 }
 
+// The device works on a recording while the next one is made.
 Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
-    Submission made;
-    TRY_ASSIGN(gpu::Recorder recorder,
-               gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
-    record_pieces(recorder, budget, made);
-    TRY(kernels->status());
-    TRY_ASSIGN(made.recording, std::move(recorder).end());
-    const gpu::CommandBuffer* recordings[] = {&*made.recording};
-    made.begin = Clock::now();
-    TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
-    pending_ = std::move(made);
-    return ok_status();
+    Submission made{.begin = Clock::now()};
+    double us = 0;
+    bool has_more = true;
+    const auto submit_some = [&]() -> Status {
+        TRY_ASSIGN(gpu::Recorder recorder,
+                   gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
+        has_more = record_pieces(recorder, static_cast<double>(budget.count()), us, made);
+        TRY(kernels->status());
+        TRY_ASSIGN(gpu::CommandBuffer recording, std::move(recorder).end());
+        const gpu::CommandBuffer* recordings[] = {&recording};
+        TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
+        made.recordings.push_back(std::move(recording));
+        return ok_status();
+    };
+    Status ran = ok_status();
+    while (ran.ok() && has_more) ran = submit_some();
+    // Whatever failed: no recording ends before the device has done it.
+    if (!made.recordings.empty()) pending_ = std::move(made);
+    return ran;
 }
 
 // Waits for what is submitted, if anything is, and goes on to what comes behind it.
@@ -259,12 +276,14 @@ Status TrainStage::settle() {
     TRY(device.compute_queue().wait(pending_->value));
     const Submission done = std::move(*pending_);
     pending_.reset();
-    double us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
-    TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, *done.recording));
-    if (times != nullptr)
-        times->insert(times->end(), of_submission.begin(), of_submission.end());
-    else if (!of_submission.empty())
-        us = of_submission.front().us;  // others' work in front of it does not count
+    double us = 0;
+    for (const gpu::CommandBuffer& recording : done.recordings) {
+        TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_recording, gpu::read_dispatch_times(device, recording));
+        if (times != nullptr) times->insert(times->end(), of_recording.begin(), of_recording.end());
+        // others' work in front of it does not count
+        for (const gpu::DispatchTime& dispatch : of_recording) us += dispatch.us;
+    }
+    if (us == 0) us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
     device_us += us;
     if (!done.has_parts && done.flops > 0) flops_per_us_ = done.flops / std::max(us, 1.0);
     parts_.learn(done.has_whole ? 0 : us);

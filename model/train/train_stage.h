@@ -69,7 +69,7 @@ class TrainStage {
     };
     // Submitted, and not waited for.
     struct Submission {
-        std::optional<gpu::CommandBuffer> recording;
+        std::vector<gpu::CommandBuffer> recordings;
         uint64_t value = 0;
         double flops = 0;  // of whole pieces that say how long such take
         bool has_whole = false, has_parts = false;
@@ -100,7 +100,7 @@ class TrainStage {
     void begin_rows(gpu::Recorder& recorder) const;
     TrainPass pass() const;
     TrainRows rows() const;
-    void record_pieces(gpu::Recorder& recorder, std::chrono::microseconds budget, Submission& made);
+    bool record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made);
     Status submit_pieces(std::chrono::microseconds budget);
     Status settle();
     void wait_for_device();

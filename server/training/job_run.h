@@ -1,4 +1,5 @@
-// One job while it runs: from its files and its last checkpoint to its adapter. Part of training_worker.cpp.
+// One job while it runs: from its files and its last checkpoint to its adapter. Part of training_worker.cpp. Between
+// prepare() and publish() it advances each time its trainer is done with something.
 #pragma once
 
 #include <algorithm>
@@ -27,24 +28,11 @@ class TrainingService::JobRun {
     JobRun(TrainingService& service, Job job)
         : service_(service), id_(job.id), job_(std::move(job)), folder_(service.folder_of(id_)) {}
 
-    Status run() {
-        TRY(begin());
-        const Status trained = train();
-        if (trained.ok()) return publish();
-        // What was made so far is kept, whatever ended it.
-        if (trainer_ && trained.error().code == ErrorCode::kClientClosed) {
-            trainer_->abandon();
-            const Status saved = service_.is_cancelled(id_) ? ok_status() : checkpoint();
-            if (!saved.ok()) log_error("the training job {} cannot write a checkpoint: {}", id_, saved.error().message);
-        }
-        return trained;
-    }
+    const std::string& id() const { return id_; }
+    StepTrainer& trainer() { return *trainer_; }
 
-  private:
-    using Clock = std::chrono::steady_clock;
-    static constexpr uint64_t kStepEventsMax = 1000;  // of a job; every step is in its CSV
-
-    Status begin() {
+    // Changes nothing of the job yet. beside: whose passes are its own, too; null: nobody's.
+    Status prepare(JobRun* beside) {
         const HostFacts& facts = service_.host_.facts();
         if (job_.base_fingerprint != facts.base_fingerprint)
             return make_error(ErrorCode::kInvalidModel, "the base model is not the one that the job began with",
@@ -55,15 +43,21 @@ class TrainingService::JobRun {
         }
         TRY_ASSIGN(plan_, plan_run(job_.recipe, job_.n_sequences));
         plan_.n_positions = std::max(data_->longest(), validation_ ? validation_->longest() : 0);
-        TRY_ASSIGN(MadeTrainer made, service_.host_.make_trainer(plan_, job_.init_from));
+        TRY_ASSIGN(MadeTrainer made, service_.host_.make_trainer(plan_, job_.init_from,
+                                                                 beside != nullptr ? &beside->trainer() : nullptr));
         trainer_ = std::move(made.trainer);
         job_.n_parameters = made.n_parameters;
         identity_ = {job_.data_digest, job_.validation_digest, job_.base_fingerprint, proto::recipe_json(job_.recipe),
                      facts.version};
-        TRY_ASSIGN(RunState state, take_up());
+        return ok_status();
+    }
+
+    // From where its last checkpoint is.
+    Status take_up() {
+        TRY_ASSIGN(RunState state, read_state());
         run_ = std::make_unique<TrainingRun>(plan_, *trainer_, *data_, validation_.get(), state);
         service_.update(id_, [&](Job& job) {
-            job.n_parameters = made.n_parameters;
+            job.n_parameters = job_.n_parameters;
             job.device_bytes = trainer_->device_bytes();
             job.run = state;
             std::erase_if(job.checkpoints,
@@ -74,8 +68,43 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
+    // Takes what the trainer is done with, and begins what is next. A step that is made counts, whoever wants to stop.
+    Status advance() {
+        if (run_->is_begun() && trainer_->is_done()) {
+            TRY_ASSIGN(const RunOutcome outcome, run_->finish_current());
+            TRY(take(outcome));
+        }
+        if (service_.is_wanted_to_stop(id_)) return stopped();
+        return run_->is_begun() || run_->is_done() ? ok_status() : run_->begin_next();
+    }
+
+    // Nothing is left to train.
+    bool is_over() const { return run_->is_done(); }
+
+    // What was made so far is kept, whatever ended it.
+    void leave() {
+        if (!run_) return;
+        trainer_->abandon();
+        const Status saved = service_.is_cancelled(id_) ? ok_status() : checkpoint();
+        if (!saved.ok()) log_error("the training job {} cannot write a checkpoint: {}", id_, saved.error().message);
+    }
+
+    Status publish() {
+        if (run_->state().is_stopped_early)
+            service_.tell(id_,
+                          format("Stopped early behind step {}: the validation loss has not fallen for {} evaluations.",
+                                 run_->state().step, run_->state().n_without_gain));
+        TRY(checkpoint());
+        TRY(service_.step(id_, JobEvent::kLastStep));
+        return publish_adapter();
+    }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    static constexpr uint64_t kStepEventsMax = 1000;  // of a job; every step is in its CSV
+
     // From the last checkpoint, if there is one.
-    Result<RunState> take_up() {
+    Result<RunState> read_state() {
         RunState state;
         const Result<Checkpoint> found = read_checkpoint(folder_.checkpoint());
         if (!found.ok() && found.error().code != ErrorCode::kNotFound) {
@@ -91,23 +120,6 @@ class TrainingService::JobRun {
         TRY(service_.cut_behind(id_, state));
         if (found.ok() && state.step > 0) service_.tell(id_, format("Resumed from step {}.", state.step));
         return state;
-    }
-
-    Status train() {
-        while (!run_->is_done()) {
-            if (service_.is_wanted_to_stop(id_)) return stopped();
-            TRY(run_->begin_next());
-            TRY_ASSIGN(const bool is_whole,
-                       service_.host_.run_pieces(*trainer_, [this] { return service_.is_wanted_to_stop(id_); }));
-            if (!is_whole) return stopped();
-            TRY_ASSIGN(const RunOutcome outcome, run_->finish_current());
-            TRY(take(outcome));
-        }
-        if (run_->state().is_stopped_early)
-            service_.tell(id_,
-                          format("Stopped early behind step {}: the validation loss has not fallen for {} evaluations.",
-                                 run_->state().step, run_->state().n_without_gain));
-        return ok_status();
     }
 
     Status take(const RunOutcome& outcome) {
@@ -235,9 +247,7 @@ class TrainingService::JobRun {
         return files;
     }
 
-    Status publish() {
-        TRY(checkpoint());
-        TRY(service_.step(id_, JobEvent::kLastStep));
+    Status publish_adapter() {
         const RunState& state = run_->state();
         const bool is_best = plan_.recipe.use_best && state.best_valid_loss && state.best_step != state.step;
         adapters::PeftFiles files;

@@ -4,12 +4,12 @@
 
 namespace lorad::server::training {
 
-Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool()>& stop,
+Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop,
                                  const std::function<void()>& wake) {
     constexpr std::chrono::milliseconds kLook{50};
     {
         std::lock_guard lock(mutex_);
-        trainer_ = &trainer;
+        trainers_.assign(trainers.begin(), trainers.end());
         done_.reset();
         has_work_ = true;
     }
@@ -25,8 +25,8 @@ Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool(
         // Not under the lock: whoever answers may have locks of his own.
         if (!stop()) continue;
         std::lock_guard lock(mutex_);
-        if (done_) continue;  // the last piece has changed the adapter already
-        trainer_ = nullptr;
+        if (done_) continue;  // the last piece has changed an adapter already
+        trainers_.clear();
         has_work_ = false;
         return false;
     }
@@ -36,13 +36,14 @@ bool PieceQueue::has_work() const { return has_work_; }
 
 double PieceQueue::run(std::chrono::microseconds budget, bool waits) {
     std::lock_guard lock(mutex_);
-    if (trainer_ == nullptr) return 0;
-    const double before_s = trainer_->device_seconds();
-    const Result<bool> is_over = waits ? trainer_->run_piece(budget) : trainer_->start_piece(budget);
-    const double seconds = trainer_->device_seconds() - before_s;
+    if (trainers_.empty()) return 0;
+    // Those beside each other on one base count together.
+    double seconds = -trainers_.front()->device_seconds();
+    const Result<bool> is_over = run_pieces_of(trainers_, budget, waits);
+    seconds += trainers_.front()->device_seconds();
     if (is_over.ok() && !*is_over) return seconds;
     done_ = is_over.ok() ? ok_status() : Status(is_over.error());
-    trainer_ = nullptr;
+    trainers_.clear();
     has_work_ = false;
     changed_.notify_all();
     return seconds;

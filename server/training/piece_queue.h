@@ -1,4 +1,4 @@
-// Hands what a trainer has begun to the engine's thread, which runs it between the steps of those who are served.
+// Hands what trainers have begun to the engine's thread, which runs it between the steps of those who are served.
 #pragma once
 
 #include <atomic>
@@ -6,6 +6,8 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "proto/base/result.h"
 #include "server/engine/background_work.h"
@@ -15,9 +17,10 @@ namespace lorad::server::training {
 
 class PieceQueue final : public BackgroundWork {
   public:
-    // The training thread: until all is done (true) or `stop` says so (false), which is asked every 50 ms or so.
-    // `wake`: tells the engine. While this runs nobody else uses the trainer.
-    Result<bool> run_all(StepTrainer& trainer, const std::function<bool()>& stop, const std::function<void()>& wake);
+    // The training thread: until one of them is done (true) or `stop` says so (false), which is asked every 50 ms or
+    // so. `wake`: tells the engine. While this runs nobody else uses the trainers.
+    Result<bool> run_all(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop,
+                         const std::function<void()>& wake);
 
     bool has_work() const override;
     double run(std::chrono::microseconds budget, bool waits) override;
@@ -25,8 +28,8 @@ class PieceQueue final : public BackgroundWork {
   private:
     mutable std::mutex mutex_;  // held while pieces run
     std::condition_variable changed_;
-    StepTrainer* trainer_ = nullptr;  // under mutex_; null: there is nothing to run
-    std::optional<Status> done_;      // under mutex_
+    std::vector<StepTrainer*> trainers_;  // under mutex_; empty: there is nothing to run
+    std::optional<Status> done_;          // under mutex_
     std::atomic<bool> has_work_{false};
 };
 

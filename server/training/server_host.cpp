@@ -9,10 +9,16 @@
 
 namespace lorad::server::training {
 
+namespace {
+
+constexpr uint32_t kSharedPositions = 512;  // tokens of a sequence that passes have room for which others may join
+
+}  // namespace
+
 ServerHost::ServerHost(const ServerParts& parts, std::unique_ptr<const TrainingText> text, Options options)
     : parts_(parts), text_(std::move(text)), options_(std::move(options)) {}
 
-Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::string& init_from) {
+Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::string& init_from, StepTrainer* beside) {
     model::TrainableAdapter adapter;
     if (init_from.empty()) {
         TRY_ASSIGN(adapter, adapters::make_trainable(lora_recipe(plan.recipe), parts_.registry.base()));
@@ -23,15 +29,24 @@ Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::str
     model::TrainerOptions options;
     options.optimizer = plan.optimizer;
     options.n_positions_max = plan.n_positions;
+    options.n_beside = options_.n_together - 1;
     options.lora_dropout = float(plan.recipe.lora_dropout);
     options.seed = plan.recipe.seed;
     options.memory_bytes = options_.memory_bytes;
-    TRY_ASSIGN(auto trainer, model::Trainer::create(parts_.device, parts_.config, parts_.weights, adapter, options));
+    if (options.n_beside > 0)
+        options.n_positions_max =
+            std::max(options.n_positions_max, std::min(kSharedPositions, parts_.config.max_positions));
+    std::unique_ptr<model::Trainer> trainer;
+    if (beside != nullptr) {
+        TRY_ASSIGN(trainer, model::Trainer::create_beside(*beside->of_model(), adapter, options));
+    } else {
+        TRY_ASSIGN(trainer, model::Trainer::create(parts_.device, parts_.config, parts_.weights, adapter, options));
+    }
     return MadeTrainer{step_trainer_of(std::move(trainer)), adapter.n_parameters()};
 }
 
-Result<bool> ServerHost::run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) {
-    return parts_.pieces.run_all(trainer, [&] { return stop() || !options_.is_alive(); }, options_.wake);
+Result<bool> ServerHost::run_pieces(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop) {
+    return parts_.pieces.run_all(trainers, [&] { return stop() || !options_.is_alive(); }, options_.wake);
 }
 
 adapters::PeftFiles ServerHost::files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const {

@@ -26,7 +26,8 @@ class ServerHost final : public TrainingHost {
   public:
     struct Options {
         HostFacts facts;
-        uint64_t memory_bytes = 0;       // that a trainer may take; 0: what is free
+        uint64_t memory_bytes = 0;       // that trainers may take; 0: what is free
+        uint32_t n_together = 1;         // trainers beside each other, at most
         std::function<void()> wake;      // the engine
         std::function<bool()> is_alive;  // whether the engine runs pieces; false: it never will again
     };
@@ -34,8 +35,8 @@ class ServerHost final : public TrainingHost {
 
     const HostFacts& facts() const override { return options_.facts; }
     const TrainingText& text() const override { return *text_; }
-    Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from) override;
-    Result<bool> run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) override;
+    Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from, StepTrainer* beside) override;
+    Result<bool> run_pieces(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop) override;
     adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const override;
     std::string generation_of(std::string_view name) const override;
     std::string generation_of(const adapters::PeftFiles& files) const override;

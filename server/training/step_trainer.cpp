@@ -17,12 +17,14 @@ class ModelTrainer final : public StepTrainer {
     Result<bool> run_piece(std::chrono::microseconds budget) override { return trainer_->run_piece(budget); }
     Result<bool> start_piece(std::chrono::microseconds budget) override { return trainer_->start_piece(budget); }
     double device_seconds() const override { return trainer_->device_seconds(); }
+    bool is_done() const override { return trainer_->is_done(); }
     Result<model::TrainReport> finish() override { return trainer_->finish(); }
     void abandon() override { trainer_->abandon(); }
     Result<model::TrainableAdapter> adapter() const override { return trainer_->adapter(); }
     Result<std::vector<std::byte>> checkpoint() const override { return trainer_->checkpoint(); }
     Status restore(std::span<const std::byte> checkpoint) override { return trainer_->restore(checkpoint); }
     uint64_t device_bytes() const override { return trainer_->memory().sum(); }
+    model::Trainer* of_model() override { return trainer_.get(); }
 
   private:
     std::unique_ptr<model::Trainer> trainer_;
@@ -32,6 +34,24 @@ class ModelTrainer final : public StepTrainer {
 
 std::unique_ptr<StepTrainer> step_trainer_of(std::unique_ptr<model::Trainer> trainer) {
     return std::make_unique<ModelTrainer>(std::move(trainer));
+}
+
+Result<bool> run_pieces_of(std::span<StepTrainer* const> trainers, std::chrono::microseconds budget, bool waits) {
+    std::vector<model::Trainer*> of_model;
+    for (StepTrainer* trainer : trainers) {
+        if (trainer->of_model() != nullptr) of_model.push_back(trainer->of_model());
+    }
+    if (of_model.size() > 1) {
+        CHECK(of_model.size() == trainers.size());
+        return model::Trainer::run_together(of_model, budget, waits);
+    }
+    bool is_any_done = false;
+    for (StepTrainer* trainer : trainers) {
+        const auto part = budget / trainers.size();
+        if (!trainer->is_done()) TRY(waits ? trainer->run_piece(part) : trainer->start_piece(part));
+        is_any_done |= trainer->is_done();
+    }
+    return is_any_done;
 }
 
 }  // namespace lorad::server::training

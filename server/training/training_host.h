@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,10 +45,13 @@ class TrainingHost {
     virtual const TrainingText& text() const = 0;
 
     // kInvalidRequest, kOutOfMemory with the arithmetic. init_from: a name or name@generation; empty: a new adapter.
-    virtual Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from) = 0;
-    // Runs pieces of what the trainer has begun, at their turns, until it has none: true. False once `stop` says so,
+    // beside: one to be trained with in the same steps, or null; then kInvalidConfig and kOutOfMemory may be errors of
+    // this alone.
+    virtual Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from,
+                                             StepTrainer* beside) = 0;
+    // Runs pieces of what the trainers have begun, at their turns, until one is done: true. False once `stop` says so,
     // which is asked every 50 ms or so.
-    virtual Result<bool> run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) = 0;
+    virtual Result<bool> run_pieces(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop) = 0;
 
     virtual adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const = 0;
     // The name's generation; empty: it stands for nothing.

@@ -75,6 +75,7 @@ class TrainingRun {
 
     // No step and no evaluation is left.
     bool is_done() const;
+    bool is_begun() const { return is_begun_; }
     // Errors are the trainer's, and kNotFinite of finish_current() with step and lines.
     Status begin_next();
     Result<RunOutcome> finish_current();

@@ -62,17 +62,19 @@ Status TrainingService::read_jobs() {
 }
 
 void TrainingService::start() {
-    if (!start_thread(worker_, [this] { run(); }))
+    if (!start_thread(reader_, [this] { run_reading(); }) || !start_thread(trainer_, [this] { run_training(); }))
         log_error("the system gives no thread to train with: jobs wait until a restart");
 }
 
 void TrainingService::stop() {
     {
-        std::lock_guard lock(mutex_);  // or the worker misses it between its look and its sleep
+        std::lock_guard lock(mutex_);  // or a thread misses it between its look and its sleep
         stopping_ = true;
     }
     changed_.notify_all();
-    if (worker_.joinable()) worker_.join();
+    for (std::thread* thread : {&reader_, &trainer_}) {
+        if (thread->joinable()) thread->join();
+    }
 }
 
 const TrainingService::Entry* TrainingService::entry_of(std::string_view tenant, std::string_view id) const {
@@ -225,7 +227,7 @@ Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::s
                           "fine_tuning_job_id");
     if (event == JobEvent::kPause) entry.job.paused_by = "user";
     if (event == JobEvent::kResume) entry.job.paused_by.clear();
-    // The worker finds it at its next look: what it does meanwhile is dropped.
+    // Whoever works on it finds it at its next look: what it does meanwhile is dropped.
     TRY(step(entry, event));
     tell(entry, format("The job was {}.", verb_of(event)));
     changed_.notify_all();

@@ -1,5 +1,6 @@
-// Files and jobs of a server: what clients ask for, and the thread that works it off. One job runs at a time; others
-// wait in the order they came in.
+// Files and jobs of a server: what clients ask for, and the threads that work it off: one reads data, one trains. Some
+// jobs run beside each other, in the same steps where they can, and each to the bits that it has alone; others wait in
+// the order they came in.
 //
 // A job is its record on disk: a change is there before it is told. A daemon that ends at any moment, and however it
 // ends, takes jobs up where their last checkpoints are, and comes to the same bits.
@@ -33,6 +34,7 @@ namespace lorad::server::training {
 struct TrainingLimits {
     FileLimits files;
     uint32_t n_active_max = 4;                  // jobs of a tenant that are not ended
+    uint32_t n_together = 1;                    // jobs that run beside each other
     uint32_t n_kept_max = 1000;                 // jobs in all; the oldest that have ended are forgotten
     uint64_t n_tokens_max = uint64_t(1) << 32;  // of a job's data
     std::chrono::milliseconds checkpoint_every{120'000};
@@ -50,7 +52,7 @@ class TrainingService {
 
     // Begins to work. Before it nothing runs.
     void start();
-    // The job under way is checkpointed and stays as it is for the next start.
+    // The jobs under way are checkpointed and stay as they are for the next start.
     void stop();
 
     FileStore& files() { return *files_; }
@@ -98,14 +100,20 @@ class TrainingService {
     Status check_request(const std::string& tenant, const proto::FineTuningRequest& request) const;
     void forget_old();
 
-    // The worker's, but under mutex_ where they touch entries_.
-    void run();
-    std::optional<std::string> next_job() const;
-    void work_on(const std::string& id);
-    Status validate(Job job);
-    Status train(const std::string& id);
-    DataOptions options_of(const proto::TrainingRecipe& recipe) const;
     class JobRun;
+    using Running = std::vector<std::unique_ptr<JobRun>>;
+    // The threads', but under mutex_ where they touch entries_.
+    void run_reading();
+    void run_training();
+    std::optional<std::string> next_job(JobState state) const;  // under mutex_
+    std::optional<std::string> wait_for_job(JobState state);
+    Status validate(Job job);
+    void admit(Running& running);
+    std::unique_ptr<JobRun> begin_run(const std::string& id, const Running& running);
+    void take_turn(Running& running);
+    void end_run(JobRun& run, Status how);
+    bool is_fault(const Status& status);
+    DataOptions options_of(const proto::TrainingRecipe& recipe) const;
     Status step(Entry& entry, JobEvent event);  // under mutex_: the next state, kept
     Status step(const std::string& id, JobEvent event);
     void fail(const std::string& id, const Error& error);
@@ -131,7 +139,8 @@ class TrainingService {
     std::map<std::string, Entry, std::less<>> entries_;  // by id; under mutex_
     uint64_t next_number_ = 1;                           // under mutex_
     std::atomic<bool> stopping_{false};
-    std::thread worker_;
+    std::string waits_;  // the training thread's: the job that cannot run beside those that do
+    std::thread reader_, trainer_;
 };
 
 }  // namespace lorad::server::training

@@ -1,4 +1,4 @@
-// The thread of TrainingService that reads data and trains.
+// The threads of TrainingService: one reads data, one trains.
 #include <algorithm>
 #include <utility>
 
@@ -28,42 +28,120 @@ proto::JobError job_error_of(const Error& error) {
 
 Error TrainingService::JobRun::stopped() { return make_error(ErrorCode::kClientClosed, "the job was stopped"); }
 
-void TrainingService::run() {
+// Under mutex_. The oldest.
+std::optional<std::string> TrainingService::next_job(JobState state) const {
+    const Job* next = nullptr;
+    for (const auto& [id, entry] : entries_) {
+        if (entry.job.state == state && (next == nullptr || entry.job.number < next->number)) next = &entry.job;
+    }
+    return next == nullptr ? std::nullopt : std::optional(next->id);
+}
+
+// None: the service stops.
+std::optional<std::string> TrainingService::wait_for_job(JobState state) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopping_ || next_job(state).has_value(); });
+    return stopping_ ? std::nullopt : next_job(state);
+}
+
+// Beside those that are trained: who waits for a long job learns at once what is wrong with his own.
+void TrainingService::run_reading() {
+    name_thread("lorad-dataset");
+    give_way();
+    while (const std::optional<std::string> id = wait_for_job(JobState::kValidating)) {
+        const Status read = validate(copy_of(*id));
+        if (is_fault(read)) fail(*id, read.error());
+    }
+}
+
+void TrainingService::run_training() {
     name_thread("lorad-training");
     give_way();
+    Running running;
     while (!stopping_) {
+        if (running.empty() && !wait_for_job(JobState::kQueued)) break;
+        admit(running);
+        take_turn(running);
+    }
+    for (const auto& one : running) end_run(*one, JobRun::stopped());
+}
+
+// Whether it fails a job. A lost device ends the process, and jobs go on behind a restart.
+bool TrainingService::is_fault(const Status& status) {
+    if (status.ok() || status.error().code == ErrorCode::kClientClosed) return false;
+    if (status.error().code != ErrorCode::kDeviceLost) return true;
+    stopping_ = true;
+    return false;
+}
+
+// In the order they came in: a job that cannot be beside those that run holds back those behind it, or they would
+// always be before it.
+void TrainingService::admit(Running& running) {
+    while (!stopping_ && running.size() < limits_.n_together) {
         std::optional<std::string> id;
         {
-            std::unique_lock lock(mutex_);
-            changed_.wait(lock, [&] { return stopping_ || next_job().has_value(); });
-            if (!stopping_) id = next_job();
+            std::lock_guard lock(mutex_);
+            id = next_job(JobState::kQueued);
         }
-        if (id) work_on(*id);
+        if (!id || *id == waits_) return;
+        if (std::unique_ptr<JobRun> begun = begin_run(*id, running)) running.push_back(std::move(begun));
     }
 }
 
-// Data first: who waits for a long job learns at once what is wrong with his own.
-std::optional<std::string> TrainingService::next_job() const {
-    for (const JobState wanted : {JobState::kValidating, JobState::kQueued}) {
-        const Job* next = nullptr;
-        for (const auto& [id, entry] : entries_) {
-            if (entry.job.state == wanted && (next == nullptr || entry.job.number < next->number)) next = &entry.job;
-        }
-        if (next != nullptr) return next->id;
+// Null: it failed, waits, or is no longer to run.
+std::unique_ptr<TrainingService::JobRun> TrainingService::begin_run(const std::string& id, const Running& running) {
+    Job job = copy_of(id);
+    if (job.data_digest.empty()) {  // its data is read first
+        (void)step(id, JobEvent::kUnread).ok();
+        return nullptr;
     }
-    return std::nullopt;
+    auto run = std::make_unique<JobRun>(*this, std::move(job));
+    const Status prepared = run->prepare(running.empty() ? nullptr : running.front().get());
+    if (!prepared.ok() && !running.empty() &&
+        (prepared.error().code == ErrorCode::kInvalidConfig || prepared.error().code == ErrorCode::kOutOfMemory)) {
+        waits_ = id;
+        tell(id, format("Waits for the jobs under way: {}", prepared.error().message));
+        return nullptr;
+    }
+    const Status begun = prepared.ok() ? step(id, JobEvent::kStarted) : prepared;
+    if (begun.ok()) {
+        tell(id, running.empty() ? std::string("Fine-tuning job started")
+                                 : format("Fine-tuning job started beside {} others", running.size()));
+        const Status taken_up = run->take_up();
+        if (taken_up.ok()) return run;
+        end_run(*run, taken_up);
+    } else if (is_fault(begun)) {
+        fail(id, begun.error());
+    }
+    return nullptr;
 }
 
-void TrainingService::work_on(const std::string& id) {
-    const Job job = copy_of(id);
-    const Status done = job.state == JobState::kValidating ? validate(job) : train(id);
-    if (done.ok() || done.error().code == ErrorCode::kClientClosed) return;
-    // A lost device ends the process; the job goes on behind a restart.
-    if (done.error().code == ErrorCode::kDeviceLost) {
-        stopping_ = true;
-        return;
-    }
-    fail(id, done.error());
+// What is done is taken, what is next is begun, and pieces run until something is done.
+void TrainingService::take_turn(Running& running) {
+    std::erase_if(running, [&](const std::unique_ptr<JobRun>& one) {
+        const Status advanced = one->advance();
+        if (advanced.ok() && !one->is_over()) return false;
+        end_run(*one, advanced);
+        waits_.clear();
+        return true;
+    });
+    if (running.empty() || stopping_) return;
+    std::vector<StepTrainer*> trainers;
+    for (const auto& one : running) trainers.push_back(&one->trainer());
+    const Result<bool> ran = host_.run_pieces(trainers, [&] {
+        return std::ranges::any_of(running, [&](const auto& one) { return is_wanted_to_stop(one->id()); });
+    });
+    if (ran.ok()) return;
+    for (const auto& one : running) end_run(*one, ran.error());
+    running.clear();
+    waits_.clear();
+}
+
+// how: what ended it; ok: it is over.
+void TrainingService::end_run(JobRun& run, Status how) {
+    if (how.ok()) how = run.publish();
+    if (!how.ok() && how.error().code == ErrorCode::kClientClosed) run.leave();
+    if (is_fault(how)) fail(run.id(), how.error());
 }
 
 DataOptions TrainingService::options_of(const proto::TrainingRecipe& recipe) const {
@@ -131,14 +209,6 @@ Status TrainingService::validate(Job job) {
         format("Files validated, moving job to queued state: {} sequences, {} tokens of which {} are trained, {} steps",
                report->n_sequences, report->n_tokens, report->n_trained_tokens, plan.n_steps()));
     return ok_status();
-}
-
-Status TrainingService::train(const std::string& id) {
-    // The next turn reads it, before any training.
-    if (copy_of(id).data_digest.empty()) return step(id, JobEvent::kUnread);
-    TRY(step(id, JobEvent::kStarted));
-    tell(id, "Fine-tuning job started");
-    return JobRun(*this, copy_of(id)).run();
 }
 
 Status TrainingService::step(Entry& entry, JobEvent event) {

@@ -1,6 +1,7 @@
 // Jobs without a device: a trainer of one number, and a server that remembers what is published.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -39,6 +40,7 @@ class NumberTrainer final : public StepTrainer {
     }
     Result<bool> start_piece(std::chrono::microseconds budget) override { return run_piece(budget); }
     double device_seconds() const override { return 0; }
+    bool is_done() const override { return n_left_ <= 0; }
     Result<model::TrainReport> finish() override {
         model::TrainReport report;
         double gradient = 0.0;
@@ -101,19 +103,21 @@ class NumberTrainer final : public StepTrainer {
     int n_left_ = 0;
 };
 
-class FakeHost final : public TrainingHost {
+class FakeHost : public TrainingHost {
   public:
     FakeHost() { facts_ = {"base", "fingerprint", "no device", "0.0", 1000, 64}; }
     const HostFacts& facts() const override { return facts_; }
     const TrainingText& text() const override { return text_; }
-    Result<MadeTrainer> make_trainer(const RunPlan&, const std::string&) override {
+    Result<MadeTrainer> make_trainer(const RunPlan&, const std::string&, StepTrainer* beside) override {
         if (refusal) return *refusal;
+        if (beside != nullptr && refusal_beside) return *refusal_beside;
         return MadeTrainer{std::make_unique<NumberTrainer>(3, on_piece), 1};
     }
-    Result<bool> run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) override {
+    Result<bool> run_pieces(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop) override {
+        n_together_max = std::max(n_together_max.load(), trainers.size());
         for (;;) {
             if (stop()) return false;
-            TRY_ASSIGN(const bool is_over, trainer.run_piece(std::chrono::microseconds(1)));
+            TRY_ASSIGN(const bool is_over, run_pieces_of(trainers, std::chrono::microseconds(1), true));
             if (is_over) return true;
         }
     }
@@ -140,7 +144,8 @@ class FakeHost final : public TrainingHost {
         return published_[name] = generation_of(files);
     }
 
-    std::optional<Error> refusal, publish_refusal;
+    std::optional<Error> refusal, refusal_beside, publish_refusal;
+    std::atomic<size_t> n_together_max{0};  // trainers that ran beside each other
     std::function<void()> on_piece;
 
   private:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,8 +14,7 @@
 #include "bench/commands.h"
 #include "bench/model_shapes.h"
 #include "bench/results.h"
-#include "gpu/kernels/kernel_options.h"
-#include "gpu/upload.h"
+#include "bench/train_weights.h"
 #include "model/train/trainer.h"
 #include "proto/base/format.h"
 
@@ -29,6 +27,7 @@ struct TrainOptions {
     std::string shape = "0.5b";
     std::vector<std::string> batch = {"4x2048"};
     std::string dtype = "bf16";
+    std::string quantize = "none";
     uint32_t rank = 16;
     uint32_t rows = 0;
     uint32_t steps = 4;
@@ -56,73 +55,6 @@ model::ModelConfig config_of(const ModelShape& shape, bool is_tied, uint32_t n_p
     config.sliding_windows.assign(shape.n_layers, 0);
     return config;
 }
-
-// Matrices share a block of random numbers, norms are ones.
-class RandomWeights {
-  public:
-    RandomWeights(gpu::Device& device, gpu::ScalarType type) : device_(device), type_(type) {
-        constexpr size_t kBlockBytes = size_t{64} << 20;
-        std::mt19937 random(1);
-        std::uniform_real_distribution<float> value(-0.03f, 0.03f);
-        block_.resize(kBlockBytes);
-        for (size_t at = 0; at < block_.size(); at += gpu::bytes_of(type)) {
-            const float number = value(random);
-            uint32_t bits;
-            std::memcpy(&bits, &number, sizeof(bits));
-            if (type == gpu::ScalarType::kBf16) bits >>= 16;
-            // f16: a sign, 2^-6 to 2^-5 and random digits.
-            if (type == gpu::ScalarType::kF16) bits = (bits >> 16 & 0x8000u) | 9u << 10 | (bits >> 8 & 0x3ffu);
-            std::memcpy(block_.data() + at, &bits, gpu::bytes_of(type));
-        }
-    }
-
-    void fill(model::Matrix& matrix, uint32_t n, uint32_t k) {
-        matrix.n = n;
-        matrix.k = k;
-        matrix.n_padded = gpu::padded(n);
-        matrix.k_stride = gpu::padded(k);
-        matrix.type = type_;
-        const uint64_t n_bytes = matrix.row_bytes() * matrix.n_padded;
-        matrix.buffer = must(device_.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, "weights"));
-        for (uint64_t at = 0; at < n_bytes; at += block_.size()) {
-            stop_on_error(device_.uploader().upload(
-                matrix.buffer, at, std::span(block_).first(std::min<uint64_t>(block_.size(), n_bytes - at))));
-        }
-        n_bytes_ += n_bytes;
-    }
-    void fill(model::Vector& vector, uint32_t n, float value) {
-        vector.n = n;
-        const std::vector<float> values(gpu::padded(n), value);
-        vector.buffer =
-            must(device_.create_buffer(values.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "weights"));
-        stop_on_error(device_.uploader().upload(vector.buffer, 0, std::as_bytes(std::span(values))));
-    }
-
-    void fill(model::ModelWeights& weights, const model::ModelConfig& config) {
-        fill(weights.embedding, config.vocab_size, config.hidden_size);
-        weights.layers.resize(config.n_layers);
-        for (model::LayerWeights& layer : weights.layers) {
-            const uint32_t n_qkv = config.q_size() + 2 * config.kv_size();
-            fill(layer.input_norm, config.hidden_size, 1.0f);
-            fill(layer.qkv, n_qkv, config.hidden_size);
-            fill(layer.qkv_bias, n_qkv, 0.0f);
-            fill(layer.o, config.hidden_size, config.q_size());
-            fill(layer.ffn_norm, config.hidden_size, 1.0f);
-            fill(layer.gate_up, 2 * config.intermediate_size, config.hidden_size);
-            fill(layer.down, config.hidden_size, config.intermediate_size);
-        }
-        fill(weights.final_norm, config.hidden_size, 1.0f);
-        if (!config.tied_embeddings) fill(weights.lm_head, config.vocab_size, config.hidden_size);
-        stop_on_error(device_.uploader().finish());
-    }
-    uint64_t n_bytes() const { return n_bytes_; }
-
-  private:
-    gpu::Device& device_;
-    gpu::ScalarType type_;
-    std::vector<std::byte> block_;
-    uint64_t n_bytes_ = 0;
-};
 
 struct BatchSize {
     uint32_t n = 0, length = 0;
@@ -195,9 +127,42 @@ void check_step(gpu::Device& device, const model::ModelConfig& config, const mod
         const auto again = must(trainer->gradients());
         Results::say(lorad::format("  the same step again: gradients {}",
                                    difference(again, gradients[0]) == 0 ? "of the same bits" : "DIFFER"));
+        // As it runs between the steps of those who are served.
+        stop_on_error(trainer->begin_step(examples, 0.0));
+        uint32_t n_parts = 0;
+        const double before_s = trainer->device_seconds();
+        while (!must(trainer->start_piece(std::chrono::microseconds(800)))) ++n_parts;
+        must(trainer->finish());
+        const auto in_parts = must(trainer->gradients());
+        Results::say(lorad::format("  the same step in {} parts of up to 0.8 ms, {:.1f} ms of the device: gradients {}",
+                                   n_parts, 1e3 * (trainer->device_seconds() - before_s),
+                                   difference(in_parts, gradients[0]) == 0 ? "of the same bits" : "DIFFER"));
     }
     Results::say(lorad::format("  beside f32: loss {:.6f} and {:.6f}, {:.1e} apart; gradients {:.1e} apart", losses[0],
                                losses[1], std::abs(losses[0] / losses[1] - 1), difference(gradients[0], gradients[1])));
+}
+
+// The same step on the numbers of packed weights in plain matrices: what is unpacked for a product is these.
+void check_packed(gpu::Device& device, const model::ModelConfig& config, const model::ModelWeights& packed,
+                  const RandomWeightOptions& weight_options, const model::TrainableAdapter& adapter,
+                  const model::TrainerOptions& options, const std::vector<model::TrainExample>& examples) {
+    RandomWeightOptions plain_options = weight_options;
+    plain_options.is_decoded = true;
+    model::ModelWeights plain;
+    RandomWeights(device, plain_options).fill(plain, config);
+    double losses[2];
+    std::vector<model::TrainedTensor> gradients[2];
+    for (const bool is_plain : {false, true}) {
+        const auto trainer = must(model::Trainer::create(device, config, is_plain ? plain : packed, adapter, options));
+        losses[is_plain] = must(trainer->step(examples, 1e-3)).loss;
+        must(trainer->step(examples, 0.0));
+        gradients[is_plain] = must(trainer->gradients());
+    }
+    const double apart = difference(gradients[0], gradients[1]);
+    Results::say(lorad::format("  beside plain weights of the same numbers: loss {} and {}; gradients {}", losses[0],
+                               losses[1],
+                               losses[0] == losses[1] && apart == 0 ? std::string("of the same bits")
+                                                                    : lorad::format("DIFFER, {:.1e} apart", apart)));
 }
 
 // Trainers of adapters that differ in rank, beside each other.
@@ -308,13 +273,16 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
     const gpu::ScalarType type = options.dtype == "f32"   ? gpu::ScalarType::kF32
                                  : options.dtype == "f16" ? gpu::ScalarType::kF16
                                                           : gpu::ScalarType::kBf16;
+    RandomWeightOptions weight_options{.type = type};
+    if (options.quantize != "none") weight_options.quantize = must(model::parse_quantize_type(options.quantize));
     model::ModelWeights weights;
     uint64_t weight_bytes = 0;
     {
-        RandomWeights random_weights(*device, type);
+        RandomWeights random_weights(*device, weight_options);
         random_weights.fill(weights, config);
         weight_bytes = random_weights.n_bytes();
     }
+    if (weight_options.quantize) Results::say(lorad::format("weights: {}", model::describe_formats(weights)));
     adapters::LoraRecipe recipe;
     recipe.r = options.rank;
     const auto adapter = must(adapters::make_trainable(recipe, adapters::BaseModel(config)));
@@ -344,25 +312,33 @@ void run_train(const TrainOptions& options, const CommonOptions& common) {
         row.field("shape", options.shape)
             .field("batch", batch)
             .field("dtype", options.dtype)
+            .field("quantize", options.quantize)
             .field("rank", options.rank)
             .field("rows", trainer->options().n_rows);
         row.samples("ms", milliseconds);
         const double tokens_per_s = 1e3 * size.n * size.length / row.summary().median;
         const double gib = static_cast<double>(weight_bytes + trainer->memory().sum()) / (1 << 30);
+        // of what is allocated, with the gaps of it and what tests at the start have taken
+        const double gib_taken = static_cast<double>(device->reserved_bytes()) / (1 << 30);
         row.field("tokens_per_s", tokens_per_s)
             .field("gib", gib)
+            .field("gib_taken", gib_taken)
             .field("kept_layers", trainer->memory().n_kept_layers)
             .field("loss", loss);
         const double median = row.summary().median;
         results.add(
             std::move(row),
             lorad::format(
-                "train {:<5} {:<8} r {:3} {}  {:9.1f} ms a step  {:9.1f} tok/s  {:6.2f} GiB, {} of {} layers kept",
-                options.shape, batch, options.rank, options.dtype, median, tokens_per_s, gib,
-                trainer->memory().n_kept_layers, config.n_layers));
+                "train {:<5} {:<8} r {:3} {}  {:9.1f} ms a step  {:9.1f} tok/s  {:6.2f} GiB ({:.2f} taken), {} of {} "
+                "layers kept",
+                options.shape, batch, options.rank, weight_options.quantize ? options.quantize : options.dtype, median,
+                tokens_per_s, gib, gib_taken, trainer->memory().n_kept_layers, config.n_layers));
         if (options.check)
             check_step(*device, config, weights, adapter, trainer_options,
                        random_examples(size, config.vocab_size, random));
+        if (options.check && weight_options.quantize)
+            check_packed(*device, config, weights, weight_options, adapter, trainer_options,
+                         random_examples(size, config.vocab_size, random));
         if (options.profile) print_profile(must(trainer->profile(random_examples(size, config.vocab_size, random))));
     }
 }
@@ -375,6 +351,8 @@ void add_train_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--shape", options->shape)->check(CLI::IsMember({"tiny", "0.5b", "1.5b", "7b"}));
     command->add_option("--batch", options->batch, "examples x tokens of a step, such as 4x2048")->delimiter(',');
     command->add_option("--dtype", options->dtype, "of the weights")->check(CLI::IsMember({"f32", "f16", "bf16"}));
+    command->add_option("--quantize", options->quantize, "the weights in few bits, as `serve --quantize` makes them")
+        ->check(CLI::IsMember({"none", "q8_0", "q6_k", "q4_k", "nf4"}));
     command->add_option("--rank", options->rank)->check(CLI::Range(1, 512));
     command->add_option("--rows", options->rows, "tokens of a micro-batch; if it is not given what the trainer chooses")
         ->check(CLI::Range(64, 65536));
@@ -386,7 +364,10 @@ void add_train_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--steps", options->steps)->check(CLI::Range(1, 1000));
     command->add_option("--memory-mib", options->memory_mib,
                         "what the trainer may take beside the weights; 0: nine tenths of what is free");
-    command->add_flag("--check", options->check, "loss and gradients of a step beside those of products in f32");
+    command->add_flag(
+        "--check", options->check,
+        "loss and gradients of a step beside those of products in f32, and those on packed weights beside "
+        "plain ones of the same numbers");
     command->add_flag("--profile", options->profile, "time of each kernel of one step");
     command->callback([options, &common] { run_train(*options, common); });
 }

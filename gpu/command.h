@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "gpu/buffer.h"
 #include "proto/base/result.h"
@@ -79,10 +80,20 @@ class Recorder {
     void copy(const Buffer& from, uint64_t from_offset, const Buffer& to, uint64_t to_offset, uint64_t size_bytes);
     void fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, uint32_t word);
 
+    // Long work in parts, each in a submission of its own: whoever records it says by cut() where it may be cut, makes
+    // the same calls again for each part, and is asked by in_parts() only for where cuts lie. Of the calls between
+    // begin_part() and end_part() only those behind `from` and before `to` of their cuts are recorded.
+    void begin_part(uint32_t from, uint32_t to);
+    // How long each stretch between the cuts takes beside the others, recorded or not, by what dispatches tell.
+    std::vector<double> end_part();
+    void cut();
+    bool in_parts() const;
+
     Result<CommandBuffer> end() &&;
 
   private:
     explicit Recorder(std::unique_ptr<CommandBufferImpl> impl);
+    bool leaves_out() const;  // what is called now
     void dispatch_raw(const Kernel&, std::span<const std::byte>, uint32_t, uint32_t, uint32_t, const DispatchInfo&);
     void dispatch_indirect_raw(const Kernel&, std::span<const std::byte>, const Buffer&, uint64_t, const DispatchInfo&);
     std::unique_ptr<CommandBufferImpl> impl_;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,12 @@ struct CommandBufferImpl {
     bool ends_open = false;          // RecorderOptions
     bool dispatches_hidden = false;  // a barrier for dispatches alone was recorded; copies may not rely on it
     Status failure = ok_status();    // the first, reported by end()
+    struct Part {
+        uint32_t from = 0, to = 0;     // cuts between which calls are recorded
+        std::vector<double> costs{0};  // of the stretches up to now
+        bool is_recorded() const { return costs.size() > from && costs.size() <= to; }
+    };
+    std::optional<Part> part;
 
     CommandBufferImpl() = default;
     ~CommandBufferImpl();

@@ -141,7 +141,15 @@ class TrainCommand {
         if (arguments_.resume && (out_.empty() || !fs::exists(work_ / "checkpoint", ignored)))
             return bad_argument("resume", "the folder has no checkpoint of a run that was interrupted");
         TRY(saved_type_of(arguments_.save_dtype));
+        TRY(quantize_type());
+        TRY(parse_quantized_weights(arguments_.quantized_weights));
         return weight_type_of(arguments_.dtype).ok() ? ok_status() : Status(weight_type_of(arguments_.dtype).error());
+    }
+
+    Result<std::optional<model::QuantizeType>> quantize_type() const {
+        if (arguments_.quantize == "none") return std::optional<model::QuantizeType>();
+        TRY_ASSIGN(const model::QuantizeType type, model::parse_quantize_type(arguments_.quantize));
+        return std::optional(type);
     }
 
     DataOptions options_of_data() const {
@@ -206,7 +214,8 @@ class TrainCommand {
             TRY_ASSIGN(adapter_, adapters::to_trainable(*checked, *base_));
             take_form(*checked, recipe);
         }
-        identity_.base_fingerprint = base_->fingerprint;
+        identity_.base_fingerprint =
+            base_->fingerprint + (arguments_.quantize == "none" ? "" : " as " + arguments_.quantize);
         identity_.recipe = proto::recipe_json(recipe);
         std::fprintf(stderr,
                      "%llu steps of %u sequences, %llu trained numbers in %zu tensors, about %llu tokens in all\n",
@@ -231,7 +240,13 @@ class TrainCommand {
         TRY_ASSIGN(const gpu::DeviceOptions options, device_options(arguments_.device));
         TRY_ASSIGN(device_, gpu::Device::create(options));
         TRY_ASSIGN(const std::optional<gpu::ScalarType> type, weight_type_of(arguments_.dtype));
-        TRY_ASSIGN(weights_, model::load_base_weights(*device_, arguments_.model, config_, type));
+        model::BaseWeightOptions base{.weights = {.type = type}};
+        TRY_ASSIGN(base.quantize, quantize_type());
+        TRY_ASSIGN(const std::optional<bool> wish, parse_quantized_weights(arguments_.quantized_weights));
+        base.weights.keeps_packed = keeps_packed(wish, base.quantize.has_value(), device_->capabilities());
+        TRY_ASSIGN(weights_, model::load_base_weights(*device_, arguments_.model, config_, base));
+        if (model::packed_formats_of(*weights_) != 0)
+            std::fprintf(stderr, "the base: %s\n", model::describe_formats(*weights_).c_str());
         model::TrainerOptions trainer;
         trainer.optimizer = plan_.optimizer;
         trainer.n_rows = arguments_.n_rows;
@@ -323,6 +338,8 @@ class TrainCommand {
         Provenance provenance;
         provenance.base_name = base_name();
         provenance.identity = identity_;
+        provenance.identity.base_fingerprint = base_->fingerprint;
+        if (model::packed_formats_of(*weights_) != 0) provenance.base_formats = model::describe_formats(*weights_);
         provenance.recipe = plan_.recipe;
         provenance.state = run_->state();
         provenance.used_step = run_->state().step;

@@ -10,11 +10,13 @@
 namespace lorad::server {
 
 struct TrainArguments {
-    std::string model, data, out;  // out may be empty where nothing is trained
-    std::string eval_data;         // empty: none
-    std::string init_adapter;      // empty: a new adapter
-    std::string report;            // file of one JSON object a step; empty: none
-    std::string dtype = "auto";    // of the base's matrices
+    std::string model, data, out;            // out may be empty where nothing is trained
+    std::string eval_data;                   // empty: none
+    std::string init_adapter;                // empty: a new adapter
+    std::string report;                      // file of one JSON object a step; empty: none
+    std::string dtype = "auto";              // of the base's matrices,
+    std::string quantize = "none";           // what plain ones become while they are read, and
+    std::string quantized_weights = "auto";  // whether packed ones stay so on the device: auto, keep, decode
     std::string save_dtype = "float32";
     std::string base_name;  // as the adapter's files call it; empty: the model's folder
     DeviceArguments device;

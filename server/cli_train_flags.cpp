@@ -51,6 +51,13 @@ TrainCommandFlags::TrainCommandFlags(CLI::App& app) {
     app.add_option("--dtype", arguments_.dtype,
                    "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")
         ->type_name("TYPE");
+    app.add_option("--quantize", arguments_.quantize,
+                   "quantizes a model in 16 or 32 bits while it is loaded: q8_0, q6_k, q4_k or nf4")
+        ->type_name("TYPE");
+    app.add_option("--quantized-weights", arguments_.quantized_weights,
+                   "matrices that the files hold in few bits: keep them so, decode them while they are loaded, or "
+                   "auto: decode on software devices")
+        ->type_name("HOW");
     app.add_option("--save-dtype", arguments_.save_dtype, "type of the adapter's tensors: float32, float16 or bfloat16")
         ->capture_default_str()
         ->type_name("TYPE");

@@ -49,15 +49,6 @@ Result<gpu::KvType> parse_kv_type(const std::string& text) {
                       format("kv-cache-dtype: expected auto, float16 or int8, found \"{}\"", text), "kv-cache-dtype");
 }
 
-// None: the device decides.
-Result<std::optional<bool>> parse_quantized_weights(const std::string& text) {
-    if (text == "auto") return std::optional<bool>();
-    if (text == "keep" || text == "decode") return std::optional(text == "keep");
-    return make_error(ErrorCode::kInvalidConfig,
-                      format("quantized-weights: expected auto, keep or decode, found \"{}\"", text),
-                      "quantized-weights");
-}
-
 Result<gpu::PersistentDecode> parse_persistent_decode(const std::string& text) {
     if (text == "auto") return gpu::PersistentDecode::kAuto;
     if (text == "on") return gpu::PersistentDecode::kOn;
@@ -135,6 +126,18 @@ Result<std::unique_ptr<adapters::Store>> open_store(const LoadArguments& argumen
 
 }  // namespace
 
+Result<std::optional<bool>> parse_quantized_weights(const std::string& text) {
+    if (text == "auto") return std::optional<bool>();
+    if (text == "keep" || text == "decode") return std::optional(text == "keep");
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("quantized-weights: expected auto, keep or decode, found \"{}\"", text),
+                      "quantized-weights");
+}
+
+bool keeps_packed(std::optional<bool> wish, bool quantizes, const gpu::DeviceCapabilities& capabilities) {
+    return wish.value_or(!capabilities.is_cpu || quantizes);
+}
+
 LoadArguments load_arguments(const Config& config, const std::string& base_name) {
     LoadArguments load;
     load.device = {config.device, config.validation, config.pipeline_cache};
@@ -182,11 +185,10 @@ Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments,
     if (arguments.quantize != "none") {
         TRY_ASSIGN(options.quantize, model::parse_quantize_type(arguments.quantize));
     }
-    TRY_ASSIGN(const std::optional<bool> keeps_packed, parse_quantized_weights(arguments.quantized_weights));
+    TRY_ASSIGN(const std::optional<bool> wish, parse_quantized_weights(arguments.quantized_weights));
     TRY_ASSIGN(options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
     TRY_ASSIGN(options.decode, parse_persistent_decode(arguments.persistent_decode));
-    // Software devices compute with plain weights several times as fast, and have the host's memory.
-    options.keeps_packed = keeps_packed.value_or(!capabilities.is_cpu || arguments.quantize != "none");
+    options.keeps_packed = keeps_packed(wish, arguments.quantize != "none", capabilities);
     options.adapter_bytes = arguments.adapter_bytes;
     if (options.adapter_bytes == 0)
         options.adapter_bytes = std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);

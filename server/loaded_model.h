@@ -48,6 +48,11 @@ struct LoadArguments {
     model::ExecutorOptions executor;  // kernel_path, decode and adapter_bytes are taken from above
 };
 
+// auto, keep, decode: whether matrices of few bits stay so on the device. None: the device decides.
+Result<std::optional<bool>> parse_quantized_weights(const std::string& text);
+// Software devices compute with plain weights several times as fast, and have the host's memory.
+bool keeps_packed(std::optional<bool> wish, bool quantizes, const gpu::DeviceCapabilities& capabilities);
+
 // The arguments that serve loads a model with.
 LoadArguments load_arguments(const Config& config, const std::string& base_name);
 // `executor` with what the texts say; `capabilities` decide what is left to them.

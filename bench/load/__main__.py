@@ -5,6 +5,7 @@ python3 bench/load run --url http://127.0.0.1:8080 --streams 1,32 --requests 128
 python3 bench/load run --rate 20 --seconds 30 --prompt lognormal:256:0.8:max=4096 --models 'base,a{1..64}' --mix zipf:1.1 --goodput ttft:500,tpot:50
 python3 bench/load interference|prefix|schema --url ...      what long prompts, a common prompt, and JSON schemas cost
 python3 bench/load overload|idle --lorad build/release/lorad what a server of its own does under too much, or too many streams
+python3 bench/load training --lorad build/release/lorad --model DIR   streams that decode beside a training job
 python3 bench/load http-cost --lorad LORAD --bench LORAD_BENCH --model DIR    HTTP against the engine alone, on this machine
 python3 bench/load client-limit                              what this client can take itself
 """
@@ -18,7 +19,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from load import client, http_cost, measure, modes, plots, runner, workload  # noqa: E402
+from load import client, http_cost, measure, modes, plots, runner, training, workload  # noqa: E402
 
 
 def settings_of(args, streams=None, seed=None):
@@ -81,6 +82,13 @@ def over_http(args):
 def with_own_server(args):
     if args.mode == "idle":
         args.streams = int(args.streams.split(",")[0])
+    if args.mode == "training":
+        args.streams = int(args.streams.split(",")[0])
+        row = training.training(args)
+        if args.json != "-":
+            print(training.line(row), flush=True)
+        write(args, row)
+        return
     if args.mode == "http-cost":
         rows = [http_cost.measure_cost(args)]
     elif args.mode == "client-limit":
@@ -97,7 +105,7 @@ def with_own_server(args):
 def parser():
     top = argparse.ArgumentParser(prog="bench/load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes_of = top.add_subparsers(dest="mode", required=True)
-    for mode in ("run", "interference", "prefix", "schema", "overload", "idle", "http-cost", "client-limit"):
+    for mode in ("run", "interference", "prefix", "schema", "overload", "idle", "training", "http-cost", "client-limit"):
         p = modes_of.add_parser(mode)
         p.add_argument("--url", default="http://127.0.0.1:8080")
         p.add_argument("--api-key")
@@ -128,8 +136,15 @@ def parser():
             p.add_argument("--plots", default="", help="folder for SVG plots")
             p.add_argument("--progress", action="store_true", help="live line on stderr even if that is no terminal")
             p.add_argument("--quiet", action="store_true")
-        if mode in ("interference", "idle"):
-            p.add_argument("--stream-tokens", type=int, default=2000 if mode == "interference" else 1500)
+        if mode in ("interference", "idle", "training"):
+            p.add_argument("--stream-tokens", type=int, default=1500 if mode == "idle" else 2000)
+        if mode == "training":
+            p.add_argument("--tokens", type=int, default=2048, help="of a training sequence")
+            p.add_argument("--batch", type=int, default=1, help="sequences of an optimizer step")
+            p.add_argument("--rank", type=int, default=16)
+            p.add_argument("--sequences", type=int, default=64, help="of the training file")
+            p.add_argument("--alone", type=float, default=6.0, help="seconds that the job is measured with nobody served; 0: it is not")
+            p.add_argument("flags", nargs="*", help="further flags of the server, behind --")
         if mode == "interference":
             p.add_argument("--long-prompt", type=int, default=8192)
         if mode == "prefix":
@@ -137,7 +152,7 @@ def parser():
             p.add_argument("--prefix-requests", type=int, default=20)
         if mode == "schema":
             p.add_argument("--rounds", type=int, default=5)
-        if mode in ("overload", "idle", "http-cost"):
+        if mode in ("overload", "idle", "training", "http-cost"):
             p.add_argument("--lorad", required=True, help="the program, or 'FOLDER/run lorad'")
             p.add_argument("--model", default="deploy/demo-model/base")
             p.add_argument("--prompt-tokens", type=int, default=32)

@@ -88,7 +88,7 @@ class Server:
         return json.loads(text) if text else {}
 
 
-def lorad(command, model, *flags):
+def lorad(command, model, *flags, state_dir="none"):
     """`lorad serve` on a port that the system chooses. command: the program, or 'FOLDER/run lorad' of a bundle."""
-    return Server(shlex.split(command) + ["serve", "--model", model, "--port", "0", "--state-dir", "none", *flags], None,
+    return Server(shlex.split(command) + ["serve", "--model", model, "--port", "0", "--state-dir", state_dir, *flags], None,
                   ready_pattern=r"http://[^:]+:(\d+)")

@@ -4,7 +4,7 @@
 
 namespace lorad::model {
 
-void record_unpack(gpu::KernelSet& kernels, gpu::Recorder& recorder, const Matrix& w, uint32_t row_begin,
+void record_unpack(gpu::ProductKernels& products, gpu::Recorder& recorder, const Matrix& w, uint32_t row_begin,
                    uint32_t n_rows, gpu::DeviceAddress to) {
     CHECK(w.is_packed() && row_begin + n_rows <= w.n_padded);
     for (const MatrixPart& part : w.parts) {
@@ -13,14 +13,14 @@ void record_unpack(gpu::KernelSet& kernels, gpu::Recorder& recorder, const Matri
         const uint32_t end = std::min(part_end, row_begin + n_rows),
                        filled_end = part_end == w.n ? row_begin + n_rows : end;
         if (begin >= end) continue;
-        kernels.products.unpack_weights(recorder,
-                                        {.from = w.address_of(part),
-                                         .to = to + uint64_t{begin - row_begin} * w.row_bytes(),
-                                         .first_row = begin - part.row_begin,
-                                         .n = end - begin,
-                                         .n_rows = filled_end - begin,
-                                         .stride = w.k_stride},
-                                        {part.format, w.type});
+        products.unpack_weights(recorder,
+                                {.from = w.address_of(part),
+                                 .to = to + uint64_t{begin - row_begin} * w.row_bytes(),
+                                 .first_row = begin - part.row_begin,
+                                 .n = end - begin,
+                                 .n_rows = filled_end - begin,
+                                 .stride = w.k_stride},
+                                {part.format, w.type});
     }
 }
 
@@ -45,7 +45,7 @@ gpu::DeviceAddress WeightProducts::plain(const Matrix& w, const gpu::MatmulPlan&
     if (gpu::is_packed(plan.packed)) return 0;
     if (!plan.unpacks) return context_.address_of(w, weight_set_);
     CHECK(w.plain_bytes() <= context_.scratch.unpacked.size());
-    record_unpack(kernels_, recorder_, w, 0, w.n_padded, context_.scratch.unpacked.address());
+    record_unpack(kernels_.products, recorder_, w, 0, w.n_padded, context_.scratch.unpacked.address());
     recorder_.barrier();
     return context_.scratch.unpacked.address();
 }

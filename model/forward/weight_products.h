@@ -1,4 +1,5 @@
-// Records products with the model's matrices, plain or packed. Internal to forward.cpp and forward_outputs.cpp.
+// Records products with the model's matrices, plain or packed. Internal to forward.cpp and forward_outputs.cpp; what
+// unpacks is for training too.
 #pragma once
 
 #include "gpu/command.h"
@@ -9,7 +10,7 @@ namespace lorad::model {
 
 // Rows [row_begin, row_begin + n_rows) of a packed matrix as a plain one at `to`, rounded to its type; rows behind the
 // last become zero. A dispatch for each part, no barrier.
-void record_unpack(gpu::KernelSet& kernels, gpu::Recorder& recorder, const Matrix& w, uint32_t row_begin,
+void record_unpack(gpu::ProductKernels& products, gpu::Recorder& recorder, const Matrix& w, uint32_t row_begin,
                    uint32_t n_rows, gpu::DeviceAddress to);
 
 // y = x w^T for the rows whose number stands at n_rows, with the weights at w_address.

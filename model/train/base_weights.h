@@ -5,15 +5,21 @@
 #include <memory>
 #include <optional>
 
+#include "model/quant/quantize.h"
 #include "model/weights/weights.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {
 
-// `model` and `config` as for Executor::load(); weight_type as WeightLoader::create() has it.
+struct BaseWeightOptions {
+    WeightOptions weights;                                // as WeightLoader::create() has them
+    std::optional<QuantizeType> quantize = std::nullopt;  // what plain matrices become while they are read
+};
+
+// `model` and `config` as for Executor::load().
 Result<std::unique_ptr<const ModelWeights>> load_base_weights(gpu::Device& device, const std::filesystem::path& model,
                                                               const ModelConfig& config,
-                                                              std::optional<gpu::ScalarType> weight_type = std::nullopt,
+                                                              const BaseWeightOptions& options = {},
                                                               const LoadProgress& progress = {});
 
 }  // namespace lorad::model

@@ -24,10 +24,10 @@ uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 // Bytes of each buffer of TrainBuffers but sets, rope and those of the host.
 struct ScratchSizes {
     uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, scores, qkv_sums, rounded,
-        dots, logits, head_low, terms;
+        dots, logits, head_low, terms, unpacked;
     uint64_t sum() const {
         return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv +
-               2 * scores + qkv_sums + rounded + dots + logits + head_low + terms;
+               2 * scores + qkv_sums + rounded + dots + logits + head_low + terms + unpacked;
     }
 };
 
@@ -53,7 +53,8 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
         .dots = sizes.has_flash ? rows_of(config.n_heads) : kAlignBytes,
         .logits = uint64_t{sizes.chunk_rows} * sizes.vocab_stride * sizeof(float),
         .head_low = std::max(sizes.head_low_bytes, kAlignBytes),
-        .terms = std::max(sizes.terms_bytes, kAlignBytes)};
+        .terms = std::max(sizes.terms_bytes, kAlignBytes),
+        .unpacked = std::max(sizes.unpacked_bytes, kAlignBytes)};
 }
 
 void place_layer(TrainSizes& sizes, uint32_t n_heads) {
@@ -78,6 +79,19 @@ void place_layer(TrainSizes& sizes, uint32_t n_heads) {
     at.gate_up_sums = has_magnitudes[kTrainGateUp] ? take(sizes.gate_up_stride) : at.gate_up;
     at.down_sums = has_magnitudes[kTrainDown] ? take(sizes.hidden_stride) : 0;
     at.n_bytes = end;
+}
+
+// Of the largest matrix that is unpacked for its products; the embedding's rows are read where they lie.
+uint64_t unpacked_bytes(const ModelWeights& weights) {
+    uint64_t most = 0;
+    const auto add = [&](const Matrix& w) {
+        if (w.is_packed()) most = std::max(most, w.plain_bytes());
+    };
+    for (const LayerWeights& layer : weights.layers) {
+        for (const Matrix* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) add(*w);
+    }
+    add(weights.output());
+    return most;
 }
 
 }  // namespace
@@ -150,6 +164,7 @@ Result<TrainPlan> plan_training(const gpu::TrainRungs& rungs, const gpu::DeviceC
             std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));
     if (model.trains_norms())
         sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
+    sizes.unpacked_bytes = unpacked_bytes(weights);
     sizes.n_layers_needed = config.n_layers - model.first_trained_layer;
 
     memory.parameters = layout.n_elements * sizeof(float) * TrainParameters::kRanges;
@@ -160,9 +175,13 @@ Result<TrainPlan> plan_training(const gpu::TrainRungs& rungs, const gpu::DeviceC
         return make_error(
             ErrorCode::kOutOfMemory,
             format("training needs {} bytes: {} for {} trained numbers with gradients and moments, {} for passes of {} "
-                   "rows, {} for a layer's activations; "
+                   "rows{}, {} for a layer's activations; "
                    "there are {}",
-                   fixed + set, memory.parameters, layout.n_elements, memory.scratch, sizes.n_rows, set, budget));
+                   fixed + set, memory.parameters, layout.n_elements, memory.scratch, sizes.n_rows,
+                   sizes.unpacked_bytes == 0
+                       ? std::string()
+                       : format(", of them {} for one matrix that is unpacked", sizes.unpacked_bytes),
+                   set, budget));
     }
     sizes.n_sets =
         static_cast<uint32_t>(std::clamp<uint64_t>((budget - fixed) / set, 1, std::max(sizes.n_layers_needed, 1u)));
@@ -210,6 +229,7 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.logits, bytes.logits, "training logits"));
     TRY(make(made.head_low, bytes.head_low, "training low"));
     TRY(make(made.terms, bytes.terms, "training terms"));
+    TRY(make(made.unpacked, bytes.unpacked, "training unpacked weights"));
     TRY(make(made.losses, uint64_t{sizes.n_rows} * sizeof(gpu::TrainLoss), "training losses",
              gpu::MemoryKind::kHostReadback));
     const std::vector<float> rope = rope_table(config.rope, sizes.n_positions);

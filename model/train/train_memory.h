@@ -50,6 +50,7 @@ struct TrainSizes {
     uint64_t block_bytes = 0;     // of the largest input of a product in 16 bits
     uint64_t score_elements = 0;  // of a wave
     uint64_t terms_bytes = 0;     // 0: no norm is trained
+    uint64_t unpacked_bytes = 0;  // of the largest matrix that lies in few bits and is multiplied with
     // layers' activations that there is memory for; all but the first are kept from forward to backward pass
     uint32_t n_sets = 0;
     uint32_t n_layers_needed = 0;  // that have a backward pass
@@ -101,6 +102,7 @@ struct TrainBuffers {
     gpu::Buffer logits;                     // [chunk_rows][V]
     gpu::Buffer head_low;                   // [R][rank] of the pairs of embedding and output layer, twice
     gpu::Buffer terms;
+    gpu::Buffer unpacked;  // a packed matrix of the base as a plain one, for the products with it alone
     gpu::Buffer rope;
     gpu::Buffer losses;  // gpu::TrainLoss[R], host
 };

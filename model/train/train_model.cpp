@@ -216,10 +216,6 @@ bool TrainModel::trains_norms() const {
 
 Result<TrainModel> TrainModel::create(const ModelConfig& config, const ModelWeights& weights,
                                       const TrainableAdapter& adapter) {
-    if (packed_formats_of(weights) != 0) {
-        return make_error(ErrorCode::kInvalidConfig, "training: expected the base's matrices in 16 or 32 bits, found "
-                                                     "some in few bits; load the base with --quantized-weights decode");
-    }
     return ModelBuilder(config, weights, adapter).build();
 }
 

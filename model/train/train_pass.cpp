@@ -28,12 +28,15 @@ void TrainPass::inverse_norms(gpu::Recorder& recorder, const TrainSlot& slot) co
     kernels_.barrier(recorder);
     for (const TrainLayer& layer : slot.model.layers) {
         for (const TrainGroup& group : layer.groups) {
+            if (!group.has_magnitudes()) continue;
+            const gpu::TrainMatrix w = plain(recorder, *group.w);
+            if (group.w->is_packed()) kernels_.barrier(recorder);
             for (const TrainPart& part : group.parts) {
                 if (!part.has_magnitude) continue;
                 const TrainedPairPlaces& pair = slot.parameters->layout().linears[*part.linear];
                 kernels_.weight_norm(
                     recorder,
-                    {.from = group.w->buffer.address() + part.begin * group.w->row_bytes(),
+                    {.from = w.address + part.begin * group.w->row_bytes(),
                      .a = slot.parameters->value(pair.a),
                      .b = slot.parameters->value(pair.b),
                      .gain = slot.inverse_norms.address() + slot.sizes.norm_begins[*part.linear] * kFloat,
@@ -45,6 +48,7 @@ void TrainPass::inverse_norms(gpu::Recorder& recorder, const TrainSlot& slot) co
                      .first_row = 0},
                     group.w->type);
             }
+            if (group.w->is_packed()) kernels_.barrier(recorder);  // the next matrix takes the place
         }
     }
     kernels_.barrier(recorder);
@@ -54,8 +58,16 @@ void TrainPass::embed(gpu::Recorder& recorder, const TrainRows& rows) const {
     const TrainParameters& parameters = context_.parameters;
     const Matrix& base = context_.weights.embedding;
     const bool is_trained = context_.model.embedding.has_value();
-    const TrainMatrix table =
-        is_trained ? parameters.matrix(parameters.layout().wholes[*context_.model.embedding]) : matrix_of(base);
+    gpu::WeightKind kind(base.type);
+    TrainMatrix table{base.buffer.address(), base.k_stride, base.type};
+    if (is_trained) {
+        table = parameters.matrix(parameters.layout().wholes[*context_.model.embedding]);
+        kind = table.type;
+    } else if (base.is_packed()) {
+        // A matrix by itself has one part.
+        table.address = base.address_of(base.parts.front());
+        kind = {base.parts.front().format, base.type};
+    }
     const uint32_t n_rows = rows.batch.n_rows();
     const DeviceAddress tokens = rows.tables_at + rows.tables.tokens;
     kernels_.embed(recorder,
@@ -66,7 +78,7 @@ void TrainPass::embed(gpu::Recorder& recorder, const TrainRows& rows) const {
                     .table_stride = table.stride,
                     .x_stride = sizes_.hidden_stride,
                     .pad = 0},
-                   table.type, false, n_rows);
+                   kind, false, n_rows);
     const TrainedPairPlaces& pair = parameters.layout().embedding;
     if (pair.rank != 0) {
         const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)};

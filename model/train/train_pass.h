@@ -67,11 +67,6 @@ struct TrainRows {
     TrainItems* items = nullptr;  // null: each product is a dispatch of its own
 };
 
-// A matrix of the base, as the products of training read it.
-inline gpu::TrainMatrix matrix_of(const Matrix& weights) {
-    return {weights.buffer.address(), weights.k_stride, weights.type};
-}
-
 // One thread. Each method records what it says, and ends with a barrier.
 class TrainPass {
   public:
@@ -126,9 +121,9 @@ class TrainPass {
     void attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
     void attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
 
-    // Target rows from `first` on.
-    void head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint32_t first, uint32_t n_rows,
-                    bool with_gradients) const;
+    // Target rows from `first` on; w: the output layer, plain.
+    void head_chunk(gpu::Recorder& recorder, const TrainRows& rows, const gpu::TrainMatrix& w, uint32_t first,
+                    uint32_t n_rows, bool with_gradients) const;
 
     // A product of a layer with what is trained on it: its input, its sums, and the rows' low-rank parts.
     struct GroupAt {
@@ -162,6 +157,9 @@ class TrainPass {
     // What a step leaves of a pair's input, and with `adds` of its gradient, which is added.
     void drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, uint32_t linear, const gpu::TrainMatrix& x,
               const gpu::TrainMatrix& to, bool adds) const;
+    // Where products find a matrix of the base. A packed one is made plain there first, which is whole behind the next
+    // barrier and stays until the next such call.
+    gpu::TrainMatrix plain(gpu::Recorder& recorder, const Matrix& w) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job) const;

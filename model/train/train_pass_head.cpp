@@ -31,9 +31,11 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
                               .y_stride = sizes_.hidden_stride,
                               .eps = config_.rms_norm_eps};
     kernels_.norm(recorder, TrainDirection::kForward, norm, n_targets);
+    const TrainMatrix w = context_.model.head ? parameters.matrix(parameters.layout().wholes[*context_.model.head])
+                                              : plain(recorder, context_.weights.output());
     kernels_.barrier(recorder);
     for (uint32_t first = 0; first < n_targets; first += sizes_.chunk_rows)
-        head_chunk(recorder, rows, first, std::min(sizes_.chunk_rows, n_targets - first), with_gradients);
+        head_chunk(recorder, rows, w, first, std::min(sizes_.chunk_rows, n_targets - first), with_gradients);
     if (!with_gradients) return;
     kernels_.norm(recorder, TrainDirection::kBackward, norm, n_targets);
     kernels_.barrier(recorder);
@@ -47,15 +49,12 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
     kernels_.barrier(recorder);
 }
 
-void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint32_t first, uint32_t n_rows,
-                           bool with_gradients) const {
+void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, const TrainMatrix& w, uint32_t first,
+                           uint32_t n_rows, bool with_gradients) const {
     const TrainBuffers& buffers = context_.buffers;
     const TrainParameters& parameters = context_.parameters;
-    const Matrix& base = context_.weights.output();
     const bool is_trained = context_.model.head.has_value();
     const TrainedPlace whole = is_trained ? parameters.layout().wholes[*context_.model.head] : TrainedPlace{};
-    const TrainMatrix w =
-        is_trained ? parameters.matrix(whole) : TrainMatrix{base.buffer.address(), base.k_stride, base.type};
     const uint64_t row_bytes = uint64_t{sizes_.hidden_stride} * sizeof(float);
     const TrainMatrix x{buffers.head_normed.address() + first * row_bytes, sizes_.hidden_stride},
         dx{buffers.dhead_normed.address() + first * row_bytes, sizes_.hidden_stride};

@@ -1,6 +1,7 @@
 // The products of a training step: a group of linears that read the same rows, with what its adapters add, both ways.
 #include <algorithm>
 
+#include "model/forward/weight_products.h"
 #include "model/train/train_pass.h"
 
 namespace lorad::model {
@@ -60,10 +61,17 @@ std::vector<TrainPass::JobAt> TrainPass::jobs_at(const GroupAt& at) const {
     return jobs;
 }
 
+TrainMatrix TrainPass::plain(gpu::Recorder& recorder, const Matrix& w) const {
+    if (!w.is_packed()) return {w.buffer.address(), w.k_stride, w.type};
+    CHECK(w.plain_bytes() <= context_.buffers.unpacked.size());
+    record_unpack(kernels_.products(), recorder, w, 0, w.n_padded, context_.buffers.unpacked.address());
+    return {context_.buffers.unpacked.address(), w.k_stride, w.type};
+}
+
 void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
     const Matrix& w = *at.group.w;
     gpu::TrainProduct base{.a = at.x,
-                           .b = matrix_of(w),
+                           .b = plain(recorder, w),
                            .c = at.sums,
                            .m = at.n_rows(),
                            .n = w.n,
@@ -82,6 +90,7 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
         kernels_.barrier(recorder);
         return;
     }
+    if (w.is_packed()) kernels_.barrier(recorder);
     kernels_.product(recorder, base);
     lows(recorder, at);
     if (jobs.empty()) return;
@@ -235,7 +244,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                  const TrainMatrix& dx) const {
     const Matrix& w = *at.group.w;
     gpu::TrainProduct base{.a = dsums,
-                           .b = matrix_of(w),
+                           .b = dx.address != 0 ? plain(recorder, w) : TrainMatrix{},
                            .c = dx,
                            .b_has_rows_of_k = true,
                            .m = at.n_rows(),
@@ -246,7 +255,10 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                            .name = "dy W"};
     const std::vector<JobAt> jobs = jobs_at(at);
     const bool joins = at.joins_shadows() && !jobs.empty() && jobs.front().shadow != nullptr;
-    if (dx.address != 0 && !joins) kernels_.product(recorder, base);
+    if (dx.address != 0 && !joins) {
+        if (w.is_packed()) kernels_.barrier(recorder);
+        kernels_.product(recorder, base);
+    }
     Products of_b, of_a;
     for (const JobAt& job : jobs) b_backward(recorder, at, job, job.of(dsums), of_b);
     record(recorder, at.rows, of_b);

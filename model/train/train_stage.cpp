@@ -14,8 +14,9 @@ using Phase = TrainJob::Phase;
 
 // What is submitted at once takes no longer by its estimate, so that no driver takes the device for hung.
 constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
-constexpr size_t kPiecesOfSubmission = 6;
-constexpr uint32_t kItemsOfLayer = 32;
+constexpr size_t kPiecesOfRecording = 6;
+// Products of a job's pairs in a layer's pass, forward or back, at most; with what is computed again it is 26.
+constexpr uint32_t kItemsOfPiece = 32;
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
     return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
@@ -23,28 +24,62 @@ bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
 
 }  // namespace
 
-Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, std::chrono::microseconds budget) {
+Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, std::chrono::microseconds budget,
+                             bool waits) {
     const auto deadline = Clock::now() + budget;
-    while (!any_is(jobs, Phase::kDone)) {
+    Status ran = settle();
+    while (ran.ok() && !any_is(jobs, Phase::kDone)) {
         const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
-        const auto run_some = [&]() -> Status {
-            if (!round_) TRY(begin_round(jobs));
-            return submit_pieces(std::clamp(left, std::chrono::microseconds(1), kSubmissionMax));
-        };
-        if (const Status ran = run_some(); !ran.ok()) {
-            round_.reset();
-            for (const auto& job : jobs) job->abandon();
-            return ran.error();
-        }
+        if (!round_) ran = begin_round(jobs);
+        if (ran.ok()) ran = submit_pieces(std::clamp(left, std::chrono::microseconds(1), kSubmissionMax));
+        if (!waits) break;
+        if (ran.ok()) ran = settle();
         if (Clock::now() >= deadline) break;
+    }
+    if (!ran.ok()) {
+        give_up_round();
+        for (const auto& job : jobs) job->abandon();
+        return ran.error();
     }
     return any_is(jobs, Phase::kDone);
 }
 
 void TrainStage::leave(const TrainJob& job) {
     if (!round_) return;
+    wait_for_device();  // which may work for it
     for (Member& member : round_->members) member.has_left |= member.job.get() == &job;
-    if (std::ranges::all_of(round_->members, &Member::has_left)) round_.reset();
+    if (std::ranges::all_of(round_->members, &Member::has_left)) give_up_round();
+}
+
+// If it fails the device is lost, which whoever uses it next is told.
+void TrainStage::wait_for_device() {
+    if (pending_) (void)device.compute_queue().wait(pending_->value);
+}
+
+void TrainStage::give_up_round() {
+    wait_for_device();
+    pending_.reset();
+    parts_.abandon();
+    round_.reset();
+}
+
+// What is recorded is left out, and the job is as before.
+Status TrainStage::warm_up(const std::shared_ptr<TrainJob>& job) {
+    if (is_warm_ || round_) return ok_status();
+    is_warm_ = true;
+    const uint64_t last_round = job->last_round;
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    const Status begun = begin_round(std::span(&job, 1));
+    if (begun.ok()) {
+        recorder.begin_part(0, 0);
+        for (const Piece& piece : round_->pieces) piece.record(recorder);
+        kernels->grad_norm(recorder, job->norm_params());
+        kernels->adamw(recorder, job->update_params());
+    }
+    round_.reset();
+    job->last_round = last_round;
+    TRY(begun);
+    return kernels->status();
 }
 
 // Whoever was served the longest time ago, and beside few rows the few rows of others.
@@ -116,8 +151,7 @@ Status TrainStage::begin_batch() {
         TRY_ASSIGN(device_tables_, device.create_buffer(wanted, gpu::MemoryKind::kDeviceLocal, "training tables"));
     }
     std::memcpy(host_tables_.mapped().data(), round.tables.bytes.data(), table_bytes);
-    // Of each layer of a job the products of its pairs, some twice where it is computed again.
-    const uint64_t n_items = uint64_t{kItemsOfLayer} * config.n_layers * round.members.size(),
+    const uint64_t n_items = uint64_t{2} * config.n_layers * kItemsOfPiece * round.members.size(),
                    item_bytes = n_items * sizeof(gpu::TrainProductItem);
     if (!host_items_ || host_items_.size() < item_bytes) {
         TRY_ASSIGN(host_items_, device.create_buffer(item_bytes, gpu::MemoryKind::kHostUpload, "training products"));
@@ -133,8 +167,10 @@ TrainPass TrainStage::pass() const {
         {*kernels, config, weights, sizes, buffers, first.model, *first.parameters, round_->first_trained_layer});
 }
 
-TrainRows TrainStage::rows() {
+// piece: each has its own items, which are the same whenever it is recorded.
+TrainRows TrainStage::rows(uint32_t piece) {
     const Round& round = *round_;
+    items_.n_used = size_t{piece} * kItemsOfPiece * round.members.size();
     const bool has_few = round.members.front().job->may_share_batch();
     return {round.batch, round.tables, device_tables_.address(),
             round.rows,  has_few,      has_few && sizes.act_type != gpu::ScalarType::kF32 ? &items_ : nullptr};
@@ -167,72 +203,104 @@ void TrainStage::list_batch_pieces() {
         2.0 * static_cast<double>(round.batch.targets.size()) * config.vocab_size * config.hidden_size;
     round.pieces.push_back({[this](gpu::Recorder& recorder) {
                                 begin_rows(recorder);
-                                pass().embed(recorder, rows());
+                                pass().embed(recorder, rows(0));
                             },
-                            layer_flops / 100});
+                            layer_flops / 100, PieceKind::kBegin});
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        round.pieces.push_back(
-            {[this, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(), layer); }, layer_flops});
+        round.pieces.push_back({[this, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(layer), layer); },
+                                layer_flops, PieceKind::kForward});
     }
     round.pieces.push_back(
-        {[this, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(), has_backward); },
-         head_flops * (has_backward ? 2 : 1)});
+        {[this, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(0), has_backward); },
+         head_flops * (has_backward ? 2 : 1), PieceKind::kHead});
     if (!has_backward) return;
     for (uint32_t layer = config.n_layers; layer-- > round.first_trained_layer;) {
         const bool is_kept = sizes.keeps(layer, config.n_layers);
-        round.pieces.push_back(
-            {[this, layer](gpu::Recorder& recorder) { pass().layer_backward(recorder, rows(), layer); },
-             layer_flops * (is_kept ? 1.2 : 2.2)});
+        round.pieces.push_back({[this, layer](gpu::Recorder& recorder) {
+                                    pass().layer_backward(recorder, rows(config.n_layers + layer), layer);
+                                },
+                                layer_flops * (is_kept ? 1.2 : 2.2),
+                                is_kept ? PieceKind::kBackward : PieceKind::kBackwardAgain});
     }
     if (round.rows.front().slot->model.trains_embedding()) {
-        round.pieces.push_back(
-            {[this](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows()); }, layer_flops / 100});
+        round.pieces.push_back({[this](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows(0)); },
+                                layer_flops / 100, PieceKind::kEmbedBackward});
     }
 }
 
-// Runs pieces up to the budget's end by what the last ones took, at least one, and waits. The device works on some of
-// them while the next ones are recorded.
-Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
+// Pieces up to the budget's end by what the last ones took. What is longer than the budget is recorded in parts, of
+// which there is at least one. True: there is time for more in another recording.
+bool TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made) {
     Round& round = *round_;
-    const double flops_max = flops_per_us_ * static_cast<double>(budget.count());
-    double flops = 0;
-    std::vector<gpu::CommandBuffer> recordings;
-    uint64_t value = 0;
-    const auto begin = Clock::now();
-    const auto fits = [&] {
-        return round.piece_idx < round.pieces.size() && flops + round.pieces[round.piece_idx].flops <= flops_max;
+    const auto us_of = [&](const Piece& piece) {
+        // One of which nothing says how long it takes is by itself.
+        return !piece.is_long() ? 1.0 : flops_per_us_ > 0 ? piece.flops / flops_per_us_ : us_max;
     };
+    const auto fits = [&] {
+        if (round.piece_idx == round.pieces.size() || parts_.is_begun()) return false;
+        const double piece_us = us_of(round.pieces[round.piece_idx]);
+        return piece_us <= us_max && (us == 0 || us + piece_us <= us_max);
+    };
+    for (size_t n_pieces = 0; n_pieces < kPiecesOfRecording && fits(); ++n_pieces) {
+        const Piece& piece = round.pieces[round.piece_idx++];
+        piece.record(recorder);
+        us += us_of(piece);
+        made.has_whole = true;
+        if (piece.is_long()) made.flops += piece.flops;
+    }
+    if (fits()) return true;
+    while (round.piece_idx < round.pieces.size()) {
+        const Piece& piece = round.pieces[round.piece_idx];
+        const double piece_us = us_of(piece);
+        if (!parts_.is_begun() && piece_us <= us_max) break;
+        made.has_parts = true;
+        if (!parts_.record_some(recorder, {piece.record, piece.kind, piece.flops, piece_us}, us_max, us)) break;
+        ++round.piece_idx;
+    }
+    return false;
+}
+
+// The device works on a recording while the next one is made.
+Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
+    Submission made{.begin = Clock::now()};
+    double us = 0;
+    bool has_more = true;
     const auto submit_some = [&]() -> Status {
-        TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = times != nullptr}));
-        size_t n_pieces = 0;
-        do {
-            const Piece& piece = round.pieces[round.piece_idx++];
-            piece.record(recorder);
-            flops += piece.flops;
-        } while (++n_pieces < kPiecesOfSubmission && fits());
+        TRY_ASSIGN(gpu::Recorder recorder,
+                   gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
+        has_more = record_pieces(recorder, static_cast<double>(budget.count()), us, made);
         TRY(kernels->status());
         TRY_ASSIGN(gpu::CommandBuffer recording, std::move(recorder).end());
-        recordings.push_back(std::move(recording));
-        const gpu::CommandBuffer* submitted[] = {&recordings.back()};
-        TRY_ASSIGN(value, device.compute_queue().submit(submitted));
+        const gpu::CommandBuffer* recordings[] = {&recording};
+        TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
+        made.recordings.push_back(std::move(recording));
         return ok_status();
     };
     Status ran = ok_status();
-    do ran = submit_some();
-    while (ran.ok() && fits());
+    while (ran.ok() && has_more) ran = submit_some();
     // Whatever failed: no recording ends before the device has done it.
-    const Status waited = device.compute_queue().wait(value);
-    TRY(ran);
-    TRY(waited);
-    const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-    if (flops > 0) flops_per_us_ = flops / std::max(us, 1.0);
-    if (times != nullptr) {
-        for (const gpu::CommandBuffer& recording : recordings) {
-            TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, recording));
-            times->insert(times->end(), of_submission.begin(), of_submission.end());
-        }
+    if (!made.recordings.empty()) pending_ = std::move(made);
+    return ran;
+}
+
+// Waits for what is submitted, if anything is, and goes on to what comes behind it.
+Status TrainStage::settle() {
+    if (!pending_) return ok_status();
+    TRY(device.compute_queue().wait(pending_->value));
+    const Submission done = std::move(*pending_);
+    pending_.reset();
+    double us = 0;
+    for (const gpu::CommandBuffer& recording : done.recordings) {
+        TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_recording, gpu::read_dispatch_times(device, recording));
+        if (times != nullptr) times->insert(times->end(), of_recording.begin(), of_recording.end());
+        // others' work in front of it does not count
+        for (const gpu::DispatchTime& dispatch : of_recording) us += dispatch.us;
     }
-    if (round.piece_idx == round.pieces.size()) end_round();
+    if (us == 0) us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
+    device_us += us;
+    if (!done.has_parts && done.flops > 0) flops_per_us_ = done.flops / std::max(us, 1.0);
+    parts_.learn(done.has_whole ? 0 : us);
+    if (round_->piece_idx == round_->pieces.size()) end_round();
     return ok_status();
 }
 

@@ -14,9 +14,11 @@
 #include <span>
 #include <vector>
 
+#include "gpu/command.h"
 #include "gpu/device.h"
 #include "gpu/kernels/train/train_kernels.h"
 #include "gpu/profiler.h"
+#include "model/train/piece_parts.h"
 #include "model/train/train_job.h"
 #include "model/train/train_memory.h"
 #include "model/train/train_pass.h"
@@ -30,12 +32,18 @@ class TrainStage {
   public:
     TrainStage(gpu::Device& on, const ModelConfig& of, const ModelWeights& with)
         : device(on), config(of), weights(with) {}
+    ~TrainStage() { wait_for_device(); }
+    TrainStage(const TrainStage&) = delete;
+    TrainStage& operator=(const TrainStage&) = delete;
 
-    // Runs pieces of busy jobs until one is done or the budget is used up, at least one piece. True: one is done.
-    // After an error all of them are abandoned.
-    Result<bool> run(std::span<const std::shared_ptr<TrainJob>> jobs, std::chrono::microseconds budget);
+    // Runs pieces of busy jobs until one is done or the budget is used up, at least one piece, or a part of one that is
+    // longer than the budget. True: one is done. Without `waits` pieces are submitted behind what the device has to do,
+    // and are waited for by the next call. After an error all jobs are abandoned.
+    Result<bool> run(std::span<const std::shared_ptr<TrainJob>> jobs, std::chrono::microseconds budget, bool waits);
     // The job has no work any more. The round that it is in goes on for the others.
     void leave(const TrainJob& job);
+    // Makes the kernels of a step of the job, on the thread that begins it and not where others wait.
+    Status warm_up(const std::shared_ptr<TrainJob>& job);
 
     gpu::Device& device;
     const ModelConfig& config;
@@ -44,6 +52,7 @@ class TrainStage {
     TrainSizes sizes;
     TrainBuffers buffers;
     uint64_t n_bytes = 0, n_bytes_max = 0;            // taken by the passes and all their jobs; that may be
+    double device_us = 0;                             // of the device, as far as it was waited for
     std::vector<gpu::DispatchTime>* times = nullptr;  // where each submission's are added
 
   private:
@@ -51,6 +60,20 @@ class TrainStage {
     struct Piece {
         std::function<void(gpu::Recorder&)> record;
         double flops = 0;
+        PieceKind kind = PieceKind::kOptimizer;
+        // As long as its flops say.
+        bool is_long() const {
+            return kind == PieceKind::kForward || kind == PieceKind::kHead || kind == PieceKind::kBackward ||
+                   kind == PieceKind::kBackwardAgain;
+        }
+    };
+    // Submitted, and not waited for.
+    struct Submission {
+        std::vector<gpu::CommandBuffer> recordings;
+        uint64_t value = 0;
+        double flops = 0;  // of whole pieces that say how long such take
+        bool has_whole = false, has_parts = false;
+        std::chrono::steady_clock::time_point begin;
     };
     struct Member {
         std::shared_ptr<TrainJob> job;
@@ -76,15 +99,22 @@ class TrainStage {
     void list_batch_pieces();
     void begin_rows(gpu::Recorder& recorder) const;
     TrainPass pass() const;
-    TrainRows rows();
+    TrainRows rows(uint32_t piece);
+    bool record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made);
     Status submit_pieces(std::chrono::microseconds budget);
+    Status settle();
+    void wait_for_device();
+    void give_up_round();
     void end_round();
 
     gpu::Buffer host_tables_, device_tables_, host_items_;
     TrainItems items_;  // of the round
     std::optional<Round> round_;
     uint64_t n_rounds_ = 0;
-    double flops_per_us_ = 0;  // of the last submission of a micro-batch; 0: not known
+    double flops_per_us_ = 0;  // of the last layers that were recorded whole; 0: not known
+    PieceParts parts_;         // of the round's next piece
+    std::optional<Submission> pending_;
+    bool is_warm_ = false;
 };
 
 }  // namespace lorad::model

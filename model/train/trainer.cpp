@@ -207,7 +207,10 @@ Status Trainer::begin_step(std::vector<TrainExample> examples, double learning_r
     if (!std::isfinite(learning_rate) || learning_rate < 0)
         return make_error(ErrorCode::kInvalidRequest,
                           format("learning rate {}: expected a number from 0 on", learning_rate));
-    return impl_->job->begin(impl_->stage->config, impl_->stage->sizes, std::move(examples), true, learning_rate);
+    TRY(impl_->job->begin(impl_->stage->config, impl_->stage->sizes, std::move(examples), true, learning_rate));
+    const Status warm = impl_->stage->warm_up(impl_->job);
+    if (!warm.ok()) abandon();
+    return warm;
 }
 
 Status Trainer::begin_evaluation(std::vector<TrainExample> examples) {
@@ -216,18 +219,25 @@ Status Trainer::begin_evaluation(std::vector<TrainExample> examples) {
 
 Result<bool> Trainer::run_piece(std::chrono::microseconds budget) {
     CHECK(is_busy());
-    return impl_->stage->run(std::span(&impl_->job, 1), budget);
+    return impl_->stage->run(std::span(&impl_->job, 1), budget, true);
 }
 
-Result<bool> Trainer::run_together(std::span<Trainer* const> trainers, std::chrono::microseconds budget) {
+Result<bool> Trainer::run_together(std::span<Trainer* const> trainers, std::chrono::microseconds budget, bool waits) {
     std::vector<std::shared_ptr<TrainJob>> jobs;
     for (const Trainer* trainer : trainers) {
         CHECK(trainer->is_busy() && trainer->impl_->stage == trainers.front()->impl_->stage);
         jobs.push_back(trainer->impl_->job);
     }
     CHECK(!jobs.empty());
-    return trainers.front()->impl_->stage->run(jobs, budget);
+    return trainers.front()->impl_->stage->run(jobs, budget, waits);
 }
+
+Result<bool> Trainer::start_piece(std::chrono::microseconds budget) {
+    CHECK(is_busy());
+    return impl_->stage->run(std::span(&impl_->job, 1), budget, false);
+}
+
+double Trainer::device_seconds() const { return impl_->stage->device_us * 1e-6; }
 
 Result<TrainReport> Trainer::finish() {
     CHECK(is_done());

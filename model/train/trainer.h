@@ -119,12 +119,19 @@ class Trainer {
     Status begin_step(std::vector<TrainExample> examples, double learning_rate);
     Status begin_evaluation(std::vector<TrainExample> examples);
     // Runs pieces until `budget` is used up, at least one. True: all are done. Returns when the device has finished
-    // them.
+    // them. A piece that takes longer than the budget is cut into parts, of which one counts as a piece then; no bit
+    // depends on it.
     Result<bool> run_piece(std::chrono::microseconds budget);
     // The same for several beside each other, all busy, until one is done: true. Micro-batches of few rows are computed
     // together, and give each trainer the bits that it has by itself; those of many rows take turns. What fails
     // abandons all.
-    static Result<bool> run_together(std::span<Trainer* const> trainers, std::chrono::microseconds budget);
+    // Without `waits` what comes next is only submitted, behind what the device has to do: the next call waits for it.
+    static Result<bool> run_together(std::span<Trainer* const> trainers, std::chrono::microseconds budget,
+                                     bool waits = true);
+    // The same of one trainer, without waiting.
+    Result<bool> start_piece(std::chrono::microseconds budget);
+    // That the device has worked for this trainer and those beside it, as far as it was waited for.
+    double device_seconds() const;
     Result<TrainReport> finish();
     // Gives up what was begun; gradients of its finished parts are forgotten.
     void abandon();

@@ -26,28 +26,37 @@ class BackgroundTurns {
         // Now and then a step is left alone, so that it is known what one takes.
         if (++n_steps_ % kQuietEvery == 0 || credit_s_ <= 0) return 0;
         const double bound_s = (share_.latency_factor - 1) * quiet_s_;
-        if (least_s_ <= bound_s) return std::min(bound_s, credit_s_);
+        if (!is_rare_) return std::min(reach_ * bound_s, credit_s_);
         if (n_steps_ - last_rare_ < kRareSteps) return 0;
         last_rare_ = n_steps_;
-        return bound_s;
+        return kReachMin * bound_s;
     }
 
-    // What a turn with that budget took.
+    // What a turn with that budget took. How long pieces take is guessed: after one that took longer than the bound the
+    // next ones get less, and slowly more again, so that those stay fewer than one of a hundred.
     void ran(double budget_s, double seconds) {
         credit_s_ -= seconds;
-        // A turn that went beyond its budget was one piece, or one more than fitted: pieces are about so long.
-        const double piece_s = seconds > budget_s ? std::min(seconds, budget_s + least_s_) : 0;
-        least_s_ = std::max(0.9 * least_s_, seconds > budget_s && piece_s < seconds ? seconds - budget_s : piece_s);
+        const double bound_s = (share_.latency_factor - 1) * quiet_s_;
+        if (seconds <= bound_s) {
+            is_rare_ = false;
+            reach_ = std::min(1.0, reach_ + kReachGrowth);
+            return;
+        }
+        is_rare_ = budget_s <= kReachMin * bound_s * kSame;
+        reach_ = std::max(kReachMin, reach_ * std::max(kReachFall, kReachAim * bound_s / seconds));
     }
 
   private:
     static constexpr uint64_t kRareSteps = 128, kQuietEvery = 8;
     static constexpr double kCreditSteps = 4;
+    static constexpr double kReachMin = 0.2, kReachFall = 0.5, kReachAim = 0.9, kReachGrowth = 0.0005;
+    static constexpr double kSame = 1.2;  // a budget that is no larger than so many times another
 
     const BackgroundShare share_;
-    double quiet_s_ = 0;   // that a step takes by itself
-    double credit_s_ = 0;  // of device time, by the share
-    double least_s_ = 0;   // that a piece takes
+    double quiet_s_ = 0;    // that a step takes by itself
+    double credit_s_ = 0;   // of device time, by the share
+    double reach_ = 1;      // part of the bound that a turn's budget has
+    bool is_rare_ = false;  // even the smallest piece takes longer than the bound leaves
     uint64_t n_steps_ = 0, last_rare_ = 0;
 };
 

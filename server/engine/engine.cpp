@@ -99,7 +99,7 @@ void Engine::run() {
         bool worked = step();
         if (stop_now_ || failed_) break;
         if (worked) continue;
-        if (run_background(std::chrono::duration<double>(options_.background_slice).count())) continue;
+        if (run_background(std::chrono::duration<double>(options_.background_slice).count(), true)) continue;
         // Nothing to compute: only an arrival, a drain or a stop changes that.
         if (draining_ && queue_.n_waiting() == 0 && n_held_ == 0) break;
         queue_.wait(kIdleTurn);

@@ -271,7 +271,7 @@ class Engine {
     void finish_flights();
     void end_all(const Error& error);
     void update_gauges();
-    bool run_background(double budget_s);
+    bool run_background(double budget_s, bool waits);
     void background_behind_step();
 
     StepRunner& runner_;
@@ -305,6 +305,7 @@ class Engine {
     PlanAhead plan_ahead_;
     BackgroundWork* const background_;
     BackgroundTurns background_turns_;
+    double background_budget_s_ = 0;  // of what is submitted behind a step and not waited for
     double last_step_s_ = 0;          // of the step that was finished last
     bool was_last_quiet_ = true;      // nothing but itself was in its time
     bool next_is_disturbed_ = false;  // the step that is submitted next runs behind background work

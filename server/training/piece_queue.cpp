@@ -34,15 +34,19 @@ Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const s
 
 bool PieceQueue::has_work() const { return has_work_; }
 
-void PieceQueue::run(std::chrono::microseconds budget) {
+double PieceQueue::run(std::chrono::microseconds budget, bool waits) {
     std::lock_guard lock(mutex_);
-    if (trainers_.empty()) return;
-    const Result<bool> is_over = run_pieces_of(trainers_, budget);
-    if (is_over.ok() && !*is_over) return;
+    if (trainers_.empty()) return 0;
+    // Those beside each other on one base count together.
+    double seconds = -trainers_.front()->device_seconds();
+    const Result<bool> is_over = run_pieces_of(trainers_, budget, waits);
+    seconds += trainers_.front()->device_seconds();
+    if (is_over.ok() && !*is_over) return seconds;
     done_ = is_over.ok() ? ok_status() : Status(is_over.error());
     trainers_.clear();
     has_work_ = false;
     changed_.notify_all();
+    return seconds;
 }
 
 }  // namespace lorad::server::training

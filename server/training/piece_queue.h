@@ -23,7 +23,7 @@ class PieceQueue final : public BackgroundWork {
                          const std::function<void()>& wake);
 
     bool has_work() const override;
-    void run(std::chrono::microseconds budget) override;
+    double run(std::chrono::microseconds budget, bool waits) override;
 
   private:
     mutable std::mutex mutex_;  // held while pieces run

@@ -25,6 +25,7 @@ std::string provenance_json(const Provenance& provenance) {
     writer.begin_object().field("lorad_version", provenance.identity.version).field("base_model", provenance.base_name);
     writer.field("base_fingerprint", provenance.identity.base_fingerprint)
         .field("data_sha256", provenance.identity.data_digest);
+    if (!provenance.base_formats.empty()) writer.field("base_formats", provenance.base_formats);
     if (!provenance.identity.validation_digest.empty())
         writer.field("validation_sha256", provenance.identity.validation_digest);
     if (!provenance.init_from.empty()) writer.field("init_from", provenance.init_from);

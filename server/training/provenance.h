@@ -15,6 +15,7 @@ namespace lorad::server::training {
 
 struct Provenance {
     std::string base_name;
+    std::string base_formats;  // of its matrices, as model::describe_formats() has it; empty: nothing is told
     RunIdentity identity;
     proto::TrainingRecipe recipe;  // as resolved
     RunState state;

@@ -15,6 +15,8 @@ class ModelTrainer final : public StepTrainer {
         return trainer_->begin_evaluation(std::move(examples));
     }
     Result<bool> run_piece(std::chrono::microseconds budget) override { return trainer_->run_piece(budget); }
+    Result<bool> start_piece(std::chrono::microseconds budget) override { return trainer_->start_piece(budget); }
+    double device_seconds() const override { return trainer_->device_seconds(); }
     bool is_done() const override { return trainer_->is_done(); }
     Result<model::TrainReport> finish() override { return trainer_->finish(); }
     void abandon() override { trainer_->abandon(); }
@@ -34,18 +36,19 @@ std::unique_ptr<StepTrainer> step_trainer_of(std::unique_ptr<model::Trainer> tra
     return std::make_unique<ModelTrainer>(std::move(trainer));
 }
 
-Result<bool> run_pieces_of(std::span<StepTrainer* const> trainers, std::chrono::microseconds budget) {
+Result<bool> run_pieces_of(std::span<StepTrainer* const> trainers, std::chrono::microseconds budget, bool waits) {
     std::vector<model::Trainer*> of_model;
     for (StepTrainer* trainer : trainers) {
         if (trainer->of_model() != nullptr) of_model.push_back(trainer->of_model());
     }
     if (of_model.size() > 1) {
         CHECK(of_model.size() == trainers.size());
-        return model::Trainer::run_together(of_model, budget);
+        return model::Trainer::run_together(of_model, budget, waits);
     }
     bool is_any_done = false;
     for (StepTrainer* trainer : trainers) {
-        if (!trainer->is_done()) TRY(trainer->run_piece(budget / trainers.size()));
+        const auto part = budget / trainers.size();
+        if (!trainer->is_done()) TRY(waits ? trainer->run_piece(part) : trainer->start_piece(part));
         is_any_done |= trainer->is_done();
     }
     return is_any_done;

@@ -19,6 +19,8 @@ class StepTrainer {
     virtual Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) = 0;
     virtual Status begin_evaluation(std::vector<model::TrainExample> examples) = 0;
     virtual Result<bool> run_piece(std::chrono::microseconds budget) = 0;
+    virtual Result<bool> start_piece(std::chrono::microseconds budget) = 0;
+    virtual double device_seconds() const = 0;
     virtual bool is_done() const = 0;
     virtual Result<model::TrainReport> finish() = 0;
     virtual void abandon() = 0;
@@ -32,6 +34,7 @@ class StepTrainer {
 std::unique_ptr<StepTrainer> step_trainer_of(std::unique_ptr<model::Trainer> trainer);
 
 // Pieces of trainers that have each begun something, until one is done: true. What fails ends what all have begun.
-Result<bool> run_pieces_of(std::span<StepTrainer* const> trainers, std::chrono::microseconds budget);
+// Without `waits` they are only submitted: the next call waits for them.
+Result<bool> run_pieces_of(std::span<StepTrainer* const> trainers, std::chrono::microseconds budget, bool waits);
 
 }  // namespace lorad::server::training

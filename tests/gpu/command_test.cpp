@@ -212,6 +212,50 @@ TEST_F(CommandTest, IndirectGridMayComeFromADispatchOfTheSameRecording) {
     EXPECT_EQ(read_buffer<uint32_t>(counter, 1)[0], 27 * kThreads);
 }
 
+TEST_F(CommandTest, OfWorkInPartsOnlyWhatLiesBetweenTwoCutsIsRecorded) {
+    const uint32_t n = 64;
+    const Buffer numbers = make_buffer(n * 4), copy = make_buffer(n * 4);
+    const Kernel kernel = make_kernel(device(), kSelfTestScale);
+    std::vector<double> costs;
+    // numbers = 1; numbers = numbers * 10; copy = numbers; numbers = numbers + 5
+    const auto record = [&](Recorder& recorder) {
+        recorder.fill(numbers, 0, n * 4, 1);
+        recorder.barrier();
+        recorder.cut();
+        recorder.dispatch(kernel, scale(numbers, numbers, n, 10, 0), groups(n), 1, 1, {.bytes = 1 << 20});
+        recorder.barrier();
+        recorder.cut();
+        recorder.copy(numbers, 0, copy, 0, n * 4);
+        recorder.barrier();
+        recorder.dispatch(kernel, scale(numbers, numbers, n, 1, 5), groups(n), 1, 1, {.bytes = 1 << 30});
+    };
+    const auto run_part = [&](uint32_t from, uint32_t to) {
+        auto recorder = must(Recorder::begin(device()));
+        recorder.begin_part(from, to);
+        EXPECT_TRUE(recorder.in_parts());
+        record(recorder);
+        costs = recorder.end_part();
+        EXPECT_FALSE(recorder.in_parts());
+        const CommandBuffer recording = must(std::move(recorder).end());
+        run(recording);
+        return recording.n_dispatches();
+    };
+    write_buffer(numbers, std::vector<uint32_t>(n, 7));
+    write_buffer(copy, std::vector<uint32_t>(n, 8));
+    EXPECT_EQ(run_part(0, 0), 0u);
+    EXPECT_EQ(read_buffer<uint32_t>(numbers, n), std::vector<uint32_t>(n, 7)) << "nothing was recorded";
+    EXPECT_EQ(run_part(1, 2), 1u);
+    EXPECT_EQ(read_buffer<uint32_t>(numbers, n), std::vector<uint32_t>(n, 70)) << "the dispatch alone";
+    EXPECT_EQ(read_buffer<uint32_t>(copy, n), std::vector<uint32_t>(n, 8));
+    EXPECT_EQ(run_part(0, 1), 0u);
+    EXPECT_EQ(run_part(1, 3), 2u);
+    EXPECT_EQ(read_buffer<uint32_t>(copy, n), std::vector<uint32_t>(n, 10));
+    EXPECT_EQ(read_buffer<uint32_t>(numbers, n), std::vector<uint32_t>(n, 15));
+    ASSERT_EQ(costs.size(), 3u);
+    EXPECT_LT(costs[0], costs[1]);
+    EXPECT_LT(costs[1], costs[2]) << "what moves more takes longer";
+}
+
 TEST_F(CommandTest, HostReadsWhatARecordingWroteAndRecordingsReadWhatTheHostWrote) {
     const uint32_t n = 256;
     const Buffer in = make_buffer(n * 4, MemoryKind::kHostUpload);

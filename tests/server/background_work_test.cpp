@@ -1,4 +1,6 @@
 // Background work beside those who are served: whose tokens stay what they are, and how long it may have the device.
+#include <random>
+
 #include <gtest/gtest.h>
 
 #include "server/engine/background_turns.h"
@@ -10,9 +12,10 @@ namespace {
 class CountedWork final : public BackgroundWork {
   public:
     bool has_work() const override { return n_left > 0; }
-    void run(std::chrono::microseconds budget) override {
+    double run(std::chrono::microseconds budget, bool) override {
         budgets.push_back(budget);
         --n_left;
+        return 0;
     }
     std::atomic<int> n_left{0};
     std::vector<std::chrono::microseconds> budgets;
@@ -100,6 +103,29 @@ TEST(BackgroundTurns, PiecesThatFitNoBoundRunSoRarelyThatThe99thPercentileStays)
     const Simulated out = simulate({0.5, 1.25}, 0.05);
     EXPECT_GT(out.background_s, 0.0);
     EXPECT_LT(out.n_late, out.n_steps / 100);
+}
+
+// How long a turn takes is a guess, which may be wrong by a fifth, or by half.
+TEST(BackgroundTurns, WrongGuessesStayFewerThanOneOfAHundred) {
+    for (const double error : {0.2, 0.5}) {
+        constexpr double kStep = 0.005;
+        constexpr int kSteps = 20'000;
+        BackgroundTurns turns({0.5, 1.25});
+        std::mt19937 random(3);
+        std::uniform_real_distribution<double> wrong(1 - error, 1 + error);
+        double background_s = 0;
+        int n_late = 0;
+        for (int i = 0; i < kSteps; ++i) {
+            const double budget_s = turns.after_step(kStep, true);
+            if (budget_s <= 0) continue;
+            const double taken_s = budget_s * wrong(random);
+            turns.ran(budget_s, taken_s);
+            background_s += taken_s;
+            n_late += taken_s > 0.25 * kStep ? 1 : 0;
+        }
+        EXPECT_LT(n_late, kSteps / 100) << error;
+        EXPECT_GT(background_s, 0.12 * kSteps * kStep) << error;
+    }
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ class NumberTrainer final : public StepTrainer {
         if (on_piece_) on_piece_();
         return --n_left_ <= 0;
     }
+    Result<bool> start_piece(std::chrono::microseconds budget) override { return run_piece(budget); }
+    double device_seconds() const override { return 0; }
     bool is_done() const override { return n_left_ <= 0; }
     Result<model::TrainReport> finish() override {
         model::TrainReport report;
@@ -115,7 +117,7 @@ class FakeHost : public TrainingHost {
         n_together_max = std::max(n_together_max.load(), trainers.size());
         for (;;) {
             if (stop()) return false;
-            TRY_ASSIGN(const bool is_over, run_pieces_of(trainers, std::chrono::microseconds(1)));
+            TRY_ASSIGN(const bool is_over, run_pieces_of(trainers, std::chrono::microseconds(1), true));
             if (is_over) return true;
         }
     }

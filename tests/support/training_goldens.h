@@ -30,7 +30,7 @@ struct TrainingGolden {
     model::TrainableAdapter initial;
 
     static std::unique_ptr<TrainingGolden> load(const std::string& name,
-                                                std::optional<gpu::ScalarType> weight_type = std::nullopt) {
+                                                const model::BaseWeightOptions& weight_options = {}) {
         auto golden = std::make_unique<TrainingGolden>();
         golden->name = name;
         golden->folder = goldens_dir() / "training" / name;
@@ -45,7 +45,7 @@ struct TrainingGolden {
         auto base = adapters::BaseModel::load(golden->model);
         EXPECT_TRUE(base.ok()) << base.error().message;
         golden->base = std::make_unique<adapters::BaseModel>(std::move(base).value());
-        auto weights = model::load_base_weights(test_device(), golden->model, golden->base->config, weight_type);
+        auto weights = model::load_base_weights(test_device(), golden->model, golden->base->config, weight_options);
         EXPECT_TRUE(weights.ok()) << weights.error().message;
         golden->weights = std::move(weights).value();
         golden->initial = golden->read_adapter(golden->tensors() / "initial");

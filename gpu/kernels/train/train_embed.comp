@@ -5,9 +5,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/train/train_rows.params.h"
 
 layout(constant_id = 1) const uint kBackward = 0;  // then the table is f32
+// The table's type; or its packed format, with the type that its numbers are rounded to (weight_format.h).
 layout(constant_id = 2) const uint kTableType = 0;
 layout(constant_id = 3) const uint kTransposed = 0;  // 1: the table is [hidden][vocab]
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer TokenRowsRef { TrainTokenRows v; };
@@ -16,6 +18,16 @@ layout(push_constant, scalar) uniform Push { TrainEmbedParams p; };
 void forward() {
     uint t = gl_WorkGroupID.x;
     uint token = UintRef(p.tokens + uint64_t(t) * 4).v;
+    if (is_packed_weight(kTableType)) {
+        // Columns behind the last are zeros in the bricks.
+        for (uint chunk = gl_LocalInvocationIndex; chunk < p.x_stride / 8; chunk += gl_WorkGroupSize.x) {
+            Eight e = load8_packed(p.table, token, chunk, p.table_stride, kTableType);
+            uint64_t at = p.x + (uint64_t(t) * p.x_stride + chunk * 8) * 4;
+            Vec4Ref(at).v = e.lo;
+            Vec4Ref(at + 16).v = e.hi;
+        }
+        return;
+    }
     uint64_t row = p.table + (kTransposed != 0 ? 0 : uint64_t(token) * p.table_stride * bytes_of(kTableType));
     for (uint h = gl_LocalInvocationIndex; h < p.x_stride; h += gl_WorkGroupSize.x) {
         FloatRef(p.x + (uint64_t(t) * p.x_stride + h) * 4).v = h >= p.hidden ? 0.0 : kTransposed != 0 ? load1(row + uint64_t(h) * p.table_stride * bytes_of(kTableType), token, kTableType) : load1(row, h, kTableType);

@@ -294,7 +294,10 @@ uint32_t TrainKernels::cut_k(Recorder& recorder, TrainProductParams& params, uin
 void TrainKernels::barrier(Recorder& recorder) {
     recorder.barrier();
     n_scratch_bytes_ = 0;
-    if (left_.empty()) return;
+    if (left_.empty()) {
+        recorder.cut();
+        return;
+    }
     for (const LeftJoin& join : left_) {
         const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
         const Kernel* k = kernel("train_join", {size, join.adds});
@@ -304,6 +307,7 @@ void TrainKernels::barrier(Recorder& recorder) {
     }
     left_.clear();
     recorder.barrier();
+    recorder.cut();
 }
 
 void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows) {
@@ -372,13 +376,16 @@ void TrainKernels::product_tiled(Recorder& recorder, const TrainProduct& product
                       product.n_items, train_product_info("train_product_tiled", product));
 }
 
-void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed,
+void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, WeightKind table, bool is_transposed,
                          uint32_t rows) {
+    const bool is_packed_table = is_packed(table.format);
+    CHECK(!is_packed_table || (!is_transposed && params.x_stride == params.table_stride));
+    const uint32_t rounding = is_packed_table ? static_cast<uint32_t>(table.type) << kWeightRoundShift : 0;
     const Kernel* k =
-        kernel("train_embed", {row_threads(params.hidden), 0, static_cast<uint32_t>(table_type), is_transposed});
+        kernel("train_embed", {row_threads(params.hidden), 0, number_of(table.format) | rounding, is_transposed});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows, 1, 1,
-                      {"train_embed", uint64_t{rows} * params.hidden * (4 + bytes_of(table_type)), 0});
+                      {"train_embed", uint64_t{rows} * params.hidden * (4 + bytes_of(table.type)), 0});
 }
 
 void TrainKernels::embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,

@@ -102,14 +102,15 @@ class TrainKernels {
 
     void product(Recorder& recorder, const TrainProduct& product);
     // is_transposed: the table is [hidden][vocab], as embedding LoRA's A.
-    // Between products and what reads or adds to their results: a barrier, and sums of parts that were left to it.
+    // Between products and what reads or adds to their results: a barrier, and sums of parts that were left to it. A
+    // recording in parts may be cut there, and within long products.
     void barrier(Recorder& recorder);
     // Rows of `type` in 16 bits and in blocks (products/activation_blocks.h, kBlocksByRows).
     void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
-    void embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed,
-               uint32_t rows);
+    // Of a packed table the numbers are rounded to its matrix's type, as a plain copy has them.
+    void embed(Recorder& recorder, const TrainEmbedParams& params, WeightKind table, bool is_transposed, uint32_t rows);
     void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,
                         uint32_t n_tokens);
     void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows,
@@ -134,6 +135,9 @@ class TrainKernels {
         lora_.weight_norm(recorder, params, weight_type);
     }
 
+    // Those of serving, for what training does as it does.
+    ProductKernels& products() { return products_; }
+
     static uint32_t grad_norm_groups(const TrainGradNormParams& params) {
         return (params.n + params.n_per_group - 1) / params.n_per_group;
     }
@@ -157,6 +161,8 @@ class TrainKernels {
     static bool may_have_flash(const DeviceCapabilities& capabilities, const TrainKernelOptions& options);
     void product_by_matrix(Recorder& recorder, TrainProduct product);
     void product_by_warpgroup(Recorder& recorder, const TrainProduct& product);
+    void matmul_by_warpgroup(Recorder& recorder, const TrainProduct& product, const MatmulParams& params,
+                             DeviceAddress low, const MatmulPlan& plan);
     DeviceAddress take_scratch(Recorder& recorder, uint64_t n_bytes);
     uint32_t cut_k(Recorder& recorder, TrainProductParams& params, uint32_t n_tiles, const TrainProduct& product);
     void product_by_lanes(Recorder& recorder, TrainProduct product);

@@ -73,7 +73,7 @@ struct TrainDotsParams {
 INTEROP_SIZE(TrainDotsParams, 40);
 
 struct TrainEmbedParams {
-    uint64_t table;   // [vocab][table_stride] of any type
+    uint64_t table;   // [vocab][table_stride] of any type, forward also a packed part of so many columns
     uint64_t tokens;  // u32[rows]
     uint64_t x;       // [t][x_stride]
     uint64_t rows;    // of the kernel: TrainEmbedBackwardParams's, whose dtable and dx then are table and x

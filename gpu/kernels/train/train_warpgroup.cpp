@@ -17,6 +17,8 @@ namespace {
 constexpr uint32_t kWarpgroupSideMin = 256;  // m, n and k
 constexpr uint32_t kWarpgroupSplitsMax = 8;
 constexpr uint32_t kWindowTilesMax = 512;  // of products with more k
+// Of a slice of rows, where a recording is in parts: about 0.6 ms of a GH100.
+constexpr uint64_t kSliceFlops = 300'000'000'000;
 
 }  // namespace
 
@@ -85,16 +87,7 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                               .split_stride = is_cut ? rows * n_padded : 0,
                               .k_per_split = plan->k_per_split,
                               .pad = 0};
-    if (p.more_k != 0) {
-        const DeviceAddress windows =
-            windows_.address() + (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow);
-        products_.matmul_with_more_k(
-            recorder, {.product = params, .windows = windows, .b = p.more_b.address, .low = blocks + x_bytes}, *plan,
-            more_stride, p.b_has_rows_of_k);
-    } else if (p.b_has_rows_of_k)
-        products_.matmul_transposed(recorder, params, *plan);
-    else
-        products_.matmul(recorder, params, *plan);
+    matmul_by_warpgroup(recorder, p, params, blocks + x_bytes, *plan);
     if (!is_cut) return;
     left_.push_back({{.parts = parts,
                       .c = p.c.address,
@@ -107,6 +100,38 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                       .alpha = 1.0f,
                       .part_rows = rows},
                      false});
+}
+
+// In parts a long one is recorded by slices of rows, which all are computed as the whole is.
+void TrainKernels::matmul_by_warpgroup(Recorder& recorder, const TrainProduct& p, const MatmulParams& params,
+                                       DeviceAddress low, const MatmulPlan& plan) {
+    const uint64_t n_flops = uint64_t{2} * p.m * p.n * p.k;
+    const uint32_t n_tiles = ceil_div(p.m, plan.row_tile),
+                   n_slices =
+                       recorder.in_parts() ? std::min(n_tiles, static_cast<uint32_t>(n_flops / kSliceFlops) + 1) : 1,
+                   slice_rows = ceil_div(n_tiles, n_slices) * plan.row_tile, more_stride = padded(p.more_k);
+    for (uint32_t row = 0; row < p.m; row += slice_rows) {
+        if (row != 0) recorder.cut();
+        MatmulParams slice = params;
+        slice.x += uint64_t{row} * params.x_stride * 2;
+        slice.y += uint64_t{row} * params.y_stride * sizeof(float);
+        MatmulPlan of_slice = plan;
+        if (n_slices > 1) of_slice.rows = std::min(slice_rows, round_up(p.m - row, plan.row_tile));
+        if (p.more_k != 0) {
+            const DeviceAddress windows =
+                windows_.address() + (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow);
+            products_.matmul_with_more_k(recorder,
+                                         {.product = slice,
+                                          .windows = windows,
+                                          .b = p.more_b.address,
+                                          .low = low + uint64_t{row} * more_stride * 2},
+                                         of_slice, more_stride, p.b_has_rows_of_k);
+        } else if (p.b_has_rows_of_k) {
+            products_.matmul_transposed(recorder, slice, of_slice);
+        } else {
+            products_.matmul(recorder, slice, of_slice);
+        }
+    }
 }
 
 void TrainKernels::blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to) {

@@ -8,6 +8,7 @@
 // alone reaches on the same device right before.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -24,6 +25,8 @@
 #include "bench/weight_pool.h"
 #include "model/exec/executor.h"
 #include "model/exec/kv_cache.h"
+#include "model/exec/runner.h"
+#include "model/exec/state_cache.h"
 #include "model/output/sampler.h"
 #include "proto/base/format.h"
 #include "proto/base/rounding.h"
@@ -60,6 +63,7 @@ struct Options {
 struct Sequence {
     std::vector<BlockId> blocks;
     TokenId next = 0;
+    uint32_t state_slot = 0;
 };
 
 // One cell of the grid.
@@ -122,14 +126,21 @@ class EngineBench {
         return tokens;
     }
 
+    // What a sequence's rows run with, valid until the next call.
+    model::RowAdapters rows_with(uint32_t slot, uint32_t state_slot) {
+        uses_ = model::uses_of(slot);
+        return {.uses = uses_, .state_slot = state_slot};
+    }
+
     // Runs a prompt in as few steps as possible, two of them under way as in the server; returns the token that
     // follows.
-    TokenId prefill(std::span<const TokenId> tokens, std::span<const BlockId> blocks, uint32_t slot) {
+    TokenId prefill(std::span<const TokenId> tokens, const Sequence& sequence, uint32_t slot) {
         const auto n = static_cast<uint32_t>(tokens.size());
         for (uint32_t begin = 0; begin < n; begin += executor_.options().n_rows_max) {
             const uint32_t count = std::min(executor_.options().n_rows_max, n - begin);
             batch_.clear();
-            const uint32_t row = batch_.add_rows(tokens.subspan(begin, count), begin, blocks, slot);
+            const uint32_t row = batch_.add_rows(tokens.subspan(begin, count), begin, sequence.blocks,
+                                                 rows_with(slot, sequence.state_slot));
             if (begin + count == n) batch_.add_output(row + count - 1, false);
             must(executor_.submit(batch_));
             if (executor_.n_in_flight() == 2) must(executor_.finish());
@@ -139,7 +150,7 @@ class EngineBench {
 
     bool make_sequences(uint32_t n, uint32_t context) {
         while (sequences_.size() < n) {
-            Sequence sequence;
+            Sequence sequence{.state_slot = static_cast<uint32_t>(sequences_.size())};
             const uint32_t n_blocks = model::blocks_for_tokens(context + room());
             if (!pool_.allocate(n_blocks, sequence.blocks)) {
                 Row row("decode");
@@ -151,23 +162,23 @@ class EngineBench {
                     lorad::format("decode {:4} context {:6}  skipped: its keys and values do not fit", n, context));
                 return false;
             }
-            sequence.next = prefill(random_tokens(context), sequence.blocks, kNoAdapterSlot);
+            sequence.next = prefill(random_tokens(context), sequence, kNoAdapterSlot);
             sequences_.push_back(std::move(sequence));
         }
         return true;
     }
 
     void prefill_case(uint32_t n_tokens, uint32_t n_adapters) {
-        std::vector<BlockId> blocks;
-        CHECK(pool_.allocate(model::blocks_for_tokens(n_tokens), blocks));
+        Sequence sequence;
+        CHECK(pool_.allocate(model::blocks_for_tokens(n_tokens), sequence.blocks));
         std::vector<double> milliseconds;
         for (uint32_t i = 0; i < options_.prefill_runs + 3; ++i) {
             const auto tokens = random_tokens(n_tokens);
             const auto start = Clock::now();
-            prefill(tokens, blocks, n_adapters == 0 ? kNoAdapterSlot : slots_[i % n_adapters]);
+            prefill(tokens, sequence, n_adapters == 0 ? kNoAdapterSlot : slots_[i % n_adapters]);
             if (i >= 3) milliseconds.push_back(ms_since(start));
         }
-        pool_.release(blocks);
+        pool_.release(sequence.blocks);
         Row row("prefill");
         row.field("model", options_.label)
             .field("tokens", n_tokens)
@@ -197,7 +208,7 @@ class EngineBench {
         const auto times = c.in_flight == 2 ? fed_back_steps(c) : plain_steps(c);
         pool_.release(chunk_blocks_);
 
-        uint64_t bytes = weight_bytes() + kv_bytes(c);
+        uint64_t bytes = weight_bytes(c.batch) + kv_bytes(c) + state_bytes(c);
         for (const uint32_t adapter : distinct) bytes += adapter_bytes_[adapter];
         const double floor_ms = static_cast<double>(bytes) / ceiling_ * 1e-6;
         const std::string name = std::string(c.chunk == 0 ? "decode" : "mixed") +
@@ -240,7 +251,8 @@ class EngineBench {
     // The prompt rows that a mixed step has beside its decodes: always the first ones of a prompt, which has the last
     // decode's adapter.
     void add_chunk(const Case& c) {
-        if (c.chunk > 0) batch_.add_rows(random_tokens(c.chunk), 0, chunk_blocks_, row_slots_.back());
+        if (c.chunk > 0)
+            batch_.add_rows(random_tokens(c.chunk), 0, chunk_blocks_, rows_with(row_slots_.back(), c.batch));
     }
 
     std::vector<double> plain_steps(const Case& c) {
@@ -251,9 +263,9 @@ class EngineBench {
             const auto start = Clock::now();
             batch_.clear();
             for (uint32_t i = 0; i < c.batch; ++i) {
-                add_output(
-                    batch_.add_rows(std::span(&tokens[i], 1), c.context + step, sequences_[i].blocks, row_slots_[i]),
-                    c.context + step);
+                add_output(batch_.add_rows(std::span(&tokens[i], 1), c.context + step, sequences_[i].blocks,
+                                           rows_with(row_slots_[i], sequences_[i].state_slot)),
+                           c.context + step);
             }
             add_chunk(c);
             must(executor_.submit(batch_));
@@ -271,9 +283,10 @@ class EngineBench {
             batch_.clear();
             for (uint32_t i = 0; i < c.batch; ++i) {
                 const Sequence& sequence = sequences_[i];
+                const model::RowAdapters rows = rows_with(row_slots_[i], sequence.state_slot);
                 const uint32_t row =
-                    step == 0 ? batch_.add_rows(std::span(&sequence.next, 1), c.context, sequence.blocks, row_slots_[i])
-                              : batch_.add_fed_back_row(i, c.context + step, sequence.blocks, row_slots_[i]);
+                    step == 0 ? batch_.add_rows(std::span(&sequence.next, 1), c.context, sequence.blocks, rows)
+                              : batch_.add_fed_back_row(i, c.context + step, sequence.blocks, rows);
                 add_output(row, c.context + step);
             }
             add_chunk(c);
@@ -290,22 +303,43 @@ class EngineBench {
         return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     }
 
+    // What a prompt's row is multiplied by; of experts those that it has.
     uint64_t layer_elements() const {
+        const model::ModelConfig& config = executor_.config();
         uint64_t elements = 0;
-        for (uint32_t m = 0; m < model::kLinearModules; ++m) {
-            const auto shape = executor_.config().shape(static_cast<model::LinearModule>(m));
-            elements += uint64_t{shape.n} * shape.k;
+        for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+            for (uint32_t m = 0; m < model::kModuleKinds; ++m) {
+                const auto module = static_cast<model::LinearModule>(m);
+                const auto shape = config.shape(layer, module);
+                const bool is_expert =
+                    module == model::LinearModule::kExpertGateUp || module == model::LinearModule::kExpertDown;
+                elements += uint64_t{shape.n} * shape.k * (is_expert ? config.layer(layer).ffn.experts.top_k : 1);
+            }
         }
-        return elements * executor_.config().n_layers;
+        return elements;
     }
     static uint64_t bytes_of(const model::Matrix& matrix) {
         return matrix.is_packed() ? matrix.device_bytes() : uint64_t{matrix.n} * matrix.k * gpu::bytes_of(matrix.type);
     }
-    uint64_t weight_bytes() const {
-        uint64_t bytes = bytes_of(executor_.weights().output());
-        for (const model::LayerWeights& layer : executor_.weights().layers)
-            bytes += bytes_of(layer.qkv) + bytes_of(layer.o) + bytes_of(layer.gate_up) + bytes_of(layer.down);
+    // Of a step of so many rows; of experts as many as the rows have together where routing is even.
+    uint64_t weight_bytes(uint32_t rows) const {
+        uint64_t bytes = bytes_of(executor_.weights().output()) + bytes_of(executor_.weights().ple_model);
+        for (uint32_t index = 0; index < executor_.config().n_layers; ++index) {
+            const model::LayerWeights& layer = executor_.weights().layers[index];
+            for (const model::Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.router,
+                                                &layer.shared_gate, &layer.ple_gate, &layer.ple_projection})
+                bytes += bytes_of(*matrix);
+            const model::ExpertFacts experts = executor_.config().layer(index).ffn.experts;
+            if (experts.n == 0) continue;
+            const double share = 1 - std::pow(1 - static_cast<double>(experts.top_k) / experts.n, rows);
+            bytes += static_cast<uint64_t>(
+                share * static_cast<double>(bytes_of(layer.expert_gate_up) + bytes_of(layer.expert_down)));
+        }
         return bytes;
+    }
+    // Recurrent states, which a step reads and writes.
+    uint64_t state_bytes(const Case& c) const {
+        return 2 * uint64_t{c.batch} * model::state_slot_bytes(executor_.config());
     }
     uint64_t kv_bytes(const Case& c) const {
         return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) *
@@ -322,6 +356,7 @@ class EngineBench {
     model::StepBatch batch_;
     std::vector<Sequence> sequences_;
     std::vector<uint32_t> row_slots_;
+    std::vector<LoraUse> uses_;
     std::vector<BlockId> chunk_blocks_;
     std::mt19937 rng_{1};
 };
@@ -348,7 +383,7 @@ void run_engine(const CommonOptions& common, Options options) {
     arguments.executor.expand_rows = options.expand_rows;
     arguments.persistent_decode = options.persistent_decode;
     arguments.executor.one_dispatch_context_max = options.one_dispatch_context_max;
-    arguments.executor.n_sequences_max = std::max(64u, largest(options.batch));
+    arguments.executor.n_sequences_max = std::max(64u, largest(options.batch) + (largest(options.chunk) > 0 ? 1 : 0));
 
     std::unique_ptr<Results> results;
     {

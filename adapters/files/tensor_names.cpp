@@ -71,13 +71,15 @@ struct NormName {
     std::string_view name;
     PlaceKind kind;
 };
-constexpr std::array<NormName, 6> kNorms = {{
+constexpr std::array<NormName, 8> kNorms = {{
     {"pre_feedforward_layernorm", PlaceKind::kPreFeedForwardNorm},
     {"post_feedforward_layernorm", PlaceKind::kPostFeedForwardNorm},
     {"input_layernorm", PlaceKind::kInputNorm},
     {"post_attention_layernorm", PlaceKind::kPostAttentionNorm},
     {"self_attn.q_norm", PlaceKind::kQNorm},
     {"self_attn.k_norm", PlaceKind::kKNorm},
+    {"linear_attn.norm", PlaceKind::kDeltaNorm},
+    {"mamba.norm", PlaceKind::kMambaNorm},
 }};
 
 std::optional<TensorRole> take_suffix(std::string_view& name) {
@@ -172,7 +174,9 @@ void find_place(std::string_view path, const model::ModelConfig& config, ParsedN
         parsed.place.kind = norm->kind;
         return;
     }
-    parsed.expected = format("a linear layer of {}", config.architecture);
+    const bool is_norm = module.ends_with("norm");
+    parsed.expected = is_norm ? format("a norm of {} that adapters may replace", config.architecture)
+                              : format("a linear layer of {}", config.architecture);
     parsed.found = format("{}, which the base does not have", module);
 }
 
@@ -256,6 +260,8 @@ bool has_norm(const model::LayerFacts& layer, PlaceKind kind) {
         case PlaceKind::kPostFeedForwardNorm: return layer.ffn_norm.after;
         case PlaceKind::kQNorm: return norms_heads;
         case PlaceKind::kKNorm: return norms_heads && !attention.kv_from;
+        case PlaceKind::kDeltaNorm: return layer.mixer == model::Mixer::kDeltaNet;
+        case PlaceKind::kMambaNorm: return layer.mixer == model::Mixer::kMamba;
         default: return false;
     }
 }

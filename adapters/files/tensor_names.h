@@ -81,6 +81,8 @@ enum class PlaceKind : uint8_t {
     kPostFeedForwardNorm,
     kQNorm,
     kKNorm,
+    kDeltaNorm,  // of what a delta net gives,
+    kMambaNorm,  // and Mamba 2
     kFinalNorm
 };
 

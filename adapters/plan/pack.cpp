@@ -244,7 +244,9 @@ class Layout {
         };
         for (const ExtrasPlan::LayerNorms& norms : plan_.extras.norms) {
             view.extras.norms.push_back({vector(norms.input), vector(norms.mixer_after), vector(norms.ffn),
-                                         vector(norms.ffn_after), vector(norms.q), vector(norms.k)});
+                                         vector(norms.ffn_after), vector(norms.q), vector(norms.k),
+                                         // no family has that one as w - 1
+                                         norms.mixer ? add_vector(*norms.mixer, 0.0f) : 0});
         }
         view.extras.final_norm = vector(plan_.extras.final_norm);
     }
@@ -334,7 +336,7 @@ void for_each_address(model::AdapterView& view, const std::function<void(gpu::De
     }
     for (model::AdapterExtrasView::LayerNorms& norms : extras.norms) {
         for (gpu::DeviceAddress* address :
-             {&norms.input, &norms.mixer_after, &norms.ffn, &norms.ffn_after, &norms.q, &norms.k})
+             {&norms.input, &norms.mixer_after, &norms.ffn, &norms.ffn_after, &norms.q, &norms.k, &norms.mixer})
             change(*address);
     }
 }

@@ -76,7 +76,7 @@ struct ExtrasPlan {
     std::vector<float> head_bias;                // [vocab] or empty, scale in it
     struct LayerNorms {
         const model::Tensor *input = nullptr, *mixer_after = nullptr, *ffn = nullptr, *ffn_after = nullptr,
-                            *q = nullptr, *k = nullptr;
+                            *q = nullptr, *k = nullptr, *mixer = nullptr;
     };
     std::vector<LayerNorms> norms;  // [n_layers], or empty
     const model::Tensor* final_norm = nullptr;

@@ -186,6 +186,8 @@ class ExtrasPlanner {
     }
 
     uint64_t norm_size(const Place& place) const {
+        if (place.kind == PlaceKind::kDeltaNorm) return config_.layer(place.layer).delta.value_head_dim;
+        if (place.kind == PlaceKind::kMambaNorm) return config_.layer(place.layer).mamba.inner_size();
         if (place.kind != PlaceKind::kQNorm && place.kind != PlaceKind::kKNorm) return config_.hidden_size;
         const model::AttentionFacts facts = config_.layer(place.layer).attention;
         if (facts.qk_norm != model::QkNorm::kFullWidth) return facts.head_dim;
@@ -211,7 +213,9 @@ class ExtrasPlanner {
             of.ffn_after = norm({PlaceKind::kPostFeedForwardNorm, layer});
             of.q = norm({PlaceKind::kQNorm, layer});
             of.k = norm({PlaceKind::kKNorm, layer});
-            has_any |= of.input || of.mixer_after || of.ffn || of.ffn_after || of.q || of.k;
+            const bool is_mamba = config_.layer(layer).mixer == model::Mixer::kMamba;
+            of.mixer = norm({is_mamba ? PlaceKind::kMambaNorm : PlaceKind::kDeltaNorm, layer});
+            has_any |= of.input || of.mixer_after || of.ffn || of.ffn_after || of.q || of.k || of.mixer;
         }
         if (has_any) plan_.norms = std::move(norms);
         plan_.final_norm = norm({PlaceKind::kFinalNorm});
@@ -304,11 +308,13 @@ class ExtrasPlanner {
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             for (const PlaceKind kind :
                  {PlaceKind::kInputNorm, PlaceKind::kPostAttentionNorm, PlaceKind::kPreFeedForwardNorm,
-                  PlaceKind::kPostFeedForwardNorm, PlaceKind::kQNorm, PlaceKind::kKNorm}) {
+                  PlaceKind::kPostFeedForwardNorm, PlaceKind::kQNorm, PlaceKind::kKNorm, PlaceKind::kDeltaNorm,
+                  PlaceKind::kMambaNorm}) {
                 if (has_norm(config_.layer(layer), kind)) places.push_back({kind, layer});
             }
             const std::string prefix = format("model.layers.{}", layer);
-            for (const char* part : {"", ".self_attn", ".mlp", ".mlp.act_fn"}) containers.push_back(prefix + part);
+            for (const char* part : {"", ".self_attn", ".linear_attn", ".mamba", ".mlp", ".mlp.act_fn"})
+                containers.push_back(prefix + part);
             for (uint32_t linear = 0; linear < kFileModules.size(); ++linear) {
                 if (shape_of(config_, layer, kFileModules[linear]).n == 0) continue;
                 const bool is_gate_up =

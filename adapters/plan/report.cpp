@@ -125,6 +125,8 @@ class Describer {
             add(norms.ffn_after, name_of({PlaceKind::kPostFeedForwardNorm, layer}));
             add(norms.q, name_of({PlaceKind::kQNorm, layer}));
             add(norms.k, name_of({PlaceKind::kKNorm, layer}));
+            const bool is_mamba = config_.layer(layer).mixer == model::Mixer::kMamba;
+            add(norms.mixer, name_of({is_mamba ? PlaceKind::kMambaNorm : PlaceKind::kDeltaNorm, layer}));
         }
         add(extras.final_norm, "model.norm");
         add(extras.head_table, "lm_head");

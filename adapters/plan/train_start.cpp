@@ -191,6 +191,8 @@ class TrainStart {
             case PlaceKind::kFinalNorm: whole.part = model::TrainedPart::kFinalNorm; break;
             case PlaceKind::kPreFeedForwardNorm:
             case PlaceKind::kPostFeedForwardNorm:
+            case PlaceKind::kDeltaNorm:
+            case PlaceKind::kMambaNorm:
             case PlaceKind::kLinear: return ok_status();
         }
         whole.layer = place.layer;

@@ -28,6 +28,8 @@ std::optional<TrainedPart> part_of(PlaceKind kind) {
         case PlaceKind::kKNorm: return TrainedPart::kKNorm;
         case PlaceKind::kFinalNorm: return TrainedPart::kFinalNorm;
         case PlaceKind::kPreFeedForwardNorm:
+        case PlaceKind::kDeltaNorm:
+        case PlaceKind::kMambaNorm:
         case PlaceKind::kPostFeedForwardNorm: return std::nullopt;  // of models that are not trained on
     }
     return std::nullopt;

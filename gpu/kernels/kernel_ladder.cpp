@@ -166,6 +166,11 @@ void Climb::climb(ScalarType type) {
     modules(packed, {"matmul_packed"});
     add(ladder_.packed[t], packed, "products of weights in few bits", of, "KHR cooperative matrices",
         "many rows without unpacking");
+    Needs experts = matrices;
+    modules(experts, {"expert_matrix"});
+    bool has_experts = false;  // who uses it asks ExpertPlanner, which knows the modules that were left out
+    add(has_experts, experts, "experts' products", of, "KHR cooperative matrices",
+        "prompts about ten times and many rows several times as fast, in models with experts");
     climb_warpgroups(type, suffix, matrices);
 
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).

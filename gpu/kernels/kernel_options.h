@@ -36,6 +36,7 @@ enum class GatedProducts : uint32_t { kAuto, kNever, kAlways };
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
     bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
+    bool has_experts = false;      // the model: experts' products are tested at the start
     // of the caches that qkv_post writes and attention reads; kInt8Values: some layers' are that, the others' kInt8
     KvType kv_type = KvType::kF16;
     PersistentDecode decode = PersistentDecode::kAuto;

@@ -19,6 +19,7 @@ class LadderTests {
     Status products(ScalarType type);
     Status residual(ScalarType type);
     Status packed(ScalarType type);
+    Status experts(ScalarType type);
     Status shrink(ScalarType type);
     Status gated_act(ScalarType type);
     Status attention();

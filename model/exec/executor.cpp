@@ -269,6 +269,7 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
     const auto make_kernels = [&](gpu::KvType kv_type) {
         return gpu::KernelSet::create(device, {.path = options.kernel_path,
                                                .batch_invariant = options.batch_invariant,
+                                               .has_experts = topology_of(config).has(kFeatureExperts),
                                                .kv_type = kv_type,
                                                .decode = options.decode,
                                                .decode_workgroups = options.decode_workgroups,

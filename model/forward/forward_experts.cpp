@@ -19,6 +19,19 @@ gpu::RouterShape ExpertParts::router_shape(const ExpertFacts& experts) const {
     return {.experts = experts.n, .top = experts.top_k, .rule = rule, .normalises = experts.normalise};
 }
 
+gpu::ExpertPlan ExpertParts::product_plan(uint32_t layer) const {
+    const LayerWeights& w = weights_.layers[layer];
+    const ExpertFacts& facts = facts_[layer].ffn.experts;
+    return kernels_.experts.plan(
+        router_shape(facts),
+        {.gate_up = 2 * facts.size,
+         .down = config_.hidden_size,
+         .gate_up_stride = w.expert_gate_up.k_stride,
+         .down_stride = w.expert_down.k_stride,
+         .type = w.expert_gate_up.type == w.expert_down.type ? w.expert_gate_up.type : ScalarType::kF32},
+        rows_);
+}
+
 ExpertParts::Product ExpertParts::experts(uint32_t layer, const Input& input) {
     if (facts_[layer].ffn.experts.shared_size != 0) shared_expert(layer, input);
     route(layer, input.rows);
@@ -81,24 +94,29 @@ void ExpertParts::apply(uint32_t layer, DeviceAddress input) {
     const LayerWeights& w = weights_.layers[layer];
     const FfnFacts& ffn = facts_[layer].ffn;
     const ExpertFacts& facts = ffn.experts;
-    const uint32_t n = 2 * facts.size, act_stride = w.expert_down.k_stride;
-    multiply(layer, w.expert_gate_up, n, LinearModule::kExpertGateUp, input, facts.top_k);
-    kernels_.experts.act(recorder_,
-                         {.step = rows_state(),
-                          .chosen = at(places_.chosen),
-                          .y = at(places_.y),
-                          .bias = address_of(w.expert_gate_up_bias),
-                          .act = at(places_.act),
-                          .y_stride = n,
-                          .act_stride = act_stride,
-                          .ffn = facts.size,
-                          .top = facts.top_k,
-                          .alpha = ffn.clamp_alpha,
-                          .limit = ffn.clamp_limit,
-                          .pad = {}},
-                         ffn.activation, ffn.clamp_limit != 0.0f, facts.gate_up_interleaved,
-                         act_type(w.expert_down.type), rows_);
-    recorder_.barrier();
+    const uint32_t n = 2 * facts.size;
+    // What adapters add comes in front of the activation.
+    if (!shape_.has_adapters() && product_plan(layer).can_gate) {
+        multiply_gated(layer, input);
+    } else {
+        multiply(layer, w.expert_gate_up, n, LinearModule::kExpertGateUp, input, facts.top_k);
+        kernels_.experts.act(recorder_,
+                             {.step = rows_state(),
+                              .chosen = at(places_.chosen),
+                              .y = at(places_.y),
+                              .bias = address_of(w.expert_gate_up_bias),
+                              .act = at(places_.act),
+                              .y_stride = n,
+                              .act_stride = w.expert_down.k_stride,
+                              .ffn = facts.size,
+                              .top = facts.top_k,
+                              .alpha = ffn.clamp_alpha,
+                              .limit = ffn.clamp_limit,
+                              .pad = {}},
+                             ffn.activation, ffn.clamp_limit != 0.0f, facts.gate_up_interleaved,
+                             act_type(w.expert_down.type), rows_);
+        recorder_.barrier();
+    }
     multiply(layer, w.expert_down, config_.hidden_size, LinearModule::kExpertDown, at(places_.act), 1);
     const bool has_shared = facts.shared_size != 0;
     kernels_.experts.sum(recorder_,
@@ -139,21 +157,29 @@ void ExpertParts::route(uint32_t layer, DeviceAddress input) {
     const ExpertFacts& facts = facts_[layer].ffn.experts;
     const gpu::RouterShape shape = router_shape(facts);
     const Product logits = linear(layer, kRouterGroup, w.router, {.plan = plan_.layers[layer].router, .rows = input});
-    sum_to(layer, kRouterGroup, logits, w.router, w.router_bias, at(places_.logits), places_.experts_max);
+    // Splits are summed on the way, where nothing else is to be added.
+    const bool is_summed = logits.plan.whole_rows > 0 || consumer(logits).lora != gpu::LoraLevel::kNone;
+    if (is_summed)
+        sum_to(layer, kRouterGroup, logits, w.router, w.router_bias, at(places_.logits), places_.experts_max);
     kernels_.experts.route(recorder_,
                            {.step = rows_state(),
-                            .logits = at(places_.logits),
+                            .logits = is_summed ? at(places_.logits) : scratch_.y.address(),
+                            .logit_bias = is_summed ? 0 : address_of(w.router_bias),
                             .bias = w.choice_bias.address(),
                             .expert_scale = w.expert_scale.address(),
                             .chosen = at(places_.chosen),
                             .weights = at(places_.weights),
                             .counts = at(places_.counts_of(layer)),
-                            .stride = places_.experts_max,
+                            .sorted = at(places_.sorted),
+                            .n_tiles = at(places_.n_tiles),
+                            .tiles = at(places_.tiles),
+                            .stride = is_summed ? places_.experts_max : w.router.n_padded,
+                            .split_stride = split_stride(w.router, logits.plan),
                             .sum_eps = facts.router == Router::kSigmoidBias ? 1e-6f : 0.0f,
-                            .scale = facts.routed_scale,
-                            .pad = 0},
-                           shape, rows_);
+                            .scale = facts.routed_scale},
+                           shape, is_summed ? 1 : logits.plan.n_splits, rows_);
     recorder_.barrier();
+    if (rows_ == 1) return;
     kernels_.experts.group(recorder_,
                            {.step = rows_state(),
                             .chosen = at(places_.chosen),
@@ -163,7 +189,32 @@ void ExpertParts::route(uint32_t layer, DeviceAddress input) {
                             .tiles = at(places_.tiles),
                             .tile_rows = 0,
                             .top = 0},
-                           shape, rows_);
+                           shape, product_plan(layer), rows_);
+    recorder_.barrier();
+}
+
+// The experts' gate_up and the activation into places_.act.
+void ExpertParts::multiply_gated(uint32_t layer, DeviceAddress x) {
+    const LayerWeights& w = weights_.layers[layer];
+    const FfnFacts& ffn = facts_[layer].ffn;
+    kernels_.experts.product(recorder_,
+                             {.sorted = at(places_.sorted),
+                              .n_tiles = at(places_.n_tiles),
+                              .tiles = at(places_.tiles),
+                              .w = w.expert_gate_up.buffer.address(),
+                              .x = x,
+                              .y = at(places_.act),
+                              .bias = address_of(w.expert_gate_up_bias),
+                              .n = 2 * ffn.experts.size,
+                              .w_stride = w.expert_gate_up.k_stride,
+                              .y_stride = w.expert_down.k_stride,
+                              .pairs_of_a_row = ffn.experts.top_k,
+                              .alpha = ffn.clamp_alpha,
+                              .limit = ffn.clamp_limit},
+                             router_shape(ffn.experts), product_plan(layer), w.expert_gate_up.type, rows_,
+                             gpu::ExpertGate{.activation = ffn.activation,
+                                             .clamped = ffn.clamp_limit != 0.0f,
+                                             .in_turns = ffn.experts.gate_up_interleaved});
     recorder_.barrier();
 }
 
@@ -178,11 +229,14 @@ void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearMo
                               .w = w.buffer.address(),
                               .x = x,
                               .y = at(places_.y),
+                              .bias = 0,
                               .n = n,
                               .w_stride = w.k_stride,
                               .y_stride = n,
-                              .pairs_of_a_row = pairs_of_a_row},
-                             shape, w.type, rows_);
+                              .pairs_of_a_row = pairs_of_a_row,
+                              .alpha = 0,
+                              .limit = 0},
+                             shape, product_plan(layer), w.type, rows_);
     recorder_.barrier();
     if (!shape_.has_adapters()) return;
     kernels_.experts.lora(recorder_,

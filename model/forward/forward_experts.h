@@ -32,9 +32,11 @@ class ExpertParts : protected MixerParts {
     // scratch.y.
     void apply(uint32_t layer, DeviceAddress input);
     Product finished() const;
+    void multiply_gated(uint32_t layer, DeviceAddress x);
     void multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearModule module, DeviceAddress x,
                   uint32_t pairs_of_a_row);
     DeviceAddress at(uint64_t place) const { return scratch_.experts.address() + place; }
+    gpu::ExpertPlan product_plan(uint32_t layer) const;
     gpu::RouterShape router_shape(const ExpertFacts& experts) const;
 
     const ExpertPlaces places_;

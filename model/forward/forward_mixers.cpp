@@ -32,7 +32,9 @@ void MixerParts::sum_to(uint32_t layer, LoraGroup group, const Product& product,
 
 MixerParts::Product MixerParts::sum_up(uint32_t layer, LoraGroup group, Product product, const Matrix& w,
                                        const Vector& bias) {
-    sum_to(layer, group, product, w, bias, scratch_.y.address(), w.n_padded);
+    // One part without anything to add is finished.
+    if (product.plan.n_splits > 1 || address_of(bias) != 0 || consumer(product).lora != gpu::LoraLevel::kNone)
+        sum_to(layer, group, product, w, bias, scratch_.y.address(), w.n_padded);
     product.plan.n_splits = 1;
     product.plan.whole_rows = 0;
     product.has_adapters = true;
@@ -83,7 +85,7 @@ void MixerParts::mix_delta(uint32_t layer, const Product& input, bool keeps_only
                                 .slot_stride = state.sizes.delta_floats,
                                 .to_stride = shape.values(),
                                 .pad = 0},
-                               shape, shape_.state_runs);
+                               shape, shape_.state_runs, shape_.row_bucket);
     recorder_.barrier();
     if (keeps_only) return;
     kernels_.mixers.gated_norm(recorder_,
@@ -93,6 +95,7 @@ void MixerParts::mix_delta(uint32_t layer, const Product& input, bool keeps_only
                                 .skip_x = 0,
                                 .skip = 0,
                                 .gamma = w.delta_norm.address(),
+                                .slot_norms = context_.slot_norms(shape_, layer, LoraTable::Norm::kMixer),
                                 .y = attention_,
                                 .x_stride = shape.values(),
                                 .gate_stride = w.qkv.n_padded,
@@ -184,7 +187,7 @@ void MixerParts::mix_mamba(uint32_t layer, const Product& input, bool keeps_only
                                 .slot_stride = state.sizes.delta_floats,
                                 .to_stride = shape.inner(),
                                 .pad = 0},
-                               shape, shape_.state_runs);
+                               shape, shape_.state_runs, shape_.row_bucket);
     recorder_.barrier();
     if (keeps_only) return;
     kernels_.mixers.mamba_norm(recorder_,
@@ -194,6 +197,7 @@ void MixerParts::mix_mamba(uint32_t layer, const Product& input, bool keeps_only
                                 .skip_x = mixed + uint64_t{2} * shape.keys() * sizeof(float),
                                 .skip = w.skip.address(),
                                 .gamma = w.delta_norm.address(),
+                                .slot_norms = context_.slot_norms(shape_, layer, LoraTable::Norm::kMixer),
                                 .y = attention_,
                                 .x_stride = shape.inner(),
                                 .gate_stride = w.qkv.n_padded,

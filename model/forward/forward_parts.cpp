@@ -163,12 +163,12 @@ void PassParts::gated_product(uint32_t layer, const LayerWeights& w, const Input
         adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);
         recorder_.barrier();
         kernels_.products.matmul_gated_with_adapters(recorder_, adapters_.with_adapters(product, layer, kGateUp), plan,
-                                                     gpu::Activation::kSilu, act.plan.x_order);
+                                                     facts_[layer].ffn.activation, act.plan.x_order);
     } else if (x.norm_tiles > 0) {
         kernels_.products.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles,
-                                                gpu::Activation::kSilu);
+                                                facts_[layer].ffn.activation);
     } else {
-        kernels_.products.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu, act.plan.x_order);
+        kernels_.products.matmul_gated(recorder_, product, plan, facts_[layer].ffn.activation, act.plan.x_order);
     }
     recorder_.barrier();
 }

@@ -146,7 +146,8 @@ class FamilyConfig {
         if (name == "gemma4") return say_gemma4();
         if (name == "smollm3") json_.field("no_rope_layer_interval", 4);
         if (name == "olmo2") return say_olmo2();
-        if (name == "granite") TRY(say_granite());
+        if (name == "granite" || name == "granitehybrid") TRY(say_granite());
+        if (name == "granitehybrid") TRY(say_mamba());
         if (name == "mistral3") return say_ministral3();
         if (name == "qwen35" || name == "qwen35moe" || name == "qwen3next") TRY(say_delta());
         if (name == "qwen35moe" || name == "qwen3next" || name == "qwen3moe") TRY(say_experts("num_experts"));
@@ -242,10 +243,8 @@ class FamilyConfig {
         TRY_ASSIGN(const uint32_t n_shared, size_or("attention.shared_kv_layers", 0, n_layers_));
         TRY_ASSIGN(const uint32_t per_layer, size_or("embedding_length_per_layer_input", 0));
         TRY_ASSIGN(const uint32_t n_experts, size_or("expert_count", 0));
-        if (n_experts != 0)
-            return not_said(
-                format("{} {}: Gemma 4 with experts is not read from GGUF; take the model's folder of safetensors",
-                       fields_.full("expert_count"), n_experts));
+        TRY_ASSIGN(const uint32_t n_used, size_or("expert_used_count", 0));
+        TRY_ASSIGN(const uint32_t expert_size, size_or("expert_feed_forward_length", 0));
         uint32_t sliding_kv = kv_heads_.front(), full_kv = kv_heads_.front();
         bool k_is_v = false;
         for (uint32_t layer = 0; layer < n_layers_; ++layer) {
@@ -262,7 +261,11 @@ class FamilyConfig {
             .field("attention_k_eq_v", k_is_v);
         json_.field("num_kv_shared_layers", n_shared)
             .field("hidden_size_per_layer_input", per_layer)
-            .field("enable_moe_block", false);
+            .field("enable_moe_block", n_experts != 0);
+        if (n_experts != 0)
+            json_.field("num_experts", n_experts)
+                .field("top_k_experts", n_used)
+                .field("moe_intermediate_size", expert_size);
         json_.field("intermediate_size", ffn_.front()).field("use_double_wide_mlp", ffn_.back() == 2 * ffn_.front());
         if (const GgufTensor* table = tensor("per_layer_token_embd.weight");
             table != nullptr && table->shape.size() == 2)
@@ -331,6 +334,41 @@ class FamilyConfig {
         }
         TRY_ASSIGN(const double scale, number_or("attention.scale", 0.0));
         json_.field("attention_multiplier", scale == 0.0 ? 1.0 / std::sqrt(head_dim_) : scale);
+        return ok_status();
+    }
+
+    // Layers without heads of keys are of Mamba 2. Queries and keys turn where the file says so, which it does for no
+    // model of Granite 4 with such layers.
+    Status say_mamba() {
+        TRY_ASSIGN(const uint32_t groups, size_of("ssm.group_count", 1024));
+        TRY_ASSIGN(const uint32_t heads, size_of("ssm.time_step_rank", 1u << 16));
+        TRY_ASSIGN(const uint32_t states, size_of("ssm.state_size"));
+        TRY_ASSIGN(const uint32_t inner, size_of("ssm.inner_size"));
+        TRY_ASSIGN(const uint32_t taps, size_of("ssm.conv_kernel"));
+        TRY_ASSIGN(const uint32_t n_experts, size_or("expert_count", 0));
+        TRY_ASSIGN(const uint32_t used, size_or("expert_used_count", 0));
+        TRY_ASSIGN(const uint32_t size, size_or("expert_feed_forward_length", ffn_.front()));
+        TRY_ASSIGN(const uint32_t shared, size_or("expert_shared_feed_forward_length", ffn_.front()));
+        if (inner % heads != 0 || inner % hidden_ != 0)
+            return not_said(format("{}: expected a multiple of {} {} and of {} {}, found {}",
+                                   fields_.full("ssm.inner_size"), fields_.full("ssm.time_step_rank"), heads,
+                                   fields_.full("embedding_length"), hidden_, inner));
+        if (size != ffn_.front())
+            return not_said(format("{}: expected {} as {}, found {}", fields_.full("expert_feed_forward_length"),
+                                   ffn_.front(), fields_.full("feed_forward_length"), size));
+        json_.field("mamba_n_groups", groups).field("mamba_n_heads", heads).field("mamba_d_head", inner / heads);
+        json_.field("mamba_d_state", states).field("mamba_d_conv", taps).field("mamba_expand", inner / hidden_);
+        const auto is_of = [&](std::string_view end) {
+            return std::ranges::any_of(file_.tensors, [&](const GgufTensor& one) { return one.name.ends_with(end); });
+        };
+        json_.field("mamba_conv_bias", is_of(".ssm_conv1d.bias")).field("mamba_proj_bias", is_of(".ssm_in.bias"));
+        const GgufValue* turns = find("rope.scaling.finetuned");
+        json_.field("position_embedding_type", turns != nullptr && turns->as_flag() == true ? "rope" : "nope");
+        json_.field("shared_intermediate_size", n_experts == 0 ? ffn_.front() : shared);
+        json_.field("num_local_experts", n_experts).field("num_experts_per_tok", used);
+        json_.key("layer_types").begin_array();
+        for (const uint32_t kv : kv_heads_) json_.value(kv == 0 ? "mamba" : "attention");
+        json_.end_array();
         return ok_status();
     }
 

@@ -79,7 +79,7 @@ class Expected {
             case Mixer::kAttention: add_attention(layer, facts.attention, block); break;
             case Mixer::kDeltaNet: add_delta(facts.delta, block); break;
             case Mixer::kShortConv: add_conv(facts.conv, block); break;
-            case Mixer::kMamba: break;  // files of no architecture that is read have one
+            case Mixer::kMamba: add_mamba(facts.mamba, block); break;
         }
         if (facts.mixer_norm.after) add(block + "post_attention_norm.weight", {hidden});
         const bool is_behind_attention = architecture_.gguf.starts_with("qwen35") ||
@@ -91,6 +91,13 @@ class Expected {
             add_experts(facts.ffn.experts, block);
         else
             add_dense(block, "", facts.ffn.size, facts.ffn.bias);
+        if (facts.ffn.kind == FeedForward::kDenseAndExperts) {
+            add_experts(facts.ffn.experts, block);
+            add(block + "ffn_gate_inp.scale", {hidden});
+            add(block + "ffn_down_exps.scale", {facts.ffn.experts.n});
+            for (const char* norm : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"})
+                add(block + norm + ".weight", {hidden});
+        }
         if (const uint64_t ple = facts.per_layer_input; ple != 0) {
             add(block + "inp_gate.weight", {ple, hidden});
             add(block + "proj.weight", {hidden, ple});
@@ -137,6 +144,16 @@ class Expected {
         add(block + "ssm_norm.weight", {facts.value_head_dim});
         add(block + "ssm_out.weight", {hidden, facts.value_size()});
     }
+    void add_mamba(const MambaFacts& facts, const std::string& block) {
+        const uint64_t hidden = config_.hidden_size, inner = facts.inner_size();
+        add_linear(block + "ssm_in", {inner + facts.conv_size() + facts.n_heads, hidden}, facts.proj_bias);
+        add_linear(block + "ssm_conv1d", {facts.conv_size(), facts.taps}, facts.conv_bias);
+        add(block + "ssm_dt.bias", {facts.n_heads});
+        add(block + "ssm_a", {facts.n_heads, 1});
+        add(block + "ssm_d", {facts.n_heads, 1});
+        add(block + "ssm_norm.weight", {facts.n_groups, inner / facts.n_groups});
+        add_linear(block + "ssm_out", {hidden, inner}, facts.proj_bias);
+    }
     void add_conv(const ConvFacts& facts, const std::string& block) {
         const uint64_t hidden = config_.hidden_size;
         add_linear(block + "shortconv.in_proj", {3 * hidden, hidden}, facts.bias);
@@ -178,7 +195,9 @@ Status check_gguf_tensor(const GgufTensor& tensor, const Shape& shape) {
         return wrong(tensor, format("expected shape {} (by the file's fields), found {}", shape_text(shape),
                                     shape_text(tensor.shape)));
     const bool is_small = shape.size() == 1 || tensor.name.ends_with(".bias") ||
-                          tensor.name.ends_with("conv1d.weight") || tensor.name.ends_with("shortconv.conv.weight");
+                          tensor.name.ends_with("conv1d.weight") || tensor.name.ends_with("shortconv.conv.weight") ||
+                          tensor.name.ends_with("ssm_norm.weight") || tensor.name.ends_with(".ssm_a") ||
+                          tensor.name.ends_with(".ssm_d");
     if (is_small && !is_plain(tensor.type))
         return wrong(tensor, format("expected F32, F16 or BF16, found {}", name_of(tensor.type)));
     if (info_of(tensor.type).is_read) return ok_status();
@@ -219,24 +238,30 @@ class Taker {
     void take(const GgufTensor& tensor) {
         const size_t dot = tensor.name.rfind('.');
         const std::string_view suffix = std::string_view(tensor.name).substr(dot),
-                               stem = std::string_view(tensor.name)
-                                          .substr(0, suffix == ".ssm_a" ? tensor.name.size() : dot);
+                               stem =
+                                   std::string_view(tensor.name)
+                                       .substr(0, suffix == ".ssm_a" || suffix == ".ssm_d" ? tensor.name.size() : dot);
         const std::string_view part = stem.substr(stem.rfind('.') + 1);
         const std::string block(stem.substr(0, stem.size() - part.size()));
         if (part == "ffn_gate_exps") return take_gate_and_up(tensor, block, suffix);
         if (part == "ffn_up_exps") return;
+        if (suffix == ".scale") {
+            const char* of = part == "ffn_gate_inp" ? "router.scale" : "router.per_expert_scale";
+            return take_plain(tensor, format("model.layers.{}.{}", layer_of(block), of));
+        }
         if (part == "ssm_ba") return take_gates(tensor, block);
-        const std::optional<std::string> module =
-            name_from_gguf(stem, architecture_.fused, architecture_.has_norms_after);
+        std::optional<std::string> module = name_from_gguf(stem, architecture_.fused, architecture_.has_norms_after);
         CHECK(module.has_value());
+        if (is_mamba(block)) module = of_mamba(*module);
         if (part == "ssm_a") return take_decay(tensor, *module);
-        const bool is_bare =
-            part == "ssm_dt" || part == "attn_sinks" || part == "exp_probs_b" || part == "layer_output_scale";
+        const bool is_bare = part == "ssm_dt" || part == "ssm_d" || part == "attn_sinks" || part == "exp_probs_b" ||
+                             part == "layer_output_scale";
         std::string name = is_bare ? *module : *module + std::string(suffix);
         if (part == "ffn_down_exps") return take_stack(tensor, std::move(name), suffix);
         if (part == "ffn_gate_up_exps") return take_stack(tensor, std::move(name), suffix);
         if (part == "ssm_conv1d" || part == "shortconv.conv" || stem.ends_with("shortconv.conv"))
             return take_conv(tensor, std::move(name), block);
+        if (is_mamba(block) && (part == "ssm_d" || part == "ssm_norm")) return take_vector(tensor, std::move(name));
         const bool is_paired = architecture_.permutes_q_and_k && (part == "attn_q" || part == "attn_k");
         if (is_paired) {
             const uint64_t half = config_.head_dim / 2;
@@ -272,6 +297,15 @@ class Taker {
     bool heads_are_tiled(std::string_view block) const {
         return architecture_.gguf.starts_with("qwen35") && block.starts_with("blk.") &&
                config_.layer(layer_of(block)).mixer == Mixer::kDeltaNet;
+    }
+    bool is_mamba(std::string_view block) const {
+        return block.starts_with("blk.") && config_.layer(layer_of(block)).mixer == Mixer::kMamba;
+    }
+    // Mamba 2 has the words of delta nets.
+    static std::string of_mamba(const std::string& module) {
+        constexpr std::string_view kDelta = ".linear_attn.";
+        const size_t at = module.find(kDelta);
+        return at == std::string::npos ? module : module.substr(0, at) + ".mamba." + module.substr(at + kDelta.size());
     }
     // Our row, by key head, -> the file's, by turns; rows before the heads stay.
     static RowOf grouped_rows(const DeltaFacts& facts, uint64_t before, uint64_t of_head) {
@@ -331,7 +365,13 @@ class Taker {
             heads_are_tiled(block) ? grouped_rows(delta_of(block), 0, 1) : [](uint64_t row) { return row; };
         std::vector<float> logs;
         for (uint64_t i = 0; i < tensor.shape[0]; ++i) logs.push_back(std::log(-number_of(tensor, row_of(i))));
-        put_numbers(std::move(name), logs, tensor.shape);
+        put_numbers(std::move(name), logs, {tensor.shape[0]});
+    }
+    // Ours is a vector, whatever the file cuts it into.
+    void take_vector(const GgufTensor& tensor, std::string name) {
+        std::vector<float> numbers;
+        for (uint64_t i = 0; i < shape_size(tensor.shape); ++i) numbers.push_back(number_of(tensor, i));
+        put_numbers(std::move(name), numbers, {numbers.size()});
     }
     // Ours has a size of 1 between channels and taps.
     void take_conv(const GgufTensor& tensor, std::string name, const std::string& block) {

@@ -153,9 +153,7 @@ class PlanMaker {
     // Of gate_up and the activation in one product, where that can be and is faster.
     std::optional<gpu::MatmulPlan> gated_product(const LayerFacts& facts, const LayerWeights& w,
                                                  const Rows& rows) const {
-        if (facts.ffn.activation != gpu::Activation::kSilu || facts.ffn.clamp_limit != 0.0f ||
-            facts.ffn.kind != FeedForward::kDense)
-            return std::nullopt;
+        if (facts.ffn.clamp_limit != 0.0f || facts.ffn.kind != FeedForward::kDense) return std::nullopt;
         if (address_of(w.gate_up_bias, merged_) != 0 || w.gate_up_bias.n != 0 ||
             kernels_.act_type(w.down.type) != w.gate_up.type)
             return std::nullopt;
@@ -168,6 +166,9 @@ class PlanMaker {
         const std::optional<gpu::MatmulPlan> plan = plan_gated_product(
             products, w.gate_up, facts.ffn.size, use, kProductSplitsMax, is_packed(w.gate_up, merged_));
         if (!plan) return std::nullopt;
+        // Programs of warpgroups know SiLU alone.
+        const bool is_silu = facts.ffn.activation == gpu::Activation::kSilu;
+        if (!is_silu && plan->variant == gpu::MatmulVariant::kWarpgroup) return std::nullopt;
         // What only writes blocks needs a reader of blocks.
         if (plan->variant == gpu::MatmulVariant::kWarpgroup && !product(w.down, use_of(rows, true)).x_in_blocks)
             return std::nullopt;

@@ -62,7 +62,8 @@ Status LoraTable::upload_extras(uint32_t slot, const AdapterExtrasView& from) {
         const std::pair<Norm, gpu::DeviceAddress> all[] = {
             {Norm::kInput, own.input}, {Norm::kMixerAfter, own.mixer_after},
             {Norm::kFfn, own.ffn},     {Norm::kFfnAfter, own.ffn_after},
-            {Norm::kQ, own.q},         {Norm::kK, own.k}};
+            {Norm::kQ, own.q},         {Norm::kK, own.k},
+            {Norm::kMixer, own.mixer}};
         for (const auto& [norm, address] : all) norms[norm_row(layer, norm)] = address;
     }
     norms[size_t{n_layers_} * kStreamNorms] = from.final_norm;

@@ -60,6 +60,7 @@ struct AdapterExtrasView {
     // f32 [n] instead of the base's.
     struct LayerNorms {
         gpu::DeviceAddress input = 0, mixer_after = 0, ffn = 0, ffn_after = 0, q = 0, k = 0;  // as in LayerWeights
+        gpu::DeviceAddress mixer = 0;  // LayerWeights::delta_norm
     };
     std::vector<LayerNorms> norms;  // [n_layers], or empty
     gpu::DeviceAddress final_norm = 0;
@@ -102,7 +103,7 @@ class LoraTable {
     // Addresses [slot] of the norm weights that adapters have instead of the base's.
     // Those of the residual stream lie in the order in which they are applied, the final one at the end: the norm that
     // a part's result passes lies in front of that of the next part's input.
-    enum class Norm : uint32_t { kInput, kMixerAfter, kFfn, kFfnAfter, kQ, kK };
+    enum class Norm : uint32_t { kInput, kMixerAfter, kFfn, kFfnAfter, kQ, kK, kMixer };
     gpu::DeviceAddress norms_address(uint32_t layer, Norm norm) const {
         return norms_.address() + norm_row(layer, norm) * norm_row_bytes();
     }
@@ -113,14 +114,14 @@ class LoraTable {
     uint64_t upload_value() const { return upload_value_.load(std::memory_order_acquire); }
 
   private:
-    static constexpr uint32_t kStreamNorms = 4, kHeadNorms = 2;  // of a layer
+    static constexpr uint32_t kStreamNorms = 4, kMixerNorms = 3;  // of a layer
 
     LoraTable(gpu::Device& device, uint32_t n_slots, uint32_t n_layers, uint32_t stride);
-    uint64_t n_norm_rows() const { return uint64_t{n_layers_} * (kStreamNorms + kHeadNorms) + 1; }
+    uint64_t n_norm_rows() const { return uint64_t{n_layers_} * (kStreamNorms + kMixerNorms) + 1; }
     uint64_t norm_row(uint32_t layer, Norm norm) const {
         const auto number = static_cast<uint32_t>(norm);
         if (number < kStreamNorms) return uint64_t{layer} * kStreamNorms + number;
-        return uint64_t{n_layers_} * kStreamNorms + 1 + uint64_t{layer} * kHeadNorms + (number - kStreamNorms);
+        return uint64_t{n_layers_} * kStreamNorms + 1 + uint64_t{layer} * kMixerNorms + (number - kStreamNorms);
     }
     uint64_t norm_row_bytes() const { return uint64_t{n_slots_} * sizeof(gpu::DeviceAddress); }
     Status upload_extras(uint32_t slot, const AdapterExtrasView& extras);

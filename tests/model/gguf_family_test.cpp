@@ -120,12 +120,21 @@ TEST_P(GgufFamily, LogitsEqualTheReference) {
     EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), kRelativeErrorMax);
 }
 
-constexpr FamilyFile kFiles[] = {
-    {"gemma4-dense", "gemma4"},          {"gemma4-e2b", "gemma4"},    {"granite", "granite"},
-    {"ministral3-nested", "mistral3"},   {"olmo2", "olmo2"},          {"olmo3", "olmo2"},
-    {"smollm3", "smollm3", false, true}, {"qwen35", "qwen35"},        {"lfm2", "lfm2"},
-    {"qwen3-next", "qwen3next"},         {"qwen35-moe", "qwen35moe"}, {"gpt-oss", "gpt-oss"},
-    {"gpt-oss-mxfp4", "gpt-oss", true}};
+constexpr FamilyFile kFiles[] = {{"gemma4-dense", "gemma4"},
+                                 {"gemma4-e2b", "gemma4"},
+                                 {"gemma4-moe", "gemma4"},
+                                 {"granite", "granite"},
+                                 {"granite-hybrid", "granitehybrid"},
+                                 {"ministral3-nested", "mistral3"},
+                                 {"olmo2", "olmo2"},
+                                 {"olmo3", "olmo2"},
+                                 {"smollm3", "smollm3", false, true},
+                                 {"qwen35", "qwen35"},
+                                 {"lfm2", "lfm2"},
+                                 {"qwen3-next", "qwen3next"},
+                                 {"qwen35-moe", "qwen35moe"},
+                                 {"gpt-oss", "gpt-oss"},
+                                 {"gpt-oss-mxfp4", "gpt-oss", true}};
 INSTANTIATE_TEST_SUITE_P(All, GgufFamily, ::testing::ValuesIn(kFiles), [](const auto& instance) {
     std::string name = instance.param.model;
     std::ranges::replace(name, '-', '_');

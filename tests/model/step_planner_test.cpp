@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/config/config_readers.h"
 #include "model/step/step_plan.h"
 
 namespace lorad::model::step_planner_test {
@@ -188,6 +189,18 @@ TEST(StepPlanner, ThePlanSaysHowEachProductIsComputed) {
 
     const StepPlan chunk = on.plan({.n_rows = 2048, .n_outputs = 0, .n_context = 2048, .runs = {.n_tiles = 16}});
     EXPECT_EQ(chunk.layers[2].o.rows, 0u) << "nobody reads more of the last layer than its keys and values";
+}
+
+TEST(StepPlanner, OtherActivationsThanSiluEndProductsOnMatrices) {
+    Planned on(h200());
+    on.config.layers = usual_layers(on.config);
+    const bool silu_is_gated = on.plan(with_adapters(decodes(24), 16, 3)).layers[0].is_gated;
+    for (LayerFacts& layer : on.config.layers) layer.ffn.activation = gpu::Activation::kGeluTanh;
+    EXPECT_EQ(silu_is_gated, on.plan(with_adapters(decodes(24), 16, 3)).layers[0].is_gated);
+    const StepPlan few = on.plan(decodes(24));
+    ASSERT_TRUE(few.layers[0].is_gated);
+    EXPECT_EQ(few.layers[0].gate_up.variant, MatmulVariant::kCoopmat);
+    EXPECT_FALSE(on.plan(decodes(64)).layers[0].is_gated) << "warpgroups know SiLU alone";
 }
 
 TEST(StepPlanner, WithoutMatricesEveryProductIsPortable) {

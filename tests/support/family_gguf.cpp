@@ -84,6 +84,25 @@ void separate_delta(NamedNumbers& numbers, const ModelConfig& config) {
     }
 }
 
+// Granite's fused gates and ups of feed-forwards that every row passes.
+void separate_gate_up(NamedNumbers& numbers) {
+    constexpr std::string_view kFused = ".gate_up_proj.weight";
+    NamedNumbers parts;
+    for (auto at = numbers.begin(); at != numbers.end();) {
+        const std::string& name = at->first;
+        if (!name.ends_with(kFused) || name.find(".experts.") != std::string::npos) {
+            ++at;
+            continue;
+        }
+        const std::string stem = name.substr(0, name.size() - kFused.size());
+        const auto half = static_cast<std::ptrdiff_t>(at->second.size() / 2);
+        parts[stem + ".gate_proj.weight"] = Numbers(at->second.begin(), at->second.begin() + half);
+        parts[stem + ".up_proj.weight"] = Numbers(at->second.begin() + half, at->second.end());
+        at = numbers.erase(at);
+    }
+    numbers.merge(parts);
+}
+
 class Converter {
   public:
     Converter(const NamedNumbers& numbers, const ModelConfig& config, std::string gguf, bool packs_experts)
@@ -109,7 +128,9 @@ class Converter {
 
   private:
     bool is(const char* name) const { return gguf_ == name; }
-    bool permutes() const { return is("llama") || is("granite") || is("smollm3") || is("mistral3"); }
+    bool permutes() const {
+        return is("llama") || is("granite") || is("granitehybrid") || is("smollm3") || is("mistral3");
+    }
     const Numbers& take(const std::string& name) const {
         const auto found = numbers_.find(name);
         EXPECT_NE(found, numbers_.end()) << name;
@@ -184,8 +205,8 @@ class Converter {
             number("rope.dimension_count", rope.rotary_dim);
         }
         if (config_.final_softcap != 0) real("final_logit_softcapping", config_.final_softcap);
-        if (is("granite")) {
-            real("attention.scale", first.attention.scale);
+        if (is("granite") || is("granitehybrid")) {
+            real("attention.scale", attention().scale);
             real("embedding_scale", config_.embed_scale);
             real("residual_scale", first.residual_multiplier);
             real("logit_scale", 1.0 / config_.logit_scale);
@@ -210,6 +231,15 @@ class Converter {
                 number("full_attention_interval", interval());
                 break;
             }
+            if (facts.mixer == model::Mixer::kMamba) {
+                number("ssm.conv_kernel", facts.mamba.taps);
+                number("ssm.state_size", facts.mamba.state_size);
+                number("ssm.group_count", facts.mamba.n_groups);
+                number("ssm.time_step_rank", facts.mamba.n_heads);
+                number("ssm.inner_size", facts.mamba.inner_size());
+                writer_.number<uint8_t>(gguf_ + ".rope.scaling.finetuned", 7, 0);
+                break;
+            }
             if (facts.mixer == model::Mixer::kShortConv) {
                 number("shortconv.l_cache", facts.conv.taps);
                 break;
@@ -221,6 +251,11 @@ class Converter {
         if (!is("llama")) number("expert_feed_forward_length", first.ffn.experts.size);
         if (first.ffn.experts.shared_size != 0)
             number("expert_shared_feed_forward_length", first.ffn.experts.shared_size);
+    }
+    model::AttentionFacts attention() const {
+        uint32_t layer = 0;
+        while (config_.layer(layer).mixer != model::Mixer::kAttention) ++layer;
+        return config_.layer(layer).attention;
     }
     uint32_t interval() const {
         uint32_t layer = 0;
@@ -236,6 +271,7 @@ class Converter {
         if (facts.mixer_norm.before) put(block + "attn_norm.weight", norm(own("input_layernorm.weight")), {hidden});
         if (facts.mixer == model::Mixer::kAttention) write_attention(layer, facts, block);
         if (facts.mixer == model::Mixer::kDeltaNet) write_delta(layer, facts, block);
+        if (facts.mixer == model::Mixer::kMamba) write_mamba(layer, facts.mamba, block);
         if (facts.mixer == model::Mixer::kShortConv) {
             put(block + "shortconv.in_proj.weight", take(own("conv.in_proj.weight")), {3 * hidden, hidden});
             put(block + "shortconv.conv.weight", take(own("conv.conv.weight")), {hidden, facts.conv.taps});
@@ -255,6 +291,15 @@ class Converter {
             write_experts(layer, facts.ffn.experts, block);
         else
             write_dense(own("mlp."), block, "", facts.ffn.size);
+        if (facts.ffn.kind == model::FeedForward::kDenseAndExperts) {
+            write_experts(layer, facts.ffn.experts, block);
+            put(block + "ffn_gate_inp.scale", take(own("router.scale")), {hidden});
+            put(block + "ffn_down_exps.scale", take(own("router.per_expert_scale")), {facts.ffn.experts.n});
+            for (const auto& [theirs, name] : {std::pair("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+                                               std::pair("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+                                               std::pair("post_ffw_norm_2", "post_feedforward_layernorm_2")})
+                put(block + theirs + ".weight", norm(own(std::string(name) + ".weight")), {hidden});
+        }
         if (const uint64_t ple = facts.per_layer_input; ple != 0) {
             put(block + "inp_gate.weight", take(own("per_layer_input_gate.weight")), {ple, hidden});
             put(block + "proj.weight", take(own("per_layer_projection.weight")), {hidden, ple});
@@ -355,6 +400,26 @@ class Converter {
         put(block + "ssm_out.weight", out, {hidden, delta.value_size()});
     }
 
+    void write_mamba(uint32_t layer, const model::MambaFacts& mamba, const std::string& block) {
+        const uint64_t hidden = config_.hidden_size, heads = mamba.n_heads, inner = mamba.inner_size();
+        const auto own = [&](const std::string& part) -> const Numbers& {
+            return take(layer_name(layer, "mamba." + part));
+        };
+        put(block + "ssm_in.weight", own("in_proj.weight"), {inner + mamba.conv_size() + heads, hidden});
+        put(block + "ssm_conv1d.weight", own("conv1d.weight"), {mamba.conv_size(), mamba.taps});
+        if (mamba.conv_bias) put(block + "ssm_conv1d.bias", own("conv1d.bias"), {mamba.conv_size()});
+        put(block + "ssm_dt.bias", own("dt_bias"), {heads});
+        Numbers decay = own("A_log");
+        for (float& number : decay) number = -std::exp(number);
+        put(block + "ssm_a", decay, {heads, 1});
+        put(block + "ssm_d", own("D"), {heads, 1});
+        if (mamba.n_groups == 1)
+            put(block + "ssm_norm.weight", own("norm.weight"), {inner});
+        else
+            put(block + "ssm_norm.weight", own("norm.weight"), {mamba.n_groups, inner / mamba.n_groups});
+        put(block + "ssm_out.weight", own("out_proj.weight"), {hidden, inner});
+    }
+
     // [experts][2 size] rows of k: those of gate, or of up.
     Numbers half_of(const Numbers& numbers, const model::ExpertFacts& experts, size_t k, size_t which) const {
         Numbers out;
@@ -428,6 +493,7 @@ NamedNumbers meaning_of(const model::TensorFiles& files, const ModelConfig& conf
     }
     stack_experts(numbers, config);
     separate_delta(numbers, config);
+    separate_gate_up(numbers);
     return numbers;
 }
 

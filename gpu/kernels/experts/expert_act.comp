@@ -14,6 +14,7 @@ layout(constant_id = 2) const uint kActivation = 0;  // an Activation
 layout(constant_id = 3) const uint kClamped = 0;
 layout(constant_id = 4) const uint kInTurns = 0;     // gate and up of f lie side by side
 layout(constant_id = 5) const uint kHasBias = 0;
+#include "gpu/kernels/experts/expert_gate.glsl"
 layout(push_constant, scalar) uniform Push { ExpertActParams p; };
 
 void main() {
@@ -31,14 +32,7 @@ void main() {
             gate += FloatRef(bias + gate_at * 4).v;
             up += FloatRef(bias + up_at * 4).v;
         }
-        if (kClamped != 0) {
-            // Comparisons that leave what is no number as it is.
-            gate = gate > p.limit ? p.limit : gate;
-            up = up > p.limit ? p.limit : up < -p.limit ? -p.limit : up;
-            value[c] = (up + 1.0) * (gate / (1.0 + exp(-p.alpha * gate)));
-        } else {
-            value[c] = activate(gate, kActivation) * up;
-        }
+        value[c] = gated(gate, up, p.alpha, p.limit);
     }
     store4(p.act + uint64_t(pair) * p.act_stride * bytes_of(kActType), first / 4, value, kActType);
 }

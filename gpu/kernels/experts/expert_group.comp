@@ -5,6 +5,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/experts/expert_route.params.h"
 
@@ -13,16 +14,26 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ExpertTileRe
 
 const uint kThreads = gl_WorkGroupSize.x;
 const uint kMinSubgroup = 4;
-shared uint found[(kThreads + kMinSubgroup - 1) / kMinSubgroup];  // pairs of the expert in each subgroup's share
+const uint kSubgroupsMax = (kThreads + kMinSubgroup - 1) / kMinSubgroup;
+shared uint found[kSubgroupsMax];  // pairs of the expert in each subgroup's share
+shared uvec2 in_front[kSubgroupsMax];
 
 void main() {
     const uint expert = gl_WorkGroupID.x, thread = gl_LocalInvocationIndex;
     const uint n_pairs = step_n_rows(p.step) * p.top;
-    uint begin = 0, tile = 0;
-    for (uint e = 0; e < expert; e++) {
+    // Pairs and tiles of the experts in front of this one.
+    uvec2 own = uvec2(0);
+    for (uint e = thread; e < expert; e += kThreads) {
         const uint n = UintRef(p.counts + e * 4).v;
-        begin += n;
-        tile += (n + p.tile_rows - 1) / p.tile_rows;
+        own += uvec2(n, (n + p.tile_rows - 1) / p.tile_rows);
+    }
+    own = subgroupAdd(own);
+    if (subgroupElect()) in_front[gl_SubgroupID] = own;
+    barrier();
+    uint begin = 0, tile = 0;
+    for (uint s = 0; s < gl_NumSubgroups; s++) {
+        begin += in_front[s].x;
+        tile += in_front[s].y;
     }
     const uint n_own = UintRef(p.counts + expert * 4).v;
     const uint n_tiles = (n_own + p.tile_rows - 1) / p.tile_rows;

@@ -1,21 +1,100 @@
+#include <algorithm>
+#include <array>
+
+#include "gpu/kernel_modules.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
 namespace lorad::gpu {
+namespace {
+
+// One workgroup's part of a product by expert_matrix.
+struct ExpertTileShape {
+    uint32_t rows, columns, k, subgroups, subgroups_n;
+};
+// By the pairs that an expert has in the mean, from the few of a decode step on. Each with half of k for matrices whose
+// rows that divides alone.
+constexpr std::array kExpertTiles = {ExpertTileShape{16, 64, 128, 4, 4}, ExpertTileShape{16, 64, 64, 4, 4},
+                                     ExpertTileShape{32, 64, 128, 4, 4}, ExpertTileShape{32, 64, 64, 4, 4},
+                                     ExpertTileShape{64, 128, 64, 4, 2}};
+constexpr uint32_t kMatrixMinRows = 9;  // below, most experts have a single pair, and reading is all there is to do
+
+bool fits(const ExpertTileShape& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps) {
+    const uint32_t size = tile.subgroups * caps.subgroup_size, words = tile.k / 8;
+    return n >= tile.columns && n % 4 == 0 && stride % tile.k == 0 && size <= threads_max(caps) && size % words == 0 &&
+           tile.columns * words % size == 0 && tile.rows * words % size == 0 &&
+           (tile.rows + tile.columns) * (words + 1) * 16 + tile.rows * 4 <= caps.shared_memory_bytes;
+}
+
+const ExpertTileShape* tile_for(uint32_t rows, uint32_t n, uint32_t stride, const DeviceCapabilities& caps) {
+    for (const ExpertTileShape& tile : kExpertTiles) {
+        if (tile.rows == rows && fits(tile, n, stride, caps)) return &tile;
+    }
+    return nullptr;
+}
+
+// The constants of a product that ends in the activation, or that does not.
+void add_gate(std::vector<uint32_t>& constants, const std::optional<ExpertGate>& gate, bool has_bias) {
+    const ExpertGate of = gate.value_or(ExpertGate());
+    constants.insert(constants.end(), {gate.has_value(), static_cast<uint32_t>(of.activation), of.clamped, of.in_turns,
+                                       gate.has_value() && has_bias});
+}
+
+}  // namespace
+
+ExpertPlan ExpertPlanner::plan(const RouterShape& shape, const ExpertMatrices& m, uint32_t rows) const {
+    const bool always = options().batch_invariant;
+    if (has_matrices(m.type) && (always || rows >= kMatrixMinRows)) {
+        const uint32_t pairs = ceil_div(rows * shape.top, shape.experts), wanted = pairs > 32   ? 64
+                                                                                   : pairs > 12 ? 32
+                                                                                                : 16;
+        uint32_t best = 0;
+        for (const uint32_t tile : matrix_tiles(m)) best = tile <= wanted ? tile : best;
+        // A workgroup's loads are of gates or of ups, and it writes whole words of outputs that there are.
+        const ExpertTileShape* tile = tile_for(best, m.gate_up, m.gate_up_stride, capabilities());
+        if (tile != nullptr)
+            return {best, true,
+                    m.gate_up % (2 * kWeightAlign) == 0 &&
+                        tile->columns / 2 % (tile->subgroups * capabilities().subgroup_size * 8 / tile->k) == 0};
+    }
+    return {always || rows > 8 ? kExpertTileRows : rows > 1 ? 2u : 1u, false, true};
+}
+
+const char* ExpertPlanner::matrix_module(ScalarType type) {
+    return type == ScalarType::kBf16 ? "expert_matrix_bf16" : "expert_matrix_f16";
+}
+
+bool ExpertPlanner::has_matrices(ScalarType type) const {
+    const std::string module = matrix_module(type);
+    return ladder().has(type) && has_kernel_module(module) &&
+           std::ranges::find(options().left_out, module) == options().left_out.end();
+}
+
+std::vector<uint32_t> ExpertPlanner::matrix_tiles(const ExpertMatrices& m) const {
+    std::vector<uint32_t> all;
+    for (const uint32_t rows : {16u, 32u, 64u}) {
+        if (tile_for(rows, m.gate_up, m.gate_up_stride, capabilities()) != nullptr &&
+            tile_for(rows, m.down, m.down_stride, capabilities()) != nullptr)
+            all.push_back(rows);
+    }
+    return all;
+}
 
 void ExpertKernels::route(Recorder& recorder, const ExpertRouteParams& params, const RouterShape& shape,
-                          uint32_t rows) {
+                          uint32_t n_splits, uint32_t rows) {
     CHECK(shape.top >= 1 && shape.top <= kTopExpertsMax && shape.top <= shape.experts && shape.experts <= kExpertsMax &&
           params.stride >= shape.experts);
     const uint32_t size = threads(threads_for(shape.experts, 32, 256), 32);
-    const Kernel* k = kernel("expert_route", {size, shape.experts, shape.top, shape.rule, shape.normalises,
-                                              params.bias != 0, params.expert_scale != 0});
+    const Kernel* k =
+        kernel("expert_route", {size, shape.experts, shape.top, shape.rule, shape.normalises, params.bias != 0,
+                                params.expert_scale != 0, n_splits, params.logit_bias != 0, rows == 1});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, rows, 1, 1, {"expert_route", uint64_t{rows} * shape.experts * 4, 0});
+    recorder.dispatch(*k, params, rows, 1, 1, {"expert_route", uint64_t{rows} * shape.experts * 4 * n_splits, 0});
 }
 
-void ExpertKernels::group(Recorder& recorder, ExpertGroupParams params, const RouterShape& shape, uint32_t rows) {
-    params.tile_rows = tile_rows(rows);
+void ExpertKernels::group(Recorder& recorder, ExpertGroupParams params, const RouterShape& shape,
+                          const ExpertPlan& plan, uint32_t rows) {
+    params.tile_rows = plan.tile_rows;
     params.top = shape.top;
     const uint32_t size = threads(threads_for(rows * shape.top, 32, 256), 32);
     const Kernel* k = kernel("expert_group", {size}, capabilities().subgroup_size);
@@ -24,19 +103,40 @@ void ExpertKernels::group(Recorder& recorder, ExpertGroupParams params, const Ro
 }
 
 void ExpertKernels::product(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
-                            ScalarType weight_type, uint32_t rows) {
-    CHECK(params.w_stride % kWeightAlign == 0);
-    constexpr uint32_t kWeightRows = 2;  // of a subgroup
-    const uint32_t size = threads(128, 32), columns = tile_rows(rows);
-    const Kernel* k = kernel("expert_product", {size, static_cast<uint32_t>(weight_type),
-                                                static_cast<uint32_t>(act_type(weight_type)), columns, kWeightRows});
-    if (k == nullptr) return;
-    const uint32_t subgroups = std::max(size / std::max(capabilities().subgroup_size, 1u), 1u),
-                   n_tiles = tiles_max(rows * shape.top, shape.experts, columns);
+                            const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
+                            const std::optional<ExpertGate>& gate) {
+    CHECK(params.w_stride % kWeightAlign == 0 && (!gate || (plan.can_gate && params.y_stride * 2 >= params.n)));
     const uint64_t n_experts = std::min(shape.experts, rows * shape.top);
-    recorder.dispatch(*k, params, n_tiles, ceil_div(params.n, kWeightRows * subgroups), 1,
-                      {"expert_product", n_experts * params.n * params.w_stride * bytes_of(weight_type),
-                       uint64_t{rows} * shape.top * params.n * params.w_stride * 2});
+    const DispatchInfo info{plan.on_matrices ? "expert_matrix" : "expert_product",
+                            n_experts * params.n * params.w_stride * bytes_of(weight_type),
+                            uint64_t{rows} * shape.top * params.n * params.w_stride * 2};
+    if (plan.on_matrices) return on_matrices(recorder, params, shape, plan, weight_type, rows, gate, info);
+    constexpr uint32_t kOutputs = 2;  // of a subgroup
+    const uint32_t size = threads(128, 32);
+    std::vector<uint32_t> constants{size, static_cast<uint32_t>(weight_type),
+                                    static_cast<uint32_t>(act_type(weight_type)), plan.tile_rows,
+                                    gate ? 2 * kOutputs : kOutputs};
+    add_gate(constants, gate, params.bias != 0);
+    const Kernel* k = kernel("expert_product", constants);
+    if (k == nullptr) return;
+    const uint32_t subgroups = std::max(size / std::max(capabilities().subgroup_size, 1u), 1u);
+    recorder.dispatch(*k, params, tiles_max(rows * shape.top, shape.experts, plan.tile_rows),
+                      ceil_div(gate ? params.y_stride : params.n, kOutputs * subgroups), 1, info);
+}
+
+void ExpertKernels::on_matrices(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
+                                const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
+                                const std::optional<ExpertGate>& gate, const DispatchInfo& info) {
+    const ExpertTileShape* tile = tile_for(plan.tile_rows, params.n, params.w_stride, capabilities());
+    CHECK(tile != nullptr && params.y_stride % 4 == 0);
+    const uint32_t subgroup = capabilities().subgroup_size;
+    std::vector<uint32_t> constants{tile->subgroups * subgroup, tile->columns,   tile->rows, tile->k,
+                                    tile->subgroups_n,          params.w_stride, subgroup};
+    add_gate(constants, gate, params.bias != 0);
+    const Kernel* k = kernel(matrix_module(weight_type), constants, subgroup);
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(params.n, tile->columns),
+                      tiles_max(rows * shape.top, shape.experts, plan.tile_rows), 1, info);
 }
 
 void ExpertKernels::act(Recorder& recorder, const ExpertActParams& params, Activation activation, bool clamped,

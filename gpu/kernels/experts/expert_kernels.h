@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "gpu/command.h"
 #include "gpu/kernels/consumer_shape.h"
@@ -25,15 +27,38 @@ struct RouterShape {
     bool normalises = false;  // weights are divided by their sum
 };
 
+// The products of a layer's experts.
+struct ExpertMatrices {
+    uint32_t gate_up = 0, down = 0;                // rows of one expert's
+    uint32_t gate_up_stride = 0, down_stride = 0;  // elements of a row
+    ScalarType type = ScalarType::kF32;
+};
+
+// How they are multiplied, both alike.
+struct ExpertPlan {
+    uint32_t tile_rows = 1;    // pairs of a tile at most
+    bool on_matrices = false;  // expert_matrix, else expert_product
+    bool can_gate = true;      // gate_up can end in the activation
+};
+
+// What gate and up become, where a product ends in it.
+struct ExpertGate {
+    Activation activation = Activation::kSilu;
+    bool clamped = false, in_turns = false;
+};
+
 class ExpertPlanner : public Planner {
   public:
     explicit ExpertPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // Rows of a tile in a recording for so many rows: few share an expert where there are few. With batch_invariant
-    // always the same.
-    uint32_t tile_rows(uint32_t rows) const {
-        return options().batch_invariant || rows > 8 ? kExpertTileRows : rows > 1 ? 2 : 1;
-    }
+    // For a recording of so many rows: few share an expert where there are few. With batch_invariant always by the same
+    // kernel.
+    ExpertPlan plan(const RouterShape& shape, const ExpertMatrices& matrices, uint32_t rows) const;
+    // Whether products of this type may be on KHR cooperative matrices.
+    bool has_matrices(ScalarType type) const;
+    static const char* matrix_module(ScalarType type);
+    // Tiles on matrices that the device and such products take, by their pairs; for the test at the start.
+    std::vector<uint32_t> matrix_tiles(const ExpertMatrices& matrices) const;
     // The most tiles of so many pairs: one for each expert that is not full, and full ones.
     static uint32_t tiles_max(uint32_t pairs, uint32_t experts, uint32_t tile_rows) {
         return std::min(pairs, experts + pairs / tile_rows);
@@ -46,16 +71,25 @@ class ExpertKernels : public ExpertPlanner, private KernelRecorder {
   public:
     ExpertKernels(const KernelFacts& facts, KernelCache& cache) : ExpertPlanner(facts), KernelRecorder(cache) {}
 
-    void route(Recorder& recorder, const ExpertRouteParams& params, const RouterShape& shape, uint32_t rows);
+    // params.logits has n_splits parts. In a recording of one row its pairs are grouped as well.
+    void route(Recorder& recorder, const ExpertRouteParams& params, const RouterShape& shape, uint32_t n_splits,
+               uint32_t rows);
     // params.tile_rows and top are filled in. Behind route() and a barrier.
-    void group(Recorder& recorder, ExpertGroupParams params, const RouterShape& shape, uint32_t rows);
+    void group(Recorder& recorder, ExpertGroupParams params, const RouterShape& shape, const ExpertPlan& plan,
+               uint32_t rows);
     void product(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
-                 ScalarType weight_type, uint32_t rows);
+                 const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
+                 const std::optional<ExpertGate>& gate = std::nullopt);
     void act(Recorder& recorder, const ExpertActParams& params, Activation activation, bool clamped, bool in_turns,
              ScalarType act_type, uint32_t rows);
     // Level kPlain or kFull. Behind product() and a barrier.
     void lora(Recorder& recorder, const ExpertLoraParams& params, LoraLevel level, ScalarType act_type, uint32_t rows);
     void sum(Recorder& recorder, const ExpertSumParams& params, uint32_t top, uint32_t rows);
+
+  private:
+    void on_matrices(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
+                     const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
+                     const std::optional<ExpertGate>& gate, const DispatchInfo& info);
 };
 
 }  // namespace lorad::gpu

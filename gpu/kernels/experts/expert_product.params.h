@@ -11,13 +11,17 @@ struct ExpertProductParams {
     uint64_t tiles;
     uint64_t w;  // [experts * n][w_stride] of the weight type: the matrices one behind the other
     uint64_t x;  // [x row][w_stride] of the activation type, elements k.. are zero
-    uint64_t y;  // [pair][y_stride] f32
+    // [pair][y_stride] f32; gated: of the activation type, what n / 2 gates and as many ups become; elements behind
+    // them are written with zeros
+    uint64_t y;
+    uint64_t bias;  // of gated products: as in ExpertActParams, or 0
     uint32_t n;
     uint32_t w_stride;
     uint32_t y_stride;
     uint32_t pairs_of_a_row;  // pair i reads x row i / pairs_of_a_row
+    float alpha, limit;       // as in ExpertActParams
 };
-INTEROP_SIZE(ExpertProductParams, 64);
+INTEROP_SIZE(ExpertProductParams, 80);
 
 INTEROP_END
 

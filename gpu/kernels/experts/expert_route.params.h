@@ -7,7 +7,7 @@ INTEROP_BEGIN
 
 INTEROP_CONST kExpertsMax = 1024;   // of a layer
 INTEROP_CONST kTopExpertsMax = 32;  // of a row
-INTEROP_CONST kExpertTileRows = 8;  // pairs of one ExpertTile
+INTEROP_CONST kExpertTileRows = 8;  // pairs of one ExpertTile at most, where products are not on matrices
 
 // How a router's logits become weights.
 INTEROP_CONST kSoftmaxThenTop = 0;  // of all experts, then the largest
@@ -18,24 +18,29 @@ INTEROP_CONST kSigmoidBias = 2;     // sigmoids; the largest of sigmoid + select
 // by, the lower number first among equals.
 struct ExpertRouteParams {
     uint64_t step;          // StepHeader
-    uint64_t logits;        // [t][stride] f32
+    uint64_t logits;        // [split][t][stride] f32
+    uint64_t logit_bias;    // [experts] f32, added to the sum of the splits, or 0
     uint64_t bias;          // [experts] f32, of kSigmoidBias alone, or 0
     uint64_t expert_scale;  // [experts] f32 that weights are multiplied with at last, or 0
     uint64_t chosen;        // u32[t * top + j]: the expert
     uint64_t weights;       // f32[t * top + j]
     uint64_t counts;        // u32[experts], zero before: pairs of each
+    // as in ExpertGroupParams; written in recordings of one row, which need no group()
+    uint64_t sorted;
+    uint64_t n_tiles;
+    uint64_t tiles;
     uint32_t stride;
-    float sum_eps;  // added to the sum that weights are divided by
-    float scale;    // of all weights
-    uint32_t pad;
+    uint32_t split_stride;  // elements
+    float sum_eps;          // added to the sum that weights are divided by
+    float scale;            // of all weights
 };
-INTEROP_SIZE(ExpertRouteParams, 72);
+INTEROP_SIZE(ExpertRouteParams, 104);
 
 // Neighbours in the sorted order of pairs that have one expert.
 struct ExpertTile {
     uint32_t expert;
     uint32_t begin;  // in the sorted pairs
-    uint32_t n;      // 1..kExpertTileRows
+    uint32_t n;      // 1..ExpertPlan::tile_rows
     uint32_t pad;
 };
 INTEROP_SIZE(ExpertTile, 16);

@@ -23,11 +23,12 @@ layout(constant_id = 4) const uint kValueSize = 16;
 layout(constant_id = 5) const uint kTaps = 4;
 layout(constant_id = 6) const uint kIsMamba = 0;
 layout(constant_id = 7) const uint kHasBias = 0;
+layout(constant_id = 8) const uint kWide = 1;  // neighbouring elements of a thread; 4 where that divides all sizes
 layout(push_constant, scalar) uniform Push { DeltaConvParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
 const uint kHeadMax = kKeySize > kValueSize ? kKeySize : kValueSize;
-const uint kPerThread = (kHeadMax + kThreads - 1) / kThreads;
+const uint kPerThread = (kHeadMax / kWide + kThreads - 1) / kThreads;
 const uint kKeys = kKeyHeads * kKeySize, kValues = kValueHeads * kValueSize;
 const uint kChannels = 2 * kKeys + kValues;
 const uint kFirst = kIsMamba != 0 ? kValues : 0;  // column of m where the convolution's inputs begin
@@ -40,16 +41,39 @@ float softplus(float x) {
     return max(x, 0.0) + (u < 0.05 ? u * (1.0 - u * (0.5 - u * (1.0 / 3.0 - u * (0.25 - u * 0.2)))) : log(1.0 + u));
 }
 
+// A row of `channels` inputs of which the convolution reads some: the run's own, the state's, or none.
+uint64_t input_row(uint t, uint back, StateRun run) {
+    if (t >= run.row_begin + back) return p.m + (uint64_t(t - back) * p.m_stride + kFirst) * 4;
+    return run.from == kNoState ? 0 : p.state + (uint64_t(run.from) * p.slot_stride + (t - run.row_begin + kTaps - 1 - back) * kChannels) * 4;
+}
+
 float convolved(uint t, uint channel, StateRun run) {
     float acc = kHasBias != 0 ? FloatRef(p.bias + channel * 4).v : 0.0;
     for (uint j = 0; j < kTaps; j++) {
-        const uint back = kTaps - 1 - j;
-        float x = 0.0;
-        if (t >= run.row_begin + back) x = FloatRef(p.m + (uint64_t(t - back) * p.m_stride + kFirst + channel) * 4).v;
-        else if (run.from != kNoState) x = FloatRef(p.state + (uint64_t(run.from) * p.slot_stride + (t - run.row_begin + j) * kChannels + channel) * 4).v;
-        acc = fma(FloatRef(p.weights + (channel * kTaps + j) * 4).v, x, acc);
+        const uint64_t row = input_row(t, kTaps - 1 - j, run);
+        acc = fma(FloatRef(p.weights + (channel * kTaps + j) * 4).v, row == 0 ? 0.0 : FloatRef(row + channel * 4).v, acc);
     }
     return silu(acc);
+}
+
+// Four channels at once, each as above.
+vec4 convolved4(uint t, uint channel, StateRun run) {
+    vec4 acc = kHasBias != 0 ? load4_f32(p.bias, channel, true) : vec4(0.0);
+    const bool is_aligned = kFirst % 4 == 0 && kChannels % 4 == 0 && p.m_stride % 4 == 0 && p.slot_stride % 4 == 0;
+    vec4 x[kTaps];  // all loads before the first use
+    [[unroll]] for (uint j = 0; j < kTaps; j++) {
+        const uint64_t row = input_row(t, kTaps - 1 - j, run);
+        x[j] = row == 0 ? vec4(0.0) : load4_f32(row, channel, is_aligned);
+    }
+    float w[4 * kTaps];
+    [[unroll]] for (uint i = 0; i < kTaps; i++) {
+        const vec4 four = load4_f32(p.weights, channel * kTaps + i * 4, true);
+        [[unroll]] for (uint c = 0; c < 4; c++) w[i * 4 + c] = four[c];
+    }
+    [[unroll]] for (uint j = 0; j < kTaps; j++) {
+        acc = fma(vec4(w[j], w[kTaps + j], w[2 * kTaps + j], w[3 * kTaps + j]), x[j], acc);
+    }
+    return vec4(silu(acc.x), silu(acc.y), silu(acc.z), silu(acc.w));
 }
 
 void main() {
@@ -65,12 +89,16 @@ void main() {
     if (kIsMamba != 0) source = is_value ? first - 2 * kKeys : head < kKeyHeads ? kValues + kKeys + first : kValues + first - kKeys;
     const uint thread = gl_LocalInvocationIndex;
 
-    float value[kPerThread];
+    vec4 value[kPerThread];
     float squares = 0.0;
     for (uint i = 0; i < kPerThread; i++) {
-        const uint d = i * kThreads + thread;
-        value[i] = d < size ? convolved(t, source + d, run) : 0.0;
-        squares = fma(value[i], value[i], squares);
+        const uint d = (i * kThreads + thread) * kWide;
+        value[i] = vec4(0.0);
+        if (d < size) {
+            if (kWide == 4) value[i] = convolved4(t, source + d, run);
+            else value[i].x = convolved(t, source + d, run);
+        }
+        squares = sum_squares4(value[i], squares);
     }
     float scale = 1.0;
     if (!is_value && kIsMamba == 0) {
@@ -79,8 +107,14 @@ void main() {
     }
     const uint64_t out_row = p.to + uint64_t(t) * p.to_stride * 4;
     for (uint i = 0; i < kPerThread; i++) {
-        const uint d = i * kThreads + thread;
-        if (d < size) FloatRef(out_row + (first + d) * 4).v = value[i] * scale;
+        const uint d = (i * kThreads + thread) * kWide;
+        if (d >= size) continue;
+        const vec4 scaled = value[i] * scale;
+        if (kWide == 4 && p.to_stride % 4 == 0) {
+            Vec4Ref(out_row + (first + d) * 4).v = scaled;
+        } else {
+            for (uint c = 0; c < kWide; c++) FloatRef(out_row + (first + d + c) * 4).v = scaled[c];
+        }
     }
     if (!is_value || thread != 0) return;
     const uint h = head - 2 * kKeyHeads;

@@ -7,6 +7,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/lora/slot_norms.glsl"
 #include "gpu/kernels/mixers/gated_norm.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
@@ -27,7 +28,9 @@ void main() {
     const uint thread = gl_LocalInvocationIndex;
     const uint64_t x = p.x + (uint64_t(t) * p.x_stride + group * kSize) * 4;
     const uint64_t gate = p.gate + (uint64_t(t) * p.gate_stride + group * kSize) * 4;
-    const uint64_t gamma = p.gamma + (kHeadSize != 0 ? group * kSize * 4 : 0);
+    uint64_t gamma = p.gamma;
+    if (p.slot_norms != 0) gamma = slot_gamma(p.slot_norms, step_row(p.step, t).v.extras_slot, gamma);
+    if (kHeadSize != 0) gamma += group * kSize * 4;
     const uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
 
     vec4 v[kPerThread];

@@ -1,10 +1,18 @@
+#include <algorithm>
+#include <bit>
+
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kPartsOfAColumn = 4;  // threads of delta_step
+// delta_step.
+constexpr uint32_t kRowsOfABlock = 4;  // of prompts; more take more registers than they save products
+constexpr uint32_t kStageRows = 16, kStageRowsOfDecodes = 4;
+constexpr uint32_t kDeltaLanesMax = 16;  // that have a column's elements
+constexpr uint32_t kColumnsOfLanes = 4;
+constexpr uint32_t kStageBytesMax = 16 * 1024;  // of q and k; values and the rest take less than another 8 KiB
 
 }  // namespace
 
@@ -16,9 +24,10 @@ void MixerKernels::delta_conv(Recorder& recorder, const DeltaConvParams& params,
 
 void MixerKernels::convolve(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, bool is_mamba,
                             uint32_t rows) {
-    const uint32_t size = threads(threads_for(std::max(shape.key_size, shape.value_size), 64, 256), 32);
+    const uint32_t wide = shape.key_size % 4 == 0 && shape.value_size % 4 == 0 ? 4 : 1;  // elements of a thread at once
+    const uint32_t size = threads(threads_for(std::max(shape.key_size, shape.value_size) / wide, 32, 256), 32);
     const Kernel* k = kernel("delta_conv", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size,
-                                            shape.taps, is_mamba, params.bias != 0});
+                                            shape.taps, is_mamba, params.bias != 0, wide});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, 2 * shape.key_heads + shape.value_heads, rows, 1,
                       {is_mamba ? "mamba_conv" : "delta_conv", uint64_t{rows} * shape.channels() * 8, 0});
@@ -33,22 +42,32 @@ void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params,
                       {"conv_state", uint64_t{params.channels} * taps * 8, 0});
 }
 
-void MixerKernels::delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape,
-                              uint32_t runs) {
+void MixerKernels::delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, uint32_t runs,
+                              uint32_t rows) {
     CHECK(can_mix(shape));
-    recur(recorder, params, shape, true, runs);
+    recur(recorder, params, shape, true, runs, rows);
 }
 
 void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, bool corrects,
-                         uint32_t runs) {
+                         uint32_t runs, uint32_t rows) {
     CHECK(params.c_stride >= shape.outputs() && params.to_stride >= shape.values());
-    const uint32_t size = threads(threads_for(shape.value_size * kPartsOfAColumn, 64, 128), 64);
-    const Kernel* k =
-        kernel("delta_step", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, corrects});
+    const uint32_t subgroup = capabilities().subgroup_size;
+    // Powers of two, up to the elements of a column by fours and to a subgroup.
+    const uint32_t lanes = std::bit_floor(std::min({kDeltaLanesMax, ceil_div(shape.key_size, 16) * 4, subgroup}));
+    const uint32_t block = rows > runs && !options().batch_invariant ? kRowsOfABlock : 1;
+    uint32_t stage = rows > runs ? kStageRows : kStageRowsOfDecodes;
+    const uint32_t bytes_max = std::min(kStageBytesMax, capabilities().shared_memory_bytes / 2);
+    while (stage > block && stage * round_up(shape.key_size, 16) * 2 * sizeof(float) > bytes_max) stage /= 2;
+    const uint32_t wanted = threads_for(ceil_div(shape.value_size, kColumnsOfLanes) * lanes, 32, 128);
+    const uint32_t size = std::max(threads(wanted, std::min(wanted, 64u)), subgroup);
+    const Kernel* k = kernel(
+        "delta_step",
+        {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, corrects, block, stage, lanes},
+        subgroup);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(shape.value_size, size / kPartsOfAColumn), shape.value_heads, runs,
-                      {corrects ? "delta_step" : "mamba_step", uint64_t{shape.state_floats()} * 8,
-                       uint64_t{runs} * shape.state_floats() * (corrects ? 8 : 6)});
+    recorder.dispatch(*k, params, ceil_div(shape.value_size, size / lanes * kColumnsOfLanes), shape.value_heads, runs,
+                      {corrects ? "delta_step" : "mamba_step", uint64_t{runs} * shape.state_floats() * 8,
+                       uint64_t{rows} * shape.state_floats() * (corrects ? 8 : 6)});
 }
 
 void MixerKernels::mamba_conv(Recorder& recorder, const DeltaConvParams& params, const MambaShape& shape,
@@ -57,10 +76,10 @@ void MixerKernels::mamba_conv(Recorder& recorder, const DeltaConvParams& params,
     convolve(recorder, params, shape.recurrence(), true, rows);
 }
 
-void MixerKernels::mamba_step(Recorder& recorder, const DeltaStepParams& params, const MambaShape& shape,
-                              uint32_t runs) {
+void MixerKernels::mamba_step(Recorder& recorder, const DeltaStepParams& params, const MambaShape& shape, uint32_t runs,
+                              uint32_t rows) {
     CHECK(can_mix(shape));
-    recur(recorder, params, shape.recurrence(), false, runs);
+    recur(recorder, params, shape.recurrence(), false, runs, rows);
 }
 
 void MixerKernels::mamba_norm(Recorder& recorder, const GatedNormParams& params, const MambaShape& shape,

@@ -74,10 +74,13 @@ class MixerKernels : public Planner, private KernelRecorder {
     void delta_conv(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, uint32_t rows);
     // Behind what reads the state of the convolution, with a barrier between.
     void conv_state(Recorder& recorder, const ConvStateParams& params, uint32_t taps, uint32_t runs);
-    void delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, uint32_t runs);
+    // With as many rows as runs for decodes: one row of each.
+    void delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, uint32_t runs,
+                    uint32_t rows);
     // The same kernels in Mamba 2's form.
     void mamba_conv(Recorder& recorder, const DeltaConvParams& params, const MambaShape& shape, uint32_t rows);
-    void mamba_step(Recorder& recorder, const DeltaStepParams& params, const MambaShape& shape, uint32_t runs);
+    void mamba_step(Recorder& recorder, const DeltaStepParams& params, const MambaShape& shape, uint32_t runs,
+                    uint32_t rows);
     void mamba_norm(Recorder& recorder, const GatedNormParams& params, const MambaShape& shape, ScalarType act_type,
                     uint32_t rows);
     void gated_norm(Recorder& recorder, const GatedNormParams& params, uint32_t heads, uint32_t size,
@@ -89,8 +92,8 @@ class MixerKernels : public Planner, private KernelRecorder {
   private:
     void convolve(Recorder& recorder, const DeltaConvParams& params, const DeltaShape& shape, bool is_mamba,
                   uint32_t rows);
-    void recur(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, bool corrects,
-               uint32_t runs);
+    void recur(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, bool corrects, uint32_t runs,
+               uint32_t rows);
 };
 
 }  // namespace lorad::gpu

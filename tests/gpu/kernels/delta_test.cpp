@@ -17,7 +17,8 @@ using Cut = std::vector<std::vector<uint32_t>>;  // [step][sequence]
 class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase> {
   protected:
     static constexpr uint32_t kSequences = 3;
-    static constexpr uint32_t kLengths[kSequences] = {70, 9, 2};
+    static constexpr uint32_t kLengths[kSequences] = {203, 65, 2};
+    bool in_blocks_ = false;  // rows as in a recording of prompts
 
     void SetUp() override {
         KernelTest::SetUp();
@@ -45,7 +46,8 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
     Results run_from(std::vector<uint32_t> n_done, std::vector<uint32_t> slots, const Cut& cut, bool moves,
                      const Cut& saves) {
         Results results{std::vector<std::vector<float>>(kSequences), std::vector<std::vector<float>>(kSequences)};
-        const uint32_t in_stride = shape_.inputs() + 3, c_stride = shape_.outputs() + 2,
+        const uint32_t in_stride = shape_.inputs() + 3,
+                       c_stride = in_blocks_ ? round_up(shape_.outputs(), 4) + 4 : shape_.outputs() + 2,
                        y_stride = padded(shape_.values());
         const Buffer weights = input(conv_weights_), a_log = input(a_log_), dt_bias = input(dt_bias_),
                      gamma = input(gamma_);
@@ -126,7 +128,7 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
                                    .slot_stride = shape_.state_floats(),
                                    .to_stride = shape_.values(),
                                    .pad = 0},
-                                  shape_, kSequences + 1);
+                                  shape_, kSequences + 1, in_blocks_ ? bucket : kSequences + 1);
                 recorder.barrier();
                 mixers.gated_norm(recorder,
                                   {.step = state.address(),
@@ -135,6 +137,7 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
                                    .skip_x = 0,
                                    .skip = 0,
                                    .gamma = gamma.address(),
+                                   .slot_norms = 0,
                                    .y = y.address(),
                                    .x_stride = shape_.values(),
                                    .gate_stride = in_stride,
@@ -195,12 +198,40 @@ class Delta : public KernelTest, public ::testing::WithParamInterface<DeltaCase>
     Buffer conv_state_, state_;
 };
 
-const Cut kWhole = {{70, 9, 2}};
+const Cut kWhole = {{203, 65, 2}};
 // Shorter than the convolution's memory, one row, borders anywhere, sequences that begin later and end earlier.
-const Cut kPieces = {{1, 0, 0}, {1, 2, 0}, {1, 1, 1}, {30, 0, 1}, {31, 5, 0}, {6, 1, 0}};
+const Cut kPieces = {{1, 0, 0}, {1, 2, 0}, {1, 1, 1}, {30, 0, 1}, {164, 61, 0}, {6, 1, 0}};
+const Cut kSaves = {{64, 4, 1}, {198, 8, 0}};
 
 TEST_P(Delta, MatchesTheRecurrenceTokenByToken) {
-    expect_reference(run_from({0, 0, 0}, {0, 1, 2}, kWhole, false, Cut()));
+    const Results whole = run(kWhole);
+    ASSERT_EQ(whole.attended.front().size(), size_t{kLengths[0]} * shape_.values());
+    expect_reference(whole);
+    in_blocks_ = true;
+    for (const Cut& cut : {kWhole, kPieces, Cut{{63, 64, 2}, {1, 1, 0}, {139, 0, 0}}}) expect_reference(run(cut));
+}
+
+TEST_P(Delta, SavedStatesAreOfTheirTokenAlsoWithinABlock) {
+    in_blocks_ = true;
+    for (const Cut& cut : {kWhole, kPieces}) {
+        Results results = run_from({0, 0, 0}, {0, 1, 2}, cut, false, kSaves);
+        expect_reference(results);
+        for (uint32_t save = 0; save < kSaves.size(); save++) {
+            std::vector<uint32_t> slots(kSequences), rest(kSequences);
+            for (uint32_t s = 0; s < kSequences; s++) {
+                slots[s] = kSequences * (1 + save) + s;
+                rest[s] = kSaves[save][s] == 0 ? 0 : kLengths[s] - kSaves[save][s];
+            }
+            const Results got = run_from(kSaves[save], slots, {rest}, false, Cut());
+            for (uint32_t s = 0; s < kSequences; s++) {
+                std::ranges::copy(got.attended[s],
+                                  results.attended[s].end() - static_cast<ptrdiff_t>(got.attended[s].size()));
+                std::ranges::copy(got.output[s],
+                                  results.output[s].end() - static_cast<ptrdiff_t>(got.output[s].size()));
+            }
+            expect_reference(results);
+        }
+    }
 }
 
 TEST_P(Delta, ARowsBitsDoNotDependOnHowItsSequenceIsCutNorOnItsSlot) {
@@ -213,7 +244,7 @@ TEST_P(Delta, ARowsBitsDoNotDependOnHowItsSequenceIsCutNorOnItsSlot) {
 }
 
 TEST_P(Delta, SavedStatesGoOnAsTheSequenceDid) {
-    const Cut saves = {{37, 4, 1}, {69, 8, 0}};
+    const Cut& saves = kSaves;
     const Results whole = run(kWhole);
     for (const Cut& cut : {kWhole, kPieces}) {
         EXPECT_EQ(run_from({0, 0, 0}, {0, 1, 2}, cut, false, saves).attended, whole.attended);

@@ -44,12 +44,14 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                    part_bytes = uint64_t{rows} * n_padded * sizeof(float);
     const auto max_splits =
         static_cast<uint32_t>(std::min<uint64_t>((scratch_.size() - block_bytes) / part_bytes, kWarpgroupSplitsMax));
-    const std::optional<MatmulPlan> plan = products_.plan_many_rows({.n = p.n,
-                                                                     .stride = stride,
-                                                                     .rows = p.m,
-                                                                     .max_splits = std::max(max_splits, 1u),
-                                                                     .transposed = p.b_has_rows_of_k},
-                                                                    matrix_type_);
+    const std::optional<MatmulPlan> plan = products_.plan_by(
+        MatmulVariant::kWarpgroup, {.n = p.n,
+                                    .k = p.k,
+                                    .type = matrix_type_,
+                                    .has_rows_of_k = p.b_has_rows_of_k,
+                                    .rows = p.m,
+                                    .max_splits = std::max(max_splits, 1u),
+                                    .adapters = p.more_k != 0 ? AdapterForm::kStacked : AdapterForm::kApart});
     CHECK(plan);
     const bool is_cut = plan->n_splits > 1;
     const DeviceAddress blocks = take_scratch(recorder, block_bytes + (is_cut ? plan->n_splits * part_bytes : 0)),
@@ -82,16 +84,15 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                               .split_stride = is_cut ? rows * n_padded : 0,
                               .k_per_split = plan->k_per_split,
                               .pad = 0};
+    ProductArguments arguments{.product = params};
     if (p.more_k != 0) {
-        const DeviceAddress windows =
-            windows_.address() + (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow);
-        products_.matmul_with_more_k(
-            recorder, {.product = params, .windows = windows, .b = p.more_b.address, .low = blocks + x_bytes}, *plan,
-            more_stride, p.b_has_rows_of_k);
-    } else if (p.b_has_rows_of_k)
-        products_.matmul_transposed(recorder, params, *plan);
-    else
-        products_.matmul(recorder, params, *plan);
+        arguments.stacked = {
+            .windows = windows_.address() + (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow),
+            .b = p.more_b.address,
+            .low = blocks + x_bytes,
+            .columns = more_stride};
+    }
+    products_.record(recorder, *plan, arguments);
     if (!is_cut) return;
     left_.push_back({{.parts = parts,
                       .c = p.c.address,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -118,6 +119,20 @@ inline std::string digest_of(std::string_view text) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
     return lorad::format("{:016x}", hash);
+}
+
+// By group, as tests have them.
+using Digests = std::map<std::string, std::string>;
+
+// Those that are no longer what they were, as the test's source is to have them if that is meant.
+inline std::string changes(const Digests& want, const Digests& got) {
+    std::string text = "groups whose plans have changed:\n";
+    for (const auto& [group, digest] : got) {
+        const auto found = want.find(group);
+        if (found == want.end() || found->second != digest)
+            text += lorad::format("        {{\"{}\", \"{}\"}},\n", group, digest);
+    }
+    return text;
 }
 
 }  // namespace lorad::testing

@@ -259,7 +259,7 @@ TEST(ProductPlan, EachWayThatIsNotTakenSaysWhy) {
               "NV matrices 2: not, as nobody asked for it, rows are few, or no tile divides the columns\n"
               "KHR matrices: coopmat 128x192x64 sub8/4 late\n");
     const Product stacked{
-        .n = 4608, .k = 3584, .rows = 48, .may_be_in_blocks = true, .adapters = AdapterForm::kStacked};
+        .n = 4608, .k = 3584, .rows = 64, .may_be_in_blocks = true, .adapters = AdapterForm::kStacked};
     EXPECT_EQ(products.explain(stacked), "warpgroups: not, as none of its tiles fits\nno way takes it\n");
     const Product packed{.n = 4608, .k = 3584, .formats = 1u << kWeightsQ4_K, .align = 4608, .rows = 65};
     EXPECT_THAT(products.explain(packed), ::testing::StartsWith("unpacked: "));

@@ -95,25 +95,38 @@ PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matr
     gpu::MatmulPlan plan = x.plan;
     if (plan.adapters == gpu::AdapterForm::kRuns && !is_added_apart(group, w)) plan.adapters = gpu::AdapterForm::kApart;
     gpu::ProductArguments arguments = arguments_of(w, x, scratch_.y);
-    switch (plan.adapters) {
-        case gpu::AdapterForm::kStacked:
-            adapters_.join(layer, group, x.blocks, w, rows_);
-            arguments.stacked = adapters_.stacked(group);
-            break;
-        case gpu::AdapterForm::kRuns:
-            adapters_.shrink(layer, group, x.rows, w, rows_, gpu::ShrinkPlace::kFirst);
-            recorder_.barrier();
-            arguments.runs = adapters_.runs(layer, group);
-            break;
-        case gpu::AdapterForm::kApart:
-        case gpu::AdapterForm::kInside: return linear_apart(layer, group, w, x, plan, arguments);
-    }
+    if (plan.adapters == gpu::AdapterForm::kApart) return linear_apart(layer, group, w, x, plan, arguments);
+    add_adapters(layer, group, w, x, plan.adapters, arguments);
     products_.multiply(w, plan, arguments);
     recorder_.barrier();
     return {plan, true};
 }
 
-// Of a product that adds no adapters.
+void PassParts::add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, gpu::AdapterForm form,
+                             gpu::ProductArguments& arguments) {
+    switch (form) {
+        case gpu::AdapterForm::kApart: return;
+        case gpu::AdapterForm::kStacked:
+            adapters_.join(layer, group, x.blocks, w, rows_);
+            arguments.stacked = adapters_.stacked(group);
+            return;
+        case gpu::AdapterForm::kRuns:
+            adapters_.shrink(layer, group, x.rows, w, rows_, gpu::ShrinkPlace::kFirst);
+            recorder_.barrier();
+            arguments.runs = adapters_.runs(layer, group);
+            return;
+        case gpu::AdapterForm::kInside:
+            arguments.ahead = next_weights(layer, group);
+            arguments.inside = {.x_rows = x.rows,
+                                .lora_layer = context_.lora_layer(layer),
+                                .low = scratch_.low.address(),
+                                .sync = context_.gated_lora->sync(),
+                                .given_up = context_.gated_lora->given_up().address(),
+                                .lora_slot_stride = context_.lora_slot_stride()};
+            return;
+    }
+}
+
 PassParts::Product PassParts::linear_apart(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x,
                                            const gpu::MatmulPlan& plan, gpu::ProductArguments& arguments) {
     CHECK(method_ != AdapterMethod::kJoined);  // whose shrinks write for products alone
@@ -149,27 +162,7 @@ void PassParts::gated_product(uint32_t layer, const LayerWeights& w, const Input
     arguments.product.n = w.down.k;
     arguments.product.y_stride = w.down.k_stride;
     arguments.y_order = act.plan.x_order;
-    switch (x.plan.adapters) {
-        case gpu::AdapterForm::kApart: break;
-        case gpu::AdapterForm::kStacked:
-            adapters_.join(layer, kGateUp, x.blocks, w.gate_up, rows_);
-            arguments.stacked = adapters_.stacked(kGateUp);
-            break;
-        case gpu::AdapterForm::kRuns:
-            adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);
-            recorder_.barrier();
-            arguments.runs = adapters_.runs(layer, kGateUp);
-            break;
-        case gpu::AdapterForm::kInside:
-            arguments.ahead = next_weights(layer, kGateUp);
-            arguments.inside = {.x_rows = x.rows,
-                                .lora_layer = context_.lora_layer(layer),
-                                .low = scratch_.low.address(),
-                                .sync = context_.gated_lora->sync(),
-                                .given_up = context_.gated_lora->given_up().address(),
-                                .lora_slot_stride = context_.lora_slot_stride()};
-            break;
-    }
+    add_adapters(layer, kGateUp, w.gate_up, x, x.plan.adapters, arguments);
     kernels_.products.record(recorder_, x.plan, arguments);
     recorder_.barrier();
 }

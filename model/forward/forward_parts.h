@@ -75,8 +75,12 @@ class PassParts {
     // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind
     // both; or the shrink, with joined adapters also lora_join, and after it the product with the adapters.
     Product linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x);
+    // Of a product that adds none itself.
     Product linear_apart(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, const gpu::MatmulPlan& plan,
                          gpu::ProductArguments& arguments);
+    // What a product in this form wants recorded before it, with the barrier behind that, and is told of the adapters.
+    void add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, gpu::AdapterForm form,
+                      gpu::ProductArguments& arguments);
 
     // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md,
     // "Addresses of what comes next").

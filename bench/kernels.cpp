@@ -159,11 +159,12 @@ class KernelsBench {
     // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for
     // warpgroups alone; in steps of decodes it may be in blocks as it comes.
     MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
-        const MatmulPlan in_blocks = kernels_.products.plan_matmul(s.n, s.k, type_, rows, max_splits(s), true);
+        const MatmulPlan in_blocks = *kernels_.products.plan(
+            {.n = s.n, .k = s.k, .type = type_, .rows = rows, .max_splits = max_splits(s), .may_be_in_blocks = true});
         if (std::strcmp(s.name, "o") != 0 || rows <= 64 ||
             (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup))
             return in_blocks;
-        return kernels_.products.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
+        return *kernels_.products.plan({.n = s.n, .k = s.k, .type = type_, .rows = rows, .max_splits = max_splits(s)});
     }
 
     // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take
@@ -175,7 +176,7 @@ class KernelsBench {
         const auto n_turns = static_cast<uint32_t>(std::clamp(wanted_us / guess_us, 5.0, 100.0));
         return measure_chains(n_turns, [&](gpu::Recorder& recorder) {
             for (const Planned& p : turn) {
-                kernels_.products.matmul(recorder, params(p.shape, p.plan, next_weights(p.shape)), p.plan);
+                kernels_.products.record(recorder, p.plan, {.product = params(p.shape, p.plan, next_weights(p.shape))});
                 recorder.barrier();
             }
         });
@@ -216,7 +217,7 @@ class KernelsBench {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.fill(y_, 0, y_.size(), 0xffffffffu);
         recorder.barrier();
-        kernels_.products.matmul(recorder, p, plan);
+        kernels_.products.record(recorder, plan, {.product = p});
         recorder.barrier();
         for (uint32_t i = 0; i < kSamples; i++) {
             const auto [t, n] = sample(s, rows, i);
@@ -259,8 +260,12 @@ class KernelsBench {
         for (const uint32_t rows : options_.rows) {
             for (const Shape& s : products_of(kModelShapes.at(options_.shape))) {
                 if (skipped(s, rows)) continue;
-                std::vector<MatmulPlan> plans =
-                    kernels_.products.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
+                std::vector<MatmulPlan> plans = kernels_.products.candidates({.n = s.n,
+                                                                              .k = s.k,
+                                                                              .type = type_,
+                                                                              .rows = rows,
+                                                                              .max_splits = max_splits(s),
+                                                                              .may_be_in_blocks = true});
                 std::erase_if(plans, [&](const MatmulPlan& p) {
                     const uint64_t tall = round_up(rows, p.row_tile) + gpu::kSlackRows;
                     return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
@@ -272,7 +277,8 @@ class KernelsBench {
                     threads.emplace_back([&] {
                         for (size_t j = next++; j < plans.size(); j = next++) {
                             gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
-                            kernels_.products.matmul(recorder, params(s, plans[j], pool_.first()), plans[j]);
+                            kernels_.products.record(recorder, plans[j],
+                                                     {.product = params(s, plans[j], pool_.first())});
                             stop_on_error(kernels_.status());
                             (void)must(std::move(recorder).end());
                         }
@@ -308,30 +314,26 @@ class KernelsBench {
     void sweep_residual(const Shape& s, uint32_t rows) {
         const uint32_t stride = gpu::padded(s.n);
         const uint64_t slot = uint64_t{round_up(rows, 16) + gpu::kSlackRows} * stride * 4;
-        const auto record = [&](gpu::Recorder& recorder, const gpu::ResidualPlan& plan) {
-            kernels_.products.matmul_residual(recorder,
-                                              {.n_rows = count_.address(),
-                                               .w = next_weights(s),
-                                               .x = x_device_.address(),
-                                               .bias = 0,
-                                               .stream = y_.address(),
-                                               .gamma = y_.address() + slot,
-                                               .xn = y_.address() + 2 * slot,
-                                               .norms = y_.address() + 3 * slot,
-                                               .w_stride = gpu::padded(s.k),
-                                               .stream_stride = stride,
-                                               .xn_stride = stride,
-                                               .pad = 0},
-                                              plan);
+        const auto record = [&](gpu::Recorder& recorder, const MatmulPlan& plan) {
+            kernels_.products.record(recorder, plan,
+                                     {.product = params(s, plan, next_weights(s)),
+                                      .residual = {.bias = 0,
+                                                   .stream = y_.address(),
+                                                   .gamma = y_.address() + slot,
+                                                   .xn = y_.address() + 2 * slot,
+                                                   .norms = y_.address() + 3 * slot,
+                                                   .stream_stride = stride,
+                                                   .xn_stride = stride}});
             recorder.barrier();
         };
         struct Timed {
             double us, error;
-            gpu::ResidualPlan plan;
+            MatmulPlan plan;
         };
         std::memcpy(count_.mapped().data(), &rows, 4);
         std::vector<Timed> timed;
-        for (const gpu::ResidualPlan& plan : kernels_.products.residual_candidates(s.n, s.k, type_, rows)) {
+        for (const MatmulPlan& plan : kernels_.products.candidates(
+                 {.n = s.n, .k = s.k, .type = type_, .rows = rows, .result = gpu::ProductResult::kResidual})) {
             const auto n_turns = static_cast<uint32_t>(std::clamp(kSweepUs / (bytes(s) / 3e6 + 3), 5.0, 100.0));
             const double us =
                 summarize(measure_chains(n_turns, [&](gpu::Recorder& recorder) { record(recorder, plan); })).median;
@@ -348,19 +350,15 @@ class KernelsBench {
             run_and_wait(device_, must(std::move(recorder).end()));
             std::array<double, kSamples> have{};
             std::copy_n(got(), kSamples, have.begin());
-            gpu::MatmulPlan of_rows;
-            of_rows.act_type = type_;
-            timed.push_back({us, sampled_error(s, rows, of_rows, have), plan});
+            timed.push_back({us, sampled_error(s, rows, plan, have), plan});
         }
         std::ranges::sort(timed, {}, &Timed::us);
-        const std::optional<gpu::ResidualPlan> taken = kernels_.products.plan_residual(s.n, s.k, type_, rows);
+        const std::optional<MatmulPlan> taken = kernels_.products.plan(
+            {.n = s.n, .k = s.k, .type = type_, .rows = rows, .result = gpu::ProductResult::kResidual});
         for (const Timed& t : timed) {
-            const bool present = taken && t.plan.columns == taken->columns && t.plan.subgroups == taken->subgroups &&
-                                 t.plan.k_step == taken->k_step;
-            std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  error %.0e  to the residual stream: %u columns, %u "
-                        "subgroups, %u of k%s\n",
-                        s.name, rows, t.us, bytes(s) / t.us * 1e-6, t.error, t.plan.columns, t.plan.subgroups,
-                        t.plan.k_step, present ? " <- what the engine takes" : "");
+            std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  error %.0e  %s%s\n", s.name, rows, t.us,
+                        bytes(s) / t.us * 1e-6, t.error, gpu::describe(t.plan).c_str(),
+                        t.plan == taken ? " <- what the engine takes" : "");
         }
         std::fflush(stdout);
     }

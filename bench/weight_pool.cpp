@@ -101,7 +101,8 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
     constexpr uint32_t kWidth = 4096;
     const auto n = static_cast<uint32_t>(pool.slab_bytes() / (kWidth * 2) / gpu::kWeightAlign * gpu::kWeightAlign);
     bytes = uint64_t{n} * kWidth * 2;
-    const gpu::MatmulPlan plan = kernels.products.plan_matmul(n, kWidth, gpu::ScalarType::kF16, 1, 1);
+    const gpu::MatmulPlan plan =
+        *kernels.products.plan({.n = n, .k = kWidth, .type = gpu::ScalarType::kF16, .rows = 1});
     const gpu::Buffer x =
         must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * kWidth * 4, gpu::MemoryKind::kDeviceLocal, "row"));
     const gpu::Buffer y =
@@ -120,7 +121,7 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
         p.n = p.y_stride = n;
         p.k = p.w_stride = p.x_stride = kWidth;
         p.split_stride = round_up(plan.rows, plan.row_tile) * n;
-        kernels.products.matmul(recorder, p, plan);
+        kernels.products.record(recorder, plan, {.product = p});
     });
 }
 

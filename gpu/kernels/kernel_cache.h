@@ -1,10 +1,14 @@
 // The pipelines of a set of kernels: made on first use, one for each module and its constants. Any thread.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gpu/device.h"
@@ -51,6 +55,22 @@ class KernelCache {
     std::unique_ptr<Impl> impl_;
 };
 
+// A module's specialization constants as a struct: u32 in the order of their numbers, the workgroup's size first.
+template <typename Constants>
+std::vector<uint32_t> words_of(const Constants& constants) {
+    static_assert(std::is_aggregate_v<Constants> && sizeof(Constants) % sizeof(uint32_t) == 0);
+    const auto words = std::bit_cast<std::array<uint32_t, sizeof(Constants) / sizeof(uint32_t)>>(constants);
+    return {words.begin(), words.end()};
+}
+// And back, of a program that is made for them. Constants: as many as the struct has.
+template <typename Constants>
+Constants constants_from(const std::vector<uint32_t>& words) {
+    std::array<uint32_t, sizeof(Constants) / sizeof(uint32_t)> all{};
+    CHECK(words.size() == all.size());
+    std::copy(words.begin(), words.end(), all.begin());
+    return std::bit_cast<Constants>(all);
+}
+
 // The base of a family that records dispatches.
 class KernelRecorder {
   protected:
@@ -58,8 +78,12 @@ class KernelRecorder {
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0) {
         return cache_.find_or_make(module, constants, subgroup_size);
     }
+    template <typename Constants>
+        requires std::is_aggregate_v<Constants>
+    const Kernel* kernel(const char* module, const Constants& constants, uint32_t subgroup_size = 0) {
+        return cache_.find_or_make(module, words_of(constants), subgroup_size);
+    }
 
-  private:
     KernelCache& cache_;
 };
 

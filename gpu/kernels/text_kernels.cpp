@@ -25,23 +25,23 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
              constants[5]});
     }
     if (module.starts_with("matmul_warpgroup_direct")) {
-        CHECK(constants.size() == 4);
+        const auto of = constants_from<DirectConstants>(constants);
         return warpgroup_direct_text(
-            {.column_blocks = constants[1], .row_blocks = constants[3], .type = type, .stride = constants[2]});
+            {.column_blocks = of.column_blocks, .row_blocks = of.row_blocks, .type = type, .stride = of.stride});
     }
-    CHECK(constants.size() == 10);
-    return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
+    const auto of = constants_from<WarpgroupConstants>(constants);
+    return warpgroup_text({.tile = kWarpgroupTiles[of.tile],
                            .type = type,
-                           .stride = constants[2],
-                           .w_columns = constants[9],
-                           .row_blocks = constants[3],
-                           .gated_rows = constants[4],
-                           .y_order = constants[5],
-                           .units = constants[6],
-                           .joined_columns = constants[8],
+                           .stride = of.stride,
+                           .w_columns = of.w_columns,
+                           .row_blocks = of.row_blocks,
+                           .gated_rows = of.gated_rows,
+                           .y_order = of.y_order,
+                           .units = of.units,
+                           .joined_columns = of.joined_columns,
                            .adds_lora = module.starts_with("matmul_warpgroup_gated_lora"),
                            .argmax = module.starts_with("matmul_warpgroup_argmax"),
-                           .in_turns = constants[7] != 0});
+                           .in_turns = of.in_turns != 0});
 }
 
 }  // namespace lorad::gpu

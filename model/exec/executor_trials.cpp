@@ -120,7 +120,7 @@ Executor::Impl::ProgramTrials Executor::Impl::trials_of(PersistentProgram progra
                     .must_be_faster = true};
         }
         case PersistentProgram::kGatedLora: {
-            // Shapes that were not measured have no such program (ProductPlanner::gates_lora()), so no time is taken.
+            // Shapes that were not measured have no such program (matmul_gated_lora.cpp), so no time is taken.
             // Each number of rows has one of its own.
             static_assert(gpu::kGatedLoraRows <= kBlockTokens);
             if (options.n_positions_max < planner->gated_buckets().back())

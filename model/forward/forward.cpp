@@ -68,8 +68,8 @@ class Pass : private ExpertParts {
         if (keeps_only) return false;
         if (plan.keeps_rows) keep_rows_with_outputs(w.o, plan);
         ffn_input = input_of(plan.gate_up, scratch_.xn);
-        if (plan.o_residual) {
-            residual(w.o, *plan.o_residual, attention_, w.o_bias, w.ffn_norm, ffn_input);
+        if (plan.o.ends_in_stream()) {
+            residual(w.o, plan.o, attention_, w.o_bias, w.ffn_norm, ffn_input);
         } else {
             const LoraGroup group = output_group_of(mixer);
             const Product o = linear(layer, group, w.o, attention_input(w.o, plan));
@@ -102,16 +102,16 @@ class Pass : private ExpertParts {
             return;
         }
         const Input down_input = input_of(plan.down, scratch_.act);
-        if (plan.is_gated) {
+        if (plan.gate_up.is_gated()) {
             gated_product(layer, w, input, down_input);
         } else {
             const Product gate_up = linear(layer, kGateUp, w.gate_up, input);
             gated_act(layer, w, gate_up, down_input);
         }
-        if (plan.down_residual) {
+        if (plan.down.ends_in_stream()) {
             next_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
-            residual(w.down, *plan.down_residual, down_input.of_product(), w.down_bias,
-                     weights_.layers[layer + 1].input_norm, next_input);
+            residual(w.down, plan.down, down_input.of_product(), w.down_bias, weights_.layers[layer + 1].input_norm,
+                     next_input);
             return;
         }
         const Product down = linear(layer, kDown, w.down, down_input);

@@ -70,25 +70,23 @@ void AdapterPass::join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, co
     recorder_.barrier();
 }
 
-gpu::MatmulJoinedParams AdapterPass::with_joined(const gpu::MatmulParams& product, LoraGroup group) const {
-    return {.product = product,
-            .windows = step_ + layout_.windows_of(group),
+gpu::StackedAdapters AdapterPass::stacked(LoraGroup group) const {
+    return {.windows = step_ + layout_.windows_of(group),
             .b = scratch_.joined_b.address(),
-            .low = scratch_.joined_low.address()};
+            .low = scratch_.joined_low.address(),
+            .columns = gpu::kLoraGroupModules[group] * gpu::kJoinedModuleColumns};
 }
 
-gpu::MatmulLoraParams AdapterPass::with_adapters(const gpu::MatmulParams& product, uint32_t layer,
-                                                 LoraGroup group) const {
-    gpu::MatmulLoraParams params{.product = product,
-                                 .step = step_,
-                                 .lora_layer = context_.lora_layer(layer),
-                                 .low = scratch_.low.address(),
-                                 .lora_slot_stride = context_.lora_slot_stride(),
-                                 .first_module = first_module(group),
-                                 .n_modules = n_modules(group),
-                                 .module_end = {}};
-    set_module_ends(layer, group, params.module_end);
-    return params;
+gpu::RunAdapters AdapterPass::runs(uint32_t layer, LoraGroup group) const {
+    gpu::RunAdapters runs{.step = step_,
+                          .lora_layer = context_.lora_layer(layer),
+                          .low = scratch_.low.address(),
+                          .lora_slot_stride = context_.lora_slot_stride(),
+                          .first_module = first_module(group),
+                          .n_modules = n_modules(group),
+                          .module_end = {}};
+    set_module_ends(layer, group, runs.module_end);
+    return runs;
 }
 
 void AdapterPass::expand(uint32_t layer, LoraGroup group, const Matrix& base) const {

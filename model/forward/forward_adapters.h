@@ -24,11 +24,11 @@ class AdapterPass {
     void shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows,
                 gpu::ShrinkPlace place) const;
     // The same of joined adapters, whose x is in blocks, with B of all of them side by side; ends with a barrier. Then
-    // the parameters of the product.
+    // what the product is told of them.
     void join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const;
-    gpu::MatmulJoinedParams with_joined(const gpu::MatmulParams& product, LoraGroup group) const;
-    // Of a product that adds them by itself, behind the shrink.
-    gpu::MatmulLoraParams with_adapters(const gpu::MatmulParams& product, uint32_t layer, LoraGroup group) const;
+    gpu::StackedAdapters stacked(LoraGroup group) const;
+    // Of a product that adds them from what the shrink has written.
+    gpu::RunAdapters runs(uint32_t layer, LoraGroup group) const;
     // Adds the adapters' part to the product's sums.
     void expand(uint32_t layer, LoraGroup group, const Matrix& base) const;  // of a group of up to three modules
 

@@ -56,15 +56,14 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                                          .partials = scratch_.sample_partials.address(),
                                          .vocab = config.vocab_size,
                                          .logits_stride = head.n_padded};
-    if (plan_.output_is_argmax) {
+    if (plan.result == gpu::ProductResult::kGreatest) {
         product.n = config.vocab_size;
-        kernels_.products.matmul_argmax(recorder_, {.product = product, .partials = argmax.partials}, plan);
+        kernels_.products.record(recorder_, plan, {.product = product, .partials = argmax.partials});
         recorder_.barrier();
-        kernels_.sampling.sample_join(recorder_, argmax, gpu::ProductPlanner::argmax_parts(plan, config.vocab_size),
-                                      shape_.output_bucket);
+        kernels_.sampling.sample_join(recorder_, argmax, plan.column_tiles(config.vocab_size), shape_.output_bucket);
         return;
     }
-    products.multiply(head, product, plan);
+    products.multiply(head, plan, {.product = product});
     recorder_.barrier();
     if (shape_.extras) head_extras(head);
     if (config.logit_scale != 1.0f || config.final_softcap != 0.0f) {

@@ -92,29 +92,48 @@ static bool is_added_apart(LoraGroup group, const Matrix& w) {
 }
 
 PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x) {
-    const gpu::MatmulPlan& plan = x.plan;
-    const gpu::MatmulParams product = product_params(w, x.of_product(), scratch_.y, plan);
-    if (method_ == AdapterMethod::kJoined) {
-        CHECK(kernels_.products.joins_adapters(plan));
-        adapters_.join(layer, group, x.blocks, w, rows_);
-        kernels_.products.matmul_joined(recorder_, adapters_.with_joined(product, group), plan,
-                                        gpu::kLoraGroupModules[group]);
-        recorder_.barrier();
-        return {plan, true};
+    gpu::MatmulPlan plan = x.plan;
+    if (plan.adapters == gpu::AdapterForm::kRuns && !is_added_apart(group, w)) plan.adapters = gpu::AdapterForm::kApart;
+    gpu::ProductArguments arguments = arguments_of(w, x, scratch_.y);
+    if (plan.adapters == gpu::AdapterForm::kApart) return linear_apart(layer, group, w, x, plan, arguments);
+    add_adapters(layer, group, w, x, plan.adapters, arguments);
+    products_.multiply(w, plan, arguments);
+    recorder_.barrier();
+    return {plan, true};
+}
+
+void PassParts::add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, gpu::AdapterForm form,
+                             gpu::ProductArguments& arguments) {
+    switch (form) {
+        case gpu::AdapterForm::kApart: return;
+        case gpu::AdapterForm::kStacked:
+            adapters_.join(layer, group, x.blocks, w, rows_);
+            arguments.stacked = adapters_.stacked(group);
+            return;
+        case gpu::AdapterForm::kRuns:
+            adapters_.shrink(layer, group, x.rows, w, rows_, gpu::ShrinkPlace::kFirst);
+            recorder_.barrier();
+            arguments.runs = adapters_.runs(layer, group);
+            return;
+        case gpu::AdapterForm::kInside:
+            arguments.ahead = next_weights(layer, group);
+            arguments.inside = {.x_rows = x.rows,
+                                .lora_layer = context_.lora_layer(layer),
+                                .low = scratch_.low.address(),
+                                .sync = context_.gated_lora->sync(),
+                                .given_up = context_.gated_lora->given_up().address(),
+                                .lora_slot_stride = context_.lora_slot_stride()};
+            return;
     }
-    if (method_ == AdapterMethod::kLongRuns && is_added_apart(group, w) && kernels_.products.adds_adapters(plan)) {
-        adapters_.shrink(layer, group, x.rows, w, rows_, gpu::ShrinkPlace::kFirst);
-        recorder_.barrier();
-        kernels_.products.matmul_with_adapters(recorder_, adapters_.with_adapters(product, layer, group), plan);
-        recorder_.barrier();
-        return {plan, true};
-    }
+}
+
+PassParts::Product PassParts::linear_apart(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x,
+                                           const gpu::MatmulPlan& plan, gpu::ProductArguments& arguments) {
+    CHECK(method_ != AdapterMethod::kJoined);  // whose shrinks write for products alone
+    arguments.ahead = next_weights(layer, group);
     const gpu::ShrinkPlace place = gpu::shrink_place(plan);
     if (place == gpu::ShrinkPlace::kFirst) adapters_.shrink(layer, group, x.rows, w, rows_, place);
-    if (x.norm_tiles > 0)
-        kernels_.products.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
-    else
-        products_.multiply(w, product, plan, next_weights(layer, group));
+    products_.multiply(w, plan, arguments);
     if (place == gpu::ShrinkPlace::kBehindProduct) adapters_.shrink(layer, group, x.rows, w, rows_, place);
     recorder_.barrier();
     if (method_ != AdapterMethod::kExpanded || !is_added_apart(group, w)) return {plan, false};
@@ -137,72 +156,38 @@ gpu::PagesAhead PassParts::next_weights(uint32_t layer, LoraGroup group) const {
 }
 
 void PassParts::gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act) {
-    const gpu::MatmulPlan& plan = x.plan;
-    gpu::MatmulParams product = product_params(w.gate_up, x.of_product(), scratch_.act, plan);
-    product.y = act.rows;
-    product.y_blocks = act.blocks;
-    product.n = w.down.k;
-    product.y_stride = w.down.k_stride;
-    if (method_ == AdapterMethod::kJoined) {
-        adapters_.join(layer, kGateUp, x.blocks, w.gate_up, rows_);
-        kernels_.products.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan,
-                                              gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
-    } else if (method_ == AdapterMethod::kGatedProduct) {
-        kernels_.products.matmul_gated_lora(recorder_,
-                                            {.product = product,
-                                             .x_rows = x.rows,
-                                             .lora_layer = context_.lora_layer(layer),
-                                             .low = scratch_.low.address(),
-                                             .sync = context_.gated_lora->sync(),
-                                             .given_up = context_.gated_lora->given_up().address(),
-                                             .lora_slot_stride = context_.lora_slot_stride(),
-                                             .max_polls = 0,
-                                             .ahead = next_weights(layer, kGateUp)},
-                                            plan, act.plan.x_order);
-    } else if (shape_.has_adapters()) {
-        adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);
-        recorder_.barrier();
-        kernels_.products.matmul_gated_with_adapters(recorder_, adapters_.with_adapters(product, layer, kGateUp), plan,
-                                                     facts_[layer].ffn.activation, act.plan.x_order);
-    } else if (x.norm_tiles > 0) {
-        kernels_.products.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles,
-                                                facts_[layer].ffn.activation);
-    } else {
-        kernels_.products.matmul_gated(recorder_, product, plan, facts_[layer].ffn.activation, act.plan.x_order);
-    }
+    gpu::ProductArguments arguments = arguments_of(w.gate_up, x, scratch_.act);
+    arguments.product.y = act.rows;
+    arguments.product.y_blocks = act.blocks;
+    arguments.product.n = w.down.k;
+    arguments.product.y_stride = w.down.k_stride;
+    arguments.y_order = act.plan.x_order;
+    add_adapters(layer, kGateUp, w.gate_up, x, x.plan.adapters, arguments);
+    kernels_.products.record(recorder_, x.plan, arguments);
     recorder_.barrier();
 }
 
-gpu::MatmulParams PassParts::product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y,
-                                            const gpu::MatmulPlan& plan) const {
-    return matmul_params(w, products_.plain(w, plan), x, y, plan, rows_state());
+gpu::ProductArguments PassParts::arguments_of(const Matrix& w, const Input& x, const gpu::Buffer& y) const {
+    return {.product = matmul_params(w, products_.plain(w, x.plan), x.of_product(), y, x.plan, rows_state()),
+            .norm = {.norms = scratch_.norms.address(),
+                     .hidden = config_.hidden_size,
+                     .eps = config_.rms_norm_eps,
+                     .n_tiles = x.norm_tiles}};
 }
 
-void PassParts::residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias,
+void PassParts::residual(const Matrix& w, const gpu::MatmulPlan& plan, DeviceAddress input, const Vector& bias,
                          const Vector& gamma, Input& next) {
-    next.norm_tiles = plan.n_tiles;
-    kernels_.products.matmul_residual(recorder_,
-                                      {.n_rows = rows_state(),
-                                       .w = address_of(w),
-                                       .x = input,
-                                       .bias = address_of(bias),
-                                       .stream = x_,
-                                       .gamma = gamma.address(),
-                                       .xn = next.rows,
-                                       .norms = scratch_.norms.address(),
-                                       .w_stride = w.k_stride,
-                                       .stream_stride = hidden_stride(),
-                                       .xn_stride = hidden_stride(),
-                                       .pad = 0},
-                                      plan);
+    next.norm_tiles = plan.column_tiles(w.n);
+    gpu::ProductArguments arguments = arguments_of(w, {.plan = plan, .rows = input}, scratch_.y);
+    arguments.residual = {.bias = address_of(bias),
+                          .stream = x_,
+                          .gamma = gamma.address(),
+                          .xn = next.rows,
+                          .norms = scratch_.norms.address(),
+                          .stream_stride = hidden_stride(),
+                          .xn_stride = hidden_stride()};
+    kernels_.products.record(recorder_, plan, arguments);
     recorder_.barrier();
-}
-
-gpu::MatmulDeferredParams PassParts::behind_residual(const gpu::MatmulParams& product) const {
-    return {.product = product,
-            .norms = scratch_.norms.address(),
-            .hidden = config_.hidden_size,
-            .eps = config_.rms_norm_eps};
 }
 
 void PassParts::add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,

@@ -75,6 +75,12 @@ class PassParts {
     // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind
     // both; or the shrink, with joined adapters also lora_join, and after it the product with the adapters.
     Product linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x);
+    // Of a product that adds none itself.
+    Product linear_apart(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, const gpu::MatmulPlan& plan,
+                         gpu::ProductArguments& arguments);
+    // What a product in this form wants recorded before it, with the barrier behind that, and is told of the adapters.
+    void add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, gpu::AdapterForm form,
+                      gpu::ProductArguments& arguments);
 
     // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md,
     // "Addresses of what comes next").
@@ -86,13 +92,12 @@ class PassParts {
 
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act);
 
-    gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y,
-                                     const gpu::MatmulPlan& plan) const;
+    // Of a product with the sums in y, what every way of multiplying reads.
+    gpu::ProductArguments arguments_of(const Matrix& w, const Input& x, const gpu::Buffer& y) const;
 
     // Of o or down, in front of the norm with these weights, whose result goes to `next`.
-    void residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias,
+    void residual(const Matrix& w, const gpu::MatmulPlan& plan, DeviceAddress input, const Vector& bias,
                   const Vector& gamma, Input& next);
-    gpu::MatmulDeferredParams behind_residual(const gpu::MatmulParams& product) const;
 
     // What a part gives, with the norm behind it if it has one, is added to the residual stream.
     void add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,

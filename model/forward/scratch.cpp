@@ -94,15 +94,16 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
         const auto add_product = [&](const Matrix& matrix) {
             if (matrix.n == 0) return;
             for (const bool in_blocks : {false, true}) {
-                for (const bool long_runs : {false, true}) {
+                for (const auto adapters : {gpu::AdapterForm::kApart, gpu::AdapterForm::kRuns}) {
                     for (const bool leaves_room : {false, true}) {
                         const ProductUse use{.rows = rows,
                                              .may_be_in_blocks = in_blocks,
-                                             .adds_long_runs = long_runs,
+                                             .adapters = adapters,
                                              .leaves_room = leaves_room};
                         for (const bool is_packed : {false, true}) {
                             if (is_packed && !matrix.is_packed()) continue;  // merged copies are plain
-                            const gpu::MatmulPlan plan = plan_product(kernels.products, matrix, use, is_packed);
+                            const gpu::MatmulPlan plan =
+                                plan_sums(kernels.products, product_of(matrix, use, is_packed));
                             bytes.y = std::max(bytes.y, product_elements(matrix, plan) * sizeof(float));
                             if (plan.unpacks) bytes.unpacked = std::max(bytes.unpacked, matrix.plain_bytes());
                         }

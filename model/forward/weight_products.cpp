@@ -50,20 +50,20 @@ gpu::DeviceAddress WeightProducts::plain(const Matrix& w, const gpu::MatmulPlan&
     return context_.scratch.unpacked.address();
 }
 
-void WeightProducts::multiply(const Matrix& w, const gpu::MatmulParams& params, const gpu::MatmulPlan& plan,
-                              const gpu::PagesAhead& ahead) const {
+void WeightProducts::multiply(const Matrix& w, const gpu::MatmulPlan& plan,
+                              const gpu::ProductArguments& arguments) const {
     if (!gpu::is_packed(plan.packed)) {
-        kernels_.products.matmul(recorder_, params, plan, ahead);
+        kernels_.products.record(recorder_, plan, arguments);
         return;
     }
     for (const MatrixPart& part : w.parts) {
-        gpu::MatmulParams of_part = params;
+        gpu::ProductArguments of_part = arguments;
         gpu::MatmulPlan part_plan = plan;
-        of_part.w = w.address_of(part);
-        of_part.n = part.n;
-        of_part.y += part.row_begin * sizeof(float);
+        of_part.product.w = w.address_of(part);
+        of_part.product.n = part.n;
+        of_part.product.y += part.row_begin * sizeof(float);
         part_plan.packed = part.format;
-        kernels_.products.matmul(recorder_, of_part, part_plan);
+        kernels_.products.record(recorder_, part_plan, of_part);
     }
 }
 

@@ -26,9 +26,8 @@ class WeightProducts {
     // barrier behind, and stays until the next such call.
     // Of parts that are read as they are: no address, multiply() has them.
     gpu::DeviceAddress plain(const Matrix& w, const gpu::MatmulPlan& plan) const;
-    // The product. params.w is plain()'s.
-    void multiply(const Matrix& w, const gpu::MatmulParams& params, const gpu::MatmulPlan& plan,
-                  const gpu::PagesAhead& ahead = {}) const;
+    // The product. arguments.product.w is plain()'s.
+    void multiply(const Matrix& w, const gpu::MatmulPlan& plan, const gpu::ProductArguments& arguments) const;
 
   private:
     gpu::Recorder& recorder_;

@@ -8,6 +8,7 @@
 #include "model/config/topology.h"
 #include "model/forward/scratch.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 
 namespace lorad::model {
 namespace {
@@ -18,22 +19,18 @@ constexpr uint32_t kArrangedRowsMin = 128;
 // Beside Llama's layers (topology.h), where norms are deferred.
 constexpr uint32_t kDeferredNormsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
                                            kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
-gpu::MatmulPlan plan_product_in(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use,
-                                uint32_t splits_max, bool is_packed) {
-    if (!is_packed)
-        return products.plan_matmul(w.n, w.k, w.type, use.rows, splits_max, use.may_be_in_blocks, use.adds_long_runs,
-                                    use.leaves_room);
-    gpu::PackedShape shape{.n = w.n, .k = w.k, .type = w.type, .formats = 0, .align = w.n};
-    for (const MatrixPart& part : w.parts) {
-        shape.formats |= 1u << gpu::number_of(part.format);
-        shape.align = std::gcd(std::gcd(shape.align, part.row_begin), part.n);
+
+// The form in which a product adds the adapters by this method, if it does.
+gpu::AdapterForm form_of(AdapterMethod method) {
+    switch (method) {
+        case AdapterMethod::kLongRuns: return gpu::AdapterForm::kRuns;
+        case AdapterMethod::kJoined: return gpu::AdapterForm::kStacked;
+        case AdapterMethod::kGatedProduct:  // of gate and up alone
+        case AdapterMethod::kConsumers:
+        case AdapterMethod::kFewRuns:
+        case AdapterMethod::kExpanded: break;
     }
-    return products.plan_packed(shape, {.rows = use.rows,
-                                        .max_splits = splits_max,
-                                        .may_be_in_blocks = use.may_be_in_blocks,
-                                        .adds_adapters = use.adds_long_runs,
-                                        .leaves_room = use.leaves_room,
-                                        .may_unpack = use.may_unpack});
+    return gpu::AdapterForm::kApart;
 }
 
 class PlanMaker {
@@ -69,21 +66,32 @@ class PlanMaker {
     ProductUse use_of(const Rows& rows, bool may_be_in_blocks) const {
         return {.rows = rows.n,
                 .may_be_in_blocks = may_be_in_blocks,
-                .adds_long_runs = rows.method == AdapterMethod::kLongRuns,
+                .adapters = form_of(rows.method),
                 .leaves_room = shape_.has_adapters() && rows.method != AdapterMethod::kJoined};
     }
     ProductUse of_step(bool may_be_in_blocks) const {
         return use_of({shape_.row_bucket, shape_.method}, may_be_in_blocks);
     }
+    // Behind a product that ends in the residual stream, or not.
+    static ProductUse behind(ProductUse use, bool norm_is_deferred) {
+        use.norm_is_deferred = norm_is_deferred;
+        return use;
+    }
     gpu::MatmulPlan product(const Matrix& w, const ProductUse& use) const {
-        return plan_product(kernels_.products, w, use, is_packed(w, merged_));
+        return plan_sums(kernels_.products, product_of(w, use, is_packed(w, merged_)));
+    }
+    std::optional<gpu::MatmulPlan> find(const Matrix& w, const ProductUse& use) const {
+        return kernels_.products.plan(product_of(w, use, is_packed(w, merged_)));
     }
 
     LayerPlan plan_layer(uint32_t layer) const {
         const LayerFacts facts = config_.layer(layer);
         const LayerWeights& w = weights_.layers[layer];
-        LayerPlan plan{.qkv = product(w.qkv, of_step(true)), .rows = shape_.row_bucket, .method = shape_.method};
-        if (layer + 1 == config_.n_layers) {
+        const bool is_first = layer == 0, is_last = layer + 1 == config_.n_layers;
+        LayerPlan plan{.qkv = product(w.qkv, behind(of_step(true), plan_.defers_norms && !is_first)),
+                       .rows = shape_.row_bucket,
+                       .method = shape_.method};
+        if (is_last) {
             if (shape_.output_bucket == 0) return plan;  // nobody reads more of it than its keys and values
             plan.keeps_rows = keeps_rows_with_outputs();
         }
@@ -92,25 +100,25 @@ class PlanMaker {
             plan.method = AdapterMethod::kConsumers;
         }
         const Rows rows{plan.rows, plan.method};
-        plan_o(facts, w, rows, plan);
-        const std::optional<gpu::MatmulPlan> gated = gated_product(facts, w, rows);
-        plan.is_gated = gated.has_value();
+        const bool o_ends_in_stream = plan_.defers_norms && !plan.keeps_rows;
+        if (o_ends_in_stream)
+            plan.o = *residual(w.o);
+        else
+            plan_o(facts, w, rows, plan);
         if (facts.ffn.kind == FeedForward::kExperts) {
             plan_experts(w, rows, plan);
             return plan;
         }
-        plan.gate_up = gated ? *gated : product(w.gate_up, use_of(rows, true));
+        const std::optional<gpu::MatmulPlan> gated = gated_product(facts, w, rows, o_ends_in_stream);
+        plan.gate_up = gated ? *gated : product(w.gate_up, behind(use_of(rows, true), o_ends_in_stream));
         // gated_act on matrices writes rows alone
-        const bool act_may_be_in_blocks = plan.is_gated || rows.method != AdapterMethod::kFewRuns;
-        plan.down = product(w.down, use_of(rows, act_may_be_in_blocks));
+        const bool act_may_be_in_blocks = gated || rows.method != AdapterMethod::kFewRuns;
+        plan.down =
+            o_ends_in_stream && !is_last ? *residual(w.down) : product(w.down, use_of(rows, act_may_be_in_blocks));
         if (facts.ffn.kind == FeedForward::kDenseAndExperts) plan.router = product(w.router, use_of(rows, false));
         if (w.ple_gate.n != 0) {
             plan.ple_gate = product(w.ple_gate, use_of(rows, false));
             plan.ple_projection = product(w.ple_projection, use_of(rows, false));
-        }
-        if (plan_.defers_norms && !plan.keeps_rows) {
-            plan.o_residual = residual(w.o);
-            if (layer + 1 < config_.n_layers) plan.down_residual = residual(w.down);
         }
         return plan;
     }
@@ -150,44 +158,28 @@ class PlanMaker {
                                                                      kernels_.act_type(weights_.layers.front().o.type));
     }
 
-    // Of gate_up and the activation in one product, where that can be and is faster.
-    std::optional<gpu::MatmulPlan> gated_product(const LayerFacts& facts, const LayerWeights& w,
-                                                 const Rows& rows) const {
+    // Of gate_up and the activation in one product, where that can be and is faster, and adds what adapters there are.
+    std::optional<gpu::MatmulPlan> gated_product(const LayerFacts& facts, const LayerWeights& w, const Rows& rows,
+                                                 bool norm_is_deferred) const {
         if (facts.ffn.clamp_limit != 0.0f || facts.ffn.kind != FeedForward::kDense) return std::nullopt;
         if (address_of(w.gate_up_bias, merged_) != 0 || w.gate_up_bias.n != 0 ||
             kernels_.act_type(w.down.type) != w.gate_up.type)
             return std::nullopt;
-        const gpu::ProductPlanner& products = kernels_.products;
-        const bool long_runs = rows.method == AdapterMethod::kLongRuns;
-        const ProductUse use{.rows = rows.n,
-                             .may_be_in_blocks = true,
-                             .adds_long_runs = long_runs,
-                             .leaves_room = use_of(rows, true).leaves_room};
-        const std::optional<gpu::MatmulPlan> plan = plan_gated_product(
-            products, w.gate_up, facts.ffn.size, use, kProductSplitsMax, is_packed(w.gate_up, merged_));
-        if (!plan) return std::nullopt;
-        // Programs of warpgroups know SiLU alone.
-        const bool is_silu = facts.ffn.activation == gpu::Activation::kSilu;
-        if (!is_silu && plan->variant == gpu::MatmulVariant::kWarpgroup) return std::nullopt;
-        // What only writes blocks needs a reader of blocks.
-        if (plan->variant == gpu::MatmulVariant::kWarpgroup && !product(w.down, use_of(rows, true)).x_in_blocks)
-            return std::nullopt;
-        if (!shape_.has_adapters()) return plan;
-        switch (rows.method) {
-            case AdapterMethod::kGatedProduct:
-                return products.gates_lora(*plan, facts.ffn.size, w.gate_up.k) ? plan : std::nullopt;
-            case AdapterMethod::kJoined: return products.joins_adapters(*plan) ? plan : std::nullopt;
-            case AdapterMethod::kLongRuns: return products.adds_adapters_gated(*plan) ? plan : std::nullopt;
-            case AdapterMethod::kConsumers:
-            case AdapterMethod::kFewRuns:
-            case AdapterMethod::kExpanded: return std::nullopt;
-        }
-        return std::nullopt;
+        ProductUse use = behind(use_of(rows, true), norm_is_deferred);
+        use.result = gpu::ProductResult::kGated;
+        use.activation = facts.ffn.activation;
+        if (rows.method == AdapterMethod::kGatedProduct) use.adapters = gpu::AdapterForm::kInside;
+        if (shape_.has_adapters() && use.adapters == gpu::AdapterForm::kApart) return std::nullopt;
+        const std::optional<gpu::MatmulPlan> plan = find(w.gate_up, use);
+        const bool has_reader = plan && (!plan->writes_blocks_alone || product(w.down, use_of(rows, true)).x_in_blocks);
+        return has_reader ? plan : std::nullopt;
     }
 
-    std::optional<gpu::ResidualPlan> residual(const Matrix& w) const {
-        return is_packed(w, merged_) ? std::nullopt
-                                     : kernels_.products.plan_residual(w.n, w.k, w.type, shape_.row_bucket);
+    // Its product reads the matrix as it is.
+    std::optional<gpu::MatmulPlan> residual(const Matrix& w) const {
+        return find(
+            w,
+            {.rows = shape_.row_bucket, .may_unpack = false, .result = gpu::ProductResult::kResidual, .max_splits = 1});
     }
 
     // Whether o and down end in the residual stream, and the products behind them apply the norms' factors: no dispatch
@@ -200,11 +192,10 @@ class PlanMaker {
         return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
             const bool has_one_type =
                 std::ranges::all_of(products_of(w), [&](const Matrix* matrix) { return matrix->type == type; });
-            const std::optional<gpu::MatmulPlan> gated =
-                gated_product(config_.layer(0), w, {shape_.row_bucket, shape_.method});
-            return has_one_type && residual(w.o) && residual(w.down) &&
-                   kernels_.products.may_follow_residual(gated ? *gated : product(w.gate_up, of_step(false))) &&
-                   kernels_.products.may_follow_residual(product(w.qkv, of_step(false)));
+            const ProductUse use = behind(of_step(false), true);
+            return has_one_type && residual(w.o) && residual(w.down) && find(w.qkv, use) &&
+                   (gated_product(config_.layer(0), w, {shape_.row_bucket, shape_.method}, true) ||
+                    find(w.gate_up, use));
         });
     }
 
@@ -220,17 +211,16 @@ class PlanMaker {
 
     void plan_output() {
         const Matrix& head = weights_.output();
-        if (!shape_.needs_logits() && !head.is_packed() && !topology_of(config_).has(kFeatureLogits)) {
-            if (const auto argmax =
-                    kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, shape_.output_bucket)) {
-                plan_.output = *argmax;
-                plan_.output_is_argmax = true;
+        if (!shape_.needs_logits() && !topology_of(config_).has(kFeatureLogits)) {
+            const gpu::Product greatest =
+                output_product(head, shape_.output_bucket, gpu::ProductResult::kGreatest, config_);
+            if (const std::optional<gpu::MatmulPlan> plan = kernels_.products.plan(greatest)) {
+                plan_.output = *plan;
                 return;
             }
         }
-        plan_.output = plan_product_in(kernels_.products, head,
-                                       {.rows = shape_.output_bucket, .may_be_in_blocks = true, .may_unpack = false}, 1,
-                                       head.is_packed());
+        plan_.output = plan_sums(kernels_.products,
+                                 output_product(head, shape_.output_bucket, gpu::ProductResult::kSums, config_));
     }
 
     const gpu::KernelPlanner& kernels_;
@@ -263,19 +253,45 @@ std::string text_of(const gpu::MatmulPlan& plan) {
 
 }  // namespace
 
-gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use,
-                             bool is_packed) {
-    return plan_product_in(products, w, use, kProductSplitsMax, is_packed);
+gpu::Product product_of(const Matrix& w, const ProductUse& use, bool is_packed) {
+    gpu::Product product{.n = w.n,
+                         .k = w.k,
+                         .type = w.type,
+                         .may_unpack = use.may_unpack,
+                         .rows = use.rows,
+                         .max_splits = use.max_splits,
+                         .may_be_in_blocks = use.may_be_in_blocks,
+                         .norm_is_deferred = use.norm_is_deferred,
+                         .adapters = use.adapters,
+                         .leaves_room = use.leaves_room,
+                         .result = use.result,
+                         .activation = use.activation};
+    if (!is_packed) return product;
+    product.align = w.n;
+    for (const MatrixPart& part : w.parts) {
+        product.formats |= 1u << gpu::number_of(part.format);
+        product.align = std::gcd(std::gcd(product.align, part.row_begin), part.n);
+    }
+    return product;
 }
 
-std::optional<gpu::MatmulPlan> plan_gated_product(const gpu::ProductPlanner& products, const Matrix& gate_up,
-                                                  uint32_t ffn, const ProductUse& use, uint32_t max_splits,
-                                                  bool is_packed) {
-    if (is_packed && !plan_product(products, gate_up, use, true).unpacks) return std::nullopt;
-    std::optional<gpu::MatmulPlan> plan = products.plan_gated(ffn, gate_up.k, gate_up.type, use.rows, max_splits,
-                                                              use.may_be_in_blocks, use.adds_long_runs);
-    if (plan) plan->unpacks = is_packed;
-    return plan;
+gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product product) {
+    std::optional<gpu::MatmulPlan> plan = products.plan(product);
+    if (!plan) {
+        product.adapters = gpu::AdapterForm::kApart;
+        plan = products.plan(product);
+    }
+    if (!plan) log_error("no way multiplies {} x {}: {}", product.n, product.k, products.explain(product));
+    CHECK(plan);
+    return *plan;
+}
+
+gpu::Product output_product(const Matrix& head, uint32_t rows, gpu::ProductResult result, const ModelConfig& config) {
+    gpu::Product product = product_of(
+        head, {.rows = rows, .may_be_in_blocks = true, .may_unpack = false, .result = result, .max_splits = 1},
+        head.is_packed());
+    if (result == gpu::ProductResult::kGreatest) product.n = config.vocab_size;
+    return product;
 }
 
 StepPlan plan_step(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights,
@@ -301,12 +317,13 @@ std::string describe(const StepPlan& plan, const ModelConfig& config) {
         std::string products = format("  qkv      {}\n", text_of(of.qkv));
         if (shape.schedule == LayerSchedule::kSeparate && of.o.rows > 0) {
             constexpr std::array<std::string_view, 3> kForms = {"", ", from attention in blocks", ", blocks arranged"};
-            products += of.o_residual
+            products += of.o.ends_in_stream()
                             ? std::string("  o        into the residual stream\n")
                             : format("  o        {}{}\n", text_of(of.o), kForms[static_cast<size_t>(of.o_input)]);
-            products += format("  gate_up  {}{}\n", text_of(of.gate_up), of.is_gated ? ", with the activation" : "");
-            products += of.down_residual ? std::string("  down     into the residual stream\n")
-                                         : format("  down     {}\n", text_of(of.down));
+            products +=
+                format("  gate_up  {}{}\n", text_of(of.gate_up), of.gate_up.is_gated() ? ", with the activation" : "");
+            products += of.down.ends_in_stream() ? std::string("  down     into the residual stream\n")
+                                                 : format("  down     {}\n", text_of(of.down));
             if (of.keeps_rows) products += format("  behind attention {} rows, those with an output\n", of.rows);
         }
         if (products != last) text += format("from layer {}:\n{}", layer, products);
@@ -314,7 +331,7 @@ std::string describe(const StepPlan& plan, const ModelConfig& config) {
     }
     if (shape.output_bucket > 0)
         text += format("output: {} x {}: {}{}\n", config.vocab_size, config.hidden_size, text_of(plan.output),
-                       plan.output_is_argmax ? ", greatest logits alone" : "");
+                       plan.output.result == gpu::ProductResult::kGreatest ? ", greatest logits alone" : "");
     return text;
 }
 

@@ -25,36 +25,32 @@ enum class InputForm : uint8_t {
     kArranged,  // written in rows; arrange_blocks makes blocks of them
 };
 
-// For what a step multiplies by a matrix.
+// What a step multiplies by a matrix, for gpu::Product.
 struct ProductUse {
     uint32_t rows = 0;              // capacity
     bool may_be_in_blocks = false;  // the kernel before can write its input in blocks
-    bool adds_long_runs = false;    // AdapterMethod::kLongRuns
+    gpu::AdapterForm adapters = gpu::AdapterForm::kApart;
     bool leaves_room = false;       // a shrink runs beside it
     bool may_unpack = true;         // a packed matrix: there is room for a plain copy, as there is of the layers'
+    bool norm_is_deferred = false;  // its input is of a product that ends in the residual stream
+    gpu::ProductResult result = gpu::ProductResult::kSums;
+    gpu::Activation activation = gpu::Activation::kSilu;  // of kGated
+    uint32_t max_splits = kProductSplitsMax;
 };
 // is_packed: as the step finds it, see is_packed() in model/weights/weight_transform.h.
-gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use,
-                             bool is_packed);
-inline gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use) {
-    return plan_product(products, w, use, w.is_packed());
-}
-// Of gate and up with the activation (ProductPlanner::plan_gated); a packed matrix' where it is unpacked.
-std::optional<gpu::MatmulPlan> plan_gated_product(const gpu::ProductPlanner& products, const Matrix& gate_up,
-                                                  uint32_t ffn, const ProductUse& use, uint32_t max_splits,
-                                                  bool is_packed);
+gpu::Product product_of(const Matrix& w, const ProductUse& use, bool is_packed);
+// Its sums; what the rows' adapters add is left to the kernel that reads them where no way of multiplying adds it in
+// the form that is asked for.
+gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product product);
+
+// Of the output layer: logits, or each row's greatest one.
+gpu::Product output_product(const Matrix& head, uint32_t rows, gpu::ProductResult result, const ModelConfig& config);
 
 struct LayerPlan {
-    gpu::MatmulPlan qkv;
-    // o and down. With a residual plan the product adds to the residual stream itself, and the products that follow
-    // apply the norm's factor.
-    gpu::MatmulPlan o;
+    // o and down may end in the residual stream (ProductResult::kResidual): the products that follow apply the norm's
+    // factor. gate_up may end in the activation (kGated).
+    gpu::MatmulPlan qkv, o, gate_up, down;
     InputForm o_input = InputForm::kRows;
-    std::optional<gpu::ResidualPlan> o_residual;
-    gpu::MatmulPlan gate_up;
-    bool is_gated = false;  // the product of gate and up ends in the activation
-    gpu::MatmulPlan down;
-    std::optional<gpu::ResidualPlan> down_residual;
     gpu::MatmulPlan router, shared_gate;       // of layers with experts, whose gate_up and down are the shared expert's
     gpu::MatmulPlan ple_gate, ple_projection;  // of layers with embeddings per layer
     uint32_t rows = 0;        // capacity after attention: of all rows, or in the last layer of those with an output
@@ -66,9 +62,8 @@ struct StepPlan {
     StepShape shape;
     // one for each layer; of kApart and kBetween one, of which only qkv counts; of kOneDispatch none
     std::vector<LayerPlan> layers;
-    gpu::MatmulPlan ple_model;      // of models with embeddings per layer
-    gpu::MatmulPlan output;         // of steps with outputs
-    bool output_is_argmax = false;  // `output` says rows' greatest logits and writes none
+    gpu::MatmulPlan ple_model;  // of models with embeddings per layer
+    gpu::MatmulPlan output;     // of steps with outputs: logits, or rows' greatest ones alone
     bool defers_norms = false;
 };
 

@@ -61,8 +61,8 @@ StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& c
 bool StepPlanner::can_join(uint32_t row_bucket) const {
     if (!topology_.has_only(kJoiningSupports)) return false;
     const auto joins = [&](const Matrix* w) {
-        return w->type == weight_type() && kernels_.products.joins_adapters(plan_product(
-                                               kernels_.products, *w, {.rows = row_bucket, .may_be_in_blocks = true}));
+        const ProductUse use{.rows = row_bucket, .may_be_in_blocks = true, .adapters = gpu::AdapterForm::kStacked};
+        return w->type == weight_type() && kernels_.products.plan(product_of(*w, use, w->is_packed()));
     };
     return std::ranges::all_of(
         weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
@@ -74,13 +74,14 @@ bool StepPlanner::can_gate(uint32_t row_bucket) const {
         has_gate_up_bias(weights_, nullptr))
         return false;
     return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
-        if (!plan_product(kernels_.products, w.down,
-                          {.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true})
-                 .x_in_blocks)
-            return false;
-        const auto gated = plan_gated_product(kernels_.products, w.gate_up, w.down.k,
-                                              {.rows = row_bucket, .may_be_in_blocks = true}, 1, w.gate_up.is_packed());
-        return gated && kernels_.products.gates_lora(*gated, w.down.k, w.gate_up.k);
+        const ProductUse down{.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true};
+        const ProductUse gate_up{.rows = row_bucket,
+                                 .may_be_in_blocks = true,
+                                 .adapters = gpu::AdapterForm::kInside,
+                                 .result = gpu::ProductResult::kGated};
+        const gpu::ProductPlanner& products = kernels_.products;
+        return plan_sums(products, product_of(w.down, down, w.down.is_packed())).x_in_blocks &&
+               products.plan(product_of(w.gate_up, gate_up, w.gate_up.is_packed())).has_value();
     });
 }
 
@@ -92,10 +93,11 @@ bool StepPlanner::gates_adapters(uint32_t row_bucket) const {
 }
 
 bool StepPlanner::takes_argmax(uint32_t output_bucket) const {
-    const Matrix& head = weights_.output();
     if (topology_.has(kFeatureLogits)) return false;  // the greatest logit is told as it is, not capped
-    return output_bucket > 0 && !head.is_packed() &&
-           kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, output_bucket).has_value();
+    return output_bucket > 0 &&
+           kernels_.products
+               .plan(output_product(weights_.output(), output_bucket, gpu::ProductResult::kGreatest, config_))
+               .has_value();
 }
 
 uint32_t StepPlanner::splits_for(uint32_t n_rows, uint32_t n_context) const {
@@ -200,21 +202,27 @@ AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet prog
     if (shape.lora != gpu::LoraLevel::kPlain) return AdapterMethod::kConsumers;
     const uint32_t rows = shape.row_bucket;
     if (joins_adapters(rows) && joining_pays(traits)) return AdapterMethod::kJoined;
-    const bool has_long_runs = rows >= kLongRunRowsMin && traits.has_long_runs;
-    // As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
-    if (has_long_runs && !kernels_.products.consumers_add_long_runs(traits.rank_max, rows, weight_type()))
-        return AdapterMethod::kLongRuns;
+    if (rows >= kLongRunRowsMin && traits.has_long_runs)
+        return products_add_runs(traits.rank_max, rows) ? AdapterMethod::kLongRuns : AdapterMethod::kConsumers;
     if (shape.schedule != LayerSchedule::kOneDispatch && kernels_.lora.expands_apart(traits.rank_max, rows))
         return AdapterMethod::kExpanded;
     const bool has_weights_type = traits.types == 1u << static_cast<uint32_t>(weight_type());
     if (programs.has(PersistentProgram::kGatedLora) && gates_adapters(rows) &&
         traits.rank_max <= gpu::kGatedLoraRanks && has_weights_type)
         return AdapterMethod::kGatedProduct;
-    // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants
-    // blocks.
+    // Long runs are above: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
     const bool has_few_runs = traits.most_runs > 0 && traits.most_runs <= rows / kRowsPerRun;
-    if (!has_long_runs && has_few_runs && gates_few_runs(rows)) return AdapterMethod::kFewRuns;
+    if (has_few_runs && gates_few_runs(rows)) return AdapterMethod::kFewRuns;
     return AdapterMethod::kConsumers;
+}
+
+// As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
+bool StepPlanner::products_add_runs(uint32_t rank_max, uint32_t row_bucket) const {
+    const Matrix& w = weights_.layers.front().qkv;
+    gpu::Product product = product_of(
+        w, {.rows = row_bucket, .may_be_in_blocks = true, .adapters = gpu::AdapterForm::kRuns}, w.is_packed());
+    product.rank_max = rank_max;
+    return kernels_.products.plan(product).has_value();
 }
 
 bool StepPlanner::joining_pays(const BatchTraits& traits) const {

@@ -46,7 +46,7 @@ class StepPlanner {
     bool gates_adapters(uint32_t row_bucket) const;
     const std::vector<uint32_t>& gated_buckets() const { return gated_buckets_; }  // ascending
     // Whether the output layer of so many rows can leave the logits out where nobody reads them
-    // (ProductPlanner::plan_argmax).
+    // (ProductResult::kGreatest).
     bool takes_argmax(uint32_t output_bucket) const;
     // Parts that a context is split into: a power of two, so that a growing context needs few recordings.
     uint32_t splits_for(uint32_t n_rows, uint32_t n_context) const;
@@ -65,6 +65,7 @@ class StepPlanner {
                        StepShape& shape) const;
     AdapterMethod method_for(const BatchTraits& traits, ProgramSet programs, const StepShape& shape) const;
     bool joining_pays(const BatchTraits& traits) const;
+    bool products_add_runs(uint32_t rank_max, uint32_t row_bucket) const;
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;
     bool can_join(uint32_t row_bucket) const;

@@ -285,7 +285,7 @@ class PackedWeights : public ::testing::Test {
             params.w_stride = params.x_stride = stride;
             params.y_stride = n_padded;
             params.split_stride = split_stride;
-            execute([&](gpu::Recorder& recorder) { kernels_->products.matmul(recorder, params, plan); });
+            execute([&](gpu::Recorder& recorder) { kernels_->products.record(recorder, plan, {.product = params}); });
             const auto* got = reinterpret_cast<const float*>(y.mapped().data());
             for (uint32_t t = 0; t < kRows; ++t) {
                 for (uint32_t i = 0; i < n_padded; ++i) {

@@ -10,6 +10,7 @@
 
 #include "model/config/config_readers.h"
 #include "model/step/step_plan.h"
+#include "tests/support/planned_devices.h"
 
 namespace lorad::model::step_planner_test {
 namespace {
@@ -19,28 +20,8 @@ using gpu::MatmulVariant;
 using gpu::ScalarType;
 using ::testing::HasSubstr;
 
-gpu::DeviceCapabilities h200() {
-    gpu::DeviceCapabilities caps;
-    caps.name = "NVIDIA H200";
-    caps.subgroup_size = caps.subgroup_size_min = caps.subgroup_size_max = 32;
-    caps.shared_memory_bytes = 48 * 1024;
-    caps.max_workgroup_invocations = 1024;
-    caps.max_workgroup_subgroups = 32;
-    caps.n_compute_units_hint = 132;
-    caps.subgroup_vote = caps.subgroup_ballot = caps.multiprocessor_ids = caps.int64_atomics = caps.float16 =
-        caps.int16 = true;
-    caps.bfloat16_coopmat = caps.coopmat_f16 = caps.coopmat_f16_16x8 = caps.coopmat2 = caps.coopmat2_bfloat16 = true;
-    caps.warpgroup_matrices = caps.matrix_functions = true;
-    return caps;
-}
-
-gpu::DeviceCapabilities without_matrices() {
-    gpu::DeviceCapabilities caps = h200();
-    caps.name = "a device without matrices";
-    caps.bfloat16_coopmat = caps.coopmat_f16 = caps.coopmat_f16_16x8 = caps.coopmat2 = caps.coopmat2_bfloat16 = false;
-    caps.warpgroup_matrices = caps.matrix_functions = false;
-    return caps;
-}
+using lorad::testing::h200;
+using lorad::testing::without_matrices;
 
 // A model's sizes and types, and the planner of its steps on a device, all of whose rungs are taken to work.
 struct Planned {
@@ -166,19 +147,19 @@ TEST(StepPlanner, ThePlanSaysHowEachProductIsComputed) {
     const StepPlan few = on.plan(decodes(12));
     EXPECT_TRUE(few.defers_norms);
     ASSERT_EQ(few.layers.size(), 3u);
-    EXPECT_TRUE(few.layers[0].o_residual && few.layers[0].down_residual);
-    EXPECT_FALSE(few.layers[2].down_residual) << "behind the last layer only rows with an output are normed";
+    EXPECT_TRUE(few.layers[0].o.ends_in_stream() && few.layers[0].down.ends_in_stream());
+    EXPECT_FALSE(few.layers[2].down.ends_in_stream()) << "behind the last layer only rows with an output are normed";
 
     const StepPlan gated = on.plan(with_adapters(decodes(48), 16, 8), kAll);
     EXPECT_FALSE(gated.defers_norms);
-    EXPECT_TRUE(gated.layers[0].is_gated);
-    EXPECT_EQ(gated.layers[0].gate_up.variant, MatmulVariant::kWarpgroup);
+    EXPECT_TRUE(gated.layers[0].gate_up.is_gated());
+    EXPECT_EQ(gated.layers[0].gate_up.variant, MatmulVariant::kGatedLora);
     EXPECT_EQ(gated.layers[0].down.variant, MatmulVariant::kWarpgroupDirect);
-    EXPECT_TRUE(gated.output_is_argmax);
+    EXPECT_EQ(gated.output.result, gpu::ProductResult::kGreatest);
 
     BatchTraits logits = decodes(48);
     logits.has_rules = true;
-    EXPECT_FALSE(on.plan(logits).output_is_argmax) << "rules read the logits";
+    EXPECT_EQ(on.plan(logits).output.result, gpu::ProductResult::kSums) << "rules read the logits";
 
     const StepPlan prompt = on.plan({.n_rows = 2048, .n_outputs = 1, .n_context = 2048, .runs = {.n_tiles = 16}});
     EXPECT_EQ(prompt.layers[0].o_input, InputForm::kArranged);
@@ -209,9 +190,10 @@ TEST(StepPlanner, WithoutMatricesEveryProductIsPortable) {
         for (const BatchTraits& traits : {decodes(rows), with_adapters(decodes(rows), 16, 1)}) {
             const StepPlan plan = on.plan(traits);
             EXPECT_EQ(plan.shape.schedule, LayerSchedule::kSeparate);
-            EXPECT_FALSE(plan.defers_norms || plan.output_is_argmax);
+            EXPECT_FALSE(plan.defers_norms);
+            EXPECT_EQ(plan.output.result, gpu::ProductResult::kSums);
             for (const LayerPlan& layer : plan.layers) {
-                EXPECT_FALSE(layer.is_gated);
+                EXPECT_FALSE(layer.gate_up.is_gated());
                 for (const gpu::MatmulPlan& product : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
                     EXPECT_TRUE(product.variant == MatmulVariant::kMatvec || product.variant == MatmulVariant::kTiled)
                         << rows;

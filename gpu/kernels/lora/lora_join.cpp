@@ -9,11 +9,6 @@ constexpr uint32_t kJoinsOfAUnit = 8;  // as many as a multiprocessor is expecte
 
 }  // namespace
 
-bool ProductPlanner::joins_adapters(const MatmulPlan& plan) const {
-    return plan.variant == MatmulVariant::kWarpgroup && plan.row_tile == kJoinedTileRows &&
-           ladder().has_joined(plan.weight_type) && LoraPlanner(facts_).shrinks_by_matrix(plan.weight_type, plan.rows);
-}
-
 void LoraKernels::lora_join(Recorder& recorder, const LoraJoinParams& params, ScalarType weight_type) {
     CHECK(weight_type != ScalarType::kF32);
     const Kernel* k = kernel("lora_join", {threads(kJoinThreads, 32), static_cast<uint32_t>(weight_type)});

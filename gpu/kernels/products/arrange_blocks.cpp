@@ -9,7 +9,10 @@ void ProductKernels::arrange_blocks(Recorder& recorder, const ArrangeBlocksParam
     CHECK(params.stride % kWeightAlign == 0 && (block_order == kBlocksByColumns || block_order == kBlocksByRows));
     constexpr uint32_t kLanes = 32;  // of a block, whatever the device's subgroups
     const uint32_t size = threads(256, kLanes);
-    const Kernel* k = kernel("arrange_blocks", {size, block_order});
+    struct Constants {
+        uint32_t threads, block_order;
+    };
+    const Kernel* k = kernel("arrange_blocks", Constants{.threads = size, .block_order = block_order});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.stride / kBlockColumns * kLanes, size), ceil_div(rows, kBlockRows), 1,
                       {"arrange_blocks", uint64_t{rows} * params.stride * 4, 0});

@@ -1,18 +1,15 @@
+// The portable ways, which every device has, of plain and of packed weights: matmul_matvec for few rows, matmul_tiled
+// for many, matmul_lanes where workgroups are small.
 #include <algorithm>
-#include <bit>
 
-#include "gpu/kernels/kernels.h"
-#include "gpu/kernels/launch.h"
-#include "gpu/kernels/products/matmul_unrolled.h"
-#include "gpu/kernels/products/matmul_unrolled.params.h"
+#include "gpu/kernels/products/product_ways.h"
 
-namespace lorad::gpu {
+namespace lorad::gpu::portable_ways {
 namespace {
 
 constexpr uint32_t kMatvecMaxRows = 8;
 constexpr uint32_t kLanesMaxRows = 8;
 constexpr uint32_t kTiledColumns = 64;
-constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
 
 // Splits of k that give the device enough workgroups (or subgroups) of work, each at least min_k long.
 uint32_t splits_to_fill(uint32_t wanted, uint32_t present, uint32_t k, uint32_t min_k, uint32_t max_splits) {
@@ -25,119 +22,136 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
     plan.n_splits = ceil_div(padded(k), plan.k_per_split);
 }
 
+// Of packed weights matrices are not for every size, nor is there room for a plain copy everywhere.
+const char* refusal(const WayFacts& on, const Product& product) {
+    return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
+}
+
+const char* refusal_of_lanes(const WayFacts& on, const Product& product) {
+    return on.capabilities().small_workgroups ? refusal(on, product) : "it is for small workgroups";
+}
+
+const char* refusal_of_matvec(const WayFacts& on, const Product& product) {
+    if (product.rows > kMatvecMaxRows) return "of more rows tiles are faster";
+    return on.options().batch_invariant ? "one variant computes all numbers of rows" : refusal(on, product);
+}
+
+std::optional<MatmulPlan> plan_lanes(const WayFacts& on, const Product& product) {
+    MatmulPlan plan = plan_for(MatmulVariant::kLanes, on, product);
+    plan.row_tile = std::min(product.rows, kLanesMaxRows);
+    set_splits(plan, product.k, 1);
+    return plan;
+}
+
+std::optional<MatmulPlan> plan_matvec(const WayFacts& on, const Product& product) {
+    const uint32_t n = product.n, rows = product.rows;
+    MatmulPlan plan = plan_for(MatmulVariant::kMatvec, on, product);
+    plan.row_tile = rows;
+    plan.column_tile = rows > 4 ? 4 : n >= 8192 || rows > 2 ? 2 : 1;
+    uint32_t subgroups = ceil_div(n, plan.column_tile);
+    set_splits(plan, product.k, splits_to_fill(on.units() * 16, subgroups, product.k, 1024, product.max_splits));
+    return plan;
+}
+
+std::optional<MatmulPlan> plan_tiled(const WayFacts& on, const Product& product) {
+    const uint32_t rows = product.rows;
+    MatmulPlan plan = plan_for(MatmulVariant::kTiled, on, product);
+    plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    plan.column_tile = kTiledColumns;
+    // With batch_invariant the splits may not depend on the rows either.
+    uint32_t row_tiles = on.options().batch_invariant ? 1 : ceil_div(rows, plan.row_tile);
+    uint32_t workgroups = padded(product.n) / kTiledColumns * row_tiles;
+    set_splits(plan, product.k,
+               splits_to_fill(on.units() * 3, workgroups, product.k, 512, std::min(product.max_splits, 8u)));
+    return plan;
+}
+
+const char* matvec_module(const MatmulPlan&) { return "matmul_matvec"; }
+const char* lanes_module(const MatmulPlan&) { return "matmul_lanes"; }
+const char* tiled_module(const MatmulPlan&) { return "matmul_tiled"; }
+
+struct MatvecConstants {
+    uint32_t threads, weights, act_type, row_tile, column_tile;
+};
+struct LanesConstants {
+    uint32_t threads, weights, act_type, row_tile;
+};
+struct TiledConstants {
+    uint32_t threads, weights, act_type, row_tiles;
+};
+
+void record_matvec(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+    const MatmulParams& params = arguments.product;
+    const uint32_t size = to.threads(128, 32),
+                   subgroups = std::max(size / std::max(to.capabilities().subgroup_size, 1u), 1u);
+    to.dispatch(product_info("matmul_matvec", params, plan),
+                MatvecConstants{.threads = size,
+                                .weights = plan.weights().constant(),
+                                .act_type = static_cast<uint32_t>(plan.act_type),
+                                .row_tile = plan.row_tile,
+                                .column_tile = plan.column_tile},
+                0, params,
+                {ceil_div(params.n, plan.column_tile * subgroups), ceil_div(plan.rows, plan.row_tile), plan.n_splits});
+}
+
+void record_lanes(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+    const MatmulParams& params = arguments.product;
+    const uint32_t size = to.threads(64, 32);
+    to.dispatch(product_info("matmul_lanes", params, plan),
+                LanesConstants{.threads = size,
+                               .weights = plan.weights().constant(),
+                               .act_type = static_cast<uint32_t>(plan.act_type),
+                               .row_tile = plan.row_tile},
+                0, params, {ceil_div(params.n, size), ceil_div(plan.rows, plan.row_tile), plan.n_splits});
+}
+
+void record_tiled(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+    constexpr uint32_t kThreads = 256, kRowsOfAThread = 16;
+    const MatmulParams& params = arguments.product;
+    to.dispatch(product_info("matmul_tiled", params, plan),
+                TiledConstants{.threads = kThreads,
+                               .weights = plan.weights().constant(),
+                               .act_type = static_cast<uint32_t>(plan.act_type),
+                               .row_tiles = plan.row_tile / kRowsOfAThread},
+                0, params, {padded(params.n) / kTiledColumns, ceil_div(plan.rows, plan.row_tile), plan.n_splits});
+}
+
+constexpr WayForms kForms{.reads_packed = true};
+
 }  // namespace
+}  // namespace lorad::gpu::portable_ways
 
-MatmulPlan ProductPlanner::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows,
-                                       uint32_t max_splits, bool may_be_in_blocks, bool adds_adapters,
-                                       bool leaves_room) const {
-    if (may_be_in_blocks && !adds_adapters) {
-        if (const auto plan = plan_direct(n, k, weight_type, rows, max_splits, leaves_room)) return *plan;
-        if (const auto plan = plan_warpgroup(n, k, weight_type, rows, max_splits)) return *plan;
-    }
-    if (ladder().has(weight_type))
-        return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
-    if (const auto unrolled = UnrolledProduct::plan(capabilities(), k, weight_type, rows, max_splits)) return *unrolled;
-    return plan_portable(n, k, weight_type, rows, max_splits);
-}
+namespace lorad::gpu {
 
-MatmulPlan ProductPlanner::plan_packed(const PackedShape& w, const ProductWish& wish) const {
-    const bool has_matrices = ladder().has(w.type);
-    if (multiplies_packed(w) && (!wish.may_unpack || options().batch_invariant || wish.rows <= kPackedRowsMax))
-        return plan_on_matrices(w, wish);
+bool is_better_unpacked(const WayFacts& on, const Product& product) {
+    constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
+    if (!on.ladder().has(product.type) || !product.may_unpack) return false;
+    const bool can_read = can_read_bricks(on, product);
+    if (on.options().batch_invariant) return !can_read;
     // Beside matrix units the portable kernels are for few rows.
-    if (!has_matrices || !wish.may_unpack || (wish.rows <= kMatvecMaxRows && !options().batch_invariant)) {
-        MatmulPlan plan = plan_portable(w.n, w.k, w.type, wish.rows, wish.max_splits);
-        plan.packed = static_cast<WeightFormat>(std::countr_zero(w.formats));
-        return plan;
-    }
-    MatmulPlan plan = plan_matmul(w.n, w.k, w.type, wish.rows, wish.max_splits, wish.may_be_in_blocks,
-                                  wish.adds_adapters, wish.leaves_room);
-    plan.unpacks = true;
-    return plan;
+    return product.rows > (can_read ? kPackedRowsMax : portable_ways::kMatvecMaxRows);
 }
 
-MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows,
-                                         uint32_t max_splits) const {
-    const DeviceCapabilities& caps = capabilities();
-    uint32_t units = multiprocessors(caps);
-    MatmulPlan plan;
-    plan.rows = rows;
-    plan.weight_type = weight_type;
-    plan.act_type = act_type(weight_type);
-    if (caps.small_workgroups) {
-        plan.variant = MatmulVariant::kLanes;
-        plan.row_tile = std::min(rows, kLanesMaxRows);
-        set_splits(plan, k, 1);
-    } else if (rows <= kMatvecMaxRows && !options().batch_invariant) {
-        plan.variant = MatmulVariant::kMatvec;
-        plan.row_tile = rows;
-        plan.column_tile = rows > 4 ? 4 : n >= 8192 || rows > 2 ? 2 : 1;
-        uint32_t subgroups = ceil_div(n, plan.column_tile);
-        set_splits(plan, k, splits_to_fill(units * 16, subgroups, k, 1024, max_splits));
-    } else {
-        plan.variant = MatmulVariant::kTiled;
-        plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-        plan.column_tile = kTiledColumns;
-        // With batch_invariant the splits may not depend on the rows either.
-        uint32_t row_tiles = options().batch_invariant ? 1 : ceil_div(rows, plan.row_tile);
-        uint32_t workgroups = padded(n) / kTiledColumns * row_tiles;
-        set_splits(plan, k, splits_to_fill(units * 3, workgroups, k, 512, std::min(max_splits, 8u)));
-    }
-    return plan;
-}
-
-void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead) {
-    CHECK(plan.k_per_split % kWeightAlign == 0 && params.w_stride % kWeightAlign == 0 &&
-          params.x_stride == params.w_stride);
-    params.k_per_split = plan.k_per_split;
-    uint32_t weight = plan.weights().constant();
-    uint32_t act = static_cast<uint32_t>(plan.act_type);
-    uint32_t row_groups = ceil_div(plan.rows, plan.row_tile);
-    DispatchInfo info = product_info("matmul", params, plan);
-    switch (plan.variant) {
-        case MatmulVariant::kMatvec: {
-            info.name = "matmul_matvec";
-            uint32_t size = threads(128, 32);
-            const Kernel* k = kernel("matmul_matvec", {size, weight, act, plan.row_tile, plan.column_tile});
-            if (k == nullptr) return;
-            uint32_t subgroups = std::max(size / std::max(capabilities().subgroup_size, 1u), 1u);
-            recorder.dispatch(*k, params, ceil_div(params.n, plan.column_tile * subgroups), row_groups, plan.n_splits,
-                              info);
-            return;
-        }
-        case MatmulVariant::kLanes: {
-            if (UnrolledProduct::is(plan)) {
-                CHECK(plan.n_splits * plan.k_per_split == params.w_stride);
-                info.name = variant_name(plan);
-                const uint32_t column_groups = padded(params.n) / plan.column_tile;
-                const Kernel* k = kernel(info.name, UnrolledProduct::constants(plan, row_groups, column_groups),
-                                         UnrolledProduct::kLanes);
-                if (k == nullptr) return;
-                recorder.dispatch(*k, MatmulUnrolledParams{.product = params, .digits = {0, 1, 2, 3, 4, 5, 6, 7}},
-                                  row_groups, column_groups, plan.n_splits, info);
-                return;
-            }
-            info.name = "matmul_lanes";
-            uint32_t size = threads(64, 32);
-            const Kernel* k = kernel("matmul_lanes", {size, weight, act, plan.row_tile});
-            if (k == nullptr) return;
-            recorder.dispatch(*k, params, ceil_div(params.n, size), row_groups, plan.n_splits, info);
-            return;
-        }
-        case MatmulVariant::kGemv:
-        case MatmulVariant::kCoopmat:
-        case MatmulVariant::kCoopmat2: return matmul_fast(recorder, params, plan);
-        case MatmulVariant::kPacked: return matmul_packed(recorder, params, plan);
-        case MatmulVariant::kWarpgroup: return matmul_warpgroup(recorder, params, plan, false);
-        case MatmulVariant::kWarpgroupDirect: return matmul_direct(recorder, params, plan, ahead);
-        case MatmulVariant::kTiled: {
-            info.name = "matmul_tiled";
-            const Kernel* k = kernel("matmul_tiled", {256, weight, act, plan.row_tile / 16});
-            if (k == nullptr) return;
-            recorder.dispatch(*k, params, padded(params.n) / kTiledColumns, row_groups, plan.n_splits, info);
-            return;
-        }
-    }
-}
+const ProductWay kLanesWay{.variant = MatmulVariant::kLanes,
+                           .name = "lanes",
+                           .forms = portable_ways::kForms,
+                           .refusal = portable_ways::refusal_of_lanes,
+                           .plan = portable_ways::plan_lanes,
+                           .module = portable_ways::lanes_module,
+                           .record = portable_ways::record_lanes};
+const ProductWay kMatvecWay{.variant = MatmulVariant::kMatvec,
+                            .name = "few rows",
+                            .forms = portable_ways::kForms,
+                            .refusal = portable_ways::refusal_of_matvec,
+                            .plan = portable_ways::plan_matvec,
+                            .module = portable_ways::matvec_module,
+                            .record = portable_ways::record_matvec};
+const ProductWay kTiledWay{.variant = MatmulVariant::kTiled,
+                           .name = "tiles",
+                           .forms = portable_ways::kForms,
+                           .refusal = portable_ways::refusal,
+                           .plan = portable_ways::plan_tiled,
+                           .module = portable_ways::tiled_module,
+                           .record = portable_ways::record_tiled};
 
 }  // namespace lorad::gpu

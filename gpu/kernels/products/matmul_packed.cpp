@@ -1,15 +1,12 @@
-// Plans and recordings of products that read packed weights on cooperative matrices (matmul_packed.comp).
+// Products that read packed weights on cooperative matrices (matmul_packed.comp).
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
-#include <optional>
 
-#include "gpu/kernels/kernels.h"
-#include "gpu/kernels/launch.h"
 #include "gpu/kernels/products/packed_tiles.h"
+#include "gpu/kernels/products/product_ways.h"
 
-namespace lorad::gpu {
+namespace lorad::gpu::packed_way {
 namespace {
 
 constexpr uint32_t kPackedSubgroup = 32, kPackedStep = 128;
@@ -42,44 +39,69 @@ uint32_t packed_splits_for(const PackedTile& tile, uint32_t n, uint32_t steps, u
     return best;
 }
 
-}  // namespace
-
-bool ProductPlanner::multiplies_packed(const PackedShape& w) const {
-    return ladder().has_packed(w.type) && padded(w.k) % kPackedStep == 0 && w.align % kBrickRows == 0;
+const char* refusal(const WayFacts& on, const Product& product) {
+    return can_read_bricks(on, product) ? nullptr
+                                        : "the device has no kernel for packed weights, or their sizes do not fit it";
 }
 
-MatmulPlan ProductPlanner::plan_on_matrices(const PackedShape& w, const ProductWish& wish) const {
-    MatmulPlan plan;
-    plan.variant = MatmulVariant::kPacked;
-    plan.tile = packed_tile_for(wish.rows);
+std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+    MatmulPlan plan = plan_for(MatmulVariant::kPacked, on, product);
+    plan.act_type = product.type;
+    plan.tile = packed_tile_for(product.rows);
     const PackedTile& tile = kPackedTiles[plan.tile];
-    plan.rows = wish.rows;
     plan.row_tile = tile.rows;
     plan.column_tile = tile.columns();
-    plan.weight_type = plan.act_type = w.type;
-    plan.packed = static_cast<WeightFormat>(std::countr_zero(w.formats));
-    const uint32_t steps = padded(w.k) / kPackedStep, units = multiprocessors(capabilities());
-    const uint32_t n_splits = options().batch_invariant
-                                  ? packed_splits_for(kPackedTiles[packed_tile_for(kPackedInvariantRows)], w.n, steps,
-                                                      kPackedInvariantRows, wish.max_splits, units)
-                                  : packed_splits_for(tile, w.n, steps, wish.rows, wish.max_splits, units);
+    const uint32_t steps = product.stride() / kPackedStep;
+    const uint32_t n_splits =
+        on.options().batch_invariant
+            ? packed_splits_for(kPackedTiles[packed_tile_for(kPackedInvariantRows)], product.n, steps,
+                                kPackedInvariantRows, product.max_splits, on.units())
+            : packed_splits_for(tile, product.n, steps, product.rows, product.max_splits, on.units());
     plan.k_per_split = ceil_div(steps, n_splits) * kPackedStep;
     plan.n_splits = n_splits;
     return plan;
 }
 
-void ProductKernels::matmul_packed(Recorder& recorder, MatmulParams params, const MatmulPlan& plan) {
+const char* module(const MatmulPlan& plan) {
+    return plan.weight_type == ScalarType::kBf16 ? "matmul_packed_bf16" : "matmul_packed_f16";
+}
+
+struct Constants {
+    uint32_t threads, weights, bands, rows, steps, stride, held, row_capacity;
+};
+
+void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+    const MatmulParams& params = arguments.product;
     const PackedTile& tile = kPackedTiles[plan.tile];
     CHECK(params.n % kBrickRows == 0 && params.w_stride % kPackedStep == 0 && plan.k_per_split % kPackedStep == 0);
-    params.k_per_split = plan.k_per_split;
-    const char* name = variant_name(plan);
-    const Kernel* k = kernel(name,
-                             {tile.subgroups * kPackedSubgroup, plan.weights().constant(), tile.bands, tile.rows,
-                              tile.steps, params.w_stride, tile.held, plan.rows},
-                             kPackedSubgroup);
-    if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(plan.rows, tile.rows), plan.n_splits, ceil_div(params.n, tile.columns()),
-                      product_info(name, params, plan));
+    const Constants constants{.threads = tile.subgroups * kPackedSubgroup,
+                              .weights = plan.weights().constant(),
+                              .bands = tile.bands,
+                              .rows = tile.rows,
+                              .steps = tile.steps,
+                              .stride = params.w_stride,
+                              .held = tile.held,
+                              .row_capacity = plan.rows};
+    to.dispatch(product_info(module(plan), params, plan), constants, kPackedSubgroup, params,
+                {ceil_div(plan.rows, tile.rows), plan.n_splits, ceil_div(params.n, tile.columns())});
 }
+
+}  // namespace
+}  // namespace lorad::gpu::packed_way
+
+namespace lorad::gpu {
+
+bool can_read_bricks(const WayFacts& on, const Product& product) {
+    return on.ladder().has_packed(product.type) && product.stride() % packed_way::kPackedStep == 0 &&
+           product.align % kBrickRows == 0;
+}
+
+const ProductWay kPackedWay{.variant = MatmulVariant::kPacked,
+                            .name = "packed weights on matrices",
+                            .forms = {.reads_plain = false, .reads_packed = true},
+                            .refusal = packed_way::refusal,
+                            .plan = packed_way::plan,
+                            .module = packed_way::module,
+                            .record = packed_way::record};
 
 }  // namespace lorad::gpu

@@ -1,15 +1,17 @@
-// Which matmul kernel serves a shape. The seam for variants: a new one gets an enumerator here, a rule in
-// ProductPlanner::plan_matmul and a case in ProductKernels::matmul; no caller changes.
+// How a product is computed: the way, and what its kernels are made for. product_ways.h has the table of ways.
 #pragma once
 
 #include <cstdint>
 
 #include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/product.h"
 #include "gpu/kernels/scalar_type.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 
+// A row of the table of ways.
 enum class MatmulVariant : uint32_t {
     kMatvec,    // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
     kLanes,     // portable, for CPU devices: one output row of w per invocation, no cooperation
@@ -20,9 +22,12 @@ enum class MatmulVariant : uint32_t {
     // 16-bit activations in blocks: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
     kWarpgroup,
     kPacked,  // packed weights: KHR cooperative matrices filled by lanes, for few rows
-    // the same with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor
+    // the same as kWarpgroup with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor
     // (warpgroup_direct_text.h)
     kWarpgroupDirect,
+    kUnrolled,   // portable, for CPU devices whose subgroups have 8 lanes: all of k in the program
+    kGatedLora,  // kWarpgroup of gates and ups with shrink and expand in it (gated_lora_text.h)
+    kResidual,   // KHR cooperative matrices, up to 16 rows, ends in the residual stream
 };
 
 struct MatmulPlan {
@@ -39,6 +44,14 @@ struct MatmulPlan {
     uint32_t x_order = kBlocksByColumns;  // of its blocks (activation_blocks.h)
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
+    uint32_t subgroups = 0;  // of kResidual: of a workgroup, which share k
+    uint32_t k_step = 0;     // of kResidual: elements of k that a subgroup takes at once
+    // As the product has them.
+    AdapterForm adapters = AdapterForm::kApart;
+    ProductResult result = ProductResult::kSums;
+    Activation activation = Activation::kSilu;
+    bool norm_is_deferred = false, has_rows_of_k = false;
+    bool writes_blocks_alone = false;  // of kGated: MatmulParams::y_blocks, whose reader has to take blocks
     // Of a packed matrix: either the product reads a part in this format, or (`unpacks`) a plain copy of weight_type,
     // which unpack_weights() makes in front of it.
     WeightFormat packed = WeightFormat::kF32;  // kF32: w is plain
@@ -46,17 +59,11 @@ struct MatmulPlan {
 
     WeightKind weights() const { return is_packed(packed) ? WeightKind(packed, weight_type) : WeightKind(weight_type); }
     uint32_t splits_of(uint32_t row) const { return row < whole_rows ? 1 : n_splits; }
+    // Tiles that n columns of sums have: of kGreatest, parts that are said of a row.
+    uint32_t column_tiles(uint32_t n) const { return ceil_div(n, column_tile); }
+    bool is_gated() const { return result == ProductResult::kGated; }
+    bool ends_in_stream() const { return result == ProductResult::kResidual; }
     bool operator==(const MatmulPlan&) const = default;
-};
-
-// Of a product that ends in the residual stream (matmul_residual.comp).
-struct ResidualPlan {
-    uint32_t columns = 0;    // of a workgroup, an even number
-    uint32_t subgroups = 0;  // of a workgroup; they share k
-    uint32_t k_step = 0;     // elements of k that a subgroup takes at once
-    uint32_t rows = 0;       // capacity
-    uint32_t n_tiles = 0;    // of columns
-    ScalarType type = ScalarType::kF16;
 };
 
 }  // namespace lorad::gpu

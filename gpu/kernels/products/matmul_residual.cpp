@@ -1,14 +1,13 @@
-// Plans and recordings of products that end in the residual stream. Those behind them, on which the factors of a
-// deferred norm come, are in matmul_fast.cpp.
+// Products with bias that end in the residual stream, in one dispatch instead of a product and add_norm
+// (matmul_residual.comp). Those behind them, on which the factors of a deferred norm come, are in matmul_coopmat.cpp.
 #include <algorithm>
-#include <optional>
-#include <vector>
 
-#include "gpu/kernels/kernels.h"
-#include "gpu/kernels/launch.h"
 #include "gpu/kernels/products/deferred_norm.h"
+#include "gpu/kernels/products/matmul_residual.params.h"
+#include "gpu/kernels/products/product_ways.h"
+#include "proto/base/format.h"
 
-namespace lorad::gpu {
+namespace lorad::gpu::residual_way {
 namespace {
 
 constexpr uint32_t kSubgroup = 32;
@@ -34,65 +33,108 @@ uint32_t columns_of(uint32_t n, uint32_t units) {
 }
 
 // The device takes the workgroup, and it has threads for its results' pairs and shared memory for its subgroups' sums.
-bool fits(const ResidualPlan& plan, const DeviceCapabilities& caps) {
-    const uint32_t row_sums = round_up(plan.columns, 16), threads = plan.subgroups * kSubgroup;
+bool fits(const MatmulPlan& plan, const DeviceCapabilities& caps) {
+    const uint32_t row_sums = round_up(plan.column_tile, 16), threads = plan.subgroups * kSubgroup;
     return threads <= threads_max(caps) && threads >= row_sums / 2 * deferred_norm_rows(plan.rows) &&
            plan.subgroups * 16 * row_sums * 4 <= caps.shared_memory_bytes;
 }
 
-ResidualPlan plan_of(uint32_t n, uint32_t columns, uint32_t subgroups, uint32_t k_step, uint32_t rows,
-                     ScalarType type) {
-    return {.columns = columns,
-            .subgroups = subgroups,
-            .k_step = k_step,
-            .rows = rows,
-            .n_tiles = n / columns,
-            .type = type};
+MatmulPlan plan_of(const WayFacts& on, const Product& product, uint32_t columns, uint32_t subgroups, uint32_t k_step) {
+    MatmulPlan plan = plan_for(MatmulVariant::kResidual, on, product);
+    plan.act_type = product.type;
+    plan.row_tile = kDeferredRows;
+    plan.column_tile = columns;
+    plan.subgroups = subgroups;
+    plan.k_step = k_step;
+    return plan;
 }
 
-}  // namespace
+const char* refusal(const WayFacts& on, const Product& product) {
+    if (!on.ladder().has_residual(product.type)) return "the device has no kernel that ends in the residual stream";
+    if (on.options().batch_invariant) return "one variant computes all numbers of rows";
+    return product.rows > 1 && product.rows <= kDeferredRows ? nullptr : "it is for 2 to 16 rows";
+}
 
-std::optional<ResidualPlan> ProductPlanner::plan_residual(uint32_t n, uint32_t k, ScalarType type,
-                                                          uint32_t rows) const {
-    if (!ladder().has_residual(type) || options().batch_invariant) return std::nullopt;
-    const uint32_t columns = columns_of(n, multiprocessors(capabilities()));
-    if (columns == 0 || rows > kDeferredRows || fast_variant(n, rows, type) != MatmulVariant::kCoopmat)
-        return std::nullopt;
-    const uint32_t stride = padded(k), k_step = stride % 128 == 0 ? 128 : 64;
+// None where no tile of columns divides n.
+std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+    const uint32_t columns = columns_of(product.n, on.units());
+    if (columns == 0) return std::nullopt;
+    const uint32_t stride = product.stride(), k_step = stride % 128 == 0 ? 128 : 64;
     // As many as two workgroups on a multiprocessor have registers for.
     const uint32_t subgroups =
-        std::clamp(stride / k_step, kSubgroupsMin, deferred_norm_rows(rows) == kDeferredRows ? 6u : 8u);
-    const ResidualPlan plan = plan_of(n, columns, subgroups, k_step, rows, type);
-    return fits(plan, capabilities()) ? std::optional(plan) : std::nullopt;
+        std::clamp(stride / k_step, kSubgroupsMin, deferred_norm_rows(product.rows) == kDeferredRows ? 6u : 8u);
+    const MatmulPlan plan = plan_of(on, product, columns, subgroups, k_step);
+    return fits(plan, on.capabilities()) ? std::optional(plan) : std::nullopt;
 }
 
-std::vector<ResidualPlan> ProductPlanner::residual_candidates(uint32_t n, uint32_t k, ScalarType type,
-                                                              uint32_t rows) const {
-    std::vector<ResidualPlan> all;
-    if (!plan_residual(n, k, type, rows)) return all;
+const char* module(const MatmulPlan& plan) {
+    return plan.weight_type == ScalarType::kBf16 ? "matmul_residual_bf16" : "matmul_residual_f16";
+}
+
+std::string describe_tile(const MatmulPlan& plan) {
+    return lorad::format("to the residual stream: {} columns, {} subgroups, {} of k", plan.column_tile, plan.subgroups,
+                         plan.k_step);
+}
+
+struct Constants {
+    uint32_t threads, columns, rows, k_step, stride, has_bias;
+};
+
+void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+    const MatmulParams& product = arguments.product;
+    const ResidualOutput& residual = arguments.residual;
+    // So a row's results, two columns a lane, are neighbours in one subgroup.
+    CHECK(plan.column_tile % 2 == 0 && plan.column_tile <= kSubgroup && product.w_stride % plan.k_step == 0 &&
+          product.n % plan.column_tile == 0);
+    const MatmulResidualParams params{.n_rows = product.n_rows,
+                                      .w = product.w,
+                                      .x = product.x,
+                                      .bias = residual.bias,
+                                      .stream = residual.stream,
+                                      .gamma = residual.gamma,
+                                      .xn = residual.xn,
+                                      .norms = residual.norms,
+                                      .w_stride = product.w_stride,
+                                      .stream_stride = residual.stream_stride,
+                                      .xn_stride = residual.xn_stride,
+                                      .pad = 0};
+    const Constants constants{.threads = plan.subgroups * kSubgroup,
+                              .columns = plan.column_tile,
+                              .rows = deferred_norm_rows(plan.rows),
+                              .k_step = plan.k_step,
+                              .stride = product.w_stride,
+                              .has_bias = residual.bias != 0};
+    const uint64_t elements = uint64_t{product.n} * product.w_stride;
+    to.dispatch({module(plan), elements * 2, elements * 2 * plan.rows}, constants, kSubgroup, params,
+                {plan.column_tiles(product.n), 1, 1});
+}
+
+void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
+    if (refusal(on, product) != nullptr || !plan(on, product)) return;
     for (const uint32_t columns : {8u, 10u, 12u, 14u, 16u, 28u, 32u}) {
         for (const uint32_t subgroups : {4u, 6u, 7u, 8u, 12u, 16u}) {
             for (const uint32_t k_step : {32u, 64u, 128u}) {
-                if (n % columns != 0 || padded(k) % k_step != 0) continue;
-                const ResidualPlan plan = plan_of(n, columns, subgroups, k_step, rows, type);
-                if (fits(plan, capabilities())) all.push_back(plan);
+                if (product.n % columns != 0 || product.stride() % k_step != 0) continue;
+                const MatmulPlan plan = plan_of(on, product, columns, subgroups, k_step);
+                if (fits(plan, on.capabilities())) all.push_back(plan);
             }
         }
     }
-    return all;
 }
 
-void ProductKernels::matmul_residual(Recorder& recorder, const MatmulResidualParams& params, const ResidualPlan& plan) {
-    // So a row's results, two columns a lane, are neighbours in one subgroup.
-    CHECK(plan.columns % 2 == 0 && plan.columns <= kSubgroup && params.w_stride % plan.k_step == 0);
-    const char* name = plan.type == ScalarType::kBf16 ? "matmul_residual_bf16" : "matmul_residual_f16";
-    const Kernel* k = kernel(name,
-                             {plan.subgroups * kSubgroup, plan.columns, deferred_norm_rows(plan.rows), plan.k_step,
-                              params.w_stride, params.bias != 0},
-                             kSubgroup);
-    if (k == nullptr) return;
-    const uint64_t elements = uint64_t{plan.n_tiles} * plan.columns * params.w_stride;
-    recorder.dispatch(*k, params, plan.n_tiles, 1, 1, {name, elements * 2, elements * 2 * plan.rows});
-}
+}  // namespace
+}  // namespace lorad::gpu::residual_way
+
+namespace lorad::gpu {
+
+const ProductWay kResidualWay{.variant = MatmulVariant::kResidual,
+                              .name = "to the residual stream",
+                              .forms = {.results = bit_of(ProductResult::kResidual)},
+                              .refusal = residual_way::refusal,
+                              .plan = residual_way::plan,
+                              .module = residual_way::module,
+                              .record = residual_way::record,
+                              .describe = residual_way::describe_tile,
+                              .candidates = residual_way::candidates};
 
 }  // namespace lorad::gpu

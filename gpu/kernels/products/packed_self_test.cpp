@@ -104,7 +104,7 @@ struct PackedProduct {
         params.k = params.w_stride = params.x_stride = kK;
         params.split_stride = kBufferRows * padded(kN);
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        kernels.products.matmul(recorder, params, plan);
+        kernels.products.record(recorder, plan, {.product = params});
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
@@ -129,9 +129,9 @@ Status LadderTests::packed(ScalarType type) {
         if ((facts_.options.packed_formats >> format & 1u) == 0) continue;
         TRY_ASSIGN(PackedProduct test, PackedProduct::create(device_, static_cast<WeightFormat>(format), type));
         for (const PackedTile& tile : kPackedTiles) {
-            MatmulPlan plan = kernels_.products.plan_on_matrices(
-                {.n = kN, .k = kK, .type = type, .formats = 1u << format, .align = kBrickRows},
-                {.rows = tile.rows - 3, .max_splits = 1});
+            MatmulPlan plan = *kernels_.products.plan_by(
+                MatmulVariant::kPacked,
+                {.n = kN, .k = kK, .type = type, .formats = 1u << format, .align = kBrickRows, .rows = tile.rows - 3});
             plan.n_splits = 2;
             plan.k_per_split = kK / 5 * 3;
             MatmulPlan portable = plan;

@@ -52,7 +52,8 @@ struct TestProduct {
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         MatmulParams params = params_of(kN, plan);
         params.split_stride = kBufferRows * kN;
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul(recorder, params, plan); }));
+        TRY(execute(device, kernels,
+                    [&](Recorder& recorder) { kernels.products.record(recorder, plan, {.product = params}); }));
         return sum_of_splits(plan.n_splits);
     }
 
@@ -75,9 +76,9 @@ struct TestProduct {
         MatmulParams params = params_of(kN, plan);
         params.n = kCounted;
         TRY(execute(device, kernels, [&](Recorder& recorder) {
-            kernels.products.matmul_argmax(recorder, {.product = params, .partials = y.address()}, plan);
+            kernels.products.record(recorder, plan, {.product = params, .partials = y.address()});
         }));
-        const uint32_t n_parts = ProductPlanner::argmax_parts(plan, kCounted);
+        const uint32_t n_parts = plan.column_tiles(kCounted);
         std::vector<float> all;
         for (uint32_t t = 0; t < kRows; t++) {
             const std::span parts(reinterpret_cast<const SamplePart*>(y.mapped().data()) + size_t{t} * n_parts,
@@ -103,24 +104,21 @@ struct TestProduct {
         params.x += uint64_t{kWindow.begin} * kJoinedStep * 2;
         params.w += uint64_t{kWindow.begin} * kJoinedStep * 2;
         params.k = plan.k_per_split = kWindow.n * kJoinedStep;
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul(recorder, params, plan); }));
+        TRY(execute(device, kernels,
+                    [&](Recorder& recorder) { kernels.products.record(recorder, plan, {.product = params}); }));
         return sum_of_splits(1);
     }
     Result<std::vector<float>> run_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
-        MatmulJoinedParams params = joined_params_of(kN, plan);
-        params.product.split_stride = kBufferRows * kN;
-        TRY(execute(device, kernels, [&](Recorder& recorder) {
-            kernels.products.matmul_joined(recorder, params, plan, kK / kJoinedModuleColumns);
-        }));
+        ProductArguments arguments{.product = params_of(kN, plan), .stacked = stacked()};
+        arguments.product.split_stride = kBufferRows * kN;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.record(recorder, plan, arguments); }));
         return sum_of_splits(plan.n_splits);
     }
     Result<std::vector<float>> run_gated_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
-        MatmulJoinedParams params = joined_params_of(kHalf, plan);
-        params.product.y = 0;
-        params.product.y_blocks = y_blocks.address();
-        TRY(execute(device, kernels, [&](Recorder& recorder) {
-            kernels.products.matmul_gated_joined(recorder, params, plan, kK / kJoinedModuleColumns, kBlocksByRows);
-        }));
+        ProductArguments arguments{.product = params_of(kHalf, plan), .y_order = kBlocksByRows, .stacked = stacked()};
+        arguments.product.y = 0;
+        arguments.product.y_blocks = y_blocks.address();
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.record(recorder, plan, arguments); }));
         return act_of(plan, kBlocksByRows);
     }
 
@@ -146,7 +144,7 @@ struct TestProduct {
             params.y_blocks = y_blocks.address();
         }
         TRY(execute(device, kernels, [&](Recorder& recorder) {
-            kernels.products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order);
+            kernels.products.record(recorder, plan, {.product = params, .y_order = y_order});
         }));
         return act_of(plan, y_order);
     }
@@ -175,10 +173,9 @@ struct TestProduct {
         return act;
     }
 
-    MatmulJoinedParams joined_params_of(uint32_t n, const MatmulPlan& plan) {
-        static_assert(kK % kJoinedModuleColumns == 0);
-        return {
-            .product = params_of(n, plan), .windows = windows.address(), .b = w.address(), .low = x_blocks.address()};
+    // With params_of(), by which x_blocks is arranged.
+    StackedAdapters stacked() const {
+        return {.windows = windows.address(), .b = w.address(), .low = x_blocks.address(), .columns = kK};
     }
 
     // n: columns of the result.
@@ -208,6 +205,15 @@ struct TestProduct {
     }
 };
 
+Product test_product(ScalarType type, ProductResult result = ProductResult::kSums) {
+    return {.n = TestProduct::kN,
+            .k = TestProduct::kK,
+            .type = type,
+            .rows = TestProduct::kRows,
+            .max_splits = 4,
+            .result = result};
+}
+
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
 // Results are rounded to 8 bits (bf16) or more.
@@ -231,6 +237,7 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
     Deviation plain, gated;
     plain.add(test.run(device, kernels, plan), want);
     if (!(plain.error <= kSelfTestTolerance)) return plain;
+    plan.result = ProductResult::kGated;
     gated.add(test.run_gated(device, kernels, plan), TestProduct::gated(want));
     if (!(gated.error <= kGatedTolerance)) return gated;
     return std::nullopt;
@@ -243,8 +250,7 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
         for (const uint32_t n_splits : {1u, 2u}) {
             Deviation plain;
             plain.add(test.run(device, kernels,
-                               ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, n_splits,
-                                                                 TestProduct::kK / n_splits, type)),
+                               plan_of_warpgroup(tile, test_product(type), n_splits, TestProduct::kK / n_splits)),
                       want);
             if (!(plain.error <= kSelfTestTolerance)) return plain;
         }
@@ -255,7 +261,7 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
             Deviation gated;
             gated.add(
                 test.run_gated(device, kernels,
-                               ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type),
+                               plan_of_warpgroup(tile, test_product(type, ProductResult::kGated), 1, TestProduct::kK),
                                y_order),
                 TestProduct::gated(want));
             if (!(gated.error <= kGatedTolerance)) return gated;
@@ -269,9 +275,8 @@ std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels,
                                              const std::vector<float>& want) {
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
         Deviation deviation;
-        deviation.add(test.run_argmax(
-                          device, kernels,
-                          ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), want),
+        const Product product = test_product(type, ProductResult::kGreatest);
+        deviation.add(test.run_argmax(device, kernels, plan_of_warpgroup(tile, product, 1, TestProduct::kK), want),
                       TestProduct::argmax(want));
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
@@ -289,17 +294,15 @@ std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels,
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
         if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
         Deviation plain;
-        plain.add(
-            test.run_joined(device, kernels,
-                            ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 2, TestProduct::kK / 2, type)),
-            want);
+        Product product = test_product(type);
+        product.adapters = AdapterForm::kStacked;
+        plain.add(test.run_joined(device, kernels, plan_of_warpgroup(tile, product, 2, TestProduct::kK / 2)), want);
         if (!(plain.error <= kSelfTestTolerance)) return plain;
         if (!kWarpgroupTiles[tile].may_gate()) continue;
         Deviation gated;
-        gated.add(
-            test.run_gated_joined(
-                device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)),
-            TestProduct::gated(want));
+        product.result = ProductResult::kGated;
+        gated.add(test.run_gated_joined(device, kernels, plan_of_warpgroup(tile, product, 1, TestProduct::kK)),
+                  TestProduct::gated(want));
         if (!(gated.error <= kGatedTolerance)) return gated;
     }
     return std::nullopt;
@@ -315,8 +318,8 @@ std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels,
     for (const Form& form : {Form{3, 48, 1}, Form{7, 64, 2}, Form{9, 64, 4}}) {
         Deviation deviation;
         deviation.add(test.run(device, kernels,
-                               ProductPlanner::plan_of_direct(form.column_blocks, form.rows, form.n_splits,
-                                                              TestProduct::kK / form.n_splits, type)),
+                               plan_of_direct(form.column_blocks, form.rows, form.n_splits,
+                                              TestProduct::kK / form.n_splits, type)),
                       want);
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
@@ -339,8 +342,7 @@ Status LadderTests::products(ScalarType type) {
     TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, portable));
     for (const MatmulVariant variant : {MatmulVariant::kGemv, MatmulVariant::kCoopmat, MatmulVariant::kCoopmat2}) {
         if (variant == MatmulVariant::kCoopmat2 && !facts_.ladder.has2(type)) continue;
-        const MatmulPlan plan =
-            kernels_.products.plan_fast(variant, TestProduct::kN, TestProduct::kK, type, TestProduct::kRows, 4, false);
+        const MatmulPlan plan = *kernels_.products.plan_by(variant, test_product(type));
         Deviation deviation;
         deviation.add(test.run(device_, kernels_, plan), want);
         if (deviation.error <= kSelfTestTolerance) continue;
@@ -355,7 +357,8 @@ Status LadderTests::products(ScalarType type) {
     for (const auto& [rows, ffn] : kGatedTestSteps) {
         if (!facts_.ladder.has_gated(type)) break;
         const GatedProducts wanted_gated = std::exchange(facts_.options.gated, GatedProducts::kAlways);
-        std::optional<MatmulPlan> plan = kernels_.products.plan_gated(ffn, TestProduct::kK, type, rows, 1);
+        std::optional<MatmulPlan> plan = kernels_.products.plan(
+            {.n = 2 * ffn, .k = TestProduct::kK, .type = type, .rows = rows, .result = ProductResult::kGated});
         facts_.options.gated = wanted_gated;
         if (!plan || std::ranges::find(tested, plan->tile) != tested.end()) continue;
         tested.push_back(plan->tile);

@@ -60,7 +60,7 @@ struct ResidualTest {
     }
 
     // What is not as it should be with this plan, of which all rows are there.
-    std::optional<Deviation> run(Device& device, KernelSet& kernels, const ResidualPlan& plan) {
+    std::optional<Deviation> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         const uint32_t rows = plan.rows;
         Deviation exact, rounded;
         exact.add(run_residual(device, kernels, plan), sums(rows));
@@ -107,7 +107,7 @@ struct ResidualTest {
         return values;
     }
 
-    Result<std::vector<float>> run_residual(Device& device, KernelSet& kernels, const ResidualPlan& plan) {
+    Result<std::vector<float>> run_residual(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         std::memcpy(count.mapped().data(), &plan.rows, 4);
         std::memcpy(stream.mapped().data(), old_stream.data(), old_stream.size() * 4);
         std::memset(xn.mapped().data(), 0, xn.size());
@@ -115,20 +115,21 @@ struct ResidualTest {
         for (uint32_t t = 0; t < kDeferredRows; t++)
             std::memcpy(norms.mapped().data() + kDeferredInverse + t * 4, &kInverse, 4);
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        kernels.products.matmul_residual(recorder,
-                                         {.n_rows = count.address(),
-                                          .w = w.address(),
-                                          .x = x.address(),
-                                          .bias = bias.address(),
-                                          .stream = stream.address(),
-                                          .gamma = gamma.address(),
-                                          .xn = xn.address(),
-                                          .norms = norms.address(),
-                                          .w_stride = kK,
-                                          .stream_stride = kHidden,
-                                          .xn_stride = kHidden,
-                                          .pad = 0},
-                                         plan);
+        MatmulParams product{};
+        product.n_rows = count.address();
+        product.w = w.address();
+        product.x = x.address();
+        product.n = kHidden;
+        product.k = product.w_stride = product.x_stride = kK;
+        kernels.products.record(recorder, plan,
+                                {.product = product,
+                                 .residual = {.bias = bias.address(),
+                                              .stream = stream.address(),
+                                              .gamma = gamma.address(),
+                                              .xn = xn.address(),
+                                              .norms = norms.address(),
+                                              .stream_stride = kHidden,
+                                              .xn_stride = kHidden}});
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         return std::vector<float>(at<float>(stream), at<float>(stream) + size_t{plan.rows} * kHidden);
@@ -176,42 +177,43 @@ struct ResidualTest {
         return want;
     }
 
-    Result<std::vector<float>> run_behind(Device& device, KernelSet& kernels, const ResidualPlan& residual,
-                                          bool gated) {
+    Result<std::vector<float>> run_behind(Device& device, KernelSet& kernels, const MatmulPlan& residual, bool gated) {
         std::memset(y.mapped().data(), 0xff, y.size());
         const uint32_t rows = residual.rows;
         const std::optional<MatmulPlan> found =
-            gated ? kernels.products.plan_gated(kFfn, kHidden, type, rows, 1)
-                  : kernels.products.plan_matmul(kOut, kHidden, type, rows, kProductSplits);
-        if (!found || !kernels.products.may_follow_residual(*found))
-            return make_error(ErrorCode::kInternal, "no product can follow it");
+            kernels.products.plan({.n = gated ? 2 * kFfn : kOut,
+                                   .k = kHidden,
+                                   .type = type,
+                                   .rows = rows,
+                                   .max_splits = gated ? 1 : kProductSplits,
+                                   .norm_is_deferred = true,
+                                   .result = gated ? ProductResult::kGated : ProductResult::kSums});
+        if (!found) return make_error(ErrorCode::kInternal, "no product can follow it");
         const MatmulPlan& plan = *found;
-        MatmulDeferredParams params{};
-        params.product.n_rows = count.address();
-        params.product.w = w_out.address();
-        params.product.x = xn.address();
-        params.product.y = y.address();
-        params.product.n = params.product.y_stride = gated ? kFfn : kOut;
-        params.product.k = params.product.w_stride = params.product.x_stride = kHidden;
-        params.product.split_stride = kBufferRows * kOut;
-        params.norms = norms.address();
-        params.hidden = kHidden;
-        params.eps = kEps;
+        MatmulParams product{};
+        product.n_rows = count.address();
+        product.w = w_out.address();
+        product.x = xn.address();
+        product.y = y.address();
+        product.n = product.y_stride = gated ? kFfn : kOut;
+        product.k = product.w_stride = product.x_stride = kHidden;
+        product.split_stride = kBufferRows * kOut;
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        if (gated)
-            kernels.products.matmul_gated_deferred(recorder, params, plan, residual.n_tiles, Activation::kSilu);
-        else
-            kernels.products.matmul_deferred(recorder, params, plan, residual.n_tiles);
+        kernels.products.record(
+            recorder, plan,
+            {.product = product,
+             .norm = {
+                 .norms = norms.address(), .hidden = kHidden, .eps = kEps, .n_tiles = residual.column_tiles(kHidden)}});
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
-        std::vector<float> all(size_t{rows} * params.product.n);
+        std::vector<float> all(size_t{rows} * product.n);
         for (uint32_t i = 0; i < all.size(); i++) {
             if (gated) {
                 all[i] = element(y, i);
                 continue;
             }
             for (uint32_t split = 0; split < plan.n_splits; split++)
-                all[i] += at<float>(y)[size_t{split} * params.product.split_stride + i];
+                all[i] += at<float>(y)[size_t{split} * product.split_stride + i];
         }
         return all;
     }
@@ -226,14 +228,16 @@ Status LadderTests::residual(ScalarType type) {
     TRY_ASSIGN(ResidualTest test, ResidualTest::create(device_, type));
     const GatedProducts wanted = std::exchange(facts_.options.gated, GatedProducts::kAlways);
     for (const auto& [rows, columns] : {std::pair{5u, 14u}, {13u, 8u}}) {
-        std::optional<ResidualPlan> plan =
-            kernels_.products.plan_residual(ResidualTest::kHidden, ResidualTest::kK, type, rows);
+        std::optional<MatmulPlan> plan = kernels_.products.plan({.n = ResidualTest::kHidden,
+                                                                 .k = ResidualTest::kK,
+                                                                 .type = type,
+                                                                 .rows = rows,
+                                                                 .result = ProductResult::kResidual});
         if (!plan) {
             works = false;
             break;
         }
-        plan->columns = columns;
-        plan->n_tiles = ResidualTest::kHidden / columns;
+        plan->column_tile = columns;
         const std::optional<Deviation> deviation = test.run(device_, kernels_, *plan);
         if (!deviation) continue;
         works = false;

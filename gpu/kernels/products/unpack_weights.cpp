@@ -8,7 +8,12 @@ void ProductKernels::unpack_weights(Recorder& recorder, const UnpackWeightsParam
     // as in the shader
     constexpr uint32_t kColumns = 128, kThreadsOfABrick = kBrickRows * kColumns / 8, kRows = 4 * kBrickRows;
     const uint32_t size = threads(256, 32);
-    const Kernel* k = kernel("unpack_weights", {size, weights.constant(), static_cast<uint32_t>(weights.type)});
+    struct Constants {
+        uint32_t threads, weights, type;
+    };
+    const Kernel* k =
+        kernel("unpack_weights",
+               Constants{.threads = size, .weights = weights.constant(), .type = static_cast<uint32_t>(weights.type)});
     if (k == nullptr) return;
     const uint64_t bytes = bytes_of(weights.format, params.n, params.stride) +
                            uint64_t{params.n_rows} * params.stride * bytes_of(weights.type);

@@ -42,6 +42,11 @@ struct DirectProgram {
     constexpr uint32_t threads() const { return 128 * groups(); }
 };
 
+// A program's constants, as the cache of kernels knows it by.
+struct DirectConstants {
+    uint32_t threads, column_blocks, stride, row_blocks;
+};
+
 // Entry: "matmul".
 std::string warpgroup_direct_text(const DirectProgram& program);
 

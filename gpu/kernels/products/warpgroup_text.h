@@ -59,6 +59,11 @@ struct WarpgroupProgram {
     bool in_turns = false;
 };
 
+// A program's constants, as the cache of kernels knows it by: WarpgroupProgram has what they mean.
+struct WarpgroupConstants {
+    uint32_t threads, tile, stride, row_blocks, gated_rows, y_order, units, in_turns, joined_columns, w_columns;
+};
+
 // Entry: "matmul".
 std::string warpgroup_text(const WarpgroupProgram& program);
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 
+#include "gpu/kernels/products/matmul_plan.h"
+
 namespace lorad::gpu {
 
 // One workgroup's part of y: 64 rows of x for each of its groups of 128 threads, so many rows of w for all of them.
@@ -81,5 +83,13 @@ struct DirectChoice {
     double us = 0;  // expected, of an H200
 };
 DirectChoice choose_direct(const WarpgroupWish& wish);
+
+// A plan with this of kWarpgroupTiles; of the product rows, type and forms count.
+MatmulPlan plan_of_warpgroup(uint32_t tile, const Product& product, uint32_t n_splits, uint32_t k_per_split);
+// A plan with so many blocks of 16 rows of w for each workgroup.
+MatmulPlan plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split,
+                          ScalarType type);
+// WarpgroupProgram::row_blocks
+uint32_t warpgroup_row_blocks(const MatmulPlan& plan);
 
 }  // namespace lorad::gpu

@@ -48,12 +48,14 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                                      ? kTrainPartBytes / (uint64_t{kTrainFewRowsMax} * n_padded * sizeof(float))
                                      : (scratch_.size() - block_bytes) / part_bytes;
     const auto max_splits = static_cast<uint32_t>(std::min<uint64_t>(splits_held, kWarpgroupSplitsMax));
-    std::optional<MatmulPlan> plan = products_.plan_many_rows({.n = p.n,
-                                                               .stride = stride,
-                                                               .rows = p.has_few_rows ? kTrainFewRows : p.m,
-                                                               .max_splits = std::max(max_splits, 1u),
-                                                               .transposed = p.b_has_rows_of_k},
-                                                              matrix_type_);
+    std::optional<MatmulPlan> plan = products_.plan_by(
+        MatmulVariant::kWarpgroup, {.n = p.n,
+                                    .k = p.k,
+                                    .type = matrix_type_,
+                                    .has_rows_of_k = p.b_has_rows_of_k,
+                                    .rows = p.has_few_rows ? kTrainFewRows : p.m,
+                                    .max_splits = std::max(max_splits, 1u),
+                                    .adapters = p.more_k != 0 ? AdapterForm::kStacked : AdapterForm::kApart});
     CHECK(plan);
     if (p.has_few_rows) plan->rows = rows;
     const bool is_cut = plan->n_splits > 1;
@@ -117,20 +119,15 @@ void TrainKernels::matmul_by_warpgroup(Recorder& recorder, const TrainProduct& p
         slice.y += uint64_t{row} * params.y_stride * sizeof(float);
         MatmulPlan of_slice = plan;
         if (n_slices > 1) of_slice.rows = std::min(slice_rows, round_up(p.m - row, plan.row_tile));
+        ProductArguments arguments{.product = slice};
         if (p.more_k != 0) {
-            const DeviceAddress windows =
-                windows_.address() + (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow);
-            products_.matmul_with_more_k(recorder,
-                                         {.product = slice,
-                                          .windows = windows,
-                                          .b = p.more_b.address,
-                                          .low = low + uint64_t{row} * more_stride * 2},
-                                         of_slice, more_stride, p.b_has_rows_of_k);
-        } else if (p.b_has_rows_of_k) {
-            products_.matmul_transposed(recorder, slice, of_slice);
-        } else {
-            products_.matmul(recorder, slice, of_slice);
+            arguments.stacked = {.windows = windows_.address() +
+                                            (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow),
+                                 .b = p.more_b.address,
+                                 .low = low + uint64_t{row} * more_stride * 2,
+                                 .columns = more_stride};
         }
+        products_.record(recorder, of_slice, arguments);
     }
 }
 

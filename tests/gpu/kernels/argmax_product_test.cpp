@@ -12,11 +12,16 @@ namespace {
 
 class ArgmaxProduct : public WarpgroupTest {
   protected:
+    static Product greatest(uint32_t n, uint32_t k, ScalarType type, uint32_t rows) {
+        return {
+            .n = n, .k = k, .type = type, .rows = rows, .may_be_in_blocks = true, .result = ProductResult::kGreatest};
+    }
+
     void SetUp() override {
         WarpgroupTest::SetUp();
         if (IsSkipped()) return;
         for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16})
-            ASSERT_TRUE(kernels_->products.plan_argmax(1000, 128, type, 64)) << "left out by its test at the start";
+            ASSERT_TRUE(kernels_->products.plan(greatest(1000, 128, type, 64))) << "left out by its test at the start";
     }
 
     struct Case {
@@ -52,20 +57,22 @@ class ArgmaxProduct : public WarpgroupTest {
         params.logits_stride = n_padded;
         execute([&](Recorder& recorder) {
             if (from_logits) {
-                kernels_->products.matmul(recorder, product, plan);
+                MatmulPlan sums = plan;
+                sums.result = ProductResult::kSums;
+                kernels_->products.record(recorder, sums, {.product = product});
                 recorder.barrier();
                 kernels_->sampling.sample_argmax(recorder, params, c.bucket);
                 return;
             }
-            kernels_->products.matmul_argmax(recorder, {.product = product, .partials = params.partials}, plan);
+            kernels_->products.record(recorder, plan, {.product = product, .partials = params.partials});
             recorder.barrier();
-            kernels_->sampling.sample_join(recorder, params, ProductPlanner::argmax_parts(plan, c.n), c.bucket);
+            kernels_->sampling.sample_join(recorder, params, plan.column_tiles(c.n), c.bucket);
         });
         if (!from_logits) {
             for (const float logit : content<float>(y, size_t{c.n_rows} * n_padded))
                 EXPECT_TRUE(is_poison(logit)) << "logits are written";
             // Behind the rows that there are nothing is said.
-            const size_t n_parts = ProductPlanner::argmax_parts(plan, c.n);
+            const size_t n_parts = plan.column_tiles(c.n);
             const auto parts = content<float>(partials, size_t{c.bucket} * n_parts * 4);
             for (size_t i = size_t{c.n_rows} * n_parts * 4; i < parts.size(); i++)
                 EXPECT_TRUE(is_poison(parts[i])) << "row " << i / n_parts / 4;
@@ -100,7 +107,7 @@ TEST_F(ArgmaxProduct, IsThatOfTheLogits) {
                                   Case{type, 2017, 128, 33, 48}, Case{type, 320, 1152, 200, 256}}) {
                 const auto w = reference::random_values(size_t{c.n} * c.k, type, random_),
                            x = reference::random_values(size_t{c.n_rows} * c.k, type, random_);
-                check(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)), w, x);
+                check(c, plan_of_warpgroup(tile, greatest(c.n, c.k, scalar(type), c.bucket), 1, padded(c.k)), w, x);
             }
         }
     }
@@ -109,17 +116,17 @@ TEST_F(ArgmaxProduct, IsThatOfTheLogits) {
 // As an output layer has them: several tiles for each workgroup, one after the other.
 TEST_F(ArgmaxProduct, WorkgroupsTakeTilesInTurns) {
     const Case c{Type::kF16, 100003, 128, 17, 24};
-    const auto plan = kernels_->products.plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
+    const auto plan = kernels_->products.plan(greatest(c.n, c.k, ScalarType::kF16, c.bucket));
     ASSERT_TRUE(plan);
     const uint32_t at_once = kWarpgroupTiles[plan->tile].at_once * device().capabilities().n_compute_units_hint;
-    ASSERT_TRUE(takes_turns(ProductPlanner::argmax_parts(*plan, c.n), 1, 1, at_once));
+    ASSERT_TRUE(takes_turns(plan->column_tiles(c.n), 1, 1, at_once));
     check(c, *plan, reference::random_values(size_t{c.n} * c.k, c.type, random_),
           reference::random_values(size_t{c.n_rows} * c.k, c.type, random_));
 }
 
 TEST_F(ArgmaxProduct, TiesGoToTheLowestIndexAndWhatIsNotFiniteFailsItsRow) {
     const Case c{Type::kF16, 1500, 128, 24, 24};
-    const auto plan = kernels_->products.plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
+    const auto plan = kernels_->products.plan(greatest(c.n, c.k, ScalarType::kF16, c.bucket));
     ASSERT_TRUE(plan);
     std::vector<float> w(size_t{c.n} * c.k, 0.0f), x(size_t{c.n_rows} * c.k, 0.0f);
     const auto set = [&](uint32_t column, float value) { w[size_t{column} * c.k] = value; };
@@ -139,7 +146,7 @@ TEST_F(ArgmaxProduct, TiesGoToTheLowestIndexAndWhatIsNotFiniteFailsItsRow) {
 // One sum of a row is not finite, of one lane.
 TEST_F(ArgmaxProduct, OneInfiniteLogitFailsItsRow) {
     const Case c{Type::kF16, 1500, 128, 20, 24};
-    const auto plan = kernels_->products.plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
+    const auto plan = kernels_->products.plan(greatest(c.n, c.k, ScalarType::kF16, c.bucket));
     ASSERT_TRUE(plan);
     for (const uint32_t column : {0u, 779u, 781u, 1499u}) {
         for (const float bad : {INFINITY, -INFINITY}) {
@@ -154,13 +161,13 @@ TEST_F(ArgmaxProduct, OneInfiniteLogitFailsItsRow) {
 
 TEST_F(ArgmaxProduct, IsForSomeNumbersOfRows) {
     const auto has = [&](const KernelSet& kernels, uint32_t rows) {
-        return kernels.products.plan_argmax(1000, 128, ScalarType::kF16, rows).has_value();
+        return kernels.products.plan(greatest(1000, 128, ScalarType::kF16, rows)).has_value();
     };
     for (const uint32_t rows : {17u, 64u, 128u, 512u}) EXPECT_TRUE(has(*kernels_, rows)) << rows;
     for (const uint32_t rows : {1u, 16u, 65u, 127u}) EXPECT_FALSE(has(*kernels_, rows)) << rows;
-    EXPECT_FALSE(kernels_->products.plan_argmax(1000, 128, ScalarType::kF32, 64));
-    EXPECT_FALSE(
-        kernels_->products.plan_argmax(96 * (kSamplePartsMax + 1) + 128 * kSamplePartsMax, 128, ScalarType::kF16, 64))
+    EXPECT_FALSE(kernels_->products.plan(greatest(1000, 128, ScalarType::kF32, 64)));
+    EXPECT_FALSE(kernels_->products.plan(
+        greatest(96 * (kSamplePartsMax + 1) + 128 * kSamplePartsMax, 128, ScalarType::kF16, 64)))
         << "more parts than there is room for";
     EXPECT_FALSE(has(*must(KernelSet::create(device(), {.batch_invariant = true})), 64));
     EXPECT_FALSE(has(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_argmax_f16"}})), 64));

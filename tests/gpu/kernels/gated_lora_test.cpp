@@ -60,6 +60,16 @@ class GatedLora : public WarpgroupTest {
         uint32_t ffn, k, n_rows, bucket;
     };
 
+    static Product product(ScalarType type, uint32_t ffn, uint32_t k, uint32_t rows) {
+        return {.n = 2 * ffn,
+                .k = k,
+                .type = type,
+                .rows = rows,
+                .may_be_in_blocks = true,
+                .adapters = AdapterForm::kInside,
+                .result = ProductResult::kGated};
+    }
+
     // Twice, as the workgroups of both dispatches meet at the same counter.
     void check(const Case& c) {
         SCOPED_TRACE(::testing::Message()
@@ -67,8 +77,8 @@ class GatedLora : public WarpgroupTest {
         constexpr uint32_t kRanks[] = {16, 8, 12, 1, 16};  // of slots; the last has no up
         constexpr uint32_t kSlots = std::size(kRanks);
         const uint32_t stride = padded(c.k);
-        const auto plan = kernels_->products.plan_gated(c.ffn, c.k, scalar(c.type), c.bucket, 1, true);
-        ASSERT_TRUE(plan && kernels_->products.gates_lora(*plan, c.ffn, c.k));
+        const auto plan = kernels_->products.plan(product(scalar(c.type), c.ffn, c.k, c.bucket));
+        ASSERT_TRUE(plan && plan->variant == MatmulVariant::kGatedLora);
         const auto w = reference::random_values(size_t{2 * c.ffn} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         const auto x_bytes = reference::encode(x, c.k, stride, c.type);
@@ -93,28 +103,27 @@ class GatedLora : public WarpgroupTest {
                      sync = poisoned(sizeof(MeetingSync)), given_up = poisoned(16);
         std::memset(sync.mapped().data(), 0, sync.size());
         std::memset(given_up.mapped().data(), 0, given_up.size());
-        GatedLoraParams params{};
-        params.product.n_rows = step.address();
-        params.product.w = w_buffer.address();
-        params.product.x = x_blocks.address();
-        params.product.y = y.address();
-        params.product.y_blocks = y_blocks.address();
-        params.product.n = params.product.y_stride = c.ffn;
-        params.product.k = c.k;
-        params.product.w_stride = params.product.x_stride = stride;
-        params.x_rows = x_rows.address();
-        params.lora_layer = table_buffer.address();
-        params.low = low.address();
-        params.sync = sync.address();
-        params.given_up = given_up.address();
-        params.lora_slot_stride = kLoraModules;
-        params.ahead = pages_of(w_buffer.address(), w_buffer.size());
+        ProductArguments arguments{.y_order = kBlocksOfARow,
+                                   .ahead = pages_of(w_buffer.address(), w_buffer.size()),
+                                   .inside = {.x_rows = x_rows.address(),
+                                              .lora_layer = table_buffer.address(),
+                                              .low = low.address(),
+                                              .sync = sync.address(),
+                                              .given_up = given_up.address(),
+                                              .lora_slot_stride = kLoraModules}};
+        MatmulParams& params = arguments.product;
+        params.n_rows = step.address();
+        params.w = w_buffer.address();
+        params.x = x_blocks.address();
+        params.y = y.address();
+        params.y_blocks = y_blocks.address();
+        params.n = params.y_stride = c.ffn;
+        params.k = c.k;
+        params.w_stride = params.x_stride = stride;
         for (uint32_t turn = 0; turn < 2; turn++) {
             std::memset(y.mapped().data(), 0xff, y.size());
             std::memset(low.mapped().data(), 0xff, low.size());
-            execute([&](Recorder& recorder) {
-                kernels_->products.matmul_gated_lora(recorder, params, *plan, kBlocksOfARow);
-            });
+            execute([&](Recorder& recorder) { kernels_->products.record(recorder, *plan, arguments); });
             EXPECT_EQ(content<uint32_t>(given_up, 1)[0], 0u);
             const auto in_rows = content<uint16_t>(y, act_bytes / 2),
                        blocks = content<uint16_t>(y_blocks, act_bytes / 2);
@@ -154,8 +163,7 @@ TEST_F(GatedLora, EqualsF64ForEachRowsOwnAdapter) {
 
 TEST_F(GatedLora, IsNotForProductsWhoseWorkgroupsCannotAllRun) {
     const auto can = [&](uint32_t ffn, uint32_t k, uint32_t rows) {
-        const auto plan = kernels_->products.plan_gated(ffn, k, ScalarType::kF16, rows, 1, true);
-        return plan && kernels_->products.gates_lora(*plan, ffn, k);
+        return kernels_->products.plan(product(ScalarType::kF16, ffn, k, rows)).has_value();
     };
     EXPECT_TRUE(can(18944, 3584, 64));
     EXPECT_FALSE(can(18944, 3584, 32)) << "by KHR matrices";

@@ -189,8 +189,10 @@ class KernelTest : public GpuTest {
     // devices, which know their multiprocessors, that is all.
     std::vector<Type> block_types() const {
         return types_by_lanes([&](Type type) {
-            return std::ranges::any_of(kernels_->products.matmul_candidates(4096, 4096, scalar(type), 2048, 1),
-                                       &MatmulPlan::x_in_blocks);
+            return std::ranges::any_of(
+                kernels_->products.candidates(
+                    {.n = 4096, .k = 4096, .type = scalar(type), .rows = 2048, .may_be_in_blocks = true}),
+                &MatmulPlan::x_in_blocks);
         });
     }
 

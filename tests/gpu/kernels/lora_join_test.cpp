@@ -209,29 +209,37 @@ class LoraJoin : public KernelTest {
             ASSERT_EQ(arrivals[i], 0u);
     }
 
+    static Product stacked(const Case& c, uint32_t rows) {
+        return {.type = scalar(c.type), .rows = rows, .adapters = AdapterForm::kStacked};
+    }
+    static StackedAdapters stacked_columns(const Step& s) {
+        return {.windows = s.windows.address(),
+                .b = s.b.address(),
+                .low = s.low.address(),
+                .columns = s.n_modules * kJoinedModuleColumns};
+    }
+
     // The product with all that.
     void check_product(const Case& c, uint32_t tile, uint32_t n_splits) {
         const Step s = prepare(c);
         const uint32_t stride = padded(c.k), n_padded = padded(s.n), steps = stride / kWarpgroupTiles[tile].k,
                        split_steps = ceil_div(steps, n_splits);
-        const MatmulPlan plan = ProductPlanner::plan_of_warpgroup(
-            tile, s.bucket, ceil_div(steps, split_steps), split_steps * kWarpgroupTiles[tile].k, scalar(c.type));
+        const MatmulPlan plan = plan_of_warpgroup(tile, stacked(c, s.bucket), ceil_div(steps, split_steps),
+                                                  split_steps * kWarpgroupTiles[tile].k);
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(kernels_->products.joins_adapters(plan));
+        ASSERT_TRUE(plan.row_tile == kJoinedTileRows && kernels_->ladder().has_joined(scalar(c.type)));
         auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         w.resize(size_t{n_padded} * c.k);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t split_stride = size_t{round_up(s.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
-        const MatmulJoinedParams params{
+        const ProductArguments arguments{
             .product = product_params(s.n, c.k, s.state, w_buffer, s.x_blocks, y, split_stride),
-            .windows = s.windows.address(),
-            .b = s.b.address(),
-            .low = s.low.address()};
+            .stacked = stacked_columns(s)};
         execute([&](Recorder& recorder) {
             record_join(recorder, c, s);
             recorder.barrier();
-            kernels_->products.matmul_joined(recorder, params, plan, s.n_modules);
+            kernels_->products.record(recorder, plan, arguments);
         });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
         w.resize(size_t{s.n} * c.k);
@@ -253,27 +261,29 @@ class LoraJoin : public KernelTest {
     void check_gated(const Case& c, uint32_t tile) {
         const Step s = prepare(c);
         const uint32_t stride = padded(c.k), ffn = c.module_n[0];
-        const MatmulPlan plan = ProductPlanner::plan_of_warpgroup(tile, s.bucket, 1, stride, scalar(c.type));
+        Product product = stacked(c, s.bucket);
+        product.result = ProductResult::kGated;
+        const MatmulPlan plan = plan_of_warpgroup(tile, product, 1, stride);
         if (!kWarpgroupTiles[tile].may_gate()) return;
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(kernels_->products.joins_adapters(plan));
+        ASSERT_TRUE(plan.row_tile == kJoinedTileRows && kernels_->ladder().has_joined(scalar(c.type)));
         const auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t n_bytes = size_t{round_up(s.bucket, plan.row_tile)} * ffn * 2;
         const Buffer y = poisoned(n_bytes);
-        MatmulJoinedParams params{
-            .product = {}, .windows = s.windows.address(), .b = s.b.address(), .low = s.low.address()};
-        params.product.n_rows = s.state.address();
-        params.product.w = w_buffer.address();
-        params.product.x = s.x_blocks.address();
-        params.product.y_blocks = y.address();
-        params.product.n = params.product.y_stride = ffn;
-        params.product.k = c.k;
-        params.product.w_stride = params.product.x_stride = stride;
+        ProductArguments arguments{.y_order = kBlocksByRows, .stacked = stacked_columns(s)};
+        MatmulParams& params = arguments.product;
+        params.n_rows = s.state.address();
+        params.w = w_buffer.address();
+        params.x = s.x_blocks.address();
+        params.y_blocks = y.address();
+        params.n = params.y_stride = ffn;
+        params.k = c.k;
+        params.w_stride = params.x_stride = stride;
         execute([&](Recorder& recorder) {
             record_join(recorder, c, s);
             recorder.barrier();
-            kernels_->products.matmul_gated_joined(recorder, params, plan, s.n_modules, kBlocksByRows);
+            kernels_->products.record(recorder, plan, arguments);
         });
         const auto got = content<uint16_t>(y, n_bytes / 2);
         for (uint32_t t = 0; t < s.n_rows; t += 11) {

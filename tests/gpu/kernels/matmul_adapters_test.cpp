@@ -32,12 +32,13 @@ class MatmulAdapters : public KernelTest {
             }
         }
         n_rows = static_cast<uint32_t>(rows.size());
-        MatmulPlan plan = kernels_->products.plan_matmul(n, k, scalar(type), bucket, 8);
+        MatmulPlan plan = *kernels_->products.plan(
+            {.n = n, .k = k, .type = scalar(type), .rows = bucket, .max_splits = 8, .adapters = AdapterForm::kRuns});
         if (x_in_blocks) take(plan, {.tile = kBlocksTile, .k_per_split = padded(k), .x_in_blocks = true});
         if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
         SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile
                                           << "x" << plan.column_tile << " splits " << plan.n_splits);
-        ASSERT_TRUE(kernels_->products.adds_adapters(plan));
+        ASSERT_EQ(plan.adapters, AdapterForm::kRuns);
 
         const uint32_t n_padded = padded(n), stride = padded(k);
         const auto w = reference::random_values(size_t{n} * k, type, random_);
@@ -70,25 +71,25 @@ class MatmulAdapters : public KernelTest {
         Buffer table_buffer = input(table), step = step_state(rows, n_rows);
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
-        MatmulLoraParams params{};
-        params.product.n_rows = step.address();
-        params.product.w = w_buffer.address();
-        params.product.x = x_buffer.address();
-        params.product.y = y.address();
-        params.product.n = n;
-        params.product.k = k;
-        params.product.w_stride = params.product.x_stride = stride;
-        params.product.y_stride = n_padded;
-        params.product.split_stride = static_cast<uint32_t>(split_stride);
-        params.step = step.address();
-        params.lora_layer = table_buffer.address();
-        params.low = low_buffer.address();
-        params.lora_slot_stride = kLoraModules;
-        params.first_module = kLoraQ;
-        params.n_modules = n_modules;
+        ProductArguments arguments{.runs = {.step = step.address(),
+                                            .lora_layer = table_buffer.address(),
+                                            .low = low_buffer.address(),
+                                            .lora_slot_stride = kLoraModules,
+                                            .first_module = kLoraQ,
+                                            .n_modules = n_modules}};
+        MatmulParams& params = arguments.product;
+        params.n_rows = step.address();
+        params.w = w_buffer.address();
+        params.x = x_buffer.address();
+        params.y = y.address();
+        params.n = n;
+        params.k = k;
+        params.w_stride = params.x_stride = stride;
+        params.y_stride = n_padded;
+        params.split_stride = static_cast<uint32_t>(split_stride);
         uint32_t end = 0;
-        for (uint32_t m = 0; m < n_modules; m++) params.module_end[m] = end += module_n[m];
-        execute([&](Recorder& recorder) { kernels_->products.matmul_with_adapters(recorder, params, plan); });
+        for (uint32_t m = 0; m < n_modules; m++) arguments.runs.module_end[m] = end += module_n[m];
+        execute([&](Recorder& recorder) { kernels_->products.record(recorder, plan, arguments); });
 
         const auto all = content<float>(y, plan.n_splits * split_stride);
         for (uint32_t t = 0; t < n_rows; t++) {

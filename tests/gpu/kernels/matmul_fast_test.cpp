@@ -22,7 +22,8 @@ class FastMatmul : public KernelTest {
 
     Result multiply(uint32_t n, uint32_t k, uint32_t n_rows, uint32_t bucket, Type type, const std::vector<float>& w,
                     const std::vector<float>& x, uint32_t whole_tiles = 0) {
-        MatmulPlan plan = kernels_->products.plan_matmul(n, k, scalar(type), bucket, 8);
+        MatmulPlan plan =
+            *kernels_->products.plan({.n = n, .k = k, .type = scalar(type), .rows = bucket, .max_splits = 8});
         if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
         return multiply(plan, n, k, n_rows, bucket, type, w, x);
     }
@@ -41,7 +42,7 @@ class FastMatmul : public KernelTest {
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
         const MatmulParams params = product_params(n, k, count, w_buffer, x_buffer, y, split_stride);
-        execute([&](Recorder& recorder) { kernels_->products.matmul(recorder, params, plan); });
+        execute([&](Recorder& recorder) { kernels_->products.record(recorder, plan, {.product = params}); });
         const auto all = content<float>(y, plan.n_splits * split_stride);
         Result result{std::vector<float>(size_t{n_rows} * n_padded), plan};
         for (uint32_t t = 0; t < n_rows; t++) {
@@ -116,7 +117,8 @@ TEST_F(FastMatmul, EveryTileAndSplitHasOnePlace) {
         const auto x = reference::random_values(size_t{n_rows} * kK, Type::kF16, random_);
         const uint32_t t = n_rows - 1;
         const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * kK], kK}));
-        auto plans = kernels_->products.matmul_candidates(n, kK, ScalarType::kF16, n_rows, 8);
+        auto plans = kernels_->products.candidates(
+            {.n = n, .k = kK, .type = ScalarType::kF16, .rows = n_rows, .max_splits = 8, .may_be_in_blocks = true});
         std::erase_if(plans, [&](const MatmulPlan& p) {
             const uint32_t workgroups = ceil_div(n, p.column_tile) * p.n_splits;
             return p.variant != MatmulVariant::kCoopmat || p.row_tile < n_rows || p.n_splits == 1 ||
@@ -158,17 +160,23 @@ TEST_F(FastMatmul, XInBlocksGivesTheSameBits) {
     if (block_types().empty()) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
     constexpr uint32_t kN = 448, kK = 1030, kRows = 500, kBucket = 512;
     kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}));  // no products by warpgroups
-    EXPECT_FALSE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 2048, 1).x_in_blocks)
+    EXPECT_FALSE(kernels_->products.plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 2048})->x_in_blocks)
         << "nobody said that x may be";
-    EXPECT_FALSE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 192, 1, true).x_in_blocks);
+    EXPECT_FALSE(kernels_->products
+                     .plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 192, .may_be_in_blocks = true})
+                     ->x_in_blocks);
     const auto invariant = must(KernelSet::create(device(), {.batch_invariant = true}));
-    EXPECT_FALSE(invariant->products.plan_matmul(4096, 4096, ScalarType::kF16, 2048, 1, true).x_in_blocks);
+    EXPECT_FALSE(invariant->products
+                     .plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 2048, .may_be_in_blocks = true})
+                     ->x_in_blocks);
     uint32_t n_mixed = 0;
     for (const Type type : block_types()) {
         const auto w = reference::random_values(size_t{kN} * kK, type, random_);
         const auto x = reference::random_values(size_t{kRows} * kK, type, random_);
-        auto plans = kernels_->products.matmul_candidates(kN, kK, scalar(type), kBucket, 8);
-        plans.push_back(kernels_->products.plan_matmul(kN, kK, scalar(type), kBucket, 8));
+        auto plans = kernels_->products.candidates(
+            {.n = kN, .k = kK, .type = scalar(type), .rows = kBucket, .max_splits = 8, .may_be_in_blocks = true});
+        plans.push_back(
+            *kernels_->products.plan({.n = kN, .k = kK, .type = scalar(type), .rows = kBucket, .max_splits = 8}));
         take(plans.back(), {.tile = kBlocksTile, .n_splits = 3, .k_per_split = 384, .x_in_blocks = true});
         plans.push_back(with_whole_rows(plans.back(), kK, 2));
         std::erase_if(plans, [](const MatmulPlan& plan) { return !plan.x_in_blocks; });

@@ -12,7 +12,7 @@ class MatmulGated : public KernelTest {
         uint32_t ffn = 0, k = 0, n_rows = 0, bucket = 0;
         Activation activation = Activation::kSilu;
         uint32_t gate_rank = 0, up_rank = 0;  // of the adapter that all rows but the first two have
-        std::optional<uint32_t> tile;         // instead of the one that plan_gated() takes
+        std::optional<uint32_t> tile;         // instead of the one that plan() takes
         bool x_in_blocks = false;             // with kBlocksTile
         uint32_t y_order = kBlocksByColumns;  // of what is written in blocks
     };
@@ -27,7 +27,17 @@ class MatmulGated : public KernelTest {
         if (kernels_->act_type(type) == ScalarType::kF32)
             GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const uint32_t n = 2 * c.ffn, stride = padded(c.k);
-        std::optional<MatmulPlan> together = kernels_->products.plan_gated(c.ffn, c.k, type, c.bucket, 8);
+        const bool adapters = c.gate_rank + c.up_rank > 0;
+        Product product{.n = n,
+                        .k = c.k,
+                        .type = type,
+                        .rows = c.bucket,
+                        .max_splits = 8,
+                        .adapters = adapters ? AdapterForm::kRuns : AdapterForm::kApart};
+        const MatmulPlan apart = *kernels_->products.plan(product);
+        product.result = ProductResult::kGated;
+        product.activation = c.activation;
+        std::optional<MatmulPlan> together = kernels_->products.plan(product);
         ASSERT_TRUE(together.has_value());
         if (c.tile) {
             together->tile = *c.tile;
@@ -35,11 +45,9 @@ class MatmulGated : public KernelTest {
             together->column_tile = kCoopmatTiles[*c.tile].columns;
         }
         together->x_in_blocks = c.x_in_blocks;
-        const MatmulPlan apart = kernels_->products.plan_matmul(n, c.k, type, c.bucket, 8);
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k "
                                           << c.k << " tile " << together->row_tile << "x" << together->column_tile);
 
-        const bool adapters = c.gate_rank + c.up_rank > 0;
         const TestModule gate = TestModule::make(c.ffn, 8, c.gate_rank, c.type, 0.7, random_);
         const TestModule up = TestModule::make(c.ffn, 8, c.up_rank, c.type, 0.7, random_);
         std::vector<LoraModule> table(kLoraModules);
@@ -63,28 +71,27 @@ class MatmulGated : public KernelTest {
         const size_t block_bytes = size_t{round_up(c.bucket, kBlockRows)} * c.ffn * 2;
         const Buffer got_blocks = poisoned(block_bytes), blocks_alone = poisoned(block_bytes);
 
-        MatmulLoraParams params{};
-        params.product = {.n_rows = step.address(),
-                          .w = w.address(),
-                          .x = x.address(),
-                          .y = y.address(),
-                          .y_blocks = 0,
-                          .n = n,
-                          .k = c.k,
-                          .w_stride = stride,
-                          .x_stride = stride,
-                          .y_stride = n,
-                          .split_stride = static_cast<uint32_t>(split_stride),
-                          .k_per_split = 0,
-                          .pad = 0};
-        params.step = step.address();
-        params.lora_layer = table_buffer.address();
-        params.low = low.address();
-        params.lora_slot_stride = kLoraModules;
-        params.first_module = kLoraGate;
-        params.n_modules = 2;
-        params.module_end[0] = c.ffn;
-        params.module_end[1] = n;
+        ProductArguments sums{.product = {.n_rows = step.address(),
+                                          .w = w.address(),
+                                          .x = x.address(),
+                                          .y = y.address(),
+                                          .y_blocks = 0,
+                                          .n = n,
+                                          .k = c.k,
+                                          .w_stride = stride,
+                                          .x_stride = stride,
+                                          .y_stride = n,
+                                          .split_stride = static_cast<uint32_t>(split_stride),
+                                          .k_per_split = 0,
+                                          .pad = 0},
+                              .y_order = c.y_order,
+                              .runs = {.step = step.address(),
+                                       .lora_layer = table_buffer.address(),
+                                       .low = low.address(),
+                                       .lora_slot_stride = kLoraModules,
+                                       .first_module = kLoraGate,
+                                       .n_modules = 2,
+                                       .module_end = {c.ffn, n}}};
         GatedActParams act{};
         act.step = step.address();
         act.y = y.address();
@@ -92,25 +99,18 @@ class MatmulGated : public KernelTest {
         act.ffn = act.act_stride = c.ffn;
         act.y_stride = n;
         act.split_stride = static_cast<uint32_t>(split_stride);
-        MatmulLoraParams gated = params;
+        ProductArguments gated = sums;
         gated.product.n = gated.product.y_stride = c.ffn;
         gated.product.x = (c.x_in_blocks ? x_blocks : x).address();
         gated.product.y = got.address();
         gated.product.y_blocks = got_blocks.address();
-        MatmulLoraParams gated_alone = gated;  // without rows
+        ProductArguments gated_alone = gated;  // without rows
         gated_alone.product.y = 0;
         gated_alone.product.y_blocks = blocks_alone.address();
         execute([&](Recorder& recorder) {
-            if (adapters) {
-                kernels_->products.matmul_with_adapters(recorder, params, apart);
-                kernels_->products.matmul_gated_with_adapters(recorder, gated, *together, c.activation, c.y_order);
-                kernels_->products.matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation,
-                                                              c.y_order);
-            } else {
-                kernels_->products.matmul(recorder, params.product, apart);
-                kernels_->products.matmul_gated(recorder, gated.product, *together, c.activation, c.y_order);
-                kernels_->products.matmul_gated(recorder, gated_alone.product, *together, c.activation, c.y_order);
-            }
+            kernels_->products.record(recorder, apart, sums);
+            kernels_->products.record(recorder, *together, gated);
+            kernels_->products.record(recorder, *together, gated_alone);
             recorder.barrier();
             kernels_->rows.gated_act(recorder, act,
                                      {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows},
@@ -246,18 +246,27 @@ TEST_F(MatmulGated, EveryTileThatCan) {
 }
 
 TEST_F(MatmulGated, IsPlannedWhereItIsAllowed) {
+    const auto is_planned = [](const KernelSet& kernels, uint32_t n) {
+        return kernels.products
+            .plan({.n = n,
+                   .k = 256,
+                   .type = ScalarType::kF16,
+                   .rows = 512,
+                   .max_splits = 8,
+                   .result = ProductResult::kGated})
+            .has_value();
+    };
     const bool has_matrices = kernels_->act_type(ScalarType::kF16) != ScalarType::kF32;
-    EXPECT_EQ(kernels_->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value(), has_matrices);
+    EXPECT_EQ(is_planned(*kernels_, 512), has_matrices);
     const auto never = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .gated = GatedProducts::kNever}));
-    EXPECT_FALSE(never->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+    EXPECT_FALSE(is_planned(*never, 512));
     const auto invariant = must(KernelSet::create(
         device(), {.path = KernelPath::kAuto, .batch_invariant = true, .gated = GatedProducts::kAlways}));
-    EXPECT_FALSE(invariant->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
-    EXPECT_FALSE(kernels_->products.plan_gated(250, 256, ScalarType::kF16, 512, 8).has_value())
-        << "rows of act have padding that it would not write";
+    EXPECT_FALSE(is_planned(*invariant, 512));
+    EXPECT_FALSE(is_planned(*kernels_, 500)) << "rows of act have padding that it would not write";
     const auto portable =
         must(KernelSet::create(device(), {.path = KernelPath::kPortable, .gated = GatedProducts::kAlways}));
-    EXPECT_FALSE(portable->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+    EXPECT_FALSE(is_planned(*portable, 512));
 }
 
 }  // namespace

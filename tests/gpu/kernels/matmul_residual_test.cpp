@@ -22,15 +22,19 @@ class MatmulResidual : public KernelTest {
         uint32_t n = 0, k = 0, n_rows = 0, bucket = 0;
         bool has_bias = false;
         float grows = 1.0f;  // the stream's values, where those of the norm before had a mean square of about 1
-        std::optional<ResidualPlan> plan = {};  // instead of the one that plan_residual() takes
+        std::optional<MatmulPlan> plan = {};  // instead of the one that plan() takes
     };
     // What a case leaves behind; rows of the bucket.
     struct Left {
-        ResidualPlan plan;
+        MatmulPlan plan;
         uint32_t stride = 0;  // of stream and xn
         std::vector<float> stream, xn, gamma, scales;
         Buffer xn_buffer, norms, count;
     };
+
+    static Product residual(uint32_t n, uint32_t k, Type type, uint32_t rows) {
+        return {.n = n, .k = k, .type = scalar(type), .rows = rows, .result = ProductResult::kResidual};
+    }
 
     void SetUp() override {
         KernelTest::SetUp();
@@ -41,17 +45,17 @@ class MatmulResidual : public KernelTest {
     // All 16-bit types on NVIDIA's devices, which know their multiprocessors.
     std::vector<Type> residual_types() const {
         return types_by_lanes(
-            [&](Type type) { return kernels_->products.plan_residual(256, 256, scalar(type), 8).has_value(); });
+            [&](Type type) { return kernels_->products.plan(residual(256, 256, type, 8)).has_value(); });
     }
 
     Left run(const Case& c) {
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " n " << c.n << " k " << c.k << " rows "
                                           << c.n_rows << " of " << c.bucket);
         Left left;
-        left.plan = c.plan ? *c.plan : *kernels_->products.plan_residual(c.n, c.k, scalar(c.type), c.bucket);
-        SCOPED_TRACE(::testing::Message() << left.plan.columns << " columns, " << left.plan.subgroups << " subgroups, "
-                                          << left.plan.k_step << " of k");
-        EXPECT_EQ(left.plan.n_tiles * left.plan.columns, c.n);
+        left.plan = c.plan ? *c.plan : *kernels_->products.plan(residual(c.n, c.k, c.type, c.bucket));
+        SCOPED_TRACE(::testing::Message() << left.plan.column_tile << " columns, " << left.plan.subgroups
+                                          << " subgroups, " << left.plan.k_step << " of k");
+        EXPECT_EQ(c.n % left.plan.column_tile, 0u);
         const uint32_t stride = padded(c.k), n_stride = left.stride = padded(c.n);
         const auto w = reference::random_values(size_t{c.n} * c.k, c.type, random_),
                    x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
@@ -78,20 +82,22 @@ class MatmulResidual : public KernelTest {
         for (uint32_t t = 0; t < kDeferredRows; t++) inverse[t] = 0.5f + 0.25f * static_cast<float>(t);
         std::memcpy(left.norms.mapped().data() + kDeferredInverse, inverse.data(), inverse.size() * 4);
         execute([&](Recorder& recorder) {
-            kernels_->products.matmul_residual(recorder,
-                                               {.n_rows = left.count.address(),
-                                                .w = w_buffer.address(),
-                                                .x = x_buffer.address(),
-                                                .bias = c.has_bias ? bias_buffer.address() : 0,
-                                                .stream = stream.address(),
-                                                .gamma = gamma_buffer.address(),
-                                                .xn = left.xn_buffer.address(),
-                                                .norms = left.norms.address(),
-                                                .w_stride = stride,
-                                                .stream_stride = n_stride,
-                                                .xn_stride = n_stride,
-                                                .pad = 0},
-                                               left.plan);
+            MatmulParams product{};
+            product.n_rows = left.count.address();
+            product.w = w_buffer.address();
+            product.x = x_buffer.address();
+            product.n = c.n;
+            product.k = c.k;
+            product.w_stride = product.x_stride = stride;
+            kernels_->products.record(recorder, left.plan,
+                                      {.product = product,
+                                       .residual = {.bias = c.has_bias ? bias_buffer.address() : 0,
+                                                    .stream = stream.address(),
+                                                    .gamma = gamma_buffer.address(),
+                                                    .xn = left.xn_buffer.address(),
+                                                    .norms = left.norms.address(),
+                                                    .stream_stride = n_stride,
+                                                    .xn_stride = n_stride}});
         });
         left.stream = content<float>(stream, size_t{c.bucket} * n_stride);
         left.xn = content(left.xn_buffer, size_t{c.bucket} * n_stride, c.type);
@@ -123,12 +129,12 @@ class MatmulResidual : public KernelTest {
                     << row << " of xn, column " << i;
                 if (::testing::Test::HasFailure()) return left;
             }
-            for (uint32_t tile = 0; tile < left.plan.n_tiles; tile++) {
+            for (uint32_t tile = 0; tile < left.plan.column_tiles(c.n); tile++) {
                 double squares = 0;
-                for (uint32_t i = tile * left.plan.columns; i < (tile + 1) * left.plan.columns; i++)
+                for (uint32_t i = tile * left.plan.column_tile; i < (tile + 1) * left.plan.column_tile; i++)
                     squares += double{own[i]} * own[i];
                 EXPECT_NEAR(norms[squares_at + tile * rows_of_tile + t], squares,
-                            squares * sum_tolerance(left.plan.columns))
+                            squares * sum_tolerance(left.plan.column_tile))
                     << row << ", tile " << tile;
             }
         }
@@ -139,32 +145,37 @@ class MatmulResidual : public KernelTest {
     void check_behind(const Case& c, const Left& left, uint32_t n, bool gated) {
         SCOPED_TRACE(::testing::Message() << (gated ? "gated, " : "") << "n " << n << " of " << c.n << " rows "
                                           << c.n_rows << " of " << c.bucket);
-        const MatmulPlan plan = gated ? *kernels_->products.plan_gated(n / 2, c.n, scalar(c.type), c.bucket, 1)
-                                      : kernels_->products.plan_matmul(n, c.n, scalar(c.type), c.bucket, 8);
-        ASSERT_TRUE(kernels_->products.may_follow_residual(plan));
+        const auto behind = kernels_->products.plan({.n = n,
+                                                     .k = c.n,
+                                                     .type = scalar(c.type),
+                                                     .rows = c.bucket,
+                                                     .max_splits = gated ? 1u : 8u,
+                                                     .norm_is_deferred = true,
+                                                     .result = gated ? ProductResult::kGated : ProductResult::kSums});
+        ASSERT_TRUE(behind);
+        const MatmulPlan& plan = *behind;
         const auto w = reference::random_values(size_t{n} * c.n, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.n, left.stride, c.type));
         // Each product says the inverses, not only the first one.
         std::memset(left.norms.mapped().data() + kDeferredInverse, 0xff, kDeferredRows * 4);
         const uint32_t n_out = gated ? n / 2 : n, split_stride = round_up(c.bucket, plan.row_tile) * n;
         const Buffer y = poisoned((uint64_t{plan.n_splits} * split_stride + uint64_t{kSlackRows} * n) * 4);
-        MatmulDeferredParams params{};
-        params.product.n_rows = left.count.address();
-        params.product.w = w_buffer.address();
-        params.product.x = left.xn_buffer.address();
-        params.product.y = y.address();
-        params.product.n = params.product.y_stride = n_out;
-        params.product.k = c.n;
-        params.product.w_stride = params.product.x_stride = left.stride;
-        params.product.split_stride = split_stride;
-        params.norms = left.norms.address();
-        params.hidden = c.n;
-        params.eps = kEps;
+        MatmulParams params{};
+        params.n_rows = left.count.address();
+        params.w = w_buffer.address();
+        params.x = left.xn_buffer.address();
+        params.y = y.address();
+        params.n = params.y_stride = n_out;
+        params.k = c.n;
+        params.w_stride = params.x_stride = left.stride;
+        params.split_stride = split_stride;
         execute([&](Recorder& recorder) {
-            if (gated)
-                kernels_->products.matmul_gated_deferred(recorder, params, plan, left.plan.n_tiles, Activation::kSilu);
-            else
-                kernels_->products.matmul_deferred(recorder, params, plan, left.plan.n_tiles);
+            kernels_->products.record(recorder, plan,
+                                      {.product = params,
+                                       .norm = {.norms = left.norms.address(),
+                                                .hidden = c.n,
+                                                .eps = kEps,
+                                                .n_tiles = left.plan.column_tiles(c.n)}});
         });
         const auto inverses = content<float>(left.norms, kDeferredRows);
         for (uint32_t t = 0; t < c.n_rows; t++) {
@@ -222,11 +233,11 @@ TEST_F(MatmulResidual, EveryNumberOfColumns) {
         std::set<uint32_t> columns;
         for (const uint32_t n : {448u, 480u}) {
             for (const uint32_t bucket : {8u, 16u}) {
-                const auto plans = kernels_->products.residual_candidates(n, 896, scalar(type), bucket);
+                const auto plans = kernels_->products.candidates(residual(n, 896, type, bucket));
                 for (size_t i = 0; i < plans.size(); i++) {
                     if (i % kEvery != 0 && (plans[i].k_step != 128 || plans[i].subgroups != (bucket == 8 ? 8 : 6)))
                         continue;
-                    columns.insert(plans[i].columns);
+                    columns.insert(plans[i].column_tile);
                     run({.type = type,
                          .n = n,
                          .k = 896,
@@ -284,13 +295,13 @@ TEST_F(MatmulResidual, AStreamMayGrowManyThousandfold) {
 TEST_F(MatmulResidual, IsForFewRowsWithoutBatchInvariance) {
     if (residual_types().empty()) GTEST_SKIP() << "no such products: " << device().capabilities().name;
     for (const Type type : residual_types()) {
-        EXPECT_FALSE(kernels_->products.plan_residual(448, 448, scalar(type), 1));
-        EXPECT_TRUE(kernels_->products.plan_residual(448, 448, scalar(type), 16));
-        EXPECT_FALSE(kernels_->products.plan_residual(448, 448, scalar(type), 17));
-        EXPECT_FALSE(kernels_->products.plan_residual(446, 448, scalar(type), 8));  // twice a prime
+        EXPECT_FALSE(kernels_->products.plan(residual(448, 448, type, 1)));
+        EXPECT_TRUE(kernels_->products.plan(residual(448, 448, type, 16)));
+        EXPECT_FALSE(kernels_->products.plan(residual(448, 448, type, 17)));
+        EXPECT_FALSE(kernels_->products.plan(residual(446, 448, type, 8)));  // twice a prime
         const auto invariant =
             must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
-        EXPECT_FALSE(invariant->products.plan_residual(448, 448, scalar(type), 8));
+        EXPECT_FALSE(invariant->products.plan(residual(448, 448, type, 8)));
     }
 }
 

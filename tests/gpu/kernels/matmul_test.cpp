@@ -47,7 +47,7 @@ class Matmul : public KernelTest {
         size_t split_stride = size_t{p.bucket + kSlackRows} * n_padded;
         Buffer y = poisoned(plan.n_splits * split_stride * 4);
         const MatmulParams params = product_params(p.n, p.k, count, w_buffer, x_buffer, y, split_stride);
-        execute([&](Recorder& recorder) { kernels_->products.matmul(recorder, params, plan); });
+        execute([&](Recorder& recorder) { kernels_->products.record(recorder, plan, {.product = params}); });
         return content<float>(y, plan.n_splits * split_stride);
     }
 
@@ -93,7 +93,8 @@ TEST_F(Matmul, EachPortableVariantMatchesTheReference) {
 TEST_F(Matmul, ThePlanOfEveryRowCountWorks) {
     for (uint32_t rows : {1u, 2u, 3u, 6u, 8u, 12u, 16u, 24u, 48u, 70u}) {
         Problem p = make(192, 250, rows, rows, Type::kBf16, Type::kF32);
-        MatmulPlan planned = kernels_->products.plan_matmul(p.n, p.k, ScalarType::kBf16, rows, 4);
+        MatmulPlan planned =
+            *kernels_->products.plan({.n = p.n, .k = p.k, .type = ScalarType::kBf16, .rows = rows, .max_splits = 4});
         EXPECT_LE(planned.n_splits, 4u);
         EXPECT_EQ(planned.act_type, ScalarType::kF32);
         check(p, planned);
@@ -131,14 +132,16 @@ TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
     for (const Shape s : {Shape{72, 250, 16, 1}, Shape{64, 1000, 16, 2}, Shape{64, 1000, 1, 1}}) {
         for (const Type type : reference::kTypes) {
             const Problem many = make(s.n, s.k, 5, 6, type, Type::kF32);
-            const MatmulPlan plan = kernels_->products.plan_matmul(s.n, s.k, scalar(type), many.bucket, s.max_splits);
+            const MatmulPlan plan = *kernels_->products.plan(
+                {.n = s.n, .k = s.k, .type = scalar(type), .rows = many.bucket, .max_splits = s.max_splits});
             ASSERT_STREQ(variant_name(plan), type == Type::kF32 ? "matmul_unrolled" : "matmul_unrolled_16");
             EXPECT_EQ(plan.n_splits, s.n_splits);
             check(many, plan);
             Problem one = many;
             one.n_rows = one.bucket = 1;
             one.x.assign(many.x.begin() + 3 * s.k, many.x.begin() + 4 * s.k);
-            const MatmulPlan alone_plan = kernels_->products.plan_matmul(s.n, s.k, scalar(type), 1, s.max_splits);
+            const MatmulPlan alone_plan = *kernels_->products.plan(
+                {.n = s.n, .k = s.k, .type = scalar(type), .rows = 1, .max_splits = s.max_splits});
             ASSERT_NE(alone_plan.row_tile, plan.row_tile);
             const std::vector<float> together = multiply(many, plan), alone = multiply(one, alone_plan);
             for (uint32_t split = 0; split < plan.n_splits; split++) {
@@ -151,14 +154,17 @@ TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
         }
     }
     // A long k that equal pieces do not divide is left to the other kernel.
-    EXPECT_STREQ(variant_name(kernels_->products.plan_matmul(64, 64 * 61, ScalarType::kF16, 1, 1)), "matmul_lanes");
+    EXPECT_STREQ(variant_name(*kernels_->products.plan({.n = 64, .k = 64 * 61, .type = ScalarType::kF16, .rows = 1})),
+                 "matmul_lanes");
 }
 
 TEST_F(Matmul, BatchInvariantPlansDifferOnlyInTheirTiles) {
     auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .batch_invariant = true}));
-    MatmulPlan one = invariant->products.plan_matmul(3584, 18944, ScalarType::kBf16, 1, 8);
+    MatmulPlan one =
+        *invariant->products.plan({.n = 3584, .k = 18944, .type = ScalarType::kBf16, .rows = 1, .max_splits = 8});
     for (uint32_t rows : {2u, 8u, 9u, 64u, 512u}) {
-        MatmulPlan many = invariant->products.plan_matmul(3584, 18944, ScalarType::kBf16, rows, 8);
+        MatmulPlan many = *invariant->products.plan(
+            {.n = 3584, .k = 18944, .type = ScalarType::kBf16, .rows = rows, .max_splits = 8});
         EXPECT_EQ(many.variant, one.variant);
         EXPECT_EQ(many.n_splits, one.n_splits);
         EXPECT_EQ(many.k_per_split, one.k_per_split);

@@ -270,7 +270,8 @@ class Warpgroup : public WarpgroupTest {
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
         const MatmulParams params = product_params(c.n, c.k, count, w_buffer, x_blocks, y, split_stride);
         execute([&](Recorder& recorder) {
-            kernels_->products.matmul(recorder, params, plan, pages_of(w_buffer.address(), w_buffer.size()));
+            kernels_->products.record(recorder, plan,
+                                      {.product = params, .ahead = pages_of(w_buffer.address(), w_buffer.size())});
         });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
         for (size_t i = size_t{round_up(c.n_rows, plan.row_tile)} * n_padded; i < split_stride; i++)
@@ -293,6 +294,9 @@ class Warpgroup : public WarpgroupTest {
         }
     }
 
+    static Product gated(Type type, uint32_t rows) {
+        return {.type = scalar(type), .rows = rows, .result = ProductResult::kGated};
+    }
     void check_gated(const Case& c, const MatmulPlan& plan, uint32_t y_order) {
         const uint32_t stride = padded(c.k);
         const auto w = reference::random_values(size_t{2 * c.n} * c.k, c.type, random_);
@@ -310,7 +314,7 @@ class Warpgroup : public WarpgroupTest {
         params.k = c.k;
         params.w_stride = params.x_stride = stride;
         execute([&](Recorder& recorder) {
-            kernels_->products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order);
+            kernels_->products.record(recorder, plan, {.product = params, .y_order = y_order});
         });
         const auto got = content<uint16_t>(y, n_bytes / 2);
         for (uint32_t t = 0; t < c.n_rows; t += 7) {
@@ -340,8 +344,8 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
                                    split_steps = ceil_div(steps, n_splits);
                     if (padded(c.k) % k_step != 0) continue;
                     n_cases++;
-                    check(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, ceil_div(steps, split_steps),
-                                                               split_steps * k_step, scalar(type)));
+                    check(c, plan_of_warpgroup(tile, {.type = scalar(type), .rows = c.bucket},
+                                               ceil_div(steps, split_steps), split_steps * k_step));
                 }
             }
         }
@@ -352,8 +356,11 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
 // Columns that the last workgroup has not, warps without columns, k that splits do not divide, rows that fill no block
 // of 16.
 TEST_F(Warpgroup, DirectMatchesTheReference) {
-    ASSERT_TRUE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true).variant ==
-                MatmulVariant::kWarpgroupDirect)
+    ASSERT_TRUE(
+        kernels_->products
+            .plan(
+                {.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 64, .max_splits = 8, .may_be_in_blocks = true})
+            ->variant == MatmulVariant::kWarpgroupDirect)
         << "left out by its test at the start";
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (const uint32_t column_blocks : {1u, 4u, 7u, 9u, kDirectColumnBlocksMax}) {
@@ -362,8 +369,8 @@ TEST_F(Warpgroup, DirectMatchesTheReference) {
                      {Case{type, 448, 1024, 3, 16}, Case{type, 1000, 640, 30, 32}, Case{type, 330, 1150, 40, 48},
                       Case{type, 512, 1408, 50, 64}, Case{type, 512, 384, 64, 64}}) {
                     const uint32_t steps = padded(c.k) / kDirectK, split_steps = ceil_div(steps, n_splits);
-                    check(c, ProductPlanner::plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps),
-                                                            split_steps * kDirectK, scalar(type)));
+                    check(c, plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps),
+                                            split_steps * kDirectK, scalar(type)));
                 }
             }
         }
@@ -376,8 +383,7 @@ TEST_F(Warpgroup, EachGatedTileMatchesTheReference) {
             if (!kWarpgroupTiles[tile].may_gate()) continue;
             for (const Case& c : {Case{type, 320, 512, 200, 208}, Case{type, 192, 1150, 10, 16}}) {
                 for (const uint32_t y_order : kBlockOrders)
-                    check_gated(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)),
-                                y_order);
+                    check_gated(c, plan_of_warpgroup(tile, gated(type, c.bucket), 1, padded(c.k)), y_order);
             }
         }
     }
@@ -396,53 +402,69 @@ TEST_F(Warpgroup, TilesInTurnsAndBesideEachOtherMatchTheReference) {
                        few = round_up((at_once - 5) * t.columns, 128);
         ASSERT_TRUE(takes_turns(many / t.columns, 1, 1, at_once));
         ASSERT_FALSE(takes_turns(few / t.columns, 1, 1, at_once));
-        check({Type::kF16, many, 384, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 1, 384, ScalarType::kF16));
-        check({Type::kF16, few / 2, 384, 50, 64},
-              ProductPlanner::plan_of_warpgroup(tile, 64, 2, 256, ScalarType::kF16));
+        const Product sums{.type = ScalarType::kF16, .rows = 64};
+        check({Type::kF16, many, 384, 50, 64}, plan_of_warpgroup(tile, sums, 1, 384));
+        check({Type::kF16, few / 2, 384, 50, 64}, plan_of_warpgroup(tile, sums, 2, 256));
         if (!t.may_gate()) continue;
-        check_gated({Type::kBf16, few / 2, 256, 50, 64},
-                    ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksOfARow);
-        check_gated({Type::kBf16, many / 2, 256, 50, 64},
-                    ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksByRows);
+        const MatmulPlan plan = plan_of_warpgroup(tile, gated(Type::kBf16, 64), 1, 256);
+        check_gated({Type::kBf16, few / 2, 256, 50, 64}, plan, kBlocksOfARow);
+        check_gated({Type::kBf16, many / 2, 256, 50, 64}, plan, kBlocksByRows);
     }
 }
 
 TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
-    const auto variant = [](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks, bool adds_adapters) {
-        return kernels.products.plan_matmul(4096, 4096, ScalarType::kF16, rows, 8, may_be_in_blocks, adds_adapters)
-            .variant;
+    const auto product = [](uint32_t rows, bool may_be_in_blocks, AdapterForm adapters, uint32_t rank_max = kMaxRank) {
+        return Product{.n = 4096,
+                       .k = 4096,
+                       .type = ScalarType::kF16,
+                       .rows = rows,
+                       .max_splits = 8,
+                       .may_be_in_blocks = may_be_in_blocks,
+                       .adapters = adapters,
+                       .rank_max = rank_max};
     };
-    EXPECT_EQ(variant(*kernels_, 256, true, false), MatmulVariant::kWarpgroup);
-    EXPECT_EQ(kernels_->products.plan_gated(4096, 4096, ScalarType::kF16, 256, 8, true)->variant,
+    const auto variant = [&](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks,
+                             AdapterForm adapters = AdapterForm::kApart) {
+        return kernels.products.plan(product(rows, may_be_in_blocks, adapters))->variant;
+    };
+    EXPECT_EQ(variant(*kernels_, 256, true), MatmulVariant::kWarpgroup);
+    EXPECT_EQ(kernels_->products
+                  .plan({.n = 8192,
+                         .k = 4096,
+                         .type = ScalarType::kF16,
+                         .rows = 256,
+                         .max_splits = 8,
+                         .may_be_in_blocks = true,
+                         .result = ProductResult::kGated})
+                  ->variant,
               MatmulVariant::kWarpgroup);
-    EXPECT_NE(variant(*kernels_, 256, false, false), MatmulVariant::kWarpgroup);
-    EXPECT_NE(variant(*kernels_, 256, true, true), MatmulVariant::kWarpgroup);
-    EXPECT_TRUE(kernels_->products.consumers_add_long_runs(16, 128, ScalarType::kF16));
-    EXPECT_FALSE(kernels_->products.consumers_add_long_runs(17, 128, ScalarType::kF16));
-    EXPECT_FALSE(kernels_->products.consumers_add_long_runs(16, 64, ScalarType::kF16));
-    EXPECT_FALSE(kernels_->products.consumers_add_long_runs(16, 128, ScalarType::kF32));
-    EXPECT_FALSE(must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}))
-                     ->products.consumers_add_long_runs(16, 128, ScalarType::kF16));
-    EXPECT_TRUE(
-        kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
-    EXPECT_FALSE(
-        kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true)));
-    EXPECT_FALSE(
-        kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, false)));
-    EXPECT_FALSE(
-        must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}}))
-            ->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
-    EXPECT_EQ(variant(*kernels_, 48, true, false), MatmulVariant::kWarpgroupDirect);
-    EXPECT_NE(variant(*kernels_, 32, true, false), MatmulVariant::kWarpgroupDirect);
-    EXPECT_EQ(
-        variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true, false),
-        MatmulVariant::kWarpgroup);
-    EXPECT_NE(variant(*kernels_, 96, true, false), MatmulVariant::kWarpgroup);
-    EXPECT_NE(variant(*kernels_, 16, true, false), MatmulVariant::kWarpgroup);
+    EXPECT_NE(variant(*kernels_, 256, false), MatmulVariant::kWarpgroup);
+    EXPECT_NE(variant(*kernels_, 256, true, AdapterForm::kRuns), MatmulVariant::kWarpgroup);
+    // Few ranks in long runs are left to who reads the sums, where that goes with warpgroups.
+    const auto adds_runs = [&](const KernelSet& kernels, uint32_t rank_max, uint32_t rows) {
+        return kernels.products.plan(product(rows, true, AdapterForm::kRuns, rank_max)).has_value();
+    };
+    EXPECT_FALSE(adds_runs(*kernels_, 16, 128));
+    EXPECT_TRUE(adds_runs(*kernels_, 17, 128));
+    EXPECT_TRUE(adds_runs(*kernels_, 16, 64));
+    EXPECT_TRUE(adds_runs(*must(KernelSet::create(device(), {.path = KernelPath::kCoopmat})), 16, 128));
+    const auto stacks = [&](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks) {
+        return kernels.products.plan(product(rows, may_be_in_blocks, AdapterForm::kStacked)).has_value();
+    };
+    EXPECT_TRUE(stacks(*kernels_, 128, true));
+    EXPECT_FALSE(stacks(*kernels_, 64, true));
+    EXPECT_FALSE(stacks(*kernels_, 128, false));
+    EXPECT_FALSE(stacks(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}})), 128, true));
+    EXPECT_EQ(variant(*kernels_, 48, true), MatmulVariant::kWarpgroupDirect);
+    EXPECT_NE(variant(*kernels_, 32, true), MatmulVariant::kWarpgroupDirect);
+    EXPECT_EQ(variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true),
+              MatmulVariant::kWarpgroup);
+    EXPECT_NE(variant(*kernels_, 96, true), MatmulVariant::kWarpgroup);
+    EXPECT_NE(variant(*kernels_, 16, true), MatmulVariant::kWarpgroup);
     for (const KernelSetOptions& options :
          {KernelSetOptions{.path = KernelPath::kCoopmat}, KernelSetOptions{.batch_invariant = true},
           KernelSetOptions{.left_out = {"matmul_warpgroup_f16"}}}) {
-        EXPECT_NE(variant(*must(KernelSet::create(device(), options)), 256, true, false), MatmulVariant::kWarpgroup);
+        EXPECT_NE(variant(*must(KernelSet::create(device(), options)), 256, true), MatmulVariant::kWarpgroup);
     }
 }
 

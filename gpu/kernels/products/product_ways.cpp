@@ -1,0 +1,141 @@
+// The table of ways of multiplying, and the walk over it.
+#include "gpu/kernels/products/product_ways.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "gpu/kernels/products/products.h"
+#include "proto/base/format.h"
+
+namespace lorad::gpu {
+namespace {
+
+// The first one that takes a product computes it: those that only some products have, then the fast ones, and behind
+// each what is left for the next. A new way is a row here.
+constexpr std::array kWays = {
+    &kResidualWay, &kGatedLoraWay, &kWarpgroupDirectWay, &kWarpgroupWay, &kPackedWay, &kGemvWay,
+    &kCoopmat2Way, &kCoopmatWay,   &kUnrolledWay,        &kLanesWay,     &kMatvecWay, &kTiledWay,
+};
+
+// Whether the way computes such results, adds adapters in this form and reads such weights, wherever.
+bool has_forms(const WayForms& forms, const Product& product) {
+    return (forms.results & bit_of(product.result)) != 0 && (forms.adapters & bit_of(product.adapters)) != 0 &&
+           (product.is_packed() ? forms.reads_packed : forms.reads_plain);
+}
+
+// Why a way with the product's forms is not for it, or null.
+const char* refusal_of(const ProductWay& way, const WayFacts& on, const Product& product) {
+    if (product.norm_is_deferred && !way.forms.deferred_norms) return "it does not apply deferred norms";
+    if (product.has_rows_of_k && !way.forms.rows_of_k) return "it reads w by rows of n";
+    if (way.forms.needs_blocks && !product.may_be_in_blocks) return "it reads x in blocks";
+    return way.refusal(on, product);
+}
+
+bool takes(const ProductWay& way, const WayFacts& on, const Product& product) {
+    return has_forms(way.forms, product) && refusal_of(way, on, product) == nullptr;
+}
+
+Product unpacked(Product product) {
+    product.formats = 0;
+    return product;
+}
+
+}  // namespace
+
+const ProductWay& way_of(MatmulVariant variant) {
+    const auto* found = std::ranges::find(kWays, variant, &ProductWay::variant);
+    CHECK(found != kWays.end());
+    return **found;
+}
+
+MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product) {
+    MatmulPlan plan;
+    plan.variant = variant;
+    plan.rows = product.rows;
+    plan.weight_type = product.type;
+    plan.act_type = on.act_type(product.type);
+    if (product.is_packed()) plan.packed = static_cast<WeightFormat>(std::countr_zero(product.formats));
+    plan.adapters = product.adapters;
+    plan.result = product.result;
+    plan.activation = product.activation;
+    plan.norm_is_deferred = product.norm_is_deferred;
+    plan.has_rows_of_k = product.has_rows_of_k;
+    return plan;
+}
+
+void add_splits(const WayFacts& on, const Product& product, const MatmulPlan& of_tile, uint32_t step_k,
+                std::vector<MatmulPlan>& all) {
+    constexpr uint32_t kWorkgroupsPerUnit = 9;
+    const uint32_t unit = std::max(step_k, kWeightAlign), steps = product.stride() / unit;
+    const uint32_t tiles = ceil_div(product.rows, of_tile.row_tile) * ceil_div(product.n, of_tile.column_tile);
+    for (uint32_t n_splits = 1; n_splits <= std::min(product.max_splits, steps); n_splits++) {
+        const uint32_t split_steps = ceil_div(steps, n_splits);
+        if (ceil_div(steps, split_steps) != n_splits) continue;
+        if (n_splits > 1 && tiles * n_splits > on.units() * kWorkgroupsPerUnit) continue;
+        all.push_back(of_tile);
+        all.back().n_splits = n_splits;
+        all.back().k_per_split = split_steps * unit;
+    }
+}
+
+std::optional<MatmulPlan> ProductPlanner::plan(const Product& product) const {
+    const WayFacts on(facts_);
+    if (product.is_packed() && is_better_unpacked(on, product)) {
+        std::optional<MatmulPlan> of_copy = plan(unpacked(product));
+        if (of_copy) of_copy->unpacks = true;
+        return of_copy;
+    }
+    for (const ProductWay* way : kWays) {
+        if (!takes(*way, on, product)) continue;
+        if (const std::optional<MatmulPlan> plan = way->plan(on, product)) return plan;
+    }
+    return std::nullopt;
+}
+
+std::optional<MatmulPlan> ProductPlanner::plan_by(MatmulVariant variant, const Product& product) const {
+    return way_of(variant).plan(WayFacts(facts_), product);
+}
+
+std::vector<MatmulPlan> ProductPlanner::candidates(const Product& product) const {
+    const WayFacts on(facts_);
+    std::vector<MatmulPlan> all;
+    for (const ProductWay* way : kWays) {
+        if (way->candidates != nullptr && has_forms(way->forms, product)) way->candidates(on, product, all);
+    }
+    return all;
+}
+
+std::string ProductPlanner::explain(const Product& product) const {
+    const WayFacts on(facts_);
+    if (product.is_packed() && is_better_unpacked(on, product))
+        return "unpacked: a plain copy in front of the product is faster\n" + explain(unpacked(product));
+    std::string text;
+    for (const ProductWay* way : kWays) {
+        if (!has_forms(way->forms, product)) continue;
+        const char* refusal = refusal_of(*way, on, product);
+        const std::optional<MatmulPlan> plan = refusal == nullptr ? way->plan(on, product) : std::nullopt;
+        if (plan) return text + lorad::format("{}: {}\n", way->name, describe(*plan));
+        text += lorad::format("{}: not, as {}\n", way->name, refusal != nullptr ? refusal : "none of its tiles fits");
+    }
+    return text + "no way takes it\n";
+}
+
+void ProductKernels::record(Recorder& recorder, const MatmulPlan& plan, const ProductArguments& arguments) {
+    ProductArguments all = arguments;
+    CHECK(plan.k_per_split % kWeightAlign == 0 && all.product.w_stride % kWeightAlign == 0 &&
+          all.product.x_stride % kWeightAlign == 0 &&
+          (plan.has_rows_of_k || all.product.x_stride == all.product.w_stride));
+    all.product.k_per_split = plan.k_per_split;
+    all.product.pad = 0;
+    way_of(plan.variant).record(WayRecorder(facts_, cache_, recorder), plan, all);
+}
+
+const char* variant_name(const MatmulPlan& plan) { return way_of(plan.variant).module(plan); }
+
+std::string describe(const MatmulPlan& plan) {
+    const ProductWay& way = way_of(plan.variant);
+    return way.describe != nullptr ? way.describe(plan) : way.module(plan);
+}
+
+}  // namespace lorad::gpu

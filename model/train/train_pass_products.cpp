@@ -244,11 +244,20 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                     .name = "dy low"});
     }
     kernels_.barrier(recorder);
+    pair_inputs_backward(recorder, at, dx);
+    if (at.shadow != nullptr && dx.address != 0) kernels_.product(recorder, base);
+    kernels_.barrier(recorder);
+}
+
+void TrainPass::pair_inputs_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dx) const {
+    const TrainParameters& parameters = context_.parameters;
+    const uint32_t n_inputs = at.group.w->k;
+    const bool drops = at.rows.dropout.p > 0;
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
-        const TrainMatrix dlow = low(dlow_at, *part.linear), dropped{context_.buffers.dropped.address(), at.x.stride};
-        const bool drops = at.rows.dropout.p > 0;
+        const TrainMatrix dlow = low(context_.buffers.dlow.address(), *part.linear),
+                          dropped{context_.buffers.dropped.address(), at.x.stride};
         if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
         kernels_.product(recorder, {.a = dlow,
                                     .b = drops ? dropped : at.x,
@@ -256,7 +265,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                     .a_has_rows_of_k = true,
                                     .b_has_rows_of_k = true,
                                     .m = pair.rank,
-                                    .n = w.k,
+                                    .n = n_inputs,
                                     .k = at.n_rows(),
                                     .adds = true,
                                     .name = "dlow x"});
@@ -268,7 +277,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                         .c = dropped,
                                         .b_has_rows_of_k = true,
                                         .m = at.n_rows(),
-                                        .n = w.k,
+                                        .n = n_inputs,
                                         .k = pair.rank,
                                         .name = "dlow A"});
             kernels_.barrier(recorder);
@@ -280,14 +289,12 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                     .c = dx,
                                     .b_has_rows_of_k = true,
                                     .m = at.n_rows(),
-                                    .n = w.k,
+                                    .n = n_inputs,
                                     .k = pair.rank,
                                     .adds = true,
                                     .name = "dlow A"});
         kernels_.barrier(recorder);  // the next pair adds to the same
     }
-    if (at.shadow != nullptr && dx.address != 0) kernels_.product(recorder, base);
-    kernels_.barrier(recorder);
 }
 
 }  // namespace lorad::model

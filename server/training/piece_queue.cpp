@@ -2,13 +2,15 @@
 
 #include <chrono>
 
+#include "proto/base/mutex.h"
+
 namespace lorad::server::training {
 
 Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool()>& stop,
                                  const std::function<void()>& wake) {
     constexpr std::chrono::milliseconds kLook{50};
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         trainer_ = &trainer;
         done_.reset();
         has_work_ = true;
@@ -16,15 +18,15 @@ Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool(
     wake();
     for (;;) {
         {
-            std::unique_lock lock(mutex_);
-            if (changed_.wait_for(lock, kLook, [this] { return done_.has_value(); })) {
+            MutexLock lock(mutex_);
+            if (changed_.wait_for(lock, kLook, [this]() REQUIRES(mutex_) { return done_.has_value(); })) {
                 TRY(*done_);
                 return true;
             }
         }
         // Not under the lock: whoever answers may have locks of his own.
         if (!stop()) continue;
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         if (done_) continue;  // the last piece has changed the adapter already
         trainer_ = nullptr;
         has_work_ = false;
@@ -35,7 +37,7 @@ Result<bool> PieceQueue::run_all(StepTrainer& trainer, const std::function<bool(
 bool PieceQueue::has_work() const { return has_work_; }
 
 void PieceQueue::run(std::chrono::microseconds budget) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (trainer_ == nullptr) return;
     const Result<bool> is_over = trainer_->run_piece(budget);
     if (is_over.ok() && !*is_over) return;

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "server/engine/background_work.h"
 #include "server/training/step_trainer.h"
@@ -23,10 +22,10 @@ class PieceQueue final : public BackgroundWork {
     void run(std::chrono::microseconds budget) override;
 
   private:
-    mutable std::mutex mutex_;  // held while pieces run
-    std::condition_variable changed_;
-    StepTrainer* trainer_ = nullptr;  // under mutex_; null: there is nothing to run
-    std::optional<Status> done_;      // under mutex_
+    mutable Mutex mutex_;  // held while pieces run
+    Condition changed_;
+    StepTrainer* trainer_ GUARDED_BY(mutex_) = nullptr;  // null: there is nothing to run
+    std::optional<Status> done_ GUARDED_BY(mutex_);
     std::atomic<bool> has_work_{false};
 };
 

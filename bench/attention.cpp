@@ -32,7 +32,7 @@ using gpu::MemoryKind;
 using gpu::ScalarType;
 using gpu::TileAttention;
 
-struct Options {
+struct AttentionOptions {
     uint32_t n_heads = 28, n_kv_heads = 4, head_dim = 128, layers = 6, repeats = 12, tile_rows = 0;
     std::vector<uint32_t> rows = {64, 512, 2048}, context = {2048, 8192}, splits = {1, 2, 4, 8};
     std::vector<uint32_t> decodes = {1, 64}, decode_splits = {1, 16, 32, 64, 128}, heads = {0};
@@ -51,7 +51,7 @@ class AttentionBench {
     static constexpr uint64_t kCacheBytesMax = uint64_t{4} << 30;  // of all layers of a case, but where two need more
     static constexpr uint64_t kFillBlocks = 1024;                  // of random values, again and again
 
-    AttentionBench(gpu::Device& device, const Options& options, Results& results)
+    AttentionBench(gpu::Device& device, const AttentionOptions& options, Results& results)
         : device_(device), options_(options), results_(results) {
         kv_type_ = options.kv == "int8" ? KvType::kInt8 : KvType::kF16;
         portable_ = must(gpu::KernelSet::create(device, {.path = gpu::KernelPath::kPortable, .kv_type = kv_type_}));
@@ -290,7 +290,7 @@ class AttentionBench {
     }
 
     gpu::Device& device_;
-    const Options& options_;
+    const AttentionOptions& options_;
     Results& results_;
     KvType kv_type_ = KvType::kF16;
     ScalarType act_ = ScalarType::kF16;
@@ -304,7 +304,7 @@ class AttentionBench {
 }  // namespace
 
 void add_attention_command(CLI::App& app, CommonOptions& common) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<AttentionOptions>();
     CLI::App* command = app.add_subcommand("attention", "attention alone, by kind of kernel, splits, rows and context");
     command->add_option("--heads", options->n_heads, "query heads");
     command->add_option("--kv-heads", options->n_kv_heads);

@@ -24,7 +24,7 @@ namespace {
 
 using gpu::ScalarType;
 
-struct Options {
+struct MergeOptions {
     std::string shape = "7b", type = "bf16";
     std::vector<uint32_t> ranks = {16, 64}, adapters = {1, 4};
     uint32_t runs = 5;
@@ -44,7 +44,7 @@ model::ModelConfig config_of(const std::string& shape) {
 
 class MergeBench {
   public:
-    MergeBench(gpu::Device& device, const Options& options, Results& results)
+    MergeBench(gpu::Device& device, const MergeOptions& options, Results& results)
         : device_(device),
           options_(options),
           results_(results),
@@ -167,7 +167,7 @@ class MergeBench {
     }
 
     gpu::Device& device_;
-    const Options& options_;
+    const MergeOptions& options_;
     Results& results_;
     const model::ModelConfig config_;
     const ScalarType type_;
@@ -182,7 +182,7 @@ class MergeBench {
 }  // namespace
 
 void add_merge_command(CLI::App& app, CommonOptions& common) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<MergeOptions>();
     CLI::App* command = app.add_subcommand("merge", "GPU time of merging adapters into the weights of a model's shape");
     command->add_option("--shape", options->shape)->check(CLI::IsMember(kModelShapes));
     command->add_option("--type", options->type)->check(CLI::IsMember({"bf16", "f16", "f32"}));

@@ -32,7 +32,7 @@ namespace {
 using gpu::Buffer;
 using gpu::ScalarType;
 
-struct Options {
+struct OpsOptions {
     std::vector<uint32_t> sizes = {512, 1024, 2048}, ranks = {4, 8, 16, 32, 64};
     uint32_t base_rank = 8, chain = 200, samples = 30, weight_sets = 1;
     std::vector<std::string> sharing = {"auto"};
@@ -50,7 +50,7 @@ uint16_t half_of(float value) {
 
 class OpsBench {
   public:
-    OpsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, Results& results)
+    OpsBench(gpu::Device& device, gpu::KernelSet& kernels, const OpsOptions& options, Results& results)
         : device_(device), kernels_(kernels), options_(options), results_(results) {}
 
     // All chains are recorded before any is measured: a device that waits for the host meanwhile loses its clock.
@@ -354,7 +354,7 @@ class OpsBench {
 
     gpu::Device& device_;
     gpu::KernelSet& kernels_;
-    const Options& options_;
+    const OpsOptions& options_;
     Results& results_;
     std::mt19937 random_{5};
     std::vector<Chain> chains_;
@@ -364,7 +364,7 @@ class OpsBench {
 }  // namespace
 
 void add_ops_command(CLI::App& app, CommonOptions& common) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<OpsOptions>();
     CLI::App* command = app.add_subcommand("ops", "single operations in dependent chains");
     command->add_option("--sizes", options->sizes)->delimiter(',')->check(CLI::Range(8u, 16384u));
     command->add_option("--ranks", options->ranks, "of LoRA alone; 0: none")

@@ -18,7 +18,7 @@
 namespace lorad::bench {
 namespace {
 
-struct Options {
+struct PipelinesOptions {
     std::string model, dtype = "auto", quantize = "none", kv_cache_dtype = "auto";
     bool batch_invariant = false, brief = false;
 };
@@ -47,7 +47,7 @@ void add(Row& row, const char* name, const Numbers::Number& number) {
     if (number) row.field(name, *number);
 }
 
-void report(Results& results, const gpu::KernelReport& kernel, const Options& options) {
+void report(Results& results, const gpu::KernelReport& kernel, const PipelinesOptions& options) {
     const Numbers told(kernel.statistics);
     const std::string constants = lorad::format("{}", fmt::join(kernel.constants, " "));
     const uint32_t subgroup =
@@ -82,7 +82,7 @@ void report(Results& results, const gpu::KernelReport& kernel, const Options& op
     results.add(std::move(row), options.brief ? std::string() : line);
 }
 
-void run(const CommonOptions& common, const Options& options) {
+void run(const CommonOptions& common, const PipelinesOptions& options) {
     server::Config config;
     config.model = options.model;
     config.device = common.device;
@@ -126,7 +126,7 @@ void run(const CommonOptions& common, const Options& options) {
 }  // namespace
 
 void add_pipelines_command(CLI::App& app, CommonOptions& common) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<PipelinesOptions>();
     CLI::App* command = app.add_subcommand(
         "pipelines", "every kernel of a model's usual steps: made, not run, with what the driver tells of it");
     command->add_option("--model", options->model, "model folder or GGUF file; a folder with config.json alone will do")

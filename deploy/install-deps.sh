@@ -26,7 +26,7 @@ done
 packages=(cmake ninja-build g++ pkg-config ccache git curl ca-certificates python3
           libvulkan-dev libvulkan1 vulkan-validationlayers mesa-vulkan-drivers glslc spirv-tools
           libcpp-httplib-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev libcli11-dev libtomlplusplus-dev
-          libgtest-dev libgmock-dev python3-yaml python3-venv groff-base strace file dpkg-dev)
+          libgtest-dev libgmock-dev python3-yaml python3-venv groff-base strace file dpkg-dev clang)
 $clients && packages+=(chromium haproxy prometheus rsync)
 $clients && ! command -v npm >/dev/null && packages+=(nodejs npm)
 

@@ -51,16 +51,13 @@ DeviceQuirk quirks_of(const VkPhysicalDeviceProperties& device, const VkPhysical
     return all;
 }
 
-// When Vulkan 1.3 came, which makes most of it mandatory.
+// When Vulkan 1.3 came, which makes most of it mandatory; only what the drivers' own announcements say.
 const char* first_version_that_serves(VkDriverId driver) {
     switch (driver) {
         case VK_DRIVER_ID_MESA_RADV:
         case VK_DRIVER_ID_INTEL_OPEN_SOURCE_MESA: return "Mesa 22.0";
         case VK_DRIVER_ID_MESA_LLVMPIPE: return "Mesa 22.1";
-        case VK_DRIVER_ID_MESA_TURNIP:
-        case VK_DRIVER_ID_MESA_V3DV: return "Mesa 24.3";
-        case VK_DRIVER_ID_NVIDIA_PROPRIETARY: return "NVIDIA 510.47";
-        case VK_DRIVER_ID_MOLTENVK: return "MoltenVK 1.3";
+        case VK_DRIVER_ID_NVIDIA_PROPRIETARY: return "NVIDIA 510";
         default: return "";
     }
 }

@@ -4,12 +4,13 @@
 #include <map>
 
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 #include "server/metrics.h"
 
 namespace lorad::server {
 
 void AdapterTraffic::add(const EndedRequest& ended) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!by_name_.contains(ended.adapter) && by_name_.size() >= n_names_max_) {
         by_name_.erase(std::ranges::min_element(by_name_, {}, [](const auto& entry) { return entry.second.last_use; }));
     }
@@ -27,7 +28,7 @@ void AdapterTraffic::add(const EndedRequest& ended) {
 std::string AdapterTraffic::text(const std::string& base_name) const {
     std::map<std::string, Sums> sorted;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         sorted.insert(by_name_.begin(), by_name_.end());
     }
     std::string out;

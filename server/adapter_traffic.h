@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <unordered_map>
+
+#include "proto/base/mutex.h"
 
 namespace lorad::server {
 
@@ -34,9 +35,9 @@ class AdapterTraffic {
     };
 
     const size_t n_names_max_;
-    mutable std::mutex mutex_;
-    std::unordered_map<std::string, Sums> by_name_;  // guarded by mutex_
-    uint64_t n_uses_ = 0;                            // guarded by mutex_
+    mutable Mutex mutex_;
+    std::unordered_map<std::string, Sums> by_name_ GUARDED_BY(mutex_);
+    uint64_t n_uses_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lorad::server

@@ -1,4 +1,4 @@
-// Every setting of lorad, declared once: the list in config.cpp gives each field its flag, its
+// Every setting of lorad, declared once: the table in config_table.cpp gives each field its flag, its
 // LORAD_* variable, its key in a TOML file, its range and its help text. Flags win over the
 // environment, that over the file, that over the default. An error names the place the value came
 // from.
@@ -116,8 +116,8 @@ std::vector<ConfigOption> config_options();
 std::string toml_key(std::string option_name);
 
 // Names of the settings in which they differ.
-std::vector<std::string> differing_settings(Config a, Config b);
-void copy_setting(const std::string& name, Config from, Config& to);
+std::vector<std::string> differing_settings(const Config& a, const Config& b);
+void copy_setting(const std::string& name, const Config& from, Config& to);
 
 // Values by option name, as text; repeatable options have several.
 struct ConfigSource {

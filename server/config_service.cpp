@@ -28,7 +28,7 @@ std::optional<uint64_t> number(const char* name) {
 // A variable that names the process it is for; children inherit it and must not take it for theirs.
 bool is_for_us(const char* name) {
     const auto pid = number(name);
-    return pid && *pid == uint64_t(getpid());
+    return pid && *pid == static_cast<uint64_t>(getpid());
 }
 
 }  // namespace

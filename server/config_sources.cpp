@@ -16,7 +16,7 @@ namespace {
 
 std::string environment_name(std::string option) {
     std::string out = "LORAD_";
-    for (char c : option) out += c == '-' ? '_' : char(std::toupper(static_cast<unsigned char>(c)));
+    for (char c : option) out += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     return out;
 }
 

@@ -1,9 +1,10 @@
-// lorad: serve | train | key | check | devices | logits | generate | profile | quantize | print. Every flag is declared
-// here or, for serve, in config.cpp.
+// lorad: serve | train | key | check | devices | logits | generate | profile | quantize | print. Flags are declared
+// here, in cli/cli_flags.cpp and cli/cli_train_flags.cpp, and those of serve in config_table.cpp.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string_view>
 
 #include <CLI/CLI.hpp>
@@ -12,51 +13,17 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/printable.h"
+#include "proto/base/version.h"
 #include "proto/error.h"
 #include "server/access/scope.h"
-#include "server/cli.h"
-#include "server/cli_print.h"
-#include "server/cli_train_flags.h"
+#include "server/cli/cli.h"
+#include "server/cli/cli_flags.h"
+#include "server/cli/cli_print.h"
+#include "server/cli/cli_train_flags.h"
 #include "server/sandbox/helper.h"
 
 namespace lorad::server {
 namespace {
-
-void add_device_flags(CLI::App& app, DeviceArguments& device) {
-    app.add_option("--device", device.device, "Vulkan device by index or part of its name (default: the best one)")
-        ->type_name("INDEX|NAME");
-    app.add_flag("--validation", device.validation, "Vulkan validation layers with synchronization checks (slow)");
-    app.add_option("--pipeline-cache", device.pipeline_cache,
-                   "where compiled pipelines are kept (default: in the user's cache folder)")
-        ->type_name("FILE");
-}
-
-void add_model_flags(CLI::App& app, ModelArguments& model) {
-    app.add_option("--model", model.model, "folder or GGUF file of the base model")->type_name("DIR")->required();
-    app.add_option("--adapter", model.adapters, "adapter to apply, with a scale: sql, sql@0.5; several add up")
-        ->type_name("PATH[@SCALE]");
-    app.add_option("--kernel-path", model.kernel_path, "matrix kernels: auto, portable, coopmat, coopmat2 or warpgroup")
-        ->type_name("PATH");
-    app.add_option("--dtype", model.dtype,
-                   "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")
-        ->type_name("TYPE");
-    app.add_option("--quantize", model.quantize,
-                   "quantizes a model in 16 or 32 bits while it is loaded: q8_0, q6_k, q4_k or nf4")
-        ->type_name("TYPE");
-    app.add_option("--quantized-weights", model.quantized_weights,
-                   "matrices that the files hold in few bits: keep them so, decode them while they are loaded, or "
-                   "auto: decode on software devices")
-        ->type_name("HOW");
-    app.add_option("--kv-cache-dtype", model.kv_cache_dtype,
-                   "keys and values in the cache: auto (float16), float16 or int8")
-        ->type_name("TYPE");
-    app.add_option(
-           "--persistent-decode", model.persistent_decode,
-           "programs whose workgroups wait for each other (one row, a few, 33 to 64 with adapters): auto, on or off")
-        ->type_name("WHEN");
-    app.add_flag("--batch-invariant", model.batch_invariant, "one kernel for all batch sizes");
-    add_device_flags(app, model.device);
-}
 
 // lorad key new | check
 class KeyCommand {
@@ -94,7 +61,7 @@ class KeyCommand {
 // The flag that takes a switch back: no-strict of strict, prefix-cache of no-prefix-cache.
 std::string opposite(const std::string& name) { return name.starts_with("no-") ? name.substr(3) : "no-" + name; }
 
-// The serve command: one CLI flag for each setting of config.cpp, all read as text and checked
+// The serve command: one CLI flag for each setting of config_table.cpp, all read as text and checked
 // there.
 class ServeCommand {
   public:
@@ -146,19 +113,6 @@ class ServeCommand {
     std::string config_file_;
 };
 
-// Comparisons let "nan" pass.
-CLI::Validator in_range(double min, double max) {
-    return CLI::Validator(
-        [min, max](std::string& text) {
-            char* end = nullptr;
-            double number = std::strtod(text.c_str(), &end);
-            bool is_number = end != text.c_str() && *end == '\0';
-            if (is_number && number >= min && number <= max) return std::string();
-            return format("expected a number from {} to {}, found {}", min, max, text);
-        },
-        format("{} - {}", min, max));
-}
-
 // Descriptors 0, 1 and 2 belong to nobody else: a connection that got one of them would receive
 // what is printed.
 void occupy_standard_streams() {
@@ -167,28 +121,42 @@ void occupy_standard_streams() {
     }
 }
 
-Status print_topic(const CLI::App& app, const std::string& topic, const std::vector<std::string>& values) {
-    const std::vector<ConfigOption> options = config_options();
-    std::string text;
-    if (topic == "config") {
-        TRY_ASSIGN(text, print_config(options, values));
-    } else if (topic == "lorad.1") {
-        text = print_man_lorad(app);
-    } else if (topic == "lorad.toml.5") {
-        text = print_man_config(options);
-    } else if (topic == "bash" || topic == "zsh" || topic == "fish") {
-        text = print_completion(app, options, topic);
-    } else {
-        return make_error(
-            ErrorCode::kInvalidConfig,
-            format("{} cannot be printed{}; what can: {}", topic,
-                   did_you_mean(topic, std::vector<std::string>(std::begin(kPrintTopics), std::end(kPrintTopics))),
-                   fmt::join(kPrintTopics, ", ")));
+// lorad print config | lorad.1 | ...
+class PrintCommand {
+  public:
+    explicit PrintCommand(CLI::App& app) {
+        app.add_option("topic", topic_, "config, lorad.1, lorad.toml.5, bash, zsh or fish")->required();
+        app.add_option("--set", set_values_, "a setting that the configuration file is to have")
+            ->type_name("NAME=VALUE");
     }
-    if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-        return make_error(ErrorCode::kIo, "the output cannot be written");
-    return ok_status();
-}
+    // `app`: the whole program's, whose commands man pages and completions list.
+    Status run(const CLI::App& app) const {
+        const std::vector<ConfigOption> options = config_options();
+        std::string text;
+        if (topic_ == "config") {
+            TRY_ASSIGN(text, print_config(options, set_values_));
+        } else if (topic_ == "lorad.1") {
+            text = print_man_lorad(app);
+        } else if (topic_ == "lorad.toml.5") {
+            text = print_man_config(options);
+        } else if (topic_ == "bash" || topic_ == "zsh" || topic_ == "fish") {
+            text = print_completion(app, options, topic_);
+        } else {
+            return make_error(
+                ErrorCode::kInvalidConfig,
+                format("{} cannot be printed{}; what can: {}", topic_,
+                       did_you_mean(topic_, std::vector<std::string>(std::begin(kPrintTopics), std::end(kPrintTopics))),
+                       fmt::join(kPrintTopics, ", ")));
+        }
+        if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+            return make_error(ErrorCode::kIo, "the output cannot be written");
+        return ok_status();
+    }
+
+  private:
+    std::string topic_;
+    std::vector<std::string> set_values_;
+};
 
 std::vector<const CLI::App*> commands_of(const CLI::App& app) {
     return app.get_subcommands([](const CLI::App*) { return true; });
@@ -237,125 +205,8 @@ int report(const Status& status) {
     return status.error().code == ErrorCode::kDeviceLost ? kExitDeviceLost : kExitError;
 }
 
-int run(int argc, char** argv) {
-    // Nobody calls this by hand: no option, no help.
-    if (argc == 2 && std::string_view(argv[1]) == sandbox::kHelperCommand) return sandbox::run_helper();
-    CLI::App app("lorad serves a base language model and its LoRA adapters on Vulkan over HTTP.", "lorad");
-    app.set_version_flag("--version", LORAD_VERSION);
-    app.set_help_all_flag("--help-all", "Print the help of all subcommands and exit");
-    app.require_subcommand(1);
-    app.get_formatter()->column_width(38);
-
-    CLI::App* serve = app.add_subcommand("serve", "serve a model and its adapters over HTTP");
-    ServeCommand serve_command(*serve);
-
-    CLI::App* train = app.add_subcommand("train", "train an adapter on a file of chats or texts, without serving");
-    TrainCommandFlags train_flags(*train);
-
-    CLI::App* key = app.add_subcommand("key", "make keys for clients, and check the file of keys");
-    KeyCommand key_command(*key);
-
-    CLI::App* check = app.add_subcommand(
-        "check", "say what is wrong with a configuration, a model or an adapter; needs no GPU and serves nothing");
-    CheckArguments check_arguments;
-    check->add_option("--config", check_arguments.config, "settings as for serve: this file and the environment")
-        ->type_name("FILE");
-    check
-        ->add_option("--model", check_arguments.model,
-                     "folder or GGUF file of the base model (default: the configuration's)")
-        ->type_name("DIR");
-    check
-        ->add_option("--adapter", check_arguments.adapter,
-                     "adapter: a PEFT or MLX folder, or a GGUF file (default: those of the configuration)")
-        ->type_name("PATH");
-    check
-        ->add_option("--memory-gib", check_arguments.memory_gib,
-                     "sizes of cards, as in 8,12,16,24: what the model takes of each, and the flags with which it "
-                     "fits; config.json is enough")
-        ->delimiter(',')
-        ->check(CLI::Range(1u, 4096u));
-    check->add_flag("--json", check_arguments.as_json, "JSON instead of text, of an adapter and of sizes");
-    check->footer("Exit status 0: all is well; 1: something is not, with every reason.");
-
-    CLI::App* devices = app.add_subcommand("devices", "list the Vulkan devices and what speaks for or against each");
-    DeviceArguments device;
-    bool devices_as_json = false;
-    add_device_flags(*devices, device);
-    devices->add_flag("--json", devices_as_json, "JSON instead of text");
-
-    CLI::App* logits = app.add_subcommand("logits", "write the logits after a sequence of tokens as a NumPy file");
-    LogitsArguments logits_arguments;
-    add_model_flags(*logits, logits_arguments.model);
-    logits->add_option("--tokens", logits_arguments.tokens, "token ids, or a file with them")
-        ->type_name("1,2,3|FILE")
-        ->required();
-    logits->add_option("--out", logits_arguments.out, "file to write: float32 [vocab]")->type_name("X.npy")->required();
-    logits->add_flag("--all-positions", logits_arguments.all_positions,
-                     "logits of every position: float32 [tokens][vocab]");
-
-    CLI::App* generate = app.add_subcommand("generate", "continue a prompt once, without serving");
-    GenerateArguments generate_arguments;
-    proto::SamplingParams& sampling = generate_arguments.sampling;
-    add_model_flags(*generate, generate_arguments.model);
-    CLI::Option* prompt =
-        generate->add_option("--prompt", generate_arguments.prompt, "text to continue, taken as it is");
-    generate->add_option("--tokens", generate_arguments.tokens, "token ids to continue, or a file with them")
-        ->type_name("1,2,3|FILE")
-        ->excludes(prompt);
-    generate->add_option("--max-tokens", generate_arguments.max_tokens, "tokens to generate at most")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1u << 24));
-    generate->add_flag("--ignore-eos", generate_arguments.ignore_eos, "go on after an end-of-sequence token");
-    generate->add_option("--temperature", sampling.temperature, "0: the most probable token")
-        ->capture_default_str()
-        ->check(in_range(0.0, 2.0));
-    generate->add_option("--top-k", sampling.top_k, "0: off")->capture_default_str();
-    generate->add_option("--top-p", sampling.top_p, "1: off")->capture_default_str()->check(in_range(1e-6, 1.0));
-    generate->add_option("--min-p", sampling.min_p, "0: off")->capture_default_str()->check(in_range(0.0, 1.0));
-    generate->add_option("--seed", sampling.seed, "the same seed gives the same text")->capture_default_str();
-    generate->add_flag("--json", generate_arguments.as_json, R"(print {"token_ids":[...],"text":"..."})");
-
-    CLI::App* profile = app.add_subcommand("profile", "time every kernel of a step: microseconds, bytes, GB/s");
-    ProfileArguments profile_arguments;
-    add_model_flags(*profile, profile_arguments.model);
-    profile->add_option("--rows", profile_arguments.n_rows, "rows of the step: decoding sequences")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 2048u));
-    profile->add_option("--context", profile_arguments.n_context, "tokens each row sees")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1u << 20));
-    profile->add_flag("--prompt", profile_arguments.prompt,
-                      "the rows are the tokens of one prompt; --context is not used");
-    profile
-        ->add_option("--temperature", profile_arguments.sampling.temperature, "draws the tokens; 0: the most probable")
-        ->check(CLI::Range(0.0, 2.0));
-    profile->add_option("--top-p", profile_arguments.sampling.top_p, "of the draw")->check(CLI::Range(0.0, 1.0));
-    profile->add_option("--top-k", profile_arguments.sampling.top_k, "of the draw");
-    profile->add_flag(
-        "--plan", profile_arguments.plan,
-        "say how the step is computed (schedule, products, attention, adapters, output) instead of timing it");
-    profile->add_option("--repeats", profile_arguments.n_repeats, "steps to average")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 10000u));
-    profile->add_flag("--json", profile_arguments.as_json, "JSON instead of a table");
-
-    CLI::App* quantize = app.add_subcommand("quantize", "write a model in 16 or 32 bits as a quantized GGUF file");
-    QuantizeArguments quantize_arguments;
-    quantize->add_option("--model", quantize_arguments.model, "Hugging Face folder, or GGUF file in F32, F16 or BF16")
-        ->type_name("DIR|FILE")
-        ->required();
-    quantize->add_option("--type", quantize_arguments.type, "of the matrices: q8_0, q6_k or q4_k")
-        ->type_name("TYPE")
-        ->required();
-    quantize->add_option("--out", quantize_arguments.out, "file to write")->type_name("FILE.gguf")->required();
-
-    CLI::App* print = app.add_subcommand(
-        "print", "write a configuration file, a man page or shell completion to the standard output");
-    std::string topic;
-    std::vector<std::string> set_values;
-    print->add_option("topic", topic, "config, lorad.1, lorad.toml.5, bash, zsh or fish")->required();
-    print->add_option("--set", set_values, "a setting that the configuration file is to have")->type_name("NAME=VALUE");
-
+// Reads the command line; the exit status where that is all there is to do: help, the version, or an error.
+std::optional<int> parse(CLI::App& app, int argc, char** argv) {
     const auto commands = commands_of(app);
     if (argc > 1 && argv[1][0] != '-' &&
         std::ranges::none_of(commands, [&](const CLI::App* command) { return command->get_name() == argv[1]; }))
@@ -371,27 +222,56 @@ int run(int argc, char** argv) {
         std::fprintf(stderr, "lorad: error: %s\n", escape_unprintable(unexpected(app, error)).c_str());
         return kExitError;
     }
-    if (serve->parsed()) return report(serve_command.run());
-    if (key->parsed()) return report(key_command.run());
+    return std::nullopt;
+}
+
+int run(int argc, char** argv) {
+    // Nobody calls this by hand: no option, no help.
+    if (argc == 2 && std::string_view(argv[1]) == sandbox::kHelperCommand) return sandbox::run_helper();
+    CLI::App app("lorad serves a base language model and its LoRA adapters on Vulkan over HTTP.", "lorad");
+    app.set_version_flag("--version", version());
+    app.set_help_all_flag("--help-all", "Print the help of all subcommands and exit");
+    app.require_subcommand(1);
+    app.get_formatter()->column_width(38);
+
+    const auto add = [&app](const char* name, const char* help) -> CLI::App& {
+        return *app.add_subcommand(name, help);
+    };
+    CLI::App& serve = add("serve", "serve a model and its adapters over HTTP");
+    ServeCommand serve_command(serve);
+    CLI::App& train = add("train", "train an adapter on a file of chats or texts, without serving");
+    TrainCommandFlags train_command(train);
+    CLI::App& key = add("key", "make keys for clients, and check the file of keys");
+    KeyCommand key_command(key);
+    CLI::App& check =
+        add("check", "say what is wrong with a configuration, a model or an adapter; needs no GPU and serves nothing");
+    CheckCommand check_command(check);
+    CLI::App& devices = add("devices", "list the Vulkan devices and what speaks for or against each");
+    DevicesCommand devices_command(devices);
+    CLI::App& logits = add("logits", "write the logits after a sequence of tokens as a NumPy file");
+    LogitsCommand logits_command(logits);
+    CLI::App& generate = add("generate", "continue a prompt once, without serving");
+    GenerateCommand generate_command(generate);
+    CLI::App& profile = add("profile", "time every kernel of a step: microseconds, bytes, GB/s");
+    ProfileCommand profile_command(profile);
+    CLI::App& quantize = add("quantize", "write a model in 16 or 32 bits as a quantized GGUF file");
+    QuantizeCommand quantize_command(quantize);
+    CLI::App& print = add("print", "write a configuration file, a man page or shell completion to the standard output");
+    PrintCommand print_command(print);
+
+    if (const std::optional<int> ended = parse(app, argc, argv)) return *ended;
+    if (serve.parsed()) return report(serve_command.run());
+    if (key.parsed()) return report(key_command.run());
     set_log_level(LogLevel::kWarn);
-    if (train->parsed()) {
-        Result<int> ended = train_flags.run();
-        return ended.ok() ? *ended : report(ended.error());
-    }
-    if (check->parsed()) {
-        Result<bool> fits = run_check(check_arguments);
-        if (!fits.ok()) return report(fits.error());
-        return *fits ? 0 : kExitError;
-    }
-    if (quantize->parsed()) return report(run_quantize(quantize_arguments));
-    if (print->parsed()) return report(print_topic(app, topic, set_values));
-    if (devices->parsed()) return report(run_devices(device, devices_as_json));
-    if (logits->parsed()) return report(run_logits(logits_arguments));
-    if (profile->parsed()) return report(run_profile(profile_arguments));
-    if (prompt->count() == 0 && generate_arguments.tokens.empty()) {
-        return report(make_error(ErrorCode::kInvalidConfig, "generate needs --prompt or --tokens"));
-    }
-    return report(run_generate(generate_arguments));
+    if (print.parsed()) return report(print_command.run(app));
+    Result<int> ended = train.parsed()      ? train_command.run()
+                        : check.parsed()    ? check_command.run()
+                        : devices.parsed()  ? devices_command.run()
+                        : logits.parsed()   ? logits_command.run()
+                        : profile.parsed()  ? profile_command.run()
+                        : quantize.parsed() ? quantize_command.run()
+                                            : generate_command.run();
+    return ended.ok() ? *ended : report(ended.error());
 }
 
 }  // namespace

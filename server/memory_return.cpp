@@ -22,7 +22,7 @@ std::atomic<bool> g_has_large_ended{false};
 void bound_allocator() {
 #if defined(__GLIBC__)
     constexpr int kMappedBytes = 1 << 20;
-    mallopt(M_ARENA_MAX, int(std::clamp(std::thread::hardware_concurrency(), 2u, 8u)));
+    mallopt(M_ARENA_MAX, static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 8u)));
     mallopt(M_MMAP_THRESHOLD, kMappedBytes);  // given, it does not grow with what is freed
 #endif
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 #include "proto/base/printable.h"
 
 namespace lorad::server {
@@ -56,7 +57,8 @@ Histogram::Histogram(std::vector<double> upper_bounds)
     : upper_bounds_(std::move(upper_bounds)), counts_(new std::atomic<uint64_t>[upper_bounds_.size() + 1] {}) {}
 
 void Histogram::observe(double value) {
-    size_t bucket = size_t(std::lower_bound(upper_bounds_.begin(), upper_bounds_.end(), value) - upper_bounds_.begin());
+    size_t bucket = static_cast<size_t>(std::lower_bound(upper_bounds_.begin(), upper_bounds_.end(), value) -
+                                        upper_bounds_.begin());
     counts_[bucket].fetch_add(1, std::memory_order_relaxed);
     sum_.fetch_add(value, std::memory_order_relaxed);
 }
@@ -117,24 +119,25 @@ void Metrics::on_merged(double gpu_ms) {
 }
 
 void Metrics::on_finished(const Finished& finished) {
-    n_finished_[size_t(finished.reason)].fetch_add(1, std::memory_order_relaxed);
+    n_finished_[static_cast<size_t>(finished.reason)].fetch_add(1, std::memory_order_relaxed);
     request_latency_.observe(finished.total_s);
     traffic_.add({finished.adapter, finished.n_prompt, finished.n_generated, finished.total_s,
                   finished.prefill_s < 0 ? -1.0 : finished.queue_s + finished.prefill_s});
-    request_max_tokens_.observe(double(finished.n_tokens_max));
+    request_max_tokens_.observe(static_cast<double>(finished.n_tokens_max));
     if (finished.queue_s < 0) return;
     queue_time_.observe(finished.queue_s);
     inference_time_.observe(finished.total_s - finished.queue_s);
-    request_prompt_tokens_.observe(double(finished.n_prompt));
-    request_generation_tokens_.observe(double(finished.n_generated));
+    request_prompt_tokens_.observe(static_cast<double>(finished.n_prompt));
+    request_generation_tokens_.observe(static_cast<double>(finished.n_generated));
     if (finished.prefill_s < 0) return;
     prefill_time_.observe(finished.prefill_s);
     decode_time_.observe(finished.decode_s);
-    if (finished.n_generated > 1) time_per_token_.observe(finished.decode_s / double(finished.n_generated - 1));
+    if (finished.n_generated > 1)
+        time_per_token_.observe(finished.decode_s / static_cast<double>(finished.n_generated - 1));
 }
 
 void Metrics::on_http_response(int status) {
-    n_http_responses_[size_t(std::clamp(status / 100, 0, 5))].fetch_add(1, std::memory_order_relaxed);
+    n_http_responses_[static_cast<size_t>(std::clamp(status / 100, 0, 5))].fetch_add(1, std::memory_order_relaxed);
 }
 
 void Metrics::set_requests(uint32_t n_running, uint32_t n_waiting) {
@@ -144,7 +147,7 @@ void Metrics::set_requests(uint32_t n_running, uint32_t n_waiting) {
 
 void Metrics::set_active_adapters(std::string running, std::string waiting) {
     double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    std::lock_guard lock(adapters_mutex_);
+    MutexLock lock(adapters_mutex_);
     running_adapters_ = std::move(running);
     waiting_adapters_ = std::move(waiting);
     adapters_changed_at_s_ = now_s;
@@ -170,7 +173,7 @@ std::string Metrics::text(const std::vector<Resident>& adapters, std::string_vie
 }
 
 void Metrics::write_requests(std::string& out, const std::string& model) const {
-    double kv_used = shape_.n_kv_blocks == 0 ? 0.0 : double(load(n_kv_blocks_used_)) / shape_.n_kv_blocks;
+    double kv_used = shape_.n_kv_blocks == 0 ? 0.0 : static_cast<double>(load(n_kv_blocks_used_)) / shape_.n_kv_blocks;
     write_one(out, "vllm:num_requests_running", "gauge", model, load(n_running_), "Requests that are being computed.");
     write_one(out, "vllm:num_requests_waiting", "gauge", model, load(n_waiting_), "Requests that wait for a place.");
     write_one(out, "lorad_waiting_tokens", "gauge", model, load(n_waiting_tokens_),
@@ -215,7 +218,7 @@ void Metrics::write_requests(std::string& out, const std::string& model) const {
     for (FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
                                 FinishReason::kError, FinishReason::kAdapterRemoved, FinishReason::kTimeout}) {
         out += format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", model, to_string(reason),
-                      load(n_finished_[size_t(reason)]));
+                      load(n_finished_[static_cast<size_t>(reason)]));
     }
     time_to_first_token_.write(out, "vllm:time_to_first_token_seconds", model, "Arrival to first token.");
     inter_token_latency_.write(out, "vllm:inter_token_latency_seconds", model, "Between tokens of a request.");
@@ -234,7 +237,7 @@ void Metrics::write_requests(std::string& out, const std::string& model) const {
 void Metrics::write_adapters(std::string& out, const std::vector<Resident>& adapters,
                              std::string_view waiting_for_place) const {
     {
-        std::lock_guard lock(adapters_mutex_);
+        MutexLock lock(adapters_mutex_);
         std::string waiting = waiting_adapters_;
         if (!waiting_for_place.empty()) waiting += (waiting.empty() ? "" : ",") + std::string(waiting_for_place);
         write_one(out, "vllm:lora_requests_info", "gauge",

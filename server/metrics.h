@@ -9,11 +9,11 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "server/adapter_traffic.h"
 #include "server/engine/token_stream.h"
 
@@ -161,9 +161,9 @@ class Metrics {
 
     AdapterTraffic traffic_{400};  // with kNamedSeriesMax of adapter_metrics.h a thousand names
 
-    mutable std::mutex adapters_mutex_;
-    std::string running_adapters_, waiting_adapters_;  // guarded by adapters_mutex_
-    double adapters_changed_at_s_ = 0.0;               // guarded by adapters_mutex_; Unix time
+    mutable Mutex adapters_mutex_;
+    std::string running_adapters_ GUARDED_BY(adapters_mutex_), waiting_adapters_ GUARDED_BY(adapters_mutex_);
+    double adapters_changed_at_s_ GUARDED_BY(adapters_mutex_) = 0.0;  // Unix time
 };
 
 }  // namespace lorad::server

@@ -5,6 +5,7 @@
 #include "model/text/detokenizer.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/generate/generate_request.h"
 #include "proto/json/json.h"
 
@@ -163,7 +164,7 @@ Result<std::string> ModelText::helper_words() const {
 Result<ModelText::Templates> ModelText::own_templates(const ChatInput& chat) const {
     constexpr size_t kOwnMax = 64;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (auto entry = own_.begin(); entry != own_.end(); ++entry) {
             if (entry->digest != chat.template_digest) continue;
             own_.splice(own_.begin(), own_, entry);
@@ -172,7 +173,7 @@ Result<ModelText::Templates> ModelText::own_templates(const ChatInput& chat) con
     }
     TRY_ASSIGN(std::vector<model::NamedTemplate> read, chat.template_sources());
     const auto templates = std::make_shared<const std::vector<model::NamedTemplate>>(std::move(read));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     own_.push_front({chat.template_digest, templates});
     if (own_.size() > kOwnMax) own_.pop_back();
     return templates;
@@ -196,8 +197,9 @@ Result<RenderChat> ModelText::renderer(const Templates& own, sandbox::Turns::Tur
     if (!helpers_) return no_helpers();
     TRY_ASSIGN(std::string tokens, chat_template_->tokens_json());
     return RenderChat([this, own, &turn, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
-        sandbox::Frame job{sandbox::kRender,
-                           {tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}};
+        sandbox::Frame job{
+            sandbox::kRender,
+            {tokens, input, sandbox::number_field(static_cast<uint64_t>(model::ChatTemplate::present()))}};
         for (const model::NamedTemplate& one : *own) {
             job.fields.push_back(one.name);
             job.fields.push_back(one.source);

@@ -3,10 +3,10 @@
 
 #include <filesystem>
 #include <list>
-#include <mutex>
 
 #include "model/files/model_files.h"
 #include "model/text/text.h"
+#include "proto/base/mutex.h"
 #include "server/chat/fit.h"
 #include "server/sandbox/grammar_compiler.h"
 #include "server/text_codec.h"
@@ -63,8 +63,8 @@ class ModelText final : public TextCodec {
         std::string digest;
         Templates templates;
     };
-    mutable std::mutex mutex_;
-    mutable std::list<Own> own_;  // under mutex_
+    mutable Mutex mutex_;
+    mutable std::list<Own> own_ GUARDED_BY(mutex_);
     mutable ChatFits fits_;
 };
 

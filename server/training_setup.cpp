@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "proto/base/log.h"
+#include "proto/base/version.h"
 
 namespace lorad::server {
 namespace {
@@ -33,8 +34,8 @@ Result<TrainingSetup> open_training(const Config& config, const std::string& bas
     }
     const adapters::BaseModel& base = loaded.registry->base();
     training::ServerHost::Options options;
-    options.facts = {base_name,     base.fingerprint,         loaded.device->capabilities().name,
-                     LORAD_VERSION, loaded.config.vocab_size, loaded.executor->options().n_positions_max};
+    options.facts = {base_name, base.fingerprint,         loaded.device->capabilities().name,
+                     version(), loaded.config.vocab_size, loaded.executor->options().n_positions_max};
     options.memory_bytes = uint64_t(config.training_memory_mib) << 20;
     options.n_together = config.training_together;
     options.wake = [&engine] { engine.wake(); };

@@ -79,6 +79,7 @@ kill "$port_holder" 2>/dev/null || true
 
 # Failed tests are shown in full, skipped ones by name and reason: a skip must never pass for a success unseen.
 exec python3 - "$report" "$((SECONDS - began))" <<'PY'
+import collections
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -105,6 +106,11 @@ for name, _ in failed:
     print(f"failed: {name}")
 for seconds, name in sorted(times, reverse=True)[:10]:
     print(f"slowest: {seconds:5.0f} s  {name}")
+together = collections.defaultdict(list)
+for seconds, name in times:
+    together[name.split(".")[0].split("/")[-1]].append(seconds)
+for name, of in sorted(together.items(), key=lambda item: -sum(item[1]))[:10]:
+    print(f"slowest together: {sum(of):5.0f} s  {name} ({len(of)})")
 print(f"tests/run.sh: {int(sys.argv[2])} s of tests, {len(skipped)} skipped")
 print(f"{passed} passed, {len(failed)} failed")
 sys.exit(0 if passed and not failed else 1)

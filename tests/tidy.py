@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules of docs/STYLE.md that a compiler does not: layers, fences, file sizes, words that must not be in the tree.
+"""Checks the rules of docs/STYLE.md that a compiler does not: layers, fences, sizes of files, functions and classes, words that must not be in the tree.
 
     tests/tidy.py              checks this tree; prints file:line: what, and exits 1 if anything is wrong
     tests/tidy.py --self-test  plants one violation of each rule in a scratch tree and fails if one goes unseen
@@ -22,6 +22,8 @@ SKIPPED_PREFIXES = ("deploy/demo-model/", "tests/golden/", "tests/fuzz/corpus/",
 WIDTH = 120  # columns of C++; a line with a string may be longer
 WARN_LINES, FAIL_LINES, FAIL_LINES_TESTS = 400, 600, 800
 WARN_SOURCES, FAIL_SOURCES = 40, 50  # in one folder of a layer: .h and .cpp
+FUNCTION_LINES = 90  # of a function of a layer or the benchmarks, its signature and braces included
+PUBLIC_FUNCTIONS = 30  # of a class's objects, by name: overloads are one, and constructors none
 MODULE_BUDGET = 130  # SPIR-V modules, so that variants stay a choice and never a cross product; serving and training together
 
 # (what is fenced, pattern on an include line, files that may have it, what to use instead)
@@ -94,6 +96,8 @@ def check_includes(path, number, line, report):
 def check_file(root, path, report, warn):
     with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
         lines = file.read().splitlines()
+    check_functions(path, "\n".join(lines), report)
+    check_classes(path, "\n".join(lines), report)
     is_code = path.endswith(CODE)
     if is_code:
         limit = FAIL_LINES_TESTS if path.startswith(("tests/", "bench/")) else FAIL_LINES
@@ -169,7 +173,7 @@ def check_tests_assert(root, path, report):
 
 
 # Files that are compiled by themselves (CMakeLists.txt, compile_together).
-COMPILED_APART = re.compile(r"^server/(http/(routes_\w+|listener)|main)\.cpp$")
+COMPILED_APART = re.compile(r"^(server/(http/listener|main)|bench/(engine|kernels))\.cpp$")
 UNNAMED = re.compile(r"(?ms)^namespace \{\n(.*?)^\}  // namespace$")
 FUNCTION = re.compile(r"(?m)^(?!return\b|if\b|for\b|using\b)[A-Za-z][\w:<>,&* ]*[ &*](\w+)\(([^;{}()]*)\)[^;{}()=]*\{")
 
@@ -184,6 +188,8 @@ def names_of_a_file_alone(text):
         found += [(m.group(1), m.start()) for m in re.finditer(r"(?m)^(?:class|struct|enum class|union) (\w+)", block.group(1))]
         for m in FUNCTION.finditer(block.group(1)):
             types = [re.sub(r"[ &*]?\w+$", "", p.strip()) for p in m.group(2).split(",")]
+            if re.search(r"(?m)^template <[^\n]*>\n\Z", block.group(1)[:m.start()]):
+                types = [f"{len(types)} of a template"]  # whose parameters may have other names
             found.append((f"{m.group(1)}({', '.join(types)})", m.start()))
         for name, at in found:
             yield (outer, name), text.count("\n", 0, block.start(1) + at) + 1
@@ -193,7 +199,7 @@ def check_names(root, paths, report):
     """Files of a layer are compiled together: which ones changes with each new file, so what is a file's own has a name of its own."""
     first = {}
     for path in paths:
-        layer = layer_of(path)
+        layer = "bench" if path.startswith("bench/") else layer_of(path)
         if not layer or not path.endswith(".cpp") or COMPILED_APART.match(path):
             continue
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
@@ -202,6 +208,78 @@ def check_names(root, paths, report):
             other = first.setdefault((layer, *key), path)
             if other != path:
                 report(path, line, f"{key[1]} is also in the unnamed namespace of {other}: they may be compiled together")
+
+
+# Comments, texts and characters, which may hold braces; and lines of the preprocessor.
+OPAQUE = re.compile(r'''(?sm)//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*''')
+NO_FUNCTION = re.compile(r"(?s)\s*(?:inline\s+)?(?:template\s*<.*?>\s*)?(?:namespace|class|struct|union|enum|extern)\b")
+
+IN_INITIALISERS = re.compile(r"\)\s*(?:noexcept\s*)?:(?!:)[^;]*\w$")  # of a constructor: the brace behind is not its body's
+
+
+def without_opaque(text):
+    return OPAQUE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+
+
+def functions_of(text):
+    """(name, first line, last line) of each function with a body that is in no other."""
+    text = without_opaque(text)
+    depth, inits, name, first, begin = 0, 0, None, 0, 0
+    for m in re.finditer(r"[{};]", text):
+        if depth > 0:
+            depth += {"{": 1, "}": -1}.get(m.group(), 0)
+            if depth == 0:
+                yield name, first, text.count("\n", 0, m.start()) + 1
+                begin = m.end()
+            continue
+        head = text[begin:m.start()]
+        if inits > 0 or (m.group() == "{" and IN_INITIALISERS.search(head)):
+            inits += {"{": 1, "}": -1}.get(m.group(), 0)
+        elif m.group() == "{" and "(" in head and not NO_FUNCTION.match(head):
+            depth = 1
+            name = (re.findall(r"([\w:~]+)\s*\(", head) or ["?"])[0]
+            first = text.count("\n", 0, begin + len(head) - len(head.lstrip())) + 1
+        else:
+            begin = m.end()
+
+
+def check_functions(path, text, report):
+    if not (layer_of(path) or path.startswith("bench/")) or not path.endswith(".cpp"):
+        return
+    for name, first, last in functions_of(text):
+        if last - first + 1 > FUNCTION_LINES:
+            report(path, first, f"{name}() has {last - first + 1} lines, at most {FUNCTION_LINES}: it is two functions")
+
+
+def public_functions(body):
+    """Names of the functions that the text of a class, behind its brace, declares or defines as public."""
+    depth, begin, is_public, names = 0, 0, False, set()
+    for m in re.finditer(r"[{};]|\b(public|private|protected)\s*:(?!:)", body):
+        if m.group(1):
+            if depth == 0:
+                is_public, begin = m.group(1) == "public", m.end()
+            continue
+        if depth == 0 and m.group() != "}" and is_public:
+            head = body[begin:m.start()]
+            name = re.search(r"(~?\w+|operator\W+)\s*\(", head)
+            if name and not NO_FUNCTION.match(head) and not re.match(r"\s*(using|friend|static|static_assert|typedef)\b", head) \
+                    and not head.endswith("= delete"):
+                names.add(name.group(1))
+        depth += {"{": 1, "}": -1}.get(m.group(), 0)
+        if depth == 0:
+            begin = m.end()
+    return names
+
+
+def check_classes(path, text, report):
+    if not layer_of(path) or not path.endswith(".h"):
+        return
+    text = without_opaque(text)
+    for m in re.finditer(r"(?m)^\s*class (?:\w+\([^)]*\) )?(\w+)[^;{}()]*\{", text):
+        n = len(public_functions(body_at(text, m.end() - 1)[1:]) - {m.group(1), "~" + m.group(1)})
+        if n > PUBLIC_FUNCTIONS:
+            report(path, text.count("\n", 0, m.start(1)) + 1, f"{m.group(1)} has {n} public functions, "
+                   f"at most {PUBLIC_FUNCTIONS}: it is two classes")
 
 
 def check_folders(paths, report, warn):
@@ -214,6 +292,26 @@ def check_folders(paths, report, warn):
             report(sources[0], 1, f"{len(sources)} sources in {folder}, at most {FAIL_SOURCES}: make rooms")
         elif len(sources) > WARN_SOURCES:
             warn(sources[0], 1, f"{len(sources)} sources in {folder}, more than {WARN_SOURCES}")
+
+
+def check_decisions(paths, report):
+    """Decisions are numbered from 1 without holes, so that a missing one is not looked for."""
+    decisions = sorted(p for p in paths if re.match(r"docs/adr/\d{4}-", p))
+    for number, path in enumerate(decisions, 1):
+        if int(os.path.basename(path)[:4]) != number:
+            report(path, 1, f"decision {number:04d} is missing before it, or twice there")
+            break
+
+
+def check_version(root, report):
+    """What project() calls this version has its part in the change log."""
+    names = ("CMakeLists.txt", "CHANGELOG.md")
+    if not all(os.path.exists(os.path.join(root, name)) for name in names):
+        return
+    cmake, changes = (open(os.path.join(root, name), encoding="utf-8").read() for name in names)
+    version = re.search(r"(?m)^project\(\w+ VERSION ([\d.]+)", cmake)
+    if version and not re.search(rf"(?m)^## {re.escape(version.group(1))}\b", changes):
+        report("CHANGELOG.md", 1, f"nothing is said of version {version.group(1)}, which CMakeLists.txt has")
 
 
 def check_tree(root):
@@ -233,6 +331,8 @@ def check_tree(root):
     check_names(root, tracked_files(root), report)
     check_kernels(root, report)
     check_folders(tracked_files(root), report, warn)
+    check_decisions(tracked_files(root), report)
+    check_version(root, report)
     return problems, warnings
 
 
@@ -261,20 +361,30 @@ PLANTED = [
     ("tests/gpu/empty_test.cpp", "TEST(A, B) {\n    f();\n}\n", "asserts nothing"),
     ("model/second.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kA = 1, kSame = 2;\n\n}  // namespace\n", "kSame is also in the unnamed"),
     ("model/second_too.cpp", "namespace lorad::model {\nnamespace {\n\nint same(int b) {\n}\n\n}  // namespace\n", "same(int) is also in the unnamed"),
+    ("gpu/long_function.cpp", "namespace lorad {\nint f(int a) {\n    g(\"}\");  // }\n" + "    h();\n" * (FUNCTION_LINES - 2) + "}\n}\n", f"f() has {FUNCTION_LINES + 1} lines"),
+    ("bench/long_function.cpp", "struct A {\n    A() : a_{1} {\n" + "        h();\n" * (FUNCTION_LINES - 1) + "    }\n};\n", "it is two functions"),
+    ("gpu/wide_class.h", "#pragma once\nclass A {\n  public:\n" + "".join(f"    int f{i}(int a = g()) const {{ return h({{1}}); }}\n    void g{i}(\n        int b);\n" for i in range(15)) + "    void h();\n};\n", "A has 31 public functions"),
+    ("model/second_template.cpp", "namespace lorad::model {\nnamespace {\n\ntemplate <class B>\nint same(B a, int b) {\n}\n\n}  // namespace\n", "same(2 of a template) is also"),
     ("adapters/full/a.cpp", "int a;\n", "make rooms"),
+    ("CHANGELOG.md", "# Changes\n\n## 0.1.0\n", "nothing is said of version 0.2.0"),
+    ("docs/adr/0003-behind-a-hole.md", "# 3\n", "decision 0002 is missing"),
     ("gpu/kernels/orphan.comp", "#version 450\n", "without an add_kernel line"),
     ("gpu/kernels/room/orphan.comp", "#version 450\n", "without an add_kernel line"),
 ]
 INNOCENT = [
     ("gpu/kernels/CMakeLists.txt", "add_kernel(gpu used.comp)\n"),
     ("gpu/kernels/used.comp", "#version 450\n"),
+    ("docs/adr/0001-first.md", "# 1\n"),
+    ("CMakeLists.txt", "project(lorad VERSION 0.2.0 LANGUAGES CXX)\n"),
     ("gpu/vk.h", "#pragma once\n#include <vulkan/vulkan.h>\n"),
     ("gpu/device.cpp", '#include <vulkan/vulkan.h>\n#include "proto/base/log.h"\nauto nvidia = 0x10de;\n'),
     ("proto/json/json.cpp", "#include <nlohmann/json.hpp>\n// we never throw here\n"),
     ("server/http/listener.cpp", '#include <httplib.h>\n#include "model/text/text.h"\n'),
     ("server/config.cpp", 'auto v = std::getenv("X");\n'),
-    ("model/first.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kSame = 1;\nint same(int a) {\n}\n\n}  // namespace\n"),
+    ("model/first.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kSame = 1;\nint same(int a) {\n}\ntemplate <class A>\nint same(A a, int b) {\n}\n\n}  // namespace\n"),
     ("model/third.cpp", "namespace lorad::model {\nnamespace {\n\nint same(long a) {\n    int kSame = 1;\n}\n\n}  // namespace\n"),
+    ("gpu/nearly_long_function.cpp", "int f() {\n" + "    h();\n" * (FUNCTION_LINES - 2) + "}\nconst int a[] = {\n" + "    1,\n" * FUNCTION_LINES + "};\n"),
+    ("gpu/nearly_wide_class.h", "#pragma once\nclass A : public B {\n    void f();\n\n  public:\n" + "".join(f"    void g{i}();\n    void g{i}(int);\n" for i in range(30)) + "    A(const A&) = delete;\n    ~A();\n    struct C {\n        void f();\n    };\n    int a = 1;\n\n  private:\n" + "    void h();\n" * 9 + "};\n"),
     ("gpu/nearly_long.cpp", "int a;\n" * FAIL_LINES),
     ("tests/gpu/verb_test.cpp", "void same(int a) {\n    EXPECT_EQ(a, 1);\n}\nTEST(A, B) {\n    same(1);\n}\n"),
     *[(f"adapters/full/b{i}.cpp", "int a;\n") for i in range(FAIL_SOURCES)],

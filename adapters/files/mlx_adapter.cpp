@@ -16,11 +16,7 @@ constexpr std::string_view kMlxEmbedding = "model.embed_tokens";
 constexpr std::string_view kPeftPrefix = "base_model.model.";
 
 Result<PeftConfig> read_config(std::string_view text) {
-    JsonParseOptions options;
-    options.name = kConfigFile;
-    options.code = ErrorCode::kAdapterInvalid;
-    options.max_bytes = kConfigBytesMax;
-    TRY_ASSIGN(const JsonDocument document, parse_json(text, options));
+    TRY_ASSIGN(const JsonDocument document, parse_config_file(text));
     const JsonValue root = document.root();
     if (root.find("peft_type")) {
         return make_error(ErrorCode::kAdapterInvalid,

@@ -109,7 +109,7 @@ constexpr std::array<std::string_view, 2> kChangeBaseWeightsPrefixes = {"pissa",
 
 std::string lower_case(std::string_view text) {
     std::string lower(text);
-    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c + 32) : c;
+    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
     return lower;
 }
 
@@ -286,7 +286,7 @@ Result<uint32_t> read_rank(const JsonValue& value) {
         error.code = ErrorCode::kAdapterUnsupported;
         return error;
     }
-    return uint32_t(rank);
+    return static_cast<uint32_t>(rank);
 }
 
 Result<double> read_alpha(const JsonValue& value) {
@@ -361,12 +361,16 @@ Status parse_parameters(const JsonValue& root, PeftConfig& config) {
 
 }  // namespace
 
-Result<PeftConfig> parse_peft_config(std::string_view text) {
+Result<JsonDocument> parse_config_file(std::string_view text) {
     JsonParseOptions options;
     options.name = kConfigFile;
     options.code = ErrorCode::kAdapterInvalid;
     options.max_bytes = kConfigBytesMax;
-    TRY_ASSIGN(const JsonDocument document, parse_json(text, options));
+    return parse_json(text, options);
+}
+
+Result<PeftConfig> parse_peft_config(std::string_view text) {
+    TRY_ASSIGN(const JsonDocument document, parse_config_file(text));
     const JsonValue root = document.root();
     if (!root.is_object()) return root.error(format("expected object, found {}", root.describe()));
 

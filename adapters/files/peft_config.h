@@ -13,6 +13,7 @@
 
 #include "adapters/files/regex.h"
 #include "proto/base/result.h"
+#include "proto/json/json.h"
 
 namespace lorad::adapters {
 
@@ -90,6 +91,8 @@ struct PeftConfig {
     Result<bool> ties_lora(RegexBudget& budget) const;
 };
 
+// An adapter_config.json, whoever wrote it. kAdapterInvalid: no JSON, or too much of it.
+Result<JsonDocument> parse_config_file(std::string_view text);
 // kAdapterInvalid: not what PEFT writes, with the field. kAdapterUnsupported: names every variant in it that is not
 // applied; a field that lorad does not know counts as one unless it is null, false, or empty.
 Result<PeftConfig> parse_peft_config(std::string_view text);

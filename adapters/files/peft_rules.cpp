@@ -84,7 +84,8 @@ Result<double> PeftConfig::scale_of(std::string_view module, uint32_t module_ran
             break;
         }
     }
-    return use_rslora ? module_alpha / std::sqrt(double(module_rank)) : module_alpha / double(module_rank);
+    return use_rslora ? module_alpha / std::sqrt(static_cast<double>(module_rank))
+                      : module_alpha / static_cast<double>(module_rank);
 }
 
 Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBudget& budget) const {

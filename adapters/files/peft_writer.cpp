@@ -259,17 +259,13 @@ PeftFiles peft_files(const model::TrainableAdapter& adapter, const BaseModel& ba
 
 Status write_peft_folder(const PeftFiles& files, const std::filesystem::path& folder) {
     TRY_ASSIGN(const std::unique_ptr<FileSystem> disk, open_file_system(folder));
-    const auto write = [&](const std::string& name, std::span<const std::byte> bytes) -> Status {
-        const std::string beside = name + ".new";
-        (void)disk->remove(beside);
-        TRY_ASSIGN(const std::unique_ptr<NewFile> file, disk->create(beside));
-        TRY(file->write(bytes));
-        TRY(file->sync());
-        return disk->rename(beside, name);
+    const auto write = [&](std::string_view name, std::span<const std::byte> bytes) {
+        const std::string beside = std::string(name) + ".new";
+        (void)disk->remove(beside);  // of a run that was killed
+        return replace_file(*disk, std::string(name), beside, bytes);
     };
-    TRY(write(std::string(kPeftFile), files.tensors));
-    TRY(write(std::string(kConfigFile), std::as_bytes(std::span(std::string_view(files.config)))));
-    return disk->sync_folder("");
+    TRY(write(kPeftFile, files.tensors));
+    return write(kConfigFile, std::as_bytes(std::span(std::string_view(files.config))));
 }
 
 }  // namespace lorad::adapters

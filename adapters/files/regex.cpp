@@ -22,20 +22,21 @@ constexpr uint32_t kRepeatMax = 1000;
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-ByteSet byte_set(char c) { return ByteSet().set(uint8_t(c)); }
+ByteSet byte_set(char c) { return ByteSet().set(static_cast<uint8_t>(c)); }
 
 // The set behind \d, \w, \s and their opposites.
 std::optional<ByteSet> class_escape(char c) {
     ByteSet set;
     switch (c | 0x20) {
         case 'd':
-            for (char digit = '0'; digit <= '9'; ++digit) set.set(uint8_t(digit));
+            for (char digit = '0'; digit <= '9'; ++digit) set.set(static_cast<uint8_t>(digit));
             break;
         case 'w':
-            for (int byte = 0; byte < 256; ++byte) set.set(size_t(byte), Regex::is_word(char(byte)));
+            for (int byte = 0; byte < 256; ++byte)
+                set.set(static_cast<size_t>(byte), Regex::is_word(static_cast<char>(byte)));
             break;
         case 's':
-            for (char space : {' ', '\t', '\n', '\r', '\f', '\v'}) set.set(uint8_t(space));
+            for (char space : {' ', '\t', '\n', '\r', '\f', '\v'}) set.set(static_cast<uint8_t>(space));
             break;
         default: return std::nullopt;
     }
@@ -43,7 +44,7 @@ std::optional<ByteSet> class_escape(char c) {
 }
 
 Instruction jump(Op op, int64_t a, int64_t b = 0) {
-    return {.op = op, .negated = false, .a = int32_t(a), .b = int32_t(b), .set = 0};
+    return {.op = op, .negated = false, .a = static_cast<int32_t>(a), .b = static_cast<int32_t>(b), .set = 0};
 }
 
 void append(Program& to, const Program& part) { to.insert(to.end(), part.begin(), part.end()); }
@@ -87,9 +88,9 @@ class Compiler {
         while (take('|')) {
             TRY_ASSIGN(Program other, sequence(depth));
             Program joined;
-            joined.push_back(jump(Op::kSplit, 1, int64_t(program.size()) + 2));
+            joined.push_back(jump(Op::kSplit, 1, static_cast<int64_t>(program.size()) + 2));
             append(joined, program);
-            joined.push_back(jump(Op::kJump, int64_t(other.size()) + 1));
+            joined.push_back(jump(Op::kJump, static_cast<int64_t>(other.size()) + 1));
             append(joined, other);
             program = std::move(joined);
             if (program.size() > kInstructionsMax) return unsupported("too many parts");
@@ -116,7 +117,7 @@ class Compiler {
             const size_t begin = at;
             uint32_t value = 0;
             while (at < pattern_.size() && is_digit(pattern_[at])) {
-                value = std::min(value * 10 + uint32_t(pattern_[at++] - '0'), kRepeatMax + 1);
+                value = std::min(value * 10 + static_cast<uint32_t>(pattern_[at++] - '0'), kRepeatMax + 1);
             }
             if (at == begin) return std::nullopt;
             return value;
@@ -167,9 +168,9 @@ class Compiler {
             at_ = before;
         }
 
-        const uint64_t copies = uint64_t(low) + (high ? *high - low : 1);
+        const uint64_t copies = static_cast<uint64_t>(low) + (high ? *high - low : 1);
         if (copies * (part.size() + 2) > kInstructionsMax) return unsupported("too many parts");
-        const auto size = int64_t(part.size());
+        const auto size = static_cast<int64_t>(part.size());
         Program program;
         for (uint32_t i = 0; i < low; ++i) append(program, part);
         if (!high) {
@@ -187,7 +188,7 @@ class Compiler {
 
     Program bytes(const ByteSet& set) {
         sets_.push_back(set);
-        return {{.op = Op::kBytes, .negated = false, .a = 0, .b = 0, .set = uint32_t(sets_.size() - 1)}};
+        return {{.op = Op::kBytes, .negated = false, .a = 0, .b = 0, .set = static_cast<uint32_t>(sets_.size() - 1)}};
     }
 
     Result<Program> atom(uint32_t depth, bool& repeatable) {
@@ -235,7 +236,7 @@ class Compiler {
         TRY_ASSIGN(Program inner, alternatives(depth + 1));
         if (!take(')')) return syntax("missing ), unterminated subpattern");
         if (!look) return inner;
-        look->a = int32_t(inner.size()) + 2;
+        look->a = static_cast<int32_t>(inner.size()) + 2;
         Program program{*look};
         append(program, inner);
         program.push_back({});
@@ -257,11 +258,11 @@ class Compiler {
                 int value = 0;
                 for (int i = 0; i < 2; ++i) {
                     const char digit = at_end() ? ' ' : pattern_[at_++];
-                    const char lower = char(digit | 0x20);
+                    const char lower = static_cast<char>(digit | 0x20);
                     if (!is_digit(digit) && !(lower >= 'a' && lower <= 'f')) return syntax("incomplete escape \\x");
                     value = value * 16 + (is_digit(digit) ? digit - '0' : lower - 'a' + 10);
                 }
-                return char(value);
+                return static_cast<char>(value);
             }
             case 'u':
             case 'U':
@@ -309,7 +310,7 @@ class Compiler {
             ++at_;
             TRY_ASSIGN(const std::optional<char> high, bracket_item(set));
             if (!high || uint8_t(*high) < uint8_t(*low)) return syntax("bad character range");
-            for (int byte = uint8_t(*low); byte <= uint8_t(*high); ++byte) set.set(size_t(byte));
+            for (int byte = uint8_t(*low); byte <= uint8_t(*high); ++byte) set.set(static_cast<size_t>(byte));
         }
         ++at_;
         return bytes(negated ? ~set : set);
@@ -338,7 +339,7 @@ class Compiler {
 }  // namespace
 
 // Bytes above 127 count as letters: nearly every character there is one for Python.
-bool Regex::is_word(char c) { return is_digit(c) || is_letter(c) || c == '_' || uint8_t(c) >= 0x80; }
+bool Regex::is_word(char c) { return is_digit(c) || is_letter(c) || c == '_' || static_cast<uint8_t>(c) >= 0x80; }
 
 Result<Regex> Regex::compile(std::string_view pattern) {
     if (pattern.size() > kPatternBytesMax) {

@@ -38,15 +38,16 @@ class Matcher {
                 if (step.op == Op::kMatch) {
                     if (!end || *end == at) return true;
                 } else if (step.op == Op::kBytes) {
-                    if (at < text_.size() && sets_[step.set].test(uint8_t(text_[at]))) next.push_back(here + 1);
+                    if (at < text_.size() && sets_[step.set].test(static_cast<uint8_t>(text_[at])))
+                        next.push_back(here + 1);
                 } else if (step.op == Op::kSplit) {
-                    current.push_back(here + size_t(step.a));
-                    current.push_back(here + size_t(step.b));
+                    current.push_back(here + static_cast<size_t>(step.a));
+                    current.push_back(here + static_cast<size_t>(step.b));
                 } else if (step.op == Op::kJump) {
-                    current.push_back(size_t(int64_t(here) + step.a));
+                    current.push_back(static_cast<size_t>(static_cast<int64_t>(here) + step.a));
                 } else if (holds(step, here, at)) {
                     const bool look = step.op == Op::kLookAhead || step.op == Op::kLookBehind;
-                    current.push_back(here + (look ? size_t(step.a) : 1));
+                    current.push_back(here + (look ? static_cast<size_t>(step.a) : 1));
                 }
             }
             std::swap(current, next);

@@ -84,7 +84,7 @@ Status add_tied_lora(CheckedAdapter& adapter, const BaseModel& base) {
 
 void check_ends(CheckedAdapter& adapter, const BaseModel& base) {
     adapter.ends = chat_ends(adapter.source.chat_files());
-    const auto is_unknown = [&](TokenId id) { return uint32_t(id) >= base.config.vocab_size; };
+    const auto is_unknown = [&](TokenId id) { return static_cast<uint32_t>(id) >= base.config.vocab_size; };
     for (const TokenId id : adapter.ends.ids) {
         if (is_unknown(id)) {
             adapter.warnings.push_back(

@@ -146,8 +146,8 @@ class ExpertPlanner {
             TRY(find_single(layer, expert, kExpertDown, {config_.hidden_size, experts.size}, downs));
         }
         if (gates.empty() && ups.empty() && downs.empty()) return ok_status();
-        if (!plan[size_t(LinearModule::kExpertGateUp)].experts.empty() ||
-            !plan[size_t(LinearModule::kExpertDown)].experts.empty()) {
+        if (!plan[static_cast<size_t>(LinearModule::kExpertGateUp)].experts.empty() ||
+            !plan[static_cast<size_t>(LinearModule::kExpertDown)].experts.empty()) {
             const Single& first = !gates.empty() ? gates.front() : !ups.empty() ? ups.front() : downs.front();
             checks_.misfit(first.a->name, "experts in one tensor or one by one", "both");
             return ok_status();

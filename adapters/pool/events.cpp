@@ -1,5 +1,7 @@
 #include "adapters/pool/events.h"
 
+#include "proto/base/mutex.h"
+
 namespace lorad::adapters {
 
 std::string_view name_of(EventKind kind) {
@@ -33,7 +35,7 @@ void EventLog::add_upload(std::string blob, uint64_t bytes, std::optional<uint64
 void EventLog::add(AdapterEvent event) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         event.number = ++last_;
         event.at_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
         events_.push_back(std::move(event));
@@ -43,8 +45,8 @@ void EventLog::add(AdapterEvent event) {
 }
 
 std::vector<AdapterEvent> EventLog::next(uint64_t after, std::chrono::milliseconds timeout) const {
-    std::unique_lock lock(mutex_);
-    added_.wait_for(lock, timeout, [&] { return last_ > after; });
+    MutexLock lock(mutex_);
+    added_.wait_for(lock, timeout, [&]() REQUIRES(mutex_) { return last_ > after; });
     std::vector<AdapterEvent> found;
     for (const AdapterEvent& event : events_) {
         if (event.number > after) found.push_back(event);
@@ -53,7 +55,7 @@ std::vector<AdapterEvent> EventLog::next(uint64_t after, std::chrono::millisecon
 }
 
 uint64_t EventLog::last_number() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return last_;
 }
 

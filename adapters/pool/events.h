@@ -2,14 +2,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "proto/base/mutex.h"
 
 namespace lorad::adapters {
 
@@ -55,10 +55,10 @@ class EventLog {
   private:
     void add(AdapterEvent event);
 
-    mutable std::mutex mutex_;
-    mutable std::condition_variable added_;
-    std::deque<AdapterEvent> events_;
-    uint64_t last_ = 0;
+    mutable Mutex mutex_;
+    mutable Condition added_;
+    std::deque<AdapterEvent> events_ GUARDED_BY(mutex_);
+    uint64_t last_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lorad::adapters

@@ -1,5 +1,7 @@
 #include "adapters/pool/pool.h"
 
+#include "proto/base/mutex.h"
+
 namespace lorad::adapters {
 
 void Generation::change(StateChange by) {
@@ -26,7 +28,7 @@ void Pool::take(LeaseState& lease) {
 void Pool::give_back(LeaseState& lease) {
     Freed freed;
     {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         if (leases.erase(&lease) == 0) return;  // never taken
         for (const GenerationPtr& generation : lease.generations) {
             --generation->n_refs;
@@ -46,7 +48,7 @@ void Pool::free(Freed freed) {
     uint64_t bytes = 0;
     for (const PlacedAdapter& placed : freed.placed) bytes += placed.device_bytes;
     freed.placed.clear();
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     device_bytes -= bytes;
     wake_first();
 }
@@ -87,14 +89,14 @@ void Pool::drop_unnamed(Freed& freed) {
 }
 
 std::vector<GenerationRecord> Pool::take_dead() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     return std::exchange(dead_, {});
 }
 
 bool Pool::evict_idle(const GenerationPtr& generation) {
     Freed freed;
     {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         if (generation->state != AdapterState::kResident || generation->n_uses > 0 || generation->n_pins > 0)
             return false;
         evict(*generation, freed);
@@ -125,7 +127,7 @@ void Pool::keep_image(Generation& generation, std::shared_ptr<const PackedImage>
 }
 
 bool Pool::wants_image(std::string_view generation, ImageRoom room) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = generations.find(generation);
     return found != generations.end() && found->second->state == AdapterState::kStored &&
            may_keep_image(*found->second, found->second->record.device_bytes, room);
@@ -134,7 +136,7 @@ bool Pool::wants_image(std::string_view generation, ImageRoom room) {
 void Pool::give_image(std::string_view generation, PackedImage image, ImageRoom room) {
     auto shared = std::make_shared<const PackedImage>(std::move(image));
     Freed freed;  // after the lock
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = generations.find(generation);
     if (found != generations.end()) keep_image(*found->second, std::move(shared), room, freed);
 }

@@ -10,13 +10,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <queue>
 #include <set>
 #include <span>
@@ -28,6 +26,7 @@
 #include "adapters/pool/lease.h"
 #include "adapters/pool/weight_store.h"
 #include "adapters/store/catalogue.h"
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
@@ -133,52 +132,53 @@ class Pool {
     PoolCounters counters;
     EventLog events;
 
-    std::mutex mutex;
-    // All below under the mutex.
-    std::map<std::string, GenerationPtr, std::less<>> generations;
-    std::set<LeaseState*> leases;
-    uint64_t device_bytes = 0;  // of resident ones and of reserved places
-    uint64_t n_pinned = 0, n_pinned_bytes = 0;
+    Mutex mutex;  // of what is in `generations` too: their fields, and those of the leases that are marked so
+    std::map<std::string, GenerationPtr, std::less<>> generations GUARDED_BY(mutex);
+    std::set<LeaseState*> leases GUARDED_BY(mutex);
+    uint64_t device_bytes GUARDED_BY(mutex) = 0;  // of resident ones and of reserved places
+    uint64_t n_pinned GUARDED_BY(mutex) = 0, n_pinned_bytes GUARDED_BY(mutex) = 0;
 
-    void take(LeaseState& lease);       // refs; the pool's list
-    void give_back(LeaseState& lease);  // any thread
+    void take(LeaseState& lease) REQUIRES(mutex);  // refs; the pool's list
+    void give_back(LeaseState& lease);             // any thread
     // After names have changed: what no name stands for and nobody uses leaves.
-    void drop_unnamed(Freed& freed);
-    void free(Freed freed);  // without the lock
-    void wake_first();       // of those who wait: something has changed
+    void drop_unnamed(Freed& freed) REQUIRES(mutex);
+    void free(Freed freed);             // without the lock
+    void wake_first() REQUIRES(mutex);  // of those who wait: something has changed
     // Generations that are gone and whose files may go, since the last call.
     std::vector<GenerationRecord> take_dead();
-    std::condition_variable dead_added;
-    std::condition_variable lease_ended;
-    uint64_t ram_bytes() const { return ram_bytes_; }
-    bool has_dead() const { return !dead_.empty(); }
+    Condition dead_added;
+    Condition lease_ended;
+    uint64_t ram_bytes() const REQUIRES(mutex) { return ram_bytes_; }
+    bool has_dead() const REQUIRES(mutex) { return !dead_.empty(); }
 
   private:
     struct Ticket;
     uint64_t device_bytes_max() const { return options.device_bytes_max == 0 ? UINT64_MAX : options.device_bytes_max; }
-    bool all_resident(const LeaseState& lease) const;
-    Status fits_ever(const LeaseState& lease) const;
-    Status wait_for_place(Ticket& ticket, std::unique_lock<std::mutex>& lock);
-    Status claim(Ticket& ticket, bool& complete);
-    GenerationPtr idle_victim(const Ticket* ticket) const;
-    void evict(Generation& generation, Freed& freed);
-    void close_doors(Ticket& ticket);
-    bool may_keep_image(const Generation& generation, uint64_t n_bytes, ImageRoom room) const;
-    void keep_image(Generation& generation, std::shared_ptr<const PackedImage> image, ImageRoom room, Freed& freed);
-    void drop_image(Generation& generation, Freed& freed);
-    void leave_slot(Generation& generation);
-    Status load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<std::mutex>& lock);
+    bool all_resident(const LeaseState& lease) const REQUIRES(mutex);
+    Status fits_ever(const LeaseState& lease) const REQUIRES(mutex);
+    Status wait_for_place(Ticket& ticket, MutexLock& lock) REQUIRES(mutex);
+    Status claim(Ticket& ticket, bool& complete) REQUIRES(mutex);
+    GenerationPtr idle_victim(const Ticket* ticket) const REQUIRES(mutex);
+    void evict(Generation& generation, Freed& freed) REQUIRES(mutex);
+    void close_doors(Ticket& ticket) REQUIRES(mutex);
+    bool may_keep_image(const Generation& generation, uint64_t n_bytes, ImageRoom room) const REQUIRES(mutex);
+    void keep_image(Generation& generation, std::shared_ptr<const PackedImage> image, ImageRoom room, Freed& freed)
+        REQUIRES(mutex);
+    void drop_image(Generation& generation, Freed& freed) REQUIRES(mutex);
+    void leave_slot(Generation& generation) REQUIRES(mutex);
+    Status load_claimed(Ticket& ticket, const Loader& load, MutexLock& lock) REQUIRES(mutex);
     Result<PlacedAdapter> load_one(Ticket& ticket, const GenerationPtr& generation, uint32_t slot, const Loader& load);
-    void unclaim(Ticket& ticket, std::unique_lock<std::mutex>& lock);
-    void drop_if_unused(const GenerationPtr& generation, Freed& freed);
+    void unclaim(Ticket& ticket) REQUIRES(mutex);
+    void drop_if_unused(const GenerationPtr& generation, Freed& freed) REQUIRES(mutex);
 
-    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> free_slots_;  // the lowest first
-    std::vector<GenerationPtr> by_slot_;
-    std::deque<Ticket*> queue_;
-    std::set<Ticket*> loading_;  // admitted, not granted yet
-    std::vector<GenerationRecord> dead_;
-    uint64_t ram_bytes_ = 0;
-    uint64_t clock_ = 0;
+    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> free_slots_
+        GUARDED_BY(mutex);  // the lowest first
+    std::vector<GenerationPtr> by_slot_ GUARDED_BY(mutex);
+    std::deque<Ticket*> queue_ GUARDED_BY(mutex);
+    std::set<Ticket*> loading_ GUARDED_BY(mutex);  // admitted, not granted yet
+    std::vector<GenerationRecord> dead_ GUARDED_BY(mutex);
+    uint64_t ram_bytes_ GUARDED_BY(mutex) = 0;
+    uint64_t clock_ GUARDED_BY(mutex) = 0;
 };
 
 }  // namespace lorad::adapters

@@ -4,6 +4,7 @@
 #include "adapters/pool/pool.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/json/json.h"
 
 namespace lorad::adapters {
@@ -23,7 +24,7 @@ struct Pool::Ticket {
     const WaitOptions& wait;
     const Clock::time_point since = Clock::now();
     const Clock::time_point deadline;
-    std::condition_variable changed;
+    Condition changed;
     std::vector<bool> claimed = std::vector<bool>(lease.generations.size(), false);
     std::vector<GenerationPtr> own_loads;
     std::vector<GenerationPtr> doors;          // that it has closed
@@ -34,8 +35,9 @@ struct Pool::Ticket {
         return std::any_of(lease.generations.begin(), lease.generations.end(),
                            [&](const GenerationPtr& own) { return own.get() == generation; });
     }
-    // Sleeps until something changes. kAdapterBusy when the request's time is over.
-    Status sleep(std::unique_lock<std::mutex>& lock, Clock::time_point wake_at) {
+    // Sleeps until something changes. kAdapterBusy when the request's time is over. `lock` is the caller's, of the
+    // pool's mutex.
+    Status sleep(MutexLock& lock, Clock::time_point wake_at) NO_THREAD_SAFETY_ANALYSIS {
         if (Clock::now() >= deadline) {
             return make_error(ErrorCode::kAdapterBusy,
                               format("the adapter {} found no place on the device within {} ms; all are in use",
@@ -84,7 +86,7 @@ Status Pool::fits_ever(const LeaseState& lease) const {
 }
 
 Status Pool::grant(LeaseState& lease, const Loader& load, const WaitOptions& wait) {
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     if (all_resident(lease)) {
         for (const GenerationPtr& generation : lease.generations) ++generation->n_uses;
     } else {
@@ -95,7 +97,7 @@ Status Pool::grant(LeaseState& lease, const Loader& load, const WaitOptions& wai
         do {
             got = wait_for_place(ticket, lock);
             if (got.ok()) got = load_claimed(ticket, load, lock);
-            if (!got.ok()) unclaim(ticket, lock);
+            if (!got.ok()) unclaim(ticket);
         } while (!got.ok() && std::exchange(ticket.again, false));
         const auto waited = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - ticket.since);
         counters.wait_us.fetch_add(static_cast<uint64_t>(waited.count()), std::memory_order_relaxed);
@@ -119,7 +121,7 @@ void Pool::wake_first() {
     if (!queue_.empty()) queue_.front()->changed.notify_one();
 }
 
-Status Pool::wait_for_place(Ticket& ticket, std::unique_lock<std::mutex>& lock) {
+Status Pool::wait_for_place(Ticket& ticket, MutexLock& lock) {
     // One whose place the device refused has waited before all others.
     if (ticket.device_bytes_below == UINT64_MAX) {
         queue_.push_back(&ticket);
@@ -136,9 +138,9 @@ Status Pool::wait_for_place(Ticket& ticket, std::unique_lock<std::mutex>& lock) 
             if (const GenerationPtr victim = idle_victim(&ticket)) {
                 Freed freed;
                 evict(*victim, freed);
-                lock.unlock();
+                mutex.unlock();
                 free(std::move(freed));
-                lock.lock();
+                mutex.lock();
                 continue;
             }
             const Clock::time_point bound = ticket.since + options.starvation_bound;
@@ -236,7 +238,7 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
                                      const Loader& load) {
     std::shared_ptr<const PackedImage> image;
     {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         image = generation->image;
     }
     if (image) {
@@ -245,7 +247,7 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
         TRY_ASSIGN(PackedImage packed, load(generation->record));
         image = std::make_shared<const PackedImage>(std::move(packed));
         Freed freed;  // after the lock
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         keep_image(*generation, image, ImageRoom::kMade, freed);
     }
     for (;;) {
@@ -255,7 +257,7 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
         // The device has less room than was planned: whoever is idle goes, then again.
         Freed freed;
         {
-            const std::lock_guard lock(mutex);
+            const MutexLock lock(mutex);
             if (const GenerationPtr victim = idle_victim(&ticket)) evict(*victim, freed);
         }
         if (freed.placed.empty()) return placed;
@@ -263,16 +265,15 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
     }
 }
 
-// Under the mutex.
-Status Pool::load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<std::mutex>& lock) {
+Status Pool::load_claimed(Ticket& ticket, const Loader& load, MutexLock& lock) {
     loading_.insert(&ticket);
     for (const GenerationPtr& generation : std::exchange(ticket.own_loads, {})) {
         const uint32_t slot = generation->slot;
-        lock.unlock();
+        mutex.unlock();
         const Clock::time_point begin = Clock::now();
         auto placed = load_one(ticket, generation, slot, load);
         const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
-        lock.lock();
+        mutex.lock();
         if (placed.ok()) {
             device_bytes += placed->device_bytes;
             device_bytes -= generation->record.device_bytes;
@@ -321,7 +322,7 @@ Status Pool::load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<s
     return ok_status();
 }
 
-void Pool::unclaim(Ticket& ticket, std::unique_lock<std::mutex>& lock) {
+void Pool::unclaim(Ticket& ticket) {
     Freed freed;
     // Places that were reserved while others were still missing.
     for (const GenerationPtr& generation : std::exchange(ticket.own_loads, {})) {
@@ -337,9 +338,9 @@ void Pool::unclaim(Ticket& ticket, std::unique_lock<std::mutex>& lock) {
         drop_if_unused(generation, freed);
     }
     wake_first();
-    lock.unlock();
+    mutex.unlock();
     free(std::move(freed));
-    lock.lock();
+    mutex.lock();
 }
 
 }  // namespace lorad::adapters

@@ -6,6 +6,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/json/json.h"
 
 namespace lorad::adapters {
@@ -43,7 +44,7 @@ Registry::Registry(BaseModel base, WeightStore& weights, const RegistryOptions& 
 
 Registry::~Registry() {
     {
-        const std::lock_guard lock(pool_->mutex);
+        const MutexLock lock(pool_->mutex);
         stopping_ = true;
     }
     pool_->dead_added.notify_all();
@@ -53,14 +54,14 @@ Registry::~Registry() {
 }
 
 std::shared_ptr<const Catalogue> Registry::catalogue() const {
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     return catalogue_;
 }
 
 // ---------------------------------------------------------------------------------------------------- changes of names
 
 Result<AdapterInfo> Registry::commit(const std::string& name, const std::function<Status(Catalogue&)>& change) {
-    const std::lock_guard turn(commit_mutex_);
+    const Turn turn(commit_mutex_);
     const AdapterInfo before = find(name).value_or(AdapterInfo{});
     Catalogue next = *catalogue_;
     TRY(change(next));
@@ -77,7 +78,6 @@ Result<AdapterInfo> Registry::commit(const std::string& name, const std::functio
     return find(name).value_or(before);
 }
 
-// Under Pool::mutex.
 const GenerationPtr& Registry::known_generation(const GenerationRecord& record) {
     const auto found = pool_->generations.find(record.id);
     if (found != pool_->generations.end()) return found->second;
@@ -89,7 +89,7 @@ const GenerationPtr& Registry::known_generation(const GenerationRecord& record) 
 void Registry::publish(Catalogue next) {
     Freed freed;
     {
-        const std::lock_guard lock(pool_->mutex);
+        const MutexLock lock(pool_->mutex);
         auto& generations = pool_->generations;
         // What may fail for want of memory comes first.
         auto shared = std::make_shared<const Catalogue>(std::move(next));
@@ -120,7 +120,7 @@ void Registry::publish(Catalogue next) {
 
 // Deletes blobs of generations that are gone.
 void Registry::collect_files() {
-    const std::lock_guard turn(commit_mutex_);
+    const Turn turn(commit_mutex_);
     const std::vector<GenerationRecord> dead = pool_->take_dead();
     for (const GenerationRecord& record : dead) {
         for (const FileRecord& file : record.files) {
@@ -132,22 +132,23 @@ void Registry::collect_files() {
 
 // Deletes blobs of a refused adapter, unless others need them.
 void Registry::discard_files(const std::vector<std::string>& blobs) {
-    const std::lock_guard turn(commit_mutex_);
+    const Turn turn(commit_mutex_);
     unwanted_blobs_.insert(blobs.begin(), blobs.end());
     delete_unwanted();
 }
 
-// Under commit_mutex_. What a call holds, or a generation that has no name any more needs, stays unwanted and is looked
+// What a call holds, or a generation that has no name any more needs, stays unwanted and is looked
 // at again when that ends. What a named one needs is wanted: it goes to the trash with its last name. So is what was
 // promised to its uploader: expire_uploads() tells when that ends.
 void Registry::delete_unwanted() {
     std::set<std::string> blobs;
     std::ranges::set_difference(unwanted_blobs_, held_blobs_, std::inserter(blobs, blobs.end()));
-    std::erase_if(blobs,
-                  [&](const std::string& blob) { return files_->is_held(blob) && unwanted_blobs_.erase(blob) > 0; });
+    std::erase_if(blobs, [&](const std::string& blob) REQUIRES(commit_mutex_) {
+        return files_->is_held(blob) && unwanted_blobs_.erase(blob) > 0;
+    });
     if (blobs.empty()) return;
     {
-        const std::lock_guard lock(pool_->mutex);
+        const MutexLock lock(pool_->mutex);
         for (const auto& [id, generation] : pool_->generations) {
             if (blobs.empty()) break;
             for (const FileRecord& file : generation->record.files) {
@@ -169,8 +170,9 @@ void Registry::housekeeping() {
     auto expires_at = std::chrono::steady_clock::now() + kExpirePeriod;
     for (;;) {
         {
-            std::unique_lock lock(pool_->mutex);
-            pool_->dead_added.wait_for(lock, kLookPeriod, [&] { return stopping_ || pool_->has_dead(); });
+            MutexLock lock(pool_->mutex);
+            pool_->dead_added.wait_for(lock, kLookPeriod,
+                                       [&]() REQUIRES(pool_->mutex) { return stopping_ || pool_->has_dead(); });
             if (stopping_) return;
         }
         collect_files();
@@ -213,7 +215,7 @@ Result<AdapterInfo> Registry::register_mix(std::string_view name, std::span<cons
     TRY(check_terms(terms));
     Target target;
     {
-        const std::lock_guard lock(pool_->mutex);
+        const MutexLock lock(pool_->mutex);
         TRY_ASSIGN(target.parts, parts_of(terms, nullptr));
     }
     if (target.parts.empty()) {
@@ -230,7 +232,7 @@ Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions&
     TRY_ASSIGN(AdapterInfo info,
                commit(key, [&](Catalogue& next) { return next.remove(key, options.expected_generation); }));
     if (merge_ != nullptr) merge_->release(key);
-    const auto count = [&] {
+    const auto count = [&]() REQUIRES(pool_->mutex) {
         uint32_t n = 0;
         for (LeaseState* lease : pool_->leases) {
             const bool uses = std::any_of(lease->names.begin(), lease->names.end(),
@@ -242,8 +244,8 @@ Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions&
     };
     {
         const auto deadline = std::chrono::steady_clock::now() + options.timeout;
-        const auto ended = [&] { return (info.n_leases = count()) == 0; };
-        std::unique_lock lock(pool_->mutex);
+        const auto ended = [&]() REQUIRES(pool_->mutex) { return (info.n_leases = count()) == 0; };
+        MutexLock lock(pool_->mutex);
         while (!ended() && std::chrono::steady_clock::now() < deadline) {
             pool_->lease_ended.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kDrainPoll));
             lock.unlock();
@@ -330,7 +332,7 @@ Result<AdapterInfo> Registry::deactivate(std::string_view name) {
     for (const Part& part : parts) {
         GenerationPtr idle;
         {
-            const std::lock_guard lock(pool_->mutex);
+            const MutexLock lock(pool_->mutex);
             const auto found = pool_->generations.find(part.generation);
             if (found != pool_->generations.end()) idle = found->second;
         }
@@ -398,7 +400,7 @@ Result<std::vector<Part>> Registry::parts_of(std::span<const AdapterTerm> terms,
 
 Result<std::shared_ptr<LeaseState>> Registry::resolve(std::span<const AdapterTerm> terms) const {
     auto lease = std::make_shared<LeaseState>(pool_);
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     TRY_ASSIGN(const std::vector<Part> parts, parts_of(terms, &lease->names));
     if (parts.empty()) return std::shared_ptr<LeaseState>();
     for (const Part& part : parts) {

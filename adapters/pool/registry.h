@@ -224,16 +224,16 @@ class Registry {
     // The name as it is afterwards; as it was where it is gone.
     Result<AdapterInfo> commit(const std::string& name, const std::function<Status(Catalogue&)>& change);
     void publish(Catalogue next);
-    const GenerationPtr& known_generation(const GenerationRecord& record);
+    const GenerationPtr& known_generation(const GenerationRecord& record) REQUIRES(pool_->mutex);
     void collect_files();
     void discard_files(const std::vector<std::string>& blobs);
-    void delete_unwanted();
+    void delete_unwanted() REQUIRES(commit_mutex_);
     void keep_active(const std::string& name);
     void store_again(const std::string& generation);
     void give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked, Pool::ImageRoom room);
     void housekeeping();
-    AdapterInfo info_of(const std::string& name, const Alias& alias, const Counts& counts) const;
-    Counts count_leases() const;
+    AdapterInfo info_of(const std::string& name, const Alias& alias, const Counts& counts) const REQUIRES(pool_->mutex);
+    Counts count_leases() const REQUIRES(pool_->mutex);
     std::shared_ptr<const Catalogue> catalogue() const;
 
     const BaseModel base_;
@@ -242,11 +242,11 @@ class Registry {
     std::shared_ptr<Pool> pool_;  // leases keep it alive
     MergeControl* merge_ = nullptr;
 
-    Turns commit_mutex_;                          // one change at a time; taken before Pool::mutex
-    std::multiset<std::string> held_blobs_;       // by calls under way; under commit_mutex_
-    std::set<std::string> unwanted_blobs_;        // to be deleted once nobody holds or needs them; under commit_mutex_
-    std::shared_ptr<const Catalogue> catalogue_;  // written under both mutexes, read under either
-    bool stopping_ = false;                       // under Pool::mutex
+    Turns commit_mutex_;                                               // one change at a time; taken before Pool::mutex
+    std::multiset<std::string> held_blobs_ GUARDED_BY(commit_mutex_);  // by calls under way
+    std::set<std::string> unwanted_blobs_ GUARDED_BY(commit_mutex_);   // to be deleted once nobody holds or needs them
+    std::shared_ptr<const Catalogue> catalogue_;                       // written under both mutexes, read under either
+    bool stopping_ GUARDED_BY(pool_->mutex) = false;
     std::atomic<bool> store_in_place_{true};
     std::thread housekeeper_;
 };

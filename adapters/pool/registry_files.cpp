@@ -8,6 +8,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/json/json.h"
 
 namespace lorad::adapters {
@@ -54,7 +55,7 @@ std::vector<std::string> told_warnings(std::string_view name, std::vector<std::s
 class Registry::BlobHold {
   public:
     BlobHold(Registry& registry, std::vector<std::string> blobs) : registry_(registry), blobs_(std::move(blobs)) {
-        const std::lock_guard lock(registry_.commit_mutex_);
+        const Turn turn(registry_.commit_mutex_);
         registry_.held_blobs_.insert(blobs_.begin(), blobs_.end());
     }
     ~BlobHold() { release(); }
@@ -62,7 +63,7 @@ class Registry::BlobHold {
     BlobHold& operator=(const BlobHold&) = delete;
 
     void release() {
-        const std::lock_guard lock(registry_.commit_mutex_);
+        const Turn turn(registry_.commit_mutex_);
         for (const std::string& blob : std::exchange(blobs_, {}))
             registry_.held_blobs_.erase(registry_.held_blobs_.find(blob));
         registry_.delete_unwanted();
@@ -93,20 +94,21 @@ class Registry::HeldUpload final : public BlobUpload {
     Status finish() override {
         TRY(upload_->finish());  // first: bytes that are not the blob's save nothing
         const auto is_trash = [&] {
-            const std::lock_guard turn(registry_.commit_mutex_);
+            const Turn turn(registry_.commit_mutex_);
             registry_.unwanted_blobs_.erase(sha256_);
             return registry_.catalogue_->trash.contains(sha256_);
         };
         // One that was promised stays whatever the trash says, and leaves it with the adapter that is made of it.
         if (is_trash() && !is_promised_) {
-            const Result<AdapterInfo> saved = registry_.commit({}, [&](Catalogue& next) {
-                next.trash.erase(sha256_);
-                registry_.unwanted_blobs_.erase(sha256_);
-                return ok_status();
-            });
+            const Result<AdapterInfo> saved =
+                registry_.commit({}, [&](Catalogue& next) REQUIRES(registry_.commit_mutex_) {
+                    next.trash.erase(sha256_);
+                    registry_.unwanted_blobs_.erase(sha256_);
+                    return ok_status();
+                });
             if (!saved.ok()) {
                 // A blob that stays in the trash goes when the hold ends.
-                const std::lock_guard turn(registry_.commit_mutex_);
+                const Turn turn(registry_.commit_mutex_);
                 if (registry_.catalogue_->trash.contains(sha256_)) registry_.unwanted_blobs_.insert(sha256_);
                 return saved.error();
             }
@@ -237,7 +239,7 @@ void Registry::give_image(const std::string& generation, std::unique_ptr<Checked
 
 // Its files are sound, whatever they were before.
 void Registry::store_again(const std::string& generation) {
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     const auto known = pool_->generations.find(generation);
     if (known == pool_->generations.end() || known->second->state != AdapterState::kDamaged) return;
     known->second->change(StateChange::kStoredAgain);
@@ -296,7 +298,7 @@ Result<AdapterInfo> Registry::load(std::string_view name, const AdapterLocation&
 // Content that has no name yet, held by the call that brings it in.
 std::shared_ptr<LeaseState> Registry::lease_of(const GenerationRecord& record, std::string name) {
     auto lease = std::make_shared<LeaseState>(pool_);
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     lease->generations = {known_generation(record)};
     lease->uses = {{kNoAdapterSlot, 1.0f}};
     lease->content = {{record.id, 1.0f}};

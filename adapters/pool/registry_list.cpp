@@ -4,6 +4,7 @@
 #include <map>
 
 #include "adapters/pool/registry.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::adapters {
 
@@ -16,7 +17,6 @@ struct Registry::Counts {
     std::map<std::pair<std::string, std::string>, Count> by_name_and_generation;
 };
 
-// Under Pool::mutex.
 Registry::Counts Registry::count_leases() const {
     Counts counts;
     for (const LeaseState* lease : pool_->leases) {
@@ -29,7 +29,6 @@ Registry::Counts Registry::count_leases() const {
     return counts;
 }
 
-// Under Pool::mutex.
 AdapterInfo Registry::info_of(const std::string& name, const Alias& alias, const Counts& counts) const {
     AdapterInfo info;
     info.name = name;
@@ -94,7 +93,7 @@ Registry::Page Registry::page(std::string_view after, size_t n_max) const {
     CHECK(n_max > 0);
     Page page;
     std::vector<AdapterInfo>& infos = page.adapters;
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     const Counts counts = count_leases();
     // No name is empty.
     for (auto alias = catalogue_->aliases.upper_bound(after); alias != catalogue_->aliases.end(); ++alias) {
@@ -124,14 +123,14 @@ Registry::Page Registry::page(std::string_view after, size_t n_max) const {
 }
 
 std::optional<AdapterInfo> Registry::find(std::string_view name) const {
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     const auto alias = catalogue_->aliases.find(name);
     if (alias == catalogue_->aliases.end()) return std::nullopt;
     return info_of(alias->first, alias->second, count_leases());
 }
 
 uint64_t Registry::device_bytes() const {
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     return pool_->device_bytes;
 }
 
@@ -150,7 +149,7 @@ RegistryStats Registry::stats() const {
     stats.load_s = seconds(counters.load_us);
     stats.wait_s = seconds(counters.wait_us);
     stats.stored_bytes = files_->bytes();
-    const std::lock_guard lock(pool_->mutex);
+    const MutexLock lock(pool_->mutex);
     stats.n_names = catalogue_->aliases.size();
     stats.n_generations = pool_->generations.size();
     stats.device_bytes = pool_->device_bytes;

@@ -1,32 +1,44 @@
 // A mutex that is given away in the order in which it was asked for, where a call that does much must not be passed by
-// others for ever. For use with std::lock_guard.
+// others for ever.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
+
+#include "proto/base/mutex.h"
 
 namespace lorad::adapters {
 
-class Turns {
+class CAPABILITY("mutex") Turns {
   public:
-    void lock() {
-        std::unique_lock lock(mutex_);
+    void lock() ACQUIRE() {
+        MutexLock lock(mutex_);
         const uint64_t mine = n_asked_++;
-        changed_.wait(lock, [&] { return n_done_ == mine; });
+        changed_.wait(lock, [&]() REQUIRES(mutex_) { return n_done_ == mine; });
     }
-    void unlock() {
+    void unlock() RELEASE() {
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             ++n_done_;
         }
         changed_.notify_all();
     }
 
   private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    uint64_t n_asked_ = 0, n_done_ = 0;
+    Mutex mutex_;
+    Condition changed_;
+    uint64_t n_asked_ GUARDED_BY(mutex_) = 0, n_done_ GUARDED_BY(mutex_) = 0;
+};
+
+// Has the turn to the end of its scope.
+class SCOPED_CAPABILITY Turn {
+  public:
+    explicit Turn(Turns& turns) ACQUIRE(turns) : turns_(turns) { turns_.lock(); }
+    ~Turn() RELEASE() { turns_.unlock(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+  private:
+    Turns& turns_;
 };
 
 }  // namespace lorad::adapters

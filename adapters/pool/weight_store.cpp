@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/upload.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::adapters {
 
@@ -47,7 +48,7 @@ Status DeviceWeightStore::finish_gains(const model::AdapterView& adapter) { retu
 uint32_t DeviceWeightStore::n_slots() const { return executor_.lora_table().n_slots(); }
 
 Status DeviceWeightStore::set_slot(uint32_t slot, const model::AdapterView& adapter) {
-    const std::lock_guard lock(table_mutex_);
+    const MutexLock lock(table_mutex_);
     TRY(executor_.lora_table().set(slot, adapter));
     // Not for the steps, which wait by themselves: so that no copy is pending when the table is destroyed.
     return finish();

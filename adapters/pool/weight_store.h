@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "gpu/device.h"
 #include "model/exec/executor.h"
 #include "model/weights/lora_table.h"
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
@@ -61,7 +61,7 @@ class DeviceWeightStore final : public WeightStore {
   private:
     gpu::Device& device_;
     model::Executor& executor_;
-    std::mutex table_mutex_;  // LoraTable::set is for one thread at a time
+    Mutex table_mutex_;  // LoraTable::set is for one thread at a time
 };
 
 }  // namespace lorad::adapters

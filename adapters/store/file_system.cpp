@@ -214,4 +214,18 @@ Result<std::unique_ptr<FileSystem>> open_file_system(const std::filesystem::path
         std::make_unique<SystemFileSystem>(std::move(folder), std::filesystem::absolute(root, error)));
 }
 
+Status replace_file(FileSystem& files, const std::string& name, const std::string& beside,
+                    std::span<const std::byte> bytes) {
+    const Status written = [&]() -> Status {
+        TRY_ASSIGN(std::unique_ptr<NewFile> file, files.create(beside));
+        TRY(file->write(bytes));
+        TRY(file->sync());
+        file.reset();
+        TRY(files.rename(beside, name));
+        return files.sync_folder("");
+    }();
+    if (!written.ok()) (void)files.remove(beside);
+    return written;
+}
+
 }  // namespace lorad::adapters

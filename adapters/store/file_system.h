@@ -54,4 +54,9 @@ class FileSystem {
 // The operating system's, below `root`, which is made if it is not there. Readable by this user only.
 Result<std::unique_ptr<FileSystem>> open_file_system(const std::filesystem::path& root);
 
+// A file of the root becomes these bytes, which are written beside it first: a reader, and a restart, see the old ones
+// or the new ones. Durable when this returns; on an error `beside` is gone.
+Status replace_file(FileSystem& files, const std::string& name, const std::string& beside,
+                    std::span<const std::byte> bytes);
+
 }  // namespace lorad::adapters

@@ -1,7 +1,6 @@
 // What every store does with the holds of its blobs (blob_holds.h).
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,56 +8,56 @@
 
 #include "adapters/store/store.h"
 #include "proto/base/clock.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::adapters {
 
 class HoldingStore : public Store {
   public:
     bool is_held(std::string_view sha256) const override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return holds_.is_held(sha256);
     }
     bool is_held_by(std::string_view sha256, std::string_view holder) const override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return holds_.is_held_by(sha256, holder);
     }
     void keep_promise(std::string_view sha256, std::string_view holder) override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (const auto kept = holds_.take(sha256, holder)) end_hold(*kept);
     }
     void mark_tried(std::string_view sha256, std::string_view holder) override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         holds_.mark_tried(sha256, holder);
     }
     std::vector<std::string> expire(int64_t now_s) override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return end_holds(now_s);
     }
 
   protected:
-    // All of these under mutex_.
-    virtual void remove_record(const BlobHolds::Promise&) {}  // of a hold that has ended
-    void end_hold(const BlobHolds::Promise& promise) {
+    virtual void remove_record(const BlobHolds::Promise&) REQUIRES(mutex_) {}  // of a hold that has ended
+    void end_hold(const BlobHolds::Promise& promise) REQUIRES(mutex_) {
         remove_record(promise);
         if (!holds_.is_held(promise.sha256)) no_longer_held_.push_back(promise.sha256);
     }
     // Those whose time is over. The blobs that nobody holds any more since the last call.
-    std::vector<std::string> end_holds(int64_t now_s) {
+    std::vector<std::string> end_holds(int64_t now_s) REQUIRES(mutex_) {
         for (const BlobHolds::Promise& promise : holds_.expire(now_s)) end_hold(promise);
         return std::exchange(no_longer_held_, {});
     }
-    Status make_room_of(const Holder& holder, uint64_t bytes) {
+    Status make_room_of(const Holder& holder, uint64_t bytes) REQUIRES(mutex_) {
         std::vector<BlobHolds::Promise> dropped;
         Status room = holds_.make_room(holder, bytes, unix_time_s(), dropped);
         for (const BlobHolds::Promise& promise : dropped) end_hold(promise);
         return room;
     }
 
-    mutable std::mutex mutex_;  // also of what the store itself keeps
-    BlobHolds holds_;
+    mutable Mutex mutex_;  // also of what the store itself keeps
+    BlobHolds holds_ GUARDED_BY(mutex_);
 
   private:
-    std::vector<std::string> no_longer_held_;  // since the last end_holds()
+    std::vector<std::string> no_longer_held_ GUARDED_BY(mutex_);  // since the last end_holds()
 };
 
 }  // namespace lorad::adapters

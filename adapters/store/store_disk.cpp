@@ -11,6 +11,7 @@
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/json/json.h"
 
 namespace lorad::adapters {
@@ -35,7 +36,10 @@ class DiskStore final : public HoldingStore {
         TRY_ASSIGN(const std::vector<FileSystem::Entry> stray, files_->list("incoming"));
         for (const FileSystem::Entry& entry : stray) (void)files_->remove("incoming/" + entry.name).ok();
         TRY(catalogue_.read());
-        set_used(found());
+        {
+            const MutexLock lock(mutex_);
+            set_used(found());
+        }
         TRY_ASSIGN(const std::vector<HoldFile> holds, read_hold_files(*files_, unix_time_s()));
         return read_blobs(holds);
     }
@@ -46,7 +50,7 @@ class DiskStore final : public HoldingStore {
         TRY(health_.check_writable());
         TRY(is_in_place());
         TRY(catalogue_.save(catalogue));
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         set_used(catalogue);
         return ok_status();
     }
@@ -66,7 +70,7 @@ class DiskStore final : public HoldingStore {
     }
 
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found == blobs_.end()) return std::nullopt;
         return found->second.bytes;
@@ -98,12 +102,12 @@ class DiskStore final : public HoldingStore {
     }
 
     uint64_t bytes() const override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return bytes_;
     }
 
     std::vector<std::string> expire(int64_t now_s) override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         std::vector<std::string> loose = end_holds(now_s);
         for (const auto& [sha256, blob] : blobs_) {
             if (!used_.contains(sha256) && !holds_.is_held(sha256) && now_s - blob.since_s > kLooseBlobSeconds)
@@ -144,7 +148,7 @@ class DiskStore final : public HoldingStore {
         // What may fail for want of memory comes before what is counted.
         auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, digest, holder, may_know);
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             if (n_uploads_ >= limits_.n_uploads_max) {
                 return make_error(ErrorCode::kAdapterBusy,
                                   format("{} uploads are under way, as many as there may be", n_uploads_));
@@ -167,14 +171,14 @@ class DiskStore final : public HoldingStore {
               bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
         ~Upload() override {
             if (path_.empty()) return;
-            const std::lock_guard lock(store_.mutex_);
+            const MutexLock lock(store_.mutex_);
             give_up_file();
             --store_.n_uploads_;
             if (is_counted_) store_.holds_.end_upload(holder_->key, n_bytes_);
         }
 
-        // Under the store's mutex. Its errors are early answers; what is written counts.
-        Status admit(std::string path, uint64_t bytes) {
+        // Its errors are early answers; what is written counts. Under the store's mutex, by the store's name for it.
+        Status admit(std::string path, uint64_t bytes) NO_THREAD_SAFETY_ANALYSIS {
             path_ = std::move(path);
             ++store_.n_uploads_;
             is_counted_ = holder_ && !(may_know_ && store_.holds_.is_held_by(sha256_, holder_->key));
@@ -197,7 +201,7 @@ class DiskStore final : public HoldingStore {
         Status write(std::span<const std::byte> bytes) override {
             if (bytes.size() > bytes_max_ - n_bytes_) return too_large(bytes_max_);
             {
-                const std::lock_guard lock(store_.mutex_);
+                const MutexLock lock(store_.mutex_);
                 if (is_counted_) {
                     TRY(store_.make_room_of(*holder_, bytes.size()));
                     store_.holds_.add_incoming(holder_->key, bytes.size());
@@ -225,7 +229,7 @@ class DiskStore final : public HoldingStore {
             TRY(store_.health_.synced(*file_));
             file_.reset();
             {
-                const std::lock_guard lock(store_.mutex_);
+                const MutexLock lock(store_.mutex_);
                 TRY(store_.files_->rename(path_, blob_path(sha256_)));
                 if (const auto known = store_.blobs_.find(sha256_); known != store_.blobs_.end()) {
                     known->second.edition = ++store_.last_edition_;
@@ -236,7 +240,7 @@ class DiskStore final : public HoldingStore {
             const Status synced = store_.files_->sync_folder("blobs");
             if (!synced.ok()) return store_.health_.read_only(synced.error());
             {
-                const std::lock_guard lock(store_.mutex_);
+                const MutexLock lock(store_.mutex_);
                 Blob& blob = store_.blobs_[sha256_];
                 store_.bytes_ += n_bytes_ - blob.bytes;
                 blob = {n_bytes_, unix_time_s(), ++store_.last_edition_};
@@ -248,10 +252,10 @@ class DiskStore final : public HoldingStore {
         // The rest of an upload for which there is no room, where the same blob is here and may be known to be: its
         // bytes are compared with its digest, and what is here stays. Else `why`.
         Status keep_none(const Error& why) {
-            const std::lock_guard lock(store_.mutex_);
+            const MutexLock lock(store_.mutex_);
             return keep_none_locked(why);
         }
-        Status keep_none_locked(const Error& why) {
+        Status keep_none_locked(const Error& why) REQUIRES(store_.mutex_) {
             const auto known = store_.blobs_.find(sha256_);
             if (!may_know_ || why.code != ErrorCode::kStorageFull || known == store_.blobs_.end()) return why;
             known->second.since_s = unix_time_s();  // make_room() leaves it alone for a while
@@ -261,7 +265,7 @@ class DiskStore final : public HoldingStore {
         }
         Status finish_without_file() {
             {
-                const std::lock_guard lock(store_.mutex_);
+                const MutexLock lock(store_.mutex_);
                 const auto known = store_.blobs_.find(sha256_);
                 if (known == store_.blobs_.end()) {
                     return make_error(
@@ -275,16 +279,15 @@ class DiskStore final : public HoldingStore {
         // What was uploaded as held already counts for the holder if that hold has ended meanwhile.
         Status hold_has_room() {
             if (!holder_ || is_counted_) return ok_status();
-            const std::lock_guard lock(store_.mutex_);
+            const MutexLock lock(store_.mutex_);
             return store_.holds_.is_held_by(sha256_, holder_->key) ? ok_status()
                                                                    : store_.make_room_of(*holder_, n_bytes_);
         }
-        // Both under the store's mutex.
-        void count_incoming(uint64_t bytes) {
+        void count_incoming(uint64_t bytes) REQUIRES(store_.mutex_) {
             file_bytes_ += bytes;
             store_.incoming_bytes_ += bytes;
         }
-        void give_up_file() {
+        void give_up_file() REQUIRES(store_.mutex_) {
             file_.reset();
             if (!kept_ && !keeps_none_) (void)store_.files_->remove(path_).ok();
             store_.incoming_bytes_ -= std::exchange(file_bytes_, 0);
@@ -316,7 +319,7 @@ class DiskStore final : public HoldingStore {
         std::string fresh;
         std::optional<int64_t> renewed_s;  // since when there is the acknowledged one that is renewed
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             promise = holds_.next(sha256, holder);
             renewed_s = holds_.time_of(promise);
             // Counted at once, so that nobody else takes the number.
@@ -330,7 +333,7 @@ class DiskStore final : public HoldingStore {
             made = health_.read_only(synced.error());
         }
         (void)files_->remove(fresh).ok();
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (renewed_s) {
             holds_.restore(promise, *renewed_s);
         } else if (holds_.remove(promise)) {
@@ -345,6 +348,7 @@ class DiskStore final : public HoldingStore {
     }
 
     Status read_blobs(const std::vector<HoldFile>& holds) {
+        const MutexLock lock(mutex_);
         TRY_ASSIGN(const std::vector<FileSystem::Entry> entries, files_->list("blobs"));
         const int64_t now_s = unix_time_s();
         std::set<std::string, std::less<>> held;
@@ -377,9 +381,9 @@ class DiskStore final : public HoldingStore {
         return ok_status();
     }
 
-    // Under mutex_. Blobs that no adapter was made of leave, the oldest first, before an upload is refused.
-    Status make_room(uint64_t bytes) {
-        const auto full = [&] {
+    // Blobs that no adapter was made of leave, the oldest first, before an upload is refused.
+    Status make_room(uint64_t bytes) REQUIRES(mutex_) {
+        const auto full = [&]() REQUIRES(mutex_) {
             return (limits_.bytes_max != 0 && bytes_ + incoming_bytes_ + bytes > limits_.bytes_max) ||
                    blobs_.size() + n_uploads_ > limits_.n_blobs_max;
         };
@@ -403,7 +407,7 @@ class DiskStore final : public HoldingStore {
         return ok_status();
     }
 
-    void set_used(const Catalogue& catalogue) {
+    void set_used(const Catalogue& catalogue) REQUIRES(mutex_) {
         used_.clear();
         for (const auto& [id, record] : catalogue.generations) {
             for (const FileRecord& file : record.files) used_.insert(file.sha256);
@@ -411,18 +415,17 @@ class DiskStore final : public HoldingStore {
     }
 
     void forget(std::string_view sha256) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (const auto found = blobs_.find(sha256); found != blobs_.end()) forget(found);
     }
-    // Under mutex_.
-    void forget(std::map<std::string, Blob, std::less<>>::iterator blob) {
+    void forget(std::map<std::string, Blob, std::less<>>::iterator blob) REQUIRES(mutex_) {
         bytes_ -= blob->second.bytes;
         blobs_.erase(blob);
     }
 
     // The blob's edition. Who reads a blob is about to use it: make_room() leaves it alone for a while.
     Result<uint64_t> begin_read(std::string_view sha256) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found == blobs_.end())
             return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
@@ -432,7 +435,7 @@ class DiskStore final : public HoldingStore {
 
     // False, and nothing is done, if this is not the edition any more that was found to be damaged.
     bool put_aside(std::string_view sha256, uint64_t edition) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found == blobs_.end() || found->second.edition != edition) return false;
         (void)files_->rename(blob_path(sha256), format("damaged/{}", sha256)).ok();
@@ -445,11 +448,11 @@ class DiskStore final : public HoldingStore {
     DiskHealth health_;
     StoredCatalogue catalogue_;
     mutable std::atomic<bool> is_displaced_{false};  // as is_in_place() said last
-    std::map<std::string, Blob, std::less<>> blobs_;
-    std::set<std::string, std::less<>> used_;  // blobs of the catalogue
-    uint64_t bytes_ = 0, incoming_bytes_ = 0;
-    uint32_t n_uploads_ = 0;
-    uint64_t next_upload_ = 1, last_edition_ = 0;
+    std::map<std::string, Blob, std::less<>> blobs_ GUARDED_BY(mutex_);
+    std::set<std::string, std::less<>> used_ GUARDED_BY(mutex_);  // blobs of the catalogue
+    uint64_t bytes_ GUARDED_BY(mutex_) = 0, incoming_bytes_ GUARDED_BY(mutex_) = 0;
+    uint32_t n_uploads_ GUARDED_BY(mutex_) = 0;
+    uint64_t next_upload_ GUARDED_BY(mutex_) = 1, last_edition_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

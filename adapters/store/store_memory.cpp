@@ -5,6 +5,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 #include "proto/json/json.h"
 
 namespace lorad::adapters {
@@ -39,7 +40,7 @@ class MemoryStore final : public HoldingStore {
     }
 
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found == blobs_.end()) return std::nullopt;
         return found->second.size;
@@ -47,14 +48,14 @@ class MemoryStore final : public HoldingStore {
 
     // Compared with its digest when it came; nobody writes it since.
     Result<FileBytes> read(std::string_view sha256) override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found != blobs_.end()) return found->second;
         return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
     }
 
     void remove(std::string_view sha256) override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found == blobs_.end()) return;
         bytes_ -= found->second.size;
@@ -62,7 +63,7 @@ class MemoryStore final : public HoldingStore {
     }
 
     uint64_t bytes() const override {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         return bytes_;
     }
 
@@ -86,13 +87,13 @@ class MemoryStore final : public HoldingStore {
         }
         ~Upload() override {
             if (!is_counted_) return;
-            const std::lock_guard lock(store_.mutex_);
+            const MutexLock lock(store_.mutex_);
             store_.holds_.end_upload(holder_->key, n_bytes_);
         }
 
         // With a holder that does not hold it yet.
         Status admit(uint64_t bytes) {
-            const std::lock_guard lock(store_.mutex_);
+            const MutexLock lock(store_.mutex_);
             store_.holds_.begin_upload(holder_->key);
             is_counted_ = true;
             return store_.make_room_of(*holder_, bytes);
@@ -101,7 +102,7 @@ class MemoryStore final : public HoldingStore {
         Status write(std::span<const std::byte> bytes) override {
             if (bytes.size() > bytes_max_ - text_.size()) return too_large(bytes_max_);
             if (is_counted_) {
-                const std::lock_guard lock(store_.mutex_);
+                const MutexLock lock(store_.mutex_);
                 TRY(store_.make_room_of(*holder_, bytes.size()));
                 store_.holds_.add_incoming(holder_->key, bytes.size());
             }
@@ -137,15 +138,14 @@ class MemoryStore final : public HoldingStore {
     };
 
     Status keep(const std::string& sha256, FileBytes bytes, const Holder* holder = nullptr) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         const uint64_t size = bytes.size;
         TRY(keep_bytes(sha256, std::move(bytes)));
         if (holder != nullptr) holds_.add(holds_.next(sha256, holder->key), size, unix_time_s());
         return ok_status();
     }
 
-    // The rest under mutex_.
-    Status keep_bytes(const std::string& sha256, FileBytes bytes) {
+    Status keep_bytes(const std::string& sha256, FileBytes bytes) REQUIRES(mutex_) {
         if (blobs_.contains(sha256)) return ok_status();
         if ((limits_.bytes_max != 0 && bytes_ + bytes.size > limits_.bytes_max) ||
             blobs_.size() >= limits_.n_blobs_max) {
@@ -159,8 +159,8 @@ class MemoryStore final : public HoldingStore {
 
     const StoreLimits limits_;
     const Catalogue empty_;
-    std::map<std::string, FileBytes, std::less<>> blobs_;
-    uint64_t bytes_ = 0;
+    std::map<std::string, FileBytes, std::less<>> blobs_ GUARDED_BY(mutex_);
+    uint64_t bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-# Compiles GLSL to SPIR-V with glslc and puts the modules into the binary.
+# Compiles GLSL to SPIR-V with glslc and puts the modules into the binary, as the assembler reads them.
 #
 #   add_kernel(gpu matmul.comp)                                            module "matmul"
 #   add_kernel(gpu matmul.comp NAME matmul_cm DEFINES COOPMAT=1 TILE=64 REQUIRES coopmat)
@@ -96,23 +96,20 @@ function(add_kernel target file)
 
     list(TRANSFORM kernel_DEFINES PREPEND -D)
     set(spv ${LORAD_KERNEL_DIR}/${kernel_NAME}.spv)
-    set(inc ${spv}.inc)
     set(compile ${LORAD_GLSLC} --target-env=vulkan1.3 -fshader-stage=compute -${optimize} -Werror
         -I ${CMAKE_SOURCE_DIR} ${kernel_DEFINES} ${source})
     set(check "")
     if(validate)
         set(check COMMAND ${validate} --target-env vulkan1.3 --scalar-block-layout ${spv})
     endif()
-    # The binary form is for spirv-val, spirv-dis and people; the C form is what gets included.
-    add_custom_command(OUTPUT ${inc} BYPRODUCTS ${spv}
-        COMMAND ${compile} -MD -MF ${spv}.d -MT ${inc} -o ${spv}
+    add_custom_command(OUTPUT ${spv}
+        COMMAND ${compile} -MD -MF ${spv}.d -MT ${spv} -o ${spv}
         ${check}
-        COMMAND ${compile} -mfmt=c -o ${inc}
         DEPENDS ${source} ${LORAD_GLSLC}
         DEPFILE ${spv}.d
         COMMENT "GLSL ${kernel_NAME}" VERBATIM)
     set_property(GLOBAL APPEND PROPERTY LORAD_KERNELS ${kernel_NAME})
-    set_property(GLOBAL APPEND PROPERTY LORAD_KERNEL_FILES ${inc})
+    set_property(GLOBAL APPEND PROPERTY LORAD_KERNEL_FILES ${spv})
 endfunction()
 
 function(lorad_kernel_registry out)
@@ -123,14 +120,14 @@ function(lorad_kernel_registry out)
     set(arrays "")
     set(entries "")
     foreach(name IN LISTS names)
-        string(APPEND arrays "constexpr uint32_t k_${name}[] =\n#include \"${LORAD_KERNEL_DIR}/${name}.spv.inc\"\n    ;\n")
-        string(APPEND entries "    {\"${name}\", k_${name}},\n")
+        string(APPEND arrays "MODULE(${name}, \"${LORAD_KERNEL_DIR}/${name}.spv\")\n")
+        string(APPEND entries "    {\"${name}\", lorad_spirv_${name}, lorad_spirv_${name}_end},\n")
     endforeach()
     list(LENGTH names count)
     set(source ${CMAKE_BINARY_DIR}/generated/gpu/kernel_modules.cpp)
     configure_file(${CMAKE_SOURCE_DIR}/gpu/cmake/kernel_modules.cpp.in ${source} @ONLY)
-    # Generated sources outside this folder need their files tied to them by hand.
-    set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS "${files}")
+    # What the assembler reads is tied to it by hand, and it is compiled by itself: caches of compilers do not see those files.
+    set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS "${files}" SKIP_UNITY_BUILD_INCLUSION ON)
     message(STATUS "kernels: ${count} modules")
     if(left_out)
         list(JOIN left_out ", " left_out)

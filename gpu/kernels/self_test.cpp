@@ -67,6 +67,23 @@ std::string Deviation::text() const {
     return failure.empty() ? lorad::format("relative error {:.1e}", error) : failure;
 }
 
+Status compare_ways(Device& device, const Buffer (&c)[2], const ResultRows& shape,
+                    const std::function<Status(Recorder&, bool way)>& record, Deviation& deviation) {
+    std::vector<float> values[2];
+    for (const bool way : {false, true}) {
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        const Status recorded = record(recorder, way);
+        const Status ran = recorded.ok() ? submit_and_wait(device, std::move(recorder)) : recorded;
+        if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran.error();
+        if (!ran.ok()) deviation.failure = ran.error().message;
+        const auto* from = reinterpret_cast<const float*>(c[way].mapped().data());
+        for (uint32_t row = 0; row < shape.rows; ++row, from += shape.stride)
+            values[way].insert(values[way].end(), from, from + shape.columns);
+    }
+    deviation.add(values[true], values[false]);
+    return ok_status();
+}
+
 void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation) {
     log_warn("kernels: {} on {} fails its self-test ({}); it is not used", kernel, device.capabilities().name,
              deviation.text());

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <span>
 #include <string>
@@ -39,6 +40,15 @@ struct Deviation {
     // "relative error 1.0e-01", or the failure.
     std::string text() const;
 };
+
+// Rows of f32.
+struct ResultRows {
+    uint32_t rows, columns, stride;
+};
+// Adds how far what `record` writes to c[true] is from what it writes to c[false], memory that the host reads. `record`
+// says which of its kernels could not be made. An error: the device is lost.
+Status compare_ways(Device& device, const Buffer (&c)[2], const ResultRows& shape,
+                    const std::function<Status(Recorder&, bool way)>& record, Deviation& deviation);
 
 // A warning.
 void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation);

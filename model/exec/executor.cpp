@@ -37,12 +37,6 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     return ok_status();
 }
 
-bool has_sensitive_keys(const ModelConfig& config) {
-    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) {
-        return layer.mixer == Mixer::kAttention && layer.attention.sensitive_keys;
-    });
-}
-
 bool has_f16_matrices(const TensorFiles& files) {
     return std::ranges::any_of(
         files.tensors(), [](const Tensor& tensor) { return tensor.dtype == DType::kF16 && tensor.shape.size() == 2; });
@@ -282,9 +276,7 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
                                                .packed_formats = packed_formats_of(weights)});
     };
     TRY_ASSIGN(kernels, make_kernels(kv_format.keys_f16.empty() ? options.kv_type : gpu::KvType::kInt8Values));
-    // Keys in f16 would be the only thing that is not f32.
-    if (kv_format.type == gpu::KvType::kF16 && has_sensitive_keys(config) &&
-        kernels->act_type(weights.layers.front().qkv.type) == gpu::ScalarType::kF32) {
+    if (needs_f32_keys(kv_format, config, kernels->act_type(weights.layers.front().qkv.type))) {
         kv_format = KvFormat(gpu::KvType::kF32);
         TRY_ASSIGN(kernels, make_kernels(kv_format.type));
     }

@@ -113,4 +113,11 @@ KvFormat fitting_kv_format(gpu::KvType wanted, const TensorFiles& files, const M
     return format;
 }
 
+bool needs_f32_keys(const KvFormat& fitting, const ModelConfig& config, gpu::ScalarType act_type) {
+    return fitting.type == gpu::KvType::kF16 && act_type == gpu::ScalarType::kF32 &&
+           std::ranges::any_of(config.layers, [](const LayerFacts& layer) {
+               return layer.mixer == Mixer::kAttention && layer.attention.sensitive_keys;
+           });
+}
+
 }  // namespace lorad::model

@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include "gpu/kernels/scalar_type.h"
 #include "model/config/config.h"
 #include "model/exec/kv_cache.h"
 #include "model/files/safetensors.h"
@@ -31,5 +32,8 @@ inline constexpr double kKeyNoiseMax = 0.1;
 
 // `wanted`, with 16-bit keys in the layers that need them. `files` has all tensors that the config asks for.
 KvFormat fitting_kv_format(gpu::KvType wanted, const TensorFiles& files, const ModelConfig& config);
+// Whether such a format becomes f32: of a model with sensitive keys, keys in f16 would be the only thing that is not,
+// where activations are.
+bool needs_f32_keys(const KvFormat& fitting, const ModelConfig& config, gpu::ScalarType act_type);
 
 }  // namespace lorad::model

@@ -130,7 +130,7 @@ Result<Fit> fit(const FitQuestion& question, const ExecutorOptions& options) {
     TRY_ASSIGN(const auto loader,
                WeightLoader::create(files, question.config, weights,
                                     {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
-    const KvFormat kv = fitting_kv_format(options.kv_type, files, question.config);
+    KvFormat kv = fitting_kv_format(options.kv_type, files, question.config);
     gpu::KernelFacts facts{question.capabilities,
                            {.path = options.kernel_path,
                             .batch_invariant = options.batch_invariant,
@@ -138,6 +138,10 @@ Result<Fit> fit(const FitQuestion& question, const ExecutorOptions& options) {
                             .decode = options.decode}};
     facts.ladder = gpu::ladder_of(question.capabilities, options.kernel_path, options.left_out_kernels);
     facts.options.path = facts.ladder.path();
+    if (needs_f32_keys(kv, question.config, gpu::KernelPlanner(facts).act_type(weights.layers.front().qkv.type))) {
+        kv = KvFormat(gpu::KvType::kF32);
+        facts.options.kv_type = kv.type;
+    }
     const gpu::KernelPlanner kernels(facts);
     const StepPlanner planner(kernels, question.config, weights,
                               planner_limits(options, KvGroups::none(question.config)));

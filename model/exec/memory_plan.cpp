@@ -151,6 +151,8 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
     const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max),
                    useful_blocks = blocks_per_sequence * options.n_sequences_max;
     const uint64_t block_bytes = kv_block_bytes(config, options.kv);
+    // Without a layer that attends a block is a name alone.
+    const auto blocks_in = [&](uint64_t bytes) { return block_bytes == 0 ? useful_blocks : bytes / block_bytes; };
     uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes +
                            options.training_bytes + options.state_bytes;
     const auto usable_bytes = static_cast<uint64_t>(static_cast<double>(free_bytes) * options.memory_utilization);
@@ -164,7 +166,7 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
         } else if (capabilities.is_cpu) {
             kv_bytes = std::min(kv_bytes, std::max(kCpuKvBytesMax, blocks_per_sequence * block_bytes));
         }
-        n_blocks = std::min(kv_bytes / block_bytes, useful_blocks);
+        n_blocks = std::min(blocks_in(kv_bytes), useful_blocks);
     }
     const uint64_t snapshot_room =
         room(fixed_bytes + (options.n_kv_blocks != 0 ? kv_bytes : blocks_per_sequence * block_bytes));
@@ -173,7 +175,7 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
     fixed_bytes += plan.snapshot_bytes;
     if (options.n_kv_blocks == 0) {
         kv_bytes = std::min(kv_bytes, room(fixed_bytes));
-        n_blocks = std::min(n_blocks, kv_bytes / block_bytes);
+        n_blocks = std::min(n_blocks, blocks_in(kv_bytes));
     }
     plan.n_kv_blocks = static_cast<uint32_t>(n_blocks);
     group_kv(capabilities, config, options, kv_bytes, n_blocks,

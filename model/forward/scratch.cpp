@@ -22,28 +22,31 @@ uint64_t ScratchBytes::sum() const {
            masks + unpacked;
 }
 
-ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config,
-                           const ModelWeights& shapes, const ForwardLimits& limits) {
-    const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
-    const uint64_t n_rows = row_bucket + gpu::kSlackRows, n_outputs = output_bucket + gpu::kSlackRows;
-    const Matrix& head = shapes.output();
-    ScratchBytes bytes{};
+namespace {
+
+// The step's state for the most that a step can hold. A power of two, as the copies into it are.
+uint64_t step_state_bytes(const ModelConfig& config, const ForwardLimits& limits) {
+    const uint32_t row_bucket = bucket_for(limits.n_rows_max);
     const bool has_windows = KvGroups::of(config).has_both();
-    // A power of two, as the copies into it are.
-    const uint64_t step_state =
-        StepLayout({.row_bucket = row_bucket,
-                    .output_bucket = output_bucket,
-                    .lora = gpu::LoraLevel::kFull,
-                    .method = AdapterMethod::kJoined,
-                    .tiles = true,
-                    .single_bucket = row_bucket,
-                    .state_runs = has_state(config) ? row_bucket : 0,
-                    .window_rows = has_windows,
-                    .rules = true})
-            .block_tables +
-        limits.n_table_entries_max() * (has_windows ? 2 : 1) * sizeof(uint32_t) + kListAlign +
+    const StepLayout layout({.row_bucket = row_bucket,
+                             .output_bucket = bucket_for(limits.n_outputs_max),
+                             .lora = gpu::LoraLevel::kFull,
+                             .method = AdapterMethod::kJoined,
+                             .tiles = true,
+                             .single_bucket = row_bucket,
+                             .state_runs = has_state(config) ? row_bucket : 0,
+                             .window_rows = has_windows,
+                             .rules = true});
+    const uint64_t tables = limits.n_table_entries_max() * (has_windows ? 2 : 1) * sizeof(uint32_t);
+    const uint64_t rules =
         uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
-    bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
+    return std::bit_ceil(std::max(layout.block_tables + tables + kListAlign + rules, kStepStateBytesMin));
+}
+
+// What all buckets of rows share: it grows with the rows, and no plan changes it.
+void add_rows(const ModelConfig& config, const ModelWeights& shapes, const ForwardLimits& limits, ScratchBytes& bytes) {
+    const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
+    const uint64_t n_rows = row_bucket + gpu::kSlackRows;
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
     // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
     bytes.xn = bytes.x;
@@ -63,12 +66,18 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
         modules_max = kModulesOfGroup[kDeltaIn].n_modules;
     }
     bytes.experts = std::max<uint64_t>(sizeof(float), ExpertPlaces(config, row_bucket).end);
+    if (std::ranges::any_of(shapes.layers, [](const LayerWeights& w) { return w.router.n != 0; }))
+        bytes.y = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
     bytes.low = std::max(gpu::LoraPlanner::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows, modules_max),
                          gpu::LoraPlanner::head_low_bytes(output_bucket));
-    bytes.joined_b = bytes.joined_low = sizeof(float);
     bytes.norms = gpu::deferred_norm_bytes(config.hidden_size);
     bytes.shrink_parts = gpu::LoraPlanner::kShrinkPartBytes;
     bytes.ple = std::max<uint64_t>(sizeof(float), n_rows * shapes.ple_model.n_padded * sizeof(float));
+}
+
+void add_outputs(const ModelConfig& config, const Matrix& head, const ForwardLimits& limits, ScratchBytes& bytes) {
+    const uint32_t output_bucket = bucket_for(limits.n_outputs_max);
+    const uint64_t n_outputs = output_bucket + gpu::kSlackRows;
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
     bytes.logits = n_outputs * head.n_padded * sizeof(float);
     bytes.sample_partials = gpu::SamplingKernels::sample_partial_bytes(output_bucket);
@@ -77,49 +86,62 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     // copied in words of 16 bytes
     bytes.logprobs = round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);
     bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
-    bytes.attention_partials = sizeof(float);
-    bytes.unpacked = sizeof(float);
-    // Fewer rows may be cut into more splits, so every bucket is asked.
-    for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
-        if (planner.joins_adapters(rows)) {
-            const std::array products = products_of(shapes.layers.front());
-            for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
-                bytes.joined_b = std::max(
-                    bytes.joined_b,
-                    gpu::ProductPlanner::joined_b_bytes(products[group]->n_padded, gpu::kLoraGroupModules[group]));
-                bytes.joined_low = std::max(bytes.joined_low,
-                                            gpu::ProductPlanner::joined_low_bytes(rows, gpu::kLoraGroupModules[group]));
-            }
-        }
-        const auto add_product = [&](const Matrix& matrix) {
-            if (matrix.n == 0) return;
-            for (const bool in_blocks : {false, true}) {
-                for (const auto adapters : {gpu::AdapterForm::kApart, gpu::AdapterForm::kRuns}) {
-                    for (const bool leaves_room : {false, true}) {
-                        const ProductUse use{.rows = rows,
-                                             .may_be_in_blocks = in_blocks,
-                                             .adapters = adapters,
-                                             .leaves_room = leaves_room};
-                        for (const bool is_packed : {false, true}) {
-                            if (is_packed && !matrix.is_packed()) continue;  // merged copies are plain
-                            const gpu::MatmulPlan plan =
-                                plan_sums(kernels.products, product_of(matrix, use, is_packed));
-                            bytes.y = std::max(bytes.y, product_elements(matrix, plan) * sizeof(float));
-                            if (plan.unpacks) bytes.unpacked = std::max(bytes.unpacked, matrix.plain_bytes());
-                        }
-                    }
+}
+
+// What the product of so many rows may need in each way in which it may be planned.
+void add_product(const gpu::ProductPlanner& planner, const Matrix& matrix, uint32_t rows, ScratchBytes& bytes) {
+    if (matrix.n == 0) return;
+    constexpr bool kEither[] = {false, true};
+    for (const bool in_blocks : kEither) {
+        for (const auto adapters : {gpu::AdapterForm::kApart, gpu::AdapterForm::kRuns}) {
+            for (const bool leaves_room : kEither) {
+                const ProductUse use{.rows = rows,
+                                     .may_be_in_blocks = in_blocks,
+                                     .adapters = adapters,
+                                     .leaves_room = leaves_room};
+                for (const bool is_packed : kEither) {
+                    if (is_packed && !matrix.is_packed()) continue;  // merged copies are plain
+                    const gpu::MatmulPlan plan = plan_sums(planner, product_of(matrix, use, is_packed));
+                    bytes.y = std::max(bytes.y, product_elements(matrix, plan) * sizeof(float));
+                    if (plan.unpacks) bytes.unpacked = std::max(bytes.unpacked, matrix.plain_bytes());
                 }
             }
-        };
-        for (const LayerWeights& w : shapes.layers) {
-            for (const Matrix* matrix : products_of(w)) add_product(*matrix);
-            add_product(w.ple_gate);
-            add_product(w.ple_projection);
-            add_product(w.router);
-            add_product(w.shared_gate);
-            if (w.router.n != 0) bytes.y = std::max(bytes.y, n_rows * gpu::padded(config.hidden_size) * sizeof(float));
         }
-        add_product(shapes.ple_model);
+    }
+}
+
+void add_products(const gpu::ProductPlanner& planner, const ModelWeights& shapes, uint32_t rows, ScratchBytes& bytes) {
+    for (const LayerWeights& w : shapes.layers) {
+        for (const Matrix* matrix : products_of(w)) add_product(planner, *matrix, rows, bytes);
+        for (const Matrix* matrix : {&w.ple_gate, &w.ple_projection, &w.router, &w.shared_gate})
+            add_product(planner, *matrix, rows, bytes);
+    }
+    add_product(planner, shapes.ple_model, rows, bytes);
+}
+
+void add_joined(const LayerWeights& layer, uint32_t rows, ScratchBytes& bytes) {
+    const std::array products = products_of(layer);
+    for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
+        const uint32_t n_modules = gpu::kLoraGroupModules[group];
+        bytes.joined_b =
+            std::max(bytes.joined_b, gpu::ProductPlanner::joined_b_bytes(products[group]->n_padded, n_modules));
+        bytes.joined_low = std::max(bytes.joined_low, gpu::ProductPlanner::joined_low_bytes(rows, n_modules));
+    }
+}
+
+}  // namespace
+
+ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config,
+                           const ModelWeights& shapes, const ForwardLimits& limits) {
+    ScratchBytes bytes{};
+    bytes.step_state = step_state_bytes(config, limits);
+    add_rows(config, shapes, limits, bytes);
+    add_outputs(config, shapes.output(), limits, bytes);
+    bytes.joined_b = bytes.joined_low = bytes.attention_partials = bytes.unpacked = sizeof(float);
+    // Fewer rows may be cut into more splits, so every bucket is asked.
+    for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
+        if (planner.joins_adapters(rows)) add_joined(shapes.layers.front(), rows, bytes);
+        add_products(kernels.products, shapes, rows, bytes);
         const uint32_t splits =
             kernels.attention.attention_splits_max(rows, planner.kv_heads_min(), limits.n_positions_max);
         for (uint32_t layer = 0; layer < config.n_layers; ++layer) {

@@ -34,8 +34,11 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
     const TrainMatrix w = context_.model.head ? parameters.matrix(parameters.layout().wholes[*context_.model.head])
                                               : plain(recorder, context_.weights.output());
     kernels_.barrier(recorder);
-    for (uint32_t first = 0; first < n_targets; first += sizes_.chunk_rows)
-        head_chunk(recorder, rows, w, first, std::min(sizes_.chunk_rows, n_targets - first), with_gradients);
+    for (uint32_t first = 0; first < n_targets; first += sizes_.chunk_rows) {
+        const HeadAt at = head_at(rows, w, first, std::min(sizes_.chunk_rows, n_targets - first));
+        head_chunk(recorder, at, with_gradients);
+        if (with_gradients) head_chunk_backward(recorder, at);
+    }
     if (!with_gradients) return;
     kernels_.norm(recorder, TrainDirection::kBackward, norm, n_targets);
     kernels_.barrier(recorder);
@@ -49,113 +52,128 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
     kernels_.barrier(recorder);
 }
 
-void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, const TrainMatrix& w, uint32_t first,
-                           uint32_t n_rows, bool with_gradients) const {
+TrainPass::HeadAt TrainPass::head_at(const TrainRows& rows, const TrainMatrix& w, uint32_t first,
+                                     uint32_t n_rows) const {
     const TrainBuffers& buffers = context_.buffers;
-    const TrainParameters& parameters = context_.parameters;
-    const bool is_trained = context_.model.head.has_value();
-    const TrainedPlace whole = is_trained ? parameters.layout().wholes[*context_.model.head] : TrainedPlace{};
+    const TrainLayout& places = context_.parameters.layout();
     const uint64_t row_bytes = uint64_t{sizes_.hidden_stride} * sizeof(float);
-    const TrainMatrix x{buffers.head_normed.address() + first * row_bytes, sizes_.hidden_stride},
-        dx{buffers.dhead_normed.address() + first * row_bytes, sizes_.hidden_stride};
-    const TrainMatrix logits{buffers.logits.address(), sizes_.vocab_stride};
-    const TrainedPairPlaces& pair = parameters.layout().head;
-    const TrainMatrix low{buffers.head_low.address(), round_up(pair.rank, 8)},
-        dlow{low.address + uint64_t{sizes_.n_rows} * low.stride * sizeof(float), low.stride};
-    const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+    HeadAt at{.rows = rows, .pair = places.head, .w = w, .first = first, .n_rows = n_rows};
+    if (context_.model.head) at.whole = places.wholes[*context_.model.head];
+    at.x = {buffers.head_normed.address() + first * row_bytes, sizes_.hidden_stride};
+    at.dx = {buffers.dhead_normed.address() + first * row_bytes, sizes_.hidden_stride};
+    at.logits = {buffers.logits.address(), sizes_.vocab_stride};
+    at.low = {buffers.head_low.address(), round_up(at.pair.rank, 8)};
+    at.dlow = {at.low.address + uint64_t{sizes_.n_rows} * at.low.stride * sizeof(float), at.low.stride};
+    return at;
+}
 
-    kernels_.product(recorder, {.a = x,
-                                .b = w,
-                                .c = logits,
-                                .m = n_rows,
+void TrainPass::head_chunk(gpu::Recorder& recorder, const HeadAt& at, bool with_gradients) const {
+    const TrainParameters& parameters = context_.parameters;
+    const TrainedPairPlaces& pair = at.pair;
+    const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+    kernels_.product(recorder, {.a = at.x,
+                                .b = at.w,
+                                .c = at.logits,
+                                .m = at.n_rows,
                                 .n = vocab,
                                 .k = hidden,
-                                .is_padded = !is_trained,
-                                .has_few_rows = rows.has_few,
+                                .is_padded = !at.whole,
+                                .has_few_rows = at.rows.has_few,
                                 .name = "head"});
     if (pair.rank != 0) {
-        kernels_.product(recorder,
-                         {.a = x, .b = parameters.matrix(pair.a), .c = low, .m = n_rows, .n = pair.rank, .k = hidden});
+        kernels_.product(
+            recorder,
+            {.a = at.x, .b = parameters.matrix(pair.a), .c = at.low, .m = at.n_rows, .n = pair.rank, .k = hidden});
         kernels_.barrier(recorder);
-        kernels_.product(recorder, {.a = low,
+        kernels_.product(recorder, {.a = at.low,
                                     .b = parameters.matrix(pair.b),
-                                    .c = logits,
-                                    .m = n_rows,
+                                    .c = at.logits,
+                                    .m = at.n_rows,
                                     .n = vocab,
                                     .k = pair.rank,
                                     .alpha = pair.scale,
                                     .adds = true});
     }
     kernels_.barrier(recorder);
+    const TrainRows& rows = at.rows;
     kernels_.cross_entropy(recorder,
-                           {.logits = logits.address,
-                            .targets = rows.tables_at + rows.tables.targets + first * sizeof(gpu::TrainTarget),
-                            .losses = buffers.losses.address() + first * sizeof(gpu::TrainLoss),
+                           {.logits = at.logits.address,
+                            .targets = rows.tables_at + rows.tables.targets + at.first * sizeof(gpu::TrainTarget),
+                            .losses = context_.buffers.losses.address() + at.first * sizeof(gpu::TrainLoss),
                             .vocab = vocab,
-                            .stride = logits.stride},
-                           with_gradients, n_rows);
+                            .stride = at.logits.stride},
+                           with_gradients, at.n_rows);
     kernels_.barrier(recorder);
-    if (!with_gradients) return;
-    kernels_.product(recorder, {.a = logits,
-                                .b = w,
-                                .c = dx,
+}
+
+// The logits' gradients lie where the logits were.
+void TrainPass::head_chunk_backward(gpu::Recorder& recorder, const HeadAt& at) const {
+    const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+    kernels_.product(recorder, {.a = at.logits,
+                                .b = at.w,
+                                .c = at.dx,
                                 .b_has_rows_of_k = true,
-                                .m = n_rows,
+                                .m = at.n_rows,
                                 .n = hidden,
                                 .k = vocab,
-                                .is_padded = !is_trained,
-                                .has_few_rows = rows.has_few,
+                                .is_padded = !at.whole,
+                                .has_few_rows = at.rows.has_few,
                                 .name = "head back"});
-    if (is_trained) {
-        kernels_.product(recorder, {.a = logits,
-                                    .b = x,
-                                    .c = parameters.gradient_matrix(whole),
+    if (at.whole) {
+        kernels_.product(recorder, {.a = at.logits,
+                                    .b = at.x,
+                                    .c = context_.parameters.gradient_matrix(*at.whole),
                                     .a_has_rows_of_k = true,
                                     .b_has_rows_of_k = true,
                                     .m = vocab,
                                     .n = hidden,
-                                    .k = n_rows,
+                                    .k = at.n_rows,
                                     .adds = true});
     }
-    if (pair.rank != 0) {
-        kernels_.product(recorder, {.a = logits,
-                                    .b = parameters.matrix(pair.b),
-                                    .c = dlow,
-                                    .b_has_rows_of_k = true,
-                                    .m = n_rows,
-                                    .n = pair.rank,
-                                    .k = vocab,
-                                    .alpha = pair.scale});
-        kernels_.product(recorder, {.a = logits,
-                                    .b = low,
-                                    .c = parameters.gradient_matrix(pair.b),
-                                    .a_has_rows_of_k = true,
-                                    .b_has_rows_of_k = true,
-                                    .m = vocab,
-                                    .n = pair.rank,
-                                    .k = n_rows,
-                                    .alpha = pair.scale,
-                                    .adds = true});
-        kernels_.barrier(recorder);
-        kernels_.product(recorder, {.a = dlow,
-                                    .b = x,
-                                    .c = parameters.gradient_matrix(pair.a),
-                                    .a_has_rows_of_k = true,
-                                    .b_has_rows_of_k = true,
-                                    .m = pair.rank,
-                                    .n = hidden,
-                                    .k = n_rows,
-                                    .adds = true});
-        kernels_.product(recorder, {.a = dlow,
-                                    .b = parameters.matrix(pair.a),
-                                    .c = dx,
-                                    .b_has_rows_of_k = true,
-                                    .m = n_rows,
-                                    .n = hidden,
-                                    .k = pair.rank,
-                                    .adds = true});
-    }
+    if (at.pair.rank != 0) head_pair_backward(recorder, at);
     kernels_.barrier(recorder);
+}
+
+void TrainPass::head_pair_backward(gpu::Recorder& recorder, const HeadAt& at) const {
+    const TrainParameters& parameters = context_.parameters;
+    const TrainedPairPlaces& pair = at.pair;
+    const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+    kernels_.product(recorder, {.a = at.logits,
+                                .b = parameters.matrix(pair.b),
+                                .c = at.dlow,
+                                .b_has_rows_of_k = true,
+                                .m = at.n_rows,
+                                .n = pair.rank,
+                                .k = vocab,
+                                .alpha = pair.scale});
+    kernels_.product(recorder, {.a = at.logits,
+                                .b = at.low,
+                                .c = parameters.gradient_matrix(pair.b),
+                                .a_has_rows_of_k = true,
+                                .b_has_rows_of_k = true,
+                                .m = vocab,
+                                .n = pair.rank,
+                                .k = at.n_rows,
+                                .alpha = pair.scale,
+                                .adds = true});
+    kernels_.barrier(recorder);
+    kernels_.product(recorder, {.a = at.dlow,
+                                .b = at.x,
+                                .c = parameters.gradient_matrix(pair.a),
+                                .a_has_rows_of_k = true,
+                                .b_has_rows_of_k = true,
+                                .m = pair.rank,
+                                .n = hidden,
+                                .k = at.n_rows,
+                                .adds = true});
+    kernels_.product(recorder, {.a = at.dlow,
+                                .b = parameters.matrix(pair.a),
+                                .c = at.dx,
+                                .b_has_rows_of_k = true,
+                                .m = at.n_rows,
+                                .n = hidden,
+                                .k = pair.rank,
+                                .adds = true});
 }
 
 }  // namespace lorad::model

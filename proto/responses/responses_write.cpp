@@ -77,7 +77,7 @@ void write_usage(JsonWriter& writer, const ResponsesEnd& end) {
 }
 
 template <typename Value>
-void write_optional(JsonWriter& writer, std::string_view name, const std::optional<Value>& value) {
+void write_value_or_null(JsonWriter& writer, std::string_view name, const std::optional<Value>& value) {
     writer.key(name);
     if (value) {
         writer.value(*value);
@@ -91,7 +91,7 @@ void write_echo(JsonWriter& writer, const ResponsesHead& head) {
     const ResponsesRequest& request = head.request;
     const GenerateRequest& generate = request.generate;
     writer.field("background", false).key("instructions").raw(request.instructions_json);
-    write_optional(writer, "max_output_tokens", generate.n_tokens_max);
+    write_value_or_null(writer, "max_output_tokens", generate.n_tokens_max);
     for (const char* name : {"max_tool_calls", "prompt_cache_key", "safety_identifier"}) writer.key(name).null();
     writer.key("previous_response_id");
     if (request.previous_response_id.empty()) {
@@ -124,7 +124,7 @@ void write_object(JsonWriter& writer, const ResponsesHead& head, const std::vect
         .field("object", "response")
         .field("created_at", head.head.created_s)
         .field("status", status);
-    write_optional(writer, "completed_at", status == "completed" ? std::optional(end.ended_s) : std::nullopt);
+    write_value_or_null(writer, "completed_at", status == "completed" ? std::optional(end.ended_s) : std::nullopt);
     writer.key("error");
     if (end.error) {
         writer.begin_object().field("code", "server_error").field("message", error_message(*end.error)).end_object();

@@ -40,6 +40,11 @@ class Writer {
     // `alone`: no other schema speaks about the same value, or about one that it is a part of.
     Status write(const JsonValue& schema, bool alone, JsonWriter& out);
     Status write_keyword(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
+    // Of a keyword with schemas in it; false: it has none.
+    Result<bool> write_schemas(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
+    // Of a keyword that bounds a value by itself; false: it is none.
+    bool write_bound(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
+    void write_format(const JsonValue& value, JsonWriter& out);
     Status write_list(const JsonMember& member, bool alone, JsonWriter& out);
     Status write_one_of(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     Status write_properties(const JsonMember& member, bool alone, JsonWriter& out);
@@ -222,98 +227,114 @@ void Writer::write_not(const JsonValue& schema, JsonWriter& out) {
     if (negation_->values) out.key("enum").raw(*negation_->values);
 }
 
+// Keywords with which other schemas speak about the same value.
+size_t n_combined(const JsonValue& schema) {
+    return schema.has("allOf") + schema.has("anyOf") + schema.has("oneOf") +
+           has_any(schema, {"$ref", "$dynamicRef", "$recursiveRef"}) + has_any(schema, {"if", "dependentSchemas"});
+}
+
+bool says_nothing(const JsonValue& schema, std::string_view key, const JsonValue& value) {
+    if (key == "not" || key == "then" || key == "else") return true;  // seen with the whole schema, and with "if"
+    if (key == "if") return !has_any(schema, {"then", "else"});
+    if (key == "minContains" || key == "maxContains") return !schema.has("contains");
+    if (key != "uniqueItems") return false;
+    return !is_bool(value, true) || (schema.find("maxItems") && schema.find("maxItems")->as_int(0, 1).ok());
+}
+
 Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out) {
     const std::string_view key = member.key;
-    const JsonValue& value = member.value;
     if (is_annotation(key)) return ok_status();
     if (key == "x-guidance")
-        return unsupported_field(use_.path_prefix + value.path(), "this server has no switches in schemas");
-    // What its members would have to leave room for.
+        return unsupported_field(use_.path_prefix + member.value.path(), "this server has no switches in schemas");
+    TRY_ASSIGN(const bool has_schemas, write_schemas(schema, member, alone, out));
+    if (has_schemas || write_bound(schema, member, alone, out) || says_nothing(schema, key, member.value))
+        return ok_status();
+    const bool unevaluated = key == "unevaluatedProperties" || key == "unevaluatedItems";
+    const std::string_view plain = key == "unevaluatedItems" ? "items" : "additionalProperties";
+    if (unevaluated && (schema.has(plain) || is_bool(member.value, true))) return ok_status();
+    if (unevaluated && n_combined(schema) == 0 && !has_any(schema, {"contains", "propertyNames"})) {
+        out.key(plain);
+        return write(member.value, alone && !others_speak_of_parts(schema), out);
+    }
+    lose(member.value);
+    return ok_status();
+}
+
+Result<bool> Writer::write_schemas(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out) {
+    const std::string_view key = member.key;
+    const JsonValue& value = member.value;
+    const auto written = [](const Status& status) -> Result<bool> {
+        TRY(status);
+        return true;
+    };
+    // What members of a combined schema would have to leave room for.
     const bool beside = has_any(
         schema, {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
                  "minProperties", "maxProperties", "required", "dependentRequired", "dependencies", "const", "enum"});
-    const size_t n_combined = schema.has("allOf") + schema.has("anyOf") + schema.has("oneOf") +
-                              has_any(schema, {"$ref", "$dynamicRef", "$recursiveRef"}) +
-                              has_any(schema, {"if", "dependentSchemas"});
-    const bool part_alone = alone && !beside && n_combined == 1;
-    if (is_reference(key)) return write_reference(member, part_alone, out);
+    const bool same_alone = alone && !beside && n_combined(schema) == 1;
+    if (is_reference(key)) return written(write_reference(member, same_alone, out));
+    if (key == "allOf" || key == "anyOf") {
+        out.key(key);
+        return written(write_list(member, same_alone && (key == "anyOf" || value.size() == 1), out));
+    }
+    if (key == "oneOf") return written(write_one_of(schema, member, same_alone, out));
+
+    const bool parts_alone = alone && !others_speak_of_parts(schema);
     // A name may be one of "properties" and match several patterns.
     std::optional<JsonValue> patterns = schema.find("patternProperties");
     const bool has_one_each = !patterns || (!schema.has("properties") && patterns->size() < 2);
-    const auto of_parts = [&] { return alone && !others_speak_of_parts(schema); };
-    if (key == "allOf" || key == "anyOf") {
-        out.key(key);
-        return write_list(member, part_alone && (key == "anyOf" || value.size() == 1), out);
-    }
-    if (key == "oneOf") return write_one_of(schema, member, part_alone, out);
-    if (key == "properties") return write_properties(member, has_one_each && of_parts(), out);
-    if (key == "patternProperties") return write_patterns(member, has_one_each && of_parts(), out);
-    if (key == "propertyNames") return write_property_names(schema, member, of_parts(), out);
-    if (key == "additionalProperties" && schema.has("propertyNames")) return ok_status();  // written with them
+    if (key == "properties") return written(write_properties(member, has_one_each && parts_alone, out));
+    if (key == "patternProperties") return written(write_patterns(member, has_one_each && parts_alone, out));
+    if (key == "propertyNames") return written(write_property_names(schema, member, parts_alone, out));
+    if (key == "additionalProperties" && schema.has("propertyNames")) return true;  // written with them
     if (key == "prefixItems" || (key == "items" && value.is_array())) {
         out.key(key);
-        return write_list(member, of_parts(), out);
+        return written(write_list(member, parts_alone, out));
     }
     if (key == "additionalProperties" || key == "items" || key == "additionalItems") {
         out.key(key);
-        return write(value, of_parts(), out);
+        return written(write(value, parts_alone, out));
     }
+    return false;
+}
+
+bool Writer::write_bound(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out) {
+    const std::string_view key = member.key;
+    const JsonValue& value = member.value;
     if (key == "type") {
         if (!is_root(schema) && !(negation_ && !negation_->types.empty())) copy(key, value, out);
-        return ok_status();
-    }
-    if ((key == "const" || key == "enum") && negation_ && negation_->values) return ok_status();
-    if (key == "pattern" && value.is_string() && is_beyond_grammars(*value.as_string())) {
+    } else if ((key == "const" || key == "enum") && negation_ && negation_->values) {
+        // write_not() writes those that are left.
+    } else if (key == "pattern" && value.is_string() && is_beyond_grammars(*value.as_string())) {
         lose(value);
-        return ok_status();
-    }
-    if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum" ||
-        key == "multipleOf") {
+    } else if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" || key == "exclusiveMaximum" ||
+               key == "multipleOf") {
         const std::optional<std::string> held = held_number(key, value);
         if (held)
             out.key(key).raw(*held);
         else
             lose(value);
-        return ok_status();
-    }
-    if (key == "format") {
-        const FormatKind kind = value.is_string() ? format_kind(*value.as_string()) : FormatKind::kAnnotation;
-        if (kind == FormatKind::kNotEnforced) lose(value);
-        if (kind == FormatKind::kEnforced) {
-            copy(key, value, out);
-            // The compiler lets in a leap second in every minute.
-            const std::string_view name = *value.as_string();
-            if (name == "date-time" || name == "time") also_.push_back(R"({"pattern":"^[^:]*:[^:]*:[0-5]"})");
-        }
-        return ok_status();
-    }
-    if ((key == "minProperties" || key == "maxProperties") && !counts_are_kept(schema, alone)) {
+    } else if (key == "format") {
+        write_format(value, out);
+    } else if ((key == "minProperties" || key == "maxProperties") && !counts_are_kept(schema, alone)) {
         // Otherwise the compiler leaves out what the rest of the schema lets in.
         if (key == "maxProperties" || !is_number(value, 0)) lose(value);
-        return ok_status();
-    }
-    if (is_copied(key) || key == "pattern") {
+    } else if (is_copied(key) || key == "pattern") {
         copy(key, value, out);
-        return ok_status();
+    } else {
+        return false;
     }
-    const bool says_nothing =
-        key == "not" || key == "then" || key == "else" ||  // seen with the whole schema, and with "if"
-        (key == "if" && !has_any(schema, {"then", "else"})) ||
-        (key == "uniqueItems" &&
-         (!is_bool(value, true) || (schema.find("maxItems") && schema.find("maxItems")->as_int(0, 1).ok()))) ||
-        ((key == "minContains" || key == "maxContains") && !schema.has("contains"));
-    if (says_nothing) return ok_status();
-    const bool unevaluated = key == "unevaluatedProperties" || key == "unevaluatedItems";
-    const std::string_view plain = key == "unevaluatedItems" ? "items" : "additionalProperties";
-    if (unevaluated && (schema.has(plain) || is_bool(value, true))) return ok_status();
-    if (unevaluated && n_combined == 0 &&
-        !has_any(schema,
-                 {"$ref", "$dynamicRef", "$recursiveRef", "if", "dependentSchemas", "contains", "propertyNames"})) {
-        out.key(plain);
-        return write(value, of_parts(), out);
-    }
-    lose(value);
-    return ok_status();
+    return true;
+}
+
+void Writer::write_format(const JsonValue& value, JsonWriter& out) {
+    const FormatKind kind = value.is_string() ? format_kind(*value.as_string()) : FormatKind::kAnnotation;
+    if (kind == FormatKind::kNotEnforced) lose(value);
+    if (kind != FormatKind::kEnforced) return;
+    copy("format", value, out);
+    // The compiler lets in a leap second in every minute.
+    const std::string_view name = *value.as_string();
+    if (name == "date-time" || name == "time") also_.push_back(R"({"pattern":"^[^:]*:[^:]*:[0-5]"})");
 }
 
 Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {

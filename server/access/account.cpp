@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::server::access {
 namespace {
@@ -14,7 +15,7 @@ constexpr double kAnswerWeight = 0.1;
 
 QuotaExceeded exceeded(std::string_view what, uint64_t n_max, double wait_s) {
     return {make_error(ErrorCode::kRateLimited, format("this key's quota of {} {} is used up", n_max, what)),
-            uint32_t(std::clamp(std::ceil(wait_s), 1.0, 60.0))};
+            static_cast<uint32_t>(std::clamp(std::ceil(wait_s), 1.0, 60.0))};
 }
 
 }  // namespace
@@ -58,28 +59,28 @@ double TokenBucket::level(Time now) {
 }
 
 void Account::set_quotas(const Quotas& quotas) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     quotas_ = quotas;
     requests_.set_rate(quotas.requests_per_minute, now());
-    tokens_.set_rate(double(quotas.tokens_per_minute), now());
+    tokens_.set_rate(static_cast<double>(quotas.tokens_per_minute), now());
 }
 
 Quotas Account::quotas() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return quotas_;
 }
 
 std::optional<QuotaExceeded> Account::begin_request() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::optional<double> wait_s = requests_.take(1, now());
     if (!wait_s) return std::nullopt;
     return exceeded("requests a minute", quotas_.requests_per_minute, *wait_s);
 }
 
 std::optional<QuotaExceeded> Account::charge(const TokenCount& count, std::shared_ptr<Charge>& out) {
-    std::lock_guard lock(mutex_);
-    double estimate =
-        double(count.n_prompt) + std::min(double(count.n_generated_max), answer_tokens_) * count.n_answers;
+    MutexLock lock(mutex_);
+    double estimate = static_cast<double>(count.n_prompt) +
+                      std::min(static_cast<double>(count.n_generated_max), answer_tokens_) * count.n_answers;
     if (std::optional<double> wait_s = tokens_.take(estimate, now()))
         return exceeded("tokens a minute", quotas_.tokens_per_minute, *wait_s);
     out = std::make_shared<Charge>();
@@ -103,18 +104,19 @@ void Account::Charge::take_back() {
 
 Account::Charge::~Charge() {
     if (account_ == nullptr) return;
-    std::lock_guard lock(account_->mutex_);
-    account_->tokens_.take_anyway(double(n_prompt_) + double(n_generated_) - estimate_, account_->now());
+    MutexLock lock(account_->mutex_);
+    account_->tokens_.take_anyway(static_cast<double>(n_prompt_) + static_cast<double>(n_generated_) - estimate_,
+                                  account_->now());
     if (is_settled_ && n_answers_ > 0) {
-        double mean = double(n_generated_) / n_answers_;
+        double mean = static_cast<double>(n_generated_) / n_answers_;
         account_->answer_tokens_ += kAnswerWeight * (mean - account_->answer_tokens_);
     }
 }
 
 std::optional<QuotaExceeded> Account::enter_queue(std::span<const uint64_t> prompt_tokens,
                                                   std::vector<std::shared_ptr<const void>>& places) {
-    const uint64_t n_tokens = std::accumulate(prompt_tokens.begin(), prompt_tokens.end(), uint64_t(0));
-    std::lock_guard lock(mutex_);
+    const uint64_t n_tokens = std::accumulate(prompt_tokens.begin(), prompt_tokens.end(), uint64_t{0});
+    MutexLock lock(mutex_);
     // When there is room again depends on everybody's requests: a second is as good as any guess.
     constexpr double kSoon = 1.0;
     if (quotas_.queued_requests_max > 0 && n_queued_requests_ + prompt_tokens.size() > quotas_.queued_requests_max)
@@ -127,7 +129,7 @@ std::optional<QuotaExceeded> Account::enter_queue(std::span<const uint64_t> prom
         ++n_queued_requests_;
         n_queued_tokens_ += tokens;
         places.emplace_back(static_cast<const void*>(this), [account = shared_from_this(), tokens](const void*) {
-            std::lock_guard its_lock(account->mutex_);
+            MutexLock its_lock(account->mutex_);
             --account->n_queued_requests_;
             account->n_queued_tokens_ -= tokens;
         });
@@ -136,7 +138,7 @@ std::optional<QuotaExceeded> Account::enter_queue(std::span<const uint64_t> prom
 }
 
 Account::Use Account::use() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return {n_queued_requests_, n_queued_tokens_, tokens_.level(now())};
 }
 

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 
 namespace lorad::server::access {
@@ -97,12 +97,12 @@ class Account : public std::enable_shared_from_this<Account> {
     Time now() const { return clock_(); }
 
     const std::function<Time()> clock_;
-    mutable std::mutex mutex_;
-    Quotas quotas_;
-    TokenBucket requests_, tokens_;
-    double answer_tokens_ = 64;  // moving average of this key's answers
-    uint32_t n_queued_requests_ = 0;
-    uint64_t n_queued_tokens_ = 0;
+    mutable Mutex mutex_;
+    Quotas quotas_ GUARDED_BY(mutex_);
+    TokenBucket requests_ GUARDED_BY(mutex_), tokens_ GUARDED_BY(mutex_);
+    double answer_tokens_ GUARDED_BY(mutex_) = 64;  // moving average of this key's answers
+    uint32_t n_queued_requests_ GUARDED_BY(mutex_) = 0;
+    uint64_t n_queued_tokens_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lorad::server::access

@@ -4,9 +4,9 @@
 #pragma once
 
 #include <chrono>
-#include <mutex>
 #include <string_view>
 
+#include "proto/base/mutex.h"
 #include "server/access/account.h"
 #include "server/access/principal.h"
 
@@ -29,10 +29,10 @@ class Audit {
     void refused(const AuditedCall& call, std::string_view reason, int status);
 
   private:
-    std::mutex mutex_;
-    TokenBucket lines_;
-    uint64_t n_left_out_ = 0;
-    bool is_set_up_ = false;
+    Mutex mutex_;
+    TokenBucket lines_ GUARDED_BY(mutex_);
+    uint64_t n_left_out_ GUARDED_BY(mutex_) = 0;
+    bool is_set_up_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lorad::server::access

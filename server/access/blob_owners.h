@@ -7,9 +7,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "proto/base/mutex.h"
 
 namespace lorad::server::access {
 
@@ -22,8 +23,8 @@ class BlobOwners {
     bool has(const std::string& tenant, std::string_view sha256) const;
 
   private:
-    mutable std::mutex mutex_;
-    std::map<std::string, std::deque<std::string>, std::less<>> by_tenant_;
+    mutable Mutex mutex_;
+    std::map<std::string, std::deque<std::string>, std::less<>> by_tenant_ GUARDED_BY(mutex_);
 };
 
 }  // namespace lorad::server::access

@@ -112,18 +112,18 @@ Result<KeyEntry> entry_of(const JsonValue& root) {
             principal.expires_s = *expires_s;
         } else if (key == "requests_per_minute") {
             TRY_ASSIGN(uint64_t n, value.as_uint(1'000'000'000));
-            entry.quotas.requests_per_minute = uint32_t(n);
+            entry.quotas.requests_per_minute = static_cast<uint32_t>(n);
         } else if (key == "tokens_per_minute") {
             TRY_ASSIGN(entry.quotas.tokens_per_minute, value.as_uint(kQuotaMax));
         } else if (key == "max_queued_requests") {
             TRY_ASSIGN(uint64_t n, value.as_uint(1'000'000'000));
-            entry.quotas.queued_requests_max = uint32_t(n);
+            entry.quotas.queued_requests_max = static_cast<uint32_t>(n);
         } else if (key == "max_queued_tokens") {
             TRY_ASSIGN(entry.quotas.queued_tokens_max, value.as_uint(kQuotaMax));
         } else if (key == "priority_min") {
             TRY_ASSIGN(int64_t priority,
                        value.as_int(std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
-            principal.priority_min = int32_t(priority);
+            principal.priority_min = static_cast<int32_t>(priority);
         } else {
             return value.error("no such field: there are id, sha256, scopes, adapters, tenant, expires, "
                                "requests_per_minute, tokens_per_minute, "
@@ -162,11 +162,11 @@ Result<int64_t> parse_utc(std::string_view text) {
     }
     for (size_t i = 0; i < (text.size() == 10 ? 3u : 6u); ++i)
         std::from_chars(text.data() + kBegins[i], text.data() + kBegins[i] + (i == 0 ? 4 : 2), parts[i]);
-    std::chrono::year_month_day day{std::chrono::year(int(parts[0])), std::chrono::month(parts[1]),
+    std::chrono::year_month_day day{std::chrono::year(static_cast<int>(parts[0])), std::chrono::month(parts[1]),
                                     std::chrono::day(parts[2])};
     if (!day.ok() || parts[3] > 23 || parts[4] > 59 || parts[5] > 59) return bad();
     int64_t days = std::chrono::sys_days(day).time_since_epoch().count();
-    return days * 86400 + int64_t(parts[3]) * 3600 + parts[4] * 60 + parts[5];
+    return days * 86400 + static_cast<int64_t>(parts[3]) * 3600 + parts[4] * 60 + parts[5];
 }
 
 Result<std::vector<KeyEntry>> parse_keys(std::string_view text, std::string_view name) {
@@ -207,7 +207,7 @@ Result<std::vector<KeyEntry>> read_key_file(const std::string& path) {
     if (!S_ISREG(about.st_mode)) return bad_file(path, "expected a regular file");
     if ((about.st_mode & S_IWOTH) != 0)
         return bad_file(path, "everybody may write to it, so anybody could give himself a key: chmod o-w");
-    if (size_t(about.st_size) > kKeyFileBytesMax)
+    if (static_cast<size_t>(about.st_size) > kKeyFileBytesMax)
         return bad_file(path, format("{} bytes, at most {} are read", about.st_size, kKeyFileBytesMax));
     std::string text;
     char buffer[16 << 10];
@@ -216,7 +216,7 @@ Result<std::vector<KeyEntry>> read_key_file(const std::string& path) {
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return bad_file(path, std::strerror(errno));
         if (n == 0) break;
-        text.append(buffer, size_t(n));
+        text.append(buffer, static_cast<size_t>(n));
         if (text.size() > kKeyFileBytesMax) return bad_file(path, format("more than {} bytes", kKeyFileBytesMax));
     }
     return parse_keys(text, path);
@@ -241,8 +241,9 @@ std::string key_line(const KeyEntry& entry) {
         auto days = std::chrono::floor<std::chrono::days>(time);
         std::chrono::year_month_day day(days);
         int64_t rest = (time - days).count();
-        writer.field("expires", format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", int(day.year()), unsigned(day.month()),
-                                       unsigned(day.day()), rest / 3600, rest / 60 % 60, rest % 60));
+        writer.field("expires", format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", static_cast<int>(day.year()),
+                                       static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()),
+                                       rest / 3600, rest / 60 % 60, rest % 60));
     }
     auto quota = [&](std::string_view name, uint64_t n) {
         if (n > 0) writer.field(name, n);
@@ -251,13 +252,13 @@ std::string key_line(const KeyEntry& entry) {
     quota("tokens_per_minute", entry.quotas.tokens_per_minute);
     quota("max_queued_requests", entry.quotas.queued_requests_max);
     quota("max_queued_tokens", entry.quotas.queued_tokens_max);
-    if (principal.priority_min != 0) writer.field("priority_min", int64_t(principal.priority_min));
+    if (principal.priority_min != 0) writer.field("priority_min", static_cast<int64_t>(principal.priority_min));
     return writer.end_object().take();
 }
 
 Result<std::string> new_key() {
     KeyDigest bits{};
-    if (getrandom(bits.data(), bits.size(), 0) != ssize_t(bits.size()))
+    if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size()))
         return make_error(ErrorCode::kIo, "the system gives no random bits");
     return "lorad-" + hex_of(bits);
 }

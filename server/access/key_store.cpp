@@ -5,6 +5,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::server::access {
 namespace {
@@ -35,9 +36,9 @@ size_t find_digest(std::span<const KeyDigest> keys, const KeyDigest& digest) {
     size_t found = keys.size();
     for (size_t i = 0; i < keys.size(); ++i) {
         uint32_t difference = 0;
-        for (size_t b = 0; b < digest.size(); ++b) difference |= uint32_t(keys[i][b] ^ digest[b]);
+        for (size_t b = 0; b < digest.size(); ++b) difference |= static_cast<uint32_t>(keys[i][b] ^ digest[b]);
         // All ones where nothing differs: (0 - 1) has its high bit, a difference of 1 to 255 minus 1 has not.
-        const size_t is_same = size_t(0) - size_t((difference - 1) >> 31);
+        const size_t is_same = size_t{0} - static_cast<size_t>((difference - 1) >> 31);
         found = (found & ~is_same) | (i & is_same);
     }
     return found;
@@ -92,7 +93,7 @@ Status KeyStore::reload() {
 
 void KeyStore::take(std::vector<KeyEntry> entries) {
     auto table = std::make_shared<Table>();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::map<std::string, std::shared_ptr<Account>> accounts;
     for (KeyEntry& entry : entries) {
         Principal& principal = entry.principal;
@@ -118,7 +119,7 @@ KeyStore::Found KeyStore::find(std::string_view authorization, std::string_view 
     if (key.empty() || key.size() > kKeyBytesMax) return {Verdict::kUnknown, nullptr};
     std::shared_ptr<const Table> table;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         table = table_;
     }
     size_t index = find_digest(table->digests, digest_of_key(key));
@@ -129,7 +130,7 @@ KeyStore::Found KeyStore::find(std::string_view authorization, std::string_view 
 }
 
 size_t KeyStore::n_keys() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return table_->digests.size();
 }
 

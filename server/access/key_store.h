@@ -4,12 +4,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "server/access/key_file.h"
 
 namespace lorad::server::access {
@@ -57,9 +57,9 @@ class KeyStore {
 
     const KeyOptions options_;
     const std::string secret_;  // of this process, for salts
-    mutable std::mutex mutex_;
-    std::map<std::string, std::shared_ptr<Account>> accounts_;  // by id
-    std::shared_ptr<const Table> table_;
+    mutable Mutex mutex_;
+    std::map<std::string, std::shared_ptr<Account>> accounts_ GUARDED_BY(mutex_);  // by id
+    std::shared_ptr<const Table> table_ GUARDED_BY(mutex_);
 };
 
 }  // namespace lorad::server::access

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "proto/base/mutex.h"
+
 namespace lorad::server::access {
 namespace {
 
@@ -48,7 +50,7 @@ SharedPlaces::Place SharedPlaces::place(const Holder& holder, uint64_t n) {
 }
 
 SharedPlaces::Place SharedPlaces::take(const Holder& holder, uint64_t n) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return fits(holder, n) ? place(holder, n) : Place();
 }
 
@@ -56,7 +58,7 @@ SharedPlaces::Place SharedPlaces::wait(const Holder& holder, uint64_t n, std::ch
                                        const std::function<bool()>& gives_up) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point end = Clock::now() + at_most;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!fits(holder, n)) {
         const Clock::time_point now = Clock::now();
         if (now >= end) return {};
@@ -71,7 +73,7 @@ SharedPlaces::Place SharedPlaces::wait(const Holder& holder, uint64_t n, std::ch
 
 void SharedPlaces::give_back(const Holder& holder, uint64_t n) {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         uncount(of_tenant_, holder.tenant, n);
         uncount(of_address_, holder.address, n);
         n_taken_ -= n;
@@ -80,17 +82,17 @@ void SharedPlaces::give_back(const Holder& holder, uint64_t n) {
 }
 
 uint64_t SharedPlaces::n_taken() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return n_taken_;
 }
 
 uint64_t SharedPlaces::n_max() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return n_max_;
 }
 
 void SharedPlaces::set_max(uint64_t n_max) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     n_max_ = n_max;
 }
 

@@ -11,13 +11,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
+
+#include "proto/base/mutex.h"
 
 namespace lorad::server::access {
 
@@ -75,16 +75,16 @@ class SharedPlaces {
 
   private:
     using Counts = std::map<std::string, uint64_t, std::less<>>;
-    bool fits(const Holder& holder, uint64_t n) const;
-    Place place(const Holder& holder, uint64_t n);
+    bool fits(const Holder& holder, uint64_t n) const REQUIRES(mutex_);
+    Place place(const Holder& holder, uint64_t n) REQUIRES(mutex_);
     void give_back(const Holder& holder, uint64_t n);
 
-    mutable std::mutex mutex_;  // of all below
-    std::condition_variable given_back_;
-    uint64_t n_max_;
+    mutable Mutex mutex_;
+    Condition given_back_;
+    uint64_t n_max_ GUARDED_BY(mutex_);
     const uint64_t share_;
-    uint64_t n_taken_ = 0;
-    Counts of_tenant_, of_address_;  // only those who hold something
+    uint64_t n_taken_ GUARDED_BY(mutex_) = 0;
+    Counts of_tenant_ GUARDED_BY(mutex_), of_address_ GUARDED_BY(mutex_);  // only those who hold something
 };
 
 }  // namespace lorad::server::access

@@ -242,7 +242,7 @@ class Conversation::Writer {
 Result<Conversation> Conversation::parse(std::string_view messages_json) {
     // Arguments of calls came as texts, each with the depth and the values of a whole body, and with what a model may
     // write twice.
-    TRY_ASSIGN(JsonDocument document, parse_json(messages_json, {.max_bytes = size_t(64) << 20,
+    TRY_ASSIGN(JsonDocument document, parse_json(messages_json, {.max_bytes = size_t{64} << 20,
                                                                  .max_depth = 192,
                                                                  .max_values = 1u << 20,
                                                                  .allow_duplicate_keys = true}));
@@ -289,7 +289,7 @@ bool Conversation::is_system(size_t message) const {
 
 std::optional<size_t> Conversation::first_developer() const {
     const auto found = std::ranges::find(messages_, std::string_view("developer"), &Message::role);
-    return found == messages_.end() ? std::nullopt : std::optional(size_t(found - messages_.begin()));
+    return found == messages_.end() ? std::nullopt : std::optional(static_cast<size_t>(found - messages_.begin()));
 }
 
 bool Conversation::has_reasoning() const {
@@ -349,7 +349,7 @@ std::vector<Conversation::Turn> Conversation::turns(RoleUse roles) const {
     for (size_t i = 0; i < size(); ++i) {
         if (i < n_looked_at && is_system(i)) continue;
         turns.push_back({i, {i}});
-        if (is_with_user && i == size_t(user - messages_.begin())) {
+        if (is_with_user && i == static_cast<size_t>(user - messages_.begin())) {
             turns.back().sources = joined;
             turns.back().sources.push_back(i);
         }

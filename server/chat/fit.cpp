@@ -6,6 +6,7 @@
 
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 #include "proto/generate/generate_request.h"
 #include "proto/json/json.h"
 
@@ -404,7 +405,7 @@ Result<FittedChat> ChatFits::fit(std::string_view template_id, const ChatInput& 
 }
 
 std::optional<ChatFit> ChatFits::known(const std::string& shape) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = by_shape_.find(shape);
     if (found == by_shape_.end()) return std::nullopt;
     entries_.splice(entries_.begin(), entries_, found->second);
@@ -412,7 +413,7 @@ std::optional<ChatFit> ChatFits::known(const std::string& shape) {
 }
 
 void ChatFits::keep(const std::string& shape, const ChatFit& fit) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (by_shape_.contains(shape)) return;
     entries_.push_front({shape, fit});
     by_shape_.emplace(entries_.front().shape, entries_.begin());

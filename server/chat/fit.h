@@ -4,13 +4,13 @@
 
 #include <functional>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "server/chat/conversation.h"
 #include "server/text_codec.h"
@@ -59,9 +59,9 @@ class ChatFits {
         std::string shape;
         ChatFit fit;
     };
-    std::mutex mutex_;
-    std::list<Entry> entries_;                                                   // under mutex_
-    std::unordered_map<std::string_view, std::list<Entry>::iterator> by_shape_;  // into entries_
+    Mutex mutex_;
+    std::list<Entry> entries_ GUARDED_BY(mutex_);
+    std::unordered_map<std::string_view, std::list<Entry>::iterator> by_shape_ GUARDED_BY(mutex_);  // into entries_
 };
 
 }  // namespace lorad::server

@@ -35,7 +35,7 @@ void Marks::read(std::string_view rendered) {
         bool is_number = digits.size() == kMarkDigits;
         for (char c : digits) {
             is_number = is_number && c >= '0' && c <= '9';
-            mark = mark * 10 + size_t(c - '0');
+            mark = mark * 10 + static_cast<size_t>(c - '0');
         }
         if (!is_number || mark >= fates_.size()) continue;
         at += kMarkDigits;

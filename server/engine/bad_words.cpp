@@ -16,16 +16,16 @@ Status BadWords::next_mask(std::vector<uint32_t>& words) {
     if (inner_ != nullptr) {
         TRY(inner_->next_mask(words));
     } else {
-        words.assign(model::mask_words(vocab_size_), ~uint32_t(0));
-        if (const uint32_t n_last = vocab_size_ % 32; n_last != 0) words.back() = (uint32_t(1) << n_last) - 1;
+        words.assign(model::mask_words(vocab_size_), ~uint32_t{0});
+        if (const uint32_t n_last = vocab_size_ % 32; n_last != 0) words.back() = (uint32_t{1} << n_last) - 1;
     }
     for (const std::vector<TokenId>& sequence : *sequences_) {
         const size_t n_before = sequence.size() - 1;
         if (n_before > said_.size() ||
-            !std::equal(sequence.begin(), sequence.end() - 1, said_.end() - int64_t(n_before)))
+            !std::equal(sequence.begin(), sequence.end() - 1, said_.end() - static_cast<int64_t>(n_before)))
             continue;
-        const auto last = uint32_t(sequence.back());
-        words[last / 32] &= ~(uint32_t(1) << last % 32);
+        const auto last = static_cast<uint32_t>(sequence.back());
+        words[last / 32] &= ~(uint32_t{1} << last % 32);
     }
     if (std::ranges::any_of(words, [](uint32_t word) { return word != 0; })) return ok_status();
     return make_error(ErrorCode::kInvalidRequest, "bad_words: nothing that the answer's form allows is left here",
@@ -34,7 +34,8 @@ Status BadWords::next_mask(std::vector<uint32_t>& words) {
 
 Status BadWords::accept(TokenId token) {
     said_.push_back(token);
-    if (said_.size() > 2 * n_said_max_ + 64) said_.erase(said_.begin(), said_.end() - int64_t(n_said_max_));
+    if (said_.size() > 2 * n_said_max_ + 64)
+        said_.erase(said_.begin(), said_.end() - static_cast<int64_t>(n_said_max_));
     return inner_ != nullptr ? inner_->accept(token) : ok_status();
 }
 

@@ -7,6 +7,7 @@
 #include "model/step/step_shape.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/base/rounding.h"
 #include "proto/base/thread.h"
 
@@ -83,8 +84,8 @@ void Engine::drain(std::chrono::milliseconds timeout) {
     queue_.close(make_error(ErrorCode::kDraining, "the server is shutting down"));
     if (!thread_.joinable()) return;
     {
-        std::unique_lock lock(idle_mutex_);
-        idle_changed_.wait_for(lock, timeout, [this] { return thread_ended_; });
+        MutexLock lock(idle_mutex_);
+        idle_changed_.wait_for(lock, timeout, [this]() REQUIRES(idle_mutex_) { return thread_ended_; });
     }
     stop_now_ = true;
     queue_.wake();
@@ -108,7 +109,7 @@ void Engine::run() {
     end_all(make_error(ErrorCode::kDraining, "the server is shutting down"));
     publish();
     pulse_.end();
-    std::lock_guard lock(idle_mutex_);
+    MutexLock lock(idle_mutex_);
     thread_ended_ = true;
     idle_changed_.notify_all();
 }
@@ -129,7 +130,7 @@ void Engine::rest() {
 
 void Engine::post(std::function<void()> task) {
     {
-        std::lock_guard lock(task_mutex_);
+        MutexLock lock(task_mutex_);
         tasks_.push_back(std::move(task));
     }
     queue_.wake();
@@ -138,7 +139,7 @@ void Engine::post(std::function<void()> task) {
 void Engine::run_tasks() {
     std::vector<std::function<void()>> tasks;
     {
-        std::lock_guard lock(task_mutex_);
+        MutexLock lock(task_mutex_);
         tasks.swap(tasks_);
     }
     for (const auto& task : tasks) task();
@@ -152,7 +153,7 @@ void Engine::set_merged(std::optional<MergedMix> mix) {
 }
 
 void Engine::watch_steps(StepWatcher watcher) {
-    std::lock_guard lock(watch_mutex_);
+    MutexLock lock(watch_mutex_);
     watcher_ = std::move(watcher);
 }
 
@@ -279,80 +280,18 @@ Status Engine::submit_step() {
     std::span<const LoraUse> common = common_uses();
     if (merged_ && !common.empty() && std::ranges::equal(common, merged_->uses)) batch_.set_merged();
     Flight flight;
-    std::set<uint32_t> adapters;  // slots
     const uint64_t time_ms = now_ms();
     for (Planned& planned : planned_) {
-        Sequence& sequence = *planned.sequence;
-        const Request& request = sequence.request;
-        std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed, planned.n_rows);
-        model::RowAdapters row_adapters = request.adapter.rows();
-        row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
-        if (batch_.is_merged())
-            sequence.first_merged_block =
-                std::min(sequence.first_merged_block, sequence.n_computed / options_.limits.block_tokens);
-        if (options_.has_state) {
-            take_state_slot(sequence);
-            plan_saved_states(sequence, planned.n_rows);
-            row_adapters.state_slot = sequence.state_slot;
-            row_adapters.state_from = sequence.state_from;
-            row_adapters.state_saves = state_saves_;
-        }
-        // Where all layers see a window, `blocks` have names alone.
-        const std::vector<BlockId>& blocks = options_.groups.has_full ? sequence.blocks : sequence.window_blocks;
-        if (options_.groups.has_both()) row_adapters.window_blocks = sequence.window_blocks;
-        uint32_t first_row = 0;
-        if (tokens.back() < 0) {
-            CHECK(tokens.size() == 1);
-            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed, blocks, row_adapters);
-        } else {
-            first_row = batch_.add_rows(tokens, sequence.n_computed, blocks, row_adapters);
-        }
-        for (const LoraUse& use : request.adapter.uses) adapters.insert(use.slot);
-        add_prompt_outputs(planned, first_row);
-        sequence.last_step = n_submitted_ + 1;
-        sequence.last_rows = sequence.n_computed;
-        sequence.n_computed += planned.n_rows;
-        publish_blocks(sequence);
-        bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
-        if (!is_decode) {
-            const uint32_t begin = sequence.n_computed - planned.n_rows;
-            StepTimes::Prompts& prompts = flight.prompts;
-            prompts.least_context = prompts.n_rows == 0 ? begin : std::min(prompts.least_context, begin);
-            prompts.most_context = std::max(prompts.most_context, begin);
-            prompts.n_rows += planned.n_rows;
-            flight.prompt_context = std::max(flight.prompt_context, sequence.n_computed);
-            fair_share_.computed(sequence.ticket, planned.n_rows);
-        }
-        sequence.served_ms = time_ms;
-        if (sequence.n_computed < sequence.n_known()) continue;
-        planned.position = sequence.n_known();
-        uint32_t n_masks = batch_.n_masks();
-        planned.output = add_output(sequence, first_row + planned.n_rows - 1, planned.position);
-        if (batch_.n_masks() > n_masks) planned.mask = int32_t(n_masks);
+        add_to_step(planned, flight);
+        planned.sequence->served_ms = time_ms;
     }
-    // The next step may feed these back, unless they are the last ones wanted.
-    for (const Planned& planned : planned_) {
-        if (planned.output < 0 || !planned.sequence->device_chooses(planned.position)) continue;
-        if (planned.sequence->choice.is_patient()) continue;  // it has a step when its next mask is there
-        uint32_t n_generated = planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
-        if (n_generated < planned.sequence->request.n_tokens_max) planned.sequence->tokens.push_back(~planned.output);
-    }
-    flight.n_outputs = batch_.n_outputs();
-    flight.n_masks = batch_.n_masks();
-    flight.metrics = {
-        batch_.n_rows(),   uint32_t(planned_.size()), uint32_t(adapters.size()), flight.prompts.n_rows, 0.0,
-        batch_.is_merged()};
-    flight.metrics.is_masked = flight.n_masks > 0;
-    flight.metrics.is_ahead = !in_flight_.empty();
-    if (flight.prompts.n_rows == batch_.n_rows()) flight.n_prompt_rows = n_prompt_rows(flight);
-    flight.kind = {model::bucket_for(batch_.n_rows()),
-                   flight.prompts.n_rows == 0 ? 0 : StepTimes::class_of(flight.prompts.most_context) + 1,
-                   !adapters.empty()};
+    feed_back();
+    describe_step(flight);
     flight.planned = planned_;
     flight.is_disturbed = std::exchange(next_is_disturbed_, false);
     flight.submitted = time_now();
     {
-        std::lock_guard lock(watch_mutex_);
+        MutexLock lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
     }
     // No earlier: another sequence of this step might have got the slot to write.
@@ -366,6 +305,84 @@ Status Engine::submit_step() {
     note_recordings();
     ++n_submitted_;
     return ok_status();
+}
+
+// The rows of one sequence, and the output behind its last known token.
+void Engine::add_to_step(Planned& planned, Flight& flight) {
+    Sequence& sequence = *planned.sequence;
+    const uint32_t begin = sequence.n_computed, first_row = add_rows(planned);
+    add_prompt_outputs(planned, first_row);
+    sequence.last_step = n_submitted_ + 1;
+    sequence.last_rows = begin;
+    sequence.n_computed += planned.n_rows;
+    publish_blocks(sequence);
+    const bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
+    if (!is_decode) {
+        StepTimes::Prompts& prompts = flight.prompts;
+        prompts.least_context = prompts.n_rows == 0 ? begin : std::min(prompts.least_context, begin);
+        prompts.most_context = std::max(prompts.most_context, begin);
+        prompts.n_rows += planned.n_rows;
+        flight.prompt_context = std::max(flight.prompt_context, sequence.n_computed);
+        fair_share_.computed(sequence.ticket, planned.n_rows);
+    }
+    if (sequence.n_computed < sequence.n_known()) return;
+    planned.position = sequence.n_known();
+    const uint32_t n_masks = batch_.n_masks();
+    planned.output = add_output(sequence, first_row + planned.n_rows - 1, planned.position);
+    if (batch_.n_masks() > n_masks) planned.mask = int32_t(n_masks);
+}
+
+// To the batch; the index of the first.
+uint32_t Engine::add_rows(const Planned& planned) {
+    Sequence& sequence = *planned.sequence;
+    std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed, planned.n_rows);
+    model::RowAdapters row_adapters = sequence.request.adapter.rows();
+    row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
+    if (batch_.is_merged())
+        sequence.first_merged_block =
+            std::min(sequence.first_merged_block, sequence.n_computed / options_.limits.block_tokens);
+    if (options_.has_state) {
+        take_state_slot(sequence);
+        plan_saved_states(sequence, planned.n_rows);
+        row_adapters.state_slot = sequence.state_slot;
+        row_adapters.state_from = sequence.state_from;
+        row_adapters.state_saves = state_saves_;
+    }
+    // Where all layers see a window, `blocks` have names alone.
+    const std::vector<BlockId>& blocks = options_.groups.has_full ? sequence.blocks : sequence.window_blocks;
+    if (options_.groups.has_both()) row_adapters.window_blocks = sequence.window_blocks;
+    if (tokens.back() >= 0) return batch_.add_rows(tokens, sequence.n_computed, blocks, row_adapters);
+    CHECK(tokens.size() == 1);
+    return batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed, blocks, row_adapters);
+}
+
+// The tokens that the device chooses may be rows of the next step, unless they are the last ones wanted.
+void Engine::feed_back() {
+    for (const Planned& planned : planned_) {
+        if (planned.output < 0 || !planned.sequence->device_chooses(planned.position)) continue;
+        if (planned.sequence->choice.is_patient()) continue;  // it has a step when its next mask is there
+        uint32_t n_generated = planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
+        if (n_generated < planned.sequence->request.n_tokens_max) planned.sequence->tokens.push_back(~planned.output);
+    }
+}
+
+// What its time will be compared with, and what metrics say of it.
+void Engine::describe_step(Flight& flight) const {
+    std::set<uint32_t> adapters;  // slots
+    for (const Planned& planned : planned_) {
+        for (const LoraUse& use : planned.sequence->request.adapter.uses) adapters.insert(use.slot);
+    }
+    flight.n_outputs = batch_.n_outputs();
+    flight.n_masks = batch_.n_masks();
+    flight.metrics = {
+        batch_.n_rows(),   uint32_t(planned_.size()), uint32_t(adapters.size()), flight.prompts.n_rows, 0.0,
+        batch_.is_merged()};
+    flight.metrics.is_masked = flight.n_masks > 0;
+    flight.metrics.is_ahead = !in_flight_.empty();
+    if (flight.prompts.n_rows == batch_.n_rows()) flight.n_prompt_rows = n_prompt_rows(flight);
+    flight.kind = {model::bucket_for(batch_.n_rows()),
+                   flight.prompts.n_rows == 0 ? 0 : StepTimes::class_of(flight.prompts.most_context) + 1,
+                   !adapters.empty()};
 }
 
 // After what may have made a recording.

@@ -23,12 +23,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
@@ -36,6 +34,7 @@
 
 #include "model/exec/kv_groups.h"
 #include "model/step/step_batch.h"
+#include "proto/base/mutex.h"
 #include "server/access/time_debts.h"
 #include "server/engine/background_turns.h"
 #include "server/engine/background_work.h"
@@ -242,6 +241,10 @@ class Engine {
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();
+    void add_to_step(Planned& planned, Flight& flight);
+    uint32_t add_rows(const Planned& planned);
+    void feed_back();
+    void describe_step(Flight& flight) const;
     double n_prompt_rows(const Flight& flight) const;
     void note_recordings();
     Status prepare_draw();
@@ -330,14 +333,14 @@ class Engine {
 
     std::optional<MergedMix> merged_;
 
-    std::mutex task_mutex_;
-    std::vector<std::function<void()>> tasks_;  // guarded by task_mutex_
-    std::mutex watch_mutex_;                    // held while the watcher runs
-    StepWatcher watcher_;                       // guarded by watch_mutex_
+    Mutex task_mutex_;
+    std::vector<std::function<void()>> tasks_ GUARDED_BY(task_mutex_);
+    Mutex watch_mutex_;  // held while the watcher runs
+    StepWatcher watcher_ GUARDED_BY(watch_mutex_);
 
-    std::mutex idle_mutex_;
-    std::condition_variable idle_changed_;
-    bool thread_ended_ = false;  // guarded by idle_mutex_
+    Mutex idle_mutex_;
+    Condition idle_changed_;
+    bool thread_ended_ GUARDED_BY(idle_mutex_) = false;
     std::thread thread_;
 };
 

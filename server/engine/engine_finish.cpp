@@ -37,7 +37,7 @@ Status Engine::finish_step() {
     auto choice = choices_.begin();
     for (const Planned& planned : flight.planned) {
         if (choice == choices_.end() || choice->prompt_token >= 0) break;
-        if (int64_t(choice->output) != planned.output) continue;
+        if (static_cast<int64_t>(choice->output) != planned.output) continue;
         TokenId token = result.argmax[choice->output];
         if (planned.sequence->request.wants_embedding) {
             take_embedding(planned, token, result, now);
@@ -70,8 +70,8 @@ void Engine::list_choices(const Flight& flight) {
     choosers_.clear();
     for (const Planned& planned : flight.planned) {
         if (planned.output < 0 || planned.sequence->ended) continue;
-        choices_.push_back({&planned.sequence->request, &planned.sequence->choice, uint32_t(planned.output),
-                            planned.position, -1, planned.mask});
+        choices_.push_back({&planned.sequence->request, &planned.sequence->choice,
+                            static_cast<uint32_t>(planned.output), planned.position, -1, planned.mask});
         choosers_.push_back(planned.sequence);
     }
     for (const Planned& planned : flight.planned) {
@@ -168,7 +168,7 @@ void Engine::take_embedding(const Planned& planned, TokenId token, const StepRes
         end_not_finite(sequence, planned.position);
         return;
     }
-    std::span<const float> hidden = result.hidden[size_t(planned.output)];
+    std::span<const float> hidden = result.hidden[static_cast<size_t>(planned.output)];
     metrics_.on_prompt_tokens(sequence.request.prompt.size());
     sequence.first_token_at = sequence.last_token_at = now;
     sequence.request.stream->set_cached_tokens(sequence.n_cached_tokens);

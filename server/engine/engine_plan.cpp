@@ -70,7 +70,7 @@ uint32_t Engine::prompt_rows_max() const {
     auto n =
         std::count_if(running_.begin(), running_.end(), [&](const auto& sequence) { return wants(*sequence); }) +
         std::count_if(order_.begin(), order_.end(), [&](const auto& next) { return wants(*waiting_[next.index]); });
-    return 1 + (n == 0 ? 0 : options_.n_prompt_outputs_max / uint32_t(n));
+    return 1 + (n == 0 ? 0 : options_.n_prompt_outputs_max / static_cast<uint32_t>(n));
 }
 
 // What the prefix cache has for it.
@@ -115,8 +115,8 @@ void Engine::make_views() {
     order_waiting();
     uint32_t n_prompt_rows_max = prompt_rows_max();
     uint64_t time_ms = now_ms(), fair_time_ms = fair_share_.starvation_ms();
-    n_held_ =
-        uint32_t(std::ranges::count_if(running_, [](const auto& sequence) { return sequence->choice.is_held(); }));
+    n_held_ = static_cast<uint32_t>(
+        std::ranges::count_if(running_, [](const auto& sequence) { return sequence->choice.is_held(); }));
     for (const auto& sequence : running_) {
         SequenceView view = sequence->view(n_prompt_rows_max);
         uint32_t n_gained = sequence->n_generated - sequence->n_generated_before;
@@ -133,13 +133,14 @@ void Engine::make_views() {
 // How the rows that a step has for prompts are shared.
 void Engine::deal_prompts() {
     prompts_.clear();
-    const uint32_t n_decodes = uint32_t(std::ranges::count_if(running_views_, &SequenceView::is_decode));
+    const uint32_t n_decodes = static_cast<uint32_t>(std::ranges::count_if(running_views_, &SequenceView::is_decode));
     for (uint32_t i = 0; i < running_views_.size(); ++i) {
         SequenceView& view = running_views_[i];
         if (view.n_known > view.n_computed + 1) add_prompt(*running_[i], i, view, n_decodes);
     }
     for (uint32_t i = 0; i < waiting_views_.size(); ++i) {
-        add_prompt(*waiting_[order_[i].index], uint32_t(running_.size()) + i, waiting_views_[i], n_decodes);
+        add_prompt(*waiting_[order_[i].index], static_cast<uint32_t>(running_.size()) + i, waiting_views_[i],
+                   n_decodes);
         prompts_.back().is_waiting = true;
         prompts_.back().is_starving = order_[i].is_starving;
     }
@@ -276,7 +277,7 @@ void Engine::admit(uint32_t n_admitted) {
             sequence.was_admitted = true;
             sequence.request.queue_place.reset();
             sequence.started = time_now();
-            uint32_t n_prompt = uint32_t(sequence.request.prompt.size());
+            uint32_t n_prompt = static_cast<uint32_t>(sequence.request.prompt.size());
             n_prompt_tokens += n_prompt;
             sequence.n_cached_tokens = std::min(sequence.n_computed, n_prompt);
             fair_share_.charge(sequence.ticket, (n_prompt - sequence.n_cached_tokens) * kPromptTokenCost);
@@ -310,7 +311,7 @@ void Engine::publish_blocks(Sequence& sequence) {
     std::span<const TokenId> known = sequence.known_tokens();
     // The last row of one with a grammar may be computed again.
     const uint32_t n_settled = sequence.n_computed - (sequence.request.constraint && sequence.n_computed > 0 ? 1 : 0);
-    uint32_t n_full = std::min(n_settled, uint32_t(known.size())) / options_.limits.block_tokens;
+    uint32_t n_full = std::min(n_settled, static_cast<uint32_t>(known.size())) / options_.limits.block_tokens;
     if (n_full <= sequence.n_published) return;
     prefix.extend(known);
     for (uint32_t i = sequence.n_published; i < n_full; ++i) {
@@ -325,7 +326,8 @@ void Engine::publish_blocks(Sequence& sequence) {
 void Engine::update_gauges() {
     // The queue counts those that never ran; the preempted ones wait as well.
     auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(), [](const auto& s) { return s->was_admitted; });
-    metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
+    metrics_.set_requests(static_cast<uint32_t>(running_.size()),
+                          queue_.n_waiting() + static_cast<uint32_t>(n_preempted));
     metrics_.set_kv_blocks(blocks_.n_used(), blocks_.n_idle());
     metrics_.set_window_blocks(windows_.n_used());
     metrics_.set_snapshots(snapshots_.n_named(), snapshots_.n_evicted());

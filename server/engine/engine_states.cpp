@@ -56,9 +56,9 @@ void Engine::take_state_slot(Sequence& sequence) {
 // Counts the tokens of its prompt that the next turn will begin with as well.
 uint32_t Engine::kept_tokens(const Sequence& sequence) const {
     const size_t n_prompt = sequence.request.prompt.size();
-    return n_prompt > kTurnTailTokens
-               ? uint32_t(n_prompt - kTurnTailTokens) / options_.limits.block_tokens * options_.limits.block_tokens
-               : 0;
+    return n_prompt > kTurnTailTokens ? static_cast<uint32_t>(n_prompt - kTurnTailTokens) /
+                                            options_.limits.block_tokens * options_.limits.block_tokens
+                                      : 0;
 }
 
 // Chooses the states on the way of its next rows that are kept: state_saves_.
@@ -68,7 +68,7 @@ void Engine::plan_saved_states(Sequence& sequence, uint32_t n_rows) {
     if (!options_.prefix_cache || !sequence.request.prefix.is_shared()) return;
     const uint32_t block = options_.limits.block_tokens, every = round_up(options_.snapshot_tokens, block);
     const auto whole = [&](uint32_t n_tokens) { return n_tokens / block * block; };
-    const uint32_t end = sequence.n_computed + n_rows, n_prompt = uint32_t(sequence.request.prompt.size()),
+    const uint32_t end = sequence.n_computed + n_rows, n_prompt = static_cast<uint32_t>(sequence.request.prompt.size()),
                    n_kept = kept_tokens(sequence);
     save_state(sequence, n_rows, n_kept, sequence.request.wants_embedding ? Worth::kLow : Worth::kHigh, false);
     save_state(sequence, n_rows, sequence.n_shared_tokens, Worth::kHigh, false);
@@ -112,7 +112,7 @@ StateSnapshots::Name Engine::state_name(Sequence& sequence, uint32_t n_tokens) c
 void Engine::publish_states(Sequence& sequence) {
     std::vector<Sequence::SavedState>& saved = sequence.saved_states;
     if (saved.empty()) return;
-    const uint32_t n_known = uint32_t(sequence.known_tokens().size());
+    const uint32_t n_known = static_cast<uint32_t>(sequence.known_tokens().size());
     size_t n_named = 0;
     for (; n_named < saved.size() && saved[n_named].n_tokens <= n_known; ++n_named) {
         const Sequence::SavedState& state = saved[n_named];
@@ -122,7 +122,7 @@ void Engine::publish_states(Sequence& sequence) {
         if (sequence.latest_state && !(*sequence.latest_state == name)) snapshots_.replace(*sequence.latest_state);
         sequence.latest_state = name;
     }
-    saved.erase(saved.begin(), saved.begin() + ptrdiff_t(n_named));
+    saved.erase(saved.begin(), saved.begin() + static_cast<ptrdiff_t>(n_named));
 }
 
 void Engine::drop_saved_states(Sequence& sequence) {
@@ -139,7 +139,7 @@ void Engine::forget_content(Sequence& sequence) {
         windows_.forget(identity);  // also those that went back behind the window
     }
     blocks_.forget(sequence.blocks);
-    sequence.n_published = uint32_t(sequence.blocks.size());
+    sequence.n_published = static_cast<uint32_t>(sequence.blocks.size());
 }
 
 void Engine::release_state(Sequence& sequence) {

@@ -30,7 +30,8 @@ void Engine::take_windows(Sequence& sequence, const PrefixCache::Match& match) {
 
 // Gives a sequence as many blocks of the window as it has others.
 void Engine::allocate_windows(Sequence& sequence) {
-    CHECK(windows_.allocate(uint32_t(sequence.blocks.size() - sequence.window_blocks.size()), sequence.window_blocks));
+    CHECK(windows_.allocate(static_cast<uint32_t>(sequence.blocks.size() - sequence.window_blocks.size()),
+                            sequence.window_blocks));
 }
 
 // Gives back what no later row sees. The last row may be computed again, and so may all of a step that is in flight

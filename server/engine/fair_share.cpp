@@ -203,7 +203,7 @@ class FairShare::Deal {
         for (Entry* entry = next(entries); entry != nullptr && n_rows > 0; entry = next(entries)) {
             uint32_t n = std::min(n_rows, entry->n_left);
             if (entry->n_left > n_ahead_) n = std::min(n, kPortion);
-            if (const size_t i = size_t(entry - entries.data()); i >= n_open_) {
+            if (const size_t i = static_cast<size_t>(entry - entries.data()); i >= n_open_) {
                 // The waiting one that is admitted first begins for the sake of those behind it.
                 if (i > n_open_) {
                     entry = &entries[n_open_];
@@ -315,10 +315,11 @@ void FairShare::order_by_share(std::span<Candidate> same, size_t n, Charges& cha
     std::vector<TenantQueue> tenants;
     for (uint32_t i = 0; i < same.size(); ++i) {
         const Ticket& ticket = *same[i].ticket;
-        auto [tenant, is_new] = index.emplace(ticket.tenant, uint32_t(tenants.size()));
+        auto [tenant, is_new] = index.emplace(ticket.tenant, static_cast<uint32_t>(tenants.size()));
         if (is_new) tenants.push_back({.cost = ticket.tenant->cost + charges[ticket.tenant]});
         TenantQueue& queue = tenants[tenant->second];
-        auto [adapter, is_new_adapter] = queue.index.emplace(ticket.adapter, uint32_t(queue.adapters.size()));
+        auto [adapter, is_new_adapter] =
+            queue.index.emplace(ticket.adapter, static_cast<uint32_t>(queue.adapters.size()));
         if (is_new_adapter) queue.adapters.push_back({.cost = ticket.adapter->cost + charges[ticket.adapter]});
         queue.adapters[adapter->second].waiting.push_back(i);
         ++queue.n_waiting;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "proto/base/clock.h"
+#include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 
 namespace lorad::server {
@@ -24,7 +25,7 @@ MaskPool::MaskPool(uint32_t n_quick, uint32_t n_patient, std::function<void()> o
 
 MaskPool::~MaskPool() {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         stop_ = true;
     }
     quick_.changed.notify_all();
@@ -55,7 +56,7 @@ std::shared_ptr<MaskJob> MaskPool::begin(std::shared_ptr<TokenConstraint> constr
     }
     Lane& lane = is_patient ? patient_ : quick_;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         lane.waiting[job->tenant].push_back(job);
     }
     lane.changed.notify_one();
@@ -65,7 +66,7 @@ std::shared_ptr<MaskJob> MaskPool::begin(std::shared_ptr<TokenConstraint> constr
 bool MaskPool::wait(std::span<const std::shared_ptr<MaskJob>> jobs, std::chrono::steady_clock::duration at_most) {
     const auto all_done = [&] { return std::ranges::all_of(jobs, [](const auto& job) { return job->done(); }); };
     if (all_done()) return true;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return done_.wait_for(lock, at_most, all_done);
 }
 
@@ -96,10 +97,10 @@ MaskPool::Turn MaskPool::next(Lane& lane) {
 void MaskPool::run(Lane& lane, bool is_patient) {
     name_thread(is_patient ? "lorad-masks-low" : "lorad-masks");
     if (is_patient) give_way();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
         Turn turn;
-        lane.changed.wait(lock, [&] {
+        lane.changed.wait(lock, [&]() REQUIRES(mutex_) {
             if (!stop_) turn = next(lane);
             return stop_ || turn.job != nullptr;
         });

@@ -10,18 +10,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "server/access/shared_places.h"
 #include "server/engine/token_constraint.h"
 
@@ -63,7 +62,7 @@ class MaskPool {
         explicit Lane(uint32_t n, uint64_t share) : n_threads(n), threads_now(n, share) {}
         const uint32_t n_threads;
         access::SharedPlaces threads_now;  // of tenants
-        std::condition_variable changed;
+        Condition changed;
         std::map<std::string, std::deque<std::shared_ptr<MaskJob>>> waiting;  // by tenant; none is empty
         std::string last;                                                     // whose turn it was
     };
@@ -76,10 +75,10 @@ class MaskPool {
     static void make(MaskJob& job);
 
     const std::function<void()> on_patient_;
-    std::mutex mutex_;  // of all below
-    std::condition_variable done_;
-    Lane quick_, patient_;
-    bool stop_ = false;
+    Mutex mutex_;
+    Condition done_;
+    Lane quick_ GUARDED_BY(mutex_), patient_ GUARDED_BY(mutex_);
+    bool stop_ GUARDED_BY(mutex_) = false;
     std::vector<std::thread> threads_;
     uint32_t n_started_[2] = {0, 0};  // quick, patient
 };

@@ -4,6 +4,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::server {
 
@@ -20,7 +21,7 @@ MergeControl::~MergeControl() {
     if (thread_.joinable()) {
         engine_.watch_steps(nullptr);
         {
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             stop_ = true;
         }
         changed_.notify_all();
@@ -39,9 +40,9 @@ Status MergeControl::check_allowed() const {
 
 Result<MergeState> MergeControl::merge(MergeMix mix) {
     TRY(check_allowed());
-    const std::lock_guard work(work_mutex_);
+    const MutexLock work(work_mutex_);
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         automatic_.erase(mix.name);
         policy_.forget(mix.name);
         wanted_ = policy_.wanted();
@@ -52,17 +53,17 @@ Result<MergeState> MergeControl::merge(MergeMix mix) {
 Status MergeControl::set_auto(MergeMix mix) {
     TRY(check_allowed());
     clear(mix.name);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::string name = mix.name;
     automatic_.insert_or_assign(name, std::move(mix));
     return ok_status();
 }
 
 void MergeControl::clear(const std::string& name) {
-    const std::lock_guard work(work_mutex_);
+    const MutexLock work(work_mutex_);
     bool is_merged = false;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         automatic_.erase(name);
         policy_.forget(name);
         wanted_ = policy_.wanted();
@@ -73,18 +74,18 @@ void MergeControl::clear(const std::string& name) {
 }
 
 std::optional<MergeState> MergeControl::merged() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!current_) return std::nullopt;
     return current_->state;
 }
 
 uint64_t MergeControl::n_merges() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return n_merges_;
 }
 
 void MergeControl::observe(std::span<const LoraUse> uses, uint32_t n_rows) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (automatic_.empty() || !options_.may_by_itself) return;
     std::string_view name;
     for (const auto& [known, mix] : automatic_) {
@@ -107,7 +108,7 @@ std::optional<MergeMix> MergeControl::next_automatic(bool& unmerge) {
 }
 
 void MergeControl::run_automatic() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!stop_) {
         bool unmerge = false;
         std::optional<MergeMix> mix = next_automatic(unmerge);
@@ -117,7 +118,7 @@ void MergeControl::run_automatic() {
         }
         lock.unlock();
         {
-            const std::lock_guard work(work_mutex_);
+            const MutexLock work(work_mutex_);
             // While this thread waited for its turn, a request may have decided otherwise.
             lock.lock();
             mix = next_automatic(unmerge);
@@ -148,7 +149,7 @@ Result<MergeState> MergeControl::merge_now(const MergeMix& mix, bool is_automati
     log_info("{} is merged: {} MiB of copies, {:.2f} ms on the device", state.name, state.device_bytes >> 20,
              state.gpu_ms);
     if (options_.on_change) options_.on_change(state);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++n_merges_;
     current_ = Current{state, std::move(weights)};
     return state;
@@ -159,7 +160,7 @@ Result<MergeState> MergeControl::merge_now(const MergeMix& mix, bool is_automati
 void MergeControl::unmerge_now() {
     std::optional<Current> old;
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         old = std::move(current_);
         current_.reset();
     }

@@ -11,17 +11,16 @@
 // unmerged.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "model/weights/weight_transform.h"
+#include "proto/base/mutex.h"
 #include "server/engine/engine.h"
 #include "server/engine/merge_policy.h"
 
@@ -79,7 +78,7 @@ class MergeControl {
 
     void observe(std::span<const LoraUse> uses, uint32_t n_rows);
     void run_automatic();
-    std::optional<MergeMix> next_automatic(bool& unmerge);
+    std::optional<MergeMix> next_automatic(bool& unmerge) REQUIRES(mutex_);
     Result<MergeState> merge_now(const MergeMix& mix, bool is_automatic);
     void unmerge_now();
     Status check_allowed() const;
@@ -88,15 +87,15 @@ class MergeControl {
     const Merge merge_;
     const MergeControlOptions options_;
 
-    std::mutex work_mutex_;  // one merge or unmerge at a time; taken before mutex_
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    MergePolicy policy_;                         // guarded by mutex_, as are those below
-    std::map<std::string, MergeMix> automatic_;  // by name
-    std::optional<std::string> wanted_;          // as the policy said last
-    std::optional<Current> current_;
-    uint64_t n_merges_ = 0;
-    bool stop_ = false;
+    Mutex work_mutex_;  // one merge or unmerge at a time; taken before mutex_
+    mutable Mutex mutex_;
+    Condition changed_;
+    MergePolicy policy_ GUARDED_BY(mutex_);
+    std::map<std::string, MergeMix> automatic_ GUARDED_BY(mutex_);  // by name
+    std::optional<std::string> wanted_ GUARDED_BY(mutex_);          // as the policy said last
+    std::optional<Current> current_ GUARDED_BY(mutex_);
+    uint64_t n_merges_ GUARDED_BY(mutex_) = 0;
+    bool stop_ GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 

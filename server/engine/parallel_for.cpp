@@ -1,5 +1,6 @@
 #include "server/engine/parallel_for.h"
 
+#include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 
 namespace lorad::server {
@@ -16,7 +17,7 @@ ParallelFor::ParallelFor(uint32_t n_workers) {
 
 ParallelFor::~ParallelFor() {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         stop_ = true;
     }
     begin_.notify_all();
@@ -33,25 +34,25 @@ void ParallelFor::run(uint32_t n_jobs, const std::function<void(uint32_t, uint32
         return;
     }
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         job_ = &job;
         n_jobs_ = n_jobs;
         next_ = 0;
-        n_busy_ = uint32_t(threads_.size());
+        n_busy_ = static_cast<uint32_t>(threads_.size());
         ++round_;
     }
     begin_.notify_all();
     take_jobs(job, n_jobs, 0);
     // Every thread passes through every round, so none of them can still look at `job` afterwards.
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return n_busy_ == 0; });
+    MutexLock lock(mutex_);
+    done_.wait(lock, [this]() REQUIRES(mutex_) { return n_busy_ == 0; });
 }
 
 void ParallelFor::work(uint32_t worker) {
     uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        begin_.wait(lock, [&] { return stop_ || round_ != seen; });
+        begin_.wait(lock, [&]() REQUIRES(mutex_) { return stop_ || round_ != seen; });
         if (stop_) return;
         seen = round_;
         const auto* job = job_;

@@ -4,13 +4,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "proto/base/check.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::server {
 
@@ -23,7 +22,7 @@ class ParallelFor {
     ParallelFor(const ParallelFor&) = delete;
     ParallelFor& operator=(const ParallelFor&) = delete;
 
-    uint32_t n_workers() const { return uint32_t(threads_.size()) + 1; }
+    uint32_t n_workers() const { return static_cast<uint32_t>(threads_.size()) + 1; }
 
     // Calls job(index, worker) for every index below n_jobs and returns when all are done. From one
     // thread.
@@ -35,13 +34,13 @@ class ParallelFor {
 
     std::vector<std::thread> threads_;
     std::atomic<uint32_t> next_{0};
-    std::mutex mutex_;
-    std::condition_variable begin_, done_;
-    const std::function<void(uint32_t, uint32_t)>* job_ = nullptr;  // guarded by mutex_
-    uint32_t n_jobs_ = 0;                                           // guarded by mutex_
-    uint64_t round_ = 0;                                            // guarded by mutex_
-    uint32_t n_busy_ = 0;                                           // guarded by mutex_
-    bool stop_ = false;                                             // guarded by mutex_
+    Mutex mutex_;
+    Condition begin_, done_;
+    const std::function<void(uint32_t, uint32_t)>* job_ GUARDED_BY(mutex_) = nullptr;
+    uint32_t n_jobs_ GUARDED_BY(mutex_) = 0;
+    uint64_t round_ GUARDED_BY(mutex_) = 0;
+    uint32_t n_busy_ GUARDED_BY(mutex_) = 0;
+    bool stop_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lorad::server

@@ -59,7 +59,7 @@ class PrefixCache {
     // Likewise of what has this name, whoever holds it.
     void forget(const BlockIdentity& identity);
 
-    uint32_t n_blocks() const { return uint32_t(blocks_.size()); }
+    uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
     uint32_t n_free() const { return pool_.n_free() + n_idle_; }  // that allocate() can give
     uint32_t n_used() const { return n_blocks() - n_free(); }
     uint32_t n_idle() const { return n_idle_; }

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::server {
 
@@ -23,7 +24,7 @@ Status RequestQueue::check(uint64_t n_requests, uint64_t n_tokens) const {
 }
 
 Status RequestQueue::check_room() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return check(1, 1);
 }
 
@@ -31,9 +32,9 @@ Status RequestQueue::push(std::span<Request> group) {
     uint64_t n_tokens = 0;
     for (const Request& request : group) n_tokens += request.prompt.size();
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         TRY(check(group.size(), n_tokens));
-        n_waiting_ += uint32_t(group.size());
+        n_waiting_ += static_cast<uint32_t>(group.size());
         n_tokens_ += n_tokens;
         requests_.insert(requests_.end(), std::make_move_iterator(group.begin()), std::make_move_iterator(group.end()));
     }
@@ -42,31 +43,31 @@ Status RequestQueue::push(std::span<Request> group) {
 }
 
 std::vector<Request> RequestQueue::drain() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     woken_ = false;
     return std::exchange(requests_, {});
 }
 
 void RequestQueue::leave_waiting(uint32_t n_requests, uint64_t n_tokens) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     CHECK(n_requests <= n_waiting_ && n_tokens <= n_tokens_);
     n_waiting_ -= n_requests;
     n_tokens_ -= n_tokens;
 }
 
 void RequestQueue::wait(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [this] { return !requests_.empty() || woken_; });
+    MutexLock lock(mutex_);
+    changed_.wait_for(lock, timeout, [this]() REQUIRES(mutex_) { return !requests_.empty() || woken_; });
 }
 
 void RequestQueue::rest(std::chrono::duration<double> timeout) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [this] { return woken_; });
+    MutexLock lock(mutex_);
+    changed_.wait_for(lock, timeout, [this]() REQUIRES(mutex_) { return woken_; });
 }
 
 void RequestQueue::wake() {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         woken_ = true;
     }
     changed_.notify_one();
@@ -74,7 +75,7 @@ void RequestQueue::wake() {
 
 void RequestQueue::close(Error refusal) {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         if (!refusal_) refusal_ = std::move(refusal);
         woken_ = true;
     }
@@ -82,12 +83,12 @@ void RequestQueue::close(Error refusal) {
 }
 
 uint64_t RequestQueue::n_waiting_tokens() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return n_tokens_;
 }
 
 uint32_t RequestQueue::n_waiting() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return n_waiting_;
 }
 

@@ -6,11 +6,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "server/engine/request.h"
 
@@ -42,17 +41,17 @@ class RequestQueue {
     uint64_t n_waiting_tokens() const;  // of their prompts
 
   private:
-    Status check(uint64_t n_requests, uint64_t n_tokens) const;  // under mutex_
+    Status check(uint64_t n_requests, uint64_t n_tokens) const REQUIRES(mutex_);
 
     const uint32_t n_waiting_max_;
     const uint64_t n_tokens_max_;
-    mutable std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<Request> requests_;  // guarded by mutex_
-    uint32_t n_waiting_ = 0;         // guarded by mutex_
-    uint64_t n_tokens_ = 0;          // guarded by mutex_; of those that wait
-    bool woken_ = false;             // guarded by mutex_
-    std::optional<Error> refusal_;   // guarded by mutex_; set once closed
+    mutable Mutex mutex_;
+    Condition changed_;
+    std::vector<Request> requests_ GUARDED_BY(mutex_);
+    uint32_t n_waiting_ GUARDED_BY(mutex_) = 0;
+    uint64_t n_tokens_ GUARDED_BY(mutex_) = 0;  // of those that wait
+    bool woken_ GUARDED_BY(mutex_) = false;
+    std::optional<Error> refusal_ GUARDED_BY(mutex_);  // set once closed
 };
 
 }  // namespace lorad::server

@@ -23,7 +23,9 @@ class RowSizes {
     uint32_t largest() const { return sizes_.back(); }
 
     // The smallest of at least n_rows; n() where there is none.
-    size_t index_of(uint32_t n_rows) const { return size_t(std::ranges::lower_bound(sizes_, n_rows) - sizes_.begin()); }
+    size_t index_of(uint32_t n_rows) const {
+        return static_cast<size_t>(std::ranges::lower_bound(sizes_, n_rows) - sizes_.begin());
+    }
     // n_rows itself where there is none.
     uint32_t rounded_up(uint32_t n_rows) const {
         const size_t i = index_of(n_rows);

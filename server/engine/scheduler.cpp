@@ -84,7 +84,7 @@ class Planner {
 
     // Makes a place for one that starves.
     void yield() {
-        for (uint32_t victim = uint32_t(running_.size()); victim-- > 0;) {
+        for (uint32_t victim = static_cast<uint32_t>(running_.size()); victim-- > 0;) {
             if (!running_[victim].may_yield) continue;
             preempt(victim);
             plan_.has_yielded = true;
@@ -111,13 +111,14 @@ class Planner {
     }
     // Of its prompt, beside what is planned of others.
     uint32_t n_affordable(const SequenceView& sequence) const {
-        return uint32_t(std::max(prompts_left_, 0.0) * n_rows_of_step(sequence) + 1e-6);
+        return static_cast<uint32_t>(std::max(prompts_left_, 0.0) * n_rows_of_step(sequence) + 1e-6);
     }
 
     uint32_t rows_that_fit(uint32_t index, uint32_t n_rows) const {
         const SequenceView& sequence = now_[index];
-        uint64_t n_room = uint64_t(sequence.n_blocks + n_free_) * limits_.block_tokens - sequence.n_computed;
-        return uint32_t(std::min<uint64_t>(n_rows, n_room));
+        uint64_t n_room =
+            static_cast<uint64_t>(sequence.n_blocks + n_free_) * limits_.block_tokens - sequence.n_computed;
+        return static_cast<uint32_t>(std::min<uint64_t>(n_rows, n_room));
     }
 
     void add(uint32_t index, uint32_t n_rows) {
@@ -126,7 +127,7 @@ class Planner {
         uint32_t n_new = n_needed > sequence.n_blocks ? n_needed - sequence.n_blocks : 0;
         CHECK(n_new <= n_free_ && n_rows <= n_rows_left_);
         if (planned_[index] == kNone) {
-            planned_[index] = uint32_t(plan_.rows.size());
+            planned_[index] = static_cast<uint32_t>(plan_.rows.size());
             plan_.rows.push_back({index, 0, 0});
         }
         PlannedRows& planned = plan_.rows[planned_[index]];
@@ -134,7 +135,7 @@ class Planner {
         planned.n_new_blocks += n_new;
         n_free_ -= n_new;
         n_rows_left_ -= n_rows;
-        if (!is_decode(index)) prompts_left_ -= double(n_rows) / n_rows_of_step(sequence);
+        if (!is_decode(index)) prompts_left_ -= static_cast<double>(n_rows) / n_rows_of_step(sequence);
         sequence.n_computed += n_rows;
         sequence.n_blocks += n_new;
     }
@@ -142,7 +143,7 @@ class Planner {
     // Frees the blocks of the last running sequence that comes after `index`; false if there is
     // none.
     bool preempt_last_after(uint32_t index) {
-        for (uint32_t victim = uint32_t(running_.size()); victim-- > index + 1;) {
+        for (uint32_t victim = static_cast<uint32_t>(running_.size()); victim-- > index + 1;) {
             if (preempted_[victim] || now_[victim].n_blocks == 0) continue;
             preempt(victim);
             return true;
@@ -158,7 +159,7 @@ class Planner {
         PlannedRows& rows = plan_.rows[planned_[victim]];
         n_free_ += rows.n_new_blocks;
         n_rows_left_ += rows.n_rows;
-        if (!is_decode(victim)) prompts_left_ += double(rows.n_rows) / n_rows_of_step(now_[victim]);
+        if (!is_decode(victim)) prompts_left_ += static_cast<double>(rows.n_rows) / n_rows_of_step(now_[victim]);
         rows = {victim, 0, 0};
         planned_[victim] = kNone;
     }

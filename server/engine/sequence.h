@@ -67,7 +67,7 @@ struct Sequence {
     // When it was first admitted, and its first and last token so far.
     std::chrono::steady_clock::time_point started, first_token_at, last_token_at;
 
-    uint32_t n_known() const { return uint32_t(tokens.size()); }
+    uint32_t n_known() const { return static_cast<uint32_t>(tokens.size()); }
     std::span<const TokenId> known_tokens() const {
         size_t n = tokens.size();
         while (n > 0 && tokens[n - 1] < 0) --n;
@@ -87,7 +87,7 @@ struct Sequence {
         if (wants_prompt_outputs()) n_shown = std::min(n_shown, n_computed + n_prompt_rows_max);
         // not the row that the next token is chosen by
         if (choice.is_held()) n_shown = std::min(n_shown, n_known() - 1);
-        return {n_shown, n_computed, uint32_t(blocks.size()), 0, blocks};
+        return {n_shown, n_computed, static_cast<uint32_t>(blocks.size()), 0, blocks};
     }
 };
 

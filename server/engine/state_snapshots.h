@@ -54,8 +54,8 @@ class StateSnapshots {
     // The state of that name must not be used again.
     void forget(const Name& name);
 
-    uint32_t n_slots() const { return uint32_t(slots_.size()); }
-    uint32_t n_named() const { return uint32_t(index_.size()); }
+    uint32_t n_slots() const { return static_cast<uint32_t>(slots_.size()); }
+    uint32_t n_named() const { return static_cast<uint32_t>(index_.size()); }
     uint64_t n_evicted() const { return n_evicted_; }
 
   private:

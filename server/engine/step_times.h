@@ -64,7 +64,8 @@ class StepTimes {
         if (!is_slow && !did_fit) {
             if (!is_whole) {
                 // Not more than a word against a few slow ones.
-                if (timed.known() && ptrdiff_t(timed.seconds.n_added()) < Recent::kKept) timed.seconds.add(seconds);
+                if (timed.known() && static_cast<ptrdiff_t>(timed.seconds.n_added()) < Recent::kKept)
+                    timed.seconds.add(seconds);
                 return;
             }
             timed.seconds = {};  // where it was too slow before, that is over
@@ -94,8 +95,9 @@ class StepTimes {
     // a step may have as many.
     uint32_t n_rows_alone(uint32_t context) const {
         const Recent* row = nearest(alone_rows_, class_of(context));
-        const double n = row ? alone_s_ / std::max(row->value(), 1e-12) : double(kAloneRowsFirst);
-        const uint32_t n_rows = sizes_.rounded_down(uint32_t(std::min(n, double(sizes_.largest()))));
+        const double n = row ? alone_s_ / std::max(row->value(), 1e-12) : static_cast<double>(kAloneRowsFirst);
+        const uint32_t n_rows =
+            sizes_.rounded_down(static_cast<uint32_t>(std::min(n, static_cast<double>(sizes_.largest()))));
         return std::min(std::max(n_rows, kAloneRowsMin), sizes_.largest());
     }
 
@@ -124,7 +126,7 @@ class StepTimes {
     }
 
     static uint32_t class_of(uint32_t context) {
-        return std::min(uint32_t(std::bit_width(context / kFirstClass)), kClasses - 1);
+        return std::min(static_cast<uint32_t>(std::bit_width(context / kFirstClass)), kClasses - 1);
     }
 
     // fewer cost the prompt more than they help others: the weights are read for them all the same
@@ -140,7 +142,7 @@ class StepTimes {
         void add(double value) {
             values_[n_added_++ % kKept] = value;
             std::array<double, kKept> sorted = values_;
-            auto end = sorted.begin() + std::min<ptrdiff_t>(ptrdiff_t(n_added_), kKept);
+            auto end = sorted.begin() + std::min<ptrdiff_t>(static_cast<ptrdiff_t>(n_added_), kKept);
             auto middle = sorted.begin() + (end - sorted.begin()) / 2;
             std::nth_element(sorted.begin(), middle, end);
             median_ = *middle;
@@ -205,7 +207,7 @@ class StepTimes {
     bool is_fresh(const Quiet& quiet) const { return quiet.known() && n_steps_ - quiet.seen < kQuietKept; }
     // Whether it is known what these decodes take without prompts now, or at least what more of them do.
     bool knows_as_many(uint32_t n_decodes) const {
-        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(),
+        return std::any_of(quiet_by_size_.begin() + static_cast<ptrdiff_t>(size_of(n_decodes)), quiet_by_size_.end(),
                            [&](const Quiet& quiet) { return is_fresh(quiet) && quiet.seconds.is_settled(); });
     }
     // Seconds of a step with prompts and so many decodes.

@@ -9,7 +9,7 @@ namespace lorad::server {
 namespace {
 
 uint32_t n_generated_before(const Request& request, uint32_t position) {
-    return position - uint32_t(request.prompt.size());
+    return position - static_cast<uint32_t>(request.prompt.size());
 }
 
 // Until then no token may come that would end the request.
@@ -34,7 +34,7 @@ ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
     const proto::SamplingParams& sampling = request.sampling;
     if (sampling.has_penalties() || !sampling.logit_bias.empty() || !ends.empty())
         changes_.emplace(sampling, request.prompt, ends);
-    if (changes_) n_first_changes_ = uint32_t(changes_->entries().size());
+    if (changes_) n_first_changes_ = static_cast<uint32_t>(changes_->entries().size());
     if (request.n_prompt_logprobs) prompt_logprobs.reserve(request.prompt.size());
 }
 
@@ -95,7 +95,7 @@ void TokenChooser::prepare(std::span<TokenChoice> choices, uint32_t n_masks, std
     for (TokenChoice& choice : choices) {
         if (choice.prompt_token >= 0 || !choice.state->constraint_) continue;
         if (choice.mask >= 0)
-            mask_owners_[size_t(choice.mask)] = &choice;
+            mask_owners_[static_cast<size_t>(choice.mask)] = &choice;
         else
             mask_owners_.push_back(&choice);
         if (for_patient || !choice.state->is_patient()) awaited_.push_back(choice.state->job_);
@@ -138,18 +138,18 @@ void TokenChooser::write_mask(const TokenChoice& choice, std::span<uint32_t> to,
     std::vector<uint32_t>& words = scratch.mask;
     words = choice.state->job_->words;
     CHECK(words.size() == to.size());
-    auto is_in = [&](TokenId token) { return token >= 0 && size_t(token) / 32 < words.size(); };
+    auto is_in = [&](TokenId token) { return token >= 0 && static_cast<size_t>(token) / 32 < words.size(); };
     if (std::span<const TokenId> allowed = request.sampling.allowed_token_ids; !allowed.empty()) {
         words.assign(words.size(), 0);
         for (TokenId token : allowed) {
-            if (is_in(token)) words[size_t(token) / 32] |= 1u << (token % 32);
+            if (is_in(token)) words[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
         }
         for (size_t i = 0; i < words.size(); ++i) words[i] &= choice.state->job_->words[i];
     }
     std::copy(words.begin(), words.end(), to.begin());
     if (!must_go_on(request, choice.position)) return;
     for (TokenId token : request.stop_tokens) {
-        if (is_in(token)) words[size_t(token) / 32] &= ~(1u << (token % 32));
+        if (is_in(token)) words[static_cast<size_t>(token) / 32] &= ~(1u << (token % 32));
     }
     // Where the grammar allows nothing but the end, min_tokens gives way.
     if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; }))
@@ -170,7 +170,7 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
             chosen_here_.push_back(&choice);
         }
     }
-    threads_.run(uint32_t(chosen_here_.size()), [&](uint32_t index, uint32_t worker) {
+    threads_.run(static_cast<uint32_t>(chosen_here_.size()), [&](uint32_t index, uint32_t worker) {
         TokenChoice& choice = *chosen_here_[index];
         TokenId& token = result.argmax[choice.output];
         std::span<const float> logits = result.logits[choice.output];
@@ -195,7 +195,7 @@ TokenId TokenChooser::choose_one(TokenChoice& choice, TokenId argmax, std::span<
     bool changes = (rule.what & gpu::kRuleAdjusts) != 0 || !allowed.empty();
     if ((rule.what & gpu::kRuleDraws) == 0 && !changes) {
         // The model's first choice is the answer wherever the grammar allows it.
-        if (mask.empty() || (mask[size_t(argmax) / 32] >> (argmax % 32) & 1u) != 0) return argmax;
+        if (mask.empty() || (mask[static_cast<size_t>(argmax) / 32] >> (argmax % 32) & 1u) != 0) return argmax;
     }
     if (!changes && mask.empty()) return model::sample(logits, rule, scratch.sampler);
     scratch.logits.assign(logits.begin(), logits.end());

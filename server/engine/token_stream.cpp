@@ -1,5 +1,7 @@
 #include "server/engine/token_stream.h"
 
+#include "proto/base/mutex.h"
+
 namespace lorad::server {
 
 const char* to_string(FinishReason reason) {
@@ -21,7 +23,7 @@ void TokenStream::push(TokenId token) { push(token, std::nullopt); }
 
 void TokenStream::push(TokenId token, std::optional<proto::TokenLogprobs> logprobs) {
     {
-        std::lock_guard lock(signal_->mutex);
+        MutexLock lock(signal_->mutex);
         CHECK(!closed_ && n_pushed_ < n_tokens_max_);
         waiting_.tokens.push_back(token);
         if (logprobs) waiting_.logprobs.push_back(std::move(*logprobs));
@@ -31,20 +33,20 @@ void TokenStream::push(TokenId token, std::optional<proto::TokenLogprobs> logpro
 }
 
 void TokenStream::set_prompt_logprobs(std::vector<proto::TokenLogprobs> logprobs) {
-    std::lock_guard lock(signal_->mutex);
+    MutexLock lock(signal_->mutex);
     CHECK(!closed_ && n_pushed_ == 0);
     waiting_.prompt_logprobs = std::move(logprobs);
 }
 
 void TokenStream::set_embedding(std::vector<float> embedding) {
-    std::lock_guard lock(signal_->mutex);
+    MutexLock lock(signal_->mutex);
     CHECK(!closed_ && n_pushed_ == 0);
     waiting_.embedding = std::move(embedding);
 }
 
 void TokenStream::close(StreamEnd end) {
     {
-        std::lock_guard lock(signal_->mutex);
+        MutexLock lock(signal_->mutex);
         CHECK(!closed_);
         CHECK((end.reason == FinishReason::kError) == end.error.has_value());
         closed_ = true;
@@ -55,7 +57,7 @@ void TokenStream::close(StreamEnd end) {
 
 void TokenStream::cancel(FinishReason reason) {
     int expected = kNotCancelled;
-    cancelled_.compare_exchange_strong(expected, int(reason), std::memory_order_relaxed);
+    cancelled_.compare_exchange_strong(expected, static_cast<int>(reason), std::memory_order_relaxed);
 }
 
 std::optional<FinishReason> TokenStream::cancelled() const {
@@ -66,14 +68,14 @@ std::optional<FinishReason> TokenStream::cancelled() const {
 
 TokenStream::Batch TokenStream::pop(std::chrono::milliseconds timeout) {
     {
-        std::unique_lock lock(signal_->mutex);
-        signal_->changed.wait_for(lock, timeout, [this] { return !waiting_.empty(); });
+        MutexLock lock(signal_->mutex);
+        signal_->changed.wait_for(lock, timeout, [this]() REQUIRES(signal_->mutex) { return !waiting_.empty(); });
     }
     return take();
 }
 
 TokenStream::Batch TokenStream::take() {
-    std::lock_guard lock(signal_->mutex);
+    MutexLock lock(signal_->mutex);
     Batch batch;
     std::swap(batch, waiting_);
     waiting_.end = batch.end;  // whoever asks again hears of it again
@@ -82,11 +84,11 @@ TokenStream::Batch TokenStream::take() {
 
 bool TokenStream::wait_any(StreamSignal& signal, std::span<const std::shared_ptr<TokenStream>> streams,
                            std::chrono::milliseconds timeout) {
-    std::unique_lock lock(signal.mutex);
-    return signal.changed.wait_for(lock, timeout, [&] {
+    MutexLock lock(signal.mutex);
+    return signal.changed.wait_for(lock, timeout, [&]() REQUIRES(signal.mutex) {
         for (const auto& stream : streams) {
             CHECK(stream->signal_.get() == &signal);
-            if (!stream->waiting_.empty()) return true;
+            if (stream->has_waiting()) return true;
         }
         return false;
     });

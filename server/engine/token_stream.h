@@ -8,14 +8,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "proto/base/ids.h"
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/generate/logprobs.h"
 
@@ -38,8 +37,8 @@ struct StreamEnd {
 
 // The streams of one HTTP request share it, so that their worker can wait for all of them at once.
 struct StreamSignal {
-    std::mutex mutex;
-    std::condition_variable changed;
+    Mutex mutex;
+    Condition changed;
 };
 
 class TokenStream {
@@ -85,15 +84,17 @@ class TokenStream {
     std::optional<FinishReason> cancelled() const;
 
   private:
+    // Under the signal's mutex, by whichever name.
+    bool has_waiting() const NO_THREAD_SAFETY_ANALYSIS { return !waiting_.empty(); }
+
     const uint32_t n_tokens_max_;
     static constexpr int kNotCancelled = -1;
     std::atomic<int> cancelled_{kNotCancelled};  // a FinishReason
     std::atomic<uint32_t> n_cached_{0};
     const std::shared_ptr<StreamSignal> signal_;
-    // All below guarded by signal_->mutex.
-    Batch waiting_;  // not yet popped
-    uint32_t n_pushed_ = 0;
-    bool closed_ = false;
+    Batch waiting_ GUARDED_BY(signal_->mutex);  // not yet popped
+    uint32_t n_pushed_ GUARDED_BY(signal_->mutex) = 0;
+    bool closed_ GUARDED_BY(signal_->mutex) = false;
 };
 
 }  // namespace lorad::server

@@ -52,7 +52,7 @@ class ExchangeStream final : public httplib::Stream {
     ssize_t read(char* out, size_t size) {
         size_t n = head_.copy(out, size, at_);
         at_ += n;
-        return ssize_t(n);
+        return static_cast<ssize_t>(n);
     }
     ssize_t write(const char* bytes, size_t size) {
         std::string_view piece(bytes, size);
@@ -64,7 +64,7 @@ class ExchangeStream final : public httplib::Stream {
             exchange_.close_after();
         has_written_ = true;
         failed_ = failed_ || !exchange_.write(piece);
-        return failed_ ? -1 : ssize_t(size);
+        return failed_ ? -1 : static_cast<ssize_t>(size);
     }
     void get_remote_ip_and_port(std::string& ip, int& port) const {
         ip = exchange_.peer();
@@ -135,8 +135,9 @@ uint32_t connections_with_descriptors(uint32_t n_wanted) {
         getrlimit(RLIMIT_NOFILE, &limit);
     }
     if (limit.rlim_cur >= n_wanted + kOthers) return n_wanted;
-    const auto n = uint32_t(std::max<rlim_t>(limit.rlim_cur / 2, 16));
-    log_warn("only {} file descriptors: at most {} connections, not {}", uint64_t(limit.rlim_cur), n, n_wanted);
+    const auto n = static_cast<uint32_t>(std::max<rlim_t>(limit.rlim_cur / 2, 16));
+    log_warn("only {} file descriptors: at most {} connections, not {}", static_cast<uint64_t>(limit.rlim_cur), n,
+             n_wanted);
     return n;
 }
 

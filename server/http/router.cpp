@@ -27,7 +27,7 @@ HttpReply read_and_run(const HttpHandler& handler, HttpRequest& request, BodyUse
                                      "large request bodies take as much memory as they may; try again in a moment"));
     }
     // Growing by doubling would take twice the limit.
-    request.body.reserve(size_t(n_bytes));
+    request.body.reserve(static_cast<size_t>(n_bytes));
     Status read = request.stream->read(request.body_bytes_max, [&](std::string_view piece) {
         request.body.append(piece);
         return ok_status();

@@ -1,5 +1,6 @@
 #include "server/http/routes.h"
 
+#include "proto/base/version.h"
 #include "proto/json/json.h"
 #include "server/adapter_metrics.h"
 #include "server/http/adapter_access.h"
@@ -41,9 +42,9 @@ HttpReply health(bool ok, std::string_view status) {
     return json_reply(writer.take(), ok ? 200 : 503);
 }
 
-HttpReply version() {
+HttpReply show_version() {
     JsonWriter writer;
-    writer.begin_object().field("version", LORAD_VERSION).end_object();
+    writer.begin_object().field("version", version()).end_object();
     return json_reply(writer.take());
 }
 
@@ -131,7 +132,7 @@ constexpr ContextRoute kRoutes[] = {
 
 void add_routes(Router& router, const ContextGate& gate) {
     using access::Access;
-    router.add("GET", "/version", Access::any_key(), [](const HttpRequest&) { return version(); });
+    router.add("GET", "/version", Access::any_key(), [](const HttpRequest&) { return show_version(); });
     router.add(
         "GET", "/health/live", Access::open(), [&gate](const HttpRequest&) { return live(gate.load()); },
         BodyUse::kAtOnce);

@@ -36,10 +36,10 @@ inline constexpr uint32_t kDrainWaitsMax = 8;  // removals that wait for running
 // Bounds on what clients send to be kept.
 struct UploadLimits {
     uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // of one file
-    uint64_t form_bytes_max = uint64_t(64) << 20;          // of a form: it is held in memory
+    uint64_t form_bytes_max = uint64_t{64} << 20;          // of a form: it is held in memory
     // Of a tenant's files of which no adapter was made yet. Without keys there are no tenants, and the store's limits
     // count.
-    uint64_t held_bytes_max = uint64_t(16) << 30;
+    uint64_t held_bytes_max = uint64_t{16} << 30;
     uint32_t n_held_max = 1024;
 };
 
@@ -74,7 +74,7 @@ struct ServerContext {
     access::SharedPlaces uploads_now{kUploadsMax};
     access::SharedPlaces watchers_now{kWatchersMax};
     access::SharedPlaces drain_waits_now{kDrainWaitsMax};
-    access::SharedPlaces texts_now{uint64_t(4) << 20};  // bytes that are being tokenized
+    access::SharedPlaces texts_now{uint64_t{4} << 20};  // bytes that are being tokenized
     model::ThoughtMarks thought_marks = {};
 };
 

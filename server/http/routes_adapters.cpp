@@ -179,7 +179,7 @@ HttpReply roll_back_adapter(ServerContext& context, const HttpRequest& request) 
     return reply_of(request, context.registry.rollback(request.params.at(0), parsed->generation), "name");
 }
 
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kAdapterRoutes[] = {
     {"GET", "/v1/adapters", kReadsAdapters, list_adapters},
     {"POST", "/v1/adapters", kWritesAdapters, register_adapter, BodyUse::kStreamed},
     {"GET", "/v1/adapters/events", kReadsAdapters, watch_adapters},
@@ -192,6 +192,6 @@ constexpr ContextRoute kRoutes[] = {
 
 }  // namespace
 
-std::span<const ContextRoute> adapter_routes() { return kRoutes; }
+std::span<const ContextRoute> adapter_routes() { return kAdapterRoutes; }
 
 }  // namespace lorad::server

@@ -147,7 +147,7 @@ HttpReply llama_set(ServerContext& context, const HttpRequest& request) {
 }
 
 // Loads read files of the server, and the scales are everybody's.
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kCompatRoutes[] = {
     {"POST", "/v1/load_lora_adapter", kAdministers, vllm_load},
     {"POST", "/v1/unload_lora_adapter", kWritesAdapters, vllm_unload},
     {"GET", "/v1/lora_adapters", kReadsAdapters, vllm_list},
@@ -159,6 +159,6 @@ constexpr ContextRoute kRoutes[] = {
 
 }  // namespace
 
-std::span<const ContextRoute> compat_routes() { return kRoutes; }
+std::span<const ContextRoute> compat_routes() { return kCompatRoutes; }
 
 }  // namespace lorad::server

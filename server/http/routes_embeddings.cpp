@@ -100,10 +100,10 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
 
 HttpReply embed(ServerContext& context, const HttpRequest& request) { return reply_of(answered(context, request)); }
 
-constexpr ContextRoute kRoutes[] = {{"POST", "/v1/embeddings", kGenerates, embed}};
+constexpr ContextRoute kEmbeddingRoutes[] = {{"POST", "/v1/embeddings", kGenerates, embed}};
 
 }  // namespace
 
-std::span<const ContextRoute> embeddings_routes() { return kRoutes; }
+std::span<const ContextRoute> embeddings_routes() { return kEmbeddingRoutes; }
 
 }  // namespace lorad::server

@@ -180,7 +180,7 @@ Result<HttpReply> content_of(ServerContext& context, const HttpRequest& http) {
     HttpReply reply;
     reply.content_type = file.object.filename.ends_with(".csv") ? "text/csv" : "application/jsonl";
     reply.stream = [opened](HttpSink& sink) {
-        std::string piece(size_t(64) << 10, '\0');
+        std::string piece(size_t{64} << 10, '\0');
         for (;;) {
             const size_t n = std::fread(piece.data(), 1, piece.size(), opened.get());
             if (n == 0 || !sink.write(std::string_view(piece).substr(0, n))) return;
@@ -208,7 +208,7 @@ HttpReply remove_file(ServerContext& context, const HttpRequest& http) { return 
 HttpReply show_content(ServerContext& context, const HttpRequest& http) { return reply_of(content_of(context, http)); }
 HttpReply check_file(ServerContext& context, const HttpRequest& http) { return reply_of(checked(context, http)); }
 
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kFileRoutes[] = {
     {"POST", "/v1/files", kWritesTraining, upload_file, BodyUse::kStreamed},
     {"GET", "/v1/files", kReadsTraining, list_files},
     {"GET", "/v1/files/{}", kReadsTraining, show_file},
@@ -219,6 +219,6 @@ constexpr ContextRoute kRoutes[] = {
 
 }  // namespace
 
-std::span<const ContextRoute> file_routes() { return kRoutes; }
+std::span<const ContextRoute> file_routes() { return kFileRoutes; }
 
 }  // namespace lorad::server

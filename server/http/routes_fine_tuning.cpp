@@ -242,7 +242,7 @@ HttpReply show_adapter_files(ServerContext& context, const HttpRequest& http) {
 }
 HttpReply publish_one(ServerContext& context, const HttpRequest& http) { return reply_of(published(context, http)); }
 
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kFineTuningRoutes[] = {
     {"POST", "/v1/fine_tuning/jobs", kWritesTraining, create_job},
     {"GET", "/v1/fine_tuning/jobs", kReadsTraining, list_jobs},
     {"GET", "/v1/fine_tuning/jobs/{}", kReadsTraining, show_job},
@@ -257,6 +257,6 @@ constexpr ContextRoute kRoutes[] = {
 
 }  // namespace
 
-std::span<const ContextRoute> fine_tuning_routes() { return kRoutes; }
+std::span<const ContextRoute> fine_tuning_routes() { return kFineTuningRoutes; }
 
 }  // namespace lorad::server

@@ -27,7 +27,7 @@ proto::AnswerBlocks make_blocks() {
     return proto::AnswerBlocks([](proto::BlockKind) { return std::string(); });
 }
 
-void stream_out(Generation& generation, HttpSink& sink) {
+void stream_message(Generation& generation, HttpSink& sink) {
     AnswerParts parts(generation);
     proto::AnswerBlocks answer = make_blocks();
     const auto& blocks = answer.blocks();
@@ -55,7 +55,7 @@ void stream_out(Generation& generation, HttpSink& sink) {
     }
 }
 
-HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
+HttpReply whole_message(Generation& generation, const HttpRequest& http) {
     proto::AnswerBlocks answer = make_blocks();
     auto last = whole_blocks(generation, http, answer);
     if (!last.ok()) return messages_error_reply(last.error());
@@ -64,7 +64,7 @@ HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
                                              {(*last)->finish_reason, (*last)->stop_text, generation.usage()}));
 }
 
-Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
+Result<HttpReply> answered_message(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::GenerateRequest parsed,
                proto::parse_messages_request(http.body, MessagesUse::kGenerate, context.vocab_size));
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.ignored_fields));
@@ -72,27 +72,27 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     bool stream = parsed.stream;
     TRY_ASSIGN(std::shared_ptr<Generation> generation, Generation::start(context, http, std::move(parsed)));
     generation->head.id = format("msg_{:016x}", random_number());
-    HttpReply reply = stream ? event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); })
-                             : whole_reply(*generation, http);
+    HttpReply reply = stream ? event_stream([generation](HttpSink& sink) { stream_message(*generation, sink); })
+                             : whole_message(*generation, http);
     add_ignored_fields(reply, ignored, generation->unread_fields());
     add_not_enforced(reply, not_enforced);
     return reply;
 }
 
-Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
+Result<HttpReply> counted_prompt(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::GenerateRequest parsed,
                proto::parse_messages_request(http.body, MessagesUse::kCountTokens, context.vocab_size));
     return token_count_reply(context, http, parsed, proto::messages_token_count);
 }
 
 HttpReply create_message(ServerContext& context, const HttpRequest& request) {
-    return reply_of(answered(context, request), messages_error_reply);
+    return reply_of(answered_message(context, request), messages_error_reply);
 }
 HttpReply count_tokens(ServerContext& context, const HttpRequest& request) {
-    return reply_of(counted(context, request), messages_error_reply);
+    return reply_of(counted_prompt(context, request), messages_error_reply);
 }
 
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kMessageRoutes[] = {
     {"POST", "/v1/messages", kGenerates, create_message, BodyUse::kBuffered, messages_error_reply},
     {"POST", "/v1/messages/count_tokens", kGenerates, count_tokens, BodyUse::kBuffered, messages_error_reply},
 };
@@ -105,6 +105,6 @@ HttpReply messages_error_reply(const Error& error) {
     return reply;
 }
 
-std::span<const ContextRoute> messages_routes() { return kRoutes; }
+std::span<const ContextRoute> messages_routes() { return kMessageRoutes; }
 
 }  // namespace lorad::server

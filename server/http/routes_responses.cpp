@@ -104,7 +104,7 @@ HttpReply whole_reply(Answering& answering, const HttpRequest& http) {
     return json_reply(proto::responses_object(answering.head(), answering.blocks.blocks(), end));
 }
 
-Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
+Result<HttpReply> answered_response(ServerContext& context, const HttpRequest& http) {
     const std::optional<proto::ResponsesMemory> memory = response_memory(context, http);
     TRY_ASSIGN(proto::ResponsesRequest parsed,
                proto::parse_responses_request(http.body, context.vocab_size, memory ? &*memory : nullptr));
@@ -123,12 +123,14 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     return reply;
 }
 
-HttpReply respond(ServerContext& context, const HttpRequest& request) { return reply_of(answered(context, request)); }
+HttpReply respond(ServerContext& context, const HttpRequest& request) {
+    return reply_of(answered_response(context, request));
+}
 
-constexpr ContextRoute kRoutes[] = {{"POST", "/v1/responses", kGenerates, respond}};
+constexpr ContextRoute kResponseRoutes[] = {{"POST", "/v1/responses", kGenerates, respond}};
 
 }  // namespace
 
-std::span<const ContextRoute> responses_routes() { return kRoutes; }
+std::span<const ContextRoute> responses_routes() { return kResponseRoutes; }
 
 }  // namespace lorad::server

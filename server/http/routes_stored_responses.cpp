@@ -26,7 +26,7 @@ Result<Stored> found(ServerContext& context, const HttpRequest& http) {
     return response;
 }
 
-Result<HttpReply> shown(ServerContext& context, const HttpRequest& http) {
+Result<HttpReply> shown_response(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(Stored response, found(context, http));
     if (http.query_value("stream").value_or("false") == "true") {
         return make_error(ErrorCode::kUnsupportedParameter,
@@ -35,7 +35,7 @@ Result<HttpReply> shown(ServerContext& context, const HttpRequest& http) {
     return json_reply(response->json);
 }
 
-Result<HttpReply> removed(ServerContext& context, const HttpRequest& http) {
+Result<HttpReply> removed_response(ServerContext& context, const HttpRequest& http) {
     const std::string& id = http.params.at(0);
     bool was_there = false;
     if (context.responses != nullptr) {
@@ -57,7 +57,8 @@ Result<HttpReply> items_of(ServerContext& context, const HttpRequest& http) {
                           format("order: expected \"asc\" or \"desc\", found {}", json_quote_short(order)), "order");
     if (std::optional<std::string_view> limit = http.query_value("limit")) {
         Result<JsonDocument> number = parse_json(*limit);
-        Result<int64_t> n = number.ok() ? number->root().as_int(1, int64_t(kPageMax)) : Result<int64_t>(number.error());
+        Result<int64_t> n =
+            number.ok() ? number->root().as_int(1, static_cast<int64_t>(kPageMax)) : Result<int64_t>(number.error());
         if (!n.ok())
             return make_error(ErrorCode::kInvalidRequest, format("limit: expected a number from 1 to {}", kPageMax),
                               "limit");
@@ -67,23 +68,27 @@ Result<HttpReply> items_of(ServerContext& context, const HttpRequest& http) {
     return json_reply(std::move(list));
 }
 
-Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
+Result<HttpReply> counted_input(ServerContext& context, const HttpRequest& http) {
     const std::optional<proto::ResponsesMemory> memory = response_memory(context, http);
     TRY_ASSIGN(proto::ResponsesRequest parsed,
                proto::parse_responses_request(http.body, context.vocab_size, memory ? &*memory : nullptr));
     return token_count_reply(context, http, parsed.generate, proto::input_tokens_response);
 }
 
-HttpReply show_response(ServerContext& context, const HttpRequest& http) { return reply_of(shown(context, http)); }
-HttpReply remove_response(ServerContext& context, const HttpRequest& http) { return reply_of(removed(context, http)); }
+HttpReply show_response(ServerContext& context, const HttpRequest& http) {
+    return reply_of(shown_response(context, http));
+}
+HttpReply remove_response(ServerContext& context, const HttpRequest& http) {
+    return reply_of(removed_response(context, http));
+}
 HttpReply show_input_items(ServerContext& context, const HttpRequest& http) {
     return reply_of(items_of(context, http));
 }
 HttpReply count_input_tokens(ServerContext& context, const HttpRequest& http) {
-    return reply_of(counted(context, http));
+    return reply_of(counted_input(context, http));
 }
 
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kStoredResponseRoutes[] = {
     {"GET", "/v1/responses/{}", kGenerates, show_response},
     {"DELETE", "/v1/responses/{}", kGenerates, remove_response},
     {"GET", "/v1/responses/{}/input_items", kGenerates, show_input_items},
@@ -92,6 +97,6 @@ constexpr ContextRoute kRoutes[] = {
 
 }  // namespace
 
-std::span<const ContextRoute> stored_response_routes() { return kRoutes; }
+std::span<const ContextRoute> stored_response_routes() { return kStoredResponseRoutes; }
 
 }  // namespace lorad::server

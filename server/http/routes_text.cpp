@@ -15,7 +15,7 @@ using proto::GenerateRequest;
 
 void write_ids(JsonWriter& writer, std::string_view name, const std::vector<TokenId>& ids) {
     writer.key(name).begin_array();
-    for (TokenId id : ids) writer.value(int64_t(id));
+    for (TokenId id : ids) writer.value(static_cast<int64_t>(id));
     writer.end_array();
 }
 
@@ -34,7 +34,7 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
             .field("model", request.model.empty() ? context.base_name : request.model)
             .field("prompt", prompt.text);
         write_ids(writer, "token_ids", prompt.tokens);
-        writer.field("count", uint64_t(prompt.tokens.size()))
+        writer.field("count", static_cast<uint64_t>(prompt.tokens.size()))
             .field("max_tokens", n_tokens_max)
             .field("max_model_len", context.n_positions_max)
             .end_object();
@@ -69,7 +69,9 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     if (!encoded.ok()) return request.prompt.names.renamed(encoded.error());
     const std::vector<TokenId>& tokens = *encoded;
     JsonWriter writer;
-    writer.begin_object().field("count", uint64_t(tokens.size())).field("max_model_len", context.n_positions_max);
+    writer.begin_object()
+        .field("count", static_cast<uint64_t>(tokens.size()))
+        .field("max_model_len", context.n_positions_max);
     write_ids(writer, "tokens", tokens);
     writer.key("token_strs");
     if (request.with_strings) {
@@ -111,7 +113,7 @@ HttpReply detokenize(ServerContext& context, const HttpRequest& request) {
     return reply_of(detokenized(context, request));
 }
 
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kTextRoutes[] = {
     {"POST", "/v1/completions/render", kGenerates, render_completion},
     {"POST", "/v1/chat/completions/render", kGenerates, render_chat},
     {"POST", "/tokenize", kGenerates, tokenize},
@@ -120,6 +122,6 @@ constexpr ContextRoute kRoutes[] = {
 
 }  // namespace
 
-std::span<const ContextRoute> text_routes() { return kRoutes; }
+std::span<const ContextRoute> text_routes() { return kTextRoutes; }
 
 }  // namespace lorad::server

@@ -11,7 +11,7 @@ HttpReply show_tokenizer(ServerContext& context, const HttpRequest&) {
     return error_reply(make_error(ErrorCode::kNotFound, "the served model has no tokenizer_config.json"));
 }
 
-constexpr ContextRoute kRoutes[] = {{"GET", "/tokenizer_info", kGenerates, show_tokenizer}};
+constexpr ContextRoute kTokenizerRoutes[] = {{"GET", "/tokenizer_info", kGenerates, show_tokenizer}};
 
 }  // namespace
 
@@ -21,6 +21,6 @@ Result<std::string> tokenizer_info_of(const model::ModelFiles& files) {
     return proto::tokenizer_info(config.json, config.chat_template);
 }
 
-std::span<const ContextRoute> tokenizer_routes() { return kRoutes; }
+std::span<const ContextRoute> tokenizer_routes() { return kTokenizerRoutes; }
 
 }  // namespace lorad::server

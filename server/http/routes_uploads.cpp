@@ -98,7 +98,7 @@ HttpReply head_blob(ServerContext& context, const HttpRequest& request) {
 }
 
 // The fields and files of a form, by what it says.
-struct Form {
+struct RegisterForm {
     proto::RegisterAdapterRequest request;
     std::vector<std::pair<std::string, std::string_view>> files;
 };
@@ -108,9 +108,9 @@ Error bad_form(std::string_view param, std::string_view what) {
 }
 
 // Fields become the JSON that a registration without a form has, so that there is one set of rules.
-Result<Form> read_form(std::string_view body, std::string_view boundary) {
+Result<RegisterForm> read_form(std::string_view body, std::string_view boundary) {
     TRY_ASSIGN(std::vector<proto::FormPart> parts, proto::parse_multipart(body, boundary));
-    Form form;
+    RegisterForm form;
     JsonWriter writer;
     writer.begin_object();
     std::vector<std::string> seen;
@@ -139,7 +139,7 @@ Result<Form> read_form(std::string_view body, std::string_view boundary) {
 }
 
 // What this call has stored goes again if nothing comes of it.
-Result<adapters::AdapterInfo> register_files(ServerContext& context, const Form& form) {
+Result<adapters::AdapterInfo> register_files(ServerContext& context, const RegisterForm& form) {
     const proto::RegisterAdapterRequest& wanted = form.request;
     TRY(adapters::check_adapter_name(wanted.name, context.base_name));
     std::vector<std::string> blobs;
@@ -204,7 +204,7 @@ HttpReply validate_name(ServerContext& context, const HttpRequest& request) {
     return report_reply(context.registry.inspect(std::string_view(request.params.at(0))));
 }
 
-constexpr ContextRoute kRoutes[] = {
+constexpr ContextRoute kUploadRoutes[] = {
     {"PUT", "/v1/adapters/blobs/{}", kWritesAdapters, put_blob, BodyUse::kStreamed},
     {"HEAD", "/v1/adapters/blobs/{}", kWritesAdapters, head_blob},
     {"POST", "/v1/adapters/validate", kWritesAdapters, validate},
@@ -245,7 +245,7 @@ HttpReply register_form(ServerContext& context, const HttpRequest& request) {
                 return ok_status();
             }));
         }
-        TRY_ASSIGN(Form form, read_form(body, boundary));
+        TRY_ASSIGN(RegisterForm form, read_form(body, boundary));
         TRY(check_may_name(request, form.request.name));
         return register_files(context, form);
     }();
@@ -255,6 +255,6 @@ HttpReply register_form(ServerContext& context, const HttpRequest& request) {
     return error_reply(error);
 }
 
-std::span<const ContextRoute> upload_routes() { return kRoutes; }
+std::span<const ContextRoute> upload_routes() { return kUploadRoutes; }
 
 }  // namespace lorad::server

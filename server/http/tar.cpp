@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kTarBlock = 512;
 constexpr size_t kTarNameMax = 100;
-constexpr uint64_t kOctalSizeMax = uint64_t(1) << 33;  // of eleven octal digits
+constexpr uint64_t kOctalSizeMax = uint64_t{1} << 33;  // of eleven octal digits
 
 void put(std::string& header, size_t at, std::string_view text) { header.replace(at, text.size(), text); }
 
@@ -28,8 +28,9 @@ void add_tar_file(std::string& archive, std::string_view name, std::string_view 
         put(header, 124, lorad::format("{:011o}", content.size()));
     } else {
         // GNU's form of larger sizes, which pax readers know: a number of twelve bytes with the first bit set.
-        header[124] = char(0x80);
-        for (size_t i = 0; i < 8; ++i) header[124 + 11 - i] = char((uint64_t(content.size()) >> (8 * i)) & 0xff);
+        header[124] = static_cast<char>(0x80);
+        for (size_t i = 0; i < 8; ++i)
+            header[124 + 11 - i] = static_cast<char>((static_cast<uint64_t>(content.size()) >> (8 * i)) & 0xff);
     }
     put(header, 136, "00000000000");
     put(header, 148, "        ");  // the sum counts its own place as blanks
@@ -39,7 +40,7 @@ void add_tar_file(std::string& archive, std::string_view name, std::string_view 
                          "00",
                          8));
     uint32_t sum = 0;
-    for (const char c : header) sum += uint8_t(c);
+    for (const char c : header) sum += static_cast<uint8_t>(c);
     put(header, 148, lorad::format("{:06o}", sum));
     header[154] = '\0';
     archive += header;

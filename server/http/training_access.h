@@ -38,8 +38,8 @@ Result<std::pair<std::vector<T>, bool>> page_of(std::vector<T> all, const ListPa
     }
     const size_t end = std::min(all.size(), begin + page.n_max);
     const bool has_more = end < all.size();
-    std::vector<T> part(std::make_move_iterator(all.begin() + ptrdiff_t(begin)),
-                        std::make_move_iterator(all.begin() + ptrdiff_t(end)));
+    std::vector<T> part(std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(begin)),
+                        std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(end)));
     return std::pair(std::move(part), has_more);
 }
 

@@ -25,19 +25,19 @@ double resident_bytes() {
     unsigned long long total = 0, resident = 0;
     const bool read = std::fscanf(file, "%llu %llu", &total, &resident) == 2;
     std::fclose(file);
-    return read ? double(resident) * double(sysconf(_SC_PAGESIZE)) : 0;
+    return read ? static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) : 0;
 }
 
 double entries_of(const char* folder) {
     std::error_code error;
     const std::filesystem::directory_iterator begin(folder, error);
-    return error ? 0 : double(std::distance(begin, std::filesystem::directory_iterator()));
+    return error ? 0 : static_cast<double>(std::distance(begin, std::filesystem::directory_iterator()));
 }
 
 double clock_s(clockid_t clock) {
     timespec time{};
     clock_gettime(clock, &time);
-    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 // The 22nd field of stat, in ticks since the machine's start; the 2nd, a name in brackets, may hold anything.
@@ -55,7 +55,8 @@ double start_time_s() {
         for (int field = 3; field < 22; ++field) rest.remove_prefix(std::min(rest.find(' ', 1), rest.size()));
         unsigned long long ticks = 0;
         if (std::sscanf(std::string(rest).c_str(), "%llu", &ticks) != 1) return 0.0;
-        return clock_s(CLOCK_REALTIME) - clock_s(CLOCK_BOOTTIME) + double(ticks) / double(sysconf(_SC_CLK_TCK));
+        return clock_s(CLOCK_REALTIME) - clock_s(CLOCK_BOOTTIME) +
+               static_cast<double>(ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
     }();
     return started;
 }
@@ -71,16 +72,17 @@ std::string process_metrics_text(const Heartbeat& engine, const ReloadState* rel
                 clock_s(CLOCK_PROCESS_CPUTIME_ID));
     write_value(out, "process_resident_memory_bytes", "gauge", "Host memory in use.", resident_bytes());
     write_value(out, "process_open_fds", "gauge", "Open descriptors.", entries_of("/proc/self/fd"));
-    write_value(out, "process_max_fds", "gauge", "Descriptors that may be open.", double(files.rlim_cur));
+    write_value(out, "process_max_fds", "gauge", "Descriptors that may be open.", static_cast<double>(files.rlim_cur));
     write_value(out, "process_threads", "gauge", "Threads.", entries_of("/proc/self/task"));
-    write_value(out, "lorad_engine_turns_total", "counter", "Turns of the engine's loop.", double(engine.n_turns));
+    write_value(out, "lorad_engine_turns_total", "counter", "Turns of the engine's loop.",
+                static_cast<double>(engine.n_turns));
     write_value(out, "lorad_engine_turn_age_seconds", "gauge", "How long the turn under way has lasted.",
-                double(engine.age.count()) / 1000);
+                static_cast<double>(engine.age.count()) / 1000);
     if (reload != nullptr) {
         write_value(out, "lorad_config_last_reload_successful", "gauge",
                     "1 if the last reload was taken, or there was none.", reload->last_taken ? 1 : 0);
         write_value(out, "lorad_config_last_reload_success_timestamp_seconds", "gauge",
-                    "When the configuration was last taken, as Unix time.", double(reload->taken_at_s));
+                    "When the configuration was last taken, as Unix time.", static_cast<double>(reload->taken_at_s));
     }
     return out;
 }

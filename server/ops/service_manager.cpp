@@ -11,6 +11,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/base/printable.h"
 #include "proto/base/thread.h"
 
@@ -22,12 +23,12 @@ using std::chrono::milliseconds;
 // The manager's time is given three intervals, so that one late message does no harm.
 constexpr int kIntervalsOfExtension = 3;
 
-uint64_t microseconds_of(milliseconds time) { return uint64_t(time.count()) * 1000; }
+uint64_t microseconds_of(milliseconds time) { return static_cast<uint64_t>(time.count()) * 1000; }
 
 uint64_t clock_ns(clockid_t clock) {
     timespec time{};
     clock_gettime(clock, &time);
-    return uint64_t(time.tv_sec) * 1'000'000'000u + uint64_t(time.tv_nsec);
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
 }
 
 // What the process has read so far, page faults on files included.
@@ -125,7 +126,7 @@ LongStart::LongStart(ServiceManager& manager, std::string what, milliseconds int
 
 LongStart::~LongStart() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         over_ = true;
     }
     changed_.notify_all();
@@ -135,8 +136,8 @@ LongStart::~LongStart() {
 void LongStart::run() {
     name_thread("lorad-start");
     const auto began = std::chrono::steady_clock::now();
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, interval_, [this] { return over_; })) {
+    MutexLock lock(mutex_);
+    while (!changed_.wait_for(lock, interval_, [this]() REQUIRES(mutex_) { return over_; })) {
         if (!is_alive_()) continue;
         const auto seconds =
             std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count();

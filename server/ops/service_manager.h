@@ -3,14 +3,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "proto/base/mutex.h"
 #include "server/config_service.h"
 
 namespace lorad::server::ops {
@@ -64,9 +63,9 @@ class LongStart {
     const std::string what_;
     const std::chrono::milliseconds interval_;
     const std::function<bool()> is_alive_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool over_ = false;  // under mutex_
+    Mutex mutex_;
+    Condition changed_;
+    bool over_ GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 

@@ -60,7 +60,7 @@ void signals_drain() { g_drains = 1; }
 
 void wait_for_signal(std::chrono::milliseconds at_most) {
     pollfd waits{g_wake, POLLIN, 0};
-    if (poll(&waits, 1, int(at_most.count())) <= 0) return;
+    if (poll(&waits, 1, static_cast<int>(at_most.count())) <= 0) return;
     uint64_t n = 0;
     if (read(g_wake, &n, sizeof n) < 0) return;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 
 namespace lorad::server::ops {
@@ -20,7 +21,7 @@ Vitals::Vitals(Probes probes, const VitalLimits& limits) : probes_(std::move(pro
 
 Vitals::~Vitals() {
     {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         over_ = true;
     }
     changed_.notify_all();
@@ -29,14 +30,14 @@ Vitals::~Vitals() {
 
 void Vitals::run() {
     name_thread("lorad-vitals");
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!over_) {
         lock.unlock();
         look_.beat();
         probes_.look_at_registry();
         look_.beat();  // what comes now is rest
         lock.lock();
-        changed_.wait_for(lock, kLookInterval, [this] { return over_; });
+        changed_.wait_for(lock, kLookInterval, [this]() REQUIRES(mutex_) { return over_; });
     }
     look_.end();
 }

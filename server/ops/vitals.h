@@ -3,13 +3,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string_view>
 #include <thread>
 
+#include "proto/base/mutex.h"
 #include "server/engine/heartbeat.h"
 
 namespace lorad::server::ops {
@@ -61,9 +60,9 @@ class Vitals {
     const Probes probes_;
     const VitalLimits limits_;
     Pulse look_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool over_ = false;  // under mutex_
+    Mutex mutex_;
+    Condition changed_;
+    bool over_ GUARDED_BY(mutex_) = false;
     std::thread thread_;
 };
 

@@ -72,17 +72,17 @@ constexpr int kAllowed[] = {
 #endif
 };
 // Allowed by the lower half of one argument; both architectures are little-endian.
-struct Condition {
+struct CallCondition {
     int call;
     uint32_t argument;
     uint16_t test;  // BPF_JEQ: is `value`; BPF_JSET: has none of its bits
     uint32_t value;
 };
-std::vector<Condition> conditions() {
+std::vector<CallCondition> conditions() {
     return {{SYS_mmap, 2, BPF_JSET, PROT_EXEC},
             {SYS_mprotect, 2, BPF_JSET, PROT_EXEC},
-            {SYS_prlimit64, 0, BPF_JEQ, 0},                 // its own limits
-            {SYS_tgkill, 0, BPF_JEQ, uint32_t(getpid())}};  // abort()
+            {SYS_prlimit64, 0, BPF_JEQ, 0},                              // its own limits
+            {SYS_tgkill, 0, BPF_JEQ, static_cast<uint32_t>(getpid())}};  // abort()
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ uint64_t process_bytes() {
     unsigned long n_pages = 0;
     const int n_read = std::fscanf(file, "%lu", &n_pages);
     (void)std::fclose(file);
-    return n_read == 1 ? uint64_t(n_pages) * uint64_t(sysconf(_SC_PAGESIZE)) : 0;
+    return n_read == 1 ? static_cast<uint64_t>(n_pages) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
 }
 
 bool limit_memory(uint64_t size_bytes, uint64_t more_bytes) {
@@ -138,21 +138,21 @@ bool filter_calls() {
     auto add = [&](uint16_t code, uint32_t k, uint8_t if_true = 0, uint8_t if_false = 0) {
         program.push_back({code, if_true, if_false, k});
     };
-    auto load = [&](size_t offset) { add(BPF_LD | BPF_W | BPF_ABS, uint32_t(offset)); };
+    auto load = [&](size_t offset) { add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); };
     auto answer = [&](uint32_t what) { add(BPF_RET | BPF_K, what); };
     load(offsetof(Data, arch));
     add(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0);
     answer(SECCOMP_RET_KILL_PROCESS);
     load(offsetof(Data, nr));
     for (const int call : kAllowed) {
-        add(BPF_JMP | BPF_JEQ | BPF_K, uint32_t(call), 0, 1);
+        add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1);
         answer(SECCOMP_RET_ALLOW);
     }
-    for (const Condition& condition : conditions()) {
-        add(BPF_JMP | BPF_JEQ | BPF_K, uint32_t(condition.call), 0, 4);
+    for (const CallCondition& condition : conditions()) {
+        add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(condition.call), 0, 4);
         load(offsetof(Data, args) + condition.argument * sizeof(uint64_t));
         const bool if_true = condition.test == BPF_JEQ;
-        add(uint16_t(BPF_JMP | condition.test | BPF_K), condition.value, if_true ? 0 : 1, if_true ? 1 : 0);
+        add(static_cast<uint16_t>(BPF_JMP | condition.test | BPF_K), condition.value, if_true ? 0 : 1, if_true ? 1 : 0);
         answer(SECCOMP_RET_ALLOW);
         answer(SECCOMP_RET_ERRNO | EPERM);
     }

@@ -19,7 +19,7 @@ bool wait_for(int socket, short events, const Deadline& deadline) {
             const auto left =
                 std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now());
             if (left.count() <= 0) return false;
-            timeout_ms = int(std::min<int64_t>(left.count(), 3'600'000));
+            timeout_ms = static_cast<int>(std::min<int64_t>(left.count(), 3'600'000));
         }
         pollfd waits{socket, events, 0};
         const int n = poll(&waits, 1, timeout_ms);
@@ -32,7 +32,7 @@ Transfer write_all(int socket, const char* bytes, size_t n_bytes, const Deadline
         const ssize_t n = send(socket, bytes, n_bytes, MSG_NOSIGNAL | (deadline ? MSG_DONTWAIT : 0));
         if (n >= 0) {
             bytes += n;
-            n_bytes -= size_t(n);
+            n_bytes -= static_cast<size_t>(n);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             if (!wait_for(socket, POLLOUT, deadline)) return Transfer::kLate;
         } else if (errno != EINTR) {
@@ -47,7 +47,7 @@ Transfer read_all(int socket, char* bytes, size_t n_bytes, const Deadline& deadl
         const ssize_t n = recv(socket, bytes, n_bytes, deadline ? MSG_DONTWAIT : 0);
         if (n > 0) {
             bytes += n;
-            n_bytes -= size_t(n);
+            n_bytes -= static_cast<size_t>(n);
         } else if (n == 0) {
             return Transfer::kGone;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -63,10 +63,10 @@ Transfer read_all(int socket, char* bytes, size_t n_bytes, const Deadline& deadl
 
 // kind, number of fields, their lengths; then the fields.
 Transfer write_frame(int socket, const Frame& frame, Deadline deadline) {
-    std::vector<uint32_t> head = {frame.kind, uint32_t(frame.fields.size())};
+    std::vector<uint32_t> head = {frame.kind, static_cast<uint32_t>(frame.fields.size())};
     uint64_t n_all = 0;
     for (const std::string& field : frame.fields) {
-        head.push_back(uint32_t(field.size()));
+        head.push_back(static_cast<uint32_t>(field.size()));
         n_all += field.size();
     }
     if (frame.fields.size() > kFrameFieldsMax || n_all > kFrameBytesMax) return Transfer::kTooLarge;

@@ -8,6 +8,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 
 namespace lorad::server::sandbox {
@@ -17,7 +18,7 @@ namespace {
 std::string key_of(model::GrammarKind kind, const std::string& source, const std::vector<TokenId>& eos_ids,
                    uint32_t vocab_size) {
     Sha256 digest;
-    digest.add(format("{} {} {} ", int(kind), vocab_size, eos_ids.size()));
+    digest.add(format("{} {} {} ", static_cast<int>(kind), vocab_size, eos_ids.size()));
     digest.add(ids_field(eos_ids));
     digest.add(source);
     return digest.hex();
@@ -77,7 +78,7 @@ GrammarCompiler::GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokeniz
       memory_(std::make_shared<GrammarMemory>()) {}
 
 uint64_t GrammarCompiler::n_compiled() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return n_compiled_;
 }
 
@@ -122,7 +123,7 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Sourc
     TRY_ASSIGN(Turns::Turn turn, turns_.enter(holder));
     auto made = std::make_shared<Kept>(memory_);
     Frame job{kCompile,
-              {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids),
+              {number_field(static_cast<uint64_t>(source.kind)), source.structure.source, ids_field(source.eos_ids),
                number_field(source.vocab_size)}};
     const Result<std::vector<std::string>> tried = helpers_->run(job, turn);
     const Status done =
@@ -137,12 +138,12 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
                                                                              const access::Holder& holder,
                                                                              const std::string& key) {
     const auto end = std::chrono::steady_clock::now() + 2 * Turns::kWaitMax;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
         if (std::shared_ptr<Kept> kept = find(key)) return kept;
         if (making_.insert(key).second) break;
         // What the first one was refused for may be its own, such as its share of the places: then the next one tries.
-        if (!made_.wait_until(lock, end, [&] { return !making_.contains(key); }))
+        if (!made_.wait_until(lock, end, [&]() REQUIRES(mutex_) { return !making_.contains(key); }))
             return make_error(ErrorCode::kOverloaded,
                               "the same grammar is still being read for others; try again in a moment");
     }
@@ -152,7 +153,7 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
         GrammarCompiler& compiler;
         const std::string& key;
         ~Ended() {
-            std::lock_guard ended(compiler.mutex_);
+            MutexLock ended(compiler.mutex_);
             compiler.making_.erase(key);
             compiler.made_.notify_all();
         }
@@ -161,7 +162,7 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
     Result<std::shared_ptr<Kept>> made = make(source, holder);
     if (made.ok()) {
         (*made)->key = key;
-        std::lock_guard keeping(mutex_);
+        MutexLock keeping(mutex_);
         keep(*made);
     }
     return made;
@@ -172,7 +173,7 @@ Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::follow(Kept& kept, uin
     if (!kept.grammar) return kept.refusal;
     std::unique_ptr<model::Grammar> copy;
     const auto duplicate = [&]() -> Status {
-        std::lock_guard lock(kept.mutex);
+        MutexLock lock(kept.mutex);
         TRY_ASSIGN(copy, kept.grammar->duplicate());
         return ok_status();
     };

@@ -4,11 +4,9 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "model/text/text.h"
+#include "proto/base/mutex.h"
 #include "proto/generate/structure.h"
 #include "server/engine/token_constraint.h"
 #include "server/sandbox/helper_pool.h"
@@ -26,9 +25,9 @@ namespace lorad::server::sandbox {
 // Memory of grammars: that of one, and, in MiB, of all that answers follow, of which everybody has a share.
 class GrammarMemory {
   public:
-    static constexpr uint64_t kOneBytesMax = uint64_t(64) << 20;
+    static constexpr uint64_t kOneBytesMax = uint64_t{64} << 20;
     // from here on copying and freeing one takes milliseconds
-    static constexpr uint64_t kLargeBytes = uint64_t(4) << 20;
+    static constexpr uint64_t kLargeBytes = uint64_t{4} << 20;
     static constexpr uint64_t kAllMibMax = 512;
 
     using Places = std::vector<access::SharedPlaces::Place>;
@@ -50,11 +49,11 @@ class GrammarMemory {
     };
     void run();
 
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<Left> left_;  // under mutex_
-    bool stop_ = false;       // under mutex_
-    std::thread thread_;      // under mutex_ but for the end; with the first large one
+    Mutex mutex_;
+    Condition changed_;
+    std::vector<Left> left_ GUARDED_BY(mutex_);
+    bool stop_ GUARDED_BY(mutex_) = false;
+    std::thread thread_;  // under mutex_ but for the end; with the first large one
 };
 
 // What may begin an answer, and how long of a processor that took to find.
@@ -66,7 +65,7 @@ struct FirstMask {
 class GrammarCompiler {
   public:
     struct Options {
-        uint64_t kept_bytes_max = uint64_t(128) << 20;
+        uint64_t kept_bytes_max = uint64_t{128} << 20;
         uint32_t n_kept_max = 256;  // grammars and refusals
     };
     // helpers null: there are none, and every grammar is refused (kSandboxUnavailable).
@@ -91,7 +90,7 @@ class GrammarCompiler {
         Kept& operator=(const Kept&) = delete;
         const std::shared_ptr<GrammarMemory> memory;
         std::string key;
-        std::mutex mutex;  // of the grammar
+        Mutex mutex;  // of the grammar
         std::unique_ptr<model::Grammar> grammar;
         std::shared_ptr<const FirstMask> first_mask;
         Error refusal;
@@ -104,12 +103,12 @@ class GrammarCompiler {
         std::vector<TokenId> eos_ids;
         uint32_t vocab_size;
     };
-    std::shared_ptr<Kept> find(const std::string& key);  // under mutex_
+    std::shared_ptr<Kept> find(const std::string& key) REQUIRES(mutex_);
     // From what is kept, or made by whoever asks first: others who ask the same meanwhile wait for that and take no
     // turn.
     Result<std::shared_ptr<Kept>> find_or_make(const Source& source, const access::Holder& holder,
                                                const std::string& key);
-    void keep(const std::shared_ptr<Kept>& made);  // under mutex_
+    void keep(const std::shared_ptr<Kept>& made) REQUIRES(mutex_);
     Result<std::shared_ptr<Kept>> make(const Source& source, const access::Holder& holder);
     Status compile_here(const Source& source, Kept& made) const;
     Result<std::unique_ptr<TokenConstraint>> follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder);
@@ -119,12 +118,12 @@ class GrammarCompiler {
     Turns& turns_;
     const Options options_;
     const std::shared_ptr<GrammarMemory> memory_;
-    mutable std::mutex mutex_;
-    std::list<std::shared_ptr<Kept>> kept_;  // under mutex_, the last used first
-    uint64_t kept_bytes_ = 0;                // under mutex_
-    std::set<std::string> making_;           // under mutex_: keys
-    std::condition_variable made_;
-    uint64_t n_compiled_ = 0;  // under mutex_
+    mutable Mutex mutex_;
+    std::list<std::shared_ptr<Kept>> kept_ GUARDED_BY(mutex_);  // the last used first
+    uint64_t kept_bytes_ GUARDED_BY(mutex_) = 0;
+    std::set<std::string> making_ GUARDED_BY(mutex_);  // keys
+    Condition made_;
+    uint64_t n_compiled_ GUARDED_BY(mutex_) = 0;
 };
 
 model::GrammarKind grammar_kind(proto::StructureKind kind);

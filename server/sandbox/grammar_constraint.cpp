@@ -2,6 +2,7 @@
 
 #include "model/output/logits.h"
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 #include "proto/base/rounding.h"
 #include "proto/base/thread.h"
 #include "server/sandbox/grammar_compiler.h"
@@ -9,7 +10,7 @@
 namespace lorad::server::sandbox {
 GrammarMemory::~GrammarMemory() {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         stop_ = true;
     }
     changed_.notify_all();
@@ -18,7 +19,7 @@ GrammarMemory::~GrammarMemory() {
 
 void GrammarMemory::let_go(std::unique_ptr<model::Grammar> grammar, Places counted) {
     if (grammar == nullptr || grammar->n_bytes() < kLargeBytes) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // Without the thread it is freed here after all.
     if (!thread_.joinable() && !start_thread(thread_, [this] { run(); })) return;
     left_.push_back({std::move(grammar), std::move(counted)});
@@ -28,9 +29,9 @@ void GrammarMemory::let_go(std::unique_ptr<model::Grammar> grammar, Places count
 void GrammarMemory::run() {
     name_thread("lorad-freeing");
     give_way();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-        changed_.wait(lock, [this] { return stop_ || !left_.empty(); });
+        changed_.wait(lock, [this]() REQUIRES(mutex_) { return stop_ || !left_.empty(); });
         std::vector<Left> left = std::exchange(left_, {});
         if (left.empty()) return;
         lock.unlock();
@@ -51,7 +52,7 @@ Status GrammarConstraint::count() {
         return make_error(ErrorCode::kInputTooComplex, format("following this grammar takes {} MiB, one may take {}",
                                                               n_bytes >> 20, GrammarMemory::kOneBytesMax >> 20));
     }
-    const uint64_t n_mib = ceil_div(n_bytes, uint64_t(1) << 20);
+    const uint64_t n_mib = ceil_div(n_bytes, uint64_t{1} << 20);
     if (n_mib <= counted_mib_) return ok_status();
     access::SharedPlaces::Place more = memory_->all_mib.take(holder_, n_mib - counted_mib_);
     if (!more.taken())

@@ -34,11 +34,13 @@ std::shared_ptr<const model::Words>& words() {
     return all;
 }
 
-Frame failed(const Error& error) { return {kFailed, {number_field(uint64_t(error.code)), error.message, error.param}}; }
+Frame failed(const Error& error) {
+    return {kFailed, {number_field(static_cast<uint64_t>(error.code)), error.message, error.param}};
+}
 
 // Also the first mask, since that is computed in any case.
 Frame compile(const Frame& job) {
-    const auto vocab_size = uint32_t(field_number(job.fields[3]));
+    const auto vocab_size = static_cast<uint32_t>(field_number(job.fields[3]));
     const std::vector<TokenId> eos_ids = field_ids(job.fields[2]);
     auto grammar = model::Grammar::create(*words(), model::GrammarKind(field_number(job.fields[0])), job.fields[1],
                                           eos_ids, vocab_size);
@@ -55,7 +57,8 @@ Frame render(const Frame& job) {
         templates.push_back({job.fields[i], job.fields[i + 1]});
     auto chat_template = model::ChatTemplate::from_sources(templates, job.fields[0]);
     if (!chat_template.ok()) return failed(chat_template.error());
-    Result<std::string> text = (*chat_template)->render(job.fields[1], int64_t(field_number(job.fields[2])));
+    Result<std::string> text =
+        (*chat_template)->render(job.fields[1], static_cast<int64_t>(field_number(job.fields[2])));
     if (!text.ok()) return failed(text.error());
     return {kDone, {std::move(*text)}};
 }
@@ -68,14 +71,14 @@ Frame check(const Frame& job) {
 HelperSetup setup_of(const Frame& frame) {
     HelperSetup setup;
     setup.words = frame.fields[0];
-    setup.vocab_size = uint32_t(field_number(frame.fields[1]));
+    setup.vocab_size = static_cast<uint32_t>(field_number(frame.fields[1]));
     setup.eos_ids = field_ids(frame.fields[2]);
     setup.limits.stack_bytes = field_number(frame.fields[3]);
     setup.limits.grammar_bytes = field_number(frame.fields[4]);
     setup.limits.template_bytes = field_number(frame.fields[5]);
-    setup.limits.grammar_cpu_ms = uint32_t(field_number(frame.fields[6]));
-    setup.limits.template_cpu_ms = uint32_t(field_number(frame.fields[7]));
-    setup.limits.wall_ms = uint32_t(field_number(frame.fields[8]));
+    setup.limits.grammar_cpu_ms = static_cast<uint32_t>(field_number(frame.fields[6]));
+    setup.limits.template_cpu_ms = static_cast<uint32_t>(field_number(frame.fields[7]));
+    setup.limits.wall_ms = static_cast<uint32_t>(field_number(frame.fields[8]));
     setup.logs_json = field_number(frame.fields[9]) != 0;
     return setup;
 }
@@ -109,7 +112,8 @@ bool prepare(const HelperSetup& setup) {
 void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes) {
     model::give_up_text_reserve();
     const bool is_filtered = filter_calls();
-    if (write_frame(socket, {kHello, {number_field(uint64_t(getpid())), number_field(is_filtered ? 1 : 0)}}) !=
+    if (write_frame(socket,
+                    {kHello, {number_field(static_cast<uint64_t>(getpid())), number_field(is_filtered ? 1 : 0)}}) !=
         Transfer::kDone)
         return;
     const JobLimits& limits = setup.limits;
@@ -127,7 +131,7 @@ void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes) {
         if (!limit_time(is_grammar ? limits.grammar_cpu_ms : limits.template_cpu_ms, limits.wall_ms)) return;
         const double begin_s = thread_seconds();
         Frame answer = is_grammar ? compile(job) : is_render ? render(job) : check(job);
-        answer.fields.push_back(number_field(uint64_t((thread_seconds() - begin_s) * 1e6)));
+        answer.fields.push_back(number_field(static_cast<uint64_t>((thread_seconds() - begin_s) * 1e6)));
         (void)limit_time(0, 0);
         if (write_frame(socket, answer) != Transfer::kDone) return;
     }

@@ -1,6 +1,6 @@
 // A process of this program that works on what clients sent, so that whatever a library does with it ends that process
 // and one request: grammars are compiled there first, and adapters' chat templates are rendered there.
-// docs/adr/0018-helper-processes.md.
+// docs/adr/0016-helper-processes.md.
 //
 // The daemon starts one (`lorad text-helper`), which never sees anything of a client: it holds the vocabulary, and
 // forks a helper for each socket that it is sent. A helper says its process id, confines itself, and answers job after
@@ -18,9 +18,9 @@ namespace lorad::server::sandbox {
 
 // What one job may take. The daemon's own threads have at least twice as much for what passed here.
 struct JobLimits {
-    uint64_t stack_bytes = uint64_t(32) << 20;  // of kBigStackBytes
-    uint64_t grammar_bytes = uint64_t(64) << 20;
-    uint64_t template_bytes = uint64_t(192) << 20;  // the template, the conversation and the text are among it
+    uint64_t stack_bytes = uint64_t{32} << 20;  // of kBigStackBytes
+    uint64_t grammar_bytes = uint64_t{64} << 20;
+    uint64_t template_bytes = uint64_t{192} << 20;  // the template, the conversation and the text are among it
     uint32_t grammar_cpu_ms = 2000;
     uint32_t template_cpu_ms = 1000;
     uint32_t wall_ms = 20'000;  // on a busy machine

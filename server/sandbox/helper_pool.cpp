@@ -12,6 +12,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "server/sandbox/socket_passing.h"
 
 namespace lorad::server::sandbox {
@@ -70,7 +71,8 @@ int spawn(pid_t& process, const std::string& program, const std::vector<std::str
 Error error_of(const Frame& frame) {
     if (frame.kind != kFailed || frame.fields.size() != 3)
         return make_error(ErrorCode::kInternal, "a helper says what none should");
-    const uint64_t code = std::min<uint64_t>(field_number(frame.fields[0]), uint64_t(ErrorCode::kInternal));
+    const uint64_t code =
+        std::min<uint64_t>(field_number(frame.fields[0]), static_cast<uint64_t>(ErrorCode::kInternal));
     return make_error(ErrorCode(code), frame.fields[1], frame.fields[2]);
 }
 
@@ -79,12 +81,12 @@ Error error_of(const Frame& frame) {
 Result<std::unique_ptr<HelperPool>> HelperPool::start(Options options) {
     auto pool = std::unique_ptr<HelperPool>(new HelperPool(std::move(options)));
     {
-        std::lock_guard lock(pool->mutex_);
+        MutexLock lock(pool->mutex_);
         TRY(pool->start_process());
     }
     TRY_ASSIGN(Helper first, pool->take());
     {
-        std::lock_guard lock(pool->mutex_);
+        MutexLock lock(pool->mutex_);
         pool->ready_.push_back(std::move(first));
     }
     pool->refill();
@@ -97,12 +99,12 @@ Result<std::unique_ptr<HelperPool>> HelperPool::start(Options options) {
 }
 
 HelperPool::~HelperPool() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     end_process();
 }
 
 pid_t HelperPool::process() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return process_;
 }
 
@@ -170,7 +172,7 @@ bool HelperPool::greets(Helper& helper) {
 
 Result<HelperPool::Helper> HelperPool::take() {
     for (int attempt = 0;; ++attempt) {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         while (!ready_.empty()) {
             Helper helper = std::move(ready_.back());
             ready_.pop_back();
@@ -210,7 +212,7 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effor
         if (took_job) done = read_frame(helper.socket.get(), answer, deadline);
         if (done == Transfer::kDone && answer.fields.empty()) done = Transfer::kGone;  // all have the time at least
         if (done == Transfer::kDone) {
-            effort.cpu_seconds = double(field_number(answer.fields.back())) / 1e6;
+            effort.cpu_seconds = static_cast<double>(field_number(answer.fields.back())) / 1e6;
             answer.fields.pop_back();
             give_back(std::move(helper), job);
             if (answer.kind == kDone) return std::move(answer.fields);
@@ -224,7 +226,7 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effor
         helper.socket.reset();
         bool has_ended = false;
         {
-            std::lock_guard lock(mutex_);
+            MutexLock lock(mutex_);
             has_ended = process_has_ended() || helper.generation != generation_;
         }
         // Not by this job.
@@ -232,22 +234,23 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effor
         refill();
         const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;
         const auto passed = steady_clock::now() - begin;
-        effort.cpu_seconds = std::min(std::chrono::duration<double>(passed).count(), double(cpu_ms) / 1000);
+        effort.cpu_seconds =
+            std::min(std::chrono::duration<double>(passed).count(), static_cast<double>(cpu_ms) / 1000);
         if (passed >= std::chrono::milliseconds(limits.wall_ms))
             return make_error(ErrorCode::kOverloaded,
                               "reading it took too long on a busy machine; try again in a moment");
         const bool was_time = passed >= std::chrono::milliseconds(cpu_ms);
-        return make_error(
-            ErrorCode::kInputTooComplex,
-            was_time ? format("reading it takes more than the {} s of computing that one may", double(cpu_ms) / 1000)
-                     : "reading it takes more memory or goes deeper than one may");
+        return make_error(ErrorCode::kInputTooComplex,
+                          was_time ? format("reading it takes more than the {} s of computing that one may",
+                                            static_cast<double>(cpu_ms) / 1000)
+                                   : "reading it takes more memory or goes deeper than one may");
     }
 }
 
 void HelperPool::give_back(Helper helper, const Frame& job) {
     ++(job.kind == kCompile ? helper.n_grammars : helper.n_templates);
     if (helper.n_grammars < kGrammarJobsMax && helper.n_templates < kTemplateJobsMax) {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         if (ready_.size() < options_.n_ready) ready_.push_back(std::move(helper));
         return;
     }
@@ -256,7 +259,7 @@ void HelperPool::give_back(Helper helper, const Frame& job) {
 }
 
 void HelperPool::refill() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     while (ready_.size() < options_.n_ready) {
         Result<Helper> made = new_helper();
         if (!made.ok()) return;  // told to whoever needs one

@@ -4,12 +4,12 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <sys/types.h>
 
+#include "proto/base/mutex.h"
 #include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
 #include "proto/base/thread.h"
@@ -60,22 +60,22 @@ class HelperPool {
         uint32_t n_templates = 0, n_grammars = 0;
     };
     explicit HelperPool(Options options) : options_(std::move(options)) {}
-    Status start_process();       // under mutex_
-    void end_process();           // under mutex_
-    bool process_has_ended();     // under mutex_
-    Result<Helper> new_helper();  // under mutex_; its greeting is still to come
-    Result<Helper> take();        // one that has greeted
+    Status start_process() REQUIRES(mutex_);
+    void end_process() REQUIRES(mutex_);
+    bool process_has_ended() REQUIRES(mutex_);
+    Result<Helper> new_helper() REQUIRES(mutex_);  // its greeting is still to come
+    Result<Helper> take();                         // one that has greeted
     bool greets(Helper& helper);
     void give_back(Helper helper, const Frame& job);
     void refill();
 
     const Options options_;
-    mutable std::mutex mutex_;
-    OwnedFd control_;                                  // under mutex_
-    pid_t process_ = -1;                               // under mutex_
-    uint64_t generation_ = 0;                          // under mutex_: how many processes there were
-    std::vector<Helper> ready_;                        // under mutex_
-    std::chrono::steady_clock::time_point started_{};  // under mutex_
+    mutable Mutex mutex_;
+    OwnedFd control_ GUARDED_BY(mutex_);
+    pid_t process_ GUARDED_BY(mutex_) = -1;
+    uint64_t generation_ GUARDED_BY(mutex_) = 0;  // how many processes there were
+    std::vector<Helper> ready_ GUARDED_BY(mutex_);
+    std::chrono::steady_clock::time_point started_ GUARDED_BY(mutex_){};
     std::atomic<bool> filters_calls_{false};
 };
 

@@ -3,6 +3,8 @@
 #include <thread>
 #include <utility>
 
+#include "proto/base/mutex.h"
+
 namespace lorad::server::sandbox {
 namespace {
 
@@ -32,7 +34,7 @@ Turns::Turns(Options options)
 
 void Turns::charge(const access::Holder& holder, double seconds) {
     const std::string name = name_of(holder);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!name.empty()) of_each_.charge(name, seconds, now());
     of_all_.charge(kAll, seconds, now());
 }
@@ -40,7 +42,7 @@ void Turns::charge(const access::Holder& holder, double seconds) {
 bool Turns::is_over(const access::Holder& holder) const {
     if (!options_.is_busy || !options_.is_busy()) return false;
     const std::string name = name_of(holder);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const TimePoint time = now();
     if (!name.empty() && of_each_.is_over(name, time)) return true;
     // Whoever has had nothing lately does not wait for what others have had.
@@ -49,7 +51,7 @@ bool Turns::is_over(const access::Holder& holder) const {
 
 int Turns::niceness(const access::Holder& holder) const {
     const std::string name = name_of(holder);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const double owed = name.empty() ? of_all_.owed(kAll, now()) : of_each_.owed(name, now());
     return owed > kNicestAbove * options_.n_processors ? kNicest : kNicer;
 }

@@ -10,9 +10,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/base/thread.h"
 #include "server/access/shared_places.h"
@@ -75,8 +75,8 @@ class Turns {
     const Options options_;
     access::SharedPlaces waiting_{kWaitingMax};
     access::SharedPlaces running_;
-    mutable std::mutex mutex_;
-    access::TimeDebts of_each_, of_all_;  // under mutex_; the second knows one name
+    mutable Mutex mutex_;
+    access::TimeDebts of_each_ GUARDED_BY(mutex_), of_all_ GUARDED_BY(mutex_);  // the second knows one name
 };
 
 }  // namespace lorad::server::sandbox

@@ -88,7 +88,8 @@ class Masker {
     bool use_marks(const std::vector<model::TextSpan>& marked, const std::vector<size_t>& answers,
                    std::vector<model::TextSpan>& trained) const {
         if (marked.empty()) return false;
-        const auto n_assistant = size_t(std::ranges::count_if(line_.messages, &proto::TrainingMessage::is_assistant));
+        const auto n_assistant =
+            static_cast<size_t>(std::ranges::count_if(line_.messages, &proto::TrainingMessage::is_assistant));
         if (marked.size() != n_assistant) {
             if (answers.size() != n_assistant) return false;
             trained = marked;
@@ -126,7 +127,7 @@ class Masker {
             others[i] = std::move(chat.text);
         }
         const auto [first, second] = std::ranges::mismatch(others[0], others[1]);
-        const auto n_same = size_t(first - others[0].begin());
+        const auto n_same = static_cast<size_t>(first - others[0].begin());
         if (n_same < others[0].size() && tail.starts_with(std::string_view(others[0]).substr(0, n_same))) return n_same;
         return make_error(ErrorCode::kInvalidRequest,
                           format("messages[{}]: the chat template has no {{% generation %}} marks and does not show "

@@ -10,7 +10,7 @@ namespace lorad::server::training {
 namespace {
 
 constexpr std::string_view kCheckpointMagic = "LORADCP1";
-constexpr uint64_t kCheckpointBytesMax = uint64_t(64) << 30;
+constexpr uint64_t kCheckpointBytesMax = uint64_t{64} << 30;
 
 Error damaged_checkpoint() { return make_error(ErrorCode::kStorageFailed, "the checkpoint is damaged"); }
 

@@ -41,7 +41,7 @@ class LineReader {
             if (line_.size() > proto::kTrainingLineBytesMax)
                 is_too_long_ = true;
             else
-                line_ += char(c);
+                line_ += static_cast<char>(c);
         }
         if (std::ferror(file_.get()) != 0) return make_error(ErrorCode::kIo, "the file cannot be read to its end");
         if (!is_any) return false;
@@ -171,7 +171,7 @@ class Preparation {
             ++report_.n_sequences;
             report_.n_tokens += sequence.tokens.size();
             report_.n_trained_tokens += sequence.n_trained();
-            report_.longest = std::max(report_.longest, uint32_t(sequence.tokens.size()));
+            report_.longest = std::max(report_.longest, static_cast<uint32_t>(sequence.tokens.size()));
             if (writer_ != nullptr) TRY(writer_->add(sequence));
         }
         if (report_.n_sequences > options_.n_sequences_max)

@@ -47,7 +47,7 @@ struct DataReport {
 
 struct DataOptions {
     EncodeOptions encode;
-    uint64_t n_tokens_max = uint64_t(1) << 32;
+    uint64_t n_tokens_max = uint64_t{1} << 32;
     uint32_t n_sequences_max = 4'000'000;
     std::function<bool()> cancelled;  // asked at each line; may be empty
 };

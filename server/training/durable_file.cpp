@@ -20,12 +20,12 @@ Error disk_error(std::string_view what, int error) {
 }
 
 Status write_all(int fd, std::span<const std::byte> bytes) {
-    constexpr size_t kAtOnce = size_t(16) << 20;
+    constexpr size_t kAtOnce = size_t{16} << 20;
     while (!bytes.empty()) {
         const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), kAtOnce));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return disk_error("write", errno);
-        bytes = bytes.subspan(size_t(n));
+        bytes = bytes.subspan(static_cast<size_t>(n));
     }
     return ok_status();
 }
@@ -37,6 +37,12 @@ Status sync_parent(const std::filesystem::path& path) {
     return ok_status();
 }
 
+Status put_in_place(int fd, const std::filesystem::path& beside, const std::filesystem::path& path) {
+    if (::fsync(fd) != 0) return disk_error("sync a file", errno);
+    if (::rename(beside.c_str(), path.c_str()) != 0) return disk_error("rename a file", errno);
+    return sync_parent(path);
+}
+
 Status write_durably(const std::filesystem::path& path, std::span<const std::byte> bytes) {
     std::filesystem::path beside = path;
     beside += ".new";
@@ -44,15 +50,10 @@ Status write_durably(const std::filesystem::path& path, std::span<const std::byt
         const OwnedFd fd(::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
         if (!fd.ok()) return disk_error("make a file", errno);
         TRY(write_all(fd.get(), bytes));
-        if (::fsync(fd.get()) != 0) return disk_error("sync a file", errno);
-        if (::rename(beside.c_str(), path.c_str()) != 0) return disk_error("rename a file", errno);
-        return ok_status();
+        return put_in_place(fd.get(), beside, path);
     }();
-    if (!written.ok()) {
-        ::unlink(beside.c_str());
-        return written;
-    }
-    return sync_parent(path);
+    if (!written.ok()) ::unlink(beside.c_str());
+    return written;
 }
 
 Status write_durably(const std::filesystem::path& path, std::string_view text) {
@@ -65,7 +66,7 @@ Result<std::string> read_whole(const std::filesystem::path& path, uint64_t bytes
     if (!fd.ok()) return disk_error("open a file", errno);
     struct stat status{};
     if (::fstat(fd.get(), &status) != 0) return disk_error("read a file", errno);
-    const auto size = uint64_t(status.st_size);
+    const auto size = static_cast<uint64_t>(status.st_size);
     if (!S_ISREG(status.st_mode) || size > bytes_max)
         return make_error(
             ErrorCode::kStorageFailed,
@@ -77,7 +78,7 @@ Result<std::string> read_whole(const std::filesystem::path& path, uint64_t bytes
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return disk_error("read a file", errno);
         if (n == 0) return make_error(ErrorCode::kStorageFailed, "a file of the training store is cut off");
-        at += size_t(n);
+        at += static_cast<size_t>(n);
     }
     return text;
 }

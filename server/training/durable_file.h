@@ -19,6 +19,8 @@ Status write_all(int fd, std::span<const std::byte> bytes);
 // Names in the folder of `path` that were made, renamed and removed survive.
 Status sync_parent(const std::filesystem::path& path);
 
+// The file that was written beside takes the name, with its content on the disk. Durable when this returns.
+Status put_in_place(int fd, const std::filesystem::path& beside, const std::filesystem::path& path);
 // Replaces what is there. Durable when this returns; on an error the one before is still there.
 Status write_durably(const std::filesystem::path& path, std::span<const std::byte> bytes);
 Status write_durably(const std::filesystem::path& path, std::string_view text);

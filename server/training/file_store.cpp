@@ -10,6 +10,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/json/json.h"
 #include "server/training/durable_file.h"
 
@@ -47,7 +48,7 @@ Result<StoredFile> parse_record(std::string_view text) {
     file.object.id = std::string(id);
     file.object.filename = std::string(filename);
     file.object.purpose = std::string(purpose);
-    file.object.bytes = uint64_t(bytes);
+    file.object.bytes = static_cast<uint64_t>(bytes);
     file.tenant = std::string(tenant);
     return file;
 }
@@ -58,7 +59,7 @@ bool is_over(const StoredFile& file) { return file.object.expires_s && *file.obj
 
 std::string new_id(std::string_view prefix) {
     unsigned char bits[kIdCharacters];
-    CHECK(::getrandom(bits, sizeof(bits), 0) == ssize_t(sizeof(bits)));
+    CHECK(::getrandom(bits, sizeof(bits), 0) == static_cast<ssize_t>(sizeof(bits)));
     std::string id(prefix);
     for (const unsigned char byte : bits) id += kIdAlphabet[byte % kIdAlphabet.size()];
     return id;
@@ -75,7 +76,7 @@ FileStore::Upload::Upload(FileStore& store, StoredFile file, OwnedFd fd)
 
 FileStore::Upload::~Upload() {
     {
-        std::lock_guard lock(store_.mutex_);
+        MutexLock lock(store_.mutex_);
         const auto incoming = store_.incoming_.find(file_.tenant);
         if (incoming != store_.incoming_.end()) {
             incoming->second -= std::min(incoming->second, file_.object.bytes);
@@ -91,7 +92,7 @@ Status FileStore::Upload::write(std::string_view bytes) {
             ErrorCode::kPayloadTooLarge,
             format("the file has more than {} bytes (--training-file-mib)", store_.limits_.file_bytes_max), "file");
     {
-        std::lock_guard lock(store_.mutex_);
+        MutexLock lock(store_.mutex_);
         TRY(store_.check_room(file_.tenant, bytes.size()));
         store_.incoming_[file_.tenant] += bytes.size();
         file_.object.bytes += bytes.size();
@@ -118,6 +119,7 @@ Result<std::unique_ptr<FileStore>> FileStore::open(const std::filesystem::path& 
 
 // Contents without a record were never finished.
 Status FileStore::read_all() {
+    const MutexLock lock(mutex_);
     std::error_code error;
     std::vector<std::filesystem::path> contents;
     for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
@@ -173,7 +175,7 @@ Result<std::unique_ptr<FileStore::Upload>> FileStore::begin(const std::string& t
                                                             const std::string& purpose,
                                                             std::optional<int64_t> expires_s) {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         TRY(check_room(tenant, 0));
     }
     StoredFile file;
@@ -198,13 +200,13 @@ Result<StoredFile> FileStore::add(const std::string& tenant, const std::string& 
 // The record makes the file one: its content is there by then.
 Status FileStore::keep(const StoredFile& file) {
     TRY(write_durably(record_of(file.object.id), record_json(file)));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     files_.emplace(file.object.id, file);
     return ok_status();
 }
 
 std::optional<StoredFile> FileStore::find(std::string_view tenant, std::string_view id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = files_.find(id);
     if (found == files_.end() || found->second.tenant != tenant || is_over(found->second)) return std::nullopt;
     return found->second;
@@ -213,7 +215,7 @@ std::optional<StoredFile> FileStore::find(std::string_view tenant, std::string_v
 std::vector<StoredFile> FileStore::list(std::string_view tenant) const {
     std::vector<StoredFile> files;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (const auto& [id, file] : files_) {
             if (file.tenant == tenant && !is_over(file)) files.push_back(file);
         }
@@ -230,13 +232,13 @@ Result<bool> FileStore::remove(std::string_view tenant, std::string_view id) {
     remove_quietly(record_of(id));
     TRY(sync_parent(record_of(id)));
     remove_quietly(content_of(id));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     files_.erase(std::string(id));
     return true;
 }
 
 uint64_t FileStore::bytes() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     uint64_t sum = 0;
     for (const auto& [id, file] : files_) sum += file.object.bytes;
     return sum;

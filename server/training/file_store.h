@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
 #include "proto/training/training_write.h"
@@ -25,9 +25,9 @@ struct StoredFile {
 };
 
 struct FileLimits {
-    uint64_t file_bytes_max = uint64_t(512) << 20;
-    uint64_t tenant_bytes_max = uint64_t(4) << 30;
-    uint64_t bytes_max = uint64_t(32) << 30;  // of all
+    uint64_t file_bytes_max = uint64_t{512} << 20;
+    uint64_t tenant_bytes_max = uint64_t{4} << 30;
+    uint64_t bytes_max = uint64_t{32} << 30;  // of all
     uint32_t n_files_max = 1000;              // of a tenant
 };
 
@@ -81,14 +81,14 @@ class FileStore {
     FileStore(std::filesystem::path folder, const FileLimits& limits) : folder_(std::move(folder)), limits_(limits) {}
     std::filesystem::path record_of(std::string_view id) const;
     Status read_all();
-    Status check_room(std::string_view tenant, uint64_t more) const;  // under mutex_
+    Status check_room(std::string_view tenant, uint64_t more) const REQUIRES(mutex_);
     Status keep(const StoredFile& file);
 
     const std::filesystem::path folder_;
     const FileLimits limits_;
-    mutable std::mutex mutex_;
-    std::map<std::string, StoredFile, std::less<>> files_;   // by id; under mutex_
-    std::map<std::string, uint64_t, std::less<>> incoming_;  // bytes of uploads under way, by tenant; under mutex_
+    mutable Mutex mutex_;
+    std::map<std::string, StoredFile, std::less<>> files_ GUARDED_BY(mutex_);   // by id
+    std::map<std::string, uint64_t, std::less<>> incoming_ GUARDED_BY(mutex_);  // bytes of uploads under way, by tenant
 };
 
 }  // namespace lorad::server::training

@@ -104,11 +104,13 @@ proto::JobObject Job::object(std::optional<uint32_t> queue_position) const {
     out.recipe = recipe;
     out.step = run.step;
     out.n_steps = n_steps;
-    if (n_sequences > 0 && recipe.batch_size) out.epoch = double(run.step) * *recipe.batch_size / double(n_sequences);
-    if (seconds > 0) out.tokens_per_s = double(run.n_tokens) / seconds;
+    if (n_sequences > 0 && recipe.batch_size)
+        out.epoch = static_cast<double>(run.step) * *recipe.batch_size / static_cast<double>(n_sequences);
+    if (seconds > 0) out.tokens_per_s = static_cast<double>(run.n_tokens) / seconds;
     if (state == JobState::kRunning && run.step > 0 && seconds > 0)
         out.estimated_finish_s =
-            unix_time_s() + int64_t(seconds / double(run.step) * double(n_steps - std::min(n_steps, run.step)));
+            unix_time_s() + static_cast<int64_t>(seconds / static_cast<double>(run.step) *
+                                                 static_cast<double>(n_steps - std::min(n_steps, run.step)));
     out.train_loss = run.last_loss;
     out.valid_loss = run.last_valid_loss;
     out.paused_by = paused_by;

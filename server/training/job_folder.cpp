@@ -13,8 +13,8 @@
 namespace lorad::server::training {
 namespace {
 
-constexpr uint64_t kJobBytesMax = uint64_t(4) << 20;
-constexpr uint64_t kAppendedBytesMax = uint64_t(256) << 20;
+constexpr uint64_t kJobBytesMax = uint64_t{4} << 20;
+constexpr uint64_t kAppendedBytesMax = uint64_t{256} << 20;
 constexpr std::string_view kCsvHead = "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n";
 
 // Lines without the one that a crash has cut off.

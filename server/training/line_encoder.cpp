@@ -30,7 +30,8 @@ Error nothing_trained(std::string_view why) {
 
 uint32_t TrainingSequence::n_trained() const {
     if (labels.empty()) return 0;
-    return uint32_t(std::count_if(labels.begin() + 1, labels.end(), [](int32_t label) { return label != kUntrained; }));
+    return static_cast<uint32_t>(
+        std::count_if(labels.begin() + 1, labels.end(), [](int32_t label) { return label != kUntrained; }));
 }
 
 Status LineEncoder::encode_chat(const proto::TrainingLine& line, EncodedLine& encoded) const {
@@ -84,8 +85,8 @@ Status LineEncoder::encode_text(const proto::TrainingLine& line, EncodedLine& en
         const size_t to = std::min(placed.ids.size(), from + room);
         TrainingSequence sequence;
         sequence.tokens = begin;
-        sequence.tokens.insert(sequence.tokens.end(), placed.ids.begin() + ptrdiff_t(from),
-                               placed.ids.begin() + ptrdiff_t(to));
+        sequence.tokens.insert(sequence.tokens.end(), placed.ids.begin() + static_cast<ptrdiff_t>(from),
+                               placed.ids.begin() + static_cast<ptrdiff_t>(to));
         if (sequence.tokens.size() < 2) break;  // nothing would be predicted
         sequence.labels.assign(sequence.tokens.begin(), sequence.tokens.end());
         encoded.sequences.push_back(std::move(sequence));
@@ -106,12 +107,12 @@ Status LineEncoder::bound(EncodedLine& encoded) const {
                                   "max_seq_length");
             }
             encoded.is_overlong = true;
-            encoded.n_cut_tokens += uint32_t(n - options_.max_seq_length);
+            encoded.n_cut_tokens += static_cast<uint32_t>(n - options_.max_seq_length);
             sequence.tokens.resize(options_.max_seq_length);
             sequence.labels.resize(options_.max_seq_length);
         }
         for (const TokenId token : sequence.tokens) {
-            if (uint32_t(token) >= options_.vocab_size)
+            if (static_cast<uint32_t>(token) >= options_.vocab_size)
                 return make_error(
                     ErrorCode::kInvalidRequest,
                     format("the tokenizer gives the token {}, the model has {}", token, options_.vocab_size));

@@ -2,13 +2,15 @@
 
 #include <chrono>
 
+#include "proto/base/mutex.h"
+
 namespace lorad::server::training {
 
 Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop,
                                  const std::function<void()>& wake) {
     constexpr std::chrono::milliseconds kLook{50};
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         trainers_.assign(trainers.begin(), trainers.end());
         done_.reset();
         has_work_ = true;
@@ -16,15 +18,15 @@ Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const s
     wake();
     for (;;) {
         {
-            std::unique_lock lock(mutex_);
-            if (changed_.wait_for(lock, kLook, [this] { return done_.has_value(); })) {
+            MutexLock lock(mutex_);
+            if (changed_.wait_for(lock, kLook, [this]() REQUIRES(mutex_) { return done_.has_value(); })) {
                 TRY(*done_);
                 return true;
             }
         }
         // Not under the lock: whoever answers may have locks of his own.
         if (!stop()) continue;
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         if (done_) continue;  // the last piece has changed an adapter already
         trainers_.clear();
         has_work_ = false;
@@ -35,7 +37,7 @@ Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const s
 bool PieceQueue::has_work() const { return has_work_; }
 
 double PieceQueue::run(std::chrono::microseconds budget, bool waits) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (trainers_.empty()) return 0;
     // Those beside each other on one base count together.
     double seconds = -trainers_.front()->device_seconds();

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "server/engine/background_work.h"
 #include "server/training/step_trainer.h"
@@ -26,10 +25,10 @@ class PieceQueue final : public BackgroundWork {
     double run(std::chrono::microseconds budget, bool waits) override;
 
   private:
-    mutable std::mutex mutex_;  // held while pieces run
-    std::condition_variable changed_;
-    std::vector<StepTrainer*> trainers_;  // under mutex_; empty: there is nothing to run
-    std::optional<Status> done_;          // under mutex_
+    mutable Mutex mutex_;  // held while pieces run
+    Condition changed_;
+    std::vector<StepTrainer*> trainers_ GUARDED_BY(mutex_);  // empty: there is nothing to run
+    std::optional<Status> done_ GUARDED_BY(mutex_);
     std::atomic<bool> has_work_{false};
 };
 

@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds kTerminalEvery{100};
 }  // namespace
 
 std::string shown_duration(double seconds) {
-    const auto whole = uint64_t(std::max(0.0, seconds) + 0.5);
+    const auto whole = static_cast<uint64_t>(std::max(0.0, seconds) + 0.5);
     if (whole < 60) return format("{} s", whole);
     if (whole < 3600) return format("{}:{:02}", whole / 60, whole % 60);
     return format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
@@ -57,9 +57,9 @@ void Progress::show(const std::string& line, bool is_forced) {
 void Progress::stepped(const StepResult& step, const RunState& state) {
     n_tokens_ += step.n_tokens;
     const double seconds = std::chrono::duration<double>(Clock::now() - begun_).count();
-    const double n_made = double(step.step - n_done_);
-    show(progress_line(step, n_steps_, state, seconds > 0 ? double(n_tokens_) / seconds : 0.0,
-                       n_made > 0 ? seconds / n_made * double(n_steps_ - step.step) : 0.0),
+    const double n_made = static_cast<double>(step.step - n_done_);
+    show(progress_line(step, n_steps_, state, seconds > 0 ? static_cast<double>(n_tokens_) / seconds : 0.0,
+                       n_made > 0 ? seconds / n_made * static_cast<double>(n_steps_ - step.step) : 0.0),
          step.step == n_steps_);
 }
 

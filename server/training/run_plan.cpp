@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kSplitKey = 0x5b1175ec7a7e5u;  // so that what is held out does not depend on the order of an epoch
 
 uint32_t usual_epochs(uint64_t n) { return n >= 10'000 ? 1 : n >= 1'000 ? 2 : 3; }
-uint32_t usual_batch(uint64_t n) { return uint32_t(std::clamp<uint64_t>(n / 64, 4, 32)); }
+uint32_t usual_batch(uint64_t n) { return static_cast<uint32_t>(std::clamp<uint64_t>(n / 64, 4, 32)); }
 
 }  // namespace
 
@@ -29,7 +29,8 @@ uint64_t RunPlan::held_out_sequence(uint64_t i) const {
 Result<RunPlan> plan_run(proto::TrainingRecipe recipe, uint64_t n_sequences) {
     RunPlan plan;
     if (recipe.validation_split > 0)
-        plan.n_held_out = std::max<uint64_t>(1, uint64_t(std::llround(recipe.validation_split * double(n_sequences))));
+        plan.n_held_out = std::max<uint64_t>(
+            1, static_cast<uint64_t>(std::llround(recipe.validation_split * static_cast<double>(n_sequences))));
     if (n_sequences <= plan.n_held_out)
         return make_error(
             ErrorCode::kInvalidRequest,
@@ -46,8 +47,8 @@ Result<RunPlan> plan_run(proto::TrainingRecipe recipe, uint64_t n_sequences) {
     recipe.learning_rate = recipe.learning_rate.value_or(kUsualLearningRate * *recipe.learning_rate_multiplier);
     recipe.lora_alpha = recipe.lora_alpha.value_or(2.0 * recipe.lora_r);
     plan.schedule.n_steps = plan.order.n_steps();
-    recipe.warmup_steps =
-        recipe.warmup_steps.value_or(uint32_t(std::ceil(recipe.warmup_ratio * double(plan.schedule.n_steps))));
+    recipe.warmup_steps = recipe.warmup_steps.value_or(
+        static_cast<uint32_t>(std::ceil(recipe.warmup_ratio * static_cast<double>(plan.schedule.n_steps))));
     plan.schedule.n_warmup_steps = *recipe.warmup_steps;
     plan.schedule.learning_rate = *recipe.learning_rate;
     const std::optional<model::Schedule> schedule = model::schedule_named(recipe.lr_scheduler);

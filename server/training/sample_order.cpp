@@ -20,15 +20,15 @@ uint64_t mixed(uint64_t x) {
 uint64_t permuted(uint64_t index, uint64_t n, uint64_t key) {
     CHECK(index < n);
     uint32_t half_bits = 1;
-    while (half_bits < 31 && (uint64_t(1) << (2 * half_bits)) < n) ++half_bits;
-    const uint64_t mask = (uint64_t(1) << half_bits) - 1;
+    while (half_bits < 31 && (uint64_t{1} << (2 * half_bits)) < n) ++half_bits;
+    const uint64_t mask = (uint64_t{1} << half_bits) - 1;
     constexpr int kRounds = 4;
     // The cipher is a permutation of more numbers than n, at most four times as many: following it from one below n
     // leads to one below n again.
     do {
         uint64_t left = index >> half_bits, right = index & mask;
         for (int round = 0; round < kRounds; ++round) {
-            const uint64_t next = left ^ (mixed(right ^ mixed(key + uint64_t(round))) & mask);
+            const uint64_t next = left ^ (mixed(right ^ mixed(key + static_cast<uint64_t>(round))) & mask);
             left = right;
             right = next;
         }

@@ -25,7 +25,9 @@ struct SampleOrder {
     // Of the step, from 0.
     std::vector<uint64_t> batch(uint64_t step) const;
     // Samples before the step, in epochs.
-    double epoch_at(uint64_t step) const { return double(step) * batch_size / double(n_sequences); }
+    double epoch_at(uint64_t step) const {
+        return static_cast<double>(step) * batch_size / static_cast<double>(n_sequences);
+    }
     // Whether an epoch ends within the step or with it.
     bool ends_epoch(uint64_t step) const;
 };

@@ -14,7 +14,7 @@ namespace lorad::server::training {
 namespace {
 
 constexpr std::string_view kTokenFileMagic = "LORADTK1";
-constexpr size_t kTokenBufferBytes = size_t(1) << 20;
+constexpr size_t kTokenBufferBytes = size_t{1} << 20;
 constexpr size_t kRecordWords = 2;  // line and number of tokens
 
 struct Footer {
@@ -67,7 +67,7 @@ Status TokenFileWriter::write(std::span<const std::byte> bytes) {
 Status TokenFileWriter::add(const TrainingSequence& sequence) {
     CHECK(sequence.tokens.size() == sequence.labels.size());
     begins_.push_back(n_bytes_);
-    const uint32_t head[kRecordWords] = {sequence.line, uint32_t(sequence.tokens.size())};
+    const uint32_t head[kRecordWords] = {sequence.line, static_cast<uint32_t>(sequence.tokens.size())};
     TRY(write(bytes_of(head)));
     TRY(write(std::as_bytes(std::span(sequence.tokens))));
     return write(std::as_bytes(std::span(sequence.labels)));
@@ -83,10 +83,8 @@ Result<std::string> TokenFileWriter::finish() {
     TRY(write(std::as_bytes(std::span(begins_))));
     TRY(write(bytes_of(footer)));
     TRY(flush());
-    if (::fsync(file_.get()) != 0) return disk_error("sync a file", errno);
-    if (::rename(beside_.c_str(), path_.c_str()) != 0) return disk_error("rename a file", errno);
+    TRY(put_in_place(file_.get(), beside_, path_));
     is_finished_ = true;
-    TRY(sync_parent(path_));
     return digest_.hex();
 }
 
@@ -118,7 +116,8 @@ Status TokenFile::read_index() {
         std::memcpy(head, all.data() + begin, sizeof(head));
         if ((footer.index_begin - begin - sizeof(head)) / (2 * sizeof(int32_t)) < head[1]) return damaged_tokens();
     }
-    for (size_t i = 0; i < begins_.size(); ++i) longest_ = std::max(longest_, uint32_t(at(i).tokens.size()));
+    for (size_t i = 0; i < begins_.size(); ++i)
+        longest_ = std::max(longest_, static_cast<uint32_t>(at(i).tokens.size()));
     return ok_status();
 }
 

@@ -17,7 +17,9 @@ uint64_t n_correct_of(const model::TrainReport& report) {
     return n;
 }
 
-double accuracy_of(uint64_t n_correct, uint64_t n) { return n == 0 ? 0.0 : double(n_correct) / double(n); }
+double accuracy_of(uint64_t n_correct, uint64_t n) {
+    return n == 0 ? 0.0 : static_cast<double>(n_correct) / static_cast<double>(n);
+}
 
 }  // namespace
 
@@ -126,7 +128,7 @@ RunOutcome TrainingRun::take_step(const model::TrainReport& report) {
 }
 
 RunOutcome TrainingRun::take_evaluation(const model::TrainReport& report) {
-    eval_loss_sum_ += report.loss * double(report.n_trained_tokens);
+    eval_loss_sum_ += report.loss * static_cast<double>(report.n_trained_tokens);
     eval_trained_ += report.n_trained_tokens;
     eval_correct_ += n_correct_of(report);
     eval_done_ += report.examples.size();
@@ -134,7 +136,7 @@ RunOutcome TrainingRun::take_evaluation(const model::TrainReport& report) {
     if (is_full && eval_done_ < n_validation()) return {};
     RunOutcome outcome;
     outcome.is_full = is_full;
-    outcome.evaluated = EvalResult{eval_trained_ == 0 ? 0.0 : eval_loss_sum_ / double(eval_trained_),
+    outcome.evaluated = EvalResult{eval_trained_ == 0 ? 0.0 : eval_loss_sum_ / static_cast<double>(eval_trained_),
                                    accuracy_of(eval_correct_, eval_trained_), eval_trained_};
     eval_done_ = eval_trained_ = eval_correct_ = 0;
     eval_loss_sum_ = 0.0;

@@ -5,6 +5,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 #include "proto/json/json.h"
 #include "server/training/durable_file.h"
@@ -40,6 +41,7 @@ Result<std::unique_ptr<TrainingService>> TrainingService::open(const std::filesy
 TrainingService::~TrainingService() { stop(); }
 
 Status TrainingService::read_jobs() {
+    const MutexLock lock(mutex_);
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / "jobs", error)) {
         const std::string id = entry.path().filename().string();
@@ -68,7 +70,7 @@ void TrainingService::start() {
 
 void TrainingService::stop() {
     {
-        std::lock_guard lock(mutex_);  // or a thread misses it between its look and its sleep
+        MutexLock lock(mutex_);  // or a thread misses it between its look and its sleep
         stopping_ = true;
     }
     changed_.notify_all();
@@ -96,7 +98,7 @@ proto::JobObject TrainingService::object_of(const Entry& entry) const {
 
 Result<bool> TrainingService::remove_file(std::string_view tenant, std::string_view id) {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (const auto& [job_id, entry] : entries_) {
             const Job& job = entry.job;
             const bool is_named = job.tenant == tenant && (job.training_file == id || job.validation_file == id);
@@ -155,7 +157,7 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     job.recipe = request.recipe;
     job.recipe.seed = request.seed.value_or(std::hash<std::string>{}(job.id) % 1'000'000'007u);
     job.created_s = unix_time_s();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto n_active = std::ranges::count_if(entries_, [&](const auto& entry) {
         return entry.second.job.tenant == tenant && !is_ended(entry.second.job.state);
     });
@@ -183,7 +185,7 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     return object_of(entry);
 }
 
-// Under mutex_. Of those that have ended, the oldest.
+// Of those that have ended, the oldest.
 void TrainingService::forget_old() {
     while (entries_.size() >= limits_.n_kept_max) {
         auto oldest = entries_.end();
@@ -199,13 +201,13 @@ void TrainingService::forget_old() {
 }
 
 std::optional<proto::JobObject> TrainingService::find(std::string_view tenant, std::string_view id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Entry* entry = entry_of(tenant, id);
     return entry == nullptr ? std::nullopt : std::optional(object_of(*entry));
 }
 
 std::vector<proto::JobObject> TrainingService::list(std::string_view tenant) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::vector<const Entry*> own;
     for (const auto& [id, entry] : entries_) {
         if (entry.job.tenant == tenant) own.push_back(&entry);
@@ -217,7 +219,7 @@ std::vector<proto::JobObject> TrainingService::list(std::string_view tenant) con
 }
 
 Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::string_view id, JobEvent event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (entry_of(tenant, id) == nullptr) return no_such_job(id);
     Entry& entry = entries_.find(id)->second;
     const std::optional<JobState> next = next_state(entry.job.state, event);
@@ -236,8 +238,8 @@ Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::s
 
 Result<TrainingService::Events> TrainingService::events(std::string_view tenant, std::string_view id, size_t from,
                                                         std::chrono::milliseconds wait) const {
-    std::unique_lock lock(mutex_);
-    const auto is_there = [&] {
+    MutexLock lock(mutex_);
+    const auto is_there = [&]() REQUIRES(mutex_) {
         const Entry* entry = entry_of(tenant, id);
         return entry == nullptr || entry->events.size() > from || is_ended(entry->job.state) || stopping_;
     };
@@ -252,7 +254,7 @@ Result<TrainingService::Events> TrainingService::events(std::string_view tenant,
 
 Result<std::vector<proto::JobCheckpointObject>> TrainingService::checkpoints(std::string_view tenant,
                                                                              std::string_view id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Entry* entry = entry_of(tenant, id);
     if (entry == nullptr) return no_such_job(id);
     return entry->job.checkpoints;
@@ -263,7 +265,7 @@ Result<std::vector<NamedBytes>> TrainingService::adapter_files(std::string_view 
     constexpr uint64_t kFileBytesMax = uint64_t(64) << 30;
     std::filesystem::path folder;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         const Entry* entry = entry_of(tenant, id);
         if (entry == nullptr) return no_such_job(id);
         if (checkpoint.empty() && entry->job.state != JobState::kSucceeded)
@@ -293,7 +295,7 @@ Result<std::string> TrainingService::publish_checkpoint(std::string_view tenant,
     TRY_ASSIGN(const std::vector<NamedBytes> files, adapter_files(tenant, id, checkpoint));
     std::string name;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         const Entry* entry = entry_of(tenant, id);
         if (entry == nullptr) return no_such_job(id);
         name = entry->job.name;
@@ -311,7 +313,7 @@ std::string TrainingService::metrics_text(double device_seconds) const {
     std::map<std::string_view, uint64_t> n_by_state;
     uint64_t n_tokens = 0, n_steps = 0;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (const auto& [id, entry] : entries_) {
             ++n_by_state[wire_name(entry.job.state)];
             n_tokens += entry.job.run.n_tokens;

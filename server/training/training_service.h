@@ -8,18 +8,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "proto/base/result.h"
 #include "proto/training/fine_tuning_request.h"
 #include "proto/training/training_write.h"
@@ -95,17 +94,17 @@ class TrainingService {
     TrainingService(std::filesystem::path folder, TrainingHost& host, const TrainingLimits& limits);
     Status read_jobs();
     JobFolder folder_of(std::string_view id) const { return JobFolder(folder_ / "jobs" / std::string(id)); }
-    const Entry* entry_of(std::string_view tenant, std::string_view id) const;
-    proto::JobObject object_of(const Entry& entry) const;
+    const Entry* entry_of(std::string_view tenant, std::string_view id) const REQUIRES(mutex_);
+    proto::JobObject object_of(const Entry& entry) const REQUIRES(mutex_);
     Status check_request(const std::string& tenant, const proto::FineTuningRequest& request) const;
-    void forget_old();
+    void forget_old() REQUIRES(mutex_);
 
     class JobRun;
     using Running = std::vector<std::unique_ptr<JobRun>>;
     // The threads', but under mutex_ where they touch entries_.
     void run_reading();
     void run_training();
-    std::optional<std::string> next_job(JobState state) const;  // under mutex_
+    std::optional<std::string> next_job(JobState state) const REQUIRES(mutex_);
     std::optional<std::string> wait_for_job(JobState state);
     Status validate(Job job);
     void admit(Running& running);
@@ -114,7 +113,7 @@ class TrainingService {
     void end_run(JobRun& run, Status how);
     bool is_fault(const Status& status);
     DataOptions options_of(const proto::TrainingRecipe& recipe) const;
-    Status step(Entry& entry, JobEvent event);  // under mutex_: the next state, kept
+    Status step(Entry& entry, JobEvent event) REQUIRES(mutex_);  // the next state, kept
     Status step(const std::string& id, JobEvent event);
     void fail(const std::string& id, const Error& error);
     void tell(Entry& entry, std::string message, std::string level = "info",
@@ -134,10 +133,10 @@ class TrainingService {
     const TrainingLimits limits_;
     std::unique_ptr<FileStore> files_;
 
-    mutable std::mutex mutex_;
-    mutable std::condition_variable changed_;
-    std::map<std::string, Entry, std::less<>> entries_;  // by id; under mutex_
-    uint64_t next_number_ = 1;                           // under mutex_
+    mutable Mutex mutex_;
+    mutable Condition changed_;
+    std::map<std::string, Entry, std::less<>> entries_ GUARDED_BY(mutex_);  // by id
+    uint64_t next_number_ GUARDED_BY(mutex_) = 1;
     std::atomic<bool> stopping_{false};
     std::string waits_;  // the training thread's: the job that cannot run beside those that do
     std::thread reader_, trainer_;

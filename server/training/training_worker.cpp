@@ -5,6 +5,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 #include "proto/error.h"
 #include "server/training/job_run.h"
@@ -28,7 +29,7 @@ proto::JobError job_error_of(const Error& error) {
 
 Error TrainingService::JobRun::stopped() { return make_error(ErrorCode::kClientClosed, "the job was stopped"); }
 
-// Under mutex_. The oldest.
+// The oldest.
 std::optional<std::string> TrainingService::next_job(JobState state) const {
     const Job* next = nullptr;
     for (const auto& [id, entry] : entries_) {
@@ -39,8 +40,8 @@ std::optional<std::string> TrainingService::next_job(JobState state) const {
 
 // None: the service stops.
 std::optional<std::string> TrainingService::wait_for_job(JobState state) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopping_ || next_job(state).has_value(); });
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [&]() REQUIRES(mutex_) { return stopping_ || next_job(state).has_value(); });
     return stopping_ ? std::nullopt : next_job(state);
 }
 
@@ -80,7 +81,7 @@ void TrainingService::admit(Running& running) {
     while (!stopping_ && running.size() < limits_.n_together) {
         std::optional<std::string> id;
         {
-            std::lock_guard lock(mutex_);
+            MutexLock lock(mutex_);
             id = next_job(JobState::kQueued);
         }
         if (!id || *id == waits_) return;
@@ -226,14 +227,14 @@ Status TrainingService::step(Entry& entry, JobEvent event) {
 }
 
 Status TrainingService::step(const std::string& id, JobEvent event) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Status stepped = step(entries_.find(id)->second, event);
     changed_.notify_all();
     return stepped;
 }
 
 void TrainingService::fail(const std::string& id, const Error& error) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Entry& entry = entries_.find(id)->second;
     // Somebody else was first: what was cancelled or paused meanwhile is no failure.
     if (!next_state(entry.job.state, JobEvent::kFault)) return;
@@ -261,30 +262,30 @@ void TrainingService::tell(Entry& entry, std::string message, std::string level,
 
 void TrainingService::tell(const std::string& id, std::string message, std::string level,
                            const std::optional<proto::StepMetrics>& metrics) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tell(entries_.find(id)->second, std::move(message), std::move(level), metrics);
     changed_.notify_all();
 }
 
 Status TrainingService::cut_behind(const std::string& id, const RunState& state) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     TRY(folder_of(id).cut_behind(state));
     entries_.find(id)->second.events = folder_of(id).events();
     return ok_status();
 }
 
 Job TrainingService::copy_of(const std::string& id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return entries_.find(id)->second.job;
 }
 
 void TrainingService::update(const std::string& id, const std::function<void(Job&)>& change) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     change(entries_.find(id)->second.job);
 }
 
 Status TrainingService::keep(const std::string& id) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Job& job = entries_.find(id)->second.job;
     return folder_of(id).save(job);
 }
@@ -293,7 +294,7 @@ bool TrainingService::is_cancelled(const std::string& id) const { return copy_of
 
 bool TrainingService::was_made_by_job(const std::string& tenant, const std::string& name,
                                       const std::string& generation) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return std::ranges::any_of(entries_, [&](const auto& entry) {
         const Job& job = entry.second.job;
         return job.tenant == tenant && job.name == name && job.generation == generation;
@@ -302,7 +303,7 @@ bool TrainingService::was_made_by_job(const std::string& tenant, const std::stri
 
 bool TrainingService::is_wanted_to_stop(const std::string& id) const {
     if (stopping_) return true;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const JobState state = entries_.find(id)->second.job.state;
     return state != JobState::kValidating && state != JobState::kRunning && state != JobState::kPublishing;
 }

@@ -451,6 +451,30 @@ TEST(MemoryPlan, FillsWhatIsFreeWithKvBlocks) {
     EXPECT_THAT(too_little.error().message, HasSubstr(std::to_string(1000 * block)));
 }
 
+// Blocks of such a model hold nothing: the plan gives as many as sequences may have, whatever there is room for.
+TEST(MemoryPlan, LayersThatAllAreConvolutionsNeedNoCache) {
+    auto config = load_model_config(folder_of("qwen2-tied"));
+    ASSERT_TRUE(config.ok());
+    for (uint32_t layer = 0; layer < config->n_layers; ++layer) {
+        LayerFacts facts = config->layer(layer);
+        facts.mixer = Mixer::kShortConv;
+        config->layers.push_back(facts);
+    }
+    ASSERT_EQ(kv_block_bytes(*config), 0u);
+    gpu::DeviceCapabilities device;
+    device.max_allocation_bytes = uint64_t{4} << 30;
+    MemoryPlanOptions options{.n_sequences_max = 3, .n_positions_max = 640};
+    for (const bool is_cpu : {false, true}) {
+        device.is_cpu = is_cpu;
+        const auto plan = plan_memory(device, uint64_t{1} << 30, *config, 1 << 20, 1 << 20, options);
+        ASSERT_TRUE(plan.ok()) << plan.error().message;
+        EXPECT_EQ(plan->n_kv_blocks, 30u);
+        EXPECT_EQ(plan->kv_bytes, 0u);
+    }
+    options.n_kv_blocks = 12;
+    EXPECT_EQ(plan_memory(device, uint64_t{1} << 30, *config, 0, 0, options)->n_kv_blocks, 12u);
+}
+
 TEST(MemoryPlan, ANumberOfBlocksThatIsAskedForIsKeptOrRefused) {
     auto config = load_model_config(folder_of("qwen2-tied"));
     ASSERT_TRUE(config.ok());

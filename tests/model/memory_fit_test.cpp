@@ -73,6 +73,34 @@ TEST(MemoryFit, TheFlagsThatAreProposedMakeItFit) {
     EXPECT_FALSE(savings_that_fit(small.question(), small.options)) << "a 7B takes more in any form";
 }
 
+// A load keeps the keys of such a model in f32 where all else is f32: a plan that counts on f16 would promise twice the
+// tokens.
+TEST(MemoryFit, SensitiveKeysTakeWhatALoadGivesThem) {
+    Card card(48);
+    card.options.kernel_path = gpu::KernelPath::kPortable;
+    card.options.weight_type = gpu::ScalarType::kF32;
+    card.options.n_kv_blocks = 512;
+    const auto robust = fit(card.question(), card.options);
+    ASSERT_TRUE(robust.ok()) << robust.error().message;
+    EXPECT_EQ(robust->plan.kv.type, gpu::KvType::kF16);
+    std::vector<LayerFacts> layers;
+    for (uint32_t layer = 0; layer < card.config.n_layers; ++layer) {
+        layers.push_back(card.config.layer(layer));
+        layers.back().attention.sensitive_keys = true;
+    }
+    card.config.layers = std::move(layers);
+    const auto sensitive = fit(card.question(), card.options);
+    ASSERT_TRUE(sensitive.ok()) << sensitive.error().message;
+    EXPECT_EQ(sensitive->plan.kv.type, gpu::KvType::kF32);
+    EXPECT_EQ(sensitive->plan.kv_bytes, 2 * robust->plan.kv_bytes);
+    // Half activations keep them in f16, as everything is.
+    card.options.weight_type = gpu::ScalarType::kF16;
+    card.options.kernel_path = gpu::KernelPath::kAuto;
+    const auto halves = fit(card.question(), card.options);
+    ASSERT_TRUE(halves.ok()) << halves.error().message;
+    EXPECT_EQ(halves->plan.kv.type, gpu::KvType::kF16);
+}
+
 TEST(MemoryFit, AConfigOfQuantizedFilesIsRefusedByName) {
     Card card(8);
     card.config.quantization.method = QuantMethod::kGptq;

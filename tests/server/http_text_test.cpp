@@ -1,4 +1,5 @@
 // Prompts and tokens over HTTP, without generating: /v1/.../render, /tokenize, /detokenize, /version.
+#include "proto/base/version.h"
 #include "tests/server/http_fixture.h"
 
 namespace lorad::server::http_text_test {
@@ -91,7 +92,7 @@ TEST_F(TextRoutesTest, VersionIsKnownBeforeTheModelIsThere) {
     gate = nullptr;
     Answer answer = get("/version");
     EXPECT_EQ(answer.status, 200);
-    EXPECT_EQ(answer.body, std::string("{\"version\":\"") + LORAD_VERSION + "\"}");
+    EXPECT_EQ(answer.body, std::string("{\"version\":\"") + version() + "\"}");
     gate = &context;
 }
 

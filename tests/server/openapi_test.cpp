@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "proto/base/version.h"
 #include "proto/known_fields.h"
 #include "proto/training/fine_tuning_request.h"
 #include "server/http/embedded_files.h"
@@ -159,7 +160,7 @@ TEST_F(HttpTest, DocumentIsServedAsItIs) {
         client().Get("/openapi.json", httplib::Headers{{"If-None-Match", answer->get_header_value("ETag")}})->status,
         304);
     EXPECT_EQ(document().at("openapi"), "3.1.0");
-    EXPECT_EQ(document().at("info").at("version"), LORAD_VERSION);
+    EXPECT_EQ(document().at("info").at("version"), version());
 }
 
 TEST(OpenApi, ReferencesLeadSomewhereAndPathsNameTheirParameters) {

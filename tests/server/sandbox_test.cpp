@@ -554,7 +554,7 @@ TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
     EXPECT_EQ((*inside)->render_chat(chat)->text, (*outside)->render_chat(chat)->text);
 }
 
-// What docs/adr/0018 says a rendering costs: printed for whoever changes it, and far within what hangs.
+// What docs/adr/0016 says a rendering costs: printed for whoever changes it, and far within what hangs.
 TEST(IsolatedText, ARenderingCostsLittleMoreThanInside) {
     auto text = ModelText::load(kBase);
     ASSERT_TRUE(text.ok());

@@ -1,7 +1,7 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] by the matrix instructions of a warpgroup (128 threads),
 // for which Vulkan's shaders have no words: a program in NVIDIA's PTX ISA, sm_90a (GH100: H100, H200), made here for a
 // tile and a matrix and compiled by the driver (gpu/pipeline.h, KernelOptions::text; VK_NVX_binary_import). 16-bit w
-// and x of one type, f32 sums. docs/adr/0017 says why it is there.
+// and x of one type, f32 sums. docs/adr/0015 says why it is there.
 //
 // x lies in blocks in the order kBlocksByRows (activation_blocks.h) and goes straight into registers, one load of 16
 // bytes for each lane and 16 of k, as the A matrix of 64 rows. w is the B matrix: cp.async brings a step's k of a

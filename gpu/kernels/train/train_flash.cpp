@@ -81,7 +81,7 @@ struct FlashCase {
     double scale() const { return 1.0 / std::sqrt(head_dim); }
 
     void compute(uint32_t window) {
-        for (auto* result : {&o, &dq, &dk, &dv}) result->assign(size_t{kRows} * q_size, 0.0f);
+        for (auto* result : {&o, &dq, &dk, &dv}) result->assign(size_t{kTokens[0] + kTokens[1]} * q_size, 0.0f);
         uint32_t first = 0;
         for (const uint32_t n : kTokens) {
             for (uint32_t head = 0; head < heads; ++head) {
@@ -131,77 +131,106 @@ std::vector<float> floats_of(const Buffer& buffer, size_t n) {
     return values;
 }
 
+// The same case on the device.
+struct FlashBuffers {
+    Buffer sums, heads, dout, rounded, o, lse, dots, dq, dk, dv, tiles;
+    uint32_t n_tiles = 0;
+
+    Status make(Device& device, const FlashCase& test, const std::vector<float>& input) {
+        const uint64_t out_bytes = test.dout.size() * sizeof(float),
+                       row_bytes = uint64_t{FlashCase::kRows} * test.heads * 4;
+        TRY(self_test::make(device, heads, input.size() * sizeof(uint16_t), MemoryKind::kHostReadback));
+        for (Buffer* buffer : {&o, &dq, &dk, &dv, &rounded})
+            TRY(self_test::make(device, *buffer, out_bytes, MemoryKind::kHostReadback));
+        for (Buffer* buffer : {&lse, &dots})
+            TRY(self_test::make(device, *buffer, row_bytes, MemoryKind::kHostReadback));
+        std::vector<TrainFlashTile> tiles_of_tokens;
+        uint32_t first = 0;
+        for (const uint32_t n : FlashCase::kTokens) {
+            for (uint32_t begin = 0; begin < n; begin += kFlashRows) tiles_of_tokens.push_back({first, n, begin, 0});
+            first += n;
+        }
+        n_tiles = static_cast<uint32_t>(tiles_of_tokens.size());
+        TRY(upload(device, tiles, std::as_bytes(std::span(tiles_of_tokens))));
+        TRY(upload(device, sums, std::as_bytes(std::span(input))));
+        return upload(device, dout, std::as_bytes(std::span(test.dout)));
+    }
+    TrainFlashParams params(const FlashCase& test, uint32_t window) const {
+        return {.tiles = tiles.address(),
+                .heads = heads.address(),
+                .o = o.address(),
+                .lse = lse.address(),
+                .dout = rounded.address(),
+                .dots = dots.address(),
+                .dq = dq.address(),
+                .dk = dk.address(),
+                .dv = dv.address(),
+                .heads_stride = test.width(),
+                .o_stride = test.q_size,
+                .dq_stride = test.q_size,
+                .k_begin = test.q_size,
+                .v_begin = test.q_size + test.kv_size,
+                .scale = static_cast<float>(test.scale()),
+                .window = window,
+                .n_tiles = n_tiles};
+    }
+    // Against what the case computed.
+    void compare(const FlashCase& test, self_test::Deviation& deviation) const {
+        const std::array<std::pair<const Buffer*, const std::vector<float>*>, 4> results = {
+            {{&o, &test.o}, {&dq, &test.dq}, {&dk, &test.dk}, {&dv, &test.dv}}};
+        for (const auto& [got, want] : results) deviation.add(floats_of(*got, want->size()), *want);
+    }
+
+  private:
+    static Status upload(Device& device, Buffer& buffer, std::span<const std::byte> bytes) {
+        TRY(self_test::make(device, buffer, bytes.size(), MemoryKind::kHostUpload));
+        std::memcpy(buffer.mapped().data(), bytes.data(), bytes.size());
+        return ok_status();
+    }
+};
+
 }  // namespace
+
+void TrainKernels::record_flash_test(Recorder& recorder, const TrainFlashParams& params, DeviceAddress sums,
+                                     DeviceAddress dout) {
+    const uint32_t n_heads = params.o_stride / options_.head_dim;
+    round(recorder,
+          {.from = sums,
+           .to = params.heads,
+           .columns = params.heads_stride,
+           .from_stride = params.heads_stride,
+           .to_stride = params.heads_stride,
+           .factor = 1.0f},
+          matrix_type_, FlashCase::kRows);
+    recorder.barrier();
+    flash(recorder, TrainDirection::kForward, params, n_heads);
+    recorder.barrier();
+    dots(recorder,
+         {.o = params.o,
+          .dout = dout,
+          .rounded = params.dout,
+          .dots = params.dots,
+          .head_dim = options_.head_dim,
+          .stride = params.o_stride},
+         n_heads, FlashCase::kRows);
+    recorder.barrier();
+    flash(recorder, TrainDirection::kBackward, params, n_heads);
+}
 
 Status TrainKernels::test_flash(Device& device) {
     FlashCase test(options_.head_dim, options_.head_group);
     std::mt19937 random(kFlashRows);
     std::normal_distribution<float> value(0.0f, 1.0f);
-    const uint32_t rows = FlashCase::kRows, n_used = FlashCase::kTokens[0] + FlashCase::kTokens[1],
-                   width = test.width(), q_size = test.q_size;
-    std::vector<float> input(size_t{rows} * width);
+    std::vector<float> input(size_t{FlashCase::kRows} * test.width());
     for (float& number : input) number = value(random);
-    test.dout.resize(size_t{rows} * q_size);
+    test.dout.resize(size_t{FlashCase::kRows} * test.q_size);
     for (float& number : test.dout) number = value(random);
-    Buffer sums, heads, dout, rounded, o, lse, dots_at, dq, dk, dv, tiles_at;
-    TRY(self_test::make(device, heads, input.size() * 2, MemoryKind::kHostReadback));
-    for (Buffer* buffer : {&sums}) TRY(self_test::make(device, *buffer, input.size() * 4, MemoryKind::kHostUpload));
-    TRY(self_test::make(device, dout, test.dout.size() * 4, MemoryKind::kHostUpload));
-    for (Buffer* buffer : {&o, &dq, &dk, &dv, &rounded})
-        TRY(self_test::make(device, *buffer, test.dout.size() * 4, MemoryKind::kHostReadback));
-    for (Buffer* buffer : {&lse, &dots_at})
-        TRY(self_test::make(device, *buffer, uint64_t{rows} * test.heads * 4, MemoryKind::kHostReadback));
-    std::vector<TrainFlashTile> tiles;
-    uint32_t first = 0;
-    for (const uint32_t n : FlashCase::kTokens) {
-        for (uint32_t begin = 0; begin < n; begin += kFlashRows) tiles.push_back({first, n, begin, 0});
-        first += n;
-    }
-    TRY(self_test::make(device, tiles_at, tiles.size() * sizeof(TrainFlashTile), MemoryKind::kHostUpload));
-    std::memcpy(tiles_at.mapped().data(), tiles.data(), tiles.size() * sizeof(TrainFlashTile));
-    std::memcpy(sums.mapped().data(), input.data(), input.size() * 4);
-    std::memcpy(dout.mapped().data(), test.dout.data(), test.dout.size() * 4);
+    FlashBuffers buffers;
+    TRY(buffers.make(device, test, input));
     self_test::Deviation deviation;
     for (const uint32_t window : {0u, 70u}) {
-        const TrainFlashParams params{.tiles = tiles_at.address(),
-                                      .heads = heads.address(),
-                                      .o = o.address(),
-                                      .lse = lse.address(),
-                                      .dout = rounded.address(),
-                                      .dots = dots_at.address(),
-                                      .dq = dq.address(),
-                                      .dk = dk.address(),
-                                      .dv = dv.address(),
-                                      .heads_stride = width,
-                                      .o_stride = q_size,
-                                      .dq_stride = q_size,
-                                      .k_begin = q_size,
-                                      .v_begin = q_size + test.kv_size,
-                                      .scale = static_cast<float>(test.scale()),
-                                      .window = window,
-                                      .n_tiles = static_cast<uint32_t>(tiles.size())};
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        round(recorder,
-              {.from = sums.address(),
-               .to = heads.address(),
-               .columns = width,
-               .from_stride = width,
-               .to_stride = width,
-               .factor = 1.0f},
-              matrix_type_, rows);
-        recorder.barrier();
-        flash(recorder, TrainDirection::kForward, params, test.heads);
-        recorder.barrier();
-        dots(recorder,
-             {.o = o.address(),
-              .dout = dout.address(),
-              .rounded = rounded.address(),
-              .dots = dots_at.address(),
-              .head_dim = options_.head_dim,
-              .stride = q_size},
-             test.heads, rows);
-        recorder.barrier();
-        flash(recorder, TrainDirection::kBackward, params, test.heads);
+        record_flash_test(recorder, buffers.params(test, window), buffers.sums.address(), buffers.dout.address());
         const Status recorded = cache_.status();
         const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
         if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran.error();
@@ -209,16 +238,12 @@ Status TrainKernels::test_flash(Device& device) {
             deviation.failure = ran.error().message;
             break;
         }
-        // As the kernels have them.
+        // The reference starts from the heads as the kernels have them: rounded.
         test.in.resize(input.size());
-        const auto* bits = reinterpret_cast<const uint16_t*>(heads.mapped().data());
+        const auto* bits = reinterpret_cast<const uint16_t*>(buffers.heads.mapped().data());
         for (size_t i = 0; i < input.size(); ++i) test.in[i] = decode16(bits[i], matrix_type_);
         test.compute(window);
-        const size_t n = size_t{n_used} * q_size;
-        for (auto* want : {&test.o, &test.dq, &test.dk, &test.dv}) want->resize(n);
-        const std::array<std::pair<const Buffer*, const std::vector<float>*>, 4> results = {
-            {{&o, &test.o}, {&dq, &test.dq}, {&dk, &test.dk}, {&dv, &test.dv}}};
-        for (const auto& [got, want] : results) deviation.add(floats_of(*got, n), *want);
+        buffers.compare(test, deviation);
     }
     // Weights and gradients of scores have 8 or 11 bits.
     has_flash_ = deviation.failure.empty() && deviation.error < (matrix_type_ == ScalarType::kBf16 ? 8e-3 : 1e-3);

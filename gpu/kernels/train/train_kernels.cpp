@@ -148,30 +148,20 @@ Result<bool> TrainKernels::gives_the_same_by(Device& device, ScalarType type, st
     self_test::Deviation deviation;
     for (const TestShape& shape : shapes) {
         for (const bool is_transposed : {false, true}) {
-            for (const ScalarType by : {ScalarType::kF32, type}) {
-                matrix_type_ = by;
-                TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+            const auto record = [&](Recorder& recorder, bool by_matrix) {
+                matrix_type_ = by_matrix ? type : ScalarType::kF32;
                 product(recorder, {.a = {a.address(), kStride},
                                    .b = {b.address(), kStride, type},
-                                   .c = {c[by == type].address(), kStride},
+                                   .c = {c[by_matrix].address(), kStride},
                                    .a_has_rows_of_k = is_transposed,
                                    .b_has_rows_of_k = is_transposed,
                                    .m = shape.m,
                                    .n = shape.n,
                                    .k = shape.k});
                 barrier(recorder);
-                const Status recorded = cache_.status();
-                const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
-                if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran.error();
-                if (!ran.ok()) deviation.failure = ran.error().message;
-            }
-            std::vector<float> of[2];
-            for (const uint32_t i : {0u, 1u}) {
-                const auto* from = reinterpret_cast<const float*>(c[i].mapped().data());
-                for (uint32_t row = 0; row < shape.m; ++row)
-                    of[i].insert(of[i].end(), from + uint64_t{row} * kStride, from + uint64_t{row} * kStride + shape.n);
-            }
-            deviation.add(of[1], of[0]);
+                return cache_.status();
+            };
+            TRY(self_test::compare_ways(device, c, {shape.m, shape.n, kStride}, record, deviation));
         }
     }
     // Operands of 8 or 11 bits: sums of many products differ by less than two of their roundings.

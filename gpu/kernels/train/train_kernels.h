@@ -158,6 +158,8 @@ class TrainKernels {
     bool multiplies_by_warpgroup(const TrainProduct& product) const;
     Status test_warpgroups(Device& device);
     Status test_flash(Device& device);
+    // Attention and its gradients of `sums`, the heads before they are rounded, and `dout`.
+    void record_flash_test(Recorder& recorder, const TrainFlashParams& params, DeviceAddress sums, DeviceAddress dout);
     static bool may_have_flash(const DeviceCapabilities& capabilities, const TrainKernelOptions& options);
     void product_by_matrix(Recorder& recorder, TrainProduct product);
     void product_by_warpgroup(Recorder& recorder, const TrainProduct& product);

@@ -182,9 +182,8 @@ Status TrainKernels::test_warpgroups(Device& device) {
     for (const bool is_transposed : {false, true}) {
         // More k, and columns that the last tile shares with its neighbour.
         for (const auto& [n, more_k] : {std::pair{kTestColumns, 0u}, {kSide, 0u}, {kSide, 48u}, {kTestColumns, 192u}}) {
-            for (const bool by_warpgroup : {false, true}) {
+            const auto record = [&, n = n, more_k = more_k](Recorder& recorder, bool by_warpgroup) {
                 has_warpgroups_ = by_warpgroup;
-                TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
                 recorder.fill(row_count_, 0, sizeof(uint32_t), ~0u);
                 recorder.barrier();
                 product(recorder, {.a = {a.address(), kSide},
@@ -199,18 +198,9 @@ Status TrainKernels::test_warpgroups(Device& device) {
                                    .more_b = {more_b.address(), is_transposed ? kSide : padded(more_k), matrix_type_},
                                    .more_k = more_k});
                 barrier(recorder);
-                const Status recorded = cache_.status();
-                const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
-                if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran.error();
-                if (!ran.ok()) deviation.failure = ran.error().message;
-            }
-            std::vector<float> of[2];
-            for (const uint32_t i : {0u, 1u}) {
-                const auto* from = reinterpret_cast<const float*>(c[i].mapped().data());
-                for (uint32_t row = 0; row < kTestRows; ++row)
-                    of[i].insert(of[i].end(), from + uint64_t{row} * padded(n), from + uint64_t{row} * padded(n) + n);
-            }
-            deviation.add(of[1], of[0]);
+                return cache_.status();
+            };
+            TRY(self_test::compare_ways(device, c, {kTestRows, n, padded(n)}, record, deviation));
         }
     }
     // Operands of 8 or 11 bits, as in gives_the_same_by().

@@ -6,6 +6,7 @@
 
 #include "model/exec/kv_cache.h"
 #include "proto/base/format.h"
+#include "proto/base/mutex.h"
 #include "proto/base/nearest.h"
 #include "proto/json/json.h"
 #include "server/access/principal.h"
@@ -114,7 +115,7 @@ void LoraScales::Numbers::add(const std::string& name) {
 }
 
 void LoraScales::add(const std::string& name) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     all_.add(name);
 }
 
@@ -158,7 +159,7 @@ std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& reg
     std::erase_if(registered, [&](const adapters::AdapterInfo& adapter) {
         return adapter.draining || (key != nullptr && !key->may_use(adapter.name));
     });
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Numbers& numbers = numbers_of(key);
     numbers.add_all(registered);
     std::vector<Entry> entries;
@@ -189,7 +190,7 @@ Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& reg
 
 Status LoraScales::set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales) {
     TRY(terms(registry, scales));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     scales_.clear();
     for (const proto::IdScale& entry : scales) {
         if (entry.scale != 0.0f) scales_[entry.id] = entry.scale;
@@ -200,7 +201,7 @@ Status LoraScales::set(const adapters::Registry& registry, const std::vector<pro
 std::vector<AdapterTerm> LoraScales::defaults(const adapters::Registry& registry) const {
     std::vector<AdapterTerm> terms;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (const auto& [id, scale] : scales_) {
             auto name = all_.names.find(id);
             if (name != all_.names.end()) terms.push_back({name->second, scale});

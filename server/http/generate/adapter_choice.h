@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "adapters/pool/registry.h"
+#include "proto/base/mutex.h"
 #include "proto/generate/generate_request.h"
 #include "server/engine/request.h"
 
@@ -64,13 +64,13 @@ class LoraScales {
         void add(const std::string& name);
         void add_all(const std::vector<adapters::AdapterInfo>& registered);
     };
-    Numbers& numbers_of(const access::Principal* key);  // under mutex_
+    Numbers& numbers_of(const access::Principal* key) REQUIRES(mutex_);
 
-    mutable std::mutex mutex_;
-    Numbers all_;
-    std::map<std::string, Numbers, std::less<>> views_;  // by the key's patterns
-    uint64_t n_uses_ = 0;
-    std::map<uint32_t, float> scales_;  // those other than 0, by number among all
+    mutable Mutex mutex_;
+    Numbers all_ GUARDED_BY(mutex_);
+    std::map<std::string, Numbers, std::less<>> views_ GUARDED_BY(mutex_);  // by the key's patterns
+    uint64_t n_uses_ GUARDED_BY(mutex_) = 0;
+    std::map<uint32_t, float> scales_ GUARDED_BY(mutex_);  // those other than 0, by number among all
 };
 
 // For a key with some adapters only, before anything else is done with the request: others' do not exist for it, by

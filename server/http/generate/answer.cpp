@@ -50,7 +50,7 @@ std::vector<proto::ChoicePart> best_answers(const Generation& generation, std::v
         std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
         for (uint32_t i = 0; i < n; ++i) {
             best.push_back(std::move(answers[order[i]]));
-            best.back().index = uint32_t(best.size()) - 1;
+            best.back().index = static_cast<uint32_t>(best.size()) - 1;
         }
     }
     return best;

@@ -15,12 +15,12 @@ Status add_bad_words(const TextCodec& text, const std::vector<std::string>& word
         TRY_ASSIGN(std::vector<TokenId> first, text.encode(bare, false));
         TRY_ASSIGN(std::vector<TokenId> later, text.encode(" " + bare, false));
         // A blank of its own before the same tokens adds nothing.
-        const bool is_other =
-            later.size() < first.size() || !std::equal(first.begin(), first.end(), later.end() - int64_t(first.size()));
+        const bool is_other = later.size() < first.size() ||
+                              !std::equal(first.begin(), first.end(), later.end() - static_cast<int64_t>(first.size()));
         for (std::vector<TokenId>* tokens : {&first, &later}) {
             if (tokens->empty() || (tokens == &later && !is_other)) continue;
-            const bool is_known =
-                std::ranges::all_of(*tokens, [&](TokenId token) { return token >= 0 && uint32_t(token) < vocab_size; });
+            const bool is_known = std::ranges::all_of(
+                *tokens, [&](TokenId token) { return token >= 0 && static_cast<uint32_t>(token) < vocab_size; });
             if (is_known) sequences->push_back(std::move(*tokens));
         }
     }

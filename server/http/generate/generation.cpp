@@ -115,7 +115,7 @@ void Generation::log_end() const {
                {"key", key_id_},
                {"generation", head.adapter_generation.substr(0, 12)},
                {"reason", reasons},
-               {"choices", uint64_t(choices_.size())},
+               {"choices", static_cast<uint64_t>(choices_.size())},
                {"prompt_tokens", all.n_prompt_tokens},
                {"cached_tokens", all.n_cached_tokens},
                {"completion_tokens", all.n_completion_tokens},
@@ -199,11 +199,11 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
         *http.retry_after_s = exceeded.retry_after_s;
         return exceeded.error;
     };
-    access::Account::TokenCount count{.n_answers = uint32_t(requests.size())};
+    access::Account::TokenCount count{.n_answers = static_cast<uint32_t>(requests.size())};
     for (const PreparedPrompt& prompt : prompts_) count.n_prompt += prompt.tokens.size();
     std::vector<uint64_t> prompt_tokens;
     for (const Request& one : requests) {
-        count.n_generated_max = std::max(count.n_generated_max, uint64_t(one.n_tokens_max));
+        count.n_generated_max = std::max(count.n_generated_max, static_cast<uint64_t>(one.n_tokens_max));
         prompt_tokens.push_back(one.prompt.size());
     }
     std::vector<std::shared_ptr<const void>> places;
@@ -278,7 +278,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
         running_streams_.push_back(one.stream);
     }
     TRY(context.engine.submit(std::span(requests)));
-    n_running_ = uint32_t(choices_.size());
+    n_running_ = static_cast<uint32_t>(choices_.size());
     is_submitted_ = true;
     return ok_status();
 }
@@ -346,7 +346,7 @@ Status Generation::take_tokens(Choice& choice, TokenStream::Batch& batch, Piece&
         ++choice.n_tokens;
         bool is_stop = std::binary_search(stop_tokens_.begin(), stop_tokens_.end(), token);
         if (!batch.logprobs.empty()) {
-            choice.logprob_sum += double(batch.logprobs[i].token.logprob);
+            choice.logprob_sum += static_cast<double>(batch.logprobs[i].token.logprob);
             if (request.n_logprobs && (!is_stop || request.include_stop))
                 piece.logprobs.push_back(std::move(batch.logprobs[i]));
         }

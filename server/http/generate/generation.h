@@ -46,7 +46,7 @@ class Generation {
     bool ended() const { return n_running_ == 0; }
     void cancel();  // all choices
 
-    uint32_t n_choices() const { return uint32_t(choices_.size()); }
+    uint32_t n_choices() const { return static_cast<uint32_t>(choices_.size()); }
     const PreparedPrompt& prompt_of(uint32_t choice) const;
     // As the client wrote it, or the text of its ids.
     std::string prompt_text(uint32_t choice) const;

@@ -22,7 +22,7 @@ Status check_tokens(const ServerContext& context, const std::vector<TokenId>& to
     }
     // A tokenizer may know tokens for which the model has no embedding.
     for (TokenId token : tokens) {
-        if (token >= 0 && uint32_t(token) < context.vocab_size) continue;
+        if (token >= 0 && static_cast<uint32_t>(token) < context.vocab_size) continue;
         return make_error(ErrorCode::kInvalidRequest,
                           format("{}: the text holds token {}, but the model's vocabulary ends at "
                                  "{}",
@@ -60,9 +60,9 @@ Status cut_prompt(const ServerContext& context, const GenerateRequest& request, 
     if (is_text && request.add_special_tokens) {
         TRY_ASSIGN(const std::vector<TokenId> specials, context.text.encode("", true));
         const auto [end, _] = std::ranges::mismatch(specials, tokens);
-        n_first = std::min(size_t(end - specials.begin()), n_max - 1);
+        n_first = std::min(static_cast<size_t>(end - specials.begin()), n_max - 1);
     }
-    tokens.erase(tokens.begin() + int64_t(n_first), tokens.end() - int64_t(n_max - n_first));
+    tokens.erase(tokens.begin() + static_cast<int64_t>(n_first), tokens.end() - static_cast<int64_t>(n_max - n_first));
     if (!prompt.text.empty()) {
         TRY_ASSIGN(prompt.text, context.text.decode(tokens, false));
     }
@@ -144,7 +144,7 @@ Result<uint32_t> tokens_to_generate(const ServerContext& context, const Generate
                           : request.kind == ApiKind::kChat   ? "messages"
                                                              : "prompt");
     }
-    return uint32_t(n_wanted);
+    return static_cast<uint32_t>(n_wanted);
 }
 
 }  // namespace lorad::server

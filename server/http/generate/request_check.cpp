@@ -37,7 +37,7 @@ bool writes(const ServerContext& context, model::ToolFormat format) {
 std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends) {
     std::vector<TokenId> tokens = context.defaults.eos_token_ids;
     const auto add = [&](TokenId token) {
-        const bool is_known = token >= 0 && uint32_t(token) < context.vocab_size;
+        const bool is_known = token >= 0 && static_cast<uint32_t>(token) < context.vocab_size;
         if (is_known && std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(token);
     };
     for (TokenId token : ends.ids) add(token);

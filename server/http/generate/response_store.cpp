@@ -4,13 +4,14 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 
 namespace lorad::server {
 namespace {
 
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kUnfinished = ".new";
-constexpr uint64_t kOneBytesMax = uint64_t(1) << 30;     // of one; a text of more cannot be read again
+constexpr uint64_t kOneBytesMax = uint64_t{1} << 30;     // of one; a text of more cannot be read again
 constexpr uint64_t kEntryBytes = 512, kItemBytes = 192;  // of memory beside the texts
 
 uint64_t bytes_of(const proto::StoredResponse& response) {
@@ -63,7 +64,7 @@ Status ResponseStore::read_files() {
             continue;
         }
         const uint64_t n_bytes = bytes_of(*response);
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         insert(std::move(*response), n_bytes, gone);
     }
     if (n_damaged > 0) log_warn("{} stored responses cannot be read and are removed", n_damaged);
@@ -74,17 +75,8 @@ Status ResponseStore::read_files() {
 Status ResponseStore::write_file(const proto::StoredResponse& response) const {
     if (files_ == nullptr) return ok_status();
     const std::string text = proto::stored_response_text(response);
-    const std::string name = response.id + std::string(kSuffix), half = response.id + std::string(kUnfinished);
-    auto written = [&]() -> Status {
-        TRY_ASSIGN(std::unique_ptr<adapters::NewFile> file, files_->create(half));
-        TRY(file->write(std::as_bytes(std::span(text.data(), text.size()))));
-        TRY(file->sync());
-        file.reset();
-        TRY(files_->rename(half, name));
-        return files_->sync_folder("");
-    }();
-    if (!written.ok()) (void)files_->remove(half);
-    return written;
+    return adapters::replace_file(*files_, response.id + std::string(kSuffix), response.id + std::string(kUnfinished),
+                                  std::as_bytes(std::span(text)));
 }
 
 void ResponseStore::remove_files(const std::vector<std::string>& ids) const {
@@ -157,7 +149,7 @@ Status ResponseStore::put(proto::StoredResponse response) {
     TRY(write_file(response));
     std::vector<std::string> gone;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         insert(std::move(response), bytes, gone);
     }
     remove_files(gone);
@@ -168,7 +160,7 @@ std::shared_ptr<const proto::StoredResponse> ResponseStore::find(std::string_vie
     std::vector<std::string> gone;
     std::shared_ptr<const proto::StoredResponse> response;
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         drop_old(gone);
         auto found = entries_.find(std::string(id));
         if (found != entries_.end() && found->second.response->tenant == tenant) response = found->second.response;
@@ -179,7 +171,7 @@ std::shared_ptr<const proto::StoredResponse> ResponseStore::find(std::string_vie
 
 std::shared_ptr<const proto::ResponseItem> ResponseStore::find_item(std::string_view tenant,
                                                                     std::string_view id) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = items_.find(item_key(tenant, id));
     return found == items_.end() ? nullptr : found->second.item;
 }
@@ -187,7 +179,7 @@ std::shared_ptr<const proto::ResponseItem> ResponseStore::find_item(std::string_
 Result<bool> ResponseStore::remove(std::string_view tenant, std::string_view id) {
     const std::string name(id);
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         auto found = entries_.find(name);
         if (found == entries_.end() || found->second.response->tenant != tenant) return false;
     }
@@ -197,14 +189,14 @@ Result<bool> ResponseStore::remove(std::string_view tenant, std::string_view id)
         if (!removed.ok() && removed.error().code != ErrorCode::kAdapterFileNotFound) return removed.error();
         TRY(files_->sync_folder(""));
     }
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const bool was_there = entries_.contains(name);
     erase(name);
     return was_there;
 }
 
 ResponseStore::Counts ResponseStore::counts() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return {entries_.size(), bytes_};
 }
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,14 +13,15 @@
 
 #include "adapters/store/file_system.h"
 #include "proto/base/clock.h"
+#include "proto/base/mutex.h"
 #include "proto/responses/responses_stored.h"
 
 namespace lorad::server {
 
 struct ResponseStoreOptions {
-    uint64_t bytes_max = uint64_t(256) << 20;  // of conversations and answers; what responses share counts for each
+    uint64_t bytes_max = uint64_t{256} << 20;  // of conversations and answers; what responses share counts for each
     size_t n_max = 100000;
-    int64_t age_max_s = int64_t(30) * 24 * 3600;
+    int64_t age_max_s = int64_t{30} * 24 * 3600;
     std::function<int64_t()> now_s = unix_time_s;
 };
 
@@ -66,21 +66,21 @@ class ResponseStore {
     Status read_files();
     Status write_file(const proto::StoredResponse& response) const;
     void remove_files(const std::vector<std::string>& ids) const;
-    // Under mutex_; what makes way is added to `gone`.
-    void insert(proto::StoredResponse response, uint64_t bytes, std::vector<std::string>& gone);
-    void erase(const std::string& id);
-    void drop_old(std::vector<std::string>& gone);
+    // What makes way is added to `gone`.
+    void insert(proto::StoredResponse response, uint64_t bytes, std::vector<std::string>& gone) REQUIRES(mutex_);
+    void erase(const std::string& id) REQUIRES(mutex_);
+    void drop_old(std::vector<std::string>& gone) REQUIRES(mutex_);
 
     const ResponseStoreOptions options_;
     const std::unique_ptr<adapters::FileSystem> files_;
 
-    mutable std::mutex mutex_;  // of all below
-    std::unordered_map<std::string, Entry> entries_;
-    std::map<uint64_t, std::string> order_;
-    std::map<std::string, Tenant, std::less<>> tenants_;
-    std::unordered_map<std::string, Item> items_;  // by tenant and id
-    uint64_t bytes_ = 0;
-    uint64_t n_ever_ = 0;
+    mutable Mutex mutex_;
+    std::unordered_map<std::string, Entry> entries_ GUARDED_BY(mutex_);
+    std::map<uint64_t, std::string> order_ GUARDED_BY(mutex_);
+    std::map<std::string, Tenant, std::less<>> tenants_ GUARDED_BY(mutex_);
+    std::unordered_map<std::string, Item> items_ GUARDED_BY(mutex_);  // by tenant and id
+    uint64_t bytes_ GUARDED_BY(mutex_) = 0;
+    uint64_t n_ever_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lorad::server

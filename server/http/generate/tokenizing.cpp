@@ -17,11 +17,11 @@ constexpr std::chrono::seconds kTextWait{10};
 }  // namespace
 
 size_t text_bytes_max(uint32_t n_positions_max) {
-    return std::max(kTextBytesMin, kTextBytesPerToken * size_t(n_positions_max));
+    return std::max(kTextBytesMin, kTextBytesPerToken * static_cast<size_t>(n_positions_max));
 }
 
 uint64_t tokenizing_bytes_max(uint32_t n_positions_max) {
-    return std::max<uint64_t>(1 << 20, 2 * uint64_t(text_bytes_max(n_positions_max)));
+    return std::max<uint64_t>(1 << 20, 2 * static_cast<uint64_t>(text_bytes_max(n_positions_max)));
 }
 
 // By the least that it can be, before it is known.
@@ -71,7 +71,7 @@ Result<std::vector<TokenId>> Tokenizing::within_context(std::string_view text, b
         return too_long(format("{} bytes of text", text.size()));
     for (size_t n_bytes = n_enough * kFirstBytesPerToken; text.size() > 2 * n_bytes; n_bytes *= 2) {
         size_t n_whole = n_bytes;
-        while (n_whole > 0 && (uint8_t(text[n_whole]) & 0xC0) == 0x80) --n_whole;  // whole characters
+        while (n_whole > 0 && (static_cast<uint8_t>(text[n_whole]) & 0xC0) == 0x80) --n_whole;  // whole characters
         TRY_ASSIGN(const std::vector<TokenId> first, encode(text.substr(0, n_whole), false));
         if (first.size() > n_enough) return too_long(format("more than {}", n_enough));
         if (http_.client_gone && http_.client_gone()) return make_error(ErrorCode::kOverloaded, "the client has left");

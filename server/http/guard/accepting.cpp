@@ -12,6 +12,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "server/http/guard/guard.h"
 
 namespace lorad::server {
@@ -138,7 +139,7 @@ void Guard::admit(OwnedFd fd, const Listening& listening) {
     if (listening.socket.tls) {
         std::shared_ptr<const TlsContext> tls;
         {
-            std::lock_guard lock(mutex_);
+            MutexLock lock(mutex_);
             tls = tls_;
         }
         if (tls != nullptr) session = tls->new_session(fd.get());

@@ -39,13 +39,13 @@ IoResult Channel::read(char* out, size_t size) {
     if (session_ != nullptr) {
         if (tls_failed_) return {IoState::kFailed, 0};
         ERR_clear_error();
-        int n = SSL_read(session_.get(), out, int(size));
-        return n > 0 ? IoResult{IoState::kDone, size_t(n)} : result_of(n);
+        int n = SSL_read(session_.get(), out, static_cast<int>(size));
+        return n > 0 ? IoResult{IoState::kDone, static_cast<size_t>(n)} : result_of(n);
     }
     ssize_t n = 0;
     do n = recv(fd_.get(), out, size, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
-    if (n > 0) return {IoState::kDone, size_t(n)};
+    if (n > 0) return {IoState::kDone, static_cast<size_t>(n)};
     if (n == 0) return {IoState::kEnded, 0};
     return {errno == EAGAIN || errno == EWOULDBLOCK ? IoState::kWantRead : IoState::kFailed, 0};
 }
@@ -55,13 +55,13 @@ IoResult Channel::write(const char* bytes, size_t size) {
     if (session_ != nullptr) {
         if (tls_failed_) return {IoState::kFailed, 0};
         ERR_clear_error();
-        int n = SSL_write(session_.get(), bytes, int(size));
-        return n > 0 ? IoResult{IoState::kDone, size_t(n)} : result_of(n);
+        int n = SSL_write(session_.get(), bytes, static_cast<int>(size));
+        return n > 0 ? IoResult{IoState::kDone, static_cast<size_t>(n)} : result_of(n);
     }
     ssize_t n = 0;
     do n = send(fd_.get(), bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
-    if (n >= 0) return {IoState::kDone, size_t(n)};
+    if (n >= 0) return {IoState::kDone, static_cast<size_t>(n)};
     return {errno == EAGAIN || errno == EWOULDBLOCK ? IoState::kWantWrite : IoState::kFailed, 0};
 }
 

@@ -19,7 +19,7 @@ constexpr size_t kPieceBytes = 16 << 10;
 // A client may read the answer only after it has sent its body: what is refused is still taken, within bounds.
 constexpr std::chrono::milliseconds kLingerTime{800};
 constexpr std::chrono::milliseconds kBodyLingerTime{10000};
-constexpr uint64_t kLingerBytesMax = uint64_t(64) << 20;
+constexpr uint64_t kLingerBytesMax = uint64_t{64} << 20;
 
 }  // namespace
 
@@ -50,8 +50,8 @@ void Guard::advance(Connection& c) {
 size_t Guard::gathered_max(const Connection& c) const {
     // Who asks before sending its body is answered first, by the worker that reads it.
     if (c.head.expects_continue) return 0;
-    return size_t(std::min<uint64_t>(c.head.body_bytes,
-                                     kConnectionBytesMax - std::min(kConnectionBytesMax, c.head_bytes.size())));
+    return static_cast<size_t>(std::min<uint64_t>(
+        c.head.body_bytes, kConnectionBytesMax - std::min(kConnectionBytesMax, c.head_bytes.size())));
 }
 
 bool Guard::receive(Connection& c) {
@@ -130,7 +130,7 @@ void Guard::linger(Connection& c) {
         ssize_t n = recv(c.channel.fd(), piece, sizeof piece, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return set_interest(c, EPOLLIN);
         if (n <= 0) return close(c);
-        c.n_lingered += uint64_t(n);
+        c.n_lingered += static_cast<uint64_t>(n);
         if (c.n_lingered > kLingerBytesMax) return close(c);
     }
     set_interest(c, EPOLLIN);

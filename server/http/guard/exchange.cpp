@@ -9,7 +9,7 @@ namespace {
 
 int milliseconds_until(GuardClock::time_point when) {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(when - GuardClock::now());
-    return int(std::clamp<int64_t>(left.count(), 0, 60000));
+    return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60000));
 }
 
 }  // namespace
@@ -30,14 +30,14 @@ Exchange::Piece Exchange::read_body(std::string_view& piece) {
     }
     size_t n = 0;
     if (!connection_.in.empty()) {
-        n = size_t(std::min<uint64_t>({connection_.in.size(), connection_.body_left, sizeof piece_}));
+        n = static_cast<size_t>(std::min<uint64_t>({connection_.in.size(), connection_.body_left, sizeof piece_}));
         connection_.in.copy(piece_, n);
         connection_.in.erase(0, n);
         if (connection_.in.empty()) connection_.in.shrink_to_fit();
     }
     while (n == 0) {
-        IoResult read =
-            connection_.channel.read(piece_, size_t(std::min<uint64_t>(sizeof piece_, connection_.body_left)));
+        IoResult read = connection_.channel.read(
+            piece_, static_cast<size_t>(std::min<uint64_t>(sizeof piece_, connection_.body_left)));
         if (read.state == IoState::kDone) {
             n = read.n;
             n_received_ += n;

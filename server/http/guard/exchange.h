@@ -54,7 +54,7 @@ class Exchange {
     // much of one reply (a larger one waits here), so much in all, of which everybody has a share (then the connection
     // is cut).
     static constexpr size_t kLeftOverMax = 1 << 20;
-    static constexpr uint64_t kLeftOverTotalMax = uint64_t(128) << 20;
+    static constexpr uint64_t kLeftOverTotalMax = uint64_t{128} << 20;
     void finish();
 
     bool client_gone() const { return connection_.broken || connection_.channel.closed_by_peer(); }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/base/log_failure.h"
+#include "proto/base/mutex.h"
 #include "server/http/guard/plain_reply.h"
 
 namespace lorad::server {
@@ -26,8 +27,8 @@ const char* guard_end_name(GuardEnd end) {
     static constexpr const char* kNames[] = {"total_cap",      "address_cap",  "no_descriptors", "busy",
                                              "tls_failed",     "head_refused", "head_timeout",   "body_timeout",
                                              "body_broke_off", "stalled"};
-    static_assert(std::size(kNames) == size_t(GuardEnd::kCount));
-    return kNames[size_t(end)];
+    static_assert(std::size(kNames) == static_cast<size_t>(GuardEnd::kCount));
+    return kNames[static_cast<size_t>(end)];
 }
 
 Guard::Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Handlers handlers)
@@ -54,8 +55,11 @@ Status Guard::start() {
     if (epoll_.get() < 0 || wake_.get() < 0 || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0)
         return make_error(ErrorCode::kIo, "the HTTP guard could not be set up: no file descriptors");
     for (Listening& listening : listening_) watch(listening, true);
-    // A worker that gives a connection back must not need memory for it.
-    returned_.reserve(size_t(options_.n_connections_max) + 1);
+    {
+        // A worker that gives a connection back must not need memory for it.
+        const MutexLock lock(mutex_);
+        returned_.reserve(static_cast<size_t>(options_.n_connections_max) + 1);
+    }
     workers_ = std::make_unique<Workers>(options_.n_workers, kWaitingForWorkerMax,
                                          [this](Connection& c) { serve_on_worker(c); });
     if (workers_->n_workers() == 0)
@@ -88,7 +92,7 @@ bool Guard::stop() {
 }
 
 void Guard::set_tls(std::shared_ptr<const TlsContext> tls) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tls_ = std::move(tls);
 }
 
@@ -107,7 +111,7 @@ int Guard::timeout_ms(TimePoint now) const {
     if (ends_all_) next = std::min(next, now + std::chrono::milliseconds(20));
     if (next == TimePoint::max()) return -1;
     auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
-    return int(std::clamp<int64_t>(left, 0, 60000));
+    return static_cast<int>(std::clamp<int64_t>(left, 0, 60000));
 }
 
 void Guard::run() {
@@ -141,7 +145,7 @@ void Guard::stop_listening() {
 }
 
 Connection* Guard::next_returned() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (returned_.empty()) return nullptr;
     uint64_t id = returned_.back();
     returned_.pop_back();
@@ -246,7 +250,7 @@ void Guard::serve_on_worker(Connection& c) {
     handlers_.serve(exchange);
     exchange.finish();
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         returned_.push_back(c.id);
     }
     wake();
@@ -264,7 +268,7 @@ void Guard::leave_over(Connection& c) {
 
 void Guard::take_back(Connection& c) {
     n_working_.fetch_sub(1, std::memory_order_relaxed);
-    const size_t n_of_body = size_t(std::min<uint64_t>(c.in.size(), c.body_left));
+    const size_t n_of_body = static_cast<size_t>(std::min<uint64_t>(c.in.size(), c.body_left));
     c.in.erase(0, n_of_body);
     c.body_left -= n_of_body;
     if (c.body_left > 0) c.closes = true;

@@ -12,13 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "proto/base/mutex.h"
 #include "server/http/guard/connection.h"
 #include "server/http/guard/exchange.h"
 #include "server/http/guard/workers.h"
@@ -66,7 +66,7 @@ struct GuardCounts {
     uint64_t n_open = 0;      // connections now
     uint64_t n_working = 0;   // ... of which workers have
     uint64_t n_accepted = 0;  // ever
-    std::array<uint64_t, size_t(GuardEnd::kCount)> ends{};
+    std::array<uint64_t, static_cast<size_t>(GuardEnd::kCount)> ends{};
 };
 
 class Guard {
@@ -143,7 +143,7 @@ class Guard {
     void serve_on_worker(Connection& c);
     void unpark();
     void stop_step(TimePoint now);
-    void count(GuardEnd end) { ends_[size_t(end)].fetch_add(1, std::memory_order_relaxed); }
+    void count(GuardEnd end) { ends_[static_cast<size_t>(end)].fetch_add(1, std::memory_order_relaxed); }
 
     const GuardOptions options_;
     const Handlers handlers_;
@@ -169,11 +169,11 @@ class Guard {
     std::atomic<bool> slot_given_back_{false};
     bool has_stuck_workers_ = false;
     std::atomic<uint64_t> n_open_{0}, n_working_{0}, n_accepted_{0};
-    std::array<std::atomic<uint64_t>, size_t(GuardEnd::kCount)> ends_{};
+    std::array<std::atomic<uint64_t>, static_cast<size_t>(GuardEnd::kCount)> ends_{};
 
-    std::mutex mutex_;  // of the two below
-    std::vector<uint64_t> returned_;
-    std::shared_ptr<const TlsContext> tls_;
+    Mutex mutex_;
+    std::vector<uint64_t> returned_ GUARDED_BY(mutex_);
+    std::shared_ptr<const TlsContext> tls_ GUARDED_BY(mutex_);
 };
 
 }  // namespace lorad::server

@@ -17,7 +17,7 @@ constexpr std::string_view kForgedNames[] = {"REMOTE_ADDR",  "REMOTE_PORT",     
 constexpr std::string_view kSingleNames[] = {"host",         "content-length", "transfer-encoding", "content-encoding",
                                              "content-type", "expect",         "authorization",     "x-api-key"};
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c + ('a' - 'A')) : c; }
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_token_char(char c) {
     return is_digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') ||
@@ -39,7 +39,7 @@ bool hides_control(std::string_view text, bool is_strict) {
         int low = i + 2 < text.size() ? hex_value(text[i + 2]) : -1;
         if (high < 0 || low < 0) {
             if (is_strict) return true;
-        } else if (is_control(uint8_t(high * 16 + low))) {
+        } else if (is_control(static_cast<uint8_t>(high * 16 + low))) {
             return true;
         }
     }
@@ -102,7 +102,8 @@ bool is_authority(std::string_view text) {
 bool parse_length(std::string_view text, uint64_t& out) {
     // 19 digits always fit, and nothing that is real has more.
     if (text.empty() || text.size() > 19 || !std::all_of(text.begin(), text.end(), is_digit)) return false;
-    return std::from_chars(text.data(), text.data() + text.size(), out).ec == std::errc() && out <= uint64_t(INT64_MAX);
+    return std::from_chars(text.data(), text.data() + text.size(), out).ec == std::errc() &&
+           out <= static_cast<uint64_t>(INT64_MAX);
 }
 
 bool has_token(std::string_view list, std::string_view token) {
@@ -128,7 +129,7 @@ bool take_host_off(RequestHead& head) {
     return false;
 }
 
-bool parse_fields(std::string_view bytes, RequestHead& out) {
+bool parse_head_fields(std::string_view bytes, RequestHead& out) {
     for (size_t begin = bytes.find("\r\n") + 2; begin + 2 < bytes.size();) {
         size_t end = bytes.find("\r\n", begin);
         std::string_view line = bytes.substr(begin, end - begin);
@@ -206,7 +207,7 @@ HeadReader::Verdict HeadReader::read(std::string_view bytes) {
                 ++at_;
                 return verdict;
             }
-        } else if (c != '\r' && c != '\t' && is_control(uint8_t(c))) {
+        } else if (c != '\r' && c != '\t' && is_control(static_cast<uint8_t>(c))) {
             return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: a control character");
         } else if (n_lines_ == 0 && c == '\t') {
             return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: its first line");
@@ -222,7 +223,7 @@ bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal) 
         return false;
     };
     RequestLine line;
-    if (!split_request_line(bytes.substr(0, bytes.find("\r\n")), line) || !parse_fields(bytes, out))
+    if (!split_request_line(bytes.substr(0, bytes.find("\r\n")), line) || !parse_head_fields(bytes, out))
         return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request");
     out.method = line.method;
     out.target = line.target;

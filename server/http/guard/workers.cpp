@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "proto/base/log.h"
+#include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 
 namespace lorad::server {
@@ -18,7 +19,7 @@ Workers::Workers(uint32_t n_workers, size_t n_waiting_max, std::function<void(Co
 
 bool Workers::enqueue(Connection& connection) {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         if (waiting_.size() >= n_waiting_max_ || threads_.empty()) return false;
         waiting_.push_back(&connection);
     }
@@ -28,7 +29,7 @@ bool Workers::enqueue(Connection& connection) {
 
 void Workers::stop() {
     {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         ended_ = true;
     }
     changed_.notify_all();
@@ -39,8 +40,8 @@ void Workers::stop() {
 void Workers::run() {
     name_thread("lorad-http");
     for (;;) {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return ended_ || !waiting_.empty(); });
+        MutexLock lock(mutex_);
+        changed_.wait(lock, [this]() REQUIRES(mutex_) { return ended_ || !waiting_.empty(); });
         if (waiting_.empty()) return;
         Connection& connection = *waiting_.front();
         waiting_.pop_front();

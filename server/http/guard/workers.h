@@ -1,13 +1,13 @@
 // Threads that serve connections with whole requests, and the bounded queue before them.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "proto/base/mutex.h"
 
 namespace lorad::server {
 
@@ -30,10 +30,10 @@ class Workers {
 
     const size_t n_waiting_max_;
     const std::function<void(Connection&)> serve_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Connection*> waiting_;
-    bool ended_ = false;
+    Mutex mutex_;
+    Condition changed_;
+    std::deque<Connection*> waiting_ GUARDED_BY(mutex_);
+    bool ended_ GUARDED_BY(mutex_) = false;
     std::vector<std::thread> threads_;
 };
 

@@ -10,7 +10,7 @@
 #include "proto/base/format.h"
 #include "proto/base/owned_fd.h"
 #include "server/access/key_file.h"
-#include "server/cli.h"
+#include "server/cli/cli.h"
 
 namespace lorad::server {
 namespace {
@@ -27,7 +27,8 @@ Status append_line(const std::string& path, std::string line) {
     char last = '\n';
     if (about.st_size > 0 && pread(file.get(), &last, 1, about.st_size - 1) != 1) return failed();
     line = (last == '\n' ? "" : "\n") + line + "\n";
-    if (write(file.get(), line.data(), line.size()) != ssize_t(line.size()) || fsync(file.get()) != 0) return failed();
+    if (write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) || fsync(file.get()) != 0)
+        return failed();
     return ok_status();
 }
 

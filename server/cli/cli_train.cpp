@@ -1,4 +1,4 @@
-#include "server/cli_train.h"
+#include "server/cli/cli_train.h"
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +19,7 @@
 #include "model/train/base_weights.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/version.h"
 #include "proto/json/json.h"
 #include "server/training/dataset.h"
 #include "server/training/durable_file.h"
@@ -200,7 +201,7 @@ class TrainCommand {
             TRY_ASSIGN(validation_, prepare_file(arguments_.eval_data, "validation.tok", validation));
         }
         TRY_ASSIGN(plan_, plan_run(arguments_.recipe, report_.n_sequences));
-        identity_ = {report_.digest, validation.digest, {}, {}, LORAD_VERSION};
+        identity_ = {report_.digest, validation.digest, {}, {}, version()};
         return ok_status();
     }
 

@@ -1,4 +1,4 @@
-#include "server/cli_print.h"
+#include "server/cli/cli_print.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,8 @@
 #include <CLI/CLI.hpp>
 
 #include "proto/base/format.h"
-#include "server/cli.h"
+#include "proto/base/version.h"
+#include "server/cli/cli.h"
 #include "server/ops/reload.h"
 #include "server/ops/signals.h"
 
@@ -284,7 +285,7 @@ Result<std::string> print_config(const std::vector<ConfigOption>& options, const
 }
 
 std::string print_man_config(const std::vector<ConfigOption>& options) {
-    std::string out = ".TH LORAD.TOML 5 \"\" \"lorad " LORAD_VERSION
+    std::string out = std::string(".TH LORAD.TOML 5 \"\" \"lorad ") + version() +
                       "\" \"File formats\"\n.SH NAME\nlorad.toml \\- settings of lorad serve\n.SH SYNOPSIS\n"
                       ".I /etc/lorad/lorad.toml\n.SH DESCRIPTION\n"
                       "A TOML file of keys and values, without tables. The service reads /etc/lorad/lorad.toml; "
@@ -311,7 +312,7 @@ std::string print_man_config(const std::vector<ConfigOption>& options) {
 
 std::string print_man_lorad(const CLI::App& app) {
     std::string out =
-        ".TH LORAD 1 \"\" \"lorad " LORAD_VERSION
+        std::string(".TH LORAD 1 \"\" \"lorad ") + version() +
         "\" \"User commands\"\n.SH NAME\nlorad \\- serves a language model and its LoRA adapters on Vulkan over HTTP\n"
         ".SH SYNOPSIS\n.B lorad\n.I command\n[\\fIoptions\\fR]\n.SH DESCRIPTION\n" +
         roff(app.get_description()) +

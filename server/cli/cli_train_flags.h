@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/cli_train.h"
+#include "server/cli/cli_train.h"
 
 namespace CLI {
 class App;

@@ -13,7 +13,7 @@
 #include "proto/json/json.h"
 #include "server/access/exposure.h"
 #include "server/access/key_store.h"
-#include "server/cli.h"
+#include "server/cli/cli.h"
 
 namespace lorad::server {
 namespace {

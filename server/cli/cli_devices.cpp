@@ -4,12 +4,12 @@
 #include "gpu/kernels/kernel_ladder.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
-#include "server/cli.h"
+#include "server/cli/cli.h"
 
 namespace lorad::server {
 namespace {
 
-double gib(uint64_t bytes) { return double(bytes) / (1u << 30); }
+double gib(uint64_t bytes) { return static_cast<double>(bytes) / (1u << 30); }
 const char* yes_no(bool flag) { return flag ? "yes" : "no"; }
 
 // Each part of a step with the best way that the device has, and what it lacks for better ones. Parts that are alike
@@ -63,7 +63,7 @@ std::string table_entry(size_t index, const gpu::DeviceReport& report) {
 void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& report) {
     const gpu::DeviceCapabilities& c = report.capabilities;
     writer.begin_object()
-        .field("index", uint64_t(index))
+        .field("index", static_cast<uint64_t>(index))
         .field("name", c.name)
         .field("driver", c.driver)
         .field("api_version", c.api_version)

@@ -1,4 +1,4 @@
-#include "server/cli_train_flags.h"
+#include "server/cli/cli_train_flags.h"
 
 #include <CLI/CLI.hpp>
 

@@ -8,7 +8,7 @@
 #include "model/files/model_files.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
-#include "server/cli.h"
+#include "server/cli/cli.h"
 #include "server/kernel_survey.h"
 
 namespace lorad::server {

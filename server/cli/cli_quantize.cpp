@@ -3,7 +3,7 @@
 
 #include "model/gguf/gguf_export.h"
 #include "proto/base/format.h"
-#include "server/cli.h"
+#include "server/cli/cli.h"
 
 namespace lorad::server {
 

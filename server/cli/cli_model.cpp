@@ -10,7 +10,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json/json.h"
-#include "server/cli.h"
+#include "server/cli/cli.h"
 #include "server/engine/request.h"
 #include "server/model_text.h"
 
@@ -18,7 +18,7 @@ namespace lorad::server {
 namespace {
 
 constexpr uint32_t kRowsMax = 2048;
-constexpr size_t kTokensFileBytesMax = size_t(64) << 20;
+constexpr size_t kTokensFileBytesMax = size_t{64} << 20;
 
 Result<std::vector<TokenId>> parse_ids(std::string_view text, const std::string& place) {
     std::vector<TokenId> ids;
@@ -32,10 +32,11 @@ Result<std::vector<TokenId>> parse_ids(std::string_view text, const std::string&
         TokenId id = 0;
         auto [stopped, error] = std::from_chars(at, end, id);
         if (error != std::errc() || id < 0) {
-            return make_error(ErrorCode::kInvalidConfig,
-                              format("{}: expected token ids, found {}", place,
-                                     json_quote(std::string_view(at, size_t(std::min<ptrdiff_t>(end - at, 24))))),
-                              "tokens");
+            return make_error(
+                ErrorCode::kInvalidConfig,
+                format("{}: expected token ids, found {}", place,
+                       json_quote(std::string_view(at, static_cast<size_t>(std::min<ptrdiff_t>(end - at, 24))))),
+                "tokens");
         }
         ids.push_back(id);
         at = stopped;
@@ -84,7 +85,7 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
     load.quantized_weights = arguments.quantized_weights;
     load.kv_cache_dtype = arguments.kv_cache_dtype;
     load.persistent_decode = arguments.persistent_decode;
-    load.n_adapters_max = uint32_t(std::max<size_t>(arguments.adapters.size(), 1));
+    load.n_adapters_max = static_cast<uint32_t>(std::max<size_t>(arguments.adapters.size(), 1));
     load.executor.n_rows_max = kRowsMax;
     load.executor.n_sequences_max = n_sequences_max;
     load.executor.n_outputs_max = n_outputs_max;
@@ -190,7 +191,7 @@ Status run_generate(const GenerateArguments& arguments) {
     }
     JsonWriter writer;
     writer.begin_object().key("token_ids").begin_array();
-    for (TokenId id : generated.ids) writer.value(int64_t(id));
+    for (TokenId id : generated.ids) writer.value(static_cast<int64_t>(id));
     writer.end_array();
     if (text->has_tokenizer()) {
         writer.field("text", answer);
@@ -228,7 +229,7 @@ Status run_profile(const ProfileArguments& arguments) {
         total_us += kernel.us;
     }
     auto gb_per_s = [](const gpu::KernelProfile& kernel) {
-        return kernel.us > 0 ? double(kernel.bytes) / kernel.us * 1e-3 : 0;
+        return kernel.us > 0 ? static_cast<double>(kernel.bytes) / kernel.us * 1e-3 : 0;
     };
     if (arguments.as_json) {
         JsonWriter writer;
@@ -255,7 +256,8 @@ Status run_profile(const ProfileArguments& arguments) {
     for (const gpu::KernelProfile& kernel : kernels) {
         std::printf("%-40s %7llu %12.1f %6.1f%% %12.2f %10.1f\n", kernel.name.c_str(),
                     static_cast<unsigned long long>(kernel.n_calls), kernel.us,
-                    total_us > 0 ? 100 * kernel.us / total_us : 0, double(kernel.bytes) * 1e-6, gb_per_s(kernel));
+                    total_us > 0 ? 100 * kernel.us / total_us : 0, static_cast<double>(kernel.bytes) * 1e-6,
+                    gb_per_s(kernel));
     }
     std::printf("%-40s %7s %12.1f\n", "sum", "", total_us);
     return ok_status();

@@ -1,0 +1,7 @@
+#include "proto/base/version.h"
+
+namespace lorad {
+
+const char* version() { return LORAD_VERSION; }
+
+}  // namespace lorad

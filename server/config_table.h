@@ -1,0 +1,30 @@
+// The table of settings: a row gives a field of Config its name, what may be in it, and what help says of it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/config.h"
+
+namespace lorad::server {
+
+struct Setting {
+    const char* name;  // as a flag has it: max-num-seqs
+    std::variant<std::string Config::*, std::vector<std::string> Config::*, bool Config::*, uint32_t Config::*,
+                 double Config::*>
+        field;
+    const char* value_name;  // for help; empty for switches
+    const char* help;
+    struct Range {
+        double min = 0, max = 0;
+    };
+    Range range = {};                                 // of numbers
+    std::vector<std::string> (*choices)() = nullptr;  // what a text may be; null: anything
+};
+
+// In the order in which help lists them.
+std::span<const Setting> settings();
+
+}  // namespace lorad::server

@@ -175,13 +175,13 @@ TEST(StepPlanner, ThePlanSaysHowEachProductIsComputed) {
 TEST(StepPlanner, OtherActivationsThanSiluEndProductsOnMatrices) {
     Planned on(h200());
     on.config.layers = usual_layers(on.config);
-    const bool silu_is_gated = on.plan(with_adapters(decodes(24), 16, 3)).layers[0].is_gated;
+    const bool silu_is_gated = on.plan(with_adapters(decodes(24), 16, 3)).layers[0].gate_up.is_gated();
     for (LayerFacts& layer : on.config.layers) layer.ffn.activation = gpu::Activation::kGeluTanh;
-    EXPECT_EQ(silu_is_gated, on.plan(with_adapters(decodes(24), 16, 3)).layers[0].is_gated);
+    EXPECT_EQ(silu_is_gated, on.plan(with_adapters(decodes(24), 16, 3)).layers[0].gate_up.is_gated());
     const StepPlan few = on.plan(decodes(24));
-    ASSERT_TRUE(few.layers[0].is_gated);
+    ASSERT_TRUE(few.layers[0].gate_up.is_gated());
     EXPECT_EQ(few.layers[0].gate_up.variant, MatmulVariant::kCoopmat);
-    EXPECT_FALSE(on.plan(decodes(64)).layers[0].is_gated) << "warpgroups know SiLU alone";
+    EXPECT_FALSE(on.plan(decodes(64)).layers[0].gate_up.is_gated()) << "warpgroups know SiLU alone";
 }
 
 TEST(StepPlanner, WithoutMatricesEveryProductIsPortable) {

@@ -58,7 +58,9 @@ void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, cons
     const DeltaForm form = rows > runs ? kDeltaPrompts : kDeltaDecodes;
     // Powers of two, up to the elements of a column by fours and to a subgroup.
     const uint32_t lanes = std::bit_floor(std::min({form.lanes_max, ceil_div(shape.key_size, 16) * 4, subgroup}));
-    const uint32_t block = options().batch_invariant ? 1 : form.block;
+    // A software device gains nothing by more, and takes longer to compile them.
+    const uint32_t block_max = options().batch_invariant ? 1 : capabilities().small_workgroups ? 4 : form.block;
+    const uint32_t block = std::min(form.block, block_max);
     uint32_t stage = form.stage;
     const uint32_t bytes_max = std::min(kStageBytesMax, capabilities().shared_memory_bytes / 2);
     while (stage > block && stage * round_up(shape.key_size, 16) * 2 * sizeof(float) > bytes_max) stage /= 2;

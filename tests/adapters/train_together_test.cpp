@@ -38,7 +38,7 @@ class TrainTogether : public ::testing::TestWithParam<bool> {
   protected:
     const TrainingGolden& golden() const {
         static const auto plain = TrainingGolden::load("qwen3-plain"),
-                          bf16 = TrainingGolden::load("qwen3-plain", gpu::ScalarType::kBf16);
+                          bf16 = TrainingGolden::load("qwen3-plain", {.weights = {.type = gpu::ScalarType::kBf16}});
         return GetParam() ? *bf16 : *plain;
     }
     model::TrainerOptions options(uint32_t n_rows = 512) const {

@@ -17,18 +17,6 @@ layout(push_constant, scalar) uniform Push { UnpackWeightsParams p; };
 const uint kRowsOfAThread = 4;
 const uint kChunks = 16;  // of a brick's row, or of half of it
 
-// Weights are finite: the loader refuses others. What is a number of bf16 already is only cut.
-uint bf16_pair(vec2 v) {
-    uvec2 bits = floatBitsToUint(v);
-    if (rounding_in(kWeight) != 2) bits += 0x7fffu + ((bits >> 16) & 1u);
-    return (bits.x >> 16) | (bits.y & 0xffff0000u);
-}
-
-uvec4 packed(Eight e) {
-    if (kType != 2) return pack8(e, kType);
-    return uvec4(bf16_pair(e.lo.xy), bf16_pair(e.lo.zw), bf16_pair(e.hi.xy), bf16_pair(e.hi.zw));
-}
-
 void main() {
     uint i = gl_GlobalInvocationID.x;
     uint chunk = i / (kBrickRows * kChunks) * kChunks + i % kChunks;
@@ -48,7 +36,7 @@ void main() {
             Vec4Ref(at + uint64_t(chunk) * 32).v = e[j].lo;
             Vec4Ref(at + uint64_t(chunk) * 32 + 16).v = e[j].hi;
         } else {
-            Uvec4Ref(at + uint64_t(chunk) * 16).v = packed(e[j]);
+            Uvec4Ref(at + uint64_t(chunk) * 16).v = pack8(e[j], kType);
         }
     }
 }

@@ -50,21 +50,13 @@ struct TrainJobRows {
     TrainDropout dropout = {};
 };
 
-// Room for the items of products that are recorded as one; the host writes, and the device reads there.
-struct TrainItems {
-    std::span<gpu::TrainProductItem> room;
-    gpu::DeviceAddress address = 0;
-    size_t n_used = 0;
-};
-
 // Of one micro-batch, whose tables lie at `tables_at` when what is recorded runs.
 struct TrainRows {
     const MicroBatch& batch;
     const TrainTables& tables;
     gpu::DeviceAddress tables_at = 0;
     std::span<const TrainJobRows> jobs;
-    bool has_few = false;         // products give each row the same bits whatever other jobs' rows there are
-    TrainItems* items = nullptr;  // null: each product is a dispatch of its own
+    bool has_few = false;  // products give each row the same bits whatever other jobs' rows there are
 };
 
 // One thread. Each method records what it says, and ends with a barrier.
@@ -163,7 +155,6 @@ class TrainPass {
         gpu::TrainMatrix shadow_a(gpu::ScalarType type) const;
         gpu::TrainMatrix shadow_b(gpu::ScalarType type) const;
     };
-    using Products = std::vector<gpu::TrainProduct>;
     // Jobs that train something there.
     std::vector<JobAt> jobs_at(const GroupAt& at) const;
     // What a step leaves of a pair's input, and with `adds` of its gradient, which is added.
@@ -191,14 +182,9 @@ class TrainPass {
     void product_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dsums,
                           const gpu::TrainMatrix& dx) const;
     // dlow of a job's pairs, and the gradients of their B.
-    void b_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dsums,
-                    Products& beside) const;
+    void b_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dsums) const;
     // The gradients of A, and what they add to dx.
-    void a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dx,
-                    Products& beside) const;
-    // Products that none of the others reads or adds to. Those that are alike are one dispatch, which is made as each
-    // would be: what is beside a product does not change its bits.
-    void record(gpu::Recorder& recorder, const TrainRows& rows, const Products& products) const;
+    void a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dx) const;
 
     TrainPassContext context_;
     gpu::TrainKernels& kernels_;

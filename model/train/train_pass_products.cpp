@@ -1,6 +1,4 @@
 // The products of a training step: a group of linears that read the same rows, with what its adapters add, both ways.
-#include <algorithm>
-
 #include "model/forward/weight_products.h"
 #include "model/train/train_pass.h"
 
@@ -94,17 +92,16 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
     kernels_.product(recorder, base);
     lows(recorder, at);
     if (jobs.empty()) return;
-    Products beside;
     for (const JobAt& job : jobs) {
         if (job.shadow != nullptr) {
-            beside.push_back({.a = job.low(at.set, job.first_linear()),
-                              .b = job.shadow_b(sizes_.act_type),
-                              .c = job.of(at.sums),
-                              .m = job.n_rows(),
-                              .n = w.n,
-                              .k = job.shadow->n_ranks,
-                              .adds = true,
-                              .name = "low B"});
+            kernels_.product(recorder, {.a = job.low(at.set, job.first_linear()),
+                                        .b = job.shadow_b(sizes_.act_type),
+                                        .c = job.of(at.sums),
+                                        .m = job.n_rows(),
+                                        .n = w.n,
+                                        .k = job.shadow->n_ranks,
+                                        .adds = true,
+                                        .name = "low B"});
             continue;
         }
         for (const TrainPart& part : job.group.parts) {
@@ -121,7 +118,6 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
                                         .name = "low B"});
         }
     }
-    record(recorder, at.rows, beside);
     kernels_.barrier(recorder);
 }
 
@@ -259,13 +255,9 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
         if (w.is_packed()) kernels_.barrier(recorder);
         kernels_.product(recorder, base);
     }
-    Products of_b, of_a;
-    for (const JobAt& job : jobs) b_backward(recorder, at, job, job.of(dsums), of_b);
-    record(recorder, at.rows, of_b);
+    for (const JobAt& job : jobs) b_backward(recorder, at, job, job.of(dsums));
     kernels_.barrier(recorder);
-    for (const JobAt& job : jobs)
-        a_backward(recorder, at, job, dx.address == 0 || joins ? TrainMatrix{} : job.of(dx), of_a);
-    record(recorder, at.rows, of_a);
+    for (const JobAt& job : jobs) a_backward(recorder, at, job, dx.address == 0 || joins ? TrainMatrix{} : job.of(dx));
     if (joins && dx.address != 0) {
         base.more_a = jobs.front().dlow(jobs.front().first_linear());
         base.more_b = jobs.front().shadow_a(sizes_.act_type);
@@ -275,8 +267,8 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
     kernels_.barrier(recorder);
 }
 
-void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const TrainMatrix& dsums,
-                           Products& beside) const {
+void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job,
+                           const TrainMatrix& dsums) const {
     const TrainParameters& parameters = job.parameters();
     if (job.shadow != nullptr)
         kernels_.product(recorder, {.a = dsums,
@@ -301,114 +293,59 @@ void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
                                         .k = part.n,
                                         .alpha = pair.scale,
                                         .name = "dy B"});
-        beside.push_back({.a = dpart,
-                          .b = job.low(at.set, *part.linear),
-                          .c = parameters.gradient_matrix(pair.b),
-                          .a_has_rows_of_k = true,
-                          .b_has_rows_of_k = true,
-                          .m = part.n,
-                          .n = pair.rank,
-                          .k = job.n_rows(),
-                          .alpha = pair.scale,
-                          .adds = true,
-                          .name = "dy low"});
+        kernels_.product(recorder, {.a = dpart,
+                                    .b = job.low(at.set, *part.linear),
+                                    .c = parameters.gradient_matrix(pair.b),
+                                    .a_has_rows_of_k = true,
+                                    .b_has_rows_of_k = true,
+                                    .m = part.n,
+                                    .n = pair.rank,
+                                    .k = job.n_rows(),
+                                    .alpha = pair.scale,
+                                    .adds = true,
+                                    .name = "dy low"});
     }
 }
 
-void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const TrainMatrix& dx,
-                           Products& beside) const {
+void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const TrainMatrix& dx) const {
     const TrainParameters& parameters = job.parameters();
     const uint32_t k = at.group.w->k;
     const TrainMatrix x = job.of(at.x), dropped{job.job.slot->dropped.address(), x.stride};
     const bool drops = job.job.dropout.p > 0;
-    const auto of_input = [&](const TrainMatrix& dlow, const TrainMatrix& a, uint32_t n_ranks, const TrainMatrix& to,
-                              bool adds) -> gpu::TrainProduct {
-        return {.a = dlow,
-                .b = a,
-                .c = to,
-                .b_has_rows_of_k = true,
-                .m = job.n_rows(),
-                .n = k,
-                .k = n_ranks,
-                .adds = adds,
-                .name = "dlow A"};
+    const auto add_to_input = [&](const TrainMatrix& dlow, const TrainMatrix& a, uint32_t n_ranks,
+                                  const TrainMatrix& to, bool adds) {
+        kernels_.product(recorder, {.a = dlow,
+                                    .b = a,
+                                    .c = to,
+                                    .b_has_rows_of_k = true,
+                                    .m = job.n_rows(),
+                                    .n = k,
+                                    .k = n_ranks,
+                                    .adds = adds,
+                                    .name = "dlow A"});
     };
     if (job.shadow != nullptr && dx.address != 0)
-        beside.push_back(
-            of_input(job.dlow(job.first_linear()), job.shadow_a(sizes_.act_type), job.shadow->n_ranks, dx, true));
+        add_to_input(job.dlow(job.first_linear()), job.shadow_a(sizes_.act_type), job.shadow->n_ranks, dx, true);
     for (const TrainPart& part : job.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
         const TrainMatrix dlow = job.dlow(*part.linear);
-        const gpu::TrainProduct gradient{.a = dlow,
-                                         .b = drops ? dropped : x,
-                                         .c = parameters.gradient_matrix(pair.a),
-                                         .a_has_rows_of_k = true,
-                                         .b_has_rows_of_k = true,
-                                         .m = pair.rank,
-                                         .n = k,
-                                         .k = job.n_rows(),
-                                         .adds = true,
-                                         .name = "dlow x"};
-        if (drops) {
-            drop(recorder, at, job, *part.linear, x, dropped, false);
-            kernels_.product(recorder, gradient);
-            kernels_.barrier(recorder);  // what was left of the input gives way
-        } else {
-            beside.push_back(gradient);
-        }
+        if (drops) drop(recorder, at, job, *part.linear, x, dropped, false);
+        kernels_.product(recorder, {.a = dlow,
+                                    .b = drops ? dropped : x,
+                                    .c = parameters.gradient_matrix(pair.a),
+                                    .a_has_rows_of_k = true,
+                                    .b_has_rows_of_k = true,
+                                    .m = pair.rank,
+                                    .n = k,
+                                    .k = job.n_rows(),
+                                    .adds = true,
+                                    .name = "dlow x"});
+        if (drops) kernels_.barrier(recorder);  // what was left of the input gives way
         if (dx.address == 0 || job.shadow != nullptr) continue;
-        kernels_.product(recorder, of_input(dlow, parameters.matrix(pair.a), pair.rank, drops ? dropped : dx, !drops));
+        add_to_input(dlow, parameters.matrix(pair.a), pair.rank, drops ? dropped : dx, !drops);
         kernels_.barrier(recorder);  // the next pair adds to the same
         if (drops) drop(recorder, at, job, *part.linear, dropped, dx, true);
-    }
-}
-
-void TrainPass::record(gpu::Recorder& recorder, const TrainRows& rows, const Products& products) const {
-    // Their names say which operands they have.
-    const auto are_alike = [](const gpu::TrainProduct& a, const gpu::TrainProduct& b) {
-        return a.name == b.name && a.a.stride == b.a.stride && a.b.stride == b.b.stride && a.c.stride == b.c.stride &&
-               a.alpha == b.alpha;
-    };
-    const auto is_aligned = [](const gpu::TrainProduct& product) {
-        return (product.a.address | product.b.address | product.c.address) % 16 == 0;
-    };
-    TrainItems* const items = rows.items;
-    std::vector<bool> is_recorded(products.size());
-    for (size_t i = 0; i < products.size(); ++i) {
-        if (is_recorded[i]) continue;
-        std::vector<const gpu::TrainProduct*> alike;
-        for (size_t j = i; j < products.size(); ++j) {
-            if (is_recorded[j] || !are_alike(products[i], products[j]) || !is_aligned(products[j])) continue;
-            is_recorded[j] = true;
-            alike.push_back(&products[j]);
-        }
-        if (alike.empty() || items == nullptr || items->n_used + alike.size() > items->room.size()) {
-            if (alike.empty()) alike.push_back(&products[i]);
-            for (const gpu::TrainProduct* product : alike) kernels_.product(recorder, *product);
-            continue;
-        }
-        gpu::TrainProduct all = products[i];
-        for (const gpu::TrainProduct* one : alike) {
-            all.a.address = std::min(all.a.address, one->a.address);
-            all.b.address = std::min(all.b.address, one->b.address);
-            all.c.address = std::min(all.c.address, one->c.address);
-            all.m = std::max(all.m, one->m);
-            all.n = std::max(all.n, one->n);
-            all.k = std::max(all.k, one->k);
-        }
-        all.items = items->address + items->n_used * sizeof(gpu::TrainProductItem);
-        all.n_items = static_cast<uint32_t>(alike.size());
-        for (const gpu::TrainProduct* one : alike) {
-            items->room[items->n_used++] = {.a = (one->a.address - all.a.address) / gpu::bytes_of(one->a.type),
-                                            .b = (one->b.address - all.b.address) / gpu::bytes_of(one->b.type),
-                                            .c = (one->c.address - all.c.address) / sizeof(float),
-                                            .m = one->m,
-                                            .n = one->n,
-                                            .k = one->k,
-                                            .first_query = 0};
-        }
-        kernels_.product(recorder, all);
     }
 }
 

@@ -14,9 +14,6 @@ using Phase = TrainJob::Phase;
 
 // What is submitted at once takes no longer by its estimate, so that no driver takes the device for hung.
 constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
-constexpr size_t kPiecesOfRecording = 6;
-// Products of a job's pairs in a layer's pass, forward or back, at most; with what is computed again it is 26.
-constexpr uint32_t kItemsOfPiece = 32;
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
     return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
@@ -151,12 +148,6 @@ Status TrainStage::begin_batch() {
         TRY_ASSIGN(device_tables_, device.create_buffer(wanted, gpu::MemoryKind::kDeviceLocal, "training tables"));
     }
     std::memcpy(host_tables_.mapped().data(), round.tables.bytes.data(), table_bytes);
-    const uint64_t n_items = uint64_t{2} * config.n_layers * kItemsOfPiece * round.members.size(),
-                   item_bytes = n_items * sizeof(gpu::TrainProductItem);
-    if (!host_items_ || host_items_.size() < item_bytes) {
-        TRY_ASSIGN(host_items_, device.create_buffer(item_bytes, gpu::MemoryKind::kHostUpload, "training products"));
-    }
-    items_ = {{reinterpret_cast<gpu::TrainProductItem*>(host_items_.mapped().data()), n_items}, host_items_.address()};
     list_batch_pieces();
     return ok_status();
 }
@@ -167,13 +158,10 @@ TrainPass TrainStage::pass() const {
         {*kernels, config, weights, sizes, buffers, first.model, *first.parameters, round_->first_trained_layer});
 }
 
-// piece: each has its own items, which are the same whenever it is recorded.
-TrainRows TrainStage::rows(uint32_t piece) {
+TrainRows TrainStage::rows() const {
     const Round& round = *round_;
-    items_.n_used = size_t{piece} * kItemsOfPiece * round.members.size();
-    const bool has_few = round.members.front().job->may_share_batch();
-    return {round.batch, round.tables, device_tables_.address(),
-            round.rows,  has_few,      has_few && sizes.act_type != gpu::ScalarType::kF32 ? &items_ : nullptr};
+    return {round.batch, round.tables, device_tables_.address(), round.rows,
+            round.members.front().job->may_share_batch()};
 }
 
 // The tables, and what a step begins with.
@@ -203,34 +191,32 @@ void TrainStage::list_batch_pieces() {
         2.0 * static_cast<double>(round.batch.targets.size()) * config.vocab_size * config.hidden_size;
     round.pieces.push_back({[this](gpu::Recorder& recorder) {
                                 begin_rows(recorder);
-                                pass().embed(recorder, rows(0));
+                                pass().embed(recorder, rows());
                             },
                             layer_flops / 100, PieceKind::kBegin});
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        round.pieces.push_back({[this, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(layer), layer); },
+        round.pieces.push_back({[this, layer](gpu::Recorder& recorder) { pass().layer(recorder, rows(), layer); },
                                 layer_flops, PieceKind::kForward});
     }
     round.pieces.push_back(
-        {[this, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(0), has_backward); },
+        {[this, has_backward](gpu::Recorder& recorder) { pass().head(recorder, rows(), has_backward); },
          head_flops * (has_backward ? 2 : 1), PieceKind::kHead});
     if (!has_backward) return;
     for (uint32_t layer = config.n_layers; layer-- > round.first_trained_layer;) {
         const bool is_kept = sizes.keeps(layer, config.n_layers);
-        round.pieces.push_back({[this, layer](gpu::Recorder& recorder) {
-                                    pass().layer_backward(recorder, rows(config.n_layers + layer), layer);
-                                },
-                                layer_flops * (is_kept ? 1.2 : 2.2),
-                                is_kept ? PieceKind::kBackward : PieceKind::kBackwardAgain});
+        round.pieces.push_back(
+            {[this, layer](gpu::Recorder& recorder) { pass().layer_backward(recorder, rows(), layer); },
+             layer_flops * (is_kept ? 1.2 : 2.2), is_kept ? PieceKind::kBackward : PieceKind::kBackwardAgain});
     }
     if (round.rows.front().slot->model.trains_embedding()) {
-        round.pieces.push_back({[this](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows(0)); },
+        round.pieces.push_back({[this](gpu::Recorder& recorder) { pass().embed_backward(recorder, rows()); },
                                 layer_flops / 100, PieceKind::kEmbedBackward});
     }
 }
 
 // Pieces up to the budget's end by what the last ones took. What is longer than the budget is recorded in parts, of
-// which there is at least one. True: there is time for more in another recording.
-bool TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made) {
+// which there is at least one.
+void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made) {
     Round& round = *round_;
     const auto us_of = [&](const Piece& piece) {
         // One of which nothing says how long it takes is by itself.
@@ -241,14 +227,13 @@ bool TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& u
         const double piece_us = us_of(round.pieces[round.piece_idx]);
         return piece_us <= us_max && (us == 0 || us + piece_us <= us_max);
     };
-    for (size_t n_pieces = 0; n_pieces < kPiecesOfRecording && fits(); ++n_pieces) {
+    while (fits()) {
         const Piece& piece = round.pieces[round.piece_idx++];
         piece.record(recorder);
         us += us_of(piece);
         made.has_whole = true;
         if (piece.is_long()) made.flops += piece.flops;
     }
-    if (fits()) return true;
     while (round.piece_idx < round.pieces.size()) {
         const Piece& piece = round.pieces[round.piece_idx];
         const double piece_us = us_of(piece);
@@ -257,30 +242,20 @@ bool TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& u
         if (!parts_.record_some(recorder, {piece.record, piece.kind, piece.flops, piece_us}, us_max, us)) break;
         ++round.piece_idx;
     }
-    return false;
 }
 
-// The device works on a recording while the next one is made.
 Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
+    TRY_ASSIGN(gpu::Recorder recorder,
+               gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
     Submission made{.begin = Clock::now()};
     double us = 0;
-    bool has_more = true;
-    const auto submit_some = [&]() -> Status {
-        TRY_ASSIGN(gpu::Recorder recorder,
-                   gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
-        has_more = record_pieces(recorder, static_cast<double>(budget.count()), us, made);
-        TRY(kernels->status());
-        TRY_ASSIGN(gpu::CommandBuffer recording, std::move(recorder).end());
-        const gpu::CommandBuffer* recordings[] = {&recording};
-        TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
-        made.recordings.push_back(std::move(recording));
-        return ok_status();
-    };
-    Status ran = ok_status();
-    while (ran.ok() && has_more) ran = submit_some();
-    // Whatever failed: no recording ends before the device has done it.
-    if (!made.recordings.empty()) pending_ = std::move(made);
-    return ran;
+    record_pieces(recorder, static_cast<double>(budget.count()), us, made);
+    TRY(kernels->status());
+    TRY_ASSIGN(made.recording, std::move(recorder).end());
+    const gpu::CommandBuffer* recordings[] = {&*made.recording};
+    TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
+    pending_ = std::move(made);
+    return ok_status();
 }
 
 // Waits for what is submitted, if anything is, and goes on to what comes behind it.
@@ -289,13 +264,11 @@ Status TrainStage::settle() {
     TRY(device.compute_queue().wait(pending_->value));
     const Submission done = std::move(*pending_);
     pending_.reset();
+    TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_recording, gpu::read_dispatch_times(device, *done.recording));
+    if (times != nullptr) times->insert(times->end(), of_recording.begin(), of_recording.end());
+    // Others' work in front of it does not count.
     double us = 0;
-    for (const gpu::CommandBuffer& recording : done.recordings) {
-        TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_recording, gpu::read_dispatch_times(device, recording));
-        if (times != nullptr) times->insert(times->end(), of_recording.begin(), of_recording.end());
-        // others' work in front of it does not count
-        for (const gpu::DispatchTime& dispatch : of_recording) us += dispatch.us;
-    }
+    for (const gpu::DispatchTime& dispatch : of_recording) us += dispatch.us;
     if (us == 0) us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
     device_us += us;
     if (!done.has_parts && done.flops > 0) flops_per_us_ = done.flops / std::max(us, 1.0);

@@ -69,7 +69,7 @@ class TrainStage {
     };
     // Submitted, and not waited for.
     struct Submission {
-        std::vector<gpu::CommandBuffer> recordings;
+        std::optional<gpu::CommandBuffer> recording;
         uint64_t value = 0;
         double flops = 0;  // of whole pieces that say how long such take
         bool has_whole = false, has_parts = false;
@@ -99,16 +99,15 @@ class TrainStage {
     void list_batch_pieces();
     void begin_rows(gpu::Recorder& recorder) const;
     TrainPass pass() const;
-    TrainRows rows(uint32_t piece);
-    bool record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made);
+    TrainRows rows() const;
+    void record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made);
     Status submit_pieces(std::chrono::microseconds budget);
     Status settle();
     void wait_for_device();
     void give_up_round();
     void end_round();
 
-    gpu::Buffer host_tables_, device_tables_, host_items_;
-    TrainItems items_;  // of the round
+    gpu::Buffer host_tables_, device_tables_;
     std::optional<Round> round_;
     uint64_t n_rounds_ = 0;
     double flops_per_us_ = 0;  // of the last layers that were recorded whole; 0: not known

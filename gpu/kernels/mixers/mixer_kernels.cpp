@@ -8,8 +8,8 @@ namespace lorad::gpu {
 namespace {
 
 // delta_step, of prompts and of decodes: rows of a block and of a stage, lanes that have a column's elements, threads.
-// Of a prompt of 2,048 rows on an H200 (docs/lab/families.md): blocks of four rows with 16 lanes and 128 threads 713 us,
-// of eight 885, of eight with 32 lanes and 256 threads 587; 64 decodes with 16 lanes 74 us, with 32 83.
+// Of a prompt of 2,048 rows on an H200 (docs/lab/families.md) blocks of four rows with 16 lanes and 128 threads take
+// 713 us, of eight 885, of eight with 32 lanes and 256 threads 587; 64 decodes with 16 lanes 74 us, with 32 lanes 83.
 struct DeltaForm {
     uint32_t block, stage, lanes_max, threads_max;
 };

@@ -14,6 +14,9 @@ sys.path.insert(0, str(HERE.parent.parent / "bench"))
 
 import real_model  # noqa: E402
 
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
 TEXT = (HERE / "text.txt").read_text()  # some 2,700 tokens of prose that no model has seen, which nobody edits
 PROMPTS = [
     "The capital of France is", "Once upon a time there was a", "def fibonacci(n):\n    ", "Water boils at", "The first president of the United States was",
@@ -55,9 +58,12 @@ def folder_of(file):
     """A Hugging Face folder with the file's numbers in f32, beside the file: transformers takes half a minute to read a GGUF file."""
     folder = file.with_suffix(".f32")
     if not folder.exists():
-        model, tokenizer = read_gguf(file)
-        if hasattr(model.config, "quantization_config"):
-            del model.config.quantization_config
+        read, tokenizer = read_gguf(file)
+        config = read.config.to_dict()
+        config.pop("quantization_config", None)
+        # A model of its own: what was read from GGUF counts as quantized, and is not written.
+        model = type(read)(type(read.config).from_dict(config)).to(torch.float32)
+        model.load_state_dict(read.state_dict())
         part = file.with_suffix(".f32.part")
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)

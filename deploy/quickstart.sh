@@ -106,9 +106,11 @@ P
 loras=()
 if [ "$model" = demo ]; then
     base=deploy/demo-model/base
+    example=pirate
     for folder in deploy/demo-model/adapters/*/; do loras+=(--lora "$(basename "$folder")=${folder%/}"); done
 else
     base=build/models/SmolLM2-135M-Instruct.Q4_1.gguf
+    example=$(basename "$base" .gguf)
     mkdir -p build/models
     [ -f "$base" ] || { say "fetching SmolLM2-135M-Instruct"; fetch_smollm2 "$repo/$base"; }
 fi
@@ -137,11 +139,11 @@ Its console, in a browser: http://$host:$port/console
 Talk to it; "model" is the base or any adapter's name:
 
   curl http://$host:$port/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"model": "pirate", "messages": [{"role": "user", "content": "How much is 8 plus 5?"}]}'
+    -d '{"model": "$example", "messages": [{"role": "user", "content": "How much is 8 plus 5?"}]}'
 
   from openai import OpenAI                                  # pip install openai
   client = OpenAI(base_url="http://$host:$port/v1", api_key="none")
-  print(client.chat.completions.create(model="pirate", messages=[{"role": "user", "content": "Hello!"}]).choices[0].message.content)
+  print(client.chat.completions.create(model="$example", messages=[{"role": "user", "content": "Hello!"}]).choices[0].message.content)
 
   curl http://$host:$port/v1/models                          # the base and its adapters
   deploy/train_one.py --url http://$host:$port                # train one more adapter on chats, and ask it

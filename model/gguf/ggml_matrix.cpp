@@ -25,6 +25,12 @@ std::span<const std::byte> GgmlMatrix::row_of(const Place& place) const {
 
 std::string_view GgmlMatrix::format() const { return name_of(pieces_.front().type); }
 
+bool GgmlMatrix::is_plain() const {
+    return std::ranges::all_of(pieces_, [](const Piece& piece) {
+        return piece.type == GgmlType::kF32 || piece.type == GgmlType::kF16 || piece.type == GgmlType::kBF16;
+    });
+}
+
 void GgmlMatrix::decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const {
     std::vector<float> line(columns_.empty() ? 0 : n_columns_);
     for (uint64_t i = 0; i < n_rows; ++i) {

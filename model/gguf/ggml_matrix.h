@@ -22,6 +22,7 @@ class GgmlMatrix final : public MatrixSource {
                std::vector<uint32_t> columns = {});
 
     std::string_view format() const override;
+    bool is_plain() const override;
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override;
     // None where the tensors are of several types, or columns move: blocks do not survive that.
     std::optional<gpu::WeightFormat> device_format() const override;

@@ -21,6 +21,8 @@ class MatrixSource {
     virtual ~MatrixSource() = default;
     // "Q4_K", "NF4": for messages and reports.
     virtual std::string_view format() const = 0;
+    // It holds numbers in 16 or 32 bits, of which only the order is the file's own: it may still be quantized.
+    virtual bool is_plain() const { return false; }
     // The numbers of `n_rows` rows from `row_begin`, row after row, as the format defines them in f32. out: n_rows x
     // columns.
     virtual void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const = 0;

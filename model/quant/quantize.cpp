@@ -184,6 +184,7 @@ void quantize_q4_k(std::span<const float> x, uint8_t* block) {
 }
 
 void widen_row(const Tensor& tensor, uint64_t row, std::span<float> out) {
+    if (tensor.source) return tensor.source->decode(row, 1, out);
     for (size_t i = 0; i < out.size(); ++i) out[i] = number_at(tensor, row * out.size() + i);
 }
 
@@ -301,7 +302,7 @@ bool is_linear(const Tensor& tensor) {
            tensor.name.find(".experts.") == std::string::npos;
 }
 bool is_plain_matrix(const Tensor& tensor) {
-    return !tensor.source && is_weight_type(tensor.dtype) && tensor.shape.size() == 2;
+    return tensor.shape.size() == 2 && (tensor.source ? tensor.source->is_plain() : is_weight_type(tensor.dtype));
 }
 
 }  // namespace

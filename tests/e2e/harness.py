@@ -37,6 +37,8 @@ def free_port():
 class Server:
     """One daemon on a free port; ends with the with-block."""
 
+    timeout = 120  # seconds until a request is given up
+
     def __init__(self, lorad, *flags, adapters=ADAPTERS, env=None, key=None, model=MODEL / "base"):
         """With a key the server wants it, and all requests here show it."""
         self.headers = {"Content-Type": "application/json"}
@@ -75,7 +77,7 @@ class Server:
         os.unlink(self.log.name)
 
     def request(self, method, path, body=None, raw=None):
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
         try:
             data = raw if raw is not None else None if body is None else json.dumps(body)
             connection.request(method, path, data, self.headers)
@@ -91,7 +93,7 @@ class Server:
         return self.request("POST", path, body)
 
     def events(self, path, **body):
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
         connection.request("POST", path, json.dumps(dict(body, stream=True)), self.headers)
         response = connection.getresponse()
         check(response.status == 200, f"status {response.status}")

@@ -101,6 +101,33 @@ TEST(QuantizeTensors, OfAFolderLieInFewBitsOnTheDeviceWhereTheirRowsAreWholeBloc
     EXPECT_THAT(parse_quantize_type("q2").error().message, HasSubstr("expected q8_0, q4_k, q6_k or nf4, found \"q2\""));
 }
 
+// llama's q and k lie in another order of rows in GGUF than on the device.
+TEST(QuantizeTensors, OfAGgufFileIn16BitsAreAllQuantizedWhateverTheOrderOfTheirRows) {
+    const auto files = ModelFiles::open(goldens_dir() / "quantized/gguf/llama-small-F16.gguf");
+    ASSERT_TRUE(files.ok()) << files.error().message;
+    const auto plain = (*files)->tensors();
+    auto quantized = (*files)->tensors();
+    ASSERT_TRUE(plain.ok() && quantized.ok());
+    quantize_tensors(*quantized, QuantizeType::kQ8_0);
+    size_t n_reordered = 0;
+    for (const Tensor& tensor : plain->tensors()) {
+        if (!tensor.name.ends_with("_proj.weight")) continue;
+        const Tensor* found = quantized->find(tensor.name);
+        ASSERT_TRUE(found != nullptr && found->source) << tensor.name;
+        EXPECT_EQ(found->source->format(), "Q8_0") << tensor.name;
+        std::vector<float> numbers(tensor.n_elements()), got(numbers.size());
+        if (tensor.source) {
+            ++n_reordered;
+            tensor.source->decode(0, tensor.shape[0], numbers);
+        } else {
+            numbers = numbers_of(tensor);
+        }
+        found->source->decode(0, tensor.shape[0], got);
+        EXPECT_EQ(got, there_and_back(GgmlType::kQ8_0, numbers)) << tensor.name;
+    }
+    EXPECT_GT(n_reordered, 0u);
+}
+
 TEST(GgufExport, AFolderBecomesAFileOfTheSameModel) {
     const TempDir dir;
     const std::filesystem::path folder = goldens_dir() / "models/llama-scaled", file = dir.path() / "model.gguf";

@@ -112,6 +112,42 @@ const checks = {
     assert.ok(decoded.usage.prompt_tokens > 0);
   },
 
+  async training() {
+    const lines = Array.from({ length: 24 }, (_, i) => JSON.stringify({ messages: [
+      { role: "user", content: `Say ${i % 6}.` }, { role: "assistant", content: `LOUD ${i % 6}!` }] }) + "\n").join("");
+    const file = await client.files.create({ file: await OpenAI.toFile(Buffer.from(lines), "chats.jsonl"), purpose: "fine-tune" });
+    assert.deepEqual([file.bytes, file.filename, file.status], [Buffer.byteLength(lines), "chats.jsonl", "processed"]);
+    assert.equal(await (await client.files.content(file.id)).text(), lines);
+    const hyperparameters = { n_epochs: 2, batch_size: 8, learning_rate_multiplier: "auto" };
+    let job = await client.fineTuning.jobs.create({ model: "base", training_file: file.id, suffix: "js", seed: 1,
+      method: { type: "supervised", supervised: { hyperparameters } }, metadata: { team: "js" } });
+    assert.equal(job.object, "fine_tuning.job");
+    while (["validating_files", "queued", "running"].includes(job.status)) {
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      job = await client.fineTuning.jobs.retrieve(job.id);
+    }
+    assert.equal(job.status, "succeeded", JSON.stringify(job.error));
+    assert.deepEqual([job.fine_tuned_model, job.hyperparameters.n_epochs, job.hyperparameters.batch_size], ["js", 2, 8]);
+    const messages_of_events = [], losses = [];
+    for await (const event of client.fineTuning.jobs.listEvents(job.id, { limit: 4 })) {
+      messages_of_events.push(event.message);
+      if (event.type === "metrics" && event.data.train_loss !== undefined) losses.unshift(event.data.train_loss);
+    }
+    assert.equal(messages_of_events[0], "The job has successfully completed");
+    assert.equal(messages_of_events.at(-1), `Created fine-tuning job: ${job.id}`);
+    assert.ok(losses.length > 1 && losses.at(-1) < losses[0], `losses ${losses}`);
+    const checkpoints = [];
+    for await (const checkpoint of client.fineTuning.jobs.checkpoints.list(job.id)) checkpoints.push(checkpoint.step_number);
+    assert.ok(checkpoints.length > 0 && checkpoints.every((step) => step > 0));
+    const answer = await client.chat.completions.create({ model: job.fine_tuned_model, messages, temperature: 0, max_tokens: 8 });
+    assert.equal(answer.model, "js");
+    const long = await client.fineTuning.jobs.create({ model: "base", training_file: file.id, suffix: "js-long", hyperparameters: { n_epochs: 50, batch_size: 1 } });
+    assert.equal((await client.fineTuning.jobs.cancel(long.id)).status, "cancelled");
+    await assert.rejects(client.fineTuning.jobs.create({ model: "base", training_file: file.id, method: { type: "dpo" } }),
+      (error) => error instanceof OpenAI.BadRequestError && error.message.includes("dpo"));
+    assert.equal((await client.files.delete(file.id)).deleted, true);
+  },
+
   async errors() {
     await assert.rejects(client.chat.completions.create({ model: "base", messages, temperature: 9 }),
       (error) => error instanceof OpenAI.BadRequestError && error.param === "temperature" && error.code === "invalid_request");

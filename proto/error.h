@@ -1,5 +1,4 @@
-// How an error looks on the wire: the closed table from ErrorCode to HTTP status, OpenAI error type
-// and code.
+// The form of errors on the wire: the closed table from ErrorCode to HTTP status, OpenAI error type and code.
 #pragma once
 
 #include <string>

@@ -34,7 +34,7 @@ class MultipartStream {
     const std::string delimiter_;  // with the line break before it
     const MultipartSink sink_;
     State state_ = State::kPreamble;
-    std::string held_ = "\r\n";  // that the first boundary may begin at once
+    std::string held_ = "\r\n";  // so that the first boundary may come at once
     size_t n_parts_ = 0;
 };
 

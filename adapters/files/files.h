@@ -36,9 +36,8 @@ void prefer_huge_pages(void* begin, size_t size);
 // One thread.
 class FileReader {
   public:
-    // What was opened just now, or was not (errno): a regular file of at most bytes_max bytes. Messages call it `name`.
-    // kAdapterInvalid:
-    // missing, not a regular file or too large. kIo, kOutOfMemory.
+    // Wraps a file that was just opened; an invalid `file` is reported by errno. Messages call it `name`.
+    // kAdapterInvalid: missing, not a regular file or larger than bytes_max. kIo, kOutOfMemory.
     static Result<FileReader> open(OwnedFd file, std::string_view name, uint64_t bytes_max);
 
     uint64_t size() const { return contents_.size; }

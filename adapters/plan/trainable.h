@@ -30,7 +30,7 @@ struct LoraRecipe {
     std::vector<std::pair<std::string, double>> alpha_pattern;
     std::optional<std::vector<int64_t>> layers_to_transform;
     std::vector<std::string> modules_to_save;
-    uint64_t seed = 0;  // of A
+    uint64_t seed = 0;  // for the random values of A
 };
 
 // PEFT's start: A uniform in +-1/sqrt(k) by Philox4x32-10 from the seed, B zero, magnitudes the norms of the base's

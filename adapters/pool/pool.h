@@ -47,13 +47,13 @@ struct Generation {
     std::shared_ptr<const PackedImage> image;  // in host memory, also while it is resident
     bool in_catalogue = false;                 // a name stands or stood for it
     uint32_t n_names = 0;      // names that stand for it now; without one it leaves the device after its last lease
-    uint32_t n_pins = 0;       // of them, pinned ones
+    uint32_t n_pins = 0;       // names among them that are pinned
     uint32_t n_refs = 0;       // leases, granted or waiting
     uint32_t n_uses = 0;       // granted leases, and tickets that hold its place
     bool door_closed = false;  // no new leases until it was evicted
     uint64_t last_use = 0;     // LRU order
     uint64_t resident_since = 0;
-    std::optional<Error> load_error;  // of the last load
+    std::optional<Error> load_error;  // why its last load failed
 };
 using GenerationPtr = std::shared_ptr<Generation>;
 
@@ -80,7 +80,7 @@ struct LeaseState {
     std::atomic<bool> revoked{false};
 };
 
-// What has left the pool and is freed without its lock.
+// What has left the pool, to be freed without its lock.
 struct Freed {
     std::vector<PlacedAdapter> placed;
     std::vector<std::shared_ptr<const PackedImage>> images;
@@ -94,7 +94,7 @@ struct WaitOptions {
 struct PoolOptions {
     uint32_t n_slots = 0;
     uint64_t device_bytes_max = 0;  // 0: only what the store has
-    uint64_t ram_bytes_max = 0;     // of images
+    uint64_t ram_bytes_max = 0;     // for images
     std::chrono::milliseconds starvation_bound{1000};
 };
 
@@ -121,7 +121,7 @@ class Pool {
 
     // Images in host memory: those that were not used for longest make room for others, or only what is free is taken.
     enum class ImageRoom : uint8_t { kMade, kFree };
-    // Whether give_image() would keep one: the generation is there, will need it, and has none. Any thread.
+    // Returns true if give_image() would keep one: the generation exists, will need it, and has none. Any thread.
     bool wants_image(std::string_view generation, ImageRoom room);
     // An image that was made before the generation comes to the device; its load then reads no files. May be dropped
     // again.
@@ -132,10 +132,10 @@ class Pool {
     PoolCounters counters;
     EventLog events;
 
-    Mutex mutex;  // of what is in `generations` too: their fields, and those of the leases that are marked so
+    Mutex mutex;  // also guards the fields in `generations`, and fields of leases that say so
     std::map<std::string, GenerationPtr, std::less<>> generations GUARDED_BY(mutex);
     std::set<LeaseState*> leases GUARDED_BY(mutex);
-    uint64_t device_bytes GUARDED_BY(mutex) = 0;  // of resident ones and of reserved places
+    uint64_t device_bytes GUARDED_BY(mutex) = 0;  // resident and reserved
     uint64_t n_pinned GUARDED_BY(mutex) = 0, n_pinned_bytes GUARDED_BY(mutex) = 0;
 
     void take(LeaseState& lease) REQUIRES(mutex);  // refs; the pool's list
@@ -143,7 +143,7 @@ class Pool {
     // After names have changed: what no name stands for and nobody uses leaves.
     void drop_unnamed(Freed& freed) REQUIRES(mutex);
     void free(Freed freed);             // without the lock
-    void wake_first() REQUIRES(mutex);  // of those who wait: something has changed
+    void wake_first() REQUIRES(mutex);  // of the waiting tickets: something has changed
     // Generations that are gone and whose files may go, since the last call.
     std::vector<GenerationRecord> take_dead();
     Condition dead_added;

@@ -44,8 +44,8 @@ namespace lorad::adapters {
 struct RegistryOptions {
     std::string base_name;          // no adapter may have it
     uint32_t n_adapters_max = 0;    // on the device at a time; 0: as many as the table has slots
-    uint64_t device_bytes_max = 0;  // of all adapters on the device; 0: what the device has
-    uint64_t ram_bytes_max = 0;     // of packed adapters in host memory, ready to be copied
+    uint64_t device_bytes_max = 0;  // for all adapters on the device; 0: all that the device has
+    uint64_t ram_bytes_max = 0;     // for packed adapters in host memory, ready to be copied
     uint32_t n_names_max = 50'000;
     std::chrono::milliseconds wait_timeout{60'000};     // for a place on the device, where a call gives no other
     std::chrono::milliseconds starvation_bound{1'000};  // pool.h
@@ -151,8 +151,8 @@ class Registry {
     Result<AdapterReport> inspect(std::string_view name);
     AdapterReport inspect(const AdapterLocation& location) const { return inspect_adapter(location, base_); }
 
-    // What the name's adapter says of chats; nothing for mixes and for names that are not there. A generation's id does
-    // as well.
+    // Returns the chat files of the name's adapter; nothing for mixes and unknown names. A generation's id works as
+    // well.
     ChatFiles chat_files(std::string_view name_or_generation) const;
     // Its templates, read from the store; none where its files have none. kAdapterFileNotFound once no adapter needs
     // them;
@@ -205,7 +205,7 @@ class Registry {
     uint32_t n_slots() const { return pool_->options.n_slots; }
     // The base that adapters are compared with. Lives as long as the registry.
     const BaseModel& base() const { return base_; }
-    // Whether what is registered is still kept where a restart looks for it, as of the last few seconds. Costs nothing.
+    // Returns false if the store has moved from where a restart looks for it, a few seconds ago at most. Costs nothing.
     bool is_store_in_place() const { return store_in_place_; }
 
   private:

@@ -21,7 +21,7 @@ struct Holder {
     uint64_t bytes_max = 0;  // 0: no limit
     uint32_t n_max = 0;      // files; 0: no limit
 };
-// Of a tenant's name; it does not tell the name.
+// A one-way digest of a tenant's name.
 std::string holder_key(std::string_view tenant);
 
 // A hold ends so long after its upload.
@@ -38,7 +38,7 @@ class BlobHolds {
         uint32_t number = 0;
         bool operator==(const Promise&) const = default;
     };
-    static constexpr uint32_t kPromisesMax = 8;  // of one file by one holder; further uploads renew the oldest
+    static constexpr uint32_t kPromisesMax = 8;  // per file and holder; further uploads renew the oldest
 
     // The promise that an upload by this holder makes or renews.
     Promise next(std::string_view sha256, std::string_view holder) const;

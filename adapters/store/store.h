@@ -21,7 +21,7 @@
 namespace lorad::adapters {
 
 struct StoreLimits {
-    uint64_t bytes_max = 0;  // of all blobs; 0: no limit
+    uint64_t bytes_max = 0;  // for all blobs; 0: no limit
     uint64_t blob_bytes_max = kWeightsBytesMax;
     uint32_t n_blobs_max = 100'000;
     uint32_t n_uploads_max = 64;  // at a time
@@ -47,8 +47,8 @@ class Store {
     // Durable when this returns; on an error the one before is still there. kStorageFull; kStoreReadOnly: a disk has
     // failed to sync, and nothing is taken before a restart.
     virtual Status save(const Catalogue& catalogue) = 0;
-    // Whether the catalogue that was saved last is what a restart finds. kStoreReadOnly: a save failed half-way, and
-    // only a restart tells.
+    // Returns ok if a restart finds the catalogue that was saved last. kStoreReadOnly: a save failed half-way, and only
+    // a restart tells which one is there.
     virtual Status is_settled() const = 0;
 
     // `bytes` where the size is known. With a holder the blob is held for it once finish() returns. `may_know`: whoever
@@ -78,7 +78,7 @@ class Store {
     // nothing: to be removed unless something needs them.
     virtual std::vector<std::string> expire(int64_t now_s) = 0;
 
-    // Whether what is kept is still where a restart looks for it. kStoreReadOnly where not.
+    // Returns ok if the data is still where a restart looks for it, else kStoreReadOnly.
     virtual Status is_in_place() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Which of some names somebody may have meant: for errors about a name that is not there. Any thread.
+// Finds the names that somebody may have meant, for errors about unknown names. Any thread.
 #pragma once
 
 #include <span>

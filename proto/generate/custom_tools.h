@@ -32,12 +32,12 @@ std::string custom_tool_input(const std::string& arguments);
 struct PlainChat {
     std::string body;  // JSON
     ToolNames custom_tools;
-    FieldNames names;                              // of its fields in the client's body
-    std::vector<std::string> ignored_fields = {};  // of what is not in it any more, that nobody knows
+    FieldNames names;                              // from its fields to those of the client's body
+    std::vector<std::string> ignored_fields = {};  // unknown ones that `body` has no more
 };
 // A custom tool, which is `tool` itself or stands in it, as a function; its name. `ignored`: as in check_fields().
 Result<std::string> write_custom_tool(const JsonValue& tool, JsonWriter& writer, std::vector<std::string>& ignored);
-// Nothing where the body has no such tools or choice already. Errors are about the client's fields.
+// Returns nothing if the body has no custom tools or choices. Errors are about the client's fields.
 Result<std::optional<PlainChat>> plain_chat(const JsonValue& root);
 
 // Puts an answer's calls of custom tools into their form. Their input comes when it is whole, so that none is half of a

@@ -1,4 +1,4 @@
-// What json_parse.cpp reads, as a tree: limits are held and names of an object are told apart here.
+// Builds a tree from the values that json_parse.cpp reads: enforces limits and finds duplicate names in an object.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class JsonTreeBuilder {
     bool start_array() { return open(JsonType::kArray); }
     bool end_array() { return close(); }
     bool end_object() { return index_members() && close(); }
-    // What stands open: an array, an object, or nothing any more.
+    // Returns the innermost open container: an array, an object, or nothing.
     std::optional<JsonType> container() const {
         if (open_ == kNoJsonNode) return std::nullopt;
         return tree_.nodes[open_].type;

@@ -16,7 +16,7 @@ namespace lorad::proto {
 std::string messages_error_body(const Error& error);
 
 struct MessagesEnd {
-    std::string finish_reason = {};  // as in ChoicePart
+    std::string finish_reason = {};  // see ChoicePart
     std::string stop_sequence = {};  // the text that ended the answer, where one did
     Usage usage = {};
 };

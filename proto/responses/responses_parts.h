@@ -10,11 +10,11 @@ namespace lorad::proto {
 struct InputMemory {
     const ResponsesMemory* responses = nullptr;
     ResponseItems* own = nullptr;  // with `responses`
-    size_t n_bytes = 0;            // of the conversation before
+    size_t n_bytes = 0;            // of the earlier conversation
 };
 Status translate_input(const JsonValue& input, ChatMessages& messages, const InputMemory& memory);
 size_t bytes_of(const ResponseItems& items);
-// Of an earlier response; errors name previous_response_id.
+// Translates the conversation of an earlier response; errors name previous_response_id.
 Status translate_conversation(const ResponseItems& items, ChatMessages& messages);
 
 }  // namespace lorad::proto

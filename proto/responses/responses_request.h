@@ -14,7 +14,7 @@ namespace lorad::proto {
 struct ResponsesRequest {
     GenerateRequest generate;
 
-    // What the answer repeats, as JSON.
+    // Repeated in the answer, as JSON.
     std::string instructions_json = "null";
     std::string metadata_json = "{}";
     std::string tools_json = "[]";

@@ -10,9 +10,9 @@
 
 namespace lorad::proto {
 
-// What "not" comes to for the schema that it stands in.
+// The effect of "not" on the schema that it stands in.
 struct Negation {
-    JsonValue value;  // of "not"
+    JsonValue value;  // the value of "not"
     bool is_enforced = false;
     bool allows_nothing = false;
     std::vector<std::string_view> types = {};   // in the place of "type", unless empty

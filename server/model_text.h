@@ -39,9 +39,9 @@ class ModelText final : public TextCodec {
     // is done (kSandboxUnavailable). Before there are requests. Without this call, as in tools, all is done in this
     // process.
     void isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Turns::Options turns);
-    // Whether an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
+    // Returns ok if an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
     Status check_template(std::string_view source) const;
-    // For the helpers' setup.
+    // Passed to the helpers at setup.
     Result<std::string> helper_words() const;
 
   private:

@@ -41,7 +41,7 @@ class KeyStore {
         Verdict verdict = Verdict::kMissing;
         std::shared_ptr<const Principal> principal;  // also of an expired key, for the log
     };
-    // Of "Bearer KEY", else of the other header's KEY.
+    // Finds the key in "Bearer KEY", or in the other header's KEY if the first is empty.
     Found find(std::string_view authorization, std::string_view x_api_key) const;
 
     size_t n_keys() const;
@@ -56,7 +56,7 @@ class KeyStore {
     void take(std::vector<KeyEntry> entries);
 
     const KeyOptions options_;
-    const std::string secret_;  // of this process, for salts
+    const std::string secret_;  // random per process, for salts
     mutable Mutex mutex_;
     std::map<std::string, std::shared_ptr<Account>> accounts_ GUARDED_BY(mutex_);  // by id
     std::shared_ptr<const Table> table_ GUARDED_BY(mutex_);

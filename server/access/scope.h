@@ -1,4 +1,4 @@
-// What a key may do, and what a route asks for.
+// The permissions of a key, and those that a route requires.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace lorad::server::access {
 
 enum class Scope : uint8_t {
     kGenerate,       // prompts in, answers out; the names of models
-    kAdaptersRead,   // what adapters there are and what happens to them
+    kAdaptersRead,   // list adapters and their events
     kAdaptersWrite,  // upload, name, replace, activate, remove; includes kAdaptersRead
     kTrainingRead,   // one's own training files and jobs
     kTrainingWrite,  // upload files, make and end jobs; includes kTrainingRead
@@ -22,7 +22,7 @@ inline constexpr std::array kAllScopes = {Scope::kGenerate,     Scope::kAdapters
                                           Scope::kTrainingRead, Scope::kTrainingWrite, Scope::kMetrics,
                                           Scope::kAdmin};
 
-// As key files write them: "adapters:read".
+// The names in key files: "adapters:read".
 std::string_view name_of(Scope scope);
 std::optional<Scope> scope_of(std::string_view name);
 // "generate, adapters:read, ... or admin"

@@ -21,7 +21,7 @@
 
 namespace lorad::server::access {
 
-// What is empty has no share of its own: tenants where there are no keys, addresses of proxies and of this machine.
+// Empty members have no share of their own: the tenant without keys, the address of a proxy or of this machine.
 struct Holder {
     std::string tenant;
     std::string address;

@@ -35,7 +35,7 @@ struct MaskJob {
     // Once done() is true.
     std::vector<uint32_t> words;
     Status status = ok_status();
-    double seconds = 0;  // of a processor, of both
+    double seconds = 0;  // processor time of both
 
     bool done() const { return is_done.load(); }
     std::atomic<bool> is_done{false};
@@ -61,7 +61,7 @@ class MaskPool {
     struct Lane {
         explicit Lane(uint32_t n, uint64_t share) : n_threads(n), threads_now(n, share) {}
         const uint32_t n_threads;
-        access::SharedPlaces threads_now;  // of tenants
+        access::SharedPlaces threads_now;  // shares among tenants
         Condition changed;
         std::map<std::string, std::deque<std::shared_ptr<MaskJob>>> waiting;  // by tenant; none is empty
         std::string last;                                                     // whose turn it was

@@ -1,12 +1,12 @@
-// What a helper may still do once it works on what clients sent. In a process of one thread.
+// Restricts a helper before it works on input from clients. In a process of one thread.
 #pragma once
 
 #include <cstdint>
 
 namespace lorad::server::sandbox {
 
-// Of the main thread's own stack, which grows as it is used. Half of kBigStackBytes (proto/base/thread.h), which is
-// what the daemon's threads have.
+// Limits the main thread's own stack, which grows as it is used. Half of kBigStackBytes (proto/base/thread.h), which
+// the daemon's threads have.
 void limit_stack(uint64_t n_bytes);
 
 // No core files, few descriptors, no more rights by running other programs; behind whoever else wants the processor.

@@ -24,7 +24,7 @@ class Turns {
   public:
     static constexpr uint32_t kWaitingMax = 256;
     static constexpr std::chrono::seconds kWaitMax{15};
-    // Of each processor, for good; and seconds of each that may be taken at once before that.
+    // Parts of each processor in the long run, and seconds of each that may be used at once before that.
     static constexpr double kTenantShare = 0.1, kAllShare = 0.25;
     static constexpr double kTenantAtOnce = 0.25, kAllAtOnce = 0.5;
     static constexpr double kNicestAbove = 0.02;  // seconds of each processor; whoever owes more comes last on it
@@ -42,11 +42,11 @@ class Turns {
     class Turn {
       public:
         Turn() = default;
-        // What was done in it, also what failed, took so long of a processor.
+        // Charges processor time of the turn's work, also if it failed.
         void charge(double seconds) {
             if (turns_ != nullptr) turns_->charge(holder_, seconds);
         }
-        // How what is done in it gives way to what makes tokens: kNicer, or kNicest for whoever has had much lately
+        // The niceness of the turn's work: kNicer, or kNicest for a holder that has used much lately
         // (proto/base/thread.h).
         int niceness() const { return niceness_; }
 

@@ -27,13 +27,13 @@ struct StoredFile {
 struct FileLimits {
     uint64_t file_bytes_max = uint64_t{512} << 20;
     uint64_t tenant_bytes_max = uint64_t{4} << 30;
-    uint64_t bytes_max = uint64_t{32} << 30;  // of all
-    uint32_t n_files_max = 1000;              // of a tenant
+    uint64_t bytes_max = uint64_t{32} << 30;  // for all files
+    uint32_t n_files_max = 1000;              // per tenant
 };
 
 // 24 letters and digits that nobody guesses behind a prefix: "file-...".
 std::string new_id(std::string_view prefix);
-// Whether a text has the form of such an id: nothing else becomes part of a path.
+// Returns true if a text has the form of such an id: nothing else becomes part of a path.
 bool is_id(std::string_view text, std::string_view prefix);
 
 // Any thread.

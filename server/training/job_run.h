@@ -78,10 +78,10 @@ class TrainingService::JobRun {
         return run_->is_begun() || run_->is_done() ? ok_status() : run_->begin_next();
     }
 
-    // Nothing is left to train.
+    // True if nothing is left to train.
     bool is_over() const { return run_->is_done(); }
 
-    // What was made so far is kept, whatever ended it.
+    // Keeps the work done so far, for any kind of end.
     void leave() {
         if (!run_) return;
         trainer_->abandon();
@@ -101,7 +101,7 @@ class TrainingService::JobRun {
 
   private:
     using Clock = std::chrono::steady_clock;
-    static constexpr uint64_t kStepEventsMax = 1000;  // of a job; every step is in its CSV
+    static constexpr uint64_t kStepEventsMax = 1000;  // per job; every step is in its CSV
 
     // From the last checkpoint, if there is one.
     Result<RunState> read_state() {

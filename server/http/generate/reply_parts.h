@@ -1,4 +1,4 @@
-// What answers of several routes have in common. HTTP workers.
+// Parts of answers that several routes share. HTTP workers.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // Writes /metrics in Prometheus' text format. Metrics that vLLM has too have vLLM's names, so that its dashboards and
 // Kubernetes' inference gateway work unchanged; the others are lorad_*.
-// 
+//
 // Counters and histograms are atomics: the engine thread writes most of them, HTTP workers some, any thread reads.
 #pragma once
 

@@ -186,8 +186,8 @@ class ExpertPlanner {
                        std::vector<Single>& to) {
         const Place place{PlaceKind::kLinear, layer, linear, expert};
         if (!checks_.has_low_rank(place)) {
-            if (!checks_.peft.target_parameters.empty()) return ok_status();  // which may be what means the experts
-            // Who names the layers of experts by their kind names those of all experts.
+            if (!checks_.peft.target_parameters.empty()) return ok_status();  // it may be what targets the experts
+            // A target that names expert layers by their kind names those of all experts.
             TRY_ASSIGN(const std::optional<bool> targeted,
                        checks_.peft.targets(checks_.peft_name(place), checks_.budget));
             if (targeted.value_or(false))
@@ -246,7 +246,7 @@ class ExpertPlanner {
         return entry;
     }
 
-    // What PEFT does not do to experts.
+    // Refuses tensors that PEFT never makes for experts.
     void refuse_others(const Place& place) {
         for (const auto& [role, what] :
              {std::pair(TensorRole::kMagnitude, "DoRA"), std::pair(TensorRole::kBBias, "a bias"),

@@ -15,7 +15,7 @@ namespace lorad::adapters {
 
 namespace {
 
-// What the checks found out.
+// Makes the record of a checked adapter.
 GenerationRecord record_of(const CheckedAdapter& checked, std::vector<FileRecord> files) {
     GenerationRecord record;
     record.id = checked.generation();
@@ -227,8 +227,7 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
     return info;
 }
 
-// What was read and checked is packed at once where host memory is there for it: so it is not read again to come to the
-// device.
+// Packs a checked adapter at once if host memory has room, so that it need not be read again to come to the device.
 void Registry::give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked,
                           Pool::ImageRoom room) {
     if (!pool_->wants_image(generation, room)) return;
@@ -268,7 +267,7 @@ Result<AdapterInfo> Registry::load(std::string_view name, const AdapterLocation&
         return error;
     };
     for (size_t i = 0; i < records.size(); ++i) {
-        // What is there already is compared; a damaged blob is put aside and stored anew.
+        // Blobs that exist already are compared; a damaged one is put aside and stored anew.
         if (files_->read(records[i].sha256).ok()) continue;
         const Status stored = files_->put(records[i].sha256, checked->source.files[i].bytes);
         if (!stored.ok()) return refuse(stored.error());

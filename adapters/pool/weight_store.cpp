@@ -39,7 +39,7 @@ Status DeviceWeightStore::upload(WeightBlock& to, uint64_t to_offset, std::span<
 
 Status DeviceWeightStore::finish() {
     Status arrived = device_.uploader().finish();
-    if (!arrived.ok()) device_.wait_idle();  // what was not waited for may still write
+    if (!arrived.ok()) device_.wait_idle();  // a copy that was not waited for may still write
     return arrived;
 }
 

@@ -120,7 +120,7 @@ class MemoryStore final : public HoldingStore {
             auto text = std::make_shared<std::string>(std::move(text_));
             auto* const bytes = reinterpret_cast<std::byte*>(text->data());
             const size_t size = text->size();
-            // What was uploaded as held already counts if that hold has ended meanwhile.
+            // An upload of a held blob was not counted; if that hold has ended meanwhile, it counts now.
             if (holder_ && !is_counted_ && !store_.is_held_by(sha256_, holder_->key)) TRY(admit(size));
             return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size},
                                holder_ ? &*holder_ : nullptr);

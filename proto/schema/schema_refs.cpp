@@ -10,9 +10,9 @@
 namespace lorad::proto {
 namespace {
 
-// Of references to references.
+// The longest chain of references to references.
 constexpr int kHopsMax = 64;
-constexpr size_t kMembersMax = 16;  // of a schema that is but a reference
+constexpr size_t kMembersMax = 16;  // in a schema that is only a reference
 constexpr size_t kElementsSeenMax = size_t(1) << 24;
 
 // One part of a pointer: "~1" is a slash, "~0" a tilde.

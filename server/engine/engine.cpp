@@ -101,7 +101,7 @@ void Engine::run() {
         if (stop_now_ || failed_) break;
         if (worked) continue;
         if (run_background(std::chrono::duration<double>(options_.background_slice).count(), true)) continue;
-        // Nothing to compute: only an arrival, a drain or a stop changes that.
+        // There is nothing to compute: only an arrival, a drain or a stop changes that.
         if (draining_ && queue_.n_waiting() == 0 && n_held_ == 0) break;
         queue_.wait(kIdleTurn);
     }
@@ -366,7 +366,7 @@ void Engine::feed_back() {
     }
 }
 
-// What its time will be compared with, and what metrics say of it.
+// Sets the step's kind, which its time is compared by, and its metrics.
 void Engine::describe_step(Flight& flight) const {
     std::set<uint32_t> adapters;  // slots
     for (const Planned& planned : planned_) {

@@ -16,7 +16,7 @@ namespace lorad::server {
 namespace {
 
 constexpr uint32_t kTurnTailTokens = 16;  // at the end of a prompt, that the next turn may not have
-constexpr uint32_t kIntervalsMax = 4;     // of one prompt
+constexpr uint32_t kIntervalsMax = 4;     // per prompt
 
 }  // namespace
 

@@ -118,7 +118,7 @@ struct RouterGuard {
 // Finds the handler for method and path, and admits only callers who may use it. In a route's path a part {} matches
 // any one part that is not empty; a route without {} goes first, then the first that matches. A path that ends in "/*"
 // matches all that follows.
-// 
+//
 // With keys: a caller without a valid one gets nothing but open routes, and 401 for all else, so that nobody learns
 // which routes there are; then the key's rate counts, then whether there is such a route, then the key's scopes (403).
 class Router {

@@ -58,7 +58,7 @@ HttpReply ready(const ServerContext* context) {
     return health(true, "ready");
 }
 
-// Whether a restart would help. That HTTP works shows in there being an answer.
+// Reports if a restart would help. That HTTP works is shown by the answer itself.
 HttpReply live(const ServerContext* context) {
     if (context != nullptr && context->vitals != nullptr && context->vitals->state() == ops::Vital::kHung)
         return health(false, "hung");

@@ -15,7 +15,7 @@
 namespace lorad::server {
 namespace {
 
-constexpr size_t kWriteBytes = 256 << 10;  // of an upload, to the store at a time
+constexpr size_t kWriteBytes = 256 << 10;  // of an upload, written to the store at a time
 
 Error too_many_uploads() {
     return make_error(
@@ -138,13 +138,13 @@ Result<RegisterForm> read_form(std::string_view body, std::string_view boundary)
     return form;
 }
 
-// What this call has stored goes again if nothing comes of it.
+// On failure, removes what this call has stored.
 Result<adapters::AdapterInfo> register_files(ServerContext& context, const RegisterForm& form) {
     const proto::RegisterAdapterRequest& wanted = form.request;
     TRY(adapters::check_adapter_name(wanted.name, context.base_name));
     std::vector<std::string> blobs;
     for (const proto::FileDigest& file : wanted.files) blobs.push_back(file.sha256);
-    // What is there already is not stored again, so it must not go with another call's failure.
+    // Blobs that exist are not stored again, so another call's failure must not remove them.
     const std::shared_ptr<const void> hold = context.registry.hold_blobs(std::move(blobs));
     std::vector<adapters::UploadedFile> files;
     std::vector<std::string> added;

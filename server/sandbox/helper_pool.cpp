@@ -40,7 +40,7 @@ bool socket_pair(OwnedFd& ours, OwnedFd& theirs) {
     return true;
 }
 
-// Nothing of the daemon but the log's stream and one socket.
+// Passes nothing of the daemon but the log's stream and one socket.
 int spawn(pid_t& process, const std::string& program, const std::vector<std::string>& environment, int socket) {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);

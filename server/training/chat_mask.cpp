@@ -12,7 +12,7 @@ namespace lorad::server::training {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
-// Of one line: its time grows with the square of its answers.
+// The limit for one line: its time grows with the square of its answers.
 constexpr std::chrono::seconds kLineTimeMax{10};
 
 std::string_view trimmed(std::string_view text) {

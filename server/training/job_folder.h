@@ -1,5 +1,5 @@
 // One job's folder, below that of all jobs: its record, events, the losses of its steps, prepared data, checkpoints.
-// 
+//
 //   job.json, job.copy.json     the record, twice; each replaced as a whole
 //   events.jsonl, steps.csv     appended to; lines behind a checkpoint are cut off when the job goes on from it
 //   data.tok, validation.tok    token_file.h

@@ -286,8 +286,8 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
-    // Whether what the name stands for now is no stranger's work: it is what it was when the job was made, what another
-    // job of this tenant has made of it, or this job's own, published before a restart.
+    // Returns true if the name's present generation is no stranger's work: it is unchanged since the job was made, made
+    // by another job of this tenant, or this job's own, published before a restart.
     bool is_expected(const std::string& present, const std::string& own) const {
         return present == job_.expected_generation || present == own ||
                service_.was_made_by_job(job_.tenant, job_.name, present);

@@ -35,8 +35,7 @@ enum class JobEvent : uint8_t {
 std::optional<JobState> next_state(JobState state, JobEvent event);
 
 bool is_ended(JobState state);
-// The names that OpenAI's clients know: "validating_files", "queued", "running", "paused", "succeeded", "failed",
-// "cancelled".
+// OpenAI's names: "validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled".
 std::string_view wire_name(JobState state);
 // The state's own name, for files: "publishing" is one of them.
 std::string_view state_name(JobState state);

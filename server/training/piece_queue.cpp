@@ -39,7 +39,7 @@ bool PieceQueue::has_work() const { return has_work_; }
 double PieceQueue::run(std::chrono::microseconds budget, bool waits) {
     MutexLock lock(mutex_);
     if (trainers_.empty()) return 0;
-    // Those beside each other on one base count together.
+    // Trainers that share a base count together.
     double seconds = -trainers_.front()->device_seconds();
     const Result<bool> is_over = run_pieces_of(trainers_, budget, waits);
     seconds += trainers_.front()->device_seconds();

@@ -185,7 +185,7 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     return object_of(entry);
 }
 
-// Of those that have ended, the oldest.
+// Removes the oldest of the ended jobs.
 void TrainingService::forget_old() {
     while (entries_.size() >= limits_.n_kept_max) {
         auto oldest = entries_.end();

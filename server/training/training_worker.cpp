@@ -38,7 +38,7 @@ std::optional<std::string> TrainingService::next_job(JobState state) const {
     return next == nullptr ? std::nullopt : std::optional(next->id);
 }
 
-// None: the service stops.
+// Returns nothing if the service stops.
 std::optional<std::string> TrainingService::wait_for_job(JobState state) {
     MutexLock lock(mutex_);
     changed_.wait(lock, [&]() REQUIRES(mutex_) { return stopping_ || next_job(state).has_value(); });
@@ -67,7 +67,7 @@ void TrainingService::run_training() {
     for (const auto& one : running) end_run(*one, JobRun::stopped());
 }
 
-// Whether it fails a job. A lost device ends the process, and jobs go on behind a restart.
+// Returns true if it fails a job. A lost device ends the process, and jobs go on after a restart.
 bool TrainingService::is_fault(const Status& status) {
     if (status.ok() || status.error().code == ErrorCode::kClientClosed) return false;
     if (status.error().code != ErrorCode::kDeviceLost) return true;
@@ -117,7 +117,7 @@ std::unique_ptr<TrainingService::JobRun> TrainingService::begin_run(const std::s
     return nullptr;
 }
 
-// What is done is taken, what is next is begun, and pieces run until something is done.
+// Takes finished work, begins the next, and runs pieces until something is done.
 void TrainingService::take_turn(Running& running) {
     std::erase_if(running, [&](const std::unique_ptr<JobRun>& one) {
         const Status advanced = one->advance();

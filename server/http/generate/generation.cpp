@@ -16,7 +16,7 @@ namespace {
 
 using proto::GenerateRequest;
 
-// How often a waiting worker looks whether its client is still there.
+// The interval at which a waiting worker checks that its client is still there.
 constexpr std::chrono::milliseconds kDisconnectPoll{50};
 
 proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRequest& request) {
@@ -190,7 +190,7 @@ std::string Generation::prefix_salt(const HttpRequest& http) const {
            format("{}:{}{}", told.size(), told, request.cache_salt);
 }
 
-// Of the key: tokens a minute, and places in the queue.
+// Takes the key's quota: tokens per minute, and places in the queue.
 Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& requests) {
     if (http.principal == nullptr) return ok_status();
     key_id_ = http.principal->id;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kUnfinished = ".new";
-constexpr uint64_t kOneBytesMax = uint64_t{1} << 30;     // of one; a text of more cannot be read again
-constexpr uint64_t kEntryBytes = 512, kItemBytes = 192;  // of memory beside the texts
+constexpr uint64_t kOneBytesMax = uint64_t{1} << 30;     // per response; a longer text could not be read again
+constexpr uint64_t kEntryBytes = 512, kItemBytes = 192;  // memory beside the texts
 
 uint64_t bytes_of(const proto::StoredResponse& response) {
     uint64_t bytes = kEntryBytes + response.json.size() + response.tenant.size();

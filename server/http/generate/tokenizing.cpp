@@ -10,8 +10,8 @@ namespace lorad::server {
 namespace {
 
 constexpr size_t kFirstBytesPerToken = 8, kSlack = 64;  // twice a usual token's; what merges across the cut may save
-constexpr size_t kUnpaidBytes = 4 << 10;                // of prompts that are refused
-// For others' texts to be done.
+constexpr size_t kUnpaidBytes = 4 << 10;                // free of charge if a prompt is refused
+// The longest wait for others' texts.
 constexpr std::chrono::seconds kTextWait{10};
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kPause{100};
 constexpr std::chrono::seconds kBetweenWarnings{10};
 // Connections over a cap that are told so; more than that at once are closed without a word.
 constexpr uint32_t kToldRefusedMax = 256;
-// What the kernel keeps of a reply that the client does not read; it counts about twice that.
+// The kernel's buffer for a reply that the client does not read; the kernel counts about twice that.
 constexpr int kSendBufferBytes = 96 << 10;
 
 struct Peer {

@@ -13,7 +13,7 @@
 namespace lorad::server {
 namespace {
 
-// Of one connection's head and the first bytes of its body.
+// The limit on one connection's head and first bytes of the body.
 constexpr size_t kConnectionBytesMax = 60 << 10;
 constexpr size_t kPieceBytes = 16 << 10;
 // A client may read the answer only after it has sent its body: what is refused is still taken, within bounds.

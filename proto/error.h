@@ -17,8 +17,7 @@ struct ErrorInfo {
 
 const ErrorInfo& error_info(ErrorCode code);
 
-// The message as one printable line, for whoever is to read it (proto/base/printable.h): it may hold names that others
-// chose.
+// Returns the message as one printable line (proto/base/printable.h): it may have names that others chose.
 std::string error_message(const Error& error);
 
 // {"error":{"message","type","param","code"}}; param is null when the error names no field.

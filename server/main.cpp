@@ -87,7 +87,7 @@ class ServeCommand {
                    "flags win over the environment, the environment over the file.");
     }
 
-    // From all sources, as they are now.
+    // Reads the present state of all sources.
     Result<Config> read() const {
         TRY_ASSIGN(std::vector<ConfigSource> sources, config_from_file_and_environment(config_file_));
         ConfigSource from_flags;

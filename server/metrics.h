@@ -114,7 +114,7 @@ class Metrics {
     }
     void set_waiting_tokens(uint64_t n) { n_waiting_tokens_.store(n, std::memory_order_relaxed); }
     void set_prefill_chunk(uint32_t n) { prefill_chunk_.store(n, std::memory_order_relaxed); }
-    // A merge that took so long on the device, and what it takes there until the next; 0: nothing is merged.
+    // The device time of a merge, and the device memory that merged weights take; 0: nothing is merged.
     void on_merged(double gpu_ms);
     void set_merged_bytes(uint64_t bytes) { merged_bytes_.store(bytes, std::memory_order_relaxed); }
     // Comma-separated names, as vLLM writes them.

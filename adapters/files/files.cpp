@@ -30,7 +30,7 @@ void prefer_huge_pages(void* begin, size_t size) {
     const auto address = reinterpret_cast<uintptr_t>(begin);
     const uintptr_t first = round_up(address, kPage), end = (address + size) / kPage * kPage;
     if (size < kHugePagesFrom || first >= end) return;
-    // Where the system has none it stays as it is.
+    // A system without huge pages ignores it.
     (void)::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 }
 

@@ -91,7 +91,7 @@ struct PeftConfig {
     Result<bool> ties_lora(RegexBudget& budget) const;
 };
 
-// An adapter_config.json, whoever wrote it. kAdapterInvalid: no JSON, or too much of it.
+// Parses an adapter_config.json from any tool. kAdapterInvalid: no JSON, or too much of it.
 Result<JsonDocument> parse_config_file(std::string_view text);
 // kAdapterInvalid: not what PEFT writes, with the field. kAdapterUnsupported: names every variant in it that is not
 // applied; a field that lorad does not know counts as one unless it is null, false, or empty.

@@ -29,7 +29,7 @@ struct TrainedModule {
 
 std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-// In an expression that matches it alone.
+// Returns an expression that matches only this name.
 std::string quoted(const std::string& name) {
     std::string text;
     for (const char c : name) text += c == '.' ? std::string("\\.") : std::string(1, c);
@@ -207,7 +207,7 @@ struct WrittenTensor {
     std::vector<std::byte> bytes;
 };
 
-// In the type that was wished, or in f32 where a number is beyond that.
+// Writes in the wished type, or in f32 if a number is too large for it.
 WrittenTensor written(const TrainedTensor& tensor, model::DType type) {
     WrittenTensor made{&tensor, type, std::vector<std::byte>(tensor.values.size() * model::bytes_of(type))};
     const bool fits =

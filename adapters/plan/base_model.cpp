@@ -30,8 +30,8 @@ int n_digits(const model::Tensor& tensor) {
     return most;
 }
 
-// By how much a number may have moved when it was rounded, or cut off, to so many digits. In f16, which people train in
-// too, small numbers have fewer.
+// The largest change of a number when it is rounded, or cut off, to `digits` binary digits. Small numbers in f16, which
+// people train in too, have fewer.
 float step_of(float value, int digits) {
     constexpr int kF16Digits = 11, kF16SmallestStep = -24;
     int exponent = 0;

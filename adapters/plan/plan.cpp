@@ -97,9 +97,8 @@ class LinearPlanner {
         return ok_status();
     }
 
-    // Where the file has all numbers of a module they count, whatever the config says: it may mean what this does not
-    // know, and nobody saves what was not trained. A config that names nothing of the base at all is one for another
-    // base.
+    // Modules with all tensors in the file count, whatever the config says: lorad may not know what it means, and
+    // nobody saves what was not trained. A config that names nothing of the base at all is one for another base.
     void tell_left_out() {
         if (left_out_.empty()) return;
         if (is_any_targeted_) {

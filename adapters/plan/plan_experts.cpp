@@ -62,8 +62,8 @@ class ExpertPlanner {
         });
     }
 
-    // With both parameters the names nest, and the one that its module declares first is inside; one alone has the
-    // outer name.
+    // If both parameters are adapted their names nest, with the one that the module declares first inside; a single one
+    // has the outer name.
     Status plan_stacked(uint32_t layer, LayerPlan& plan) {
         const bool gate_up = names(checks_.peft.target_parameters, kGateUpParameter),
                    down = names(checks_.peft.target_parameters, kDownParameter);
@@ -221,7 +221,7 @@ class ExpertPlanner {
                                  .scale = static_cast<float>(of.scale)});
     }
 
-    // One scale of all is the module's; where they differ each is in its B.
+    // A scale that all share becomes the module's; else each is multiplied into its B.
     static void take_common_scale(ModulePlan& entry) {
         const float first = entry.experts.front().scale;
         if (!std::ranges::all_of(entry.experts, [&](const ExpertPiece& piece) { return piece.scale == first; })) return;

@@ -1,4 +1,4 @@
-// What an adapter is and does, for people: a dry run without device memory. It also covers refused adapters.
+// Describes an adapter and its effect, for people: a dry run without device memory. Covers refused adapters too.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// Who is on the device: slots, bytes, leases, and those who wait for them. Names and files are not known here.
+// The adapters on the device: slots, bytes, leases, and waiting requests. Names and files are not known here.
 //
 // A request takes a place for all of its adapters at once, or waits. Waiting tickets stand in a queue; only the first
-// one evicts and reserves, so nobody holds some places while it waits for others, except the first, who waits for
-// nobody in the queue. Whoever reserved a place loads into it on its own thread, with the queue open again; others who
-// want the same adapter wait for that load. A request whose adapters are all resident goes past the queue, unless a
-// door is closed: when the first ticket has waited for `starvation_bound`, no new leases are given on enough busy
-// adapters, which then drain.
+// one evicts and reserves, so no ticket holds some places while it waits for others, except the first, which waits for
+// no other ticket of the queue. A ticket that has reserved a place loads into it on its own thread, with the queue open
+// again; others that want the same adapter wait for that load. A request whose adapters are all resident passes the
+// queue, unless a door is closed: when the first ticket has waited for `starvation_bound`, no new leases are given on
+// enough busy adapters, which then drain.
 #pragma once
 
 #include <atomic>
@@ -80,7 +80,7 @@ struct LeaseState {
     std::atomic<bool> revoked{false};
 };
 
-// What has left the pool, to be freed without its lock.
+// Parts that have left the pool, to be freed without its lock.
 struct Freed {
     std::vector<PlacedAdapter> placed;
     std::vector<std::shared_ptr<const PackedImage>> images;

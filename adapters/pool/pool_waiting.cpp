@@ -122,7 +122,7 @@ void Pool::wake_first() {
 }
 
 Status Pool::wait_for_place(Ticket& ticket, MutexLock& lock) {
-    // One whose place the device refused has waited before all others.
+    // A ticket whose place the device refused has waited before all others.
     if (ticket.device_bytes_below == UINT64_MAX) {
         queue_.push_back(&ticket);
     } else {
@@ -254,7 +254,7 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
         auto placed = place(*image, store);
         if (placed.ok()) TRY(store.set_slot(slot, placed->view));
         if (placed.ok() || placed.error().code != ErrorCode::kOutOfMemory) return placed;
-        // The device has less room than was planned: whoever is idle goes, then again.
+        // The device has less room than planned: evict idle adapters, then try again.
         Freed freed;
         {
             const MutexLock lock(mutex);

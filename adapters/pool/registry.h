@@ -109,8 +109,8 @@ class Registry {
   public:
     // Keeps nothing beyond its life. `weights` outlives the registry and every lease.
     Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options);
-    // With what `files` has found. Names come back; weights come to the device when they are used, pinned ones with
-    // restore_active().
+    // Starts with the catalogue in `files`. Names come back; weights come to the device when they are used, pinned ones
+    // with restore_active().
     Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options, std::unique_ptr<Store> files);
     ~Registry();
     Registry(const Registry&) = delete;
@@ -189,8 +189,8 @@ class Registry {
     // Back to the generation before, or to that one of the history. kGenerationConflict where there is none.
     Result<AdapterInfo> rollback(std::string_view name, std::string_view generation = {});
 
-    // By name, then what only leases keep. Taken page by page, so that nobody else waits for a long list; what changes
-    // meanwhile may be in it or not.
+    // Lists by name, then generations kept by leases alone. Taken page by page, so that a long list blocks nobody;
+    // changes meanwhile may be in it or not.
     std::vector<AdapterInfo> list() const;
     // The next n_max by name after that one; with the last of them also what only leases keep, and `more` is false.
     struct Page {

@@ -43,7 +43,7 @@ bool refuses_content(const Error& error) {
     return error.code == ErrorCode::kAdapterInvalid || error.code == ErrorCode::kAdapterUnsupported;
 }
 
-// They go to the log and to whoever registers the adapter.
+// Warnings go to the log and to the caller that registers the adapter.
 std::vector<std::string> told_warnings(std::string_view name, std::vector<std::string> warnings) {
     for (const std::string& warning : warnings) log_warn("adapter {}: {}", json_quote(name), warning);
     return warnings;
@@ -98,7 +98,7 @@ class Registry::HeldUpload final : public BlobUpload {
             registry_.unwanted_blobs_.erase(sha256_);
             return registry_.catalogue_->trash.contains(sha256_);
         };
-        // One that was promised stays whatever the trash says, and leaves it with the adapter that is made of it.
+        // A promised blob stays even if it is in the trash, and leaves it with the adapter that is made of it.
         if (is_trash() && !is_promised_) {
             const Result<AdapterInfo> saved =
                 registry_.commit({}, [&](Catalogue& next) REQUIRES(registry_.commit_mutex_) {

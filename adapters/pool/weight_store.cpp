@@ -50,7 +50,7 @@ uint32_t DeviceWeightStore::n_slots() const { return executor_.lora_table().n_sl
 Status DeviceWeightStore::set_slot(uint32_t slot, const model::AdapterView& adapter) {
     const MutexLock lock(table_mutex_);
     TRY(executor_.lora_table().set(slot, adapter));
-    // Not for the steps, which wait by themselves: so that no copy is pending when the table is destroyed.
+    // Steps need no wait here. It keeps copies from being pending when the table is destroyed.
     return finish();
 }
 

@@ -1,6 +1,6 @@
-// Who has been promised a blob. An upload that was acknowledged stays for whoever sent it until an adapter is made of
-// it or the time is over: nobody else's removal, replacement or refused registration takes it away. Pure bookkeeping;
-// the stores keep it and call it under their lock.
+// Keeps the promises of blobs to uploaders. An acknowledged upload stays for its uploader until an adapter is made of
+// it or the time is over: no removal, replacement or refused registration by others deletes it. Pure bookkeeping; the
+// stores own it and call it under their lock.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +24,9 @@ struct Holder {
 // A one-way digest of a tenant's name.
 std::string holder_key(std::string_view tenant);
 
-// A hold ends so long after its upload.
+// The life of a hold, from its upload.
 inline constexpr int64_t kHoldSeconds = 24 * 60 * 60;
-// A file of a refused registration makes room for its uploader's next after so long.
+// After this time, a file of a refused registration makes room for its uploader's next.
 inline constexpr int64_t kTriedHoldSeconds = 10 * 60;
 
 class BlobHolds {

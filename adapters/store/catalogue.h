@@ -1,5 +1,5 @@
-// What is registered, as a value: names, what they stand for and stood for, and the generations that this keeps. Pure:
-// the registry changes a copy, stores it, and only then lets it count.
+// The registry's contents as a value: names, their present and past targets, and the generations that these keep. Pure:
+// the registry changes a copy, stores it, and only then makes it count.
 #pragma once
 
 #include <cstdint>

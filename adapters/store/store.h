@@ -51,10 +51,10 @@ class Store {
     // a restart tells which one is there.
     virtual Status is_settled() const = 0;
 
-    // `bytes` where the size is known. With a holder the blob is held for it once finish() returns. `may_know`: whoever
-    // uploads may learn that the blob is here already, which then needs no room: neither in the store, nor among what
-    // the holder may have where it holds it. kInvalidRequest for what is no digest, kStorageFull, also for what the
-    // holder may have, kAdapterBusy with too many uploads at once.
+    // `bytes`: the size, if it is known. With a holder the blob is held for it once finish() returns. `may_know`: the
+    // uploader may learn that the blob exists already; then it needs no room in the store, nor in the holder's quota if
+    // the holder has it. kInvalidRequest for an invalid digest, kStorageFull, also for the holder's quota, kAdapterBusy
+    // with too many uploads at once.
     virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
                                                       const Holder* holder = nullptr, bool may_know = false) = 0;
     // A file whose digest the caller has computed; durable when this returns. The store may share the bytes. Errors as
@@ -91,8 +91,7 @@ class Store {
 //   damaged/<sha256>                    blobs that were not what their name says any more
 //   lock
 //
-// What was acknowledged is there after a crash at any moment: a new file is synced, renamed, and its folder synced
-// first.
+// Acknowledged data survives a crash at any moment: a new file is synced, renamed, and its folder synced first.
 // kStorageFailed: the folder cannot be used, or another process has it. kIo: both copies of the catalogue are damaged.
 Result<std::unique_ptr<Store>> disk_store(std::unique_ptr<FileSystem> files, const StoreLimits& limits);
 

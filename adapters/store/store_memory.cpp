@@ -91,7 +91,7 @@ class MemoryStore final : public HoldingStore {
             store_.holds_.end_upload(holder_->key, n_bytes_);
         }
 
-        // With a holder that does not hold it yet.
+        // For a holder that does not hold the blob yet.
         Status admit(uint64_t bytes) {
             const MutexLock lock(store_.mutex_);
             store_.holds_.begin_upload(holder_->key);

@@ -23,7 +23,7 @@ class DiskHealth {
     // Syncs. kStorageFull without room for the bytes: the new file goes away, and with it all that could not be
     // written.
     Status synced(NewFile& file);
-    // From here on. What to answer.
+    // Makes the store read-only for good. Returns the error to answer with.
     Error read_only(const Error& why);
 
   private:

@@ -7,7 +7,7 @@
 
 namespace lorad {
 
-// For whoever runs a library that calls itself for each level of a client's input. Address space until it is used.
+// For threads with libraries that recurse on a client's input. It is only address space until it is used.
 inline constexpr size_t kBigStackBytes = size_t(64) << 20;
 
 // False where the system gives no more threads; `to` is as it was. stack_bytes 0: as much as the system gives.

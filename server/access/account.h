@@ -31,7 +31,7 @@ class TokenBucket {
     // Full at first; 0: never empty. A new rate keeps the share that is filled.
     void set_rate(double per_minute, Time now);
     bool is_unlimited() const { return per_minute_ == 0; }
-    // Takes so many, at most as many as it can ever hold; else the seconds until it could.
+    // Takes n, at most a full bucket. On failure returns the seconds until it could.
     std::optional<double> take(double n, Time now);
     void take_anyway(double n, Time now);  // negative: gives back
     double level(Time now);

@@ -33,7 +33,7 @@ class KeyStore {
     // Reads the file again: all of it, or on an error nothing has changed. Keys that stay keep what they have used of
     // their quotas.
     Status reload();
-    // The same in two parts, for whoever has more to check: what this returns makes the new keys hold, and cannot fail.
+    // The same in two parts, for callers with more to check: the result makes the new keys valid, and cannot fail.
     Result<std::function<void()>> prepare();
 
     enum class Verdict : uint8_t { kValid, kMissing, kUnknown, kExpired };

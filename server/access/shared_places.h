@@ -1,13 +1,12 @@
-// A pool of places, or of bytes, that many share: uploads, readers of events, large bodies, text that is being read,
-// threads. One rule for all of them:
+// A pool of places, or of bytes, that many share: uploads, readers of events, large bodies, text being read, threads.
+// One rule for all of them:
 //
-//   whoever holds nothing may have what is free; whoever holds something may have more only while it leaves free at
+//   a holder of nothing may have what is free; a holder of something may have more only while it leaves free at
 //       least as much as it then holds.
 //
-// So one alone has at most half of a pool, two have a third each, three a quarter, and the next one always finds a
-// place. `Holder` says whose it is: a key's tenant and a client's address are counted each for itself, and both have to
-// have room. An address may have three times what it leaves free, so that one tenant does not use up what a proxy's
-// address has for all.
+// So a single holder has at most half of a pool, two have a third each, three a quarter, and the next one always finds
+// a place. A `Holder` is a key's tenant and a client's address: each is counted separately, and both must have room. An
+// address may have three times what it leaves free, so that one tenant does not use up the share of a proxy's address.
 #pragma once
 
 #include <chrono>

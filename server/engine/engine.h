@@ -1,25 +1,22 @@
-// The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish
-// -> finish.
+// The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish -> finish.
 //
 //   take_arrivals    requests from the queue; cancelled ones end and give back their blocks
-//   run_tasks        what other threads posted, such as a change of the merged weights
+//   run_tasks        tasks posted by other threads, such as a change of the merged weights
 //   plan_and_apply   plan_step (scheduler.h, pure); then preempt, admit, allocate KV blocks
-//   submit_step      rows of all planned sequences, those with the same adapter side by side; the
-//   device works publish          meanwhile the tokens of an earlier step go out to the HTTP
-//   workers finish_step      waits for the oldest step; chooses tokens, ends sequences
+//   submit_step      rows of all planned sequences, those with the same adapter side by side; the device works
+//   publish          meanwhile the tokens of an earlier step go out to the HTTP workers
+//   finish_step      waits for the oldest step; chooses tokens, ends sequences
 //
-// Two steps are in flight where the device chooses all tokens of the first: the second is planned and submitted
-// while the first runs, and takes the first one's tokens on the device. A token that is not known
-// yet stands in `tokens` as ~output. A sequence that then turns out to have ended has computed one
-// row for nothing. Where grammars mask a step's outputs, its draw is submitted by itself: once the
-// step before is finished, while this one's forward pass runs, other threads make the masks
-// (mask_pool.h). A step waits for them only so long: who is late then is computed again in a later
-// step, and whose masks are known to take long is in no step before its mask is there.
-// Steps run in order, so KV blocks may be given to another sequence at once; the
-// adapter's lease is kept until the last step that names its slot is done.
+// Two steps are in flight if the device chooses all tokens of the first: the second is planned and submitted while the
+// first runs, and takes the first one's tokens on the device. A token that is not known yet is ~output in `tokens`. If
+// its sequence turns out to have ended, one row was computed for nothing. If grammars mask a step's outputs, its draw
+// is submitted separately: once the step before is finished, other threads make the masks while this one's forward pass
+// runs (mask_pool.h). A step waits for them for a bounded time: a row whose mask is late is computed again in a later
+// step, and a row whose masks are known to be slow joins a step only once its mask is there. Steps run in order, so KV
+// blocks may be given to another sequence at once; the adapter's lease is kept until the last step that names its slot
+// is done.
 //
-// Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect
-// it to the others.
+// Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect it to the others.
 #pragma once
 
 #include <atomic>
@@ -185,7 +182,7 @@ class Engine {
         bool is_disturbed = false;  // something was recorded while it was submitted or in flight: its time says nothing
         StepTimes::Prompts prompts;
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
-        double n_prompt_rows = 0;     // without decodes: that cost what its rows do, if all saw so much
+        double n_prompt_rows = 0;     // without decodes: the cost of its rows, in rows at prompt_context
         PlanAhead::Kind kind;
         Metrics::Step metrics;
         std::chrono::steady_clock::time_point submitted;

@@ -1,4 +1,4 @@
-// The finishing half of the engine: what a step that is done gives, to whom, and who has ended.
+// The finishing half of the engine: hands out a finished step's results and ends sequences.
 #include <algorithm>
 
 #include "proto/base/format.h"

@@ -20,7 +20,7 @@ std::string adapter_names(const Sequences& sequences) {
     return format("{}", fmt::join(names, ","));
 }
 
-// Who keeps its blocks when there are too few, and is computed first.
+// The order in which sequences are computed, and keep their blocks when there are too few.
 bool comes_before(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) {
     auto rank = [](const Sequence& s) {
         bool promoted = s.ticket.promoted();
@@ -33,7 +33,7 @@ bool comes_before(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequ
 // admitted, so that even those that always have to yield come to their end.
 constexpr uint32_t kYieldTokens = 64;
 
-// In one step; each is looked up in the prefix cache first.
+// The most per step: each is looked up in the prefix cache first.
 constexpr size_t kAdmittedMax = 32;
 
 }  // namespace

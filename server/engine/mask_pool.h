@@ -1,10 +1,9 @@
-// Threads that follow grammars beside the engine: they take the token that was chosen, and make the mask of the next
-// one. How long that takes is the grammar's client's choice, from microseconds to most of a second, so the engine never
-// does it itself and never has to wait for it to the end: it looks whether a mask is there, and may leave its sequence
-// out of a step.
+// Threads that follow grammars beside the engine: they take the chosen token, and make the mask of the next one. How
+// long that takes is up to the client's grammar, from microseconds to most of a second, so the engine never does it
+// itself and never has to wait for its end: it checks for a mask, and may leave its sequence out of a step.
 //
-// There are two kinds of threads. Quick ones make what is expected to be there in time for the step; a tenant may have
-// all of them but one. Patient ones, of lower priority, make what is known to take long; a tenant may have half of
+// There are two kinds of threads. Quick ones make masks that are expected in time for the step; a tenant may have all
+// of them but one. Patient ones, of lower priority, make masks that are known to be slow; a tenant may have half of
 // them. Within a kind tenants take turns.
 #pragma once
 
@@ -50,11 +49,11 @@ class MaskPool {
     MaskPool(const MaskPool&) = delete;
     MaskPool& operator=(const MaskPool&) = delete;
 
-    // Where the system gives no threads the mask is there when this returns. A job that nobody holds any more is not
+    // If the system gives no threads the mask is ready when this returns. A job that nobody holds any more is not
     // begun.
     std::shared_ptr<MaskJob> begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient,
                                    std::optional<TokenId> chosen = {});
-    // Until all of these are done or the time is over. Whether all are.
+    // Waits until all of these are done or the time is over. Returns true if all are done.
     bool wait(std::span<const std::shared_ptr<MaskJob>> jobs, std::chrono::steady_clock::duration at_most);
 
   private:

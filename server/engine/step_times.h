@@ -91,8 +91,8 @@ class StepTimes {
         return n_rows * std::min(row->value() / at->value(), 1.0);
     }
 
-    // For rows that come behind `context` tokens, in a step without decodes: a full step, at least kAloneRowsMin where
-    // a step may have as many.
+    // Returns the rows of a full step without decodes, for rows behind `context` tokens; at least kAloneRowsMin if a
+    // step may have as many.
     uint32_t n_rows_alone(uint32_t context) const {
         const Recent* row = nearest(alone_rows_, class_of(context));
         const double n = row ? alone_s_ / std::max(row->value(), 1e-12) : static_cast<double>(kAloneRowsFirst);
@@ -101,11 +101,11 @@ class StepTimes {
         return std::min(std::max(n_rows, kAloneRowsMin), sizes_.largest());
     }
 
-    // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to
-    // take too long, or the next larger one where that is not known, or was last tried kTrialEvery steps ago. At the
-    // least what fills the smallest step with n_beside_min rows, or an eighth less, and n_beside_min of them where that
-    // is known to take too long. 0 in one step of many where prompts never end: what a step of about as many decodes
-    // takes without them has to be known.
+    // Returns the prompt rows beside n_decodes, for rows behind `context` tokens: those that fill the largest step
+    // known not to take too long, or the next larger one if that is unknown or was last tried kTrialEvery steps ago. At
+    // the least those that fill the smallest step with n_beside_min rows, or an eighth less; n_beside_min if that step
+    // is known to take too long. 0 in one step of many while prompts never end: the time of a step of about as many
+    // decodes alone has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
         // Whom it was asked for in vain often, as some prompts leave no step without any, is asked seldom.
         const bool knows = quiet_.is_settled() && (knows_as_many(n_decodes) || n_since_quiet_ >= 64);

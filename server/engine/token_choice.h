@@ -50,7 +50,7 @@ class ChoiceState {
     // The next token cannot be chosen yet, and no step is to wait for it.
     bool is_held() const { return is_patient() && !job_->done(); }
 
-    // Of the prompt's tokens from the second on, as far as they have been computed.
+    // For the prompt's tokens from the second on, as far as they have been computed.
     std::vector<proto::TokenLogprobs> prompt_logprobs;
 
   private:
@@ -64,8 +64,7 @@ class ChoiceState {
     bool draws_on_device_;
 };
 
-// One output of a step that becomes a token of a sequence, or, of a prompt, is compared with the
-// token that stands there.
+// One output of a step that becomes a token of a sequence, or that is compared with the prompt's token at its position.
 struct TokenChoice {
     const Request* request = nullptr;
     ChoiceState* state = nullptr;
@@ -87,9 +86,9 @@ class TokenChooser {
   public:
     explicit TokenChooser(uint32_t n_threads);  // the caller's own included
 
-    // While the step runs on the device, once all tokens before it are known: waits at most so long for which tokens
-    // the grammars of these allow, and writes the step's n_masks masks. Those that are not there then are late: nothing
-    // is allowed to them, as to those whose sequence has ended. Patient ones are waited for only where `for_patient`.
+    // Called while the step runs on the device, once all tokens before it are known: waits for the masks of these
+    // choices' grammars, for `at_most`, and writes the step's n_masks masks. A mask that is not ready then is late: it
+    // allows nothing, like that of an ended sequence. Patient ones are waited for only with `for_patient`.
     void prepare(std::span<TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks, MaskPool& pool,
                  std::chrono::steady_clock::duration at_most, bool for_patient);
 

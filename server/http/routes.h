@@ -28,7 +28,7 @@ namespace training {
 class TrainingService;
 }
 
-// Calls that hold an HTTP worker for long: so many at a time, of which everybody has a share.
+// Limits on calls that hold an HTTP worker for long; each is shared fairly.
 inline constexpr uint32_t kUploadsMax = 16;    // and validations; more are answered 429
 inline constexpr uint32_t kWatchersMax = 16;   // readers of events; more are answered 429
 inline constexpr uint32_t kDrainWaitsMax = 8;  // removals that wait for running requests; more answer at once

@@ -262,7 +262,7 @@ void HelperPool::refill() {
     MutexLock lock(mutex_);
     while (ready_.size() < options_.n_ready) {
         Result<Helper> made = new_helper();
-        if (!made.ok()) return;  // told to whoever needs one
+        if (!made.ok()) return;  // reported when a helper is needed
         ready_.push_back(std::move(*made));
     }
 }

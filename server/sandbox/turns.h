@@ -1,10 +1,9 @@
-// Turns at the helpers, and at what is done here with what passed them. Any thread.
+// Turns at the helpers, and at work in this process on their results. Any thread.
 //
-// Three things bound them: so many run at a time and a bounded number waits, of both a share for everybody
-// (server/access/shared_places.h); and the processor time that they take while answers are computed, of each tenant and
-// of all that have had some lately (server/access/time_debts.h), since processors may be what answers wait for:
-// always on a software device, and a little on every other one. Whoever has had much lately comes last on the
-// processors, too.
+// Three things bound them: the numbers of running and of waiting turns, both shared fairly
+// (server/access/shared_places.h); and their processor time while answers are computed, for each tenant and for all
+// recent ones together (server/access/time_debts.h), since answers may need the processors: always on a software
+// device, and a little on every other one. A tenant with much recent use also has the lowest priority.
 #pragma once
 
 #include <chrono>

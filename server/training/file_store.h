@@ -69,7 +69,7 @@ class FileStore {
                            std::string_view content);
     // Only the tenant's own: nothing for others' and for those whose time is over.
     std::optional<StoredFile> find(std::string_view tenant, std::string_view id) const;
-    // By age, the newest first.
+    // Sorted by age, the newest first.
     std::vector<StoredFile> list(std::string_view tenant) const;
     // False where there is none.
     Result<bool> remove(std::string_view tenant, std::string_view id);

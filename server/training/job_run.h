@@ -52,7 +52,7 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
-    // From where its last checkpoint is.
+    // Continues from the last checkpoint.
     Status take_up() {
         TRY_ASSIGN(RunState state, read_state());
         run_ = std::make_unique<TrainingRun>(plan_, *trainer_, *data_, validation_.get(), state);
@@ -68,7 +68,7 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
-    // Takes what the trainer is done with, and begins what is next. A step that is made counts, whoever wants to stop.
+    // Takes the trainer's finished work, and begins the next. A finished step counts even if a stop is wanted.
     Status advance() {
         if (run_->is_begun() && trainer_->is_done()) {
             TRY_ASSIGN(const RunOutcome outcome, run_->finish_current());
@@ -159,7 +159,7 @@ class TrainingService::JobRun {
         return metrics;
     }
 
-    // One event a step up to so many steps, fewer beyond.
+    // Tells every step up to kStepEventsMax, fewer beyond.
     bool is_told(uint64_t step) const {
         return step % ((plan_.n_steps() + kStepEventsMax - 1) / kStepEventsMax) == 0 || step == plan_.n_steps();
     }
@@ -203,7 +203,7 @@ class TrainingService::JobRun {
         return service_.keep(id_);
     }
 
-    // One that clients see, at the end of an epoch.
+    // Adds a checkpoint that clients see, at the end of an epoch.
     Status add_checkpoint() {
         epoch_step_ = run_->state().step;
         TRY(keep_adapter(folder_.step_folder(epoch_step_)));

@@ -1,5 +1,4 @@
-// From a line of a training file to the sequences that are trained on: tokens, and labels that say which of them are
-// predicted.
+// Turns a line of a training file into sequences to train on: tokens, and labels that say which of them are predicted.
 #pragma once
 
 #include <cstdint>

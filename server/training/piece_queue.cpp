@@ -24,7 +24,7 @@ Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const s
                 return true;
             }
         }
-        // Not under the lock: whoever answers may have locks of his own.
+        // Called without the lock: stop() may take locks of its own.
         if (!stop()) continue;
         MutexLock lock(mutex_);
         if (done_) continue;  // the last piece has changed an adapter already

@@ -153,7 +153,7 @@ proto::ToolCallPart AnswerParts::call_part(uint32_t index, std::string name, std
             text_before};
 }
 
-// As with OpenAI, an answer that had to be this call ends with "stop". A call that a stop string cuts cannot be made.
+// An answer that had to be this call ends with "stop", as with OpenAI. A call that a stop string cuts cannot be made.
 void AnswerParts::tell_calls(bool in_call, uint32_t n_calls, proto::ChoicePart& part) const {
     const bool named = generation_.request.tool_choice == proto::ToolChoice::kNamed;
     const bool is_cut = !part.stop_text.empty() && in_call;

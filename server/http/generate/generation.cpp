@@ -154,7 +154,7 @@ Result<std::unique_ptr<Generation>> Generation::prepared(ServerContext& context,
 
 Request Generation::engine_request(const ServerContext& context, uint32_t n_tokens_max) const {
     Request out;
-    // With none wanted one is made all the same: the prompt's own numbers come with it.
+    // Even if no token is wanted one is generated: the prompt's log-probabilities come with it.
     out.n_tokens_max = std::max(n_tokens_max, 1u);
     out.n_tokens_min = request.n_tokens_min;
     out.sampling = sampling_of(context, request);
@@ -171,7 +171,7 @@ Request Generation::engine_request(const ServerContext& context, uint32_t n_toke
     return out;
 }
 
-// With keys the key says whose it is; only whoever may do everything, as a gateway may, speaks for others.
+// The key decides the tenant; only a key with the admin scope, such as a gateway's, may name another one.
 std::string Generation::tenant_of(const HttpRequest& http) const {
     const access::Principal* key = http.principal.get();
     const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);

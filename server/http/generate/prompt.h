@@ -1,4 +1,4 @@
-// From what a request says to what the model reads; for all routes that generate. HTTP workers.
+// Turns a request's prompt into the model's input; for all routes that generate. HTTP workers.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ uint64_t tokenizing_bytes_max(uint32_t n_positions_max) {
     return std::max<uint64_t>(1 << 20, 2 * static_cast<uint64_t>(text_bytes_max(n_positions_max)));
 }
 
-// By the least that it can be, before it is known.
+// Charges the least possible number of tokens, before the real one is known.
 Status Tokenizing::begin_charge(size_t n_bytes) {
     const bool is_free = what_ == TokensFor::kGenerating && n_bytes <= kUnpaidBytes;
     if (http_.principal == nullptr || is_free) return ok_status();

@@ -1,6 +1,6 @@
-// Text to tokens for one request, on its HTTP worker. A tokenizer takes a second and hundreds of bytes for each of a
-// million characters, cannot be stopped half way, and knows no limit: so what it is given is bounded by what the
-// context can hold, in all at a time as well, and whoever gave it pays for it.
+// Turns text into tokens for one request, on its HTTP worker. A tokenizer takes a second and hundreds of bytes for each
+// of a million characters, cannot be stopped half way, and has no limit: so its input is bounded by what the context
+// can hold, also over all requests at a time, and the sender's quota pays for it.
 #pragma once
 
 #include <memory>

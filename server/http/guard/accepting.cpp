@@ -114,7 +114,7 @@ void Guard::accept_some(Listening& listening) {
     }
 }
 
-// With no descriptor left a client would wait without an answer: one is kept to take it and to hang up.
+// Without a free descriptor a client would wait without an answer: a spare one is used to accept it and hang up.
 void Guard::shed_one(Listening& listening) {
     const int error = errno;
     spare_.reset();
@@ -185,7 +185,7 @@ bool Guard::over_cap(Connection& c) {
     return true;
 }
 
-// Who has been answered and asks nothing gives way to who wants to ask.
+// Closes an idle connection, so that a new client can connect.
 bool Guard::evict_idle() {
     Connection* oldest = nullptr;
     for (const auto& [id, c] : connections_) {

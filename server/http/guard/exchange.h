@@ -11,7 +11,7 @@
 namespace lorad::server {
 
 struct ExchangeTimes {
-    // A body has so long, and then a second more for each 64 KiB; so has each write.
+    // A body has body_grace, plus a second for each 64 KiB; so has each write, with write_stall.
     std::chrono::milliseconds body_grace{10000};
     std::chrono::milliseconds write_stall{5000};
 };

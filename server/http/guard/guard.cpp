@@ -200,7 +200,7 @@ void Guard::find_holder(Connection& c) const {
     if (options_.n_connections_per_address_max > 0) c.holder.address = c.address_key;
 }
 
-// For a body that a worker has to wait for; false: it waits here until others give theirs back.
+// Takes a place for a body that a worker has to wait for; false: it waits here until others give theirs back.
 bool Guard::take_body_slot(Connection& c) {
     if (c.body_left <= c.in.size() || c.body_slot.taken()) return true;
     find_holder(c);
@@ -229,7 +229,7 @@ void Guard::dispatch(Connection& c) {
     refuse(c, make_error(ErrorCode::kOverloaded, "as many requests wait as may"), GuardEnd::kBusy);
 }
 
-// In the order in which they came, but for shares.
+// Unparks in the order of arrival, except for shares.
 void Guard::unpark() {
     if (parked_.empty() || !slot_given_back_.exchange(false)) return;
     std::deque<uint64_t> parked;

@@ -8,8 +8,8 @@ namespace {
 
 constexpr size_t kMethodBytesMax = 32;
 
-// "Content_Length" is Content-Length to whoever maps fields to variables; the others are names under which the HTTP
-// library keeps what it knows itself.
+// Programs that map fields to variables read "Content_Length" as Content-Length; under the other names the HTTP library
+// stores its own values.
 constexpr std::string_view kForgedNames[] = {"REMOTE_ADDR",  "REMOTE_PORT",      "LOCAL_ADDR",
                                              "LOCAL_PORT",   "EXCEPTION_WHAT",   "CONTENT_LENGTH",
                                              "CONTENT_TYPE", "CONTENT_ENCODING", "TRANSFER_ENCODING"};

@@ -11,7 +11,7 @@
 
 namespace lorad::proto {
 
-// Who takes the parts; an error of any of them ends the body.
+// Takes the parts; an error of any function ends the body.
 struct MultipartSink {
     std::function<Status(const FormPart& part)> begin;        // its name and file name; content is empty
     std::function<Status(std::string_view content)> content;  // piece after piece

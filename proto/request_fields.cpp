@@ -9,7 +9,7 @@
 namespace lorad::proto {
 namespace {
 
-// Who honours a field: a set. "AsChat": its value is a chat's, so that it is read as there.
+// The set of endpoints that honour a field. "AsChat": the value is a chat's, and read like one.
 enum Honoured : uint8_t {
     kNobody = 0,
     kCompletions = 1,
@@ -107,7 +107,7 @@ constexpr std::array kRequestFields = {
     RequestField{"include_reasoning", kChatsAll, Neutral::kAny},
     RequestField{"thinking", kMessages, Neutral::kNone, Neutral::kAny},
     RequestField{"reasoning", kResponses, Neutral::kNone, Neutral::kAny},
-    // Who asks.
+    // The sender of the request.
     RequestField{"priority", kAll},
     RequestField{"user", kCompletions | kChats | kResponsesAsChat | kMessages},
     RequestField{"cache_salt", kAll},

@@ -140,7 +140,7 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> nam
 // LORAD_* of this process. An unknown LORAD_* variable is most likely a misspelt one and gets a
 // warning.
 Result<ConfigSource> config_from_environment();
-// With `errors`, what is wrong with single keys goes there, and the others are read; without, the first is the result.
+// With `errors`, errors in single keys go there, and the other keys are read; without, the first one is returned.
 Result<ConfigSource> config_from_file(const std::string& path, std::vector<Error>* errors = nullptr);
 // The sources that every command has: the file (empty: the one that LORAD_CONFIG names, if any), then the environment.
 Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file,

@@ -1,4 +1,4 @@
-// Where settings come from besides flags: the environment and a TOML file; and the folders that the environment names.
+// Reads settings from the environment and a TOML file, and the folders that the environment names.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

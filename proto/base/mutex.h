@@ -29,7 +29,7 @@
 #define REQUIRES(...) LORAD_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 // The caller does not hold it: the function takes it.
 #define EXCLUDES(...) LORAD_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
-// For a function whose reason to be safe is not a lock; a comment beside it says what is.
+// For a function that is safe without a lock; a comment beside it has the reason.
 #define NO_THREAD_SAFETY_ANALYSIS LORAD_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace lorad {

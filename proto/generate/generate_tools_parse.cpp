@@ -128,7 +128,7 @@ Error too_large(const JsonValue& list, size_t n_bytes) {
     return list.error(format("expected schemas of at most {} bytes together, found {}", kStructureBytesMax, n_bytes));
 }
 
-// Where the model decides: what its calls may hold is only looked at where a grammar needs it.
+// For calls that the model may choose to make: their arguments' schemas are read only if a grammar needs them.
 Status take_callable(const JsonValue& list, const std::vector<Tool>& tools, GenerateRequest& request) {
     const bool any_strict = std::ranges::any_of(tools, [](const Tool& tool) { return tool.strict.value_or(false); });
     const bool has_grammar = any_strict || request.is_response_format;

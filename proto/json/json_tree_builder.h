@@ -49,7 +49,7 @@ class JsonTreeBuilder {
         tree_.text += written;
         return true;
     }
-    // Where the bytes of a string or key go while they are read: from `begin` to the end.
+    // The buffer for the bytes of a string or key while it is read: from `begin` to the end.
     std::string& text() { return tree_.text; }
     bool string(size_t begin) {
         JsonNode* node = add(JsonType::kString);
@@ -91,7 +91,7 @@ class JsonTreeBuilder {
         return false;
     }
 
-    // Where the text that is being read would be; of a member only once its key was read.
+    // The path of the value being read; for a member, only once its key was read.
     std::string place() const {
         if (open_ == kNoJsonNode) return "";
         std::string path = json_path(tree_, open_);

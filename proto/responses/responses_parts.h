@@ -6,7 +6,7 @@
 
 namespace lorad::proto {
 
-// Where the input's items go so that they can be kept; responses: null where nothing is.
+// Collects the input's items to keep them; responses: null if none are kept.
 struct InputMemory {
     const ResponsesMemory* responses = nullptr;
     ResponseItems* own = nullptr;  // with `responses`

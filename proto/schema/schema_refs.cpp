@@ -141,7 +141,7 @@ Result<JsonValue> SchemaRefs::target(const JsonValue& reference) {
 
 Result<JsonValue> SchemaRefs::followed(const JsonValue& reference) {
     TRY_ASSIGN(std::string_view text, reference.as_string());
-    // Also by the name that the schema has given itself.
+    // The reference may begin with the schema's own name.
     for (const char* key : {"$id", "id"}) {
         std::optional<JsonValue> own = root_.find(key);
         if (!own || !own->is_string()) continue;

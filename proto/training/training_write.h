@@ -38,7 +38,7 @@ struct JobObject {
     std::vector<std::pair<std::string, std::string>> metadata;
     TrainingRecipe recipe;
 
-    // Beside OpenAI's fields, in "lorad".
+    // Written in "lorad", beside OpenAI's fields.
     uint64_t step = 0, n_steps = 0;
     double epoch = 0.0, tokens_per_s = 0.0;
     std::optional<double> train_loss, valid_loss;

@@ -1,5 +1,5 @@
-// Logs access: one line for each administrative call and for each refused call; refused ones up to a limit per second.
-// Lines have ids of keys and names of routes, never a key, a header, a body or a target as it was sent. Any thread.
+// Logs access: one line for each administrative call and for each refused call, refused ones at a limited rate. Lines
+// have ids of keys and names of routes, never a key, a header, a body or a target as it was sent. Any thread.
 #pragma once
 
 #include <chrono>

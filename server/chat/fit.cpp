@@ -153,7 +153,7 @@ class Search {
         return trial;
     }
 
-    // Where a template does not take a thought and a text before a call, it may take both as the thought.
+    // A template that does not take a thought and a text before a call may take both as the thought.
     Trial with_one_thought(Trial trial) {
         if (trial.is_ok || !conversation_.speaks_before_calls()) return trial;
         ChatPlan plan = conversation_.plan();
@@ -164,7 +164,7 @@ class Search {
         return other.is_ok ? std::move(other) : std::move(trial);
     }
 
-    // Where a template does not take arguments that are a text, it may take them wrapped.
+    // A template that does not take arguments that are a text may take them wrapped.
     Trial with_arguments(Trial trial) {
         trial = with_one_thought(std::move(trial));
         if (trial.is_ok || !conversation_.has_text_arguments()) return trial;

@@ -79,8 +79,8 @@ struct CheckArguments {
     std::vector<uint32_t> memory_gib;  // sizes of cards that the model should fit; empty: not checked
     bool as_json = false;
 };
-// With sizes of cards: what the model takes of each, and the flags that it needs to fit; true if it fits all. With an
-// adapter: says what it is and what of it does not fit. Else: whether `lorad serve` would get as far as the device with
+// With sizes of cards: shows the model's memory on each, and the flags that it needs to fit; true if it fits all. With
+// an adapter: shows what it is and what does not fit. Else: checks if `lorad serve` would get as far as the device with
 // this configuration, and why not, a line for each part. Needs no device and serves nothing. True if all is well.
 Result<bool> run_check(const CheckArguments& arguments);
 

@@ -206,7 +206,7 @@ struct Serving {
     std::unique_ptr<ops::LongStart> loading;  // ends when all is ready
 };
 
-// From the loaded model to the end of the last request.
+// Serves with the loaded model until the last request has ended.
 Status serve_loaded(Serving serving) {
     const Config& config = serving.config;
     LoadedModel& loaded = serving.loaded;
@@ -258,7 +258,7 @@ Status serve_loaded(Serving serving) {
     if (training.service) training.service->start();
     lifecycle.serve(
         format("serves {} and {} adapters on port {}", serving.base_name, serving.lora.size(), listener.port()));
-    // With a checkpoint of the job under way, which goes on at the next start.
+    // Saves a checkpoint of the running job, which goes on at the next start.
     if (training.service) training.service->stop();
     lifecycle.drain();
     const bool failed = engine.failed();

@@ -294,7 +294,7 @@ Status Engine::submit_step() {
         MutexLock lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
     }
-    // No earlier: another sequence of this step might have got the slot to write.
+    // Must not come earlier: another sequence of this step might have got the slot to write.
     for (const Planned& planned : planned_) {
         const uint32_t held = std::exchange(planned.sequence->state_from, gpu::kNoState);
         if (held != gpu::kNoState) snapshots_.release(held);
@@ -348,7 +348,7 @@ uint32_t Engine::add_rows(const Planned& planned) {
         row_adapters.state_from = sequence.state_from;
         row_adapters.state_saves = state_saves_;
     }
-    // Where all layers see a window, `blocks` have names alone.
+    // If all layers see a window, `blocks` has only names.
     const std::vector<BlockId>& blocks = options_.groups.has_full ? sequence.blocks : sequence.window_blocks;
     if (options_.groups.has_both()) row_adapters.window_blocks = sequence.window_blocks;
     if (tokens.back() >= 0) return batch_.add_rows(tokens, sequence.n_computed, blocks, row_adapters);
@@ -406,7 +406,7 @@ int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t posi
                         : batch_.add_output(row, !on_device));
 }
 
-// Where log-probabilities of the prompt are wanted, each row says what it expects to follow.
+// If log-probabilities of the prompt are requested, each row scores the token that follows it.
 void Engine::add_prompt_outputs(Planned& planned, uint32_t first_row) {
     const Sequence& sequence = *planned.sequence;
     if (!sequence.wants_prompt_outputs()) return;

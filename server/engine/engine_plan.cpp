@@ -96,7 +96,7 @@ void Engine::take_prefix(Sequence& sequence, const PrefixCache::Match& match) {
     if (options_.groups.has_windows()) take_windows(sequence, match);
 }
 
-// With what the prefix cache has for it; matches_ gets the blocks.
+// Includes the blocks that the prefix cache has for it; they go to matches_.
 SequenceView Engine::waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max) {
     SequenceView view = sequence.view(n_prompt_rows_max);
     const PrefixCache::Match match = find_prefix(sequence);

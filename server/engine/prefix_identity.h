@@ -1,6 +1,6 @@
-// Under which identities the KV blocks of one request may be used again: one digest for each full
-// block of its tokens, each over the one before it (adapters/pool/cache_identity.h). HTTP workers compute
-// those of the prompt; the engine goes on with the tokens that it generates, a block at a time.
+// The identities under which the KV blocks of one request may be used again: one digest for each full block of its
+// tokens, each over the one before it (adapters/pool/cache_identity.h). HTTP workers compute those of the prompt; the
+// engine goes on with the tokens that it generates, a block at a time.
 #pragma once
 
 #include <cstdint>

@@ -41,8 +41,8 @@ struct AdapterUse {
     model::RowAdapters rows() const { return {uses, from_position}; }
 };
 
-// From which position on an activated LoRA acts: where the invocation tokens last begin in the
-// prompt; behind every position if they are not in it, so that the base answers.
+// The position from which an activated LoRA acts: the last occurrence of the invocation tokens in the prompt; behind
+// every position if they are not in it, so that the base answers.
 uint32_t activation_position(std::span<const TokenId> prompt, std::span<const TokenId> invocation);
 
 struct Request {

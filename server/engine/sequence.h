@@ -79,7 +79,7 @@ struct Sequence {
         return request.n_prompt_logprobs && !prompt_logprobs_sent &&
                choice.prompt_logprobs.size() + 1 < request.prompt.size();
     }
-    // Where each row of the prompt is an output, a step takes only n_prompt_rows_max of them.
+    // If each row of the prompt is an output, a step takes only n_prompt_rows_max of them.
     SequenceView view(uint32_t n_prompt_rows_max) const {
         uint32_t n_shown = n_known();
         // A text that is computed again while its last token is on its way: that one is fed back alone.

@@ -84,7 +84,7 @@ class TokenStream {
     std::optional<FinishReason> cancelled() const;
 
   private:
-    // Under the signal's mutex, by whichever name.
+    // Called under the signal's mutex, which the analysis knows by another name.
     bool has_waiting() const NO_THREAD_SAFETY_ANALYSIS { return !waiting_.empty(); }
 
     const uint32_t n_tokens_max_;

@@ -30,7 +30,7 @@ class Cors {
     std::vector<std::string> origins_;
 };
 
-// From settings, each one origin or several between commas. kInvalidConfig naming the one that is none.
+// Parses settings that have one origin, or several between commas. kInvalidConfig names an invalid one.
 Result<std::vector<std::string>> cors_origins(const std::vector<std::string>& settings);
 
 }  // namespace lorad::server

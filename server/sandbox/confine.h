@@ -9,7 +9,7 @@ namespace lorad::server::sandbox {
 // the daemon's threads have.
 void limit_stack(uint64_t n_bytes);
 
-// No core files, few descriptors, no more rights by running other programs, lowest priority. Call it before any input
+// No core files, few descriptors, no more rights by running other programs, a lower priority. Call it before any input
 // of a client is read.
 void limit_process();
 

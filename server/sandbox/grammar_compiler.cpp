@@ -104,7 +104,7 @@ void GrammarCompiler::keep(const std::shared_ptr<Kept>& made) {
     }
 }
 
-// Also the first mask.
+// Computes the first mask, too.
 Status GrammarCompiler::compile_here(const Source& source, Kept& made) const {
     TRY_ASSIGN(
         std::unique_ptr<model::Grammar> grammar,

@@ -229,7 +229,7 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effor
             MutexLock lock(mutex_);
             has_ended = process_has_ended() || helper.generation != generation_;
         }
-        // Not by this job.
+        // The helper was lost for a reason other than this job: try again.
         if ((has_ended && attempt == 0) || (!took_job && done == Transfer::kGone && attempt < kAttemptsMax)) continue;
         refill();
         const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;

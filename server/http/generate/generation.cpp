@@ -177,11 +177,11 @@ std::string Generation::tenant_of(const HttpRequest& http) const {
     const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);
     if (is_told && !http.fairness_id.empty()) return http.fairness_id;
     if (key == nullptr) return request.user;
-    // No name that a client chooses is the tenant of a key: those have no blank.
+    // A client's name never equals a key's tenant: those have no blank.
     return is_told && !request.user.empty() ? "user " + request.user : key->tenant;
 }
 
-// One salt of all: a key's own has one length, a tenant's name ends where its length says, whatever it holds.
+// Makes one unambiguous salt: a key's own has a fixed length, and a tenant's name is preceded by its length.
 std::string Generation::prefix_salt(const HttpRequest& http) const {
     const access::Principal* key = http.principal.get();
     const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);

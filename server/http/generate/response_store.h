@@ -32,8 +32,8 @@ class ResponseStore {
     static Result<std::unique_ptr<ResponseStore>> create(const ResponseStoreOptions& options,
                                                          std::unique_ptr<adapters::FileSystem> files);
 
-    // Where there is no room, the oldest responses of the tenant that has the most make way. kStorageFull for one of
-    // more than a sixteenth of the room or a GiB, and what the disk says; then it is not kept.
+    // If there is no room, the oldest responses of the tenant that has the most make way. kStorageFull for one larger
+    // than a sixteenth of the room or a GiB, and errors of the disk; then it is not kept.
     Status put(proto::StoredResponse response);
     // Null: this tenant has none of that name.
     std::shared_ptr<const proto::StoredResponse> find(std::string_view tenant, std::string_view id);

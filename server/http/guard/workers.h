@@ -15,7 +15,7 @@ struct Connection;
 
 class Workers {
   public:
-    // Where the system gives fewer threads than asked for, with a warning in the log, those have to do.
+    // If the system gives fewer threads than asked for, it goes on with those, with a warning in the log.
     Workers(uint32_t n_workers, size_t n_waiting_max, std::function<void(Connection&)> serve);
     ~Workers() { stop(); }
 

@@ -38,15 +38,15 @@ struct KnownField {
     Neutral hint = Neutral::kNone;
 };
 
-// kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral or a hint.
-// Hints, and fields that nobody knows, are added to `ignored` with their path, up to kIgnoredFieldsMax.
+// kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral or a hint. Hints and
+// unknown fields are added to `ignored` with their path, up to kIgnoredFieldsMax.
 Status check_fields(const JsonValue& object, std::span<const KnownField> known, std::vector<std::string>& ignored);
-// kUnsupportedParameter for a field that nobody knows, says something, and names an adapter by its own name
-// ("lora_weights"): an answer of the base would not be what was asked for. Likewise for "extra_body", whose members
-// belong beside the others.
+// kUnsupportedParameter for an unknown field with a value that names an adapter by its own name ("lora_weights"): an
+// answer of the base would not be what was asked for. The same for "extra_body", whose members belong beside the
+// others.
 Status refuse_unknown_adapters(const JsonValue& object, std::span<const KnownField> known);
-// Only lists what nobody knows, where it says something: parts of a history come back as servers wrote them, with
-// nulls and empty lists. Objects only.
+// Only lists unknown fields with a value: parts of a history come back as servers wrote them, with nulls and empty
+// lists. Objects only.
 void list_unknown_fields(const JsonValue& object, std::span<const std::string_view> known,
                          std::vector<std::string>& ignored);
 void list_unknown_fields(const JsonValue& object, std::initializer_list<std::string_view> known,

@@ -1,5 +1,4 @@
-// The words of an adapter's life: its states and the one table of changes between them, its tiers, and what is told
-// about it.
+// The terms of an adapter's life: its states and the one table of changes between them, its tiers, and its listing.
 //
 //   generation   the content of an adapter, named by its digest; never changes
 //   name         an alias that requests use: stands for a generation, or for a mix of names with scales

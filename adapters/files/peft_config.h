@@ -1,5 +1,5 @@
-// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale and what has to be
-// there, and names whatever would change the mathematics beyond what lorad applies.
+// adapter_config.json as PEFT writes it. The tensors decide what is applied; the config decides the scale and which
+// tensors must exist, and names all variants of the mathematics that lorad does not apply.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// The files of one adapter as somebody brought them: a PEFT folder, a GGUF file or an MLX folder, or the same by
-// upload.
+// The files of one adapter in any accepted form: a PEFT folder, a GGUF file or an MLX folder, or the same by upload.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 
 namespace lorad::adapters {
 
-// A matrix as adapter files name it: the linear layers, and those that files fuse. Which of them a model's layer has:
-// shape_of().
+// A matrix with its name in adapter files: the linear layers, and those that files fuse. shape_of() tells which of them
+// a model's layer has.
 struct FileModule {
     std::string_view name;
     bool fused = false;

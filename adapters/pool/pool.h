@@ -112,14 +112,13 @@ class Pool {
 
     Pool(WeightStore& store, const PoolOptions& options);
 
-    // Waits until all of the lease's generations are resident, loads those that nobody else loads, and grants the
-    // lease.
-    // kOutOfMemory: they never fit. kAdapterBusy: not within the time, or cancelled. Else what loading gave.
+    // Waits until all of the lease's generations are resident, loads those that no other request loads, and grants the
+    // lease. kOutOfMemory: they never fit. kAdapterBusy: not within the time, or cancelled. Else the error of loading.
     Status grant(LeaseState& lease, const Loader& load, const WaitOptions& options);
     // Makes an idle generation leave the device now. False if it is in use or not there.
     bool evict_idle(const GenerationPtr& generation);
 
-    // Images in host memory: those that were not used for longest make room for others, or only what is free is taken.
+    // Making room for images in host memory: evict the least recently used ones, or use only what is free.
     enum class ImageRoom : uint8_t { kMade, kFree };
     // Returns true if give_image() would keep one: the generation exists, will need it, and has none. Any thread.
     bool wants_image(std::string_view generation, ImageRoom room);
@@ -140,7 +139,7 @@ class Pool {
 
     void take(LeaseState& lease) REQUIRES(mutex);  // refs; the pool's list
     void give_back(LeaseState& lease);             // any thread
-    // After names have changed: what no name stands for and nobody uses leaves.
+    // Called after names have changed: removes generations without names that nobody uses.
     void drop_unnamed(Freed& freed) REQUIRES(mutex);
     void free(Freed freed);             // without the lock
     void wake_first() REQUIRES(mutex);  // of the waiting tickets: something has changed

@@ -87,7 +87,7 @@ struct UploadedFile {
 class MergeControl {
   public:
     virtual ~MergeControl() = default;
-    // Computes merged weights of the lease's mix and keeps the lease; what was merged before is not any more.
+    // Computes merged weights of the lease's mix and keeps the lease; an earlier mix is no longer merged.
     // kInvalidLoadPolicy where the server does not merge, kOutOfMemory with the bytes.
     virtual Status merge(const std::string& name, MixLease lease) = 0;
     // Merged when it dominates the traffic, until release().
@@ -118,8 +118,8 @@ class Registry {
 
     // Set before requests come, not owned; nullptr: merged and auto are refused.
     void set_merge_control(MergeControl* merge) { merge_ = merge; }
-    // Brings back to the device what was pinned or activated when the server stopped. What fails is logged and stays
-    // stored.
+    // Brings adapters back to the device that were pinned or activated when the server stopped. Failures are logged,
+    // and those adapters stay stored.
     void restore_active();
 
     // Pins what the names stand for now, with mixes resolved and terms at scale 0 dropped; nothing left: an empty
@@ -139,10 +139,9 @@ class Registry {
     bool holds_blob(std::string_view sha256, std::string_view holder) const;
     // Deletes uploads whose time is over; the registry does so every minute.
     void expire_uploads(int64_t now_s);
-    // While the result lives, nobody's discard_blobs() or removal of an adapter deletes these, stored already or not.
+    // While the result lives, no discard_blobs() or removal of an adapter deletes these blobs, stored already or not.
     std::shared_ptr<const void> hold_blobs(std::vector<std::string> blobs);
-    // Deletes uploads of which nothing became, unless somebody holds them, or an adapter or a call under way needs
-    // them.
+    // Deletes uploads without an adapter, unless they are held, or an adapter or a call under way needs them.
     void discard_blobs(const std::vector<std::string>& blobs) { discard_files(blobs); }
 
     // Dry runs: what the files are, and all that does not fit. Nothing changes and no device memory is taken.
@@ -186,7 +185,7 @@ class Registry {
     Result<AdapterInfo> activate(std::string_view name, const ActivateOptions& options);
     // Unpins, unmerges, and lets it leave the device.
     Result<AdapterInfo> deactivate(std::string_view name);
-    // Back to the generation before, or to that one of the history. kGenerationConflict where there is none.
+    // Returns to the generation before, or to that one of the history. kGenerationConflict where there is none.
     Result<AdapterInfo> rollback(std::string_view name, std::string_view generation = {});
 
     // Lists by name, then generations kept by leases alone. Taken page by page, so that a long list blocks nobody;
@@ -221,7 +220,7 @@ class Registry {
     std::shared_ptr<LeaseState> lease_of(const GenerationRecord& record, std::string name);
     Result<AdapterInfo> set_name(const std::string& name, Target target, const GenerationRecord* record,
                                  const ChangeOptions& options);
-    // The name as it is afterwards; as it was where it is gone.
+    // Returns the name's new state; its last one if it is gone.
     Result<AdapterInfo> commit(const std::string& name, const std::function<Status(Catalogue&)>& change);
     void publish(Catalogue next);
     const GenerationPtr& known_generation(const GenerationRecord& record) REQUIRES(pool_->mutex);

@@ -96,7 +96,7 @@ std::string mix_generation(std::span<const Part> parts);
 // Sums up scales of equal generations, drops those at 0; the order stays.
 std::vector<Part> simplified(std::vector<Part> parts);
 
-// Text of the manifest, and back. The text carries its own digest: kIo where it is not what was written.
+// Writes and reads the text of the manifest. It carries its own digest: kIo if it was changed.
 std::string manifest_text(const Catalogue& catalogue);
 Result<Catalogue> parse_manifest(std::string_view text);
 

@@ -70,12 +70,12 @@ class Store {
     // blob_holds.h.
     virtual bool is_held(std::string_view sha256) const = 0;
     virtual bool is_held_by(std::string_view sha256, std::string_view holder) const = 0;
-    // An adapter was made of it: one upload by this holder has got what it was promised.
+    // An adapter was made of the blob: this fulfils one upload's promise to this holder.
     virtual void keep_promise(std::string_view sha256, std::string_view holder) = 0;
-    // A registration of it was refused: it may go when this holder needs the room.
+    // A registration of the blob was refused: it may go when this holder needs the room.
     virtual void mark_tried(std::string_view sha256, std::string_view holder) = 0;
-    // Ends holds whose time is over. The blobs that nobody holds any more, and those that came long ago and became
-    // nothing: to be removed unless something needs them.
+    // Ends expired holds. Returns blobs that lost their last holder, and old blobs without an adapter: to be removed
+    // unless something needs them.
     virtual std::vector<std::string> expire(int64_t now_s) = 0;
 
     // Returns ok if the data is still where a restart looks for it, else kStoreReadOnly.

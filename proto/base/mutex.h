@@ -1,5 +1,5 @@
-// Locks that clang can check: `tests/thread_safety.sh` compiles what has annotations with -Wthread-safety, and a member
-// that is GUARDED_BY a mutex is then an error where that mutex is not held. Other compilers see plain std::mutex and
+// Locks that clang can check: `tests/thread_safety.sh` compiles annotated files with -Wthread-safety, which makes any
+// use of a GUARDED_BY member without its mutex an error. Other compilers see plain std::mutex and
 // std::condition_variable. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html has the meaning of each word.
 //
 //   Mutex mutex_;
@@ -44,7 +44,7 @@ class CAPABILITY("mutex") Mutex {
     std::mutex mutex_;
 };
 
-// Holds a mutex to the end of its scope, but for what is between unlock() and lock().
+// Holds a mutex to the end of its scope, except between unlock() and lock().
 class SCOPED_CAPABILITY MutexLock {
   public:
     explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : lock_(mutex.mutex_) {}

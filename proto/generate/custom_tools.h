@@ -17,15 +17,15 @@ namespace lorad::proto {
 
 using ToolNames = std::set<std::string, std::less<>>;
 
-// A choice among tools names one that is not there.
+// The error of a tool choice that names an unknown tool.
 Error no_such_tool(std::string_view param, std::string_view name);
 
 // The schema of the function that stands for a custom tool, and its arguments with this input.
 inline constexpr std::string_view kCustomToolSchema =
     R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
 std::string custom_tool_arguments(std::string_view input);
-// The input within such arguments, of those that an answer was cut in what has come of it; what is no such object, as
-// it is.
+// Returns the input in such arguments, or its beginning if the answer was cut in them; arguments that are no such
+// object are returned unchanged.
 std::string custom_tool_input(const std::string& arguments);
 
 // A chat's body with functions alone.

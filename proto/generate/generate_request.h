@@ -1,6 +1,6 @@
-// Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that
-// clients of OpenAI, vLLM or llama-server know is either honoured or refused by name (kUnsupportedParameter);
-// fields nobody knows are accepted and listed. Other endpoints fill the same struct.
+// Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that clients of OpenAI, vLLM
+// or llama-server know is either honoured or refused by name (kUnsupportedParameter); unknown fields are accepted and
+// listed. Other endpoints fill the same struct.
 #pragma once
 
 #include <cstdint>

@@ -35,9 +35,9 @@ struct GrammarSchema {
     std::string whole(std::string_view members = {}) const;
 };
 
-// kInvalidRequest for what is no schema and for references to nothing, kUnsupportedParameter for switches.
-// The paths of keywords that answers need not obey are added to `not_enforced`, up to kNotEnforcedMax.
-// Time and memory grow with the text, whatever it refers to.
+// kInvalidRequest for invalid schemas and for references to nothing, kUnsupportedParameter for switches. The paths of
+// keywords that answers need not obey are added to `not_enforced`, up to kNotEnforcedMax. Time and memory grow with the
+// text, whatever it refers to.
 Result<GrammarSchema> schema_for_grammar(const JsonValue& schema, const SchemaUse& use,
                                          std::vector<std::string>& not_enforced);
 

@@ -47,7 +47,7 @@ inline constexpr int32_t kUntrained = -100;  // PyTorch's cross entropy ignores 
 inline constexpr size_t kTrainingLineBytesMax = size_t(4) << 20;
 inline constexpr size_t kTrainingMessagesMax = 2048;
 
-// The format that the keys of the line are of, nothing where it is no JSON object or has none of them.
+// Returns the format that the line's keys show; nothing if it is no JSON object or has none of them.
 std::optional<LineFormat> line_format_of(std::string_view line);
 
 // kInvalidRequest with place, expected and found: "messages[2].role: expected ..., found string \"wizard\"". A line of

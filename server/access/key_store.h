@@ -24,14 +24,13 @@ struct KeyOptions {
     std::function<int64_t()> unix_time_s = {};  // for tests; empty: the system's
 };
 
-// Any thread. What a request got stays as it is, whatever is reloaded.
+// Any thread. A request's principal stays unchanged over reloads.
 class KeyStore {
   public:
     // kInvalidConfig with file, line and reason.
     static Result<std::unique_ptr<KeyStore>> create(const KeyOptions& options);
 
-    // Reads the file again: all of it, or on an error nothing has changed. Keys that stay keep what they have used of
-    // their quotas.
+    // Reads the file again; on an error nothing has changed. Remaining keys keep their use of quotas.
     Status reload();
     // The same in two parts, for callers with more to check: the result makes the new keys valid, and cannot fail.
     Result<std::function<void()>> prepare();

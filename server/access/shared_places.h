@@ -61,10 +61,10 @@ class SharedPlaces {
         uint64_t n_ = 0;
     };
 
-    // One that is not taken() where there is no room for it, or its holder has its share.
+    // Returns a place that is not taken() if there is no room for it, or its holder has its share.
     Place take(const Holder& holder, uint64_t n = 1);
-    // Waits for it, in no order, but for shares; until the time is over or `gives_up` says so, which is asked now and
-    // then.
+    // Waits for a place, in no order except for shares, until the time is over or `gives_up` returns true; it is called
+    // now and then.
     Place wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most,
                const std::function<bool()>& gives_up = {});
 

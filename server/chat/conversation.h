@@ -74,9 +74,9 @@ class Conversation {
     // The plan that changes nothing.
     ChatPlan plan() const;
 
-    // The array as the plan has it; `appended` stands behind the last message's text.
+    // Writes the array as the plan says; `appended` is put behind the last message's text.
     std::string write(const ChatPlan& plan, std::string_view appended = {}) const;
-    // The same with marks in the place of all that is said, and with ids that are the same for all conversations.
+    // The same with marks in place of all texts, and with ids that are the same for all conversations.
     std::string write_marked(const ChatPlan& plan, Marks& marks, std::vector<MessageMarks>& messages) const;
 
   private:

@@ -42,12 +42,11 @@ std::optional<bool> shows_tools(const RenderChat& render);
 // The known fits of templates and shapes of conversations, most recently used first. Any thread.
 class ChatFits {
   public:
-    // `template_id`: the same for the same template; `appended` stands behind the last message's text. kInvalidRequest
-    // for messages of which the template shows nothing, but for those that it lets stand in a system message. A
-    // template that fails here is given the conversation as it was sent, and says itself what is wrong. What `render`
-    // answers that is neither kInvalidRequest nor kInputTooComplex, such as kOverloaded, is no word of the template: it
-    // is returned, and nothing kept.
-    // Takes the time of some renderings, of which no new one begins after 2 s: `render` should not wait for others.
+    // `template_id`: equal for equal templates; `appended` is put behind the last message's text. kInvalidRequest for
+    // messages of which the template shows nothing, except for those that it takes in a system message. A template that
+    // fails here is given the conversation as sent, and reports itself what is wrong. An error of `render` other than
+    // kInvalidRequest and kInputTooComplex, such as kOverloaded, is not the template's: it is returned, and nothing is
+    // kept. Takes the time of some renderings; none begins after 2 s: `render` should not wait for others.
     Result<FittedChat> fit(std::string_view template_id, const ChatInput& chat, std::string_view appended,
                            const RenderChat& render);
 

@@ -246,7 +246,7 @@ void Engine::end_late(Sequence& sequence) {
                                                             options_.request_time_max.count() / 1000))});
 }
 
-// Takes ended sequences off the lists; those that a step in flight names live on until it is done.
+// Takes ended sequences off the lists; one that a step in flight names lives until that step is done.
 void Engine::retire_ended() {
     auto retire = [this](auto& sequences) {
         for (auto& sequence : sequences) {
@@ -440,7 +440,7 @@ void Engine::refuse_step(const Error& error) {
     retire_ended();
 }
 
-// The log has what the driver said; clients are told what it means for them.
+// The log has the driver's words; clients are told the consequence for them.
 void Engine::fail(const Error& error) {
     log_error("the device failed, no more requests are served: {}", error.message);
     failed_ = true;

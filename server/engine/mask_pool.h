@@ -25,7 +25,7 @@
 
 namespace lorad::server {
 
-// One mask on its way. The constraint is used by nobody else until it is done.
+// One mask in the making. The constraint is used by nobody else until it is done.
 struct MaskJob {
     std::shared_ptr<TokenConstraint> constraint;
     std::string tenant;

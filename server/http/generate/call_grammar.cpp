@@ -118,7 +118,7 @@ std::string call_rules(const proto::GenerateRequest& request, const Form& form, 
     return format("call: {}\nnext: {}\n{}", calls, nexts, rules);
 }
 
-// The rule for what stands behind a mark.
+// The rule for the text behind a mark.
 std::string block_of(const Form& form, bool parallel) {
     if (form.is_list && !form.is_json) return format("opened{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
     if (form.is_list) return format("\"[\" call{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);

@@ -35,7 +35,7 @@ proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRe
     return sampling;
 }
 
-// Both what stands beside the answer's tokens and what best_of compares.
+// Covers the answer's own log-probabilities, and those that best_of compares.
 std::optional<uint32_t> logprobs_wanted(const GenerateRequest& request) {
     if (request.n_logprobs) return request.n_logprobs;
     if (request.best_of > request.n) return 0;
@@ -97,7 +97,7 @@ Generation::~Generation() {
     if (!choices_.empty()) log_end();
 }
 
-// One line for each request. Sizes and times, nothing of what was said.
+// One line for each request: sizes and times, but no content.
 void Generation::log_end() const {
     std::string reasons;
     for (const Choice& choice : choices_) {
@@ -142,7 +142,7 @@ Result<std::unique_ptr<Generation>> Generation::prepared(ServerContext& context,
                                                          GenerateRequest request,
                                                          const std::optional<adapters::MixLease>& lease) {
     TRY(limit_adapters(context, http, request));
-    // A name that is none is told first, with those that are like it.
+    // An unknown name is reported first, with similar ones.
     if (!lease) TRY(check_adapters(context, http, request));
     TRY(context.engine.check_room());
     auto generation = std::unique_ptr<Generation>(new Generation(context, std::move(request)));
@@ -252,7 +252,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
     TRY(take_quota(http, requests));
     TRY(add_constraints(context, http, requests));
     TRY(add_bad_words(context.text, request.bad_words, context.vocab_size, requests));
-    // Last: what is refused anyway brings no adapter to the device.
+    // Comes last, so that a refused request brings no adapter to the device.
     adapters::MixLease lease;
     if (given) {
         lease = *given;

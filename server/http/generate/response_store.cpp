@@ -183,7 +183,7 @@ Result<bool> ResponseStore::remove(std::string_view tenant, std::string_view id)
         auto found = entries_.find(name);
         if (found == entries_.end() || found->second.response->tenant != tenant) return false;
     }
-    // The file first: what was answered as deleted must not come back with a restart.
+    // Removes the file first: a response reported as deleted must not come back with a restart.
     if (files_ != nullptr) {
         Status removed = files_->remove(name + std::string(kSuffix));
         if (!removed.ok() && removed.error().code != ErrorCode::kAdapterFileNotFound) return removed.error();

@@ -256,7 +256,7 @@ void Guard::serve_on_worker(Connection& c) {
     wake();
 }
 
-// A reader that is slow holds no worker, and has its share of the memory for what it has not read.
+// A slow reader holds no worker, and only its share of the memory for unread replies.
 void Guard::leave_over(Connection& c) {
     try {
         find_holder(c);
@@ -350,7 +350,7 @@ void Guard::stop_step(TimePoint now) {
         const bool is_half = c->state == State::kHandshake || c->state == State::kHead || c->state == State::kBody ||
                              c->state == State::kParked;
         if (is_idle || (is_half && now - stop_since_ > options_.last_heads)) ended.push_back(c.get());
-        // Its handler sees that nobody waits for it any more.
+        // Its handler sees that no client waits any more.
         if (c->state == State::kWorking && now - stop_since_ > options_.last_handlers)
             ::shutdown(c->channel.fd(), SHUT_RD);
         has_stuck_workers_ = has_stuck_workers_ || (c->state == State::kWorking &&

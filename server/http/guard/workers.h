@@ -21,7 +21,7 @@ class Workers {
 
     // False: as many wait as may.
     bool enqueue(Connection& connection);
-    // Serves what was enqueued, then joins.
+    // Serves all that was enqueued, then joins.
     void stop();
     size_t n_workers() const { return threads_.size(); }
 

@@ -17,10 +17,10 @@ class JsonValue;
 
 namespace lorad::proto {
 
-inline constexpr size_t kAdapterTermsMax = 8;      // of one request or mix
+inline constexpr size_t kAdapterTermsMax = 8;      // per request or mix
 inline constexpr double kAdapterScaleMax = 100.0;  // |scale|
-inline constexpr size_t kAdapterFilesMax = 16;     // of one adapter
-inline constexpr size_t kLoraEntriesMax = 4096;    // of a list with llama-server's ids
+inline constexpr size_t kAdapterFilesMax = 16;     // per adapter
+inline constexpr size_t kLoraEntriesMax = 4096;    // per list with llama-server's ids
 inline constexpr uint32_t kTimeoutMsMax = 3600000;
 
 struct NamedScale {
@@ -38,7 +38,7 @@ struct FileDigest {
 
 // "sha256:<hex>": the 64 digits. kInvalidRequest with `param`.
 Result<std::string> parse_digest(std::string_view text, std::string_view param);
-// What a file of an adapter may be called: no folders, no control characters. kInvalidRequest.
+// Checks the name of an adapter's file: no folders, no control characters. kInvalidRequest.
 Status check_file_name(std::string_view name, std::string_view param);
 
 // POST /v1/load_lora_adapter (vLLM, mistral.rs) and /load_lora_adapter (SGLang).
@@ -49,7 +49,7 @@ struct LoadAdapterRequest {
     std::string expected_generation;               // with load_inplace: only if this is the present one; empty:
                                                    // whatever it is
     bool pin = false;                              // keep it on the device (SGLang's "pinned")
-    std::vector<std::string> ignored_fields = {};  // those that nobody knows
+    std::vector<std::string> ignored_fields = {};  // unknown ones
 };
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body);
 

@@ -271,7 +271,7 @@ Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list) {
 }
 
 Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<std::string>& ignored) {
-    // Also what GET /lora-adapters shows of each, which comes back with it.
+    // Includes the fields that GET /lora-adapters shows: clients send them back.
     static constexpr KnownField kFields[] = {{"id"}, {"scale"}, {"path"}, {"task_name"}, {"prompt_prefix"}};
     TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
     if (elements.size() > kLoraEntriesMax) {

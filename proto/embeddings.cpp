@@ -36,7 +36,7 @@ constexpr std::array kEmbeddingFields = {
     KnownField{"add_special_tokens"},
     KnownField{"normalize"},
     KnownField{"truncate_prompt_tokens"},
-    // What clients know and lorad does not do.
+    // Known to clients, not supported by lorad.
     KnownField{"messages", false},
     KnownField{"embed_dtype", false},
     KnownField{"endianness", false},

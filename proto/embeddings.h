@@ -12,7 +12,7 @@
 
 namespace lorad::proto {
 
-inline constexpr size_t kEmbeddingInputsMax = 2048;  // of one request, as OpenAI has it
+inline constexpr size_t kEmbeddingInputsMax = 2048;  // per request, OpenAI's limit
 
 struct EmbeddingsRequest {
     GenerateRequest generate;  // one prompt for each input; embed is set
@@ -27,7 +27,7 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
 std::vector<float> shown_embedding(std::span<const float> hidden, const EmbeddingsRequest& request);
 
 struct EmbeddingsAnswer {
-    std::string model;               // as the request named it
+    std::string model;               // as named in the request
     std::string adapter_generation;  // empty for the base, then not written
     std::vector<std::vector<float>> embeddings;
     uint64_t n_prompt_tokens = 0;

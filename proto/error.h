@@ -1,5 +1,4 @@
-// How an error looks on the wire: the closed table from ErrorCode to HTTP status, OpenAI error type
-// and code.
+// The form of errors on the wire: the closed table from ErrorCode to HTTP status, OpenAI error type and code.
 #pragma once
 
 #include <string>
@@ -18,8 +17,7 @@ struct ErrorInfo {
 
 const ErrorInfo& error_info(ErrorCode code);
 
-// The message as one printable line, for whoever is to read it (proto/base/printable.h): it may hold names that others
-// chose.
+// Returns the message as one printable line (proto/base/printable.h): it may have names that others chose.
 std::string error_message(const Error& error);
 
 // {"error":{"message","type","param","code"}}; param is null when the error names no field.

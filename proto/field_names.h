@@ -1,4 +1,4 @@
-// How fields of a translated body are called in the body that the client sent, for errors.
+// Maps fields of a translated body to the fields of the body that the client sent, for errors.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@ namespace lorad::proto {
 
 class FieldNames {
   public:
-    // "messages[2]" is the client's "input[5]", and what is within it likewise. Of several that fit
-    // the longest counts.
+    // Maps a field and all fields within it: "messages[2]" is the client's "input[5]". The longest mapping that fits
+    // counts.
     void add(std::string translated, std::string original) {
         names_.emplace_back(std::move(translated), std::move(original));
     }

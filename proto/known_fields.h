@@ -1,5 +1,5 @@
-// Which fields of a body are known, for parsers of all endpoints: honoured, accepted where their
-// value changes nothing, refused by name otherwise; what nobody knows is listed.
+// The known fields of a body, for parsers of all endpoints: honoured, accepted where their value changes nothing, or
+// refused by name; unknown fields are listed.
 #pragma once
 
 #include <cstdint>
@@ -33,20 +33,20 @@ bool is_neutral(const JsonValue& value, Neutral neutral);
 struct KnownField {
     std::string_view name;
     bool honoured = true;
-    Neutral neutral = Neutral::kNone;  // where it is not honoured
+    Neutral neutral = Neutral::kNone;  // when it is not honoured
     // Values that ask for something and change no answer here: accepted, and listed as unknown fields are.
     Neutral hint = Neutral::kNone;
 };
 
-// kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral or a hint.
-// Hints, and fields that nobody knows, are added to `ignored` with their path, up to kIgnoredFieldsMax.
+// kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral or a hint. Hints and
+// unknown fields are added to `ignored` with their path, up to kIgnoredFieldsMax.
 Status check_fields(const JsonValue& object, std::span<const KnownField> known, std::vector<std::string>& ignored);
-// kUnsupportedParameter for a field that nobody knows, says something, and names an adapter by its own name
-// ("lora_weights"): an answer of the base would not be what was asked for. Likewise for "extra_body", whose members
-// belong beside the others.
+// kUnsupportedParameter for an unknown field with a value that names an adapter by its own name ("lora_weights"): an
+// answer of the base would not be what was asked for. The same for "extra_body", whose members belong beside the
+// others.
 Status refuse_unknown_adapters(const JsonValue& object, std::span<const KnownField> known);
-// Only lists what nobody knows, where it says something: parts of a history come back as servers wrote them, with
-// nulls and empty lists. Objects only.
+// Only lists unknown fields with a value: parts of a history come back as servers wrote them, with nulls and empty
+// lists. Objects only.
 void list_unknown_fields(const JsonValue& object, std::span<const std::string_view> known,
                          std::vector<std::string>& ignored);
 void list_unknown_fields(const JsonValue& object, std::initializer_list<std::string_view> known,
@@ -59,7 +59,7 @@ Error unsupported_field(std::string_view name, std::string_view why);
 // known to the clients of one is known at all.
 enum class Endpoint : uint8_t { kCompletions, kChats, kResponses, kMessages };
 std::span<const KnownField> request_fields(Endpoint endpoint);
-// Those that the endpoint honours exactly as chats do; none for completions and chats.
+// Returns the fields that the endpoint honours exactly as chats do; none for completions and chats.
 std::span<const std::string_view> fields_as_in_chats(Endpoint endpoint);
 // check_fields() of a body's root; a field that other endpoints honour is refused with their names.
 Status check_request_fields(const JsonValue& root, Endpoint endpoint, std::vector<std::string>& ignored);

@@ -11,11 +11,11 @@
 namespace lorad::proto {
 
 inline constexpr size_t kFormPartsMax = 32;
-inline constexpr size_t kFormHeaderBytesMax = 4096;  // of one part
+inline constexpr size_t kFormHeaderBytesMax = 4096;  // per part
 
 struct FormPart {
     std::string name;
-    std::string filename;  // as the client wrote it: nothing to open a file with
+    std::string filename;  // the client's text: never use it to open a file
     bool has_filename = false;
     std::string_view content;  // into the body
 };

@@ -19,7 +19,7 @@ MultipartStream::MultipartStream(std::string_view boundary, MultipartSink sink)
     : delimiter_(format("\r\n--{}", boundary)), sink_(std::move(sink)) {}
 
 Status MultipartStream::push(std::string_view piece) {
-    if (state_ == State::kDone) return ok_status();  // what stands behind the last boundary says nothing
+    if (state_ == State::kDone) return ok_status();  // bytes behind the last boundary have no meaning
     held_ += piece;
     for (;;) {
         TRY_ASSIGN(const bool has_advanced, advance());

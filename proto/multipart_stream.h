@@ -11,7 +11,7 @@
 
 namespace lorad::proto {
 
-// Who takes the parts; an error of any of them ends the body.
+// Takes the parts; an error of any function ends the body.
 struct MultipartSink {
     std::function<Status(const FormPart& part)> begin;        // its name and file name; content is empty
     std::function<Status(std::string_view content)> content;  // piece after piece
@@ -34,7 +34,7 @@ class MultipartStream {
     const std::string delimiter_;  // with the line break before it
     const MultipartSink sink_;
     State state_ = State::kPreamble;
-    std::string held_ = "\r\n";  // that the first boundary may begin at once
+    std::string held_ = "\r\n";  // so that the first boundary may come at once
     size_t n_parts_ = 0;
 };
 

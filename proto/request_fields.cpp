@@ -9,7 +9,7 @@
 namespace lorad::proto {
 namespace {
 
-// Who honours a field: a set. "AsChat": its value is a chat's, so that it is read as there.
+// The set of endpoints that honour a field. "AsChat": the value is a chat's, and read like one.
 enum Honoured : uint8_t {
     kNobody = 0,
     kCompletions = 1,
@@ -26,7 +26,7 @@ struct RequestField {
     std::string_view name;
     uint8_t honoured = kNobody;
     Neutral neutral = Neutral::kNone;
-    Neutral hint = Neutral::kNone;  // as in KnownField
+    Neutral hint = Neutral::kNone;  // see KnownField
 };
 
 constexpr std::array kRequestFields = {
@@ -34,7 +34,7 @@ constexpr std::array kRequestFields = {
     RequestField{"adapter", kAll},
     RequestField{"adapters", kAll},
     RequestField{"lora", kAll},
-    // As SGLang, LoRAX, TGI and vLLM's Python name an adapter.
+    // Names of an adapter in SGLang, LoRAX, TGI and vLLM's Python interface.
     RequestField{"lora_path", kAll},
     RequestField{"adapter_id", kAll},
     RequestField{"parameters", kAll},
@@ -43,7 +43,7 @@ constexpr std::array kRequestFields = {
     RequestField{"adapter_name", kAll},
     RequestField{"merged_adapters", kNobody, Neutral::kEmpty},
     RequestField{"adapter_source", kNobody, Neutral::kNone, Neutral::kAny},  // where LoRAX loads it from
-    // What the model reads.
+    // Input of the model.
     RequestField{"prompt", kCompletions},
     RequestField{"messages", kChats | kMessages},
     RequestField{"input", kResponses},
@@ -57,7 +57,7 @@ constexpr std::array kRequestFields = {
     RequestField{"chat_template", kChatsAll},
     RequestField{"chat_template_kwargs", kChatsAll, Neutral::kEmpty},
     RequestField{"documents", kChatsAll, Neutral::kEmpty},
-    // How long the answer is, how it is drawn, and how many there are.
+    // Length of the answer, sampling, and number of answers.
     RequestField{"max_tokens", kCompletions | kChats | kMessagesAsChat},
     RequestField{"max_completion_tokens", kCompletions | kChats},
     RequestField{"max_output_tokens", kResponses},
@@ -82,7 +82,7 @@ constexpr std::array kRequestFields = {
     RequestField{"skip_special_tokens", kAll},
     RequestField{"n", kCompletions | kChats, Neutral::kOne},
     RequestField{"best_of", kCompletions, Neutral::kOne},
-    // What the answer tells.
+    // Content of the answer beside its text.
     RequestField{"echo", kCompletions, Neutral::kFalse},
     RequestField{"logprobs", kCompletions | kChats, Neutral::kFalse},
     RequestField{"top_logprobs", kChats | kResponses, Neutral::kZero},
@@ -92,7 +92,7 @@ constexpr std::array kRequestFields = {
     RequestField{"include", kResponses, Neutral::kEmpty},
     RequestField{"stream", kAll},
     RequestField{"stream_options", kCompletions | kChats | kResponses, Neutral::kEmpty},
-    // What it has to look like, and what it may call.
+    // Structure of the answer, and its tools.
     RequestField{"response_format", kCompletions | kChats, Neutral::kTextOnly},
     RequestField{"text", kResponses, Neutral::kEmpty},
     RequestField{"output_config", kMessages, Neutral::kEmpty},
@@ -107,7 +107,7 @@ constexpr std::array kRequestFields = {
     RequestField{"include_reasoning", kChatsAll, Neutral::kAny},
     RequestField{"thinking", kMessages, Neutral::kNone, Neutral::kAny},
     RequestField{"reasoning", kResponses, Neutral::kNone, Neutral::kAny},
-    // Who asks.
+    // The sender of the request.
     RequestField{"priority", kAll},
     RequestField{"user", kCompletions | kChats | kResponsesAsChat | kMessages},
     RequestField{"cache_salt", kAll},
@@ -134,7 +134,7 @@ constexpr std::array kRequestFields = {
     RequestField{"prompt_cache_options", kNobody, Neutral::kNone, Neutral::kAny},
     RequestField{"speed", kNobody, Neutral::kNone, Neutral::kAny},
     RequestField{"context_management", kNobody, Neutral::kNone, Neutral::kEmpty},
-    // What clients know and lorad does not do.
+    // Known to clients, not supported by lorad.
     RequestField{"suffix", kNobody, Neutral::kEmpty},
     RequestField{"use_beam_search", kNobody, Neutral::kFalse},
     RequestField{"length_penalty", kNobody, Neutral::kOne},
@@ -221,7 +221,7 @@ constexpr std::array<EndpointInfo, 4> kEndpoints = {{
     {Endpoint::kMessages, "/v1/messages", kMessages, kMessagesAsChat & ~kMessages},
 }};
 
-// Of one endpoint, in the order of the table.
+// One endpoint's fields, in the order of the table.
 struct EndpointFields {
     std::vector<KnownField> known;
     std::vector<std::string_view> as_in_chats;

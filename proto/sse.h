@@ -16,7 +16,7 @@ inline std::string sse_event(std::string_view data) {
     return out;
 }
 
-// With a name, as clients of other interfaces tell events apart.
+// Writes an event with a name, by which clients of other interfaces tell events apart.
 inline std::string sse_event(std::string_view name, std::string_view data) {
     std::string out = "event: ";
     out += name;

@@ -1,4 +1,4 @@
-// What /metrics shows about adapters: where they are, and what bringing them there has cost.
+// Shows adapters in /metrics: where they are, and the cost of bringing them there.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What each adapter is asked for and how long its requests take, for /metrics and the console. The engine thread adds,
-// any thread reads.
+// Counts each adapter's requests and how long they take, for /metrics and the console. The engine thread adds, any
+// thread reads.
 #pragma once
 
 #include <cstdint>

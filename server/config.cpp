@@ -79,7 +79,7 @@ Status assign(const ConfigSource::Value& value, Config& config) {
     return std::visit([&](auto field) { return Assign{*setting, value}(config.*field); }, setting->field);
 }
 
-// What a setting's default and type are.
+// Sets an option's default and type from its setting.
 struct Describe {
     ConfigOption& option;
 

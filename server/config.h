@@ -49,7 +49,7 @@ struct Config {
     std::string response_store = "off";     // off, memory, state
     uint32_t response_store_mib = 256;
     uint32_t response_store_age_s = 2592000;
-    bool strict = false;  // what would be ignored and listed in a header is refused
+    bool strict = false;  // refuses what would else be ignored and listed in a header
 
     std::string device;                      // empty: the best one
     std::string kernel_path = "auto";        // auto, portable, coopmat, coopmat2
@@ -84,16 +84,16 @@ struct Config {
     std::string state_dir;           // empty: default_state_dir(); "none": nothing is kept
     uint32_t adapter_ram_mib = 0;    // 0: a quarter of the host's memory
     uint32_t adapter_store_mib = 0;  // 0: no limit
-    uint32_t upload_quota_mib = 0;   // of a tenant's files without an adapter; 0: half of the store, or 16 GiB
+    uint32_t upload_quota_mib = 0;   // per tenant, files without an adapter; 0: half of the store, or 16 GiB
     uint32_t adapter_wait_s = 60;
 
-    double training_share = 0.5;            // of the device while others are served
-    double training_latency_factor = 1.25;  // of a step with training behind it
+    double training_share = 0.5;            // of the device's time while others are served
+    double training_latency_factor = 1.25;  // the most that a step may slow down with training behind it
     uint32_t training_memory_mib = 0;       // 0: what is free when a job begins
     uint32_t training_file_mib = 512;
     uint32_t training_store_mib = 32768;  // files of all
     uint32_t training_quota_mib = 4096;   // files of a tenant
-    uint32_t training_jobs = 4;           // of a tenant that have not ended; 0: nothing is trained
+    uint32_t training_jobs = 4;           // per tenant, not ended; 0: nothing is trained
     uint32_t training_together = 4;  // jobs that run beside each other
     uint32_t training_checkpoint_s = 120;
 
@@ -140,23 +140,22 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> nam
 // LORAD_* of this process. An unknown LORAD_* variable is most likely a misspelt one and gets a
 // warning.
 Result<ConfigSource> config_from_environment();
-// With `errors`, what is wrong with single keys goes there, and the others are read; without, the first is the result.
+// With `errors`, errors in single keys go there, and the other keys are read; without, the first one is returned.
 Result<ConfigSource> config_from_file(const std::string& path, std::vector<Error>* errors = nullptr);
-// What every command has: the file (empty: the one that LORAD_CONFIG names, if any), then the environment.
+// The sources that every command has: the file (empty: the one that LORAD_CONFIG names, if any), then the environment.
 Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file,
                                                                    std::vector<Error>* errors = nullptr);
 
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
 inline bool has_keys(const Config& config) { return !config.api_key_file.empty() || !config.api_key.empty(); }
 
-// Where compiled pipelines are kept between runs when nothing else is asked for; empty without a
-// home folder.
+// The default folder for compiled pipelines; empty without a home folder.
 std::string default_pipeline_cache();
-// Where registered adapters are kept when nothing else is asked for: systemd's STATE_DIRECTORY, or a
-// folder of the user; empty without a home folder.
+// The default folder for registered adapters: systemd's STATE_DIRECTORY, or a folder of the user; empty without a home
+// folder.
 std::string default_state_dir();
-// What a helper process (server/sandbox) gets of this one's environment: where libraries are, and the time zone. No
-// settings, and no keys.
+// The environment of a helper process (server/sandbox): where libraries are, and the time zone. No settings, and no
+// keys.
 std::vector<std::string> helper_environment();
 
 }  // namespace lorad::server

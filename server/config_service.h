@@ -1,5 +1,5 @@
-// What a service manager hands to a process in its environment: systemd's protocols (sd_notify(3), sd_listen_fds(3),
-// sd_watchdog_enabled(3)), read without its library.
+// Reads what a service manager passes in the environment: systemd's protocols (sd_notify(3), sd_listen_fds(3),
+// sd_watchdog_enabled(3)), without its library.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Where settings come from besides flags: the environment and a TOML file; and the folders that the environment names.
+// Reads settings from the environment and a TOML file, and the folders that the environment names.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -40,7 +40,7 @@ std::vector<std::string> names_of(const std::vector<ConfigOption>& options, std:
     return names;
 }
 
-// What a key of the file says; no texts where it is an empty list.
+// Returns the value of a key of the file; it has no texts for an empty list.
 Result<ConfigSource::Value> value_of(const std::vector<ConfigOption>& options, std::string_view key,
                                      const toml::node& node, const std::string& place) {
     const auto option =

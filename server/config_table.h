@@ -11,7 +11,7 @@
 namespace lorad::server {
 
 struct Setting {
-    const char* name;  // as a flag has it: max-num-seqs
+    const char* name;  // the flag's name: max-num-seqs
     std::variant<std::string Config::*, std::vector<std::string> Config::*, bool Config::*, uint32_t Config::*,
                  double Config::*>
         field;
@@ -20,8 +20,8 @@ struct Setting {
     struct Range {
         double min = 0, max = 0;
     };
-    Range range = {};                                 // of numbers
-    std::vector<std::string> (*choices)() = nullptr;  // what a text may be; null: anything
+    Range range = {};                                 // for numbers
+    std::vector<std::string> (*choices)() = nullptr;  // valid texts; null: any text
 };
 
 // In the order in which help lists them.

@@ -34,7 +34,7 @@ Result<ModelSurvey> survey_model(const SurveyArguments& arguments) {
     TRY_ASSIGN(ModelTensors tensors, tensors_of(*files, arguments.load.folder, result.config));
     result.has_weights = tensors.has_weights;
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.load.device, true));
-    options.pipeline_cache.clear();  // what it holds has no statistics
+    options.pipeline_cache.clear();  // cached pipelines have no statistics
     options.compile_only = true;
     options.kernel_statistics = true;
     options.pretended_memory_bytes = arguments.memory_bytes;

@@ -23,7 +23,7 @@ Result<ModelTensors> tensors_of(const model::ModelFiles& files, const std::files
 
 struct SurveyArguments {
     LoadArguments load;         // folder: config.json is enough
-    uint64_t memory_bytes = 0;  // that the device is taken to have; 0: enough
+    uint64_t memory_bytes = 0;  // assumed size of the device; 0: enough
 };
 
 struct ModelSurvey {

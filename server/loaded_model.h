@@ -22,7 +22,7 @@ struct DeviceArguments {
     std::string device;  // index, or part of the name; empty: the best one
     bool validation = false;
     std::string pipeline_cache;      // empty: the user's
-    bool kernel_statistics = false;  // as in gpu::DeviceOptions
+    bool kernel_statistics = false;  // see gpu::DeviceOptions
 };
 
 // compile_only: devices that kernels can only be compiled for count as well.
@@ -42,9 +42,9 @@ struct LoadArguments {
     uint64_t adapter_bytes = 0;        // 0: a tenth of the device's memory, at most 8 GiB
     std::string state_dir;             // parent of the adapter stores, one for each base; empty: in memory
     uint64_t adapter_ram_bytes = 0;    // packed adapters that are kept in host memory
-    uint64_t adapter_store_bytes = 0;  // of all stored files; 0: no limit
+    uint64_t adapter_store_bytes = 0;  // for all stored files; 0: no limit
     uint32_t adapter_wait_s = 60;
-    std::function<Status(std::string_view source)> check_template;  // of adapters::BaseModel
+    std::function<Status(std::string_view source)> check_template;  // see adapters::BaseModel
     model::ExecutorOptions executor;  // kernel_path, decode and adapter_bytes are taken from above
 };
 

@@ -87,7 +87,7 @@ class ServeCommand {
                    "flags win over the environment, the environment over the file.");
     }
 
-    // From all sources, as they are now.
+    // Reads the present state of all sources.
     Result<Config> read() const {
         TRY_ASSIGN(std::vector<ConfigSource> sources, config_from_file_and_environment(config_file_));
         ConfigSource from_flags;
@@ -170,7 +170,7 @@ std::string no_such_command(const CLI::App& app, const std::string& path, const 
                   path);
 }
 
-// What the command line's parser says of flags that there are not, with the name of the nearest.
+// Rewrites the parser's error about unknown flags, with the name of the nearest one.
 std::string unexpected(const CLI::App& app, const CLI::ParseError& error) {
     const CLI::App* command = &app;
     std::string path = app.get_name();
@@ -279,7 +279,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     lorad::server::occupy_standard_streams();
-    // What is left to throw is the system's: no memory, no threads.
+    // Only the system's exceptions remain: no memory, no threads.
     try {
         return lorad::server::run(argc, argv);
     } catch (const std::exception& exception) {

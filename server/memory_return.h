@@ -7,7 +7,7 @@
 
 namespace lorad::server {
 
-// Requests with bodies of so many bytes leave enough behind to be worth a look.
+// Requests with bodies this large leave enough free memory behind to be worth a check.
 inline constexpr uint64_t kLargeBodyBytes = 64 << 10;
 
 // Few arenas, and large blocks that go back to the system as they are freed. Once, before other threads start.

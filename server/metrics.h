@@ -1,8 +1,7 @@
-// What /metrics shows, in Prometheus' text format. vLLM's names where vLLM has them, so that its
-// dashboards and Kubernetes' inference gateway work unchanged; lorad_* for what only lorad has.
+// Writes /metrics in Prometheus' text format. Metrics that vLLM has too have vLLM's names, so that its dashboards and
+// Kubernetes' inference gateway work unchanged; the others are lorad_*.
 //
-// Counters and histograms are atomics: the engine thread writes most of them, HTTP workers some,
-// any thread reads.
+// Counters and histograms are atomics: the engine thread writes most of them, HTTP workers some, any thread reads.
 #pragma once
 
 #include <array>
@@ -48,10 +47,10 @@ class Metrics {
         bool device_is_cpu = false;
         bool prefix_cache = true;
         double memory_utilization = 0.0;
-        // What the device's memory is planned for, in bytes: {"weights", 123}, ...
+        // The plan of the device's memory, in bytes: {"weights", 123}, ...
         std::vector<std::pair<std::string, uint64_t>> memory_plan = {};
         std::string cache_dtype = "auto";  // of keys and values
-        uint32_t n_window_blocks = 0;      // of layers that see a window, where they are apart
+        uint32_t n_window_blocks = 0;      // of the window group, if it is apart
         uint32_t n_snapshots = 0;          // places for states of prefixes, of models with recurrent state
     };
     explicit Metrics(Shape shape);
@@ -65,10 +64,10 @@ class Metrics {
         double seconds = 0.0;
         bool is_merged = false;  // ran on the merged weights
         uint32_t n_dispatches = 0;
-        // Of a step whose draw waits for the masks of grammars.
+        // The step's draw waits for the masks of grammars.
         bool is_masked = false;
         bool is_ahead = false;    // it began before the tokens of the step before were known
-        bool has_waited = false;  // the device was done with all else before the masks were there
+        bool has_waited = false;  // the device was idle before the masks were there
         double mask_seconds = 0.0;
         uint32_t n_masks_late = 0;  // rows that were left out, since their masks were not there
     };
@@ -115,7 +114,7 @@ class Metrics {
     }
     void set_waiting_tokens(uint64_t n) { n_waiting_tokens_.store(n, std::memory_order_relaxed); }
     void set_prefill_chunk(uint32_t n) { prefill_chunk_.store(n, std::memory_order_relaxed); }
-    // A merge that took so long on the device, and what it takes there until the next; 0: nothing is merged.
+    // The device time of a merge, and the device memory that merged weights take; 0: nothing is merged.
     void on_merged(double gpu_ms);
     void set_merged_bytes(uint64_t bytes) { merged_bytes_.store(bytes, std::memory_order_relaxed); }
     // Comma-separated names, as vLLM writes them.

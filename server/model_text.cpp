@@ -217,7 +217,7 @@ Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
         TRY_ASSIGN(own, own_templates(chat));
         if (own->empty()) own = nullptr;
     }
-    // One for all that is rendered, so that waiting is no part of the time that finding the form may take.
+    // One turn for all renderings, so that waiting does not use up the time for finding the form.
     sandbox::Turns::Turn turn;
     TRY_ASSIGN(const RenderChat render, renderer(own, turn));
     if (own && turns_) {

@@ -35,20 +35,20 @@ class ModelText final : public TextCodec {
                                                              const access::Holder& holder) const override;
     model::ToolFormat tool_format() const override { return tool_format_; }
 
-    // From here on grammars are compiled and adapters' templates rendered in helpers, in such turns; with null neither
-    // is done (kSandboxUnavailable). Before there are requests. Without this call, as in tools, all is done in this
+    // From now on helpers compile grammars and render adapters' templates, with these turns; with null neither is done
+    // (kSandboxUnavailable). Called before there are requests. Without this call, as in tools, all is done in this
     // process.
     void isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Turns::Options turns);
-    // Whether an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
+    // Returns ok if an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
     Status check_template(std::string_view source) const;
-    // For the helpers' setup.
+    // Passed to the helpers at setup.
     Result<std::string> helper_words() const;
 
   private:
-    // An adapter's; null: the model's own.
+    // Null: the model's own templates.
     using Templates = std::shared_ptr<const std::vector<model::NamedTemplate>>;
     Result<Templates> own_templates(const ChatInput& chat) const;
-    // Whoever uses it has a turn where helpers render.
+    // If helpers render, the user of the result must have a turn.
     Result<RenderChat> renderer(const Templates& own, sandbox::Turns::Turn& turn) const;
 
     std::shared_ptr<const model::Tokenizer> tokenizer_;

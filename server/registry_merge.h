@@ -1,4 +1,4 @@
-// What the registry asks for when an adapter is activated as merged or auto, done by the engine's MergeControl.
+// Merges for the registry when an adapter is activated as merged or auto; the engine's MergeControl does the work.
 #pragma once
 
 #include <memory>

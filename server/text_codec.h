@@ -32,7 +32,7 @@ class TextDecoder {
     virtual bool found_stop() const = 0;
     // The stop string that was found; empty where none was.
     virtual std::string matched_stop() const = 0;
-    // What was held back, at the end of the tokens.
+    // Returns held-back text, at the end of the tokens.
     virtual Result<std::string> finish() = 0;
 };
 
@@ -43,7 +43,7 @@ struct DecodeOptions {
     uint32_t n_tokens_min = 0;  // stop strings do not count in the text of the tokens before
 };
 
-// What a chat template gets: JSON texts, empty where there is none.
+// The input of a chat template: JSON texts, empty if there is none.
 struct ChatInput {
     std::string messages_json;          // an array of messages
     std::string tools_json;             // an array of tools
@@ -52,7 +52,7 @@ struct ChatInput {
     bool add_generation_prompt = true;  // ends with what makes the assistant speak
     // The last message's text: the prompt ends with it, so that the answer continues it.
     std::optional<std::string> continued_text;
-    std::string template_name;  // of several that there are; empty: as transformers chooses
+    std::string template_name;  // one of several; empty: transformers' choice
     // An adapter's own templates take the model's place: their digest, and where they come from when
     // they are not known yet. Empty, or none of them there: the model's.
     std::string template_digest;
@@ -79,15 +79,14 @@ class TextCodec {
     // template shows nothing of a message.
     virtual Result<RenderedChat> render_chat(const ChatInput& chat) const = 0;
     virtual std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const = 0;
-    // What an answer of this structure may go on with; compiling takes milliseconds and is bounded.
-    // kInvalidRequest, naming structure.param, for what it cannot take; kInputTooComplex for what takes too much.
-    // eos_ids end the answer.
-    // holder: whose share of the places it takes.
+    // Compiles the constraint of an answer; this takes milliseconds and is bounded. kInvalidRequest, naming
+    // structure.param, if it is not supported; kInputTooComplex if it takes too much. eos_ids end the answer. holder:
+    // the owner of the places it takes.
     virtual Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
                                                                      std::span<const TokenId> eos_ids,
                                                                      uint32_t vocab_size,
                                                                      const access::Holder& holder) const = 0;
-    // How the served model writes tool calls, as far as its chat template says.
+    // The served model's format of tool calls, as far as its chat template shows it.
     virtual model::ToolFormat tool_format() const = 0;
 };
 

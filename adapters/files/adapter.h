@@ -1,5 +1,4 @@
-// The words of an adapter's life: its states and the one table of changes between them, its tiers, and what is told
-// about it.
+// The terms of an adapter's life: its states and the one table of changes between them, its tiers, and its listing.
 //
 //   generation   the content of an adapter, named by its digest; never changes
 //   name         an alias that requests use: stands for a generation, or for a mix of names with scales
@@ -50,10 +49,10 @@ std::string_view name_of(StateChange change);  // "load_begins", ...
 // The table. nullopt: no such change; applying it is a bug of ours.
 std::optional<AdapterState> next_state(AdapterState state, StateChange change);
 
-// What ends an answer beside the base's own ends.
+// The tokens that end an answer in addition to the base's own end tokens.
 struct ChatEnds {
-    std::vector<TokenId> ids;  // of generation_config.json
-    // where that has none: the end token of tokenizer_config.json, as its vocabulary spells it
+    std::vector<TokenId> ids;  // from generation_config.json
+    // if that file has none: the end token of tokenizer_config.json, as its vocabulary spells it
     std::string token;
     bool empty() const { return ids.empty() && token.empty(); }
     bool operator==(const ChatEnds&) const = default;
@@ -83,20 +82,20 @@ struct AdapterTerm {
     bool operator==(const AdapterTerm&) const = default;
 };
 
-// What a name stood for before it was replaced.
+// An earlier target of a name.
 struct PastTarget {
     std::string generation;
     std::vector<AdapterTerm> mix;     // empty: one adapter
     int64_t from_s = 0, until_s = 0;  // Unix time
 };
 
-// One line of the list. For a mix: the terms under the names that it was made of, and the sums over its parts; the
-// generations in it are those of that moment, whatever becomes of the names.
+// One line of the list. For a mix: the terms under the names that it was made of, and the sums over its parts; its
+// generations stay those of that moment, even if a name changes.
 struct AdapterInfo {
     std::string name;        // empty for a generation that only leases keep
     std::string generation;  // 64 hex digits: of the files; of the terms for a mix
     std::vector<AdapterTerm> mix;
-    std::string path;  // as it was given to load(); empty for uploads
+    std::string path;  // as given to load(); empty for uploads
     AdapterState state = AdapterState::kStored;
     bool draining = false;  // no name stands for it any more; lives until its last lease ends
     Tier tier = Tier::kDisk;
@@ -104,22 +103,22 @@ struct AdapterInfo {
     bool pinned = false;        // stays on the device
     uint32_t rank = 0;          // the largest of any module
     uint32_t n_modules = 0;     // adapted matrices over all layers
-    uint64_t device_bytes = 0;  // that it takes when resident
-    uint64_t stored_bytes = 0;  // of its files
+    uint64_t device_bytes = 0;  // taken on the device when resident
+    uint64_t stored_bytes = 0;  // the size of all its files
     uint32_t slot = kNoAdapterSlot;
     uint32_t n_leases = 0;              // requests that hold it
     uint32_t n_waiting = 0;             // requests that wait until it is resident
     int64_t loaded_at_s = 0;            // Unix time since when the name stands for this
     std::vector<PastTarget> history;    // the newest first
-    std::string problem;                // of a damaged one
-    std::vector<std::string> warnings;  // of the call that registered it: what somebody may have meant otherwise
+    std::string problem;                // why it is damaged; empty if it is not
+    std::vector<std::string> warnings;  // from the call that registered it: likely mistakes
 };
 
 // 1 to 128 bytes of printable UTF-8 (proto/base/printable.h), no white space at either end, no '/' at the beginning, no
 // ".." part, and not the base model's name. kInvalidAdapterName, param "lora_name".
 Status check_adapter_name(std::string_view name, std::string_view base_name);
 
-// As the log shows generations.
+// The form of a generation's id in the log.
 inline std::string_view short_id(std::string_view generation) { return generation.substr(0, 12); }
 
 // 1 to 8 terms, scales finite and within kMixScaleMax. kInvalidRequest, param "adapters".

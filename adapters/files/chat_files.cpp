@@ -40,7 +40,7 @@ std::string_view text_of(Files files, std::string_view name) {
     return found == files.end() ? std::string_view() : found->second;
 }
 
-// One without a name, or a list of those with names, or an object of them.
+// Reads one template without a name, a list of named ones, or an object of them.
 std::vector<model::NamedTemplate> configured_templates(const JsonValue& config) {
     std::vector<model::NamedTemplate> templates;
     const std::optional<JsonValue> found = config.find("chat_template");

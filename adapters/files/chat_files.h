@@ -1,4 +1,4 @@
-// What an adapter's files say of chats with it: how they are written, and what ends an answer.
+// Reads from an adapter's files how chats with it are written, and which tokens end an answer.
 #pragma once
 
 #include <span>
@@ -16,13 +16,13 @@
 
 namespace lorad::adapters {
 
-// Whether a file of this name is one of them: kTemplateFile, additional_chat_templates/NAME.jinja, kTokenizerConfigFile
+// Returns true for the names of chat files: kTemplateFile, additional_chat_templates/NAME.jinja, kTokenizerConfigFile
 // and kGenerationConfigFile.
 bool is_chat_file(std::string_view name);
 uint64_t chat_file_bytes_max(std::string_view name);
 
-// Of a folder, as files under those names: templates, also those in tokenizer_config.json, and of both configs no more
-// than what ends an answer. Configs that say nothing of it, or nothing at all, are none of an adapter's.
+// Reads a folder's chat files under those names: templates, also those in tokenizer_config.json, and from both configs
+// only what ends an answer. A config without end tokens is left out.
 Result<std::vector<SourceFile>> read_chat_files(const SourceFolder& folder);
 
 // The templates, as transformers finds them: in files, else in tokenizer_config.json. {name, text} of each file.
@@ -30,9 +30,9 @@ std::vector<model::NamedTemplate> chat_templates(std::span<const std::pair<std::
 
 ChatEnds chat_ends(std::span<const std::pair<std::string_view, std::string_view>> files);
 
-// What a registered adapter says of chats.
+// The chat files of a registered adapter.
 struct ChatFiles {
-    std::string digest;  // of the templates' files; empty: there are none
+    std::string digest;  // of the template files; empty: there are none
     std::vector<FileRecord> templates;
     ChatEnds ends;
 };

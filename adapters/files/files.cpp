@@ -19,7 +19,7 @@ namespace lorad::adapters {
 namespace {
 
 constexpr size_t kHugePagesFrom = size_t{8} << 20;
-constexpr size_t kReadBytes = size_t{64} << 20;  // of one read()
+constexpr size_t kReadBytes = size_t{64} << 20;  // per read()
 
 std::string system_text(int error) { return std::error_code(error, std::generic_category()).message(); }
 
@@ -30,7 +30,7 @@ void prefer_huge_pages(void* begin, size_t size) {
     const auto address = reinterpret_cast<uintptr_t>(begin);
     const uintptr_t first = round_up(address, kPage), end = (address + size) / kPage * kPage;
     if (size < kHugePagesFrom || first >= end) return;
-    // Where the system has none it stays as it is.
+    // A system without huge pages ignores it.
     (void)::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 }
 
@@ -55,7 +55,7 @@ FileBytes FileBytes::copy_of(std::span<const std::byte> contents) {
 
 Result<FileReader> FileReader::open(OwnedFd file, std::string_view name, uint64_t bytes_max) {
     if (!file.ok()) {
-        // What stands in the folder is the client's, so it is no failure of the server; that of its limits is.
+        // The folder's content is the client's: only errors of limits and of the disk are the server's failure.
         const bool is_ours = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
         if (errno == ENOENT) return make_error(ErrorCode::kAdapterInvalid, format("{}: the file is missing", name));
         return make_error(is_ours ? ErrorCode::kIo : ErrorCode::kAdapterInvalid,

@@ -1,4 +1,4 @@
-// Bytes of adapter files: read once and whole, so that what is checked is what is hashed and what is uploaded.
+// Bytes of adapter files, read once and whole, so that the same bytes are checked, hashed and uploaded.
 #pragma once
 
 #include <array>
@@ -15,8 +15,7 @@
 
 namespace lorad::adapters {
 
-// The bytes stay where they are when it is moved. Copies share them; who made them writes, nobody does once they are
-// shared.
+// The bytes keep their address when it is moved. Copies share them; only the maker writes, before they are shared.
 struct FileBytes {
     std::shared_ptr<std::byte[]> bytes;
     size_t size = 0;
@@ -32,13 +31,12 @@ struct FileBytes {
 // costs as much as reading it.
 void prefer_huge_pages(void* begin, size_t size);
 
-// A file that is read from its beginning, as far as it is wanted: so that nonsense is refused after its first bytes.
+// A file that is read from its beginning, piece by piece, so that invalid files are refused after their first bytes.
 // One thread.
 class FileReader {
   public:
-    // What was opened just now, or was not (errno): a regular file of at most bytes_max bytes. Messages call it `name`.
-    // kAdapterInvalid:
-    // missing, not a regular file or too large. kIo, kOutOfMemory.
+    // Wraps a file that was just opened; an invalid `file` is reported by errno. Messages call it `name`.
+    // kAdapterInvalid: missing, not a regular file or larger than bytes_max. kIo, kOutOfMemory.
     static Result<FileReader> open(OwnedFd file, std::string_view name, uint64_t bytes_max);
 
     uint64_t size() const { return contents_.size; }

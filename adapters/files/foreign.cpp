@@ -7,7 +7,7 @@ namespace lorad::adapters {
 Result<std::span<std::byte>> add_owned(AdapterTensors& tensors, std::string name, model::DType dtype,
                                        std::vector<uint64_t> shape) {
     uint64_t n_bytes = model::bytes_of(dtype);
-    for (const uint64_t size : shape) n_bytes *= size;  // of a tensor that lies in memory in another order or narrower
+    for (const uint64_t size : shape) n_bytes *= size;  // for tensors that are stored in another order or narrower
     TRY_ASSIGN(FileBytes bytes, FileBytes::allocate(n_bytes, name));
     const std::span<std::byte> span(bytes.bytes.get(), bytes.size);
     tensors.owned.push_back(std::move(bytes));

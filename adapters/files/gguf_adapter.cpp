@@ -209,7 +209,7 @@ class GgufAdapterReader {
         return ok_status();
     }
 
-    // In a type that the kernels read: Q8_0 widened, each number the product of 11 and 8 bits and so exact in f32.
+    // Converts to a type the kernels read: Q8_0 to f32, exactly, as each number is a product of 11 and 8 bits.
     Result<Tensor> plain_of(const GgufTensor& tensor, const std::string& name, std::vector<uint64_t> shape) {
         switch (tensor.type) {
             case GgmlType::kF32: return Tensor{name, DType::kF32, std::move(shape), tensor.data};

@@ -47,7 +47,7 @@ constexpr std::array<std::string_view, 20> kRead = {"peft_type",
                                                     "invocation_string",
                                                     "target_parameters"};
 
-// What a field means to the user, for the refusal.
+// The user's name for a field, for the refusal.
 struct Variant {
     std::string_view field, meaning;
 };

@@ -1,5 +1,5 @@
-// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale and what has to be
-// there, and names whatever would change the mathematics beyond what lorad applies.
+// adapter_config.json as PEFT writes it. The tensors decide what is applied; the config decides the scale and which
+// tensors must exist, and names all variants of the mathematics that lorad does not apply.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct ModulePattern {
     std::vector<Entry> entries;
 };
 
-// Of |lora_alpha| and of scales in files; what people train with is below a thousand.
+// The largest |lora_alpha| and the largest scale in a file; common ones are below a thousand.
 inline constexpr double kAlphaMax = 1 << 20;
 
 enum class BiasKind : uint8_t { kNone, kLoraOnly, kAll };
@@ -62,36 +62,36 @@ struct PeftConfig {
     std::vector<Regex> layers_patterns;
     std::string base_model_name;
     std::string peft_version;
-    // "mlp.experts.gate_up_proj", or an end of it: of experts and routers alone
+    // "mlp.experts.gate_up_proj", or the end of such a name: experts and routers only
     std::vector<std::string> target_parameters;
     bool use_dora = false;
     bool lora_bias = false;           // a bias on lora_B
     BiasKind bias = BiasKind::kNone;  // biases of the base's layers were trained
     std::vector<std::string> modules_to_save;
-    std::vector<Regex> saved_patterns;  // of those that are more than a name
+    std::vector<Regex> saved_patterns;  // entries that are expressions, not plain names
     bool ensure_weight_tying = false;
     std::vector<TokenIndices> token_indices;
     std::vector<int64_t> invocation_tokens;  // aLoRA
 
-    // Of files without such a config, which say it otherwise: ranks by module, and a scale that is not alpha / rank.
+    // Set for files without such a config, which give ranks by module and a scale that is not alpha / rank.
     std::map<std::string, uint32_t, std::less<>> exact_ranks;
     std::optional<double> exact_scale;
 
-    // Of one module of the base, by its full name ("model.layers.0.self_attn.q_proj").
-    // An error only where an expression costs more steps than `budget` has left.
+    // The rank and the scale of one module of the base, by its full name ("model.layers.0.self_attn.q_proj"). An error
+    // only where an expression costs more steps than `budget` has left.
     Result<uint32_t> rank_of(std::string_view module, RegexBudget& budget) const;
     Result<double> scale_of(std::string_view module, uint32_t rank, RegexBudget& budget) const;
-    // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond
-    // adapters/files/regex.h). What modules_to_save names is no target.
+    // True, false, or nothing where the config does not tell (no target_modules, or an expression that
+    // adapters/files/regex.h does not support). A module named by modules_to_save is no target.
     Result<std::optional<bool>> targets(std::string_view module, RegexBudget& budget) const;
-    // The index of the layer that a module is in, as layers_to_transform means it.
+    // The index of the module's layer, as layers_to_transform counts layers.
     Result<std::optional<int64_t>> layer_of(std::string_view module, RegexBudget& budget) const;
-    // With ensure_weight_tying and a tied base: that the embedding and the output layer share one A and B, whichever of
-    // them is targeted.
+    // Returns true if the embedding and the output layer share one A and B, whichever of them is targeted: the config
+    // sets ensure_weight_tying and the base is tied.
     Result<bool> ties_lora(RegexBudget& budget) const;
 };
 
-// An adapter_config.json, whoever wrote it. kAdapterInvalid: no JSON, or too much of it.
+// Parses an adapter_config.json from any tool. kAdapterInvalid: no JSON, or too much of it.
 Result<JsonDocument> parse_config_file(std::string_view text);
 // kAdapterInvalid: not what PEFT writes, with the field. kAdapterUnsupported: names every variant in it that is not
 // applied; a field that lorad does not know counts as one unless it is null, false, or empty.

@@ -1,4 +1,4 @@
-// What an adapter's configuration means for a module: as PEFT's own code decides it.
+// Decides what an adapter's configuration means for a module, exactly as PEFT's own code does.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -33,7 +33,7 @@ std::vector<LayerIndex> indices_in(std::string_view module) {
     }
 }
 
-// Whether the parts of `name` stand in the module's, one after the other: `(^|.*\.)NAME($|\..*)`.
+// Returns true if the dotted parts of `name` occur in the module's name, in a row: `(^|.*\.)NAME($|\..*)`.
 bool has_parts(std::string_view module, std::string_view name) {
     for (size_t at = module.find(name); at != std::string_view::npos; at = module.find(name, at + 1)) {
         const size_t end = at + name.size();

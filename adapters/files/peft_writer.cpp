@@ -29,7 +29,7 @@ struct TrainedModule {
 
 std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-// In an expression that matches it alone.
+// Returns an expression that matches only this name.
 std::string quoted(const std::string& name) {
     std::string text;
     for (const char c : name) text += c == '.' ? std::string("\\.") : std::string(1, c);
@@ -147,7 +147,7 @@ class ConfigWriter {
         std::ranges::sort(targets_);
     }
 
-    // What differs from the value of most: by the short name where all modules of it agree.
+    // Writes the values that differ from `usual`: by the short name if all its modules agree.
     template <typename Get, typename Value>
     void pattern(const Value& usual, const Get& get) {
         std::map<std::string, std::vector<const TrainedModule*>> by_name;
@@ -207,7 +207,7 @@ struct WrittenTensor {
     std::vector<std::byte> bytes;
 };
 
-// In the type that was wished, or in f32 where a number is beyond that.
+// Writes in the wished type, or in f32 if a number is too large for it.
 WrittenTensor written(const TrainedTensor& tensor, model::DType type) {
     WrittenTensor made{&tensor, type, std::vector<std::byte>(tensor.values.size() * model::bytes_of(type))};
     const bool fits =
@@ -261,7 +261,7 @@ Status write_peft_folder(const PeftFiles& files, const std::filesystem::path& fo
     TRY_ASSIGN(const std::unique_ptr<FileSystem> disk, open_file_system(folder));
     const auto write = [&](std::string_view name, std::span<const std::byte> bytes) {
         const std::string beside = std::string(name) + ".new";
-        (void)disk->remove(beside);  // of a run that was killed
+        (void)disk->remove(beside);  // left by a run that was killed
         return replace_file(*disk, std::string(name), beside, bytes);
     };
     TRY(write(kPeftFile, files.tensors));

@@ -27,7 +27,7 @@ constexpr QuantizationWord kWords[] = {
 
 bool is_letter_or_digit(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z'); }
 
-// Whether `word` stands in `text` by itself: "-bnb-4bit", not "webnb".
+// Returns true if `word` is a word of its own in `text`: "-bnb-4bit", not "webnb".
 bool has_word(std::string_view text, std::string_view word) {
     for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
         const size_t end = at + word.size();

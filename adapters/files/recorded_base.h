@@ -1,4 +1,4 @@
-// What the name of the base that an adapter was made for tells of that base's weights.
+// Reads facts about a base's weights from the base's name that an adapter records.
 #pragma once
 
 #include <optional>

@@ -19,8 +19,8 @@ class Matcher {
     Matcher(const Program& program, const std::vector<ByteSet>& sets, std::string_view text, RegexBudget& budget)
         : program_(program), sets_(sets), text_(text), budget_(budget) {}
 
-    // Whether the part of the program that begins at `pc` reaches its kMatch from `begin`: at `end`, or anywhere if
-    // there is no `end`.
+    // Returns true if the part of the program that begins at `pc` reaches its kMatch from `begin`: at `end`, or
+    // anywhere if there is no `end`.
     bool reaches(size_t pc, size_t begin, std::optional<size_t> end) {
         std::vector<size_t> current{pc}, next;
         std::vector<bool> seen(program_.size());

@@ -41,8 +41,8 @@ constexpr std::array<KindFiles, 3> kKinds = {{
     {AdapterKind::kGguf, kGgufFile, false},
 }};
 
-// What torch.save wrote: a zip archive, or a bare pickle. A safetensors file begins with the length of its header,
-// whose upper half is zero.
+// Returns true for a file of torch.save: a zip archive, or a bare pickle. A safetensors file begins with the length of
+// its header, whose upper half is zero.
 bool is_pickle(std::string_view file) {
     if (file.starts_with("PK\x03\x04")) return true;
     const bool magic = file.starts_with("\x80\x02") || file.starts_with("\x80\x03") || file.starts_with("\x80\x04");
@@ -65,7 +65,7 @@ Status check_magic(AdapterKind kind, std::string_view name, std::string_view tex
     return ok_status();
 }
 
-// What the beginning of a large file says, compared with its length, before all of it is read and hashed.
+// Compares the header of a large file with the file's length, before all of it is read and hashed.
 Status check_beginning(FileReader& reader, AdapterKind kind, std::string_view name) {
     static_assert(model::kGgufStartBytes > model::kSafetensorsLengthBytes);
     TRY(reader.read_until(model::kGgufStartBytes));

@@ -1,5 +1,4 @@
-// The files of one adapter as somebody brought them: a PEFT folder, a GGUF file or an MLX folder, or the same by
-// upload.
+// The files of one adapter in any accepted form: a PEFT folder, a GGUF file or an MLX folder, or the same by upload.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ inline constexpr std::string_view kConfigFile = "adapter_config.json";
 inline constexpr std::string_view kPeftFile = "adapter_model.safetensors";
 inline constexpr std::string_view kMlxFile = "adapters.safetensors";
 inline constexpr std::string_view kGgufFile = "adapter.gguf";
-// May come with any of the others: how chats with the adapter are written, and what ends an answer (chat_files.h).
+// May come with any of the others: how chats with the adapter are written, and its end tokens (chat_files.h).
 inline constexpr std::string_view kTemplateFile = "chat_template.jinja";
 inline constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
 inline constexpr std::string_view kGenerationConfigFile = "generation_config.json";
@@ -38,11 +37,11 @@ std::string_view name_of(AdapterKind kind);  // "peft", "gguf", "mlx"
 struct SourceFile {
     std::string name;
     FileBytes bytes;
-    // Of the bytes, 64 hex digits. Hashing is what reading costs most: whoever knows it already says so.
+    // SHA-256 of the bytes, 64 hex digits. Hashing dominates the cost of reading: pass the digest in if it is known.
     std::string sha256 = {};
 };
 
-// Spans of the files stay valid when it is moved. Nothing in it has been looked into beyond its first bytes.
+// Spans of the files stay valid when it is moved. Only the first bytes of the files have been checked.
 struct AdapterSource {
     AdapterKind kind = AdapterKind::kPeft;
     std::vector<SourceFile> files;  // sorted by name
@@ -52,15 +51,15 @@ struct AdapterSource {
     std::string generation;
 
     const FileBytes& file(std::string_view name) const;  // one that its kind has
-    // Those about chats, {name, text}.
+    // The chat files, {name, text}.
     std::vector<std::pair<std::string_view, std::string_view>> chat_files() const;
     uint64_t n_bytes() const;
 };
 
 // `path`: a folder with a PEFT or an MLX adapter or with exactly one .gguf file, or a .gguf file; other files are not
 // looked at, but for those about chats, as read_chat_files() has them.
-// kAdapterNotFound: no such path. kAdapterUnsupported: a format that is not read (pickles, shards, .npz), by name.
-// kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed. Of large files the
+// `path`: a folder with a PEFT or an MLX adapter or with exactly one .gguf file, or a .gguf file. Other files are
+// ignored, except for chat files, as read_chat_files() finds them.
 // beginning is checked first (kAdapterInvalid, kAdapterUnsupported): a header that does not fit the file's length costs
 // no reading.
 Result<AdapterSource> read_adapter_source(const AdapterLocation& location);

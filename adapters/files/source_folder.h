@@ -17,11 +17,11 @@ namespace lorad::adapters {
 
 // A folder or file as somebody named it.
 struct AdapterLocation {
-    // As the system reads it: links are followed.
+    // Opens `given` as the system does: links are followed.
     template <typename Path>
         requires std::convertible_to<Path, std::filesystem::path>
     AdapterLocation(Path&& given) : path(std::forward<Path>(given)) {}  // NOLINT(implicit)
-    // Below a folder that somebody else may not be led out of: no link is followed, neither on the way nor of a file.
+    // `inside` must not lead out of `folder`: no link is followed, neither on the way nor at the end.
     AdapterLocation(std::filesystem::path folder, std::filesystem::path inside)
         : path(folder / inside), root(std::move(folder)), below(std::move(inside)) {}
 
@@ -30,16 +30,16 @@ struct AdapterLocation {
     std::filesystem::path below;  // of the root; normal, without ".."
 };
 
-// What `path` names below the folder `root`, with no link followed on the way; not ok: errno, ELOOP for a link. The
-// second is for kernels and sandboxes without openat2, and opens part by part.
+// Opens `path` below the folder `root` without following links; on failure errno is set, ELOOP for a link.
+// walk_beneath() opens part by part, for kernels and sandboxes without openat2.
 OwnedFd open_beneath(int root, const std::filesystem::path& path, int flags);
 OwnedFd walk_beneath(int root, const std::filesystem::path& path, int flags);
 
 // One thread.
 class SourceFolder {
   public:
-    // The folder, or that of the file that was named. kAdapterNotFound; kAdapterPathForbidden: it is reached by a link,
-    // and none is followed.
+    // Opens the folder at `location`, or the one that holds the file there. kAdapterNotFound; kAdapterPathForbidden:
+    // the path has a link and links are not followed.
     static Result<SourceFolder> open(const AdapterLocation& location);
 
     bool is_file() const { return !file_name_.empty(); }  // a file was named, and not a folder

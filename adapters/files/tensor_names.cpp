@@ -180,7 +180,7 @@ void find_place(std::string_view path, const model::ModelConfig& config, ParsedN
     parsed.found = format("{}, which the base does not have", module);
 }
 
-// Which roles a part of the model can have.
+// Returns the reason why a part of the model cannot have a role; empty: it can.
 std::string_view refused_role(PlaceKind kind, TensorRole role) {
     switch (kind) {
         case PlaceKind::kLinear:

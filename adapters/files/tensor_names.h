@@ -14,8 +14,8 @@
 
 namespace lorad::adapters {
 
-// A matrix as adapter files name it: the linear layers, and those that files fuse. Which of them a model's layer has:
-// shape_of().
+// A matrix with its name in adapter files: the linear layers, and those that files fuse. shape_of() tells which of them
+// a model's layer has.
 struct FileModule {
     std::string_view name;
     bool fused = false;
@@ -81,8 +81,8 @@ enum class PlaceKind : uint8_t {
     kPostFeedForwardNorm,
     kQNorm,
     kKNorm,
-    kDeltaNorm,  // of what a delta net gives,
-    kMambaNorm,  // and Mamba 2
+    kDeltaNorm,  // on the output of a delta net,
+    kMambaNorm,  // on that of Mamba 2
     kFinalNorm
 };
 
@@ -91,13 +91,13 @@ struct Place {
     PlaceKind kind = PlaceKind::kLinear;
     uint32_t layer = 0;
     uint32_t linear = 0;  // index in kFileModules
-    uint32_t expert = 0;  // of those of one expert
+    uint32_t expert = 0;  // for tensors of one expert
     auto operator<=>(const Place&) const = default;
 };
 // "model.layers.3.self_attn.q_proj", "lm_head"; with the prefix of an adapter's own names instead of "model."
 std::string name_of(const Place& place, std::string_view prefix = "model.");
 bool is_norm(PlaceKind kind);
-// Whether a layer has a norm of this name.
+// Returns true if a layer has a norm of this name.
 bool has_norm(const model::LayerFacts& layer, PlaceKind kind);
 
 enum class TensorRole : uint8_t {
@@ -118,9 +118,9 @@ inline constexpr size_t kTensorRoles = 11;
 struct ParsedName {
     Place place;
     TensorRole role = TensorRole::kA;
-    std::string_view prefix = "model.";  // of the decoder in this name; empty: as in the bare decoder
-    bool is_elsewhere = false;           // of a part that reads pictures or sound, and changes nothing for text
-    // What was expected and found where the name means nothing; empty: it means the above.
+    std::string_view prefix = "model.";  // of the decoder in this name; empty: the bare decoder
+    bool is_elsewhere = false;           // part of a picture or sound reader: no effect on text
+    // Set if the name means nothing: what was expected and what was found.
     std::string expected, found;
     bool unsupported = false;
 };

@@ -15,7 +15,7 @@ namespace lorad::adapters {
 namespace {
 
 constexpr size_t kSampleBytes = 256;
-constexpr size_t kSamples = 4;  // of a tensor, evenly over it
+constexpr size_t kSamples = 4;  // per tensor, evenly spread
 
 // The binary digits that the numbers of a table need, whatever type they are stored in: what was rounded to bf16 and
 // widened again needs 8.
@@ -30,8 +30,8 @@ int n_digits(const model::Tensor& tensor) {
     return most;
 }
 
-// By how much a number may have moved when it was rounded, or cut off, to so many digits. In f16, which people train in
-// too, small numbers have fewer.
+// The largest change of a number when it is rounded, or cut off, to `digits` binary digits. Small numbers in f16, which
+// people train in too, have fewer.
 float step_of(float value, int digits) {
     constexpr int kF16Digits = 11, kF16SmallestStep = -24;
     int exponent = 0;
@@ -86,7 +86,7 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
                config.n_heads, config.n_kv_heads, config.head_dim, config.rms_norm_eps, config.rope.theta,
                config.rope.rotary_dim));
     for (const double factor : config.rope.frequency_factors) digest.add(format("rope / {}\n", factor));
-    for (const model::LayerFacts& layer : config.layers) {  // of models whose layers are more than the above
+    for (const model::LayerFacts& layer : config.layers) {  // for models whose layers have more facts
         const model::AttentionFacts& attention = layer.attention;
         digest.add(format("layer {} heads {} {} dim {} window {} rope {} scale {} cap {} ffn {} residual {}\n",
                           static_cast<int>(layer.mixer), attention.n_heads, attention.n_kv_heads, attention.head_dim,

@@ -1,4 +1,4 @@
-// What adapters are compared with: the base model's config, and of its weights what a check needs.
+// The base model that adapters are compared with: its config, and the parts of its weights that a check needs.
 #pragma once
 
 #include <filesystem>
@@ -34,7 +34,7 @@ enum class TableOrigin : uint8_t { kMayBeTrained, kFrozen };
 TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved,
                                TableOrigin origin = TableOrigin::kMayBeTrained);
 
-// How the files hold the matrices, for people: the number of each type or format, and the bytes of all tensors.
+// The formats of the matrices in the files, for people: the number of each, and the bytes of all tensors.
 struct WeightFormats {
     std::map<std::string, uint32_t, std::less<>> n_matrices;  // "BF16", "NF4"
     uint64_t file_bytes = 0;
@@ -53,17 +53,17 @@ struct BaseModel {
     // they differ. kInvalidModel.
     static Result<BaseModel> load(const std::filesystem::path& folder);
 
-    // How a table that was saved with an adapter compares with the base's tensor of this name. Reads the folder's
-    // files; kOther if in doubt, such as when the folder has changed since load().
+    // Compares a table that was saved with an adapter with the base's tensor of this name. Reads the folder's files;
+    // kOther if in doubt, such as when the folder has changed since load().
     TableComparison compare_table(std::string_view name, const model::Tensor& tensor, TableOrigin origin) const;
 
     model::ModelConfig config;
     // Adapters with numbers that are not finite, or absurd, are refused. False only in tests of what one would do.
     bool checks_numbers = true;
-    // Whether a chat template that an adapter brings can be read; none: by this process, which whoever brings it may
-    // then harm.
+    // Returns ok if a chat template that an adapter brings can be read. If empty, this process reads it, so a malicious
+    // template may harm it.
     std::function<Status(std::string_view source)> check_template;
-    std::filesystem::path folder;  // or file; empty: from the config alone
+    std::filesystem::path folder;  // or a GGUF file; empty: made from the config alone
     std::string fingerprint;       // 64 hex digits
     WeightFormats formats;
     std::map<std::string, std::vector<float>, std::less<>> biases;  // by tensor name, f32

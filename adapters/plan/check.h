@@ -23,7 +23,7 @@ struct CheckedAdapter {
     uint32_t rank_max = 0;
     uint32_t n_modules = 0;  // adapted linear modules over all layers, and the embedding and output layer if they are
     std::vector<std::string> warnings;
-    ChatEnds ends;  // of the base's vocabulary, as far as ids say; a token may be one that it lacks
+    ChatEnds ends;  // with ids of the base's vocabulary; `token` may be missing from that vocabulary
 
     AdapterSource source;  // `tensors` points into its files
     AdapterTensors tensors;
@@ -33,14 +33,14 @@ struct CheckedAdapter {
     bool has_replaced_parts() const { return plan.has_replaced_parts(); }
 };
 
-// What is checked is what was hashed and what is uploaded, whatever happens to files meanwhile. Messages are one line.
+// The bytes that are checked are those that were hashed and are uploaded, even if files change. Messages are one line.
 Result<std::unique_ptr<CheckedAdapter>> check_adapter(AdapterSource source, const BaseModel& base);
 
-// The same with everything that was found out on the way, for reports.
+// The same with all intermediate results, for reports.
 struct Inspection {
     std::unique_ptr<CheckedAdapter> adapter;  // never null; its plan holds what fits
     std::vector<Misfit> misfits;
-    std::optional<Error> error;  // what check_adapter() answers; none: it fits
+    std::optional<Error> error;  // the error of check_adapter(); none: it fits
 };
 Inspection compare_adapter(AdapterSource source, const BaseModel& base);
 

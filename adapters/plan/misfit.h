@@ -1,4 +1,4 @@
-// What of an adapter does not fit, tensor by tensor.
+// The parts of an adapter that do not fit, tensor by tensor.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace lorad::adapters {
 
 // One thing that does not fit.
 struct Misfit {
-    std::string tensor;  // as the file names it; or the field of the config, or the tensor that is missing
+    std::string tensor;  // the file's name for it; or a field of the config, or a missing tensor
     std::string expected;
     std::string found;
     bool unsupported = false;  // well formed, but of a variant that is not applied

@@ -164,7 +164,7 @@ class Layout {
         made.scale = module.scale;
         made.weight_type = model::weight_type_of(type);
     }
-    // Which tensor has rank j and input i of A, output i and rank j of B, and where.
+    // The tensor and the element with rank j and input i of A, and with output i and rank j of B.
     static const Tensor* a_of(const ExpertPiece& piece) {
         return piece.form == ExpertForm::kStackedSwapped ? piece.b : piece.a;
     }

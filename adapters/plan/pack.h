@@ -23,9 +23,9 @@
 
 namespace lorad::adapters {
 
-// What a RAM tier keeps: everything that place() needs, in one piece of host memory. Immutable; read by any thread.
+// One adapter in the RAM tier: all that place() needs, in one piece of host memory. Immutable; read by any thread.
 struct PackedImage {
-    // Addresses in `view` are byte offsets into the image plus this, so that 0 goes on meaning "none".
+    // Addresses in `view` are byte offsets into the image plus kBase, so that 0 still means "none".
     static constexpr uint64_t kBase = 256;
 
     struct Free {
@@ -33,7 +33,7 @@ struct PackedImage {
     };
     std::unique_ptr<std::byte[], Free> bytes;
     uint64_t n_bytes = 0;          // on the host and on the device
-    std::vector<uint64_t> pieces;  // where each matrix begins, ascending: a block may end before any of them
+    std::vector<uint64_t> pieces;  // the first byte of each matrix, ascending: blocks may end before any of them
     model::AdapterView view;       // gains hold the magnitudes
 
     std::span<const std::byte> span() const { return {bytes.get(), n_bytes}; }

@@ -64,7 +64,7 @@ class LinearPlanner {
         return names;
     }
 
-    // What the config names must be in the file, and the other way round.
+    // The modules that the config names must be in the file, and the other way round.
     Status compare_with_targets() {
         std::vector<uint32_t> modules = names_of_group(kQkv, kQ, kQ + 2, config_.fused_qkv);
         for (const uint32_t linear : names_of_group(kGateUp, kGate, kGate + 1, config_.fused_gate_up)) {
@@ -97,9 +97,8 @@ class LinearPlanner {
         return ok_status();
     }
 
-    // Where the file has all numbers of a module they count, whatever the config says: it may mean what this does not
-    // know, and nobody saves what was not trained. A config that names nothing of the base at all is one for another
-    // base.
+    // Modules with all tensors in the file count, whatever the config says: lorad may not know what it means, and
+    // nobody saves what was not trained. A config that names nothing of the base at all is one for another base.
     void tell_left_out() {
         if (left_out_.empty()) return;
         if (is_any_targeted_) {
@@ -284,7 +283,7 @@ class LinearPlanner {
     bool is_any_targeted_ = false;         // or may be
 };
 
-// What the config says and nobody here can read.
+// Warns of expressions in the config that nobody here can read.
 void warn_of_unreadable(PlanChecks& checks) {
     const auto warn = [&](std::string_view field, const ModuleSelector& selector) {
         if (selector.kind != ModuleSelector::Kind::kUnreadableRegex) return;

@@ -1,4 +1,4 @@
-// What an adapter changes, tensor by tensor, after every tensor has been compared with the base and the config.
+// An adapter's changes, tensor by tensor, after every tensor has been compared with the base and the config.
 #pragma once
 
 #include <array>
@@ -19,17 +19,17 @@
 
 namespace lorad::adapters {
 
-// How an expert's A and B lie in their tensors.
+// The layout of an expert's A and B in their tensors.
 enum class ExpertForm : uint8_t {
     kOwn,  // a [rank][k], b [n][rank] of one expert
     // a [experts * rank][k], an expert's rows side by side; b [n][rank * experts], column rank * experts + expert
     kStacked,
     kStackedSwapped,  // the same of the transposed matrix: a [experts * rank][n], b [k][rank * experts]
 };
-// Of one expert: where its A and B come from, and which ranks and outputs of the module they are.
+// One expert of a module: where its A and B come from, and which ranks and outputs of the module they are.
 struct ExpertPiece {
     const model::Tensor *a = nullptr, *b = nullptr;
-    uint32_t expert = 0, n_experts = 1;  // the latter of stacked ones
+    uint32_t expert = 0, n_experts = 1;  // n_experts: of stacked tensors
     uint32_t rank = 0, rank_begin = 0;
     uint32_t row_begin = 0, n = 0;
     ExpertForm form = ExpertForm::kOwn;
@@ -43,13 +43,13 @@ struct ModulePlan {
     const model::Tensor* b = nullptr;          // [n or more][rank]
     const model::Tensor* magnitude = nullptr;  // [n or more]; DoRA
     uint32_t row_begin = 0;                    // in b and magnitude
-    std::vector<model::RowRange> rows = {};    // of b and magnitude instead, where the module's do not lie side by side
+    std::vector<model::RowRange> rows = {};    // replaces row_begin where the rows are not adjacent
     uint32_t n = 0, k = 0;
     uint32_t rank = 0;
     float scale = 0.0f;
-    std::vector<ExpertPiece> experts = {};  // of a module of experts instead of a and b; n and k are one expert's
-    uint32_t n_experts = 1;                 // of the layer
-    // [n] or empty: what is added to the module's output: scale * lora_B.bias, and a trained bias minus the base's.
+    std::vector<ExpertPiece> experts = {};  // for a module of experts, in place of a and b; n and k are one expert's
+    uint32_t n_experts = 1;                 // experts in the layer
+    // [n] or empty: added to the module's output: scale * lora_B.bias, and a trained bias minus the base's.
     std::vector<float> bias;
 
     bool is_used() const { return a != nullptr || !bias.empty() || !experts.empty(); }
@@ -63,7 +63,7 @@ struct LowRankPlan {
     float scale = 0.0f;
 };
 
-// Outside of the linear modules of the layers.
+// The changes outside of the layers' linear modules.
 struct ExtrasPlan {
     const model::Tensor* embed_table = nullptr;  // [vocab][hidden] instead of the base's
     LowRankPlan embed;                           // a [rank][vocab], b [hidden][rank]
@@ -80,8 +80,8 @@ struct ExtrasPlan {
     };
     std::vector<LayerNorms> norms;  // [n_layers], or empty
     const model::Tensor* final_norm = nullptr;
-    bool one_plus_norms = false;  // as ModelConfig::one_plus_norms
-    // post_attention_layernorm is of what the mixer gives, not in front of the feed-forward
+    bool one_plus_norms = false;  // see ModelConfig::one_plus_norms
+    // post_attention_layernorm norms the output of the mixer, not the input of the feed-forward
     bool has_norms_after = false;
 
     bool has_replaced_parts() const { return embed_table || head_table || token_rows || final_norm || !norms.empty(); }
@@ -90,7 +90,7 @@ struct ExtrasPlan {
 
 struct AdapterPlan {
     std::vector<LayerPlan> layers;
-    uint32_t n_modules = model::kLinearModules;  // of a layer in the device's table: ModelConfig::lora_stride()
+    uint32_t n_modules = model::kLinearModules;  // per layer in the device's table: ModelConfig::lora_stride()
     ExtrasPlan extras;
     std::vector<TokenId> invocation_tokens;  // aLoRA: the adapter acts from their last occurrence on; empty: everywhere
 
@@ -102,13 +102,13 @@ struct AdapterPlan {
 // The tensors of an adapter under PEFT's names and in PEFT's layout, whatever file they come from.
 struct AdapterTensors {
     std::vector<model::Tensor> tensors;
-    std::vector<FileBytes> owned;                   // of those that are not spans of the file
-    std::map<std::string, std::string> file_names;  // of those that the file calls otherwise
+    std::vector<FileBytes> owned;                   // tensors that are not spans of the file
+    std::map<std::string, std::string> file_names;  // where the file's names differ
     std::string base_fingerprint;                   // recorded in the file; empty: not
 };
 
 struct PlanOutcome {
-    AdapterPlan plan;                   // of what fits; points into the tensors
+    AdapterPlan plan;                   // the part that fits; points into the tensors
     std::vector<Misfit> misfits;        // empty: the adapter fits
     std::vector<std::string> warnings;  // it fits, but somebody may have meant something else
 };

@@ -18,7 +18,7 @@ using model::Tensor;
 // Trained weights are below a thousand; sums of products of what is far beyond overflow on the device.
 constexpr float kWeightMax = 0x1p20f;
 
-// Where a value that is not finite, or beyond kWeightMax, sits, as element index.
+// Returns the element index of the first value that is not finite, or is beyond kWeightMax.
 std::optional<uint64_t> first_unusable(const Tensor& tensor) {
     // Without the sign bit, bits of floats are in the order of their values, infinity and NaN behind all others.
     const auto scan = [&]<typename Word>(Word beyond) -> std::optional<uint64_t> {

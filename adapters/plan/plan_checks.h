@@ -1,4 +1,4 @@
-// What the parts of planning share: the tensors by place and role, and the list of what does not fit.
+// State that the parts of planning share: the tensors by place and role, and the list of misfits.
 #pragma once
 
 #include <array>
@@ -23,13 +23,13 @@ class PlanChecks {
     const model::Tensor* find(const Place& place, TensorRole role) const;
     bool has_single_experts() const;              // some tensor is of one expert
     bool has_low_rank(const Place& place) const;  // any of A, B, embedding A and B
-    // What PEFT calls the module, and the config's expressions are about: in the words of the base's files, with the
-    // prefix of the adapter's names.
+    // PEFT's name of the module, which the config's expressions match: as in the base's files, with the prefix of the
+    // adapter's names.
     std::string peft_name(const Place& place) const;
 
     void misfit(std::string tensor, std::string expected, std::string found, bool unsupported = false);
-    // That the tensor of this place and role is there, of this shape, of a float type and finite. nullptr with a misfit
-    // if not.
+    // Returns the tensor of this place and role if it has this shape, a float type and finite values; else adds a
+    // misfit and returns nullptr.
     const model::Tensor* fitting(const Place& place, TensorRole role, std::initializer_list<uint64_t> shape);
 
     const PeftConfig& peft;
@@ -41,13 +41,13 @@ class PlanChecks {
     std::vector<std::string> warnings;
     std::string_view prefix = "model.";  // of the decoder in the adapter's names; empty: an adapter of the bare decoder
     uint32_t n_elsewhere = 0;            // tensors of parts that read pictures or sound
-    bool ties_lora = false;              // the output layer's A and B are the embedding's the other way round
+    bool ties_lora = false;              // the output layer has the embedding's A and B, transposed
 };
 
-// Of one type and shape, with the same bits.
+// Returns true if both have one type, one shape and the same bits.
 bool is_same(const model::Tensor& a, const model::Tensor& b);
 
-// Of float types, b with the numbers of a transposed.
+// Returns true if both have float types and b is a transposed, number by number.
 bool is_transposed(const model::Tensor& a, const model::Tensor& b);
 
 // Modules kExpertGateUp and kExpertDown.

@@ -62,8 +62,8 @@ class ExpertPlanner {
         });
     }
 
-    // With both parameters the names nest, and the one that its module declares first is inside; one alone has the
-    // outer name.
+    // If both parameters are adapted their names nest, with the one that the module declares first inside; a single one
+    // has the outer name.
     Status plan_stacked(uint32_t layer, LayerPlan& plan) {
         const bool gate_up = names(checks_.peft.target_parameters, kGateUpParameter),
                    down = names(checks_.peft.target_parameters, kDownParameter);
@@ -186,8 +186,8 @@ class ExpertPlanner {
                        std::vector<Single>& to) {
         const Place place{PlaceKind::kLinear, layer, linear, expert};
         if (!checks_.has_low_rank(place)) {
-            if (!checks_.peft.target_parameters.empty()) return ok_status();  // which may be what means the experts
-            // Who names the layers of experts by their kind names those of all experts.
+            if (!checks_.peft.target_parameters.empty()) return ok_status();  // it may be what targets the experts
+            // A target that names expert layers by their kind names those of all experts.
             TRY_ASSIGN(const std::optional<bool> targeted,
                        checks_.peft.targets(checks_.peft_name(place), checks_.budget));
             if (targeted.value_or(false))
@@ -221,7 +221,7 @@ class ExpertPlanner {
                                  .scale = static_cast<float>(of.scale)});
     }
 
-    // One scale of all is the module's; where they differ each is in its B.
+    // A scale that all share becomes the module's; else each is multiplied into its B.
     static void take_common_scale(ModulePlan& entry) {
         const float first = entry.experts.front().scale;
         if (!std::ranges::all_of(entry.experts, [&](const ExpertPiece& piece) { return piece.scale == first; })) return;
@@ -246,7 +246,7 @@ class ExpertPlanner {
         return entry;
     }
 
-    // What PEFT does not do to experts.
+    // Refuses tensors that PEFT never makes for experts.
     void refuse_others(const Place& place) {
         for (const auto& [role, what] :
              {std::pair(TensorRole::kMagnitude, "DoRA"), std::pair(TensorRole::kBBias, "a bias"),

@@ -120,7 +120,7 @@ class ExtrasPlanner {
         return tensor;
     }
 
-    // Whether the base's own table was saved along, which costs nothing; what another one costs is told.
+    // Returns true if the saved table is the base's own, which costs nothing; warns of the cost of another one.
     bool is_bases(const Place& place, const Tensor& saved, TableOrigin origin) {
         using Kind = TableComparison::Kind;
         const bool tied_head = place.kind == PlaceKind::kHead && config_.tied_embeddings;
@@ -150,7 +150,7 @@ class ExtrasPlanner {
         plan_.embed_table = table(kEmbedding, embed_is_bases);
         plan_.head_table = table(kHead, head_is_bases);
         if (!config_.tied_embeddings) return;
-        // What replaces the base's own table shows in the output layer too: they are one.
+        // In a tied base the embedding and the output layer are one table: replacing one replaces the other.
         const Tensor* embed = plan_.embed_table;
         const Tensor* head = plan_.head_table;
         const bool from_embed = embed != nullptr && (embed_is_bases || checks_.peft.ensure_weight_tying);
@@ -164,8 +164,8 @@ class ExtrasPlanner {
         }
     }
 
-    // What modules_to_save stands in for is not read, but of a tied base's two tables one may be saved alone, and the
-    // other is the original.
+    // The originals of modules_to_save are not read. But if only one of a tied base's two tables was saved, the other
+    // is the original.
     void check_originals() {
         for (const auto& [place, found] : checks_.found) {
             const Tensor* original = found[static_cast<size_t>(TensorRole::kOriginal)];
@@ -205,7 +205,7 @@ class ExtrasPlanner {
         bool has_any = false;
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             ExtrasPlan::LayerNorms& of = norms[layer];
-            // Without a norm of what the mixer gives its name is that of the norm in front of the feed-forward.
+            // Without a norm behind the mixer, that name means the norm in front of the feed-forward.
             const bool has_after = plan_.has_norms_after = config_.layer(layer).mixer_norm.after;
             of.input = norm({PlaceKind::kInputNorm, layer});
             (has_after ? of.mixer_after : of.ffn) = norm({PlaceKind::kPostAttentionNorm, layer});

@@ -1,4 +1,4 @@
-// What an adapter is and does, for people: a dry run that takes no device memory. Also of adapters that are refused.
+// Describes an adapter and its effect, for people: a dry run without device memory. Covers refused adapters too.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace lorad::adapters {
 
 struct AdapterReport {
-    std::optional<Error> error;  // what loading it answers; none: it fits
+    std::optional<Error> error;  // the error of loading it; none: it fits
     bool fits() const { return !error.has_value(); }
     // Everything that does not fit; empty if it fits, and where the files could not be read as an adapter at all.
     std::vector<Misfit> refused;
@@ -25,12 +25,12 @@ struct AdapterReport {
 
     AdapterKind kind = AdapterKind::kPeft;
     std::string generation;       // empty: the files could not be read
-    std::string base_model_name;  // as the adapter names it, for people
+    std::string base_model_name;  // the adapter's name for it, for people
     uint64_t file_bytes = 0;
     uint64_t device_bytes = 0;
     uint64_t n_parameters = 0;  // numbers in the tensors that are applied
 
-    // Of what fits, in the order of the model.
+    // The modules that fit, in the order of the model.
     struct Module {
         std::string name;    // "model.layers.3.self_attn.q_proj", "lm_head"
         uint32_t rank = 0;   // 0: no A and B, only a bias
@@ -43,13 +43,13 @@ struct AdapterReport {
     std::vector<std::string> targets;         // "q_proj", without layers
     std::vector<std::string> replaced_parts;  // "lm_head", "rows of 3 tokens": cannot be scaled or mixed
     std::vector<TokenId> invocation_tokens;   // aLoRA
-    ChatEnds ends;                            // of answers, beside the base's
+    ChatEnds ends;                            // of answers, in addition to the base's
     uint32_t rank_min = 0, rank_max = 0;      // of the modules with A and B
     bool changes_something = false;           // some module is not zero, or a part is replaced
 
     enum class Fingerprint : uint8_t { kNotRecorded, kFits, kDiffers, kUnknownBase };
     Fingerprint fingerprint = Fingerprint::kNotRecorded;
-    std::string base_fingerprint;  // of the base that it was compared with
+    std::string base_fingerprint;  // of the base it was compared with
 };
 
 // Reads all of A and B. Any thread.

@@ -96,7 +96,7 @@ class TrainStart {
     }
 
   private:
-    // Whether the base's files have the module under this name.
+    // Returns true if the base's files have the module under this name.
     bool has(uint32_t linear) const {
         const FileModule& module = kFileModules[linear];
         if (module.first <= model::LinearModule::kV) return module.fused == config_.fused_qkv;

@@ -30,7 +30,7 @@ std::optional<TrainedPart> part_of(PlaceKind kind) {
         case PlaceKind::kPreFeedForwardNorm:
         case PlaceKind::kDeltaNorm:
         case PlaceKind::kMambaNorm:
-        case PlaceKind::kPostFeedForwardNorm: return std::nullopt;  // of models that are not trained on
+        case PlaceKind::kPostFeedForwardNorm: return std::nullopt;  // only in models that are not trained on
     }
     return std::nullopt;
 }

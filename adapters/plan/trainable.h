@@ -1,5 +1,5 @@
-// From what somebody wants to train, or an adapter that is there, to the tensors that a model::Trainer trains, and from
-// those to a PEFT folder.
+// Makes the tensors that a model::Trainer trains, from a recipe or an existing adapter, and writes them as a PEFT
+// folder.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct LoraRecipe {
     std::vector<std::pair<std::string, double>> alpha_pattern;
     std::optional<std::vector<int64_t>> layers_to_transform;
     std::vector<std::string> modules_to_save;
-    uint64_t seed = 0;  // of A
+    uint64_t seed = 0;  // for the random values of A
 };
 
 // PEFT's start: A uniform in +-1/sqrt(k) by Philox4x32-10 from the seed, B zero, magnitudes the norms of the base's
@@ -52,7 +52,7 @@ struct PeftFiles {
     std::string config;              // adapter_config.json
     std::vector<std::byte> tensors;  // adapter_model.safetensors, with the base's fingerprint in its metadata
 };
-// As PEFT's save_pretrained() writes them; lorad and PEFT read them.
+// Makes the files that PEFT's save_pretrained() would write; lorad and PEFT read them.
 PeftFiles peft_files(const model::TrainableAdapter& adapter, const BaseModel& base, const PeftFileOptions& options);
 // Into a folder, which is made if it is not there: each file is written beside its place, synced and renamed.
 // kStorageFull, kStorageFailed.

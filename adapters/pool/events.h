@@ -1,4 +1,4 @@
-// What happened to adapters, for those who watch: a ring of the last events, each with a number.
+// Events about adapters, for watchers: a ring of the last events, each with a number.
 #pragma once
 
 #include <chrono>
@@ -36,9 +36,9 @@ struct AdapterEvent {
     std::string name;        // empty where a generation without a name is meant
     std::string generation;  // 64 hex digits
     std::string detail;
-    std::string blob = {};                     // of an upload: its SHA-256
-    uint64_t bytes = 0;                        // that have come
-    std::optional<uint64_t> bytes_total = {};  // where the client has said
+    std::string blob = {};                     // an upload's SHA-256
+    uint64_t bytes = 0;                        // received so far
+    std::optional<uint64_t> bytes_total = {};  // if the client has declared it
 };
 
 // Any thread. A reader that is more than kKept events behind misses some and sees it from the numbers.

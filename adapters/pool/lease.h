@@ -1,5 +1,5 @@
-// What a request holds from admission until its last step has finished: the generations that its adapters had when it
-// was admitted, their slots, and its scales.
+// A request's hold on its adapters, from admission until its last step has finished: the generations that they had at
+// admission, their slots, and the request's scales.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ class MixLease {
     explicit operator bool() const { return state_ != nullptr; }
     const std::vector<LoraUse>& uses() const;  // at most kMixTermsMax, in the order of the request
     uint32_t slot() const;                     // of the first use; kNoAdapterSlot for an empty lease
-    const std::string& name() const;           // as it was asked for; of several: "a+b"; empty for an empty lease
-    const std::string& generation() const;     // of the one adapter at scale 1; else the digest of the mix
+    const std::string& name() const;           // as requested; of several: "a+b"; empty for an empty lease
+    const std::string& generation() const;     // the only adapter's, at scale 1; else the mix's digest
     std::span<const LeasedContent> content() const;
-    // Weights of a use, as the table of adapters has them. Valid while the lease lives.
+    // The weights of a use, as the table of adapters has them. Valid while the lease lives.
     const model::AdapterView& view(size_t use) const;
     // aLoRA: the only use counts from the last occurrence of these on; empty: from the beginning.
     std::span<const TokenId> invocation_tokens() const;

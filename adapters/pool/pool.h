@@ -1,11 +1,11 @@
-// Who is on the device: slots, bytes, leases, and those who wait for them. Names and files are not known here.
+// The adapters on the device: slots, bytes, leases, and waiting requests. Names and files are not known here.
 //
 // A request takes a place for all of its adapters at once, or waits. Waiting tickets stand in a queue; only the first
-// one evicts and reserves, so nobody holds some places while it waits for others, except the first, who waits for
-// nobody in the queue. Whoever reserved a place loads into it on its own thread, with the queue open again; others who
-// want the same adapter wait for that load. A request whose adapters are all resident goes past the queue, unless a
-// door is closed: when the first ticket has waited for `starvation_bound`, no new leases are given on enough busy
-// adapters, which then drain.
+// one evicts and reserves, so no ticket holds some places while it waits for others, except the first, which waits for
+// no other ticket of the queue. A ticket that has reserved a place loads into it on its own thread, with the queue open
+// again; others that want the same adapter wait for that load. A request whose adapters are all resident passes the
+// queue, unless a door is closed: when the first ticket has waited for `starvation_bound`, no new leases are given on
+// enough busy adapters, which then drain.
 #pragma once
 
 #include <atomic>
@@ -47,13 +47,13 @@ struct Generation {
     std::shared_ptr<const PackedImage> image;  // in host memory, also while it is resident
     bool in_catalogue = false;                 // a name stands or stood for it
     uint32_t n_names = 0;      // names that stand for it now; without one it leaves the device after its last lease
-    uint32_t n_pins = 0;       // of them, pinned ones
+    uint32_t n_pins = 0;       // names among them that are pinned
     uint32_t n_refs = 0;       // leases, granted or waiting
     uint32_t n_uses = 0;       // granted leases, and tickets that hold its place
     bool door_closed = false;  // no new leases until it was evicted
     uint64_t last_use = 0;     // LRU order
     uint64_t resident_since = 0;
-    std::optional<Error> load_error;  // of the last load
+    std::optional<Error> load_error;  // why its last load failed
 };
 using GenerationPtr = std::shared_ptr<Generation>;
 
@@ -80,7 +80,7 @@ struct LeaseState {
     std::atomic<bool> revoked{false};
 };
 
-// What has left the pool and is freed without its lock.
+// Parts that have left the pool, to be freed without its lock.
 struct Freed {
     std::vector<PlacedAdapter> placed;
     std::vector<std::shared_ptr<const PackedImage>> images;
@@ -94,7 +94,7 @@ struct WaitOptions {
 struct PoolOptions {
     uint32_t n_slots = 0;
     uint64_t device_bytes_max = 0;  // 0: only what the store has
-    uint64_t ram_bytes_max = 0;     // of images
+    uint64_t ram_bytes_max = 0;     // for images
     std::chrono::milliseconds starvation_bound{1000};
 };
 
@@ -112,16 +112,15 @@ class Pool {
 
     Pool(WeightStore& store, const PoolOptions& options);
 
-    // Waits until all of the lease's generations are resident, loads those that nobody else loads, and grants the
-    // lease.
-    // kOutOfMemory: they never fit. kAdapterBusy: not within the time, or cancelled. Else what loading gave.
+    // Waits until all of the lease's generations are resident, loads those that no other request loads, and grants the
+    // lease. kOutOfMemory: they never fit. kAdapterBusy: not within the time, or cancelled. Else the error of loading.
     Status grant(LeaseState& lease, const Loader& load, const WaitOptions& options);
     // Makes an idle generation leave the device now. False if it is in use or not there.
     bool evict_idle(const GenerationPtr& generation);
 
-    // Images in host memory: those that were not used for longest make room for others, or only what is free is taken.
+    // Making room for images in host memory: evict the least recently used ones, or use only what is free.
     enum class ImageRoom : uint8_t { kMade, kFree };
-    // Whether give_image() would keep one: the generation is there, will need it, and has none. Any thread.
+    // Returns true if give_image() would keep one: the generation exists, will need it, and has none. Any thread.
     bool wants_image(std::string_view generation, ImageRoom room);
     // An image that was made before the generation comes to the device; its load then reads no files. May be dropped
     // again.
@@ -132,18 +131,18 @@ class Pool {
     PoolCounters counters;
     EventLog events;
 
-    Mutex mutex;  // of what is in `generations` too: their fields, and those of the leases that are marked so
+    Mutex mutex;  // also guards the fields in `generations`, and fields of leases that say so
     std::map<std::string, GenerationPtr, std::less<>> generations GUARDED_BY(mutex);
     std::set<LeaseState*> leases GUARDED_BY(mutex);
-    uint64_t device_bytes GUARDED_BY(mutex) = 0;  // of resident ones and of reserved places
+    uint64_t device_bytes GUARDED_BY(mutex) = 0;  // resident and reserved
     uint64_t n_pinned GUARDED_BY(mutex) = 0, n_pinned_bytes GUARDED_BY(mutex) = 0;
 
     void take(LeaseState& lease) REQUIRES(mutex);  // refs; the pool's list
     void give_back(LeaseState& lease);             // any thread
-    // After names have changed: what no name stands for and nobody uses leaves.
+    // Called after names have changed: removes generations without names that nobody uses.
     void drop_unnamed(Freed& freed) REQUIRES(mutex);
     void free(Freed freed);             // without the lock
-    void wake_first() REQUIRES(mutex);  // of those who wait: something has changed
+    void wake_first() REQUIRES(mutex);  // of the waiting tickets: something has changed
     // Generations that are gone and whose files may go, since the last call.
     std::vector<GenerationRecord> take_dead();
     Condition dead_added;

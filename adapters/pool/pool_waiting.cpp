@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// How often a waiting request looks whether its client is still there.
+// The interval at which a waiting request checks that its client is still there.
 constexpr std::chrono::milliseconds kCancelPoll{50};
 
 }  // namespace
@@ -27,7 +27,7 @@ struct Pool::Ticket {
     Condition changed;
     std::vector<bool> claimed = std::vector<bool>(lease.generations.size(), false);
     std::vector<GenerationPtr> own_loads;
-    std::vector<GenerationPtr> doors;          // that it has closed
+    std::vector<GenerationPtr> doors;          // closed by this ticket
     uint64_t device_bytes_below = UINT64_MAX;  // after the device had less room than its plan: try again below this
     bool again = false;
 
@@ -122,7 +122,7 @@ void Pool::wake_first() {
 }
 
 Status Pool::wait_for_place(Ticket& ticket, MutexLock& lock) {
-    // One whose place the device refused has waited before all others.
+    // A ticket whose place the device refused has waited before all others.
     if (ticket.device_bytes_below == UINT64_MAX) {
         queue_.push_back(&ticket);
     } else {
@@ -156,7 +156,7 @@ Status Pool::wait_for_place(Ticket& ticket, MutexLock& lock) {
     std::erase(queue_, &ticket);
     for (const GenerationPtr& generation : std::exchange(ticket.doors, {})) generation->door_closed = false;
     wake_first();
-    // Those who stood before an open door now may go past the queue as well.
+    // Requests that waited at a closed door may now pass the queue as well.
     for (Ticket* other : queue_) other->changed.notify_one();
     return got;
 }
@@ -254,7 +254,7 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
         auto placed = place(*image, store);
         if (placed.ok()) TRY(store.set_slot(slot, placed->view));
         if (placed.ok() || placed.error().code != ErrorCode::kOutOfMemory) return placed;
-        // The device has less room than was planned: whoever is idle goes, then again.
+        // The device has less room than planned: evict idle adapters, then try again.
         Freed freed;
         {
             const MutexLock lock(mutex);
@@ -298,7 +298,7 @@ Status Pool::load_claimed(Ticket& ticket, const Loader& load, MutexLock& lock) {
         }
         for (Ticket* other : loading_) other->changed.notify_one();
     }
-    // What others load.
+    // Waits for the loads of other requests.
     Status got = ok_status();
     const auto loading = [&] {
         return std::any_of(ticket.lease.generations.begin(), ticket.lease.generations.end(),

@@ -13,9 +13,9 @@ namespace lorad::adapters {
 
 namespace {
 
-// How often a waiting call looks whether its client is still there.
+// The interval at which a waiting call checks that its client is still there.
 constexpr std::chrono::milliseconds kDrainPoll{50};
-// Whether the store is still in its place, and whether uploads have had their time.
+// The intervals of checking that the store is in its place, and of ending old uploads.
 constexpr std::chrono::seconds kLookPeriod{2}, kExpirePeriod{60};
 
 PoolOptions pool_options(const RegistryOptions& options, const WeightStore& weights) {
@@ -49,7 +49,7 @@ Registry::~Registry() {
     }
     pool_->dead_added.notify_all();
     housekeeper_.join();
-    // What no lease keeps leaves the device; the names stay in the store.
+    // Adapters without leases leave the device; the names stay in the store.
     publish(Catalogue());
 }
 
@@ -72,7 +72,7 @@ Result<AdapterInfo> Registry::commit(const std::string& name, const std::functio
         TRY(files_->save(next));
         publish(std::move(next));
     } else {
-        // What is as it was is acknowledged as well: it must be what a restart finds.
+        // An unchanged catalogue is acknowledged as well, so a restart must find it.
         TRY(files_->is_settled());
     }
     return find(name).value_or(before);
@@ -85,13 +85,13 @@ const GenerationPtr& Registry::known_generation(const GenerationRecord& record) 
     return pool_->generations.emplace(record.id, std::move(made)).first->second;
 }
 
-// What the catalogue says counts from here on.
+// Makes the catalogue the present one.
 void Registry::publish(Catalogue next) {
     Freed freed;
     {
         const MutexLock lock(pool_->mutex);
         auto& generations = pool_->generations;
-        // What may fail for want of memory comes first.
+        // Allocations that may fail come first.
         auto shared = std::make_shared<const Catalogue>(std::move(next));
         for (const auto& [id, record] : shared->generations) known_generation(record);
         catalogue_ = std::move(shared);
@@ -137,9 +137,9 @@ void Registry::discard_files(const std::vector<std::string>& blobs) {
     delete_unwanted();
 }
 
-// What a call holds, or a generation that has no name any more needs, stays unwanted and is looked
-// at again when that ends. What a named one needs is wanted: it goes to the trash with its last name. So is what was
-// promised to its uploader: expire_uploads() tells when that ends.
+// A blob that a call holds, or that a generation without a name needs, stays unwanted and is looked at again when that
+// ends. A blob of a named generation is wanted: it goes to the trash with the last name. A blob promised to its
+// uploader is wanted too: expire_uploads() tells when that ends.
 void Registry::delete_unwanted() {
     std::set<std::string> blobs;
     std::ranges::set_difference(unwanted_blobs_, held_blobs_, std::inserter(blobs, blobs.end()));
@@ -193,7 +193,7 @@ Result<AdapterInfo> Registry::set_name(const std::string& name, Target target, c
                               format("{} adapters are registered, as many as there may be", next.aliases.size()));
         }
         if (record != nullptr) next.generations.try_emplace(record->id, *record);
-        for (const Part& part : target.parts) {  // of a mix, found before this call's turn came
+        for (const Part& part : target.parts) {  // found before this call's turn came, for a mix
             if (next.generations.contains(part.generation)) continue;
             return make_error(ErrorCode::kAdapterNotFound,
                               format("{} was removed or replaced by another call", json_quote(part.name)), "adapters");

@@ -44,8 +44,8 @@ namespace lorad::adapters {
 struct RegistryOptions {
     std::string base_name;          // no adapter may have it
     uint32_t n_adapters_max = 0;    // on the device at a time; 0: as many as the table has slots
-    uint64_t device_bytes_max = 0;  // of all adapters on the device; 0: what the device has
-    uint64_t ram_bytes_max = 0;     // of packed adapters in host memory, ready to be copied
+    uint64_t device_bytes_max = 0;  // for all adapters on the device; 0: all that the device has
+    uint64_t ram_bytes_max = 0;     // for packed adapters in host memory, ready to be copied
     uint32_t n_names_max = 50'000;
     std::chrono::milliseconds wait_timeout{60'000};     // for a place on the device, where a call gives no other
     std::chrono::milliseconds starvation_bound{1'000};  // pool.h
@@ -87,7 +87,7 @@ struct UploadedFile {
 class MergeControl {
   public:
     virtual ~MergeControl() = default;
-    // Computes merged weights of the lease's mix and keeps the lease; what was merged before is not any more.
+    // Computes merged weights of the lease's mix and keeps the lease; an earlier mix is no longer merged.
     // kInvalidLoadPolicy where the server does not merge, kOutOfMemory with the bytes.
     virtual Status merge(const std::string& name, MixLease lease) = 0;
     // Merged when it dominates the traffic, until release().
@@ -109,8 +109,8 @@ class Registry {
   public:
     // Keeps nothing beyond its life. `weights` outlives the registry and every lease.
     Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options);
-    // With what `files` has found. Names come back; weights come to the device when they are used, pinned ones with
-    // restore_active().
+    // Starts with the catalogue in `files`. Names come back; weights come to the device when they are used, pinned ones
+    // with restore_active().
     Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options, std::unique_ptr<Store> files);
     ~Registry();
     Registry(const Registry&) = delete;
@@ -118,8 +118,8 @@ class Registry {
 
     // Set before requests come, not owned; nullptr: merged and auto are refused.
     void set_merge_control(MergeControl* merge) { merge_ = merge; }
-    // Brings back to the device what was pinned or activated when the server stopped. What fails is logged and stays
-    // stored.
+    // Brings adapters back to the device that were pinned or activated when the server stopped. Failures are logged,
+    // and those adapters stay stored.
     void restore_active();
 
     // Pins what the names stand for now, with mixes resolved and terms at scale 0 dropped; nothing left: an empty
@@ -139,10 +139,9 @@ class Registry {
     bool holds_blob(std::string_view sha256, std::string_view holder) const;
     // Deletes uploads whose time is over; the registry does so every minute.
     void expire_uploads(int64_t now_s);
-    // While the result lives, nobody's discard_blobs() or removal of an adapter deletes these, stored already or not.
+    // While the result lives, no discard_blobs() or removal of an adapter deletes these blobs, stored already or not.
     std::shared_ptr<const void> hold_blobs(std::vector<std::string> blobs);
-    // Deletes uploads of which nothing became, unless somebody holds them, or an adapter or a call under way needs
-    // them.
+    // Deletes uploads without an adapter, unless they are held, or an adapter or a call under way needs them.
     void discard_blobs(const std::vector<std::string>& blobs) { discard_files(blobs); }
 
     // Dry runs: what the files are, and all that does not fit. Nothing changes and no device memory is taken.
@@ -151,8 +150,8 @@ class Registry {
     Result<AdapterReport> inspect(std::string_view name);
     AdapterReport inspect(const AdapterLocation& location) const { return inspect_adapter(location, base_); }
 
-    // What the name's adapter says of chats; nothing for mixes and for names that are not there. A generation's id does
-    // as well.
+    // Returns the chat files of the name's adapter; nothing for mixes and unknown names. A generation's id works as
+    // well.
     ChatFiles chat_files(std::string_view name_or_generation) const;
     // Its templates, read from the store; none where its files have none. kAdapterFileNotFound once no adapter needs
     // them;
@@ -186,11 +185,11 @@ class Registry {
     Result<AdapterInfo> activate(std::string_view name, const ActivateOptions& options);
     // Unpins, unmerges, and lets it leave the device.
     Result<AdapterInfo> deactivate(std::string_view name);
-    // Back to the generation before, or to that one of the history. kGenerationConflict where there is none.
+    // Returns to the generation before, or to that one of the history. kGenerationConflict where there is none.
     Result<AdapterInfo> rollback(std::string_view name, std::string_view generation = {});
 
-    // By name, then what only leases keep. Taken page by page, so that nobody else waits for a long list; what changes
-    // meanwhile may be in it or not.
+    // Lists by name, then generations kept by leases alone. Taken page by page, so that a long list blocks nobody;
+    // changes meanwhile may be in it or not.
     std::vector<AdapterInfo> list() const;
     // The next n_max by name after that one; with the last of them also what only leases keep, and `more` is false.
     struct Page {
@@ -205,7 +204,7 @@ class Registry {
     uint32_t n_slots() const { return pool_->options.n_slots; }
     // The base that adapters are compared with. Lives as long as the registry.
     const BaseModel& base() const { return base_; }
-    // Whether what is registered is still kept where a restart looks for it, as of the last few seconds. Costs nothing.
+    // Returns false if the store has moved from where a restart looks for it, a few seconds ago at most. Costs nothing.
     bool is_store_in_place() const { return store_in_place_; }
 
   private:
@@ -221,7 +220,7 @@ class Registry {
     std::shared_ptr<LeaseState> lease_of(const GenerationRecord& record, std::string name);
     Result<AdapterInfo> set_name(const std::string& name, Target target, const GenerationRecord* record,
                                  const ChangeOptions& options);
-    // The name as it is afterwards; as it was where it is gone.
+    // Returns the name's new state; its last one if it is gone.
     Result<AdapterInfo> commit(const std::string& name, const std::function<Status(Catalogue&)>& change);
     void publish(Catalogue next);
     const GenerationPtr& known_generation(const GenerationRecord& record) REQUIRES(pool_->mutex);

@@ -15,7 +15,7 @@ namespace lorad::adapters {
 
 namespace {
 
-// What the checks found out.
+// Makes the record of a checked adapter.
 GenerationRecord record_of(const CheckedAdapter& checked, std::vector<FileRecord> files) {
     GenerationRecord record;
     record.id = checked.generation();
@@ -43,7 +43,7 @@ bool refuses_content(const Error& error) {
     return error.code == ErrorCode::kAdapterInvalid || error.code == ErrorCode::kAdapterUnsupported;
 }
 
-// They go to the log and to whoever registers the adapter.
+// Warnings go to the log and to the caller that registers the adapter.
 std::vector<std::string> told_warnings(std::string_view name, std::vector<std::string> warnings) {
     for (const std::string& warning : warnings) log_warn("adapter {}: {}", json_quote(name), warning);
     return warnings;
@@ -98,7 +98,7 @@ class Registry::HeldUpload final : public BlobUpload {
             registry_.unwanted_blobs_.erase(sha256_);
             return registry_.catalogue_->trash.contains(sha256_);
         };
-        // One that was promised stays whatever the trash says, and leaves it with the adapter that is made of it.
+        // A promised blob stays even if it is in the trash, and leaves it with the adapter that is made of it.
         if (is_trash() && !is_promised_) {
             const Result<AdapterInfo> saved =
                 registry_.commit({}, [&](Catalogue& next) REQUIRES(registry_.commit_mutex_) {
@@ -227,8 +227,7 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
     return info;
 }
 
-// What was read and checked is packed at once where host memory is there for it: so it is not read again to come to the
-// device.
+// Packs a checked adapter at once if host memory has room, so that it need not be read again to come to the device.
 void Registry::give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked,
                           Pool::ImageRoom room) {
     if (!pool_->wants_image(generation, room)) return;
@@ -268,7 +267,7 @@ Result<AdapterInfo> Registry::load(std::string_view name, const AdapterLocation&
         return error;
     };
     for (size_t i = 0; i < records.size(); ++i) {
-        // What is there already is compared; a damaged blob is put aside and stored anew.
+        // Blobs that exist already are compared; a damaged one is put aside and stored anew.
         if (files_->read(records[i].sha256).ok()) continue;
         const Status stored = files_->put(records[i].sha256, checked->source.files[i].bytes);
         if (!stored.ok()) return refuse(stored.error());

@@ -1,4 +1,4 @@
-// What the registry tells about itself.
+// Lists what is registered, with its state.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -12,7 +12,7 @@ namespace lorad::adapters {
 struct Registry::Counts {
     struct Count {
         uint32_t n_granted = 0, n_waiting = 0;
-        GenerationPtr generation;  // of the first part
+        GenerationPtr generation;  // the first part's
     };
     std::map<std::pair<std::string, std::string>, Count> by_name_and_generation;
 };

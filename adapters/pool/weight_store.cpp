@@ -39,7 +39,7 @@ Status DeviceWeightStore::upload(WeightBlock& to, uint64_t to_offset, std::span<
 
 Status DeviceWeightStore::finish() {
     Status arrived = device_.uploader().finish();
-    if (!arrived.ok()) device_.wait_idle();  // what was not waited for may still write
+    if (!arrived.ok()) device_.wait_idle();  // a copy that was not waited for may still write
     return arrived;
 }
 
@@ -50,7 +50,7 @@ uint32_t DeviceWeightStore::n_slots() const { return executor_.lora_table().n_sl
 Status DeviceWeightStore::set_slot(uint32_t slot, const model::AdapterView& adapter) {
     const MutexLock lock(table_mutex_);
     TRY(executor_.lora_table().set(slot, adapter));
-    // Not for the steps, which wait by themselves: so that no copy is pending when the table is destroyed.
+    // Steps need no wait here. It keeps copies from being pending when the table is destroyed.
     return finish();
 }
 

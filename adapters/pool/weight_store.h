@@ -30,7 +30,7 @@ class WeightStore {
 
     // kOutOfMemory names the bytes asked for and those there are.
     virtual Result<std::unique_ptr<WeightBlock>> allocate(uint64_t size_bytes) = 0;
-    virtual uint64_t block_bytes_max() const = 0;  // of one allocation
+    virtual uint64_t block_bytes_max() const = 0;  // the largest single allocation
 
     // The bytes are taken now and arrive before finish() returns. A block with uploads pending must not be freed.
     virtual Status upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) = 0;

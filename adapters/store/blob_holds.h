@@ -1,6 +1,6 @@
-// Who has been promised a blob. An upload that was acknowledged stays for whoever sent it until an adapter is made of
-// it or the time is over: nobody else's removal, replacement or refused registration takes it away. Pure bookkeeping;
-// the stores keep it and call it under their lock.
+// Keeps the promises of blobs to uploaders. An acknowledged upload stays for its uploader until an adapter is made of
+// it or the time is over: no removal, replacement or refused registration by others deletes it. Pure bookkeeping; the
+// stores own it and call it under their lock.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ struct Holder {
     uint64_t bytes_max = 0;  // 0: no limit
     uint32_t n_max = 0;      // files; 0: no limit
 };
-// Of a tenant's name; it does not tell the name.
+// A one-way digest of a tenant's name.
 std::string holder_key(std::string_view tenant);
 
-// A hold ends so long after its upload.
+// The life of a hold, from its upload.
 inline constexpr int64_t kHoldSeconds = 24 * 60 * 60;
-// A file of a refused registration makes room for its uploader's next after so long.
+// After this time, a file of a refused registration makes room for its uploader's next.
 inline constexpr int64_t kTriedHoldSeconds = 10 * 60;
 
 class BlobHolds {
@@ -38,7 +38,7 @@ class BlobHolds {
         uint32_t number = 0;
         bool operator==(const Promise&) const = default;
     };
-    static constexpr uint32_t kPromisesMax = 8;  // of one file by one holder; further uploads renew the oldest
+    static constexpr uint32_t kPromisesMax = 8;  // per file and holder; further uploads renew the oldest
 
     // The promise that an upload by this holder makes or renews.
     Promise next(std::string_view sha256, std::string_view holder) const;

@@ -1,5 +1,5 @@
-// What is registered, as a value: names, what they stand for and stood for, and the generations that this keeps. Pure:
-// the registry changes a copy, stores it, and only then lets it count.
+// The registry's contents as a value: names, their present and past targets, and the generations that these keep. Pure:
+// the registry changes a copy, stores it, and only then makes it count.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace lorad::adapters {
 
 struct FileRecord {
     std::string name;    // "adapter_config.json"
-    std::string sha256;  // of the contents, 64 hex digits: the blob
+    std::string sha256;  // of the contents, 64 hex digits: the blob's name
     uint64_t bytes = 0;
     bool operator==(const FileRecord&) const = default;
 };
@@ -31,7 +31,7 @@ struct GenerationRecord {
     uint64_t device_bytes = 0;
     bool replaces_parts = false;             // embedding, head, norms or token rows: runs alone, at scale 1
     std::vector<TokenId> invocation_tokens;  // aLoRA: applied from the last occurrence on; empty: everywhere
-    ChatEnds ends;                           // as its files say
+    ChatEnds ends;                           // read from its files
     uint64_t stored_bytes() const;
     bool operator==(const GenerationRecord&) const = default;
 };
@@ -46,7 +46,7 @@ struct Part {
 
 struct Target {
     std::vector<Part> parts;  // one at scale 1: an adapter; else a mix
-    std::string path;         // where load() found it; empty for uploads and mixes
+    std::string path;         // as found by load(); empty for uploads and mixes
     int64_t since_s = 0;      // Unix time
     bool is_mix() const { return parts.size() != 1 || parts.front().scale != 1.0f; }
     std::string generation() const;  // mix_generation(parts)
@@ -70,7 +70,7 @@ struct Catalogue {
     std::map<std::string, Alias, std::less<>> aliases;
     std::map<std::string, GenerationRecord, std::less<>> generations;
     std::set<std::string> trash;  // blobs that no generation needs any more, to be deleted
-    uint64_t sequence = 0;        // of changes; the larger one of two manifests is the newer
+    uint64_t sequence = 0;        // counts changes; the larger of two manifests is the newer
 
     // kAdapterNotFound, param "lora_name".
     Result<const Alias*> find(std::string_view name) const;
@@ -96,7 +96,7 @@ std::string mix_generation(std::span<const Part> parts);
 // Sums up scales of equal generations, drops those at 0; the order stays.
 std::vector<Part> simplified(std::vector<Part> parts);
 
-// Text of the manifest, and back. The text carries its own digest: kIo where it is not what was written.
+// Writes and reads the text of the manifest. It carries its own digest: kIo if it was changed.
 std::string manifest_text(const Catalogue& catalogue);
 Result<Catalogue> parse_manifest(std::string_view text);
 

@@ -19,7 +19,7 @@ namespace lorad::adapters {
 
 namespace {
 
-constexpr size_t kTransferBytes = size_t{64} << 20;  // of one read() or write()
+constexpr size_t kTransferBytes = size_t{64} << 20;  // per read() or write()
 
 Error system_error(std::string_view what, const std::string& path, int error) {
     const auto code = [&] {
@@ -184,7 +184,7 @@ class SystemFileSystem final : public FileSystem {
   private:
     struct Place {
         int folder;
-        const char* name;  // of the path that was asked about
+        const char* name;  // of the path asked about
     };
     // Folders are opened once; what lies behind their names later does not matter. Takes no memory: uploads that fail
     // for want of it clean up.

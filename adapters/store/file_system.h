@@ -46,8 +46,8 @@ class FileSystem {
     virtual Result<std::vector<Entry>> list(const std::string& folder) = 0;
     // For as long as this lives; an error if another process has it.
     virtual Status lock(const std::string& path) = 0;
-    // That the root and its folders are still what their names lead to: a folder that was moved or removed is written
-    // without a complaint.
+    // Returns ok if the root and its folders are still reached by their names: writes to a folder that was moved or
+    // removed succeed silently.
     virtual Status is_in_place() const { return ok_status(); }
 };
 

@@ -15,7 +15,7 @@ std::string hold_path(const BlobHolds::Promise& promise) {
     return format("{}/{}.{}.{}", kHoldsFolder, promise.sha256, promise.holder, promise.number);
 }
 
-// Of a file's name; nothing if it is none.
+// Parses a file's name; nothing if it is no hold's.
 std::optional<BlobHolds::Promise> promise_of(std::string_view name) {
     constexpr size_t kDigits = 64;
     if (name.size() < 2 * kDigits + 3 || name[kDigits] != '.' || name[2 * kDigits + 1] != '.') return std::nullopt;

@@ -17,7 +17,7 @@ struct HoldFile {
     BlobHolds::Promise promise;
     int64_t since_s = 0;
 };
-// Those whose time is not over; the others, and what is none, are removed.
+// Returns the holds that have not expired; removes expired ones, and files that are no holds.
 Result<std::vector<HoldFile>> read_hold_files(FileSystem& files, int64_t now_s);
 
 // Durable once the folder is synced too. `fresh` is the path under which it is written first, so that its time is now

@@ -1,4 +1,4 @@
-// What every store does with the holds of its blobs (blob_holds.h).
+// The part of every store that keeps the holds of its blobs (blob_holds.h).
 #pragma once
 
 #include <string>
@@ -36,12 +36,12 @@ class HoldingStore : public Store {
     }
 
   protected:
-    virtual void remove_record(const BlobHolds::Promise&) REQUIRES(mutex_) {}  // of a hold that has ended
+    virtual void remove_record(const BlobHolds::Promise&) REQUIRES(mutex_) {}  // of an expired hold
     void end_hold(const BlobHolds::Promise& promise) REQUIRES(mutex_) {
         remove_record(promise);
         if (!holds_.is_held(promise.sha256)) no_longer_held_.push_back(promise.sha256);
     }
-    // Those whose time is over. The blobs that nobody holds any more since the last call.
+    // Ends the expired holds. Returns the blobs that have lost their last holder since the last call.
     std::vector<std::string> end_holds(int64_t now_s) REQUIRES(mutex_) {
         for (const BlobHolds::Promise& promise : holds_.expire(now_s)) end_hold(promise);
         return std::exchange(no_longer_held_, {});

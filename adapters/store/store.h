@@ -21,7 +21,7 @@
 namespace lorad::adapters {
 
 struct StoreLimits {
-    uint64_t bytes_max = 0;  // of all blobs; 0: no limit
+    uint64_t bytes_max = 0;  // for all blobs; 0: no limit
     uint64_t blob_bytes_max = kWeightsBytesMax;
     uint32_t n_blobs_max = 100'000;
     uint32_t n_uploads_max = 64;  // at a time
@@ -47,14 +47,14 @@ class Store {
     // Durable when this returns; on an error the one before is still there. kStorageFull; kStoreReadOnly: a disk has
     // failed to sync, and nothing is taken before a restart.
     virtual Status save(const Catalogue& catalogue) = 0;
-    // Whether the catalogue that was saved last is what a restart finds. kStoreReadOnly: a save failed half-way, and
-    // only a restart tells.
+    // Returns ok if a restart finds the catalogue that was saved last. kStoreReadOnly: a save failed half-way, and only
+    // a restart tells which one is there.
     virtual Status is_settled() const = 0;
 
-    // `bytes` where the size is known. With a holder the blob is held for it once finish() returns. `may_know`: whoever
-    // uploads may learn that the blob is here already, which then needs no room: neither in the store, nor among what
-    // the holder may have where it holds it. kInvalidRequest for what is no digest, kStorageFull, also for what the
-    // holder may have, kAdapterBusy with too many uploads at once.
+    // `bytes`: the size, if it is known. With a holder the blob is held for it once finish() returns. `may_know`: the
+    // uploader may learn that the blob exists already; then it needs no room in the store, nor in the holder's quota if
+    // the holder has it. kInvalidRequest for an invalid digest, kStorageFull, also for the holder's quota, kAdapterBusy
+    // with too many uploads at once.
     virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
                                                       const Holder* holder = nullptr, bool may_know = false) = 0;
     // A file whose digest the caller has computed; durable when this returns. The store may share the bytes. Errors as
@@ -70,15 +70,15 @@ class Store {
     // blob_holds.h.
     virtual bool is_held(std::string_view sha256) const = 0;
     virtual bool is_held_by(std::string_view sha256, std::string_view holder) const = 0;
-    // An adapter was made of it: one upload by this holder has got what it was promised.
+    // An adapter was made of the blob: this fulfils one upload's promise to this holder.
     virtual void keep_promise(std::string_view sha256, std::string_view holder) = 0;
-    // A registration of it was refused: it may go when this holder needs the room.
+    // A registration of the blob was refused: it may go when this holder needs the room.
     virtual void mark_tried(std::string_view sha256, std::string_view holder) = 0;
-    // Ends holds whose time is over. The blobs that nobody holds any more, and those that came long ago and became
-    // nothing: to be removed unless something needs them.
+    // Ends expired holds. Returns blobs that lost their last holder, and old blobs without an adapter: to be removed
+    // unless something needs them.
     virtual std::vector<std::string> expire(int64_t now_s) = 0;
 
-    // Whether what is kept is still where a restart looks for it. kStoreReadOnly where not.
+    // Returns ok if the data is still where a restart looks for it, else kStoreReadOnly.
     virtual Status is_in_place() const = 0;
 };
 
@@ -91,8 +91,7 @@ class Store {
 //   damaged/<sha256>                    blobs that were not what their name says any more
 //   lock
 //
-// What was acknowledged is there after a crash at any moment: a new file is synced, renamed, and its folder synced
-// first.
+// Acknowledged data survives a crash at any moment: a new file is synced, renamed, and its folder synced first.
 // kStorageFailed: the folder cannot be used, or another process has it. kIo: both copies of the catalogue are damaged.
 Result<std::unique_ptr<Store>> disk_store(std::unique_ptr<FileSystem> files, const StoreLimits& limits);
 

@@ -93,7 +93,7 @@ class DiskStore final : public HoldingStore {
     }
 
     void remove(std::string_view sha256) override {
-        // What the disk's catalogue needs is not known then.
+        // In that state it is unknown which blobs the catalogue on disk needs.
         if (health_.is_read_only() || !blob_bytes(sha256)) return;
         const Status removed = files_->remove(blob_path(sha256));
         if (!removed.ok()) log_warn("{}", removed.error().message);
@@ -132,7 +132,7 @@ class DiskStore final : public HoldingStore {
     struct Blob {
         uint64_t bytes = 0;
         int64_t since_s = 0;   // when it came or was read last
-        uint64_t edition = 0;  // of the bytes that its name has; no two uploads have the same
+        uint64_t edition = 0;  // changes with every upload to its name
     };
     enum class Digest : uint8_t { kCompare, kKnown };
 
@@ -145,7 +145,7 @@ class DiskStore final : public HoldingStore {
                               format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
         }
         if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
-        // What may fail for want of memory comes before what is counted.
+        // Allocations that may fail come before anything is counted.
         auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, digest, holder, may_know);
         {
             const MutexLock lock(mutex_);
@@ -233,7 +233,7 @@ class DiskStore final : public HoldingStore {
                 TRY(store_.files_->rename(path_, blob_path(sha256_)));
                 if (const auto known = store_.blobs_.find(sha256_); known != store_.blobs_.end()) {
                     known->second.edition = ++store_.last_edition_;
-                    known->second.since_s = unix_time_s();  // what it replaced may have been old enough for make_room()
+                    known->second.since_s = unix_time_s();  // the old file may have been old enough for make_room()
                 }
             }
             kept_ = true;
@@ -276,7 +276,7 @@ class DiskStore final : public HoldingStore {
             }
             return holder_ ? store_.make_promise(sha256_, holder_->key, n_bytes_) : ok_status();
         }
-        // What was uploaded as held already counts for the holder if that hold has ended meanwhile.
+        // An upload of a held blob was not counted; if that hold has ended meanwhile, it needs room now.
         Status hold_has_room() {
             if (!holder_ || is_counted_) return ok_status();
             const MutexLock lock(store_.mutex_);
@@ -302,7 +302,7 @@ class DiskStore final : public HoldingStore {
         const uint64_t bytes_max_;
         std::unique_ptr<NewFile> file_;
         Sha256 digest_;
-        uint64_t n_bytes_ = 0, file_bytes_ = 0;  // that came; of the file, as the store counts it
+        uint64_t n_bytes_ = 0, file_bytes_ = 0;  // received; counted by the store
         bool is_counted_ = false;                // with the holder
         bool keeps_none_ = false;                // keep_none()
         bool kept_ = false;
@@ -447,7 +447,7 @@ class DiskStore final : public HoldingStore {
     const StoreLimits limits_;
     DiskHealth health_;
     StoredCatalogue catalogue_;
-    mutable std::atomic<bool> is_displaced_{false};  // as is_in_place() said last
+    mutable std::atomic<bool> is_displaced_{false};  // from the last is_in_place()
     std::map<std::string, Blob, std::less<>> blobs_ GUARDED_BY(mutex_);
     std::set<std::string, std::less<>> used_ GUARDED_BY(mutex_);  // blobs of the catalogue
     uint64_t bytes_ GUARDED_BY(mutex_) = 0, incoming_bytes_ GUARDED_BY(mutex_) = 0;

@@ -91,7 +91,7 @@ class MemoryStore final : public HoldingStore {
             store_.holds_.end_upload(holder_->key, n_bytes_);
         }
 
-        // With a holder that does not hold it yet.
+        // For a holder that does not hold the blob yet.
         Status admit(uint64_t bytes) {
             const MutexLock lock(store_.mutex_);
             store_.holds_.begin_upload(holder_->key);
@@ -120,7 +120,7 @@ class MemoryStore final : public HoldingStore {
             auto text = std::make_shared<std::string>(std::move(text_));
             auto* const bytes = reinterpret_cast<std::byte*>(text->data());
             const size_t size = text->size();
-            // What was uploaded as held already counts if that hold has ended meanwhile.
+            // An upload of a held blob was not counted; if that hold has ended meanwhile, it counts now.
             if (holder_ && !is_counted_ && !store_.is_held_by(sha256_, holder_->key)) TRY(admit(size));
             return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size},
                                holder_ ? &*holder_ : nullptr);

@@ -63,7 +63,7 @@ Status StoredCatalogue::save(const Catalogue& catalogue) {
         if (leaves_copy) mend_copy();
         return renamed;
     }
-    // From here on nobody knows what is on the disk where a call fails; only a restart finds out.
+    // If a call fails from here on, the content of the disk is unknown; only a restart finds out.
     is_half_saved_ = true;
     if (!renamed.ok()) return health_.read_only(renamed.error());
     if (!leaves_copy) {

@@ -23,7 +23,7 @@ class DiskHealth {
     // Syncs. kStorageFull without room for the bytes: the new file goes away, and with it all that could not be
     // written.
     Status synced(NewFile& file);
-    // From here on. What to answer.
+    // Makes the store read-only for good. Returns the error to answer with.
     Error read_only(const Error& why);
 
   private:
@@ -39,9 +39,9 @@ class StoredCatalogue {
     // Both outlive it.
     StoredCatalogue(FileSystem& files, DiskHealth& health) : files_(files), health_(health) {}
 
-    // What a process that was ended has begun.
+    // Removes unfinished files of a process that was killed.
     void remove_unfinished();
-    // Whichever copy is sound and newer; what is missing, damaged or older is written again. kIo: no copy is sound.
+    // Reads the newer sound copy and rewrites the other if it is missing, damaged or older. kIo: no copy is sound.
     Status read();
     const Catalogue& found() const { return found_; }
 
@@ -66,7 +66,7 @@ class StoredCatalogue {
     std::atomic<bool> is_half_saved_{false};  // between the first rename and the sync of the folder
     bool lacks_copy_ = false;                 // a full disk has left one copy of the catalogue
     bool main_is_current_ = false;            // registry.json is what was saved last
-    uint64_t saved_bytes_ = 0;                // of its text
+    uint64_t saved_bytes_ = 0;                // of the saved text
 };
 
 }  // namespace lorad::adapters

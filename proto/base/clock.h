@@ -13,7 +13,7 @@ inline int64_t unix_time_s() {
         .count();
 }
 
-// Of this thread.
+// The processor time that this thread has used.
 inline double thread_seconds() {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -1,4 +1,4 @@
-// For handlers of exceptions, which must not throw one: where there is no memory for the line, it is not written.
+// Logs for handlers of exceptions, which must not throw: without memory for the line, it is not written.
 #pragma once
 
 #include <exception>

@@ -1,5 +1,5 @@
-// Locks that clang can check: `tests/thread_safety.sh` compiles what has annotations with -Wthread-safety, and a member
-// that is GUARDED_BY a mutex is then an error where that mutex is not held. Other compilers see plain std::mutex and
+// Locks that clang can check: `tests/thread_safety.sh` compiles annotated files with -Wthread-safety, which makes any
+// use of a GUARDED_BY member without its mutex an error. Other compilers see plain std::mutex and
 // std::condition_variable. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html has the meaning of each word.
 //
 //   Mutex mutex_;
@@ -29,7 +29,7 @@
 #define REQUIRES(...) LORAD_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 // The caller does not hold it: the function takes it.
 #define EXCLUDES(...) LORAD_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
-// For a function whose reason to be safe is not a lock; a comment beside it says what is.
+// For a function that is safe without a lock; a comment beside it has the reason.
 #define NO_THREAD_SAFETY_ANALYSIS LORAD_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace lorad {
@@ -44,7 +44,7 @@ class CAPABILITY("mutex") Mutex {
     std::mutex mutex_;
 };
 
-// Holds a mutex to the end of its scope, but for what is between unlock() and lock().
+// Holds a mutex to the end of its scope, except between unlock() and lock().
 class SCOPED_CAPABILITY MutexLock {
   public:
     explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : lock_(mutex.mutex_) {}

@@ -1,4 +1,4 @@
-// Which of some names somebody may have meant: for errors about a name that is not there. Any thread.
+// Finds the names that somebody may have meant, for errors about unknown names. Any thread.
 #pragma once
 
 #include <span>
@@ -8,9 +8,9 @@
 
 namespace lorad {
 
-// Up to n_max of `names`, the likeliest first: those that differ in few letters, whatever their case, then those that
-// hold the name or are held by it, or begin as it does for three quarters. Looks at the first 2,000 names and at 128
-// bytes of each, so that it costs at most some milliseconds.
+// Returns up to n_max of `names`, the likeliest first: those that differ in few letters, whatever their case, then
+// those that contain the name or are contained in it, or share three quarters of its beginning. Looks at the first
+// 2,000 names and at 128 bytes of each, so that it costs at most some milliseconds.
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> names, size_t n_max);
 
 }  // namespace lorad

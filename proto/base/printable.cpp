@@ -36,7 +36,7 @@ char32_t code_point(std::string_view sequence) {
     return point;
 }
 
-// How many bytes at the beginning are printable.
+// Returns the length of the printable prefix.
 size_t printable_bytes(std::string_view text) {
     size_t n = 0;
     while (n < text.size()) {

@@ -1,17 +1,15 @@
-// What may stand raw in a line that people and their tools read: of a log, of a page of metrics, of a message on a
-// terminal. Not printable are
+// Text that may stand raw in a line for people and their tools: in a log, a page of metrics, a message on a terminal.
+// Not printable are
 //   controls: C0, DEL, C1 (a terminal obeys U+009B, some readers end a line at U+0085);
 //   separators of lines and paragraphs, U+2028 and U+2029;
-//   what changes the order of its neighbours: the bidirectional marks, embeddings, overrides and isolates;
-//   what is not seen: soft hyphens, zero-width spaces, byte order marks, tags, fillers, annotations; but for joiners
-//       and variation selectors,
-//   without which some languages cannot be written;
-//   what is no character: bytes that are no UTF-8, code points that Unicode keeps for itself.
+//   characters that reorder their neighbours: the bidirectional marks, embeddings, overrides and isolates;
+//   invisible characters: soft hyphens, zero-width spaces, byte order marks, tags, fillers, annotations, except for
+//   joiners and variation selectors, without which some languages cannot be written;
+//   bytes that are no UTF-8, and code points that Unicode reserves as noncharacters.
 //
-// Each place writes by its own owner, all of them by these two functions: names are refused by check_adapter_name,
-// lines of the log escaped by log.cpp, labels by escaped_label, messages of errors by error_message. Headers are
-// percent-encoded (proto/url.h). What JSON carries besides is not escaped:
-// its readers decode it, and a model may say anything.
+// Each output has one owner, and all owners call these two functions: check_adapter_name refuses names, log.cpp escapes
+// lines of the log, escaped_label labels, error_message messages of errors. Headers are percent-encoded (proto/url.h).
+// Other JSON texts are not escaped: their readers decode them, and a model may say anything.
 #pragma once
 
 #include <string>
@@ -21,9 +19,8 @@ namespace lorad {
 
 bool is_printable(std::string_view text);
 
-// What is not printable becomes \n, \r, \t or \uXXXX as in JSON strings (two of them beyond U+FFFF), so that a JSON
-// text stays what it is;
-// what is no UTF-8 becomes U+FFFD.
+// Writes unprintable characters as \n, \r, \t or \uXXXX like JSON strings (two of them beyond U+FFFF), so that a JSON
+// text stays valid and keeps its meaning; bytes that are no UTF-8 become U+FFFD.
 std::string escape_unprintable(std::string_view text);
 
 }  // namespace lorad

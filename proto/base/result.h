@@ -34,7 +34,7 @@ enum class ErrorCode : uint8_t {
     kGenerationMismatch,    // expected_generation is not the present one: 409
     kGenerationConflict,    // another call changed, or is changing, the same name or blob: 409
     kAdapterBusy,           // no place became free in time, or too many transfers at once: 429
-    kAdapterLimit,          // as many adapters as there may be
+    kAdapterLimit,          // the limit on adapters is reached
     kAdapterPathForbidden,  // a server path outside of what loads may read
     kAdapterFileNotFound,   // a blob that was not uploaded
     kAdapterFileTooLarge,
@@ -67,7 +67,7 @@ enum class ErrorCode : uint8_t {
 
 struct Error {
     ErrorCode code = ErrorCode::kInternal;
-    std::string message;  // what, where, expected, found; never a path of ours or a pointer to HTTP clients
+    std::string message;  // what, where, expected, found; must show HTTP clients no path or address of this process
     std::string param;    // request field or flag at fault; may be empty
 };
 

@@ -1,4 +1,4 @@
-// Whole numbers of things that do not divide. The type is that of `value`: it must hold the divisor, and their sum.
+// Division that rounds up, and rounding up to a multiple. The type is that of `value`: it must hold value + divisor.
 #pragma once
 
 #include <concepts>

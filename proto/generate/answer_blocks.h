@@ -14,10 +14,10 @@ enum class BlockKind : uint8_t { kReasoning, kText, kToolCall };
 
 struct AnswerBlock {
     BlockKind kind = BlockKind::kText;
-    std::string id;                       // of the block
+    std::string id;                       // the block's own
     std::string text;                     // so far; of a call: its arguments
-    std::string call_id, name;            // of a call
-    std::vector<TokenLogprobs> logprobs;  // of a text's tokens, where they are wanted
+    std::string call_id, name;            // for calls
+    std::vector<TokenLogprobs> logprobs;  // of a text's tokens, if requested
     bool ended = false;
     bool cut = false;  // ended because the answer did, before it was whole
 };
@@ -25,15 +25,15 @@ struct AnswerBlock {
 struct BlockChange {
     enum class What : uint8_t { kBegins, kGrows, kEnds } what = What::kGrows;
     uint32_t block = 0;
-    std::string delta = {};                    // of kGrows
-    std::vector<TokenLogprobs> logprobs = {};  // of kGrows
+    std::string delta = {};                    // for kGrows
+    std::vector<TokenLogprobs> logprobs = {};  // for kGrows
 };
 
 class AnswerBlocks {
   public:
     explicit AnswerBlocks(std::function<std::string(BlockKind)> make_id) : make_id_(std::move(make_id)) {}
 
-    // What a part of the answer changes, in order; the last part ends the open block.
+    // Adds a part of the answer. Returns the changes, in order; the last part ends the open block.
     std::vector<BlockChange> take(const ChoicePart& part);
     const std::vector<AnswerBlock>& blocks() const { return blocks_; }
 
@@ -44,7 +44,7 @@ class AnswerBlocks {
 
     const std::function<std::string(BlockKind)> make_id_;
     std::vector<AnswerBlock> blocks_;      // all but the last have ended
-    std::vector<TokenLogprobs> logprobs_;  // of tokens whose text has not come yet
+    std::vector<TokenLogprobs> logprobs_;  // of tokens whose text has not arrived
 };
 
 }  // namespace lorad::proto

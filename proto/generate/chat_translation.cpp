@@ -46,7 +46,7 @@ Error FieldNames::renamed(Error error) const {
         }
         return best;
     };
-    // In one pass: what has been written is the client's, and may be called as another field of ours is.
+    // Replaces in one pass: a name already written is the client's, and may equal another one of the chat's.
     std::string written;
     size_t at = 0;
     const auto* first = name_at(0);

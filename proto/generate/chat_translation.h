@@ -25,7 +25,7 @@ class ChatMessages {
 
     // `path`: where it stands in the body of the other endpoint; text_path: where its text does.
     void add(std::string_view role, std::string_view text, const std::string& path, const std::string& text_path);
-    // What holds the id, the text and the mark of an error: names of members of the value at `path`.
+    // Names the members of the value at `path` that hold the result's id and its text.
     struct ResultFields {
         std::string_view id, text;
     };
@@ -36,18 +36,18 @@ class ChatMessages {
     struct Call {
         std::string id, name;
         std::string arguments;                       // a text, as a rule of a JSON object
-        std::string path;                            // of the call
+        std::string path;                            // of the call in the body
         std::string_view id_field, arguments_field;  // its members
     };
     void add_call(Call call, const std::string& turn_path);
-    // Lists what nobody knows of a message's parts in the other body.
+    // Lists the unknown members of a message's part in the other body.
     void list_unknown(const JsonValue& part, std::initializer_list<std::string_view> known) {
         list_unknown_fields(part, known, ignored_);
     }
     // Parts of a text, in a list: of these members.
     void list_unknown_parts(const std::optional<JsonValue>& parts, std::initializer_list<std::string_view> known);
     const std::vector<std::string>& ignored() const { return ignored_; }
-    // The assistant has spoken last, and its text may be continued.
+    // The same for each part of a text that is a list of parts.
     bool ends_with_assistant_text() const { return turn_.has_text && turn_.calls.empty(); }
 
     // A JSON array; at the end.
@@ -60,7 +60,7 @@ class ChatMessages {
         std::vector<Call> calls;
         bool begun = false, has_text = false;
     };
-    std::string message_name() const;  // of the next one that is written
+    std::string message_name() const;  // of the next message to be written
     void begin_turn(const std::string& path);
     void begin_message(std::string_view role, const std::string& path);
     void flush();
@@ -72,7 +72,7 @@ class ChatMessages {
     size_t n_messages_ = 0;
     std::string system_, system_path_, system_text_path_;  // at the beginning, not yet written
     bool has_system_ = false;
-    Turn turn_;  // of the assistant, not yet written
+    Turn turn_;  // the assistant's, not yet written
 };
 
 // {"type":"function","function":{...}} of a tool whose fields stand side by side; `renamed`: what a

@@ -211,7 +211,7 @@ std::optional<std::string> whole_input(const std::string& arguments) {
     return input && input->is_string() ? std::optional<std::string>(*input->as_string()) : std::nullopt;
 }
 
-// Of arguments that an answer was cut in: the text so far, without an escape or a character that is not whole.
+// Reads the text so far from arguments that were cut off, without an incomplete escape or character at the end.
 std::optional<std::string> begun_input(std::string_view arguments) {
     constexpr size_t kEscapeBytesMax = 12;  // two halves of a character
     constexpr std::string_view kBegin = R"({"input":")";

@@ -17,27 +17,27 @@ namespace lorad::proto {
 
 using ToolNames = std::set<std::string, std::less<>>;
 
-// A choice among tools names one that is not there.
+// The error of a tool choice that names an unknown tool.
 Error no_such_tool(std::string_view param, std::string_view name);
 
 // The schema of the function that stands for a custom tool, and its arguments with this input.
 inline constexpr std::string_view kCustomToolSchema =
     R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
 std::string custom_tool_arguments(std::string_view input);
-// The input within such arguments, of those that an answer was cut in what has come of it; what is no such object, as
-// it is.
+// Returns the input in such arguments, or its beginning if the answer was cut in them; arguments that are no such
+// object are returned unchanged.
 std::string custom_tool_input(const std::string& arguments);
 
 // A chat's body with functions alone.
 struct PlainChat {
     std::string body;  // JSON
     ToolNames custom_tools;
-    FieldNames names;                              // of its fields in the client's body
-    std::vector<std::string> ignored_fields = {};  // of what is not in it any more, that nobody knows
+    FieldNames names;                              // from its fields to those of the client's body
+    std::vector<std::string> ignored_fields = {};  // unknown ones that `body` has no more
 };
 // A custom tool, which is `tool` itself or stands in it, as a function; its name. `ignored`: as in check_fields().
 Result<std::string> write_custom_tool(const JsonValue& tool, JsonWriter& writer, std::vector<std::string>& ignored);
-// Nothing where the body has no such tools or choice already. Errors are about the client's fields.
+// Returns nothing if the body has no custom tools or choices. Errors are about the client's fields.
 Result<std::optional<PlainChat>> plain_chat(const JsonValue& root);
 
 // Puts an answer's calls of custom tools into their form. Their input comes when it is whole, so that none is half of a

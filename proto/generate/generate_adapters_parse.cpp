@@ -1,4 +1,4 @@
-// Which adapters a request runs with, in lorad's words and in those of other servers.
+// Parses the adapters that a request runs with, in lorad's form and in those of other servers.
 #include <array>
 
 #include "proto/base/format.h"

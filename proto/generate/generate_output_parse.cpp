@@ -1,4 +1,4 @@
-// How many answers, how they are sent, and what is told beside their text.
+// Parses the number of answers, how they are sent, and what they tell beside their text.
 #include "proto/base/format.h"
 #include "proto/generate/generate_request_parts.h"
 #include "proto/generate/logprobs.h"

@@ -1,4 +1,4 @@
-// What the model is given: prompts, or a chat and what its template gets.
+// Parses the model's input: prompts, or a chat and the input of its template.
 #include "proto/base/format.h"
 #include "proto/generate/generate_request_parts.h"
 #include "proto/known_fields.h"
@@ -50,7 +50,7 @@ Status write_content(const JsonValue& content, JsonWriter& writer, std::string& 
         if (!is_refusal) {
             writer.raw(parts[i].dump());
         } else {
-            // What the assistant said all the same; templates know texts alone.
+            // A refusal is text of the assistant too, and templates know only text parts.
             writer.begin_object().field("type", "text").field("text", part_text).end_object();
         }
     }
@@ -86,7 +86,7 @@ Status write_arguments(const JsonValue& arguments, JsonWriter& writer) {
     return ok_status();
 }
 
-// What a template may read all the same is listed, too: nobody here looks at it.
+// Lists unknown fields, even those that a template may read: they are not checked here.
 void list_unknown(const JsonValue& message, std::vector<std::string>& ignored) {
     static constexpr std::string_view kFields[] = {
         "role",      "content",  "name",    "tool_calls", "tool_call_id", "tool_name", "reasoning_content",
@@ -152,7 +152,7 @@ Status write_message(const JsonValue& message, JsonWriter& writer, std::string& 
     content_out.clear();
     writer.begin_object();
     for (const JsonMember& member : members) {
-        // As good as absent, also to templates that only look whether it is there.
+        // Dropped as absent, also for templates that only test whether it is defined.
         if (member.key == "tool_calls" &&
             (member.value.is_null() || (member.value.is_array() && member.value.size() == 0)))
             continue;

@@ -1,6 +1,6 @@
-// Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that
-// clients of OpenAI, vLLM or llama-server know is either honoured or refused by name (kUnsupportedParameter);
-// fields nobody knows are accepted and listed. Other endpoints fill the same struct.
+// Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that clients of OpenAI, vLLM
+// or llama-server know is either honoured or refused by name (kUnsupportedParameter); unknown fields are accepted and
+// listed. Other endpoints fill the same struct.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ inline constexpr size_t kLogitBiasMax = 1024;
 inline constexpr uint32_t kChoicesMax = 128;  // prompts times best_of
 inline constexpr size_t kBadWordsMax = 256;
 inline constexpr size_t kBadWordBytesMax = 256;
-inline constexpr size_t kUserBytesMax = 512;  // of user and cache_salt
+inline constexpr size_t kUserBytesMax = 512;  // for user and for cache_salt
 inline constexpr size_t kIgnoredFieldsMax = 64;
 
 enum class ApiKind : uint8_t { kCompletion, kChat };
@@ -42,10 +42,10 @@ struct CallableTool {
 
 struct Prompt {
     std::optional<std::string> text;
-    std::vector<TokenId> ids;  // where there is no text
+    std::vector<TokenId> ids;  // if there is no text
 };
 
-// What the request says; what it leaves out is filled from the model's generation_config.json.
+// The request's values; missing ones are filled from the model's generation_config.json.
 struct GenerateRequest {
     ApiKind kind = ApiKind::kCompletion;
     std::string model;  // empty: the base model
@@ -53,11 +53,11 @@ struct GenerateRequest {
     // Adapters beside what `model` names; at most one of the two is set. An empty list is the base.
     std::optional<std::vector<NamedScale>> adapters;  // "adapters" or "adapter"
     std::optional<std::vector<IdScale>> lora;         // llama-server's "lora"
-    std::string adapters_field = "adapters";          // how the client calls the first
+    std::string adapters_field = "adapters";          // the client's name for `adapters`
 
     std::vector<Prompt> prompts;     // completions: at least one
     bool add_special_tokens = true;  // to texts; chats only where they are asked for
-    // Of longer prompts the last so many tokens count; -1: as many as leave room for the answer.
+    // Only the last so many tokens of a longer prompt count; -1: as many as leave room for the answer.
     std::optional<int32_t> n_prompt_max;
 
     // Chats: JSON for the chat template, each empty where there is none. Every content is a string,
@@ -66,7 +66,7 @@ struct GenerateRequest {
     std::string documents_json;
     std::string template_kwargs_json;
     std::string tools_json;     // empty as well where none may be called
-    std::string template_name;  // of several chat templates; empty: as transformers chooses
+    std::string template_name;  // one of several chat templates; empty: transformers' choice
     bool add_generation_prompt = true;
     // The last message's text, which the answer is to continue.
     std::optional<std::string> continued_text;
@@ -92,26 +92,26 @@ struct GenerateRequest {
     bool ignore_eos = false;
     bool skip_special_tokens = true;
 
-    // What the answer has to look like; with required tools or a named one, their calls.
+    // The form that the answer must have; with required tools or a named one, the form of their calls.
     std::optional<Structure> structure;
-    // The structure is a response's, in the place of which tools may be called.
+    // The structure is a response's; tools may be called in place of a response.
     bool is_response_format = false;
-    GrammarSchema response_schema;    // of the structure, where it is one
-    std::vector<CallableTool> tools;  // those that the answer may call
+    GrammarSchema response_schema;    // the structure's, if it is a response format
+    std::vector<CallableTool> tools;  // the answer may call these
     ToolChoice tool_choice = ToolChoice::kNone;
-    std::string forced_function;  // of kNamed
+    std::string forced_function;  // for ToolChoice::kNamed
     bool parallel_tool_calls = true;
     std::set<std::string, std::less<>> custom_tools;  // custom_tools.h
     std::set<std::string, std::less<>> eager_tools;   // /v1/messages: whose input is sent as it is written
     bool include_reasoning = true;                    // in the answer, where the server separates it
 
-    // Nothing is generated: the hidden state of each prompt's last token is wanted.
+    // Generates nothing and answers with the hidden state of each prompt's last token.
     bool embed = false;
     uint32_t n = 1;                             // answers to each prompt
-    uint32_t best_of = 1;                       // of how many; at least n
+    uint32_t best_of = 1;                       // answers are generated and `n` kept; at least n
     bool echo = false;                          // completions: the prompt before the answer
     std::optional<uint32_t> n_logprobs;         // beside each token; 0: its own alone
-    std::optional<uint32_t> n_prompt_logprobs;  // likewise
+    std::optional<uint32_t> n_prompt_logprobs;  // beside each token of the prompt, as n_logprobs
     bool tokens_as_ids = false;                 // "token_id:5" where log-probabilities name tokens
 
     bool stream = false;
@@ -123,12 +123,12 @@ struct GenerateRequest {
     std::string user;
     std::string cache_salt;
 
-    // As the client's body has them: the first of the fields that had no effect, and keywords of schemas that answers
-    // need not obey.
+    // With paths of the client's body: the first fields that had no effect, and keywords of schemas that are not
+    // enforced on answers.
     std::vector<std::string> ignored_fields;
     std::vector<std::string> not_enforced;
-    // Of a body that was said as a chat: what everything else here, and every later error, calls a field is so called
-    // in it.
+    // Maps field names of a body that was translated to a chat: members of this struct and later errors use the chat's
+    // names.
     FieldNames names;
 };
 

@@ -7,11 +7,11 @@
 
 namespace lorad::proto {
 
-// The whole of it; a chat without custom tools and choices among tools.
+// Parses a whole body; a chat must have no custom tools, and no choices among tools.
 Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind, uint32_t vocab_size);
-// With them.
+// The same for a chat that may have them.
 Result<GenerateRequest> parse_generate_root(const JsonValue& root, ApiKind kind, uint32_t vocab_size);
-// A body that was said as another one, "translated"; `ignored`: what had no effect already.
+// Parses a translated body; `ignored`: the client's fields already found to have no effect.
 Result<GenerateRequest> parse_translated(const std::string& translated, ApiKind kind, uint32_t vocab_size,
                                          FieldNames names, std::vector<std::string> ignored);
 

@@ -21,7 +21,7 @@ struct ResponseHead {
     ApiKind kind = ApiKind::kCompletion;
     std::string id;                  // "cmpl-..." or "chatcmpl-..."
     int64_t created_s = 0;           // Unix time
-    std::string model;               // as the request named it
+    std::string model;               // as named in the request
     std::string adapter_generation;  // digest of the adapter's content; empty for the base model,
                                      // then not written
     // The bytes that a token adds to a text; they need not be UTF-8.
@@ -32,7 +32,7 @@ struct ResponseHead {
 struct Usage {
     uint64_t n_prompt_tokens = 0;
     uint64_t n_completion_tokens = 0;
-    uint64_t n_cached_tokens = 0;  // of the prompt's: their KV entries were there already
+    uint64_t n_cached_tokens = 0;  // prompt tokens whose KV entries came from the cache
 };
 
 // Log-probabilities of consecutive tokens. Rank 0: nothing is known about this token, since it is a
@@ -42,7 +42,7 @@ struct ShownLogprobs {
     uint64_t text_offset = 0;  // characters of the choice's text before the first of them
 };
 
-// What a part brings of one tool call. Whole answers have each call once, with all of its arguments.
+// A part of one tool call. Whole answers have each call once, with all of its arguments.
 struct ToolCallPart {
     uint32_t index = 0;
     std::string id;  // in the call's first part, as the name
@@ -60,17 +60,17 @@ struct ChoicePart {
     std::vector<ToolCallPart> tool_calls;  // chats: after the text
     std::string finish_reason;             // empty: not ended
     std::string stop_text;                 // the stop string that ended it, where one did
-    bool is_first = false;                 // of a stream's chunks of this choice: carries the role
+    bool is_first = false;                 // first chunk of this choice in a stream: it carries the role
     std::optional<ShownLogprobs> logprobs;
-    // Where they were asked for; with vLLM's names and places.
+    // Set if they were requested; with vLLM's names and places.
     std::optional<std::vector<TokenId>> prompt_ids, token_ids;
     std::optional<std::vector<TokenLogprobs>> prompt_logprobs;  // without the first token's
 };
 
 std::string whole_response(const ResponseHead& head, std::span<const ChoicePart> choices, const Usage& usage);
 
-// What a chunk says about usage. Every chunk of a stream with include_usage carries "usage": null,
-// or the numbers so far with continuous_usage_stats; the final usage_chunk the last ones.
+// The usage in a chunk. With include_usage every chunk of a stream has "usage": null, or the numbers so far with
+// continuous_usage_stats; usage_chunk() has the last ones.
 struct ChunkUsage {
     bool with_usage = false;
     std::optional<Usage> so_far;
@@ -80,7 +80,7 @@ std::string usage_chunk(const ResponseHead& head, const Usage& usage);
 
 // Characters (code points) of a text, as text offsets count them.
 uint64_t n_characters(std::string_view text);
-// How answers show a token: its text, or "bytes:\xe2\x82" where that is no UTF-8.
+// Returns the form of a token in answers: its text, or "bytes:\xe2\x82" if that is no UTF-8.
 std::string token_name(const ResponseHead& head, TokenId token);
 
 }  // namespace lorad::proto

@@ -72,7 +72,7 @@ void write_delta(JsonWriter& writer, const ChoicePart& part) {
     writer.end_object();
 }
 
-// What follows the text or message in every choice.
+// Writes the fields behind the text or message in every choice.
 void write_choice_rest(JsonWriter& writer, const ResponseHead& head, const ChoicePart& part) {
     bool chat = head.kind == ApiKind::kChat;
     writer.key("logprobs");

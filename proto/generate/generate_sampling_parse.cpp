@@ -1,4 +1,4 @@
-// How tokens are drawn, how many, and what ends them.
+// Parses how tokens are drawn, how many, and the conditions that end them.
 #include <algorithm>
 #include <charconv>
 #include <set>
@@ -131,7 +131,7 @@ Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vo
     for (const char* name : {"max_tokens", "max_completion_tokens"}) {
         std::optional<JsonValue> value = root.find(name);
         if (!value) continue;
-        // None at all are wanted where only the prompt's own log-probabilities are.
+        // With echo 0 is valid: only the prompt's own log-probabilities are wanted.
         TRY_ASSIGN(int64_t number, value->as_int(request.echo ? 0 : 1, 0x7fffffff));
         if (request.n_tokens_max && *request.n_tokens_max != uint32_t(number)) {
             return value->error("differs from max_tokens: give one of the two");

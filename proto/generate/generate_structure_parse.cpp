@@ -1,4 +1,4 @@
-// What an answer has to look like: a schema, a pattern or a grammar of the client's.
+// Parses the form that an answer must have: a schema, a pattern or a grammar of the client's.
 #include <algorithm>
 
 #include "proto/base/format.h"
@@ -74,7 +74,7 @@ Result<std::optional<Structure>> response_format(const JsonValue& root, Generate
     TRY_ASSIGN(std::string_view name, type.as_string());
     static constexpr KnownField kFields[] = {{"type"}, {"schema"}, {"json_schema"}};
     static constexpr KnownField kPlainFields[] = {{"type"}};
-    std::optional<JsonValue> plain = wanted->find("schema");  // as llama-server has it
+    std::optional<JsonValue> plain = wanted->find("schema");  // llama-server's form
     TRY(check_fields(*wanted, name == "text" ? std::span<const KnownField>(kPlainFields) : kFields,
                      request.ignored_fields));
     if (name == "text") return std::optional<Structure>();

@@ -15,7 +15,7 @@ constexpr size_t kToolNameBytesMax = 256;
 struct Tool {
     std::string name;
     std::optional<JsonValue> parameters;
-    std::optional<bool> strict;  // as the client says it
+    std::optional<bool> strict;  // the client's value
 };
 
 // The same error; a path alone does not say which function it is about.
@@ -58,8 +58,8 @@ Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std
     return tools;
 }
 
-// Of the arguments; a function without parameters has none. Objects are closed, as clients mean them who leave
-// "additionalProperties" out, unless they say that the schema is not to be followed strictly.
+// Returns the grammar's schema of the arguments; a function without parameters has none. Clients that leave
+// "additionalProperties" out mean closed objects, so they are closed unless the schema need not be followed strictly.
 Result<GrammarSchema> arguments_of(const Tool& tool, size_t index, GenerateRequest& request) {
     if (!tool.parameters) return GrammarSchema{R"({"type":"object","additionalProperties":false})"};
     SchemaUse use{
@@ -128,7 +128,7 @@ Error too_large(const JsonValue& list, size_t n_bytes) {
     return list.error(format("expected schemas of at most {} bytes together, found {}", kStructureBytesMax, n_bytes));
 }
 
-// Where the model decides: what its calls may hold is only looked at where a grammar needs it.
+// For calls that the model may choose to make: their arguments' schemas are read only if a grammar needs them.
 Status take_callable(const JsonValue& list, const std::vector<Tool>& tools, GenerateRequest& request) {
     const bool any_strict = std::ranges::any_of(tools, [](const Tool& tool) { return tool.strict.value_or(false); });
     const bool has_grammar = any_strict || request.is_response_format;

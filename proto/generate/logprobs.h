@@ -12,7 +12,7 @@ inline constexpr uint32_t kTopLogprobsMax = 20;
 
 struct TokenLogprob {
     TokenId id = -1;
-    float logprob = 0.0f;  // of the model's own distribution, before bias, penalties and temperature
+    float logprob = 0.0f;  // under the model's own distribution, before bias, penalties and temperature
     uint32_t rank = 0;     // 1: no token is more probable
 };
 

@@ -1,4 +1,4 @@
-// How one request draws its tokens. Ranges are checked where requests are parsed
+// The sampling parameters of one request. Their ranges are checked where requests are parsed
 // (generate_sampling_parse.cpp).
 #pragma once
 
@@ -34,7 +34,7 @@ struct SamplingParams {
     bool has_penalties() const {
         return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
     }
-    // Whether the token is chosen from other logits than the model's own.
+    // Returns true if the token is chosen from logits that differ from the model's own.
     bool changes_logits() const { return has_penalties() || !logit_bias.empty() || !allowed_token_ids.empty(); }
 };
 

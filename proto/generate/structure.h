@@ -1,4 +1,4 @@
-// What an answer has to look like, as a request says it.
+// The form that a request wants its answer to have.
 #pragma once
 
 #include <cstddef>

@@ -8,9 +8,9 @@
 namespace lorad {
 namespace {
 
-constexpr size_t kQuotedNameBytes = 128;  // of a name: any that an adapter may have
+constexpr size_t kQuotedNameBytes = 128;  // of a quoted name: fits any adapter's
 
-// What people say to a model is not repeated, in however wrong a place: answers with errors are kept in many logs.
+// Errors do not repeat what people say to a model, even in a wrong place: many logs keep answers with errors.
 bool is_said_to_a_model(std::string_view path) {
     const std::string_view field = path.substr(0, path.find_first_of(".["));
     const std::string_view last =

@@ -20,7 +20,7 @@ enum class JsonType : uint8_t { kNull, kBool, kInteger, kNumber, kString, kArray
 
 struct JsonParseOptions {
     std::string name = {};  // begins every message of this document ("config.json"); empty for request bodies
-    ErrorCode code = ErrorCode::kInvalidRequest;  // of every error about this document
+    ErrorCode code = ErrorCode::kInvalidRequest;  // for every error about this document
     size_t max_bytes = size_t(16) << 20;
     uint32_t max_depth = 64;            // nested arrays and objects
     uint32_t max_values = 1u << 18;     // values in all, 56 bytes of memory each; counted before any is built
@@ -57,7 +57,7 @@ class JsonValue {
     Result<std::vector<JsonMember>> as_object() const;  // in the order of the text
 
     size_t size() const;                   // elements or members; 0 for everything else
-    uint32_t id() const { return node_; }  // which of its document's values it is
+    uint32_t id() const { return node_; }  // the index of this value in its document
 
     // The member's value; nullopt if this is no object, has no such member, or holds null there.
     std::optional<JsonValue> find(std::string_view key) const;

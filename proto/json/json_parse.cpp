@@ -51,7 +51,7 @@ class JsonReader {
         return true;
     }
 
-    // Of what begins here; `wants_value` becomes true where another value comes first.
+    // Parses the value that begins here; `wants_value` becomes true if another value must be read first.
     bool value(bool& wants_value) {
         wants_value = false;
         switch (peek()) {
@@ -230,8 +230,8 @@ class JsonReader {
     size_t at_ = 0;
 };
 
-// How many values a valid text has, and about how many another one, without building any: every value but the root is
-// an element of a container, and a container that is not empty has one element more than commas.
+// Counts the values of a valid text, and estimates those of another one, without building any: every value but the root
+// is an element of a container, and a container that is not empty has one element more than commas.
 uint64_t count_values(std::string_view text) {
     uint64_t n = 1;
     for (size_t at = 0; at < text.size(); ++at) {

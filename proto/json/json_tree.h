@@ -51,8 +51,8 @@ std::string shortened(std::string_view text, size_t n_bytes_max = 48);
 // Bytes of the valid UTF-8 sequence at the start of text, which is not empty; 0 if there is none (RFC 3629: no overlong
 // forms, no surrogates, nothing above U+10FFFF).
 size_t utf8_sequence_bytes(std::string_view text);
-// How many bytes at the beginning stand for themselves in a JSON string: no quotes, escapes, controls, nor parts of
-// longer characters. A word at a time: clients send megabytes.
+// Returns the length of the prefix that needs no change in a JSON string: no quotes, escapes, controls, nor parts of
+// multi-byte characters. It reads a word at a time: clients send megabytes.
 size_t plain_json_bytes(std::string_view text);
 Error json_error(const JsonTree& tree, std::string_view path, std::string_view what);
 

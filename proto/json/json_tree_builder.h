@@ -1,4 +1,4 @@
-// What json_parse.cpp reads, as a tree: limits are held and names of an object are told apart here.
+// Builds a tree from the values that json_parse.cpp reads: enforces limits and finds duplicate names in an object.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class JsonTreeBuilder {
         tree_.text += written;
         return true;
     }
-    // Where the bytes of a string or key go while they are read: from `begin` to the end.
+    // The buffer for the bytes of a string or key while it is read: from `begin` to the end.
     std::string& text() { return tree_.text; }
     bool string(size_t begin) {
         JsonNode* node = add(JsonType::kString);
@@ -67,7 +67,7 @@ class JsonTreeBuilder {
     bool start_array() { return open(JsonType::kArray); }
     bool end_array() { return close(); }
     bool end_object() { return index_members() && close(); }
-    // What stands open: an array, an object, or nothing any more.
+    // Returns the innermost open container: an array, an object, or nothing.
     std::optional<JsonType> container() const {
         if (open_ == kNoJsonNode) return std::nullopt;
         return tree_.nodes[open_].type;
@@ -91,7 +91,7 @@ class JsonTreeBuilder {
         return false;
     }
 
-    // Where the text that is being read would be; of a member only once its key was read.
+    // The path of the value being read; for a member, only once its key was read.
     std::string place() const {
         if (open_ == kNoJsonNode) return "";
         std::string path = json_path(tree_, open_);

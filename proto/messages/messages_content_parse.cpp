@@ -13,7 +13,7 @@ Result<std::string_view> text_field(const JsonValue& block, std::string_view nam
     return value.as_string();
 }
 
-// By their kind; marks for a cache change no answer.
+// Lists a block's unknown fields by its kind; cache marks are known, as they change no answer.
 void list_unknown(const JsonValue& block, const JsonValue& type, ChatMessages& messages) {
     if (is_text(type, "text")) messages.list_unknown(block, {"type", "text", "cache_control", "citations"});
     if (is_text(type, "thinking")) messages.list_unknown(block, {"type", "thinking", "signature", "cache_control"});

@@ -14,7 +14,7 @@ namespace {
 struct Translator {
     const JsonValue& root;
     JsonWriter& chat;
-    FieldNames& names;  // of the chat's fields in this body
+    FieldNames& names;  // from the chat's fields to this body's
     std::vector<std::string>& ignored;
     std::set<std::string, std::less<>>& eager_tools;
 
@@ -122,7 +122,7 @@ struct Translator {
         const bool is_omitted = display && is_text(*display, "omitted");
         if (display && !is_omitted && !is_text(*display, "summarized"))
             return display->error(format("expected \"summarized\" or \"omitted\", found {}", display->describe()));
-        // Nothing is summarised here: thoughts are shown as they are.
+        // Nothing is summarised here: thoughts are shown in full.
         if (display && !is_omitted) list_field(display->path(), ignored);
         const bool shown = thinks && !is_omitted;
         if (!root.find("include_reasoning")) chat.field("include_reasoning", shown);

@@ -16,7 +16,7 @@ namespace lorad::proto {
 std::string messages_error_body(const Error& error);
 
 struct MessagesEnd {
-    std::string finish_reason = {};  // as in ChoicePart
+    std::string finish_reason = {};  // see ChoicePart
     std::string stop_sequence = {};  // the text that ended the answer, where one did
     Usage usage = {};
 };
@@ -27,8 +27,8 @@ std::string messages_token_count(uint64_t n_tokens);
 // The events of one stream; each function returns the bytes to send.
 std::string messages_begin_event(const ResponseHead& head, uint64_t n_prompt_tokens);
 std::string messages_ping_event();
-// The input of a call comes when it is whole, so that a stream holds what the whole answer does; as it is written only
-// for the tools that the client wants it so of.
+// Tools whose input a stream sends as it is written, as the client wants. The input of other calls comes whole, so that
+// a stream has the same as the whole answer.
 using EagerTools = std::set<std::string, std::less<>>;
 std::string messages_change_event(const std::vector<AnswerBlock>& blocks, const BlockChange& change,
                                   const EagerTools& eager_tools = {});

@@ -39,7 +39,7 @@ void write_stop(JsonWriter& writer, const std::vector<AnswerBlock>& blocks, cons
     }
 }
 
-// As Anthropic counts: what the cache had is no part of the input tokens.
+// Anthropic's counting: cached tokens are no part of the input tokens.
 void write_messages_usage(JsonWriter& writer, const Usage& usage) {
     writer.key("usage")
         .begin_object()

@@ -89,7 +89,7 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
     return unsupported_field(path, format("this server does not support items of the type {}", json_quote_short(type)));
 }
 
-// As it is kept: with an id and its type.
+// Makes the kept form of an item: with an id and its type.
 std::shared_ptr<const ResponseItem> kept_item(const JsonValue& item, const ResponsesMemory& memory) {
     std::string type(*item.string_or("type", "message"));
     std::optional<JsonValue> given = item.find("id");
@@ -131,8 +131,8 @@ Error too_long(std::string param) {
         param);
 }
 
-// What stands for {"type": "item_reference", "id": ID}.
-// `n_bytes`: of the conversation so far, without what the body itself has.
+// Adds the item that {"type": "item_reference", "id": ID} refers to. `n_bytes`: of the conversation so far, without the
+// items in the body itself.
 Status translate_reference(const JsonValue& item, const InputMemory& memory, size_t& n_bytes, ChatMessages& messages) {
     if (memory.responses == nullptr) {
         return unsupported_field(item.path() + ".type",

@@ -41,11 +41,11 @@ struct ResponsesTranslator {
     const JsonValue& root;
     JsonWriter& chat;
     ResponsesRequest& out;
-    FieldNames& names;  // of the chat's fields in this body
+    FieldNames& names;  // from the chat's fields to this body's
     std::vector<std::string>& ignored;
     const ResponsesMemory* memory;
 
-    // What is kept, and what of that is referred to.
+    // Reads whether to keep the response, and the kept one that it continues.
     Status stored() {
         TRY_ASSIGN(out.store, root.bool_or("store", memory != nullptr));
         TRY_ASSIGN(std::string_view id, root.string_or("previous_response_id", ""));

@@ -6,15 +6,15 @@
 
 namespace lorad::proto {
 
-// Where the input's items go so that they can be kept; responses: null where nothing is.
+// Collects the input's items to keep them; responses: null if none are kept.
 struct InputMemory {
     const ResponsesMemory* responses = nullptr;
     ResponseItems* own = nullptr;  // with `responses`
-    size_t n_bytes = 0;            // of the conversation before
+    size_t n_bytes = 0;            // of the earlier conversation
 };
 Status translate_input(const JsonValue& input, ChatMessages& messages, const InputMemory& memory);
 size_t bytes_of(const ResponseItems& items);
-// Of an earlier response; errors name previous_response_id.
+// Translates the conversation of an earlier response; errors name previous_response_id.
 Status translate_conversation(const ResponseItems& items, ChatMessages& messages);
 
 }  // namespace lorad::proto

@@ -14,7 +14,7 @@ namespace lorad::proto {
 struct ResponsesRequest {
     GenerateRequest generate;
 
-    // What the answer repeats, as JSON.
+    // Repeated in the answer, as JSON.
     std::string instructions_json = "null";
     std::string metadata_json = "{}";
     std::string tools_json = "[]";
@@ -25,7 +25,7 @@ struct ResponsesRequest {
 
     std::set<std::string, std::less<>> custom_tools;  // custom_tools.h
 
-    // Where responses are kept: whether this one is, and what its conversation has before the answer.
+    // If the server keeps responses: `store` keeps this one; the others are its conversation before the answer.
     bool store = false;
     std::string previous_response_id;
     ResponseItems earlier, own_input;

@@ -14,19 +14,19 @@ namespace lorad::proto {
 struct ResponsesHead {
     const ResponseHead& head;  // id: "resp_..."
     const ResponsesRequest& request;
-    float temperature = 1.0f, top_p = 1.0f;  // as they are applied
+    float temperature = 1.0f, top_p = 1.0f;  // the applied values
 };
 
-// How an answer ended, or that it has not.
+// How an answer ended; empty while it is in progress.
 struct ResponsesEnd {
-    std::string finish_reason = {};   // as in ChoicePart; empty: in progress
+    std::string finish_reason = {};   // see ChoicePart; empty: in progress
     std::optional<Error> error = {};  // instead of it
     Usage usage = {};                 // with either
     uint64_t n_reasoning_tokens = 0;
     int64_t ended_s = 0;  // Unix time
 };
 
-// What a later request may refer to of this answer.
+// Returns the items of this answer that a later request may refer to.
 ResponseItems output_items(const ResponsesHead& head, const std::vector<AnswerBlock>& blocks);
 
 std::string responses_object(const ResponsesHead& head, const std::vector<AnswerBlock>& blocks,
@@ -54,7 +54,7 @@ class ResponsesEvents {
 
     const ResponsesHead head_;
     JsonWriter writer_;
-    std::string type_;  // of the event that is being written
+    std::string type_;  // of the event being written
     uint64_t n_events_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Responses that are kept: what a later request may refer to, and how they are written to a file and shown.
+// Kept responses, which a later request may refer to, and their forms in a file and in answers.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct StoredResponse {
     size_t input_begin = 0, input_end = 0;  // this request's own
 };
 
-// What a request may refer to: of the tenant that sends it.
+// Finds the responses and items that a request may refer to: those of its tenant.
 struct ResponsesMemory {
     std::function<std::shared_ptr<const StoredResponse>(std::string_view response_id)> response;
     std::function<std::shared_ptr<const ResponseItem>(std::string_view item_id)> item;
@@ -40,12 +40,12 @@ struct ResponsesMemory {
 // [ITEM, ...]
 std::string items_json(const ResponseItems& items);
 
-// Of what is kept: a file wraps what was said in a body in a few more levels, a conversation has the values of many
-// bodies, and their number is bounded by the bytes that are kept alone.
+// Limits for reading a kept response: a file wraps the values of a body in a few more levels, a conversation has those
+// of many bodies, and only the number of kept bytes bounds their count.
 inline constexpr uint32_t kStoredDepthMax = 96;
 inline constexpr uint32_t kStoredValuesMax = UINT32_MAX;
 
-// Of the conversation that a request continues, with the items that it refers to, each as often as it does.
+// The limit on the continued conversation and the items that the request refers to, counted per reference.
 inline constexpr size_t kConversationBytesMax = size_t(32) << 20;
 
 // One file for each response.

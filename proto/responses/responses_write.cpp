@@ -13,7 +13,7 @@ void write_logprobs(JsonWriter& writer, const ResponseHead& head, const std::vec
     write_token_logprobs(writer, head, tokens);
 }
 
-// Of a reasoning block or a text; `whole`: as far as it has come, else still empty.
+// Writes the part of a reasoning block or a text; `whole`: with the text so far, else with none.
 void write_part(JsonWriter& writer, const ResponsesHead& head, const AnswerBlock& block, bool whole) {
     bool is_text = block.kind == BlockKind::kText;
     writer.begin_object()
@@ -86,7 +86,7 @@ void write_value_or_null(JsonWriter& writer, std::string_view name, const std::o
     }
 }
 
-// What the request asked for, and what nobody asks for here.
+// Writes the request's settings back, and the fixed values of settings that lorad does not have.
 void write_echo(JsonWriter& writer, const ResponsesHead& head) {
     const ResponsesRequest& request = head.request;
     const GenerateRequest& generate = request.generate;

@@ -24,7 +24,7 @@ struct FunctionTypes {
     std::string name;
     std::vector<std::pair<std::string, ValueTypes>> parameters;  // in the order of the schema
 
-    // Those of a parameter that the schema does not know: all.
+    // Returns the types of a parameter; all types for one that the schema does not know.
     ValueTypes of(std::string_view parameter) const;
 };
 

@@ -12,8 +12,8 @@
 namespace lorad::proto {
 namespace {
 
-constexpr uint32_t kRepetitionsMax = 2000;  // as in llama.cpp
-constexpr uint32_t kGroupDepthMax = 64;     // of groups
+constexpr uint32_t kRepetitionsMax = 2000;  // llama.cpp's limit
+constexpr uint32_t kGroupDepthMax = 64;     // nested groups
 constexpr uint32_t kCodeMax = 0x10ffff;
 
 bool is_name_char(char c) {

@@ -8,7 +8,7 @@
 
 namespace lorad::proto {
 
-// Whether a text is written as GBNF is: NAME ::= ...
+// Returns true if the text looks like GBNF: NAME ::= ...
 bool looks_like_gbnf(std::string_view text);
 
 // The same language, exactly: each character becomes a terminal of its own, since the compiler's

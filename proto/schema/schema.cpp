@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kSchemasMax = 1 << 16;
 constexpr size_t kDisjointStepsMax = 5000;
 constexpr size_t kPatternStepsMax = 20'000;
-constexpr size_t kCopiedBytesMax = 1 << 20;  // of values, likewise
+constexpr size_t kCopiedBytesMax = 1 << 20;  // of values, counted the same way
 
 // Keywords whose value goes on as it is.
 bool is_copied(std::string_view key) {
@@ -40,9 +40,9 @@ class Writer {
     // `alone`: no other schema speaks about the same value, or about one that it is a part of.
     Status write(const JsonValue& schema, bool alone, JsonWriter& out);
     Status write_keyword(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
-    // Of a keyword with schemas in it; false: it has none.
+    // Writes a keyword that has schemas in it; false: it has none.
     Result<bool> write_schemas(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
-    // Of a keyword that bounds a value by itself; false: it is none.
+    // Writes a keyword that bounds a value by itself; false: it does not.
     bool write_bound(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     void write_format(const JsonValue& value, JsonWriter& out);
     Status write_list(const JsonMember& member, bool alone, JsonWriter& out);
@@ -69,7 +69,7 @@ class Writer {
     std::vector<std::string>& not_enforced_;
     std::vector<Definition> definitions_;
     std::map<std::pair<uint32_t, bool>, size_t> by_schema_;
-    std::optional<Negation> negation_;  // of the schema that is being written
+    std::optional<Negation> negation_;  // of the schema being written
     std::vector<std::string> also_;     // further schemas that its values have to satisfy
     size_t n_schemas_ = 0, n_copied_ = 0, disjoint_steps_left_ = kDisjointStepsMax,
            pattern_steps_left_ = kPatternStepsMax;
@@ -92,7 +92,7 @@ void Writer::copy(std::string_view key, const JsonValue& value, JsonWriter& out)
     out.key(key).raw(text);
 }
 
-// What a validator would let in beside the named properties is left out where the schema does not speak of it.
+// Properties that a validator would allow, but the schema does not mention, are left out of a closed object.
 bool Writer::closes(const JsonValue& schema, bool alone) const {
     if (!use_.is_closed || !alone || (schema_types(schema) & kSchemaObject) == 0) return false;
     if (has_any(schema, {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "const",
@@ -267,7 +267,7 @@ Result<bool> Writer::write_schemas(const JsonValue& schema, const JsonMember& me
         TRY(status);
         return true;
     };
-    // What members of a combined schema would have to leave room for.
+    // Keywords that a combined schema's members would have to leave room for.
     const bool beside = has_any(
         schema, {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
                  "minProperties", "maxProperties", "required", "dependentRequired", "dependencies", "const", "enum"});
@@ -352,7 +352,7 @@ Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
         out.begin_object().key("enum").raw(*lists).end_object();
         return ok_status();
     }
-    // What is kept of the schema around this one.
+    // Saves the state of the schema around this one.
     std::optional<Negation> outer_negation = std::exchange(negation_, std::nullopt);
     std::vector<std::string> outer_also = std::exchange(also_, {});
     const auto negated = std::ranges::find(members, std::string_view("not"), &JsonMember::key);

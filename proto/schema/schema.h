@@ -21,10 +21,10 @@ inline constexpr std::string_view kAnswerSwitches =
 inline constexpr std::string_view kOneLineSwitches = R"("x-guidance":{"whitespace_pattern":"[ ]","lenient":true})";
 
 struct SchemaUse {
-    bool is_arguments = false;  // of a function: an object, whatever the schema leaves out
+    bool is_arguments = false;  // for a function's arguments: an object, even if the schema does not say so
     bool is_closed = false;     // objects that do not speak of further properties have none
     std::string definition_prefix = "d";
-    std::string path_prefix = {};  // where the schema's text stands, if it is a document of its own
+    std::string path_prefix = {};  // path of the schema's text, if it is a document of its own
 };
 
 struct GrammarSchema {
@@ -35,9 +35,9 @@ struct GrammarSchema {
     std::string whole(std::string_view members = {}) const;
 };
 
-// kInvalidRequest for what is no schema and for references to nothing, kUnsupportedParameter for switches.
-// The paths of keywords that answers need not obey are added to `not_enforced`, up to kNotEnforcedMax.
-// Time and memory grow with the text, whatever it refers to.
+// kInvalidRequest for invalid schemas and for references to nothing, kUnsupportedParameter for switches. The paths of
+// keywords that answers need not obey are added to `not_enforced`, up to kNotEnforcedMax. Time and memory grow with the
+// text, whatever it refers to.
 Result<GrammarSchema> schema_for_grammar(const JsonValue& schema, const SchemaUse& use,
                                          std::vector<std::string>& not_enforced);
 

@@ -31,7 +31,7 @@ bool is_one_of(std::string_view key, const std::array<std::string_view, n>& keys
     return std::ranges::find(keys, key) != keys.end();
 }
 
-// Of the same value: one, a list of them, or some by the property that they depend on.
+// Returns a keyword's schemas for the same value: one, a list, or those that depend on a property.
 std::vector<JsonValue> schemas_beside(const JsonMember& member) {
     if (!is_one_of(member.key, kInPlace)) return {};
     if (member.value.is_array()) return *member.value.as_array();

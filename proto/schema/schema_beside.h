@@ -1,5 +1,5 @@
-// What else in a schema speaks about a value, so that closing an object leaves every schema of it satisfiable. Private
-// to proto/schema/.
+// Finds the other schemas that apply to a value, so that closing an object leaves each of them satisfiable. Private to
+// proto/schema/.
 #pragma once
 
 #include "proto/json/json.h"

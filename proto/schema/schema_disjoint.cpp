@@ -7,7 +7,7 @@ namespace lorad::proto {
 namespace {
 
 constexpr uint32_t kDisjointDepthMax = 16;
-constexpr size_t kValuesMax = 64;  // of an enumeration, or required names, that are looked through
+constexpr size_t kValuesMax = 64;  // enumerated values or required names compared
 
 struct Disjoint {
     SchemaRefs& refs;
@@ -15,7 +15,7 @@ struct Disjoint {
 
     void charge(size_t n) { steps_left -= std::min(steps_left, n / 16); }
 
-    // What is gone through for each look at a schema.
+    // The number of elements that each look at a schema goes through.
     static size_t weight(const JsonValue& schema) {
         size_t n = schema.size();
         for (const char* key : {"enum", "type", "required", "anyOf", "oneOf", "allOf"}) {
@@ -33,7 +33,7 @@ struct Disjoint {
             charge(a.as_string()->size());
             return *a.as_string() == *b.as_string();
         }
-        // Of lists and objects the order and the numbers may be written in many ways.
+        // Equal lists and objects may be written in many ways, so only their sizes are compared.
         return a.is_array() || a.is_object() ? a.size() == b.size() : a.dump() == b.dump();
     }
 

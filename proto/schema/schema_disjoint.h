@@ -1,4 +1,4 @@
-// Whether no value can satisfy two JSON schemas at once, where that is easy to see.
+// Finds pairs of JSON schemas that no value can satisfy at once, in the cases that are easy to prove.
 #pragma once
 
 #include "proto/schema/schema_refs.h"

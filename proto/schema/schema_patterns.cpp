@@ -205,7 +205,7 @@ class PatternReader {
         } else {
             return one;
         }
-        take('?');  // how much is taken first does not matter
+        take('?');  // greedy or not, the same texts match
         if (rest_.starts_with('*') || rest_.starts_with('+') || rest_.starts_with('{')) return std::nullopt;
         Part whole = nothing();
         bool is_used = false;

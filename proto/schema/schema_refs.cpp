@@ -10,9 +10,9 @@
 namespace lorad::proto {
 namespace {
 
-// Of references to references.
+// The longest chain of references to references.
 constexpr int kHopsMax = 64;
-constexpr size_t kMembersMax = 16;  // of a schema that is but a reference
+constexpr size_t kMembersMax = 16;  // in a schema that is only a reference
 constexpr size_t kElementsSeenMax = size_t(1) << 24;
 
 // One part of a pointer: "~1" is a slash, "~0" a tilde.
@@ -141,7 +141,7 @@ Result<JsonValue> SchemaRefs::target(const JsonValue& reference) {
 
 Result<JsonValue> SchemaRefs::followed(const JsonValue& reference) {
     TRY_ASSIGN(std::string_view text, reference.as_string());
-    // Also by the name that the schema has given itself.
+    // The reference may begin with the schema's own name.
     for (const char* key : {"$id", "id"}) {
         std::optional<JsonValue> own = root_.find(key);
         if (!own || !own->is_string()) continue;

@@ -1,5 +1,5 @@
-// What references within a JSON schema stand for: JSON pointers (RFC 6901, percent-encoded as in URIs), anchors, and
-// the root.
+// Resolves references within a JSON schema: JSON pointers (RFC 6901, percent-encoded as in URIs), anchors, and the
+// root.
 #pragma once
 
 #include <map>
@@ -31,9 +31,9 @@ class SchemaRefs {
     std::optional<JsonValue> at_anchor(std::string_view name);
 
     const JsonValue root_;
-    std::unordered_map<uint32_t, std::optional<JsonValue>> targets_;  // of references by their id; nullopt: of none
-    std::unordered_map<uint32_t, JsonValue> resolved_;                // of schemas by their id
-    size_t n_elements_seen_ = 0;                                      // of lists that pointers go through
+    std::unordered_map<uint32_t, std::optional<JsonValue>> targets_;  // by the reference's id; nullopt: it has none
+    std::unordered_map<uint32_t, JsonValue> resolved_;                // by the schema's id
+    size_t n_elements_seen_ = 0;                                      // in lists on the way of pointers
     std::optional<std::map<std::string, JsonValue, std::less<>>> anchors_;  // once one is asked for
 };
 

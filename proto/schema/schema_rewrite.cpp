@@ -256,7 +256,7 @@ std::optional<std::string> held_number(std::string_view keyword, const JsonValue
     if (!value.ok()) return number.dump();
     if (keyword == "multipleOf") {
         constexpr double kDivisorMax = UINT32_MAX, kStatesMax = 500'000;
-        // As the compiler finds the digits: 0.12345 has more than it seems.
+        // Finds the digits as the compiler does: 0.12345 has more than it seems.
         double divisor = *value;
         while (divisor > 0 && divisor <= kDivisorMax && std::floor(divisor) != divisor) divisor *= 10;
         if (divisor > kDivisorMax) return std::nullopt;

@@ -10,9 +10,9 @@
 
 namespace lorad::proto {
 
-// What "not" comes to for the schema that it stands in.
+// The effect of "not" on the schema that it stands in.
 struct Negation {
-    JsonValue value;  // of "not"
+    JsonValue value;  // the value of "not"
     bool is_enforced = false;
     bool allows_nothing = false;
     std::vector<std::string_view> types = {};   // in the place of "type", unless empty
@@ -33,8 +33,8 @@ std::optional<std::string> named_properties(const JsonValue& names, std::string_
 // Looks around, or back at what it has matched, or is written as other dialects have it: beyond regular languages, or
 // beyond the compiler.
 bool is_beyond_grammars(std::string_view pattern);
-// A bound or a divisor as the compiler holds it: bounds that are too far away, or too near to 0, a little further in,
-// so that they hold all the same. Nothing where it has more digits than there may be.
+// Returns a bound or a divisor that the compiler can hold: a bound that is too large, or too near to 0, moves further
+// in, so that it still holds. Nothing if it has too many digits.
 std::optional<std::string> held_number(std::string_view keyword, const JsonValue& number);
 
 enum class FormatKind : uint8_t { kEnforced, kNotEnforced, kAnnotation };

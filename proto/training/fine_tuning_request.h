@@ -14,7 +14,7 @@
 
 namespace lorad::proto {
 
-// What a LoRA adapter is and how it is trained. Absent values are for the server to choose.
+// A LoRA adapter's shape and training settings. The server chooses absent values.
 struct TrainingRecipe {
     // The adapter.
     uint32_t lora_r = 16;
@@ -30,7 +30,7 @@ struct TrainingRecipe {
 
     // The optimizer.
     std::optional<uint32_t> n_epochs, batch_size;    // absent: by the number of examples
-    std::optional<double> learning_rate_multiplier;  // of 2e-4; absent: 1
+    std::optional<double> learning_rate_multiplier;  // times 2e-4; absent: 1
     std::optional<double> learning_rate;             // instead of the multiplier
     std::string lr_scheduler = "cosine";
     double warmup_ratio = 0.03;
@@ -78,7 +78,7 @@ struct FineTuningRequest {
 };
 
 std::span<const KnownField> fine_tuning_fields();
-// Those of method.supervised.hyperparameters.
+// Returns the fields of method.supervised.hyperparameters.
 std::span<const KnownField> hyperparameter_fields();
 
 // kInvalidRequest, kUnsupportedParameter with the field: dpo and reinforcement, integrations, and what else is known

@@ -25,7 +25,7 @@ std::optional<LineFormat> line_format_named(std::string_view name);
 
 // A message of a chat.
 struct TrainingMessage {
-    std::string json;     // as the chat template gets it: without "weight"
+    std::string json;     // for the chat template: without "weight"
     std::string content;  // its text; parts joined line by line; empty where it has none
     bool is_assistant = false;
     bool is_trained = false;  // an assistant's whose weight is not 0
@@ -34,20 +34,20 @@ struct TrainingMessage {
 
 struct TrainingLine {
     LineFormat format = LineFormat::kChat;
-    std::vector<TrainingMessage> messages;  // of a chat, and of a completion whose halves are lists of messages
+    std::vector<TrainingMessage> messages;  // of a chat, or a completion made of two lists of messages
     std::string tools_json;                 // an array; empty: none
-    std::string prompt, completion;         // of a completion of two texts
+    std::string prompt, completion;         // if both are texts
     std::string text;
     std::vector<TokenId> tokens;
     // as many as tokens; kUntrained, or the token itself, which those before it are to predict
     std::vector<int32_t> labels;
 };
-inline constexpr int32_t kUntrained = -100;  // as PyTorch's cross entropy has it
+inline constexpr int32_t kUntrained = -100;  // PyTorch's cross entropy ignores this label
 
 inline constexpr size_t kTrainingLineBytesMax = size_t(4) << 20;
 inline constexpr size_t kTrainingMessagesMax = 2048;
 
-// The format that the keys of the line are of, nothing where it is no JSON object or has none of them.
+// Returns the format that the line's keys show; nothing if it is no JSON object or has none of them.
 std::optional<LineFormat> line_format_of(std::string_view line);
 
 // kInvalidRequest with place, expected and found: "messages[2].role: expected ..., found string \"wizard\"". A line of

@@ -94,7 +94,7 @@ constexpr auto kEventFields = [](auto& fields, auto& event) {
     fields("message", event.message);
 };
 
-constexpr std::string_view kMetricsType = "metrics";  // of an event that has them
+constexpr std::string_view kMetricsType = "metrics";  // of events with metrics
 
 }  // namespace
 

@@ -23,7 +23,7 @@ struct FileObject {
 std::string file_json(const FileObject& file);
 std::string deleted_file_json(std::string_view id);
 
-// What went wrong with a job.
+// Why a job failed.
 struct JobError {
     std::string code, message, param;  // param may be empty
 };
@@ -38,18 +38,18 @@ struct JobObject {
     std::vector<std::pair<std::string, std::string>> metadata;
     TrainingRecipe recipe;
 
-    // Beside OpenAI's fields, in "lorad".
+    // Written in "lorad", beside OpenAI's fields.
     uint64_t step = 0, n_steps = 0;
     double epoch = 0.0, tokens_per_s = 0.0;
     std::optional<double> train_loss, valid_loss;
     std::string paused_by, generation, init_from;
     std::optional<uint32_t> queue_position;
     uint64_t device_bytes = 0;
-    std::string report_json;  // of the data; empty: not there yet
+    std::string report_json;  // about the data; empty: not there yet
 };
 std::string job_json(const JobObject& job);
 
-// What is known after a step; absent: not measured then.
+// Measurements after a step; absent: not measured then.
 struct StepMetrics {
     uint64_t step = 0, n_steps = 0;
     std::optional<double> train_loss, train_accuracy, valid_loss, valid_accuracy, full_valid_loss, full_valid_accuracy,

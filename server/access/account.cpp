@@ -10,7 +10,7 @@
 namespace lorad::server::access {
 namespace {
 
-// Of the newest answer in the average.
+// The weight of the newest answer in the moving average.
 constexpr double kAnswerWeight = 0.1;
 
 QuotaExceeded exceeded(std::string_view what, uint64_t n_max, double wait_s) {

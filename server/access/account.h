@@ -1,4 +1,4 @@
-// What one key has used of its quotas. Lives as long as the key is in the file, over reloads; any thread.
+// One key's use of its quotas. Lives as long as the key is in the file, over reloads; any thread.
 #pragma once
 
 #include <chrono>
@@ -17,21 +17,21 @@ namespace lorad::server::access {
 // 0: no limit.
 struct Quotas {
     uint32_t requests_per_minute = 0;
-    uint64_t tokens_per_minute = 0;  // of prompts and answers
+    uint64_t tokens_per_minute = 0;  // of prompts and answers together
     uint32_t queued_requests_max = 0;
-    uint64_t queued_tokens_max = 0;  // of prompts
+    uint64_t queued_tokens_max = 0;  // of prompts waiting
     bool operator==(const Quotas&) const = default;
 };
 
 using Time = std::chrono::steady_clock::time_point;
 
-// Fills evenly to what a minute allows. May be in debt: what turns out to have been used is taken all the same.
+// Fills evenly up to one minute's amount. The level may be negative: tokens that turn out to be used are always taken.
 class TokenBucket {
   public:
     // Full at first; 0: never empty. A new rate keeps the share that is filled.
     void set_rate(double per_minute, Time now);
     bool is_unlimited() const { return per_minute_ == 0; }
-    // Takes so many, at most as many as it can ever hold; else the seconds until it could.
+    // Takes n, at most a full bucket. On failure returns the seconds until it could.
     std::optional<double> take(double n, Time now);
     void take_anyway(double n, Time now);  // negative: gives back
     double level(Time now);
@@ -59,11 +59,11 @@ class Account : public std::enable_shared_from_this<Account> {
     // One request more.
     std::optional<QuotaExceeded> begin_request();
 
-    // The tokens of one request: its prompts and as much of the answers as this key's answers have had on average, or
-    // max_tokens where that is less. settle() puts right what it was in the end.
+    // The tokens of one request: its prompts and the average length of this key's answers, or max_tokens where that is
+    // less. settle() replaces the estimate by the real numbers.
     class Charge {
       public:
-        ~Charge();  // as settled; nothing generated if never
+        ~Charge();  // charges the settled tokens; if never settled, the prompt alone
         void settle(uint64_t n_prompt, uint64_t n_generated);
         void take_back();  // nothing of it was computed
 
@@ -77,7 +77,7 @@ class Account : public std::enable_shared_from_this<Account> {
     };
     struct TokenCount {
         uint64_t n_prompt = 0;         // computed once for all answers
-        uint64_t n_generated_max = 0;  // of one answer
+        uint64_t n_generated_max = 0;  // limit of each answer
         uint32_t n_answers = 1;
     };
     std::optional<QuotaExceeded> charge(const TokenCount& count, std::shared_ptr<Charge>& out);

@@ -1,6 +1,5 @@
-// What the log tells about access: one line for each administrative call, and for refused ones, of which only so many a
-// second.
-// Ids of keys and names of routes; never a key, a header, a body or a target as it was sent. Any thread.
+// Logs access: one line for each administrative call and for each refused call, refused ones at a limited rate. Lines
+// have ids of keys and names of routes, never a key, a header, a body or a target as it was sent. Any thread.
 #pragma once
 
 #include <chrono>
@@ -14,8 +13,8 @@ namespace lorad::server::access {
 
 struct AuditedCall {
     std::string_view method;
-    std::string_view route;  // as the table has it: "/v1/adapters/{}"; empty: none was found
-    std::string_view name;   // of the adapter, where the path has one
+    std::string_view route;  // from the table: "/v1/adapters/{}"; empty: none was found
+    std::string_view name;   // the adapter in the path, if any
     std::string_view peer;
     const Principal* principal = nullptr;
     std::string_view request_id = {};

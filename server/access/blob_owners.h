@@ -1,7 +1,7 @@
-// Which files a tenant with some adapters only has uploaded: others' files, which are kept by content, do not exist for
-// it, so that their digests are neither a way to them nor a question that is answered. Kept in memory: after a restart
-// what such a tenant has uploaded and not registered is known by its hold (adapters/store/blob_holds.h); of what it has
-// registered it is told that it is not there, and uploads it again.
+// The files that each tenant with some adapters only has uploaded. Files are kept by content, so others' files must not
+// exist for it: else a digest would give access to them, or prove that they exist. Kept in memory: after a restart an
+// unregistered upload is known by its hold (adapters/store/blob_holds.h); a registered one counts as missing, and the
+// tenant uploads it again.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether a server without keys is for this machine's users only.
+// Checks that a server without keys is reachable by this machine's users only.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ HostAndPort host_and_port(const std::string& where);
 bool is_loopback(const std::string& host);
 
 struct Exposure {
-    std::string host;          // of the main listener
+    std::string host;          // the main listener's
     std::string admin_listen;  // HOST:PORT or unix:PATH; empty: none
     bool has_keys = false;
     bool insecure_no_keys = false;

@@ -97,7 +97,7 @@ Result<KeyEntry> entry_of(const JsonValue& root) {
             TRY_ASSIGN(principal.tenant, plain_text(value));
         } else if (key == "sha256") {
             TRY_ASSIGN(std::string_view hex, value.as_string());
-            // What stands there may be the key itself, by mistake: it is not repeated.
+            // The text may be the key itself, by mistake: it is not repeated.
             if (!is_sha256_hex(hex)) return value.error("expected the SHA-256 of the key, 64 lower-case hex digits");
             entry.digest = digest_from_hex(hex);
             has_digest = true;

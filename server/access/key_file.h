@@ -22,8 +22,8 @@ namespace lorad::server::access {
 
 inline constexpr size_t kKeysMax = 4096;  // each is compared with for every request
 inline constexpr size_t kKeyFileBytesMax = 4 << 20;
-inline constexpr size_t kKeyBytesMax = 512;  // of a key that a client shows; longer ones are none
-inline constexpr size_t kKeyBytesMin = 16;   // of a key that an operator chooses
+inline constexpr size_t kKeyBytesMax = 512;  // a client's longer key is never valid
+inline constexpr size_t kKeyBytesMin = 16;   // for keys that an operator chooses
 
 using KeyDigest = std::array<uint8_t, 32>;
 KeyDigest digest_of_key(std::string_view key);

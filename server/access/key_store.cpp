@@ -101,7 +101,7 @@ void KeyStore::take(std::vector<KeyEntry> entries) {
         principal.account = known != accounts_.end() ? known->second : std::make_shared<Account>();
         principal.account->set_quotas(entry.quotas);
         principal.prefix_salt = salt_of(secret_, principal.tenant);
-        // Whoever may do everything may also be first.
+        // A key with the admin scope may use any priority.
         if (principal.scopes.has(Scope::kAdmin)) principal.priority_min = std::numeric_limits<int32_t>::min();
         accounts.emplace(principal.id, principal.account);
         table->digests.push_back(entry.digest);

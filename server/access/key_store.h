@@ -24,16 +24,15 @@ struct KeyOptions {
     std::function<int64_t()> unix_time_s = {};  // for tests; empty: the system's
 };
 
-// Any thread. What a request got stays as it is, whatever is reloaded.
+// Any thread. A request's principal stays unchanged over reloads.
 class KeyStore {
   public:
     // kInvalidConfig with file, line and reason.
     static Result<std::unique_ptr<KeyStore>> create(const KeyOptions& options);
 
-    // Reads the file again: all of it, or on an error nothing has changed. Keys that stay keep what they have used of
-    // their quotas.
+    // Reads the file again; on an error nothing has changed. Remaining keys keep their use of quotas.
     Status reload();
-    // The same in two parts, for whoever has more to check: what this returns makes the new keys hold, and cannot fail.
+    // The same in two parts, for callers with more to check: the result makes the new keys valid, and cannot fail.
     Result<std::function<void()>> prepare();
 
     enum class Verdict : uint8_t { kValid, kMissing, kUnknown, kExpired };
@@ -41,7 +40,7 @@ class KeyStore {
         Verdict verdict = Verdict::kMissing;
         std::shared_ptr<const Principal> principal;  // also of an expired key, for the log
     };
-    // Of "Bearer KEY", else of the other header's KEY.
+    // Finds the key in "Bearer KEY", or in the other header's KEY if the first is empty.
     Found find(std::string_view authorization, std::string_view x_api_key) const;
 
     size_t n_keys() const;
@@ -56,7 +55,7 @@ class KeyStore {
     void take(std::vector<KeyEntry> entries);
 
     const KeyOptions options_;
-    const std::string secret_;  // of this process, for salts
+    const std::string secret_;  // random per process, for salts
     mutable Mutex mutex_;
     std::map<std::string, std::shared_ptr<Account>> accounts_ GUARDED_BY(mutex_);  // by id
     std::shared_ptr<const Table> table_ GUARDED_BY(mutex_);

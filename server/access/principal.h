@@ -19,14 +19,14 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 
 // Never changes once it is made; requests hold it, so one that began before a reload ends as it began.
 struct Principal {
-    std::string id;      // of the key, for the log
+    std::string id;      // the key's id, for the log
     std::string tenant;  // whose share of the server, and whose cached prefixes
     Scopes scopes;
     // Patterns of the adapters that exist for this key; nothing: all of them.
     std::optional<std::vector<std::string>> adapters;
-    int64_t expires_s = std::numeric_limits<int64_t>::max();  // Unix time from which on the key is none
+    int64_t expires_s = std::numeric_limits<int64_t>::max();  // Unix time at which the key expires
     int32_t priority_min = 0;                                 // lower ones, which come earlier, are not for this key
-    std::string prefix_salt;                                  // of the tenant, with a secret of this process
+    std::string prefix_salt;                                  // from the tenant and a secret of this process
     std::shared_ptr<Account> account;                         // its quotas; never null
 
     bool is_restricted() const { return adapters.has_value(); }

@@ -1,4 +1,4 @@
-// What a key may do, and what a route asks for.
+// The permissions of a key, and those that a route requires.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace lorad::server::access {
 
 enum class Scope : uint8_t {
     kGenerate,       // prompts in, answers out; the names of models
-    kAdaptersRead,   // what adapters there are and what happens to them
+    kAdaptersRead,   // list adapters and their events
     kAdaptersWrite,  // upload, name, replace, activate, remove; includes kAdaptersRead
     kTrainingRead,   // one's own training files and jobs
     kTrainingWrite,  // upload files, make and end jobs; includes kTrainingRead
@@ -22,7 +22,7 @@ inline constexpr std::array kAllScopes = {Scope::kGenerate,     Scope::kAdapters
                                           Scope::kTrainingRead, Scope::kTrainingWrite, Scope::kMetrics,
                                           Scope::kAdmin};
 
-// As key files write them: "adapters:read".
+// The names in key files: "adapters:read".
 std::string_view name_of(Scope scope);
 std::optional<Scope> scope_of(std::string_view name);
 // "generate, adapters:read, ... or admin"
@@ -32,7 +32,7 @@ class Scopes {
   public:
     constexpr void add(Scope scope) { bits_ |= bit(scope); }
     constexpr bool has(Scope scope) const { return (bits_ & bit(scope)) != 0; }
-    // With what a scope includes.
+    // Returns true also if another scope includes this one.
     constexpr bool allow(Scope scope) const {
         uint32_t granting = bit(scope) | bit(Scope::kAdmin);
         if (scope == Scope::kAdaptersRead) granting |= bit(Scope::kAdaptersWrite);
@@ -46,10 +46,10 @@ class Scopes {
     uint32_t bits_ = 0;
 };
 
-// Who may call a route. There is no default: a route says it, or does not compile.
+// The callers that a route admits. There is no default: a route without it does not compile.
 class Access {
   public:
-    // Nobody is asked for a key: probes, and files that say nothing about this server.
+    // No key is needed: probes, and files that say nothing about this server.
     static constexpr Access open() { return Access(Kind::kOpen, {}, {}); }
     static constexpr Access any_key() { return Access(Kind::kAnyKey, {}, {}); }
     static constexpr Access scope(Scope one) { return Access(Kind::kScoped, one, one); }

@@ -1,13 +1,12 @@
-// A pool of places, or of bytes, that many share: uploads, readers of events, large bodies, text that is being read,
-// threads. One rule for all of them:
+// A pool of places, or of bytes, that many share: uploads, readers of events, large bodies, text being read, threads.
+// One rule for all of them:
 //
-//   whoever holds nothing may have what is free; whoever holds something may have more only while it leaves free at
+//   a holder of nothing may have what is free; a holder of something may have more only while it leaves free at
 //       least as much as it then holds.
 //
-// So one alone has at most half of a pool, two have a third each, three a quarter, and the next one always finds a
-// place. `Holder` says whose it is: a key's tenant and a client's address are counted each for itself, and both have to
-// have room. An address may have three times what it leaves free, so that one tenant does not use up what a proxy's
-// address has for all.
+// So a single holder has at most half of a pool, two have a third each, three a quarter, and the next one always finds
+// a place. A `Holder` is a key's tenant and a client's address: each is counted separately, and both must have room. An
+// address may have three times what it leaves free, so that one tenant does not use up the share of a proxy's address.
 #pragma once
 
 #include <chrono>
@@ -21,7 +20,7 @@
 
 namespace lorad::server::access {
 
-// What is empty has no share of its own: tenants where there are no keys, addresses of proxies and of this machine.
+// Empty members have no share of their own: the tenant without keys, the address of a proxy or of this machine.
 struct Holder {
     std::string tenant;
     std::string address;
@@ -62,10 +61,10 @@ class SharedPlaces {
         uint64_t n_ = 0;
     };
 
-    // One that is not taken() where there is no room for it, or its holder has its share.
+    // Returns a place that is not taken() if there is no room for it, or its holder has its share.
     Place take(const Holder& holder, uint64_t n = 1);
-    // Waits for it, in no order, but for shares; until the time is over or `gives_up` says so, which is asked now and
-    // then.
+    // Waits for a place, in no order except for shares, until the time is over or `gives_up` returns true; it is called
+    // now and then.
     Place wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most,
                const std::function<bool()>& gives_up = {});
 

@@ -1,5 +1,5 @@
-// Who has had how much of something that others wait for meanwhile: seconds that are owed, and forgotten as time
-// passes. One thread, or under its owner's lock.
+// Counts the seconds that each name has made others wait. The debt falls as time passes. One thread, or under its
+// owner's lock.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class TimeDebts {
   public:
     using TimePoint = std::chrono::steady_clock::time_point;
     struct Options {
-        double forgotten_per_second = 0;  // of what one owes: the share of the time that one may have for good
+        double forgotten_per_second = 0;  // seconds of debt forgiven: the share of the time that each may use for good
         double owed_max = 0;              // seconds; beyond it one is over, until enough is forgotten
     };
     explicit TimeDebts(Options options) : options_(options) {}

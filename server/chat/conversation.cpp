@@ -235,7 +235,7 @@ class Conversation::Writer {
     JsonWriter writer_;
     Marks* marks_ = nullptr;  // null: what was said
     std::vector<MessageMarks>* marked_ = nullptr;
-    std::string reasoning_;  // of the message that is being written
+    std::string reasoning_;  // of the message being written
     std::map<std::string, std::string, std::less<>> ids_;
 };
 

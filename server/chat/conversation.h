@@ -14,15 +14,15 @@
 
 namespace lorad::server {
 
-// How a template gets the content of a message.
+// The form of a message's content for a template.
 enum class ContentForm : uint8_t {
     kNull,
     kText,     // parts are joined line by line
-    kParts,    // as they came
+    kParts,    // as sent
     kOnePart,  // all of it as a list of one
 };
 
-// What becomes of the roles "developer" and "system", each step giving up more of what was sent.
+// The handling of the roles "developer" and "system", each step keeping less of what was sent.
 enum class RoleUse : uint8_t {
     kAsSent,
     kRenamed,        // developer is system
@@ -33,8 +33,8 @@ enum class RoleUse : uint8_t {
 
 struct ChatPlan {
     RoleUse roles = RoleUse::kAsSent;
-    std::vector<ContentForm> contents;  // of each message
-    // Under which the template reads what the assistant thought; a thought that was sent under none of them is also
+    std::vector<ContentForm> contents;  // by message
+    // Names under which the template reads the assistant's thoughts; a thought that was sent under none of them is also
     // written under the first.
     std::vector<std::string> thought_names;
     // Arguments of calls that are a text, since they are no JSON object, are {"arguments": TEXT}: for templates that
@@ -71,12 +71,12 @@ class Conversation {
     bool speaks_before_calls(size_t message) const;
     // "reasoning_content" or "reasoning"; empty: the message has none.
     const std::string& reasoning_name(size_t message) const { return messages_[message].reasoning_name; }
-    // As it was sent.
+    // The plan that changes nothing.
     ChatPlan plan() const;
 
-    // The array as the plan has it; `appended` stands behind the last message's text.
+    // Writes the array as the plan says; `appended` is put behind the last message's text.
     std::string write(const ChatPlan& plan, std::string_view appended = {}) const;
-    // The same with marks in the place of all that is said, and with ids that are the same for all conversations.
+    // The same with marks in place of all texts, and with ids that are the same for all conversations.
     std::string write_marked(const ChatPlan& plan, Marks& marks, std::vector<MessageMarks>& messages) const;
 
   private:
@@ -84,7 +84,7 @@ class Conversation {
         std::vector<JsonMember> members;
         std::string_view role;
         ContentForm sent = ContentForm::kNull;
-        std::vector<JsonValue> part_values;   // where it came in parts
+        std::vector<JsonValue> part_values;   // if the content came in parts
         std::vector<std::string_view> parts;  // its texts; one where it is a text
         std::string reasoning_name;
         std::string_view reasoning;

@@ -153,7 +153,7 @@ class Search {
         return trial;
     }
 
-    // Where a template does not take a thought and a text before a call, it may take both as the thought.
+    // A template that does not take a thought and a text before a call may take both as the thought.
     Trial with_one_thought(Trial trial) {
         if (trial.is_ok || !conversation_.speaks_before_calls()) return trial;
         ChatPlan plan = conversation_.plan();
@@ -164,7 +164,7 @@ class Search {
         return other.is_ok ? std::move(other) : std::move(trial);
     }
 
-    // Where a template does not take arguments that are a text, it may take them wrapped.
+    // A template that does not take arguments that are a text may take them wrapped.
     Trial with_arguments(Trial trial) {
         trial = with_one_thought(std::move(trial));
         if (trial.is_ok || !conversation_.has_text_arguments()) return trial;
@@ -304,8 +304,8 @@ class Search {
     const RenderChat& render_;
 };
 
-// Whether a thought under this name is ever shown: some templates show only those since the last question, some only
-// those before a call.
+// Returns true if a thought under this name is ever shown: some templates show only those since the last question, some
+// only those before a call.
 bool reads_thoughts(std::string_view name, const RenderChat& render) {
     for (std::string_view behind :
          {R"(}])", R"(},{"role":"user","content":"q"}])",
@@ -357,9 +357,9 @@ std::optional<bool> shows_tools(const RenderChat& render) {
 Result<FittedChat> ChatFits::fit(std::string_view template_id, const ChatInput& chat, std::string_view appended,
                                  const RenderChat& render) {
     TRY_ASSIGN(const Conversation conversation, Conversation::parse(chat.messages_json));
-    // What takes too much, or fails for a reason that is not the template's, tells nothing of the template.
+    // A rendering that takes too much, or fails for other reasons, proves nothing about the template.
     bool is_certain = true;
-    std::optional<Error> failure;  // the first that is not the template's: nothing is rendered after it
+    std::optional<Error> failure;  // the first outside of the template: nothing is rendered after it
     const auto begun = std::chrono::steady_clock::now();
     const RenderChat observed = [&](const std::string& input) -> Result<std::string> {
         if (failure) return *failure;

@@ -1,5 +1,5 @@
-// How a conversation is given to a chat template, so that nothing of it is lost in silence. Found out by rendering it
-// once with marks in the place of its texts; conversations of the same shape share what was found.
+// Finds how to give a conversation to a chat template so that nothing of it is lost silently. It renders the
+// conversation once with marks in place of its texts; conversations of the same shape share the result.
 #pragma once
 
 #include <functional>
@@ -17,15 +17,15 @@
 
 namespace lorad::server {
 
-// What a template makes of its input, which is as model::ChatTemplate::render() takes it.
+// Renders a template with an input in the form that model::ChatTemplate::render() takes.
 using RenderChat = std::function<Result<std::string>(const std::string& input)>;
 
 struct ChatFit {
     ChatPlan plan;
     bool is_known = false;  // the template has rendered it
-    // What the template does not show: "tools", "messages[2].tool_calls[0]".
+    // Parts that the template does not show: "tools", "messages[2].tool_calls[0]".
     std::vector<std::string> unread;
-    // A message of which nothing is shown; naming its role.
+    // Set if nothing of a message is shown; names its role.
     std::optional<Error> refused;
 };
 
@@ -36,18 +36,17 @@ struct FittedChat {
     std::string developer = {};
 };
 
-// Whether the template shows tools to the model; nothing where it does not render a chat at all.
+// Returns true if the template shows tools to the model; nothing if it cannot render a chat at all.
 std::optional<bool> shows_tools(const RenderChat& render);
 
-// What is known of templates and shapes of conversations, the last used first. Any thread.
+// The known fits of templates and shapes of conversations, most recently used first. Any thread.
 class ChatFits {
   public:
-    // `template_id`: the same for the same template; `appended` stands behind the last message's text. kInvalidRequest
-    // for messages of which the template shows nothing, but for those that it lets stand in a system message. A
-    // template that fails here is given the conversation as it was sent, and says itself what is wrong. What `render`
-    // answers that is neither kInvalidRequest nor kInputTooComplex, such as kOverloaded, is no word of the template: it
-    // is returned, and nothing kept.
-    // Takes the time of some renderings, of which no new one begins after 2 s: `render` should not wait for others.
+    // `template_id`: equal for equal templates; `appended` is put behind the last message's text. kInvalidRequest for
+    // messages of which the template shows nothing, except for those that it takes in a system message. A template that
+    // fails here is given the conversation as sent, and reports itself what is wrong. An error of `render` other than
+    // kInvalidRequest and kInputTooComplex, such as kOverloaded, is not the template's: it is returned, and nothing is
+    // kept. Takes the time of some renderings; none begins after 2 s: `render` should not wait for others.
     Result<FittedChat> fit(std::string_view template_id, const ChatInput& chat, std::string_view appended,
                            const RenderChat& render);
 

@@ -23,7 +23,7 @@ class Marks {
     // which change in whatever is no plain text; a name has no quotes.
     std::string add();
     std::string add_name();
-    // What became of each, all being lost before.
+    // Finds the fate of each mark; before, all are lost.
     void read(std::string_view rendered);
     Fate fate(size_t mark) const { return fates_[mark]; }
     bool is_out(size_t mark) const { return fates_[mark] != Fate::kLost; }

@@ -39,7 +39,7 @@ Status run_key_new(const KeyArguments& arguments);
 // Says whose keys are in the file, or what is wrong with it.
 Status run_key_check(const std::string& file);
 
-// What logits, generate and profile share.
+// Arguments that logits, generate and profile share.
 struct ModelArguments {
     std::string model;
     std::vector<std::string> adapters;  // "PATH" or "PATH@SCALE"; their sum, at most kLoraUsesMax
@@ -76,15 +76,15 @@ struct CheckArguments {
     std::string model;                 // empty: the configuration's
     std::string adapter;               // folder or file; empty: the configuration's adapters
     std::string config;                // file; empty: none is asked for
-    std::vector<uint32_t> memory_gib;  // of cards that the model is to fit; empty: it is not asked
+    std::vector<uint32_t> memory_gib;  // sizes of cards that the model should fit; empty: not checked
     bool as_json = false;
 };
-// With sizes of cards: what the model takes of each, and the flags that it needs to fit; true if it fits all. With an
-// adapter: says what it is and what of it does not fit. Else: whether `lorad serve` would get as far as the device with
+// With sizes of cards: shows the model's memory on each, and the flags that it needs to fit; true if it fits all. With
+// an adapter: shows what it is and what does not fit. Else: checks if `lorad serve` would get as far as the device with
 // this configuration, and why not, a line for each part. Needs no device and serves nothing. True if all is well.
 Result<bool> run_check(const CheckArguments& arguments);
 
-// As above, of the model and settings of a configuration: a table, or JSON.
+// Does the same for the model and the settings of a configuration; writes a table, or JSON.
 Result<bool> check_memory(const Config& config, const std::vector<uint32_t>& sizes_gib, bool as_json);
 
 struct QuantizeArguments {
@@ -99,7 +99,7 @@ struct ProfileArguments {
     uint32_t n_context = 256;
     uint32_t n_repeats = 20;
     bool prompt = false;                                  // the rows are one prompt's, not those of decoding sequences
-    proto::SamplingParams sampling{.temperature = 0.0f};  // of decode rows
+    proto::SamplingParams sampling{.temperature = 0.0f};  // for decode rows
     bool plan = false;                                    // says how the step is computed, and runs nothing
     bool as_json = false;
 };

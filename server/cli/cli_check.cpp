@@ -39,7 +39,7 @@ Result<Config> read_config(const std::string& file) {
     return build_config(sources);
 }
 
-// What can be read of the settings, and everything that is wrong with them.
+// Reads as much of the settings as it can, and collects all that is wrong with them.
 Config read_config(const std::string& file, std::vector<Error>& errors) {
     Result<std::vector<ConfigSource>> sources = config_from_file_and_environment(file, &errors);
     if (sources.ok()) return build_config(*sources, errors);
@@ -90,7 +90,7 @@ void check_adapters(const std::vector<LoraArgument>& adapters, const Result<adap
     }
 }
 
-// Which id an adapter's end token has, only the tokenizer knows.
+// Checks an adapter's end token, whose id only the tokenizer knows.
 void check_end_token(const std::string& folder, adapters::AdapterReport& report) {
     if (report.ends.token.empty()) return;
     const auto files = model::ModelFiles::open(folder);
@@ -113,7 +113,7 @@ void check_text(const model::ModelFiles& files, Findings& findings) {
                   (*chat_template)->exists() ? "loaded" : "none: chats are refused, prompts are completed");
 }
 
-// How the matrices of a quantized model lie on the device: formats and their bytes.
+// Reports the formats of a quantized model's matrices on the device, with their bytes.
 void check_device_formats(const model::ModelFiles& files, const model::ModelConfig& config, Findings& findings) {
     const auto tensors = files.tensors();
     if (!tensors.ok()) return findings.bad("on the device", tensors.error());

@@ -32,7 +32,7 @@ gpu::DeviceCapabilities usual_gpu(uint64_t memory_bytes) {
 
 struct CardFit {
     uint32_t gib = 0;
-    std::string flags;  // that it needs
+    std::string flags;  // needed to fit
     std::string refusal;
     std::optional<model::Fit> fit;
 };

@@ -99,7 +99,7 @@ std::string roff_options(const CLI::App& command) {
     return out;
 }
 
-// What it is for, and the commands.
+// The purpose of the program, and its commands.
 std::string man_examples() {
     constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
         {"A base and two adapters, on this machine only; the console is then on http://127.0.0.1:8080/console.",

@@ -1,4 +1,4 @@
-// What a package ships beside the program and what must not fall behind it: made from the program's own tables.
+// Prints files that a package ships with the program, made from the program's own tables so that they are never stale.
 #pragma once
 
 #include <string>

@@ -101,8 +101,8 @@ Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
     return keys;
 }
 
-// What clients send as grammars, and adapters as templates, is tried in processes of its own. Where they cannot be
-// started the server does without such requests.
+// Tries clients' grammars and adapters' templates in separate processes. If these cannot be started, the server does
+// without such requests.
 Status isolate_text(ModelText& text, const Config& config, const model::ModelConfig& model,
                     std::function<bool()> is_busy) {
     sandbox::HelperPool::Options options;
@@ -161,14 +161,14 @@ void end_serving(Listener& listener, const LoadedModel& loaded, bool failed) {
     _exit(failed ? 1 : 0);
 }
 
-// What clients reach before the model is there, to be told that it is being loaded.
+// The part that answers before the model is there, to say that it is being loaded.
 struct Front {
     std::unique_ptr<access::KeyStore> keys;  // null: none
     ContextGate gate{nullptr};
     Router router;
     access::Audit audit;
     access::SharedPlaces bodies;
-    std::atomic<Metrics*> metrics{nullptr};  // of responses; null until the model is there
+    std::atomic<Metrics*> metrics{nullptr};  // counts responses; null until the model is there
     std::unique_ptr<Listener> listener;
 
     explicit Front(const Config& config) : bodies(kBodiesMax * static_cast<uint64_t>(config.body_bytes_max)) {}
@@ -192,7 +192,7 @@ struct Front {
     }
 };
 
-// What serves, and from what.
+// The running server's parts, and the settings it was made from.
 struct Serving {
     const Config& config;
     const std::function<Result<Config>()>& read_again;
@@ -206,7 +206,7 @@ struct Serving {
     std::unique_ptr<ops::LongStart> loading;  // ends when all is ready
 };
 
-// From the loaded model to the end of the last request.
+// Serves with the loaded model until the last request has ended.
 Status serve_loaded(Serving serving) {
     const Config& config = serving.config;
     LoadedModel& loaded = serving.loaded;
@@ -258,7 +258,7 @@ Status serve_loaded(Serving serving) {
     if (training.service) training.service->start();
     lifecycle.serve(
         format("serves {} and {} adapters on port {}", serving.base_name, serving.lora.size(), listener.port()));
-    // With a checkpoint of the job under way, which goes on at the next start.
+    // Saves a checkpoint of the running job, which goes on at the next start.
     if (training.service) training.service->stop();
     lifecycle.drain();
     const bool failed = engine.failed();

@@ -1,4 +1,4 @@
-// What the parts of the server are made with, from the settings. cli_serve.cpp only.
+// Options of the server's parts, made from the settings. cli_serve.cpp only.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ Result<ListenerOptions> listener_options(const Config& config, const ServiceEnvi
 EngineOptions engine_options(const Config& config, const LoadedModel& loaded);
 Metrics::Shape metrics_shape(const Config& config, const std::string& base_name, const LoadedModel& loaded);
 ops::VitalLimits vital_limits(const Config& config, bool is_cpu);
-// What of requests' meaning and bounds is a setting.
+// Applies the settings that change the meaning and the bounds of requests.
 void configure(ServerContext& context, const Config& config);
 
 }  // namespace lorad::server

@@ -10,9 +10,9 @@ class BackgroundWork {
   public:
     virtual ~BackgroundWork() = default;
     virtual bool has_work() const = 0;
-    // Pieces for about so long, at least one. `waits`: returns once the device has done them; else they are submitted
-    // behind what is there, and are waited for by the next call. Returns the seconds of the device that were found to
-    // be used since the last call. What fails is for whoever the work belongs to.
+    // Runs pieces for about `budget`, at least one. `waits`: returns once the device has done them; else they are
+    // submitted behind present work, and the next call waits for them. Returns the device seconds found to be used
+    // since the last call. Failures go to the owner of the work.
     virtual double run(std::chrono::microseconds budget, bool waits) = 0;
 };
 

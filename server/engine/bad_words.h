@@ -13,8 +13,8 @@ class BadWords final : public TokenConstraint {
   public:
     using Sequences = std::vector<std::vector<TokenId>>;
 
-    // No sequence is empty, and all tokens are within the vocabulary. `inner`: this object's alone from then on; null
-    // where the answer may be anything else.
+    // No sequence is empty, and all tokens are within the vocabulary. `inner`: used by this object alone from then on;
+    // null if the answer is not constrained otherwise.
     BadWords(std::shared_ptr<const Sequences> sequences, uint32_t vocab_size,
              std::shared_ptr<TokenConstraint> inner = nullptr);
 

@@ -101,7 +101,7 @@ void Engine::run() {
         if (stop_now_ || failed_) break;
         if (worked) continue;
         if (run_background(std::chrono::duration<double>(options_.background_slice).count(), true)) continue;
-        // Nothing to compute: only an arrival, a drain or a stop changes that.
+        // There is nothing to compute: only an arrival, a drain or a stop changes that.
         if (draining_ && queue_.n_waiting() == 0 && n_held_ == 0) break;
         queue_.wait(kIdleTurn);
     }
@@ -246,7 +246,7 @@ void Engine::end_late(Sequence& sequence) {
                                                             options_.request_time_max.count() / 1000))});
 }
 
-// Takes ended sequences off the lists; those that a step in flight names live on until it is done.
+// Takes ended sequences off the lists; one that a step in flight names lives until that step is done.
 void Engine::retire_ended() {
     auto retire = [this](auto& sequences) {
         for (auto& sequence : sequences) {
@@ -294,7 +294,7 @@ Status Engine::submit_step() {
         MutexLock lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
     }
-    // No earlier: another sequence of this step might have got the slot to write.
+    // Must not come earlier: another sequence of this step might have got the slot to write.
     for (const Planned& planned : planned_) {
         const uint32_t held = std::exchange(planned.sequence->state_from, gpu::kNoState);
         if (held != gpu::kNoState) snapshots_.release(held);
@@ -348,7 +348,7 @@ uint32_t Engine::add_rows(const Planned& planned) {
         row_adapters.state_from = sequence.state_from;
         row_adapters.state_saves = state_saves_;
     }
-    // Where all layers see a window, `blocks` have names alone.
+    // If all layers see a window, `blocks` has only names.
     const std::vector<BlockId>& blocks = options_.groups.has_full ? sequence.blocks : sequence.window_blocks;
     if (options_.groups.has_both()) row_adapters.window_blocks = sequence.window_blocks;
     if (tokens.back() >= 0) return batch_.add_rows(tokens, sequence.n_computed, blocks, row_adapters);
@@ -366,7 +366,7 @@ void Engine::feed_back() {
     }
 }
 
-// What its time will be compared with, and what metrics say of it.
+// Sets the step's kind, which its time is compared by, and its metrics.
 void Engine::describe_step(Flight& flight) const {
     std::set<uint32_t> adapters;  // slots
     for (const Planned& planned : planned_) {
@@ -406,7 +406,7 @@ int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t posi
                         : batch_.add_output(row, !on_device));
 }
 
-// Where log-probabilities of the prompt are wanted, each row says what it expects to follow.
+// If log-probabilities of the prompt are requested, each row scores the token that follows it.
 void Engine::add_prompt_outputs(Planned& planned, uint32_t first_row) {
     const Sequence& sequence = *planned.sequence;
     if (!sequence.wants_prompt_outputs()) return;
@@ -440,7 +440,7 @@ void Engine::refuse_step(const Error& error) {
     retire_ended();
 }
 
-// The log has what the driver said; clients are told what it means for them.
+// The log has the driver's words; clients are told the consequence for them.
 void Engine::fail(const Error& error) {
     log_error("the device failed, no more requests are served: {}", error.message);
     failed_ = true;

@@ -1,25 +1,22 @@
-// The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish
-// -> finish.
+// The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish -> finish.
 //
 //   take_arrivals    requests from the queue; cancelled ones end and give back their blocks
-//   run_tasks        what other threads posted, such as a change of the merged weights
+//   run_tasks        tasks posted by other threads, such as a change of the merged weights
 //   plan_and_apply   plan_step (scheduler.h, pure); then preempt, admit, allocate KV blocks
-//   submit_step      rows of all planned sequences, those with the same adapter side by side; the
-//   device works publish          meanwhile the tokens of an earlier step go out to the HTTP
-//   workers finish_step      waits for the oldest step; chooses tokens, ends sequences
+//   submit_step      rows of all planned sequences, those with the same adapter side by side; the device works
+//   publish          meanwhile the tokens of an earlier step go out to the HTTP workers
+//   finish_step      waits for the oldest step; chooses tokens, ends sequences
 //
-// Two steps are in flight where the device chooses all tokens of the first: the second is planned and submitted
-// while the first runs, and takes the first one's tokens on the device. A token that is not known
-// yet stands in `tokens` as ~output. A sequence that then turns out to have ended has computed one
-// row for nothing. Where grammars mask a step's outputs, its draw is submitted by itself: once the
-// step before is finished, while this one's forward pass runs, other threads make the masks
-// (mask_pool.h). A step waits for them only so long: who is late then is computed again in a later
-// step, and whose masks are known to take long is in no step before its mask is there.
-// Steps run in order, so KV blocks may be given to another sequence at once; the
-// adapter's lease is kept until the last step that names its slot is done.
+// Two steps are in flight if the device chooses all tokens of the first: the second is planned and submitted while the
+// first runs, and takes the first one's tokens on the device. A token that is not known yet is ~output in `tokens`. If
+// its sequence turns out to have ended, one row was computed for nothing. If grammars mask a step's outputs, its draw
+// is submitted separately: once the step before is finished, other threads make the masks while this one's forward pass
+// runs (mask_pool.h). A step waits for them for a bounded time: a row whose mask is late is computed again in a later
+// step, and a row whose masks are known to be slow joins a step only once its mask is there. Steps run in order, so KV
+// blocks may be given to another sequence at once; the adapter's lease is kept until the last step that names its slot
+// is done.
 //
-// Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect
-// it to the others.
+// Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect it to the others.
 #pragma once
 
 #include <atomic>
@@ -54,10 +51,10 @@ namespace lorad::server {
 
 // Steps with prompts and decodes take at most this many times as long as those without prompts.
 inline constexpr double kStepStretch = 1.8;
-// Steps of prompts alone take so long: whoever comes meanwhile waits for it. ADR 9 says why this much.
+// The time of a step of prompts alone, which an arriving request must wait for. ADR 9 has the reason for its size.
 inline constexpr double kAloneStepSeconds = 0.1;
 inline constexpr uint32_t kPromptOutputsMax = 32;
-// Of an engine without work, which beats, and sees a device that others lost.
+// How often an idle engine beats, and looks whether the device was lost to others.
 inline constexpr std::chrono::milliseconds kIdleTurn{250};
 inline constexpr uint32_t kSnapshotTokens = 4096;
 // rows of prompts beside decodes, about as many however long their step takes
@@ -67,12 +64,12 @@ struct EngineOptions {
     SchedulerLimits limits;
     uint32_t n_kv_blocks = 0;
     uint32_t n_waiting_max = 1024;
-    uint32_t n_sampling_threads = 1;  // that share the sampling of a step, the engine's own included
-    // A step waits for masks at most so long, where others' tokens wait with them.
+    uint32_t n_sampling_threads = 1;  // that sample a step's tokens, with the engine's own thread
+    // The longest wait of a step for masks while tokens of others wait with it.
     std::chrono::milliseconds mask_wait{15};
     bool draws_on_device = true;  // false: the host draws, and the next step waits for it
     bool prefix_cache = true;     // KV blocks of requests with an identity are used again
-    uint64_t n_waiting_tokens_max = std::numeric_limits<uint64_t>::max();  // of prompts
+    uint64_t n_waiting_tokens_max = std::numeric_limits<uint64_t>::max();  // of waiting prompts
     std::chrono::milliseconds request_time_max{0};                         // from arrival to the end; 0: no limit
     std::chrono::milliseconds starvation_bound{10000};                     // fair_share.h; 0: none
     // Rows of prompts in a step beside decodes; 0: as many as keep it below kStepStretch times what
@@ -87,12 +84,12 @@ struct EngineOptions {
     // Work that nobody waits for, and its part of the device; null: none. Outlives the engine.
     BackgroundWork* background = nullptr;
     BackgroundShare background_share = {};
-    std::chrono::microseconds background_slice{10'000};  // where nobody is served: what a new request may have to wait
+    std::chrono::microseconds background_slice{10'000};  // while nobody is served: the longest wait of a new request
     // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it
     bool has_state = false;
     // slots behind those, for states of prefixes (state_snapshots.h); such a model has a prefix cache only with some
     uint32_t n_snapshots = 0;
-    uint32_t snapshot_tokens = kSnapshotTokens;  // of a long prompt a state is kept every so many
+    uint32_t snapshot_tokens = kSnapshotTokens;  // distance between kept states of a long prompt
     // Blocks of the layers that see a window (model/exec/kv_groups.h), where they are apart; as many as
     // window_blocks_max() of the limits, and more for the prefix cache.
     model::KvGroups groups = {};
@@ -104,7 +101,7 @@ struct EngineOptions {
 struct MergedMix {
     std::vector<LoraUse> uses;
     std::shared_ptr<const model::MergedWeights> weights;
-    std::shared_ptr<const void> lease;  // of the adapters in those slots
+    std::shared_ptr<const void> lease;  // on the adapters in those slots
 };
 
 class Engine {
@@ -163,7 +160,7 @@ class Engine {
         std::shared_ptr<TokenStream> stream;
         TokenId token = -1;
         std::optional<StreamEnd> end;
-        std::optional<proto::TokenLogprobs> logprobs = {};       // of the token
+        std::optional<proto::TokenLogprobs> logprobs = {};       // for the token
         std::vector<proto::TokenLogprobs> prompt_logprobs = {};  // before it
         std::vector<float> embedding = {};
     };
@@ -172,7 +169,7 @@ class Engine {
         uint32_t n_rows;
         int32_t output = -1;    // index in the batch's outputs, -1 for a chunk that ends before the
                                 // known tokens do
-        uint32_t position = 0;  // of the token that the output chooses
+        uint32_t position = 0;  // of the token chosen from the output
         // Outputs that are compared with the prompt's own tokens from prompt_position on.
         uint32_t first_prompt_output = 0, n_prompt_outputs = 0, prompt_position = 0;
         int32_t mask = -1;  // index in the batch's masks
@@ -185,7 +182,7 @@ class Engine {
         bool is_disturbed = false;  // something was recorded while it was submitted or in flight: its time says nothing
         StepTimes::Prompts prompts;
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
-        double n_prompt_rows = 0;     // without decodes: that cost what its rows do, if all saw so much
+        double n_prompt_rows = 0;     // without decodes: the cost of its rows, in rows at prompt_context
         PlanAhead::Kind kind;
         Metrics::Step metrics;
         std::chrono::steady_clock::time_point submitted;
@@ -291,16 +288,16 @@ class Engine {
     PrefixCache windows_;                     // blocks of the window group
     std::vector<uint32_t> free_state_slots_;  // with has_state
     StateSnapshots snapshots_;
-    std::vector<gpu::StateSave> state_saves_;        // of the rows that are being added
-    std::vector<StateSnapshots::Name> saved_names_;  // of the step that is being made
+    std::vector<gpu::StateSave> state_saves_;        // of the rows being added
+    std::vector<StateSnapshots::Name> saved_names_;  // of the step being made
     FairShare fair_share_;
     StepTimes step_times_;
     std::vector<std::unique_ptr<Sequence>> running_;  // promoted ones, then by priority and arrival
     std::vector<std::unique_ptr<Sequence>> waiting_;
-    std::vector<FairShare::Candidate> order_;  // who of the waiting ones is next
+    std::vector<FairShare::Candidate> order_;  // admission order of the waiting ones
     uint64_t n_arrived_ = 0;
     uint64_t next_starvation_look_ms_ = 0;
-    std::vector<Planned> planned_;  // of the step that is being made
+    std::vector<Planned> planned_;  // of the step being made
     std::deque<Flight> in_flight_;  // oldest first, at most two
     std::vector<Retired> retired_;
     uint64_t n_submitted_ = 0, n_finished_ = 0, n_recordings_ = 0;
@@ -308,27 +305,27 @@ class Engine {
     PlanAhead plan_ahead_;
     BackgroundWork* const background_;
     BackgroundTurns background_turns_;
-    double background_budget_s_ = 0;  // of what is submitted behind a step and not waited for
-    double last_step_s_ = 0;          // of the step that was finished last
-    bool was_last_quiet_ = true;      // nothing but itself was in its time
+    double background_budget_s_ = 0;  // for work submitted behind a step, not yet finished
+    double last_step_s_ = 0;          // of the last finished step
+    bool was_last_quiet_ = true;      // nothing else ran in its time
     bool next_is_disturbed_ = false;  // the step that is submitted next runs behind background work
-    double rested_s_ = 0;             // before the step that is being made
+    double rested_s_ = 0;             // before making the present step
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
-    std::vector<PrefixCache::Match> matches_;  // of waiting_views_
-    std::vector<FairShare::Prompt> prompts_;   // that may have rows in the step
+    std::vector<PrefixCache::Match> matches_;  // by waiting_views_
+    std::vector<FairShare::Prompt> prompts_;   // prompts that may have rows in the step
     std::vector<PromptTurn> turns_;
     model::StepBatch batch_;
     TokenChooser chooser_;
     MaskPool masks_;
-    // What steps have waited for each tenant's masks is owed, and forgotten at one part in a hundred of the time that
-    // passes: whoever owes more than two such waits has its masks made without anybody waiting, and joins the steps
-    // that it is ready for.
+    // A tenant owes the time that steps have waited for its masks; the debt falls by a hundredth of the time that
+    // passes. The masks of a tenant that owes more than owed_max seconds are made without any step waiting, and its
+    // rows join a step when their masks are ready.
     access::TimeDebts mask_debts_{{.forgotten_per_second = 0.01, .owed_max = 0.02}};
-    uint32_t n_held_ = 0;                      // running ones that wait for a mask alone
-    bool has_others_to_keep_waiting_ = false;  // as it was when the turn began
+    uint32_t n_held_ = 0;                      // running ones that only wait for a mask
+    bool has_others_to_keep_waiting_ = false;  // at the begin of the turn
     std::vector<TokenChoice> choices_;         // of one step in flight
-    std::vector<Sequence*> choosers_;          // whose they are
+    std::vector<Sequence*> choosers_;          // by choice, the sequence it is for
     std::string active_running_, active_waiting_;
 
     std::optional<MergedMix> merged_;

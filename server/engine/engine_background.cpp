@@ -11,13 +11,13 @@ constexpr double kMicrosecond = 1e-6;
 
 }  // namespace
 
-// With nobody to serve, or behind the step in flight; then the device goes on with it while the next one is planned.
-// False where there is nothing to run, or not now.
+// Runs background work if nobody is served, or behind the step in flight; then the device continues with it while the
+// next step is planned. False if there is nothing to run, or not now.
 bool Engine::run_background(double budget_s, bool waits) {
     if (background_ == nullptr || budget_s <= 0 || draining_ || !background_->has_work()) return false;
     const double done_s =
         background_->run(std::chrono::microseconds(std::max<int64_t>(1, int64_t(budget_s / kMicrosecond))), waits);
-    // With nobody to serve nothing is counted. Else what is done by now was submitted by the call before.
+    // Nothing is counted while nobody is served. Else the work done by now was submitted by the call before.
     const double its_budget_s = std::exchange(background_budget_s_, waits ? 0.0 : budget_s);
     if (!waits && its_budget_s > 0) background_turns_.ran(its_budget_s, done_s);
     background_us_ += uint64_t(done_s / kMicrosecond);
@@ -32,7 +32,7 @@ void Engine::background_behind_step() {
     if (background_ == nullptr || !background_->has_work()) return;
     const double budget_s = background_turns_.after_step(last_step_s_, was_last_quiet_);
     if (budget_s <= 0) return;
-    publish();  // whoever waits for the step's tokens does not wait for this
+    publish();  // clients waiting for the step's tokens do not wait for this
     run_background(budget_s, false);
 }
 

@@ -1,4 +1,4 @@
-// The finishing half of the engine: what a step that is done gives, to whom, and who has ended.
+// The finishing half of the engine: hands out a finished step's results and ends sequences.
 #include <algorithm>
 
 #include "proto/base/format.h"
@@ -50,7 +50,7 @@ Status Engine::finish_step() {
     last_finish_ = now;
     const double rested_s = in_flight_.empty() ? 0 : rested_s_;
     if (flight.is_disturbed || !plan_ahead_.observe(flight.kind, flight.metrics.seconds, rested_s, waited_s)) {
-        // Nothing is learned from it.
+        // Its time is not the step's own, so nothing is learned from it.
     } else if (flight.metrics.n_rows > flight.metrics.n_prefill_rows) {
         step_times_.observe(flight.metrics.n_rows, flight.prompts, flight.metrics.seconds);
     } else {
@@ -64,7 +64,7 @@ Status Engine::finish_step() {
     return ok_status();
 }
 
-// What a step in flight is to answer: tokens first, then what its rows say about prompts.
+// Lists the step's choices: tokens first, then the outputs about prompts.
 void Engine::list_choices(const Flight& flight) {
     choices_.clear();
     choosers_.clear();

@@ -1,5 +1,5 @@
-// What a step does for rows whose grammars say what may come: when masks are begun, how long the step waits for them,
-// and who owes that time.
+// Handles the masks of a step's rows with grammars: when they are begun, how long the step waits for them, and who owes
+// that time.
 #include <algorithm>
 
 #include "server/engine/engine.h"
@@ -8,7 +8,7 @@ namespace lorad::server {
 
 using Clock = std::chrono::steady_clock;
 
-// Whether somebody is there who could be kept waiting by another's masks: whoever has no grammar, or another tenant.
+// Returns true if a mask could keep somebody else waiting: a request without a grammar, or of another tenant.
 bool Engine::has_others_to_keep_waiting() const {
     const std::string* tenant = nullptr;
     const auto is_other = [&](const std::unique_ptr<Sequence>& sequence) {
@@ -20,14 +20,14 @@ bool Engine::has_others_to_keep_waiting() const {
     return std::ranges::any_of(running_, is_other) || std::ranges::any_of(waiting_, is_other);
 }
 
-// Whether a mask takes long is known from those before, or from the first, which was made when the grammar was
+// A slow mask is predicted from the sequence's earlier masks, or from the first, which was made when the grammar was
 // compiled.
 void Engine::begin_mask(Sequence& sequence) {
     if (!sequence.request.constraint) return;
     constexpr double kPatientSeconds = 0.004;
     const std::string& tenant = sequence.request.tenant;
     const bool is_slow = sequence.choice.mask_seconds() > kPatientSeconds || mask_debts_.is_over(tenant, time_now());
-    // A row whose mask came late would be computed again, which a state does not allow: it is in no step before.
+    // A late mask means computing its row again, which a recurrent state forbids: the row waits for the mask.
     sequence.choice.begin_mask(masks_, tenant, options_.has_state || (is_slow && has_others_to_keep_waiting_));
 }
 
@@ -38,11 +38,11 @@ bool Engine::has_rows_that_wait_for_no_mask(const Flight& flight) const {
     });
 }
 
-// Of the youngest step, when all tokens before it are known: what the grammars allow next, and its
-// draw, where that waits for them.
+// Prepares the youngest step once all tokens before it are known: waits for the masks of its grammars, and submits its
+// draw if that waits for them.
 Status Engine::prepare_draw() {
     if (in_flight_.size() != 1 || in_flight_.front().is_prepared) return ok_status();
-    constexpr std::chrono::milliseconds kWaitAmongThemselves{50};  // where nobody else waits
+    constexpr std::chrono::milliseconds kWaitAmongThemselves{50};  // if nobody else waits
     Flight& flight = in_flight_.front();
     flight.is_prepared = true;
     list_choices(flight);
@@ -63,7 +63,7 @@ Status Engine::prepare_draw() {
     return ok_status();
 }
 
-// By what each of them took.
+// Divides the waited time among the tenants by the time of their masks.
 void Engine::charge_masks(double waited_s) {
     double all_s = 0;
     for (const TokenChoice& choice : choices_) all_s += choice.mask_seconds();
@@ -72,8 +72,8 @@ void Engine::charge_masks(double waited_s) {
         mask_debts_.charge(choice.request->tenant, waited_s * choice.mask_seconds() / all_s, time_now());
 }
 
-// What the step has computed for them is computed again when their masks are there: the row that the next token is
-// chosen by.
+// Takes the rows without masks out of the step. The row that chooses the next token is computed again once its mask is
+// there.
 void Engine::leave_out_late(Flight& flight, double waited_s) {
     auto choice = choices_.begin();
     for (Planned& planned : flight.planned) {
@@ -82,7 +82,7 @@ void Engine::leave_out_late(Flight& flight, double waited_s) {
         Sequence& sequence = *planned.sequence;
         if (sequence.tokens.back() < 0) sequence.tokens.pop_back();
         if (options_.has_state) {
-            // Its state has gone on by the row, and does not come back; an earlier one may be kept.
+            // The recurrent state includes the row and cannot go back; an earlier snapshot may exist.
             release_blocks(sequence);
             take_prefix(sequence, find_prefix(sequence));
             fair_share_.begin_prompt(sequence.ticket, sequence.n_known() - sequence.n_computed);

@@ -20,7 +20,7 @@ std::string adapter_names(const Sequences& sequences) {
     return format("{}", fmt::join(names, ","));
 }
 
-// Who keeps its blocks when there are too few, and is computed first.
+// The order in which sequences are computed, and keep their blocks when there are too few.
 bool comes_before(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) {
     auto rank = [](const Sequence& s) {
         bool promoted = s.ticket.promoted();
@@ -33,17 +33,17 @@ bool comes_before(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequ
 // admitted, so that even those that always have to yield come to their end.
 constexpr uint32_t kYieldTokens = 64;
 
-// In one step; each is looked up in the prefix cache first.
+// The most per step: each is looked up in the prefix cache first.
 constexpr size_t kAdmittedMax = 32;
 
 }  // namespace
 
-// Which of the waiting ones are next. One whose last token is not known yet cannot be computed.
+// Orders the waiting sequences that may be admitted. One whose last token is not known yet cannot be computed.
 void Engine::order_waiting() {
     order_.clear();
     size_t n_places = options_.limits.n_sequences_max - running_.size();
     uint64_t time_ms = now_ms();
-    // Without a place only a starving one can come in, and that is not worth a look at each step.
+    // Without a free place only a starving one can be admitted, which is not worth checking at each step.
     if (n_places == 0 && (fair_share_.starvation_ms() == 0 || time_ms < next_starvation_look_ms_)) return;
     next_starvation_look_ms_ = time_ms + fair_share_.starvation_ms() / 64;
     for (uint32_t i = 0; i < waiting_.size(); ++i) {
@@ -73,7 +73,7 @@ uint32_t Engine::prompt_rows_max() const {
     return 1 + (n == 0 ? 0 : options_.n_prompt_outputs_max / static_cast<uint32_t>(n));
 }
 
-// What the prefix cache has for it.
+// Looks up the sequence's prefix in the prefix cache.
 PrefixCache::Match Engine::find_prefix(Sequence& sequence) {
     Request& request = sequence.request;
     if (!options_.prefix_cache || !request.may_skip_prefix) return {};
@@ -96,7 +96,7 @@ void Engine::take_prefix(Sequence& sequence, const PrefixCache::Match& match) {
     if (options_.groups.has_windows()) take_windows(sequence, match);
 }
 
-// With what the prefix cache has for it; matches_ gets the blocks.
+// Includes the blocks that the prefix cache has for it; they go to matches_.
 SequenceView Engine::waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max) {
     SequenceView view = sequence.view(n_prompt_rows_max);
     const PrefixCache::Match match = find_prefix(sequence);
@@ -107,7 +107,7 @@ SequenceView Engine::waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max
     return view;
 }
 
-// What the scheduler is told: who runs, and who could be admitted now.
+// Makes the scheduler's input: the running sequences, and those that could be admitted now.
 void Engine::make_views() {
     running_views_.clear();
     waiting_views_.clear();
@@ -130,7 +130,7 @@ void Engine::make_views() {
     }
 }
 
-// How the rows that a step has for prompts are shared.
+// Deals out the rows that a step has for prompts.
 void Engine::deal_prompts() {
     prompts_.clear();
     const uint32_t n_decodes = static_cast<uint32_t>(std::ranges::count_if(running_views_, &SequenceView::is_decode));
@@ -160,7 +160,7 @@ void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& 
                         .is_starving = sequence.ticket.promoted()});
 }
 
-// Of the step that is being made, which has no decodes.
+// The cost of the step being made, which has no decodes, in rows.
 double Engine::n_prompt_rows(const Flight& flight) const {
     double n = 0;
     for (const Planned& planned : planned_) {
@@ -238,8 +238,7 @@ void Engine::apply(const StepPlan& plan) {
         waiting_.push_back(std::move(running_[index]));
     }
     std::erase(running_, nullptr);
-    // What the admitted ones found is held before anything is allocated, which may give up idle
-    // blocks.
+    // Blocks found by the admitted ones are held before anything is allocated, as that may evict idle blocks.
     admit(plan.n_admitted);
     for (const auto& sequence : running_) {
         if (options_.groups.has_windows()) give_back_windows(*sequence);
@@ -299,7 +298,7 @@ void Engine::release_blocks(Sequence& sequence) {
     windows_.release(held_windows(sequence));
     sequence.window_blocks.clear();
     sequence.n_given_back = 0;
-    sequence.last_step = 0;  // what a step in flight sees of it is of blocks that it has no more
+    sequence.last_step = 0;  // the step in flight sees blocks that it no longer has
     sequence.n_published = sequence.n_computed = 0;
     sequence.first_merged_block = Sequence::kNoBlock;
 }

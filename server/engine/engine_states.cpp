@@ -16,7 +16,7 @@ namespace lorad::server {
 namespace {
 
 constexpr uint32_t kTurnTailTokens = 16;  // at the end of a prompt, that the next turn may not have
-constexpr uint32_t kIntervalsMax = 4;     // of one prompt
+constexpr uint32_t kIntervalsMax = 4;     // per prompt
 
 }  // namespace
 
@@ -101,7 +101,7 @@ void Engine::save_state(Sequence& sequence, uint32_t n_rows, uint32_t n_tokens, 
     sequence.saved_states.insert(place, {slot, n_tokens, worth, replaces});
 }
 
-// Names the state behind so many tokens, which are known.
+// Names the state behind n_tokens tokens, which are known.
 StateSnapshots::Name Engine::state_name(Sequence& sequence, uint32_t n_tokens) const {
     sequence.request.prefix.extend(sequence.known_tokens());
     const uint32_t last_block = n_tokens / options_.limits.block_tokens - 1;
@@ -146,7 +146,7 @@ void Engine::release_state(Sequence& sequence) {
     publish_states(sequence);
     drop_saved_states(sequence);
     if (sequence.state_from != gpu::kNoState) snapshots_.release(std::exchange(sequence.state_from, gpu::kNoState));
-    // Steps run in order: whoever has the slot next begins behind those that still write it.
+    // Steps run in order: the next user of the slot begins behind the steps that still write it.
     if (sequence.state_slot != gpu::kNoState)
         free_state_slots_.push_back(std::exchange(sequence.state_slot, gpu::kNoState));
 }

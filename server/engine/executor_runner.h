@@ -9,7 +9,7 @@ namespace lorad::server {
 
 class ExecutorRunner final : public StepRunner {
   public:
-    // With the queue that steps run on, losses that others find are seen as well.
+    // With `queue`, the queue that steps run on, losses that others find are seen as well.
     explicit ExecutorRunner(model::Executor& executor, const gpu::Queue* queue = nullptr)
         : executor_(executor), queue_(queue) {}
 

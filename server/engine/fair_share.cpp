@@ -29,7 +29,7 @@ void forget_idle_of(Shares& shares, uint64_t floor, uint64_t rows_floor) {
 
 }  // namespace
 
-// Nothing is saved up: whoever had nothing waiting begins at the least of those that have.
+// Idle time earns no credit: a share that had nothing waiting begins at the least cost of those that have.
 template <typename Shares>
 void FairShare::begin_waiting(Shares& shares, Share& share, uint64_t floor) {
     if (share.n_waiting++ > 0) return;
@@ -119,8 +119,8 @@ void FairShare::computed(const Ticket& ticket, uint32_t n_rows) {
     tenant.rows_floor = std::max(tenant.rows_floor, ticket.adapter->rows);
 }
 
-// Nothing is saved up here either: whoever had no prompts in the deal before begins at the least of those that had, and
-// are served now.
+// Idle time earns no credit here either: a share without prompts in the deal before begins at the least of those that
+// had some, and are served now.
 void FairShare::begin_deal(std::span<const Prompt> prompts) {
     ++n_deals_;
     constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
@@ -177,7 +177,7 @@ class FairShare::Deal {
     }
 
   private:
-    static constexpr uint32_t kPortion = 64;  // of long prompts that go side by side
+    static constexpr uint32_t kPortion = 64;  // of long prompts that are dealt side by side
 
     struct Entry;
     struct Group {  // a tenant's or an adapter's
@@ -219,7 +219,7 @@ class FairShare::Deal {
         }
     }
 
-    // Of the best rank the tenant's head that is next, which is the head of its adapter that is next.
+    // Returns the next entry of the best rank: the head of the next adapter of the next tenant.
     Entry* next(std::span<Entry> entries) {
         std::optional<std::pair<bool, int32_t>> best;
         for (Entry& entry : entries) {
@@ -254,7 +254,7 @@ class FairShare::Deal {
     const uint32_t n_ahead_;
     std::map<const Share*, Group> groups_;
     std::vector<Entry> entries_;         // the running ones, then the waiting ones
-    size_t n_running_ = 0, n_open_ = 0;  // of them that run; and those that would begin
+    size_t n_running_ = 0, n_open_ = 0;  // the running ones; and the waiting ones begun
     std::vector<PromptTurn> turns_;
 };
 
@@ -299,7 +299,7 @@ void FairShare::order(std::vector<Candidate>& candidates, size_t n, uint64_t now
     }
 }
 
-// Of candidates in order of arrival. Each that is chosen counts at once, as it will when it starts.
+// `same` is in the order of arrival. A chosen one counts at once, as it will when it starts.
 void FairShare::order_by_share(std::span<Candidate> same, size_t n, Charges& charges) const {
     struct Queue {
         uint64_t cost = 0;

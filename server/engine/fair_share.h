@@ -1,28 +1,25 @@
-// Whose turn it is, among the waiting requests and among the prompts that are being computed: by
-// starvation, priority, and what each tenant and each of its adapters has been given so far.
+// Orders the waiting requests and the prompts that are being computed: by starvation, priority, and the service that
+// each tenant and each of its adapters has had so far.
 //
-// Service is counted in token cost: a prompt token that is computed costs 1, a generated one 2. The
-// tenant that has had least is next, and of its adapters the one that has had least (a virtual token
-// counter, as in "Fairness in Serving Large Language Models"). A tenant that had nothing waiting
-// begins at the least of those that do: what was not asked for is not saved up. Between two tenants
-// that always have requests waiting the service differs by at most what the running requests of one
-// may still cost and one request more.
+// Service is counted in token cost: a prompt token that is computed costs 1, a generated one 2. The tenant with the
+// least service is next, and of its adapters the one with the least (a virtual token counter, as in "Fairness in
+// Serving Large Language Models"). A tenant that had nothing waiting begins at the least of those that do, so idle time
+// earns no credit. Between two tenants that always have requests waiting the service differs by at most the remaining
+// cost of the running requests of one and one request more.
 //
-// The rows that steps have for prompts are dealt out likewise, by a count of their own: of rows, when they
-// are computed. Tenants whose prompts are being computed take turns such that the next is whose count is
-// least once it has had what it wants now, at most `n_ahead` rows: a short prompt goes before a long one of
-// which as much is still to come, equal ones go one after the other, and long ones side by side. Whoever
-// had no prompts begins at the least count of those that had. So the count of a tenant that has rows to
-// compute is at most n_ahead and a step's rows below any other's of its priority. Among the adapters of a
-// tenant the same holds with kAdaptersAhead times as much. Of one adapter's prompts that one is next
-// which would have ended first had the adapter's rows been dealt out since it began: a long one waits for no
-// more rows of later ones than it has itself.
+// The rows that steps have for prompts are dealt out in the same way, by a separate count: rows that were computed. The
+// next tenant is the one whose count would be least once it has what it wants now, at most `n_ahead` rows: a short
+// prompt goes before a long one with as much left, equal ones go one after the other, and long ones side by side. A
+// tenant that had no prompts begins at the least count of those that had. So the count of a tenant that has rows to
+// compute is at most n_ahead and a step's rows below any other's of its priority. Among the adapters of a tenant the
+// same holds with kAdaptersAhead times as much. Among one adapter's prompts the next is the one that would have ended
+// first if the adapter's rows had been shared equally since it began: a long one waits for no more rows of later ones
+// than it has itself.
 //
-// Priorities come before shares, so they could starve: requests of one tenant and priority that wait
-// while none of them has run for `starvation_ms` have their first promoted, one for each tenant at a
-// time. A promoted request is ahead of all others until it ends, or yields: the engine lets whoever
-// has run for as long, and got on in it, make room for one that starves. A prompt that runs but has had
-// no rows for as long is promoted as well.
+// Priorities come before shares, so they could starve requests: if requests of one tenant and priority wait and none of
+// them has run for `starvation_ms`, their first one is promoted, one for each tenant at a time. A promoted request is
+// ahead of all others until it ends or yields: if it has run for as long and made progress, the engine lets it make
+// room for one that starves. A running prompt that has had no rows for as long is promoted as well.
 //
 // Pure bookkeeping; the caller says what time it is. Engine thread only.
 #pragma once
@@ -67,33 +64,33 @@ class FairShare {
     };
     Ticket enter(const std::string& tenant, const std::string& adapter, int32_t priority);
     void start(Ticket& ticket);
-    // Put back; it waits again. Who yields to a starving one is promoted no more.
+    // It waits again. A promoted one that yields to a starving one is no longer promoted.
     void stop(Ticket& ticket, bool has_yielded, uint64_t now_ms);
     void leave(Ticket& ticket, uint64_t now_ms);
     void promote(Ticket& ticket);
     void charge(const Ticket& ticket, uint64_t cost);
 
     struct Candidate {
-        uint32_t index = 0;  // of the caller
+        uint32_t index = 0;  // the caller's
         const Ticket* ticket = nullptr;
         int32_t priority = 0;      // lower: earlier
         bool was_running = false;  // lost its blocks to an older one: before those that never ran
         uint64_t arrival = 0;      // order of arrival
         uint64_t arrived_ms = 0;
-        uint64_t cost = 0;         // of its prompt, charged when it starts
+        uint64_t cost = 0;         // the prompt's, charged when it starts
         bool is_starving = false;  // set by order()
     };
-    // The first n of them in the order in which they should be admitted come first.
+    // Moves the first n in the order of admission to the front, in that order.
     void order(std::vector<Candidate>& candidates, size_t n, uint64_t now_ms) const;
 
     // A request that runs from now on has so many rows to compute before it decodes.
     void begin_prompt(Ticket& ticket, uint32_t n_rows);
-    void computed(const Ticket& ticket, uint32_t n_rows);  // of its prompt
-    // Whether one that runs, and last had rows at served_ms, is to be promoted.
+    void computed(const Ticket& ticket, uint32_t n_rows);  // n_rows of its prompt
+    // Returns true if a running one should be promoted that last had rows at served_ms.
     bool starves_running(const Ticket& ticket, uint64_t served_ms, uint64_t now_ms) const;
 
     struct Prompt {
-        uint32_t index = 0;  // of the caller
+        uint32_t index = 0;  // the caller's
         const Ticket* ticket = nullptr;
         int32_t priority = 0;
         uint64_t arrival = 0;
@@ -103,8 +100,8 @@ class FairShare {
 
         std::pair<bool, int32_t> rank() const { return {!is_starving, is_starving ? 0 : priority}; }
     };
-    // Who gets how many of n_rows of a step, in this order. Of the waiting ones, in their order of admission,
-    // each comes only after the one before. Then come the running ones once more, for rows that others could not take.
+    // Deals n_rows of a step, in this order. A waiting prompt comes only after those before it in the order of
+    // admission. The running ones come once more at the end, for rows that the others could not take.
     std::vector<PromptTurn> deal(std::span<const Prompt> prompts, uint32_t n_rows);
 
     uint64_t starvation_ms() const { return starvation_ms_; }
@@ -116,7 +113,7 @@ class FairShare {
         uint64_t cost = 0;
         uint32_t n_waiting = 0;
         uint32_t n_requests = 0;
-        uint64_t rows = 0;       // of prompts
+        uint64_t rows = 0;       // of its prompts
         uint64_t last_deal = 0;  // in which it had prompts
     };
     struct Adapter : Share {};
@@ -128,16 +125,16 @@ class FairShare {
     struct Tenant : Share {
         std::map<std::string, Adapter> adapters;
         std::map<int32_t, Level> levels;          // by priority
-        uint64_t floor = 0;                       // of its adapters
-        uint64_t rows_begin = 0, rows_floor = 0;  // of its adapters, as below
-        uint32_t n_promoted = 0;                  // that have not ended
+        uint64_t floor = 0;                       // the floor for its adapters
+        uint64_t rows_begin = 0, rows_floor = 0;  // for its adapters, see below
+        uint32_t n_promoted = 0;                  // not ended yet
     };
 
     template <typename Shares>
     static void begin_waiting(Shares& shares, Share& share, uint64_t floor);
     void begin_deal(std::span<const Prompt> prompts);
     class Deal;
-    using Charges = std::map<const Share*, uint64_t>;  // of those that were chosen before
+    using Charges = std::map<const Share*, uint64_t>;  // for those chosen before
     void order_by_share(std::span<Candidate> same, size_t n, Charges& charges) const;
     bool starves(const Candidate& candidate, uint64_t now_ms) const;
 

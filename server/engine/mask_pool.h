@@ -1,10 +1,9 @@
-// Threads that follow grammars beside the engine: they take the token that was chosen, and make the mask of the next
-// one. How long that takes is the grammar's client's choice, from microseconds to most of a second, so the engine never
-// does it itself and never has to wait for it to the end: it looks whether a mask is there, and may leave its sequence
-// out of a step.
+// Threads that follow grammars beside the engine: they take the chosen token, and make the mask of the next one. How
+// long that takes is up to the client's grammar, from microseconds to most of a second, so the engine never does it
+// itself and never has to wait for its end: it checks for a mask, and may leave its sequence out of a step.
 //
-// There are two kinds of threads. Quick ones make what is expected to be there in time for the step; a tenant may have
-// all of them but one. Patient ones, of lower priority, make what is known to take long; a tenant may have half of
+// There are two kinds of threads. Quick ones make masks that are expected in time for the step; a tenant may have all
+// of them but one. Patient ones, of lower priority, make masks that are known to be slow; a tenant may have half of
 // them. Within a kind tenants take turns.
 #pragma once
 
@@ -26,7 +25,7 @@
 
 namespace lorad::server {
 
-// One mask on its way. The constraint is used by nobody else until it is done.
+// One mask in the making. The constraint is used by nobody else until it is done.
 struct MaskJob {
     std::shared_ptr<TokenConstraint> constraint;
     std::string tenant;
@@ -35,7 +34,7 @@ struct MaskJob {
     // Once done() is true.
     std::vector<uint32_t> words;
     Status status = ok_status();
-    double seconds = 0;  // of a processor, of both
+    double seconds = 0;  // processor time of both
 
     bool done() const { return is_done.load(); }
     std::atomic<bool> is_done{false};
@@ -50,18 +49,18 @@ class MaskPool {
     MaskPool(const MaskPool&) = delete;
     MaskPool& operator=(const MaskPool&) = delete;
 
-    // Where the system gives no threads the mask is there when this returns. A job that nobody holds any more is not
+    // If the system gives no threads the mask is ready when this returns. A job that nobody holds any more is not
     // begun.
     std::shared_ptr<MaskJob> begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient,
                                    std::optional<TokenId> chosen = {});
-    // Until all of these are done or the time is over. Whether all are.
+    // Waits until all of these are done or the time is over. Returns true if all are done.
     bool wait(std::span<const std::shared_ptr<MaskJob>> jobs, std::chrono::steady_clock::duration at_most);
 
   private:
     struct Lane {
         explicit Lane(uint32_t n, uint64_t share) : n_threads(n), threads_now(n, share) {}
         const uint32_t n_threads;
-        access::SharedPlaces threads_now;  // of tenants
+        access::SharedPlaces threads_now;  // shares among tenants
         Condition changed;
         std::map<std::string, std::deque<std::shared_ptr<MaskJob>>> waiting;  // by tenant; none is empty
         std::string last;                                                     // whose turn it was

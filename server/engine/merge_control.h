@@ -27,8 +27,8 @@
 namespace lorad::server {
 
 struct MergeMix {
-    std::string name;                   // of the adapter or alias, for clear() and merged()
-    std::vector<LoraUse> uses;          // as its requests have them
+    std::string name;                   // the adapter's or alias's, for clear() and merged()
+    std::vector<LoraUse> uses;          // as in its requests
     std::shared_ptr<const void> lease;  // keeps the slots; held while it is merged or automatic
 };
 
@@ -92,7 +92,7 @@ class MergeControl {
     Condition changed_;
     MergePolicy policy_ GUARDED_BY(mutex_);
     std::map<std::string, MergeMix> automatic_ GUARDED_BY(mutex_);  // by name
-    std::optional<std::string> wanted_ GUARDED_BY(mutex_);          // as the policy said last
+    std::optional<std::string> wanted_ GUARDED_BY(mutex_);          // the policy's last word
     std::optional<Current> current_ GUARDED_BY(mutex_);
     uint64_t n_merges_ GUARDED_BY(mutex_) = 0;
     bool stop_ GUARDED_BY(mutex_) = false;

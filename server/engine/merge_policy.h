@@ -15,7 +15,7 @@ namespace lorad::server {
 
 struct MergePolicyOptions {
     uint64_t n_window_rows = 4096;  // rows that have to be seen before a first decision, and between two
-    double promote_share = 0.8;     // of the rows in steps that are all the mix's: merge it
+    double promote_share = 0.8;     // merge a mix with this share of the rows, in steps of this mix alone
     // less than this: unmerge; well below promote_share, so that it does not go to and fro
     double demote_share = 0.3;
 };
@@ -25,11 +25,11 @@ class MergePolicy {
   public:
     explicit MergePolicy(const MergePolicyOptions& options) : options_(options) {}
 
-    // A step of n_rows rows. `mix` names the adapter or mix that all of them belong to; empty where they differ, or run
-    // with the base. Names are not looked into; those of mixes that must not be merged are given as empty.
+    // A step of n_rows rows. `mix` names the adapter or mix that all of them belong to; empty if they differ, run with
+    // the base, or if the mix must not be merged. Names are not looked into.
     void observe(std::string_view mix, uint32_t n_rows);
 
-    // What should be merged from now on; nothing: no mix.
+    // The mix to keep merged from now on; nothing: none.
     const std::optional<std::string>& wanted() const { return wanted_; }
     // The mix was unloaded or taken off automatic merging: it is forgotten, and unmerged if it was wanted.
     void forget(std::string_view mix);
@@ -41,7 +41,7 @@ class MergePolicy {
 
     const MergePolicyOptions options_;
     std::map<std::string, double, std::less<>> rows_;  // by mix, faded; bounded by n_window_rows entries
-    double n_rows_ = 0;                                // of all steps, faded alike
+    double n_rows_ = 0;                                // of all steps, faded like rows_
     uint64_t n_since_fade_ = 0;
     uint64_t n_since_change_ = 0;
     std::optional<std::string> wanted_;

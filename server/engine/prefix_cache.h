@@ -35,12 +35,11 @@ class PrefixCache {
   public:
     explicit PrefixCache(uint32_t n_blocks);
 
-    // The longest run of named blocks from the first identity on; merged ones follow others, never
-    // the other way round.
+    // The longest run of named blocks from the first identity on; unmerged blocks never follow merged ones.
     struct Match {
         uint32_t n_blocks = 0;
-        uint32_t n_idle = 0;      // of those, held by nobody: taking them leaves fewer to allocate
-        uint32_t n_unmerged = 0;  // of those from the first on, computed without merged weights
+        uint32_t n_idle = 0;      // of n_blocks, held by nobody: taking them leaves fewer to allocate
+        uint32_t n_unmerged = 0;  // of n_blocks, from the first on: computed without merged weights
     };
     Match find(std::span<const BlockIdentity> prefix, bool or_merged) const;
     // Holds the blocks of a match of the same prefix, found since the last change; appends them.
@@ -54,13 +53,13 @@ class PrefixCache {
     // Blocks of one sequence, in the order of its tokens. With _first they make way before all others that are idle.
     void release(std::span<const BlockId> blocks) { release(blocks, false); }
     void release_first(std::span<const BlockId> blocks) { release(blocks, true); }
-    // What is in these held blocks must not be used again: they lose their names.
+    // The content of these held blocks must not be used again: they lose their names.
     void forget(std::span<const BlockId> blocks);
-    // Likewise of what has this name, whoever holds it.
+    // The same for the block of this name, even if others hold it.
     void forget(const BlockIdentity& identity);
 
     uint32_t n_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
-    uint32_t n_free() const { return pool_.n_free() + n_idle_; }  // that allocate() can give
+    uint32_t n_free() const { return pool_.n_free() + n_idle_; }  // blocks that allocate() can give
     uint32_t n_used() const { return n_blocks() - n_free(); }
     uint32_t n_idle() const { return n_idle_; }
     std::span<const uint32_t> n_holders() const { return n_holders_; }  // by block

@@ -35,7 +35,7 @@ void PrefixIdentity::extend(std::span<const TokenId> tokens) {
         size_t begin = blocks_.size() * block_tokens_;
         std::span<const TokenId> block = tokens.subspan(begin, block_tokens_);
         std::string_view parent = blocks_.empty() ? std::string_view() : text_of(blocks_.back());
-        // Where the adapters begin within the block, its two parts follow each other as two links.
+        // If the adapters begin within the block, its two parts are hashed one after the other, as two links.
         size_t n_base = std::min(scope_.from_position > begin ? scope_.from_position - begin : 0, block.size());
         if (n_base == 0 || n_base == block.size()) {
             blocks_.push_back(digest(n_base == 0, parent, block));

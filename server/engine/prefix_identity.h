@@ -1,6 +1,6 @@
-// Under which identities the KV blocks of one request may be used again: one digest for each full
-// block of its tokens, each over the one before it (adapters/pool/cache_identity.h). HTTP workers compute
-// those of the prompt; the engine goes on with the tokens that it generates, a block at a time.
+// The identities under which the KV blocks of one request may be used again: one digest for each full block of its
+// tokens, each over the one before it (adapters/pool/cache_identity.h). HTTP workers compute those of the prompt; the
+// engine goes on with the tokens that it generates, a block at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace lorad::server {
 
 using BlockIdentity = adapters::CacheDigest;
 
-// What keys and values depend on beside the tokens: contents, never names.
+// The inputs of keys and values besides the tokens: contents, never names.
 struct PrefixScope {
     std::string base_fingerprint;
     std::vector<adapters::LeasedContent> adapters;  // in the order in which they are added up
@@ -26,7 +26,7 @@ struct PrefixScope {
 // Copied and moved with its request; one thread at a time.
 class PrefixIdentity {
   public:
-    PrefixIdentity() = default;  // of a request whose blocks are not to be shared
+    PrefixIdentity() = default;  // for requests whose blocks are not shared
     PrefixIdentity(PrefixScope scope, uint32_t block_tokens);
 
     bool is_shared() const { return block_tokens_ != 0; }

@@ -41,8 +41,8 @@ struct AdapterUse {
     model::RowAdapters rows() const { return {uses, from_position}; }
 };
 
-// From which position on an activated LoRA acts: where the invocation tokens last begin in the
-// prompt; behind every position if they are not in it, so that the base answers.
+// The position from which an activated LoRA acts: the last occurrence of the invocation tokens in the prompt; behind
+// every position if they are not in it, so that the base answers.
 uint32_t activation_position(std::span<const TokenId> prompt, std::span<const TokenId> invocation);
 
 struct Request {
@@ -56,15 +56,15 @@ struct Request {
     // Beside each token of the prompt but the first; may_skip_prefix is false then.
     std::optional<uint32_t> n_prompt_logprobs;
     std::shared_ptr<TokenConstraint> constraint;  // null: the answer may be anything
-    // What is wanted is the hidden state of the prompt's last token; no token is chosen.
-    // n_tokens_max is 1, sampling greedy.
+    // The request wants the hidden state of the prompt's last token; no token is chosen. n_tokens_max is 1, sampling
+    // greedy.
     bool wants_embedding = false;
-    int32_t priority = 0;                     // lower is earlier, as vLLM has it
+    int32_t priority = 0;                     // lower runs earlier, as in vLLM
     std::string tenant;                       // whose share of the server it uses; may be empty
     std::shared_ptr<const void> queue_place;  // let go when it first runs, or ends
     AdapterUse adapter;
     PrefixIdentity prefix;  // extended by `prompt`; empty: its KV blocks are not shared
-    // False where something is wanted of every row of the prompt, which a cached prefix leaves out.
+    // False if an output of every prompt row is wanted: a cached prefix would skip rows.
     bool may_skip_prefix = true;
     std::shared_ptr<TokenStream> stream;
     std::chrono::steady_clock::time_point arrived;

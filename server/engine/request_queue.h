@@ -38,7 +38,7 @@ class RequestQueue {
     void wake();
     void close(Error refusal);
     uint32_t n_waiting() const;
-    uint64_t n_waiting_tokens() const;  // of their prompts
+    uint64_t n_waiting_tokens() const;  // of the waiting prompts
 
   private:
     Status check(uint64_t n_requests, uint64_t n_tokens) const REQUIRES(mutex_);
@@ -49,7 +49,7 @@ class RequestQueue {
     Condition changed_;
     std::vector<Request> requests_ GUARDED_BY(mutex_);
     uint32_t n_waiting_ GUARDED_BY(mutex_) = 0;
-    uint64_t n_tokens_ GUARDED_BY(mutex_) = 0;  // of those that wait
+    uint64_t n_tokens_ GUARDED_BY(mutex_) = 0;  // of the waiting ones
     bool woken_ GUARDED_BY(mutex_) = false;
     std::optional<Error> refusal_ GUARDED_BY(mutex_);  // set once closed
 };

@@ -70,7 +70,7 @@ class Planner {
 
     bool is_admitted(uint32_t index) const { return index < running_.size() + plan_.n_admitted; }
 
-    // Whether it is the next of the waiting ones, and there are a place and blocks for it.
+    // Returns true if it is the next waiting one, and there are a place and blocks for it.
     bool may_admit(uint32_t index) {
         const SequenceView& sequence = now_[index];
         CHECK(sequence.n_blocks * limits_.block_tokens == sequence.n_computed &&
@@ -92,12 +92,12 @@ class Planner {
         }
     }
 
-    // For the tokens that it knows already.
+    // Blocks still missing for its known tokens.
     uint32_t n_missing_blocks(const SequenceView& sequence) const {
         uint32_t n_needed = blocks_for(sequence.n_known, limits_.block_tokens);
         return n_needed > sequence.n_blocks ? n_needed - sequence.n_blocks : 0;
     }
-    // Blocks that those that run after this step have yet to take.
+    // Blocks that the sequences running after this step still need.
     uint32_t n_promised_blocks() const {
         uint32_t n_promised = 0;
         for (uint32_t i = 0; is_admitted(i); ++i) {
@@ -109,7 +109,7 @@ class Planner {
     uint32_t n_rows_of_step(const SequenceView& sequence) const {
         return has_decodes_ ? sequence.n_rows_beside : sequence.n_rows_alone;
     }
-    // Of its prompt, beside what is planned of others.
+    // Rows of its prompt that fit beside the planned prompt rows.
     uint32_t n_affordable(const SequenceView& sequence) const {
         return static_cast<uint32_t>(std::max(prompts_left_, 0.0) * n_rows_of_step(sequence) + 1e-6);
     }
@@ -178,12 +178,12 @@ class Planner {
     std::span<const SequenceView> running_;
     const SchedulerLimits& limits_;
     std::span<const uint32_t> n_holders_;
-    std::map<BlockId, uint32_t> n_let_go_;  // of blocks with several holders, by preempted ones
+    std::map<BlockId, uint32_t> n_let_go_;  // blocks with several holders: how many were preempted
     uint32_t n_free_;
     uint32_t n_rows_left_;
     bool has_decodes_ = false;
-    double prompts_left_ = 1;        // of what the step may have of them
-    std::vector<SequenceView> now_;  // with what is planned, but for the preempted ones
+    double prompts_left_ = 1;        // unplanned part of the step's capacity for them
+    std::vector<SequenceView> now_;  // with the plan applied, except to the preempted ones
     std::vector<bool> preempted_;
     std::vector<uint32_t> planned_;  // index into plan_.rows, or kNone
     StepPlan plan_;

@@ -1,23 +1,23 @@
-// Decides what one step computes. A pure function of (sequences, limits): no clock, no device, no
-// lock, so that a failure is reproduced from its input.
+// Decides what one step computes. A pure function of (sequences, limits): no clock, no device, no lock, so that a
+// failure is reproduced from its input.
 //
 // Rules:
 //   1. Decodes come before prompts, in the caller's order. Prompts, running and waiting, get rows in
 //      the order of `turns` (FairShare::deal), so that a short one need not wait for a long one that
 //      is half computed.
-//   2. A step has at most n_rows_max rows. How many of them are of prompts each sequence limits for
-//      itself, as its rows have their price: beside decodes, so that these do not wait for a long
-//      prompt, and without, so that whoever comes meanwhile does not.
+//   2. A step has at most n_rows_max rows. Each sequence limits the number of prompt rows by what its
+//      own rows cost: beside decodes, so that these do not wait for a long prompt, and without
+//      decodes, so that requests that arrive meanwhile do not.
 //   3. A sequence that needs KV blocks takes free ones, else those of the last running sequence that
 //      comes after itself (which goes back to waiting and is recomputed), else it skips this step.
 //   4. Waiting sequences are admitted in the caller's order, none before one that cannot be, when
 //      there are rows for them, the blocks for all tokens they have so far are free beyond what the
-//      running prefills still need, and nothing was preempted in this step. Blocks of its prefix
-//      that are held already, or idle in the prefix cache, a sequence need not compute.
-//   5. Where the first waiting one starves for want of a place or of blocks, the last running
-//      sequence that may yield goes back to waiting; one in a step.
-// The first running sequence can always take what it needs, and no admitted sequence can need more
-// than the pool holds, so every sequence ends; see fair_share.h for who is first.
+//      running prefills still need, and nothing was preempted in this step. A sequence need not
+//      compute blocks of its prefix that are held already, or idle in the prefix cache.
+//   5. If the first waiting one starves for a place or for blocks, the last running sequence that may
+//      yield goes back to waiting; one in a step.
+// The first running sequence can always take what it needs, and no admitted sequence can need more than the pool holds,
+// so every sequence ends; see fair_share.h for the order.
 #pragma once
 
 #include <cstdint>
@@ -45,21 +45,21 @@ struct SequenceView {
     // Held now. While waiting: full blocks that the prefix cache has for it, which cover exactly
     // n_computed tokens, fewer than n_known.
     uint32_t n_blocks = 0;
-    uint32_t n_idle_blocks = 0;  // of those of a waiting one, held by nobody: they count as free
-    // Which ones, where the sequence runs and others may hold them as well; may be empty if not.
+    uint32_t n_idle_blocks = 0;  // of a waiting one's blocks, held by nobody: they count as free
+    // The block ids, if the sequence runs and others may hold them too; else may be empty.
     std::span<const BlockId> blocks = {};
     bool is_decode() const { return n_known - n_computed == 1; }
-    bool may_yield = false;    // running: it has had a fair time, and got on in it
-    bool is_starving = false;  // waiting: it has to come in
-    // Of its prompt in a step with decodes, and in one without. A step that gives half of them to one
-    // sequence has half of what the others may have left for these.
+    bool may_yield = false;    // running: it had its fair time and made progress
+    bool is_starving = false;  // waiting: must be admitted
+    // The most prompt rows in a step with decodes, and in one without. A step that gives half of that number to one
+    // sequence has half of its capacity left for the others.
     uint32_t n_rows_beside = std::numeric_limits<uint32_t>::max();
     uint32_t n_rows_alone = std::numeric_limits<uint32_t>::max();
 };
 
 // Up to n_rows of a prompt. Several turns of one sequence add up.
 struct PromptTurn {
-    uint32_t index = 0;  // as in PlannedRows
+    uint32_t index = 0;  // see PlannedRows
     uint32_t n_rows = 0;
 };
 
@@ -77,10 +77,10 @@ struct StepPlan {
     uint32_t n_admitted = 0;  // the first n of `waiting` join the running ones
 };
 
-// `running` is in the order in which they keep their blocks, `waiting` in that of admission. `turns` names all running
-// prompts; those of waiting ones come in the order of admission. Without any, prompts are served in the order of
-// `running`, then `waiting`. `n_holders`: by block, how many of the running sequences hold it;
-// empty: none has two.
+// `running` is in the order in which sequences keep their blocks, `waiting` in the order of admission. `turns` names
+// all running prompts; its waiting ones are in the order of admission. If it is empty, prompts are served in the order
+// of `running`, then `waiting`. `n_holders`: by block, the number of running sequences that hold it; empty: at most one
+// each.
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting, uint32_t n_free_blocks,
                    const SchedulerLimits& limits, std::span<const uint32_t> n_holders = {},
                    std::span<const PromptTurn> turns = {});

@@ -35,9 +35,9 @@ struct Sequence {
     // Blocks of the window group, where there is one: as many, of which the first n_given_back belong to others.
     std::vector<BlockId> window_blocks;
     uint32_t n_given_back = 0;
-    uint64_t last_step = 0;               // that has rows of it, counted from 1, and
+    uint64_t last_step = 0;               // the last step with rows of it, counted from 1, and
     uint32_t last_rows = 0;               // the position of the first of those
-    uint32_t state_slot = gpu::kNoState;  // of the model's recurrent state, while it has blocks
+    uint32_t state_slot = gpu::kNoState;  // the model's recurrent state, while it has blocks
     uint32_t state_from = gpu::kNoState;  // a snapshot that it holds, until its next rows go on from there
     // Snapshots that steps make of its state, until they have names: reserved slots, in the order of their tokens.
     struct SavedState {
@@ -48,8 +48,8 @@ struct Sequence {
     };
     std::vector<SavedState> saved_states;
     std::optional<StateSnapshots::Name> latest_state;  // the last one that replaces others
-    uint32_t n_shared_tokens = 0;  // of whole blocks that others have begun with as well, when it was looked up
-    uint32_t n_published = 0;      // of the blocks: the prefix cache has been told of them
+    uint32_t n_shared_tokens = 0;  // in whole blocks that others have begun with too, at look-up
+    uint32_t n_published = 0;      // blocks that the prefix cache has been told of
     uint32_t first_merged_block = kNoBlock;  // this and later ones depend on merged weights
     uint32_t n_cached_tokens = 0;            // found in the prefix cache when it first ran
     uint32_t n_generated = 0;                // known tokens
@@ -79,7 +79,7 @@ struct Sequence {
         return request.n_prompt_logprobs && !prompt_logprobs_sent &&
                choice.prompt_logprobs.size() + 1 < request.prompt.size();
     }
-    // Where each row of the prompt is an output, a step takes only n_prompt_rows_max of them.
+    // If each row of the prompt is an output, a step takes only n_prompt_rows_max of them.
     SequenceView view(uint32_t n_prompt_rows_max) const {
         uint32_t n_shown = n_known();
         // A text that is computed again while its last token is on its way: that one is fed back alone.

@@ -34,13 +34,13 @@ class StateSnapshots {
         bool is_merged = false;
         bool operator==(const Name&) const = default;
     };
-    enum class Worth { kLow, kHigh };  // low: makes way before all others, until somebody uses it
+    enum class Worth { kLow, kHigh };  // low: evicted before all others, until it is used
 
     // Slots first_slot .. first_slot + n_slots - 1.
     StateSnapshots(uint32_t first_slot, uint32_t n_slots);
 
     uint32_t find(const Name& name) const;  // its slot, or gpu::kNoState
-    // A named slot stays as it is until it is released as often; it counts as used.
+    // A named slot stays unchanged until it is released as often; it counts as used.
     void hold(uint32_t slot);
     void release(uint32_t slot);
 
@@ -49,7 +49,7 @@ class StateSnapshots {
     // Names a reserved slot; where there is one of that name already this one is free, and the other has been used.
     void publish(uint32_t slot, const Name& name, Worth worth);
     void drop(uint32_t slot);  // a reserved one
-    // The named one goes, if nobody holds it and nobody but its maker has used it.
+    // Drops the named one, unless it is held or others than its maker have used it.
     void replace(const Name& name);
     // The state of that name must not be used again.
     void forget(const Name& name);

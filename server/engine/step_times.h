@@ -1,7 +1,7 @@
-// How many rows of prompts a step may have: beside decodes so that those do not wait, without any so
-// that whoever comes meanwhile does not. From what steps have taken: beside decodes by the size of the step
-// (row_sizes.h), without them by the row. A row costs more the longer the context that it sees, so both are known by
-// classes of context, each twice as long as the one before. Pure; engine thread only.
+// Decides how many prompt rows a step may have: beside decodes so that those do not wait, without decodes so that
+// arriving requests do not. It learns from past steps: beside decodes by the size of the step (row_sizes.h), without
+// them by the row. A row costs more the longer its context, so both are kept by class of context, each twice as long as
+// the one before. Pure; engine thread only.
 #pragma once
 
 #include <algorithm>
@@ -55,24 +55,24 @@ class StepTimes {
         const double longest = longest_beside(n_decodes);
         const size_t i = sizes_.index_of(n_rows);
         if (i == sizes_.n()) return;
-        // That a size takes too long is shown by any step of it; that it does not, by a full one whose prompts are all
-        // of one class.
+        // Any step can show that a size takes too long; only a full one whose prompts are all of one class can show
+        // that it does not.
         const uint32_t context_class = class_of(prompts.most_context);
         Timed& timed = sized_[i][context_class];
         const bool is_slow = seconds > longest, did_fit = timed.known() && fits(timed, longest);
         const bool is_whole = sizes_[i] == n_rows && class_of(prompts.least_context) == context_class;
         if (!is_slow && !did_fit) {
             if (!is_whole) {
-                // Not more than a word against a few slow ones.
+                // Counts only while there are few measurements.
                 if (timed.known() && static_cast<ptrdiff_t>(timed.seconds.n_added()) < Recent::kKept)
                     timed.seconds.add(seconds);
                 return;
             }
-            timed.seconds = {};  // where it was too slow before, that is over
+            timed.seconds = {};  // no longer too slow
         }
         const bool was_too_slow = was_found_slow(timed, longest) && is_recent(timed);
         timed.seconds.add(seconds);
-        if (was_too_slow) return;  // nobody tried it: no reason to wait longer for the next trial
+        if (was_too_slow) return;  // not a trial: it must not delay the next one
         timed.last = n_mixed_;
         if (is_slow && timed.seconds.n_added() > kTrials && !fits(timed, longest))
             next_trial_ = n_mixed_ + kTrialEvery / 2;
@@ -84,15 +84,15 @@ class StepTimes {
         if (n_rows >= n_rows_alone(context) / 2.0) alone_rows_[class_of(context)].add(seconds / n_rows);
     }
 
-    // Rows behind `at_context` that cost what n_rows behind `context` do.
+    // Returns the number of rows behind `at_context` that cost as much as n_rows behind `context`.
     double n_equivalent(uint32_t n_rows, uint32_t context, uint32_t at_context) const {
         const Recent *row = nearest(alone_rows_, class_of(context)), *at = nearest(alone_rows_, class_of(at_context));
         if (!row || !at || at->value() <= 0) return n_rows;
         return n_rows * std::min(row->value() / at->value(), 1.0);
     }
 
-    // For rows that come behind `context` tokens, in a step without decodes: a full step, at least kAloneRowsMin where
-    // a step may have as many.
+    // Returns the rows of a full step without decodes, for rows behind `context` tokens; at least kAloneRowsMin if a
+    // step may have as many.
     uint32_t n_rows_alone(uint32_t context) const {
         const Recent* row = nearest(alone_rows_, class_of(context));
         const double n = row ? alone_s_ / std::max(row->value(), 1e-12) : static_cast<double>(kAloneRowsFirst);
@@ -101,11 +101,11 @@ class StepTimes {
         return std::min(std::max(n_rows, kAloneRowsMin), sizes_.largest());
     }
 
-    // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to
-    // take too long, or the next larger one where that is not known, or was last tried kTrialEvery steps ago. At the
-    // least what fills the smallest step with n_beside_min rows, or an eighth less, and n_beside_min of them where that
-    // is known to take too long. 0 in one step of many where prompts never end: what a step of about as many decodes
-    // takes without them has to be known.
+    // Returns the prompt rows beside n_decodes, for rows behind `context` tokens: those that fill the largest step
+    // known not to take too long, or the next larger one if that is unknown or was last tried kTrialEvery steps ago. At
+    // the least those that fill the smallest step with n_beside_min rows, or an eighth less; n_beside_min if that step
+    // is known to take too long. 0 in one step of many while prompts never end: the time of a step of about as many
+    // decodes alone has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
         // Whom it was asked for in vain often, as some prompts leave no step without any, is asked seldom.
         const bool knows = quiet_.is_settled() && (knows_as_many(n_decodes) || n_since_quiet_ >= 64);
@@ -150,7 +150,7 @@ class StepTimes {
         bool known() const { return n_added_ > 0; }
         size_t n_added() const { return n_added_; }
         double value() const { return median_; }
-        // Whether the newest is about the median.
+        // Returns true if the newest value is about the median.
         bool is_settled() const {
             return known() && std::abs(values_[(n_added_ - 1) % kKept] - median_) <= kQuietChange * median_;
         }
@@ -177,7 +177,7 @@ class StepTimes {
     };
 
     static constexpr uint32_t kClasses = 12, kFirstClass = 1024;  // tokens; the last has all that is longer
-    static constexpr size_t kTrials = 3;                          // that show that a size is too slow
+    static constexpr size_t kTrials = 3;                          // steps that prove a size too slow
     // steps of one size without prompts, so that one that was slow for no reason does not count
     static constexpr size_t kQuietLeast = 3;
     // steps with decodes that the time of a size without prompts is good for
@@ -187,7 +187,7 @@ class StepTimes {
 
     template <typename T>
     using ByClass = std::array<T, kClasses>;
-    // Of the class, or of the next shorter context that is known.
+    // Returns the known value of the class, or of the next shorter context.
     template <typename T>
     static const T* shorter(const ByClass<T>& by_class, uint32_t wanted) {
         for (uint32_t i = wanted + 1; i-- > 0;) {
@@ -195,7 +195,7 @@ class StepTimes {
         }
         return nullptr;
     }
-    // Else of the next longer one.
+    // The same, or else the value of the next longer context.
     static const Recent* nearest(const ByClass<Recent>& by_class, uint32_t wanted) {
         if (const Recent* known = shorter(by_class, wanted)) return known;
         for (uint32_t i = wanted + 1; i < kClasses; ++i) {
@@ -205,12 +205,12 @@ class StepTimes {
     }
     size_t size_of(uint32_t n_decodes) const { return std::min(sizes_.index_of(n_decodes), sizes_.n() - 1); }
     bool is_fresh(const Quiet& quiet) const { return quiet.known() && n_steps_ - quiet.seen < kQuietKept; }
-    // Whether it is known what these decodes take without prompts now, or at least what more of them do.
+    // Returns true if the time without prompts is known for these decodes, or for more decodes.
     bool knows_as_many(uint32_t n_decodes) const {
         return std::any_of(quiet_by_size_.begin() + static_cast<ptrdiff_t>(size_of(n_decodes)), quiet_by_size_.end(),
                            [&](const Quiet& quiet) { return is_fresh(quiet) && quiet.seconds.is_settled(); });
     }
-    // Seconds of a step with prompts and so many decodes.
+    // The longest time that a step with prompts and n_decodes decodes should take, in seconds.
     double longest_beside(uint32_t n_decodes) const {
         if (!quiet_.known()) return std::numeric_limits<double>::infinity();
         double quiet = quiet_.value();
@@ -220,7 +220,7 @@ class StepTimes {
         return stretch_ * quiet;
     }
     static bool fits(const Timed& timed, double longest) { return timed.seconds.value() <= longest; }
-    // What fits a longer context fits a shorter one; what is not known of a class is taken from the next shorter.
+    // A size that fits a longer context fits a shorter one; an unknown class has the value of the next shorter one.
     bool is_known_to_fit(size_t size, uint32_t context_class, double longest) const {
         const ByClass<Timed>& by_class = sized_[size];
         if (const Timed* timed = shorter(by_class, context_class)) return fits(*timed, longest);
@@ -231,7 +231,7 @@ class StepTimes {
         return timed.seconds.n_added() >= kTrials && !fits(timed, longest);
     }
     bool is_recent(const Timed& timed) const { return n_mixed_ - timed.last < kTrialEvery; }
-    // For now: its own last trial, or one of another class or size, was not long ago.
+    // True for a while after its own last trial, or that of another class or size.
     bool is_too_slow(size_t size, uint32_t context_class, double longest) const {
         const Timed* timed = shorter(sized_[size], context_class);
         return timed != nullptr && was_found_slow(*timed, longest) && (is_recent(*timed) || n_mixed_ < next_trial_);

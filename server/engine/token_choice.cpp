@@ -122,7 +122,7 @@ void TokenChooser::take_mask(ChoiceState& state) {
     MaskJob& job = *state.job_;
     state.mask_seconds_ = std::max(job.seconds, state.mask_seconds_ / 2);
     if (job.status.ok()) return;
-    // Nothing may come then, which ends the request with this error.
+    // An empty mask allows no token, which ends the request with this error.
     if (job.status.error().code == ErrorCode::kInternal) log_error("grammar: {}", job.status.error().message);
     std::fill(job.words.begin(), job.words.end(), 0u);
 }
@@ -132,7 +132,7 @@ void TokenChooser::note_nothing_allowed(TokenChoice& choice, bool nothing_allowe
     if (nothing_allowed && choice.state->has_mask()) choice.masked = choice.state->job_->status;
 }
 
-// The grammar's mask without what else may not come, as choose_one has it.
+// Writes the grammar's mask without tokens that are forbidden otherwise, as in choose_one().
 void TokenChooser::write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch) {
     const Request& request = *choice.request;
     std::vector<uint32_t>& words = scratch.mask;

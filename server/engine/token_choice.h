@@ -16,20 +16,20 @@
 
 namespace lorad::server {
 
-// What choosing remembers of one sequence from token to token. It outlives preemption.
+// One sequence's state for choosing tokens. It outlives preemption.
 class ChoiceState {
   public:
     // With draws_on_device false: keeps every draw on the host, to compare.
     explicit ChoiceState(const Request& request, bool draws_on_device = true);
 
-    // Whether the device chooses the token at this position, so that the next step may begin before it
-    // is known here and no logits have to be copied to the host.
+    // Returns true if the device chooses the token at this position: the next step may then begin before it is known
+    // here, and no logits are copied to the host.
     bool device_chooses(const Request& request, uint32_t position) const;
-    // How the token is chosen, with the lists of changes() and the request's allowed tokens; nullopt:
+    // Returns the rule that chooses the token, with the lists of changes() and the request's allowed tokens; nullopt:
     // the argmax of the model's own logits.
     std::optional<gpu::ChoiceRule> rule(const Request& request, uint32_t position) const;
-    // The same for the device, with device_allowed(). Where there is a grammar, its mask says what
-    // is allowed and which ends may not come.
+    // The same for the device, with device_allowed(). If there is a grammar, its mask has the allowed tokens and the
+    // ends that are too early.
     std::optional<gpu::ChoiceRule> device_rule(const Request& request, uint32_t position) const;
     std::span<const TokenId> device_allowed(const Request& request) const;
     std::span<const gpu::TokenChange> changes() const {
@@ -42,7 +42,7 @@ class ChoiceState {
 
     // Begins the mask of the next token, unless there is no grammar or it was begun. No step waits for a patient one.
     void begin_mask(MaskPool& pool, const std::string& tenant, bool is_patient);
-    // What its masks take, of a processor; falls by half with each that takes less.
+    // Processor time of its masks; halves with each mask that takes less.
     double mask_seconds() const { return mask_seconds_; }
     bool is_patient() const { return job_ != nullptr && job_->is_patient; }
     bool has_mask() const { return job_ != nullptr && job_->done(); }
@@ -50,27 +50,26 @@ class ChoiceState {
     // The next token cannot be chosen yet, and no step is to wait for it.
     bool is_held() const { return is_patient() && !job_->done(); }
 
-    // Of the prompt's tokens from the second on, as far as they have been computed.
+    // For the prompt's tokens from the second on, as far as they have been computed.
     std::vector<proto::TokenLogprobs> prompt_logprobs;
 
   private:
     friend class TokenChooser;
-    std::optional<model::TokenChanges> changes_;  // where the request has any
+    std::optional<model::TokenChanges> changes_;  // if the request has any
     uint32_t n_first_changes_ = 0;                // before the first token was generated
     std::shared_ptr<TokenConstraint> constraint_;
-    std::shared_ptr<MaskJob> job_;   // of the next token; null: not begun
+    std::shared_ptr<MaskJob> job_;   // for the next token; null: not begun
     std::optional<TokenId> untold_;  // the last token, where the grammar has not been told
     double mask_seconds_ = 0;
     bool draws_on_device_;
 };
 
-// One output of a step that becomes a token of a sequence, or, of a prompt, is compared with the
-// token that stands there.
+// One output of a step that becomes a token of a sequence, or that is compared with the prompt's token at its position.
 struct TokenChoice {
     const Request* request = nullptr;
     ChoiceState* state = nullptr;
     uint32_t output = 0;        // index in the step's outputs
-    uint32_t position = 0;      // of the token that is chosen
+    uint32_t position = 0;      // of the chosen token
     TokenId prompt_token = -1;  // >= 0: nothing is chosen
     int32_t mask = -1;          // index in the step's masks, where the device waits for one
     // Set by choose(): where the request wants them; where bans and grammar leave no token.
@@ -78,18 +77,18 @@ struct TokenChoice {
     bool nothing_allowed = false;
     // with nothing_allowed: an error where the grammar did not take the token before, or its mask could not be made
     Status masked = ok_status();
-    // Of its mask, if it has one that is there.
+    // The processor time of its mask, if the mask is ready.
     double mask_seconds() const;
-    bool is_late = false;  // set by prepare(): the grammar's mask is not there, so nothing can be chosen in this step
+    bool is_late = false;  // set by prepare(): its mask is not ready, so nothing is chosen in this step
 };
 
 class TokenChooser {
   public:
     explicit TokenChooser(uint32_t n_threads);  // the caller's own included
 
-    // While the step runs on the device, once all tokens before it are known: waits at most so long for which tokens
-    // the grammars of these allow, and writes the step's n_masks masks. Those that are not there then are late: nothing
-    // is allowed to them, as to those whose sequence has ended. Patient ones are waited for only where `for_patient`.
+    // Called while the step runs on the device, once all tokens before it are known: waits for the masks of these
+    // choices' grammars, for `at_most`, and writes the step's n_masks masks. A mask that is not ready then is late: it
+    // allows nothing, like that of an ended sequence. Patient ones are waited for only with `for_patient`.
     void prepare(std::span<TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks, MaskPool& pool,
                  std::chrono::steady_clock::duration at_most, bool for_patient);
 

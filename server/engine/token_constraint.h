@@ -1,5 +1,5 @@
-// What a request's answer must look like: a grammar as the engine sees it. One object for each
-// sequence; after hand-over only the threads of the mask pool use it, one at a time.
+// A request's grammar as the engine sees it: the tokens that its answer may have next. One object for each sequence;
+// after hand-over only the threads of the mask pool use it, one at a time.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class TokenConstraint {
     virtual Status next_mask(std::vector<uint32_t>& words) = 0;
     // The token that was chosen. After an error no mask is of use.
     virtual Status accept(TokenId token) = 0;
-    // What a mask of it took, of a processor; 0: not known.
+    // Processor time of one of its masks; 0: unknown.
     virtual double mask_seconds() const { return 0; }
-    // Another one in the same state, for another sequence.
+    // Returns a copy in the same state, for another sequence.
     virtual Result<std::unique_ptr<TokenConstraint>> duplicate() const = 0;
 };
 

@@ -78,7 +78,7 @@ TokenStream::Batch TokenStream::take() {
     MutexLock lock(signal_->mutex);
     Batch batch;
     std::swap(batch, waiting_);
-    waiting_.end = batch.end;  // whoever asks again hears of it again
+    waiting_.end = batch.end;  // later calls get the ending again
     return batch;
 }
 

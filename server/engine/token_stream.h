@@ -1,9 +1,9 @@
-// What the engine tells the HTTP worker about one request: token ids, then exactly one ending.
-// One producer (the engine thread), one consumer (the request's HTTP worker).
+// Carries one request's answer from the engine to the HTTP worker: token ids, then exactly one ending. One producer
+// (the engine thread), one consumer (the request's HTTP worker).
 //
-// Bounded by the request's own max_tokens, which admission has checked against the context: the
-// engine never waits for a slow client, and the most that one can hold back is 4 bytes for each
-// token it asked for, and the log-probabilities that it asked for.
+// Bounded by the request's own max_tokens, which admission has checked against the context: the engine never waits for
+// a slow client. A client holds at most 4 bytes for each token it asked for, and the log-probabilities that it asked
+// for.
 #pragma once
 
 #include <atomic>
@@ -43,13 +43,13 @@ struct StreamSignal {
 
 class TokenStream {
   public:
-    // What one wait brought; tokens that arrived together come together.
+    // The result of one wait; tokens that arrived together come together.
     struct Batch {
         std::vector<TokenId> tokens;
-        std::vector<proto::TokenLogprobs> logprobs;         // of each token, where they are wanted
+        std::vector<proto::TokenLogprobs> logprobs;         // by token, if requested
         std::vector<proto::TokenLogprobs> prompt_logprobs;  // of the prompt's tokens but the first,
                                                             // once, not after the first token
-        std::vector<float> embedding;                       // of the prompt, once, where it is wanted
+        std::vector<float> embedding;                       // of the prompt, once, if requested
         std::optional<StreamEnd> end;
         bool empty() const { return tokens.empty() && prompt_logprobs.empty() && embedding.empty() && !end; }
     };
@@ -63,7 +63,7 @@ class TokenStream {
     void set_prompt_logprobs(std::vector<proto::TokenLogprobs> logprobs);
     void set_embedding(std::vector<float> embedding);
     void close(StreamEnd end);
-    // How many of the prompt's tokens were found in the prefix cache; before the first token.
+    // The number of prompt tokens found in the prefix cache; called before the first token.
     void set_cached_tokens(uint32_t n_tokens) { n_cached_ = n_tokens; }
 
     // HTTP worker. Returns an empty batch when `timeout` passes first.
@@ -84,7 +84,7 @@ class TokenStream {
     std::optional<FinishReason> cancelled() const;
 
   private:
-    // Under the signal's mutex, by whichever name.
+    // Called under the signal's mutex, which the analysis knows by another name.
     bool has_waiting() const NO_THREAD_SAFETY_ANALYSIS { return !waiting_.empty(); }
 
     const uint32_t n_tokens_max_;

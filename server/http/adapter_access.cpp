@@ -40,7 +40,7 @@ std::vector<adapters::AdapterInfo> visible(const HttpRequest& http, std::vector<
     const access::Principal* key = restricted(http);
     if (key == nullptr) return all;
     std::erase_if(all, [&](const adapters::AdapterInfo& adapter) { return !key->may_use(adapter.name); });
-    // What a mix of theirs is made of may be others'.
+    // A mix may consist of adapters that the key may not use.
     auto hide = [&](std::vector<adapters::AdapterTerm>& terms) {
         std::erase_if(terms, [&](const adapters::AdapterTerm& term) { return !key->may_use(term.name); });
     };

@@ -29,7 +29,7 @@ std::vector<adapters::AdapterInfo> visible(const HttpRequest& http, std::vector<
 adapters::Registry::Page visible_page(const adapters::Registry& registry, const HttpRequest& http,
                                       std::string_view after, size_t n_max);
 
-// For whom this request's uploads are held: the key's tenant, or everybody where there are no keys.
+// The holder of this request's uploads: the key's tenant, or everybody if there are no keys.
 adapters::Holder holder_of(const ServerContext& context, const HttpRequest& http);
 
 // Remembers whose upload it is, and asks for it.

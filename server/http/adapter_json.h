@@ -1,4 +1,4 @@
-// What the routes say about adapters, in one place.
+// Writes adapters as JSON, for all routes.
 #pragma once
 
 #include <string>

@@ -65,7 +65,7 @@ void Cors::add_headers(const RequestHead& head, HttpReply& reply) const {
     if (origins_.empty()) return;
     const std::string_view origin = head.value_of("Origin");
     const bool is_for_all = std::ranges::find(origins_, kAnyOrigin) != origins_.end();
-    // A cache must not show one page what was allowed to another.
+    // A cache must not show one page a reply that was allowed to another.
     if (!is_for_all) reply.headers.emplace_back("Vary", "Origin");
     if (!allows(origin)) return;
     reply.headers.emplace_back("Access-Control-Allow-Origin", is_for_all ? kAnyOrigin : origin);

@@ -21,7 +21,7 @@ class Cors {
     // The answer to a browser that asks before it calls; nothing where the request is not such a question or its origin
     // is not allowed.
     std::optional<HttpReply> preflight(const RequestHead& head) const;
-    // What tells the browser that the page may read the reply.
+    // Adds the headers that let the browser's page read the reply.
     void add_headers(const RequestHead& head, HttpReply& reply) const;
 
   private:
@@ -30,7 +30,7 @@ class Cors {
     std::vector<std::string> origins_;
 };
 
-// From settings, each one origin or several between commas. kInvalidConfig naming the one that is none.
+// Parses settings that have one origin, or several between commas. kInvalidConfig names an invalid one.
 Result<std::vector<std::string>> cors_origins(const std::vector<std::string>& settings);
 
 }  // namespace lorad::server

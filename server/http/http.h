@@ -22,7 +22,7 @@ class SharedPlaces;
 
 namespace lorad::server {
 
-// Which of the server's listening sockets a request came in on.
+// The role of the listening socket that a request came in on.
 enum class ListenerRole : uint8_t { kMain, kAdmin };
 
 // A request's body as it comes from the network. The request's HTTP worker only.
@@ -31,7 +31,7 @@ class HttpBody {
     using Take = std::function<Status(std::string_view piece)>;
 
     virtual ~HttpBody() = default;
-    // As the client declared it; nothing where the body is chunked or compressed.
+    // The declared length; nothing if the body is chunked or compressed.
     virtual std::optional<uint64_t> length() const = 0;
     // Hands over piece after piece until the body ends; at most once. An error of `take` ends it.
     // kPayloadTooLarge over `bytes_max`, kRequestTimeout where the pieces come too slowly,
@@ -45,20 +45,19 @@ struct HttpRequest {
     std::string content_type;
     std::string accept;
     std::string if_none_match;
-    std::string last_event_id;  // of an event stream that is taken up again
+    std::string last_event_id;  // where an event stream is resumed
     std::string fairness_id;    // the tenant, as a gateway names it; may be empty
     std::string authorization;  // as sent: "Bearer KEY"
     std::string x_api_key;      // the key, as Anthropic's clients send it
     std::string peer;           // the client's address, or "unix"
     std::string request_id;     // by which logs name it; request_id.h
-    std::string address_key;    // what shares of pools go by; empty: this machine's, or addresses have none
+    std::string address_key;    // key of shares of pools; empty: local, or addresses have none
     ListenerRole listener = ListenerRole::kMain;
     // Routes that take a stream read it themselves; for all others the router fills `body`.
     HttpBody* stream = nullptr;  // null: there is none
     std::string body;
     size_t body_bytes_max = 0;  // for what is read into memory
-    // True once the client has closed its side: asked between waits, so that nobody computes for
-    // nobody.
+    // True once the client has closed its side: asked between waits, so that no abandoned request is computed.
     std::function<bool()> client_gone;
 
     // Filled by the router: whose key it is, what stands for each {} of the route, decoded, and the query.
@@ -94,7 +93,7 @@ HttpReply json_reply(std::string body, int status = 200);
 // The envelope of proto/error.h with its status, and Retry-After where repeating makes sense.
 HttpReply error_reply(const Error& error);
 
-// How a route shows errors: error_reply, or another interface's envelope.
+// Writes a route's errors: error_reply, or another interface's envelope.
 using ErrorReply = HttpReply (*)(const Error& error);
 HttpReply reply_of(Result<HttpReply> reply, ErrorReply errors = error_reply);
 
@@ -104,7 +103,7 @@ enum class BodyUse : uint8_t {
     kAtOnce,    // there is none, and the handler never blocks: it is called without a worker
 };
 
-// What the server asks of whoever calls it. The pointers outlive the router.
+// Checks on callers. The pointers outlive the router.
 struct RouterGuard {
     const access::KeyStore* keys = nullptr;  // null: no key is asked for
     access::Audit* audit = nullptr;          // null: nothing is told
@@ -113,15 +112,14 @@ struct RouterGuard {
     access::SharedPlaces* bodies = nullptr;
     // Administrative routes are there on the other listener only.
     bool administers_elsewhere = false;
-    bool metrics_without_key = false;  // as if they were an open route
+    bool metrics_without_key = false;  // like an open route
 };
 
-// Finds the handler for method and path, and lets in who may call it. In a route's path a part {} takes any one part,
-// not empty;
-// a route without any comes before those, of others the first that fits. A path that ends in "/*" takes whatever
-// follows.
+// Finds the handler for method and path, and admits only callers who may use it. In a route's path a part {} matches
+// any one part that is not empty; a route without {} goes first, then the first that matches. A path that ends in "/*"
+// matches all that follows.
 //
-// With keys: who shows no valid one gets nothing but open routes, and 401 for whatever else, so that nobody learns
+// With keys: a caller without a valid one gets nothing but open routes, and 401 for all else, so that nobody learns
 // which routes there are; then the key's rate counts, then whether there is such a route, then the key's scopes (403).
 class Router {
   public:
@@ -137,19 +135,19 @@ class Router {
     // as GET where it has no route; the listener leaves out the body.
     HttpReply handle(HttpRequest request) const;
 
-    // Whether handle() answers it without a body and without blocking.
+    // Returns true if handle() answers it without a body and without blocking.
     bool answers_at_once(std::string_view method, std::string_view target) const;
-    // Whose share a request has, by its key: empty without keys, a blank where it has no valid one.
+    // The tenant whose share the request uses, by its key: empty without keys, a blank without a valid key.
     std::string tenant_of(std::string_view authorization, std::string_view x_api_key) const;
 
-    // Whether there is a route for this, whoever may call it.
+    // Returns true if there is a route for this, for any caller.
     bool serves(const std::string& method, const std::string& target) const;
 
     struct RouteInfo {
         std::string method, path;
         access::Access access;
     };
-    // As they were added.
+    // In the order of add().
     std::vector<RouteInfo> routes() const;
 
   private:

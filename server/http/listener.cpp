@@ -37,7 +37,7 @@ std::string with_our_reason(std::string_view head) {
     return format("{} {}{}", line.substr(0, reason_at), reason_phrase(status), head.substr(line.size()));
 }
 
-// What the library reads instead of the network: a head of our own words. Target, fields and body stay with the guard.
+// The library's input in place of the network: a head written here. Target, fields and body stay with the guard.
 class ExchangeStream final : public httplib::Stream {
   public:
     ExchangeStream(Exchange& exchange, std::string head) : exchange_(exchange), head_(std::move(head)) {}
@@ -214,7 +214,7 @@ HttpReply Listener::Impl::handled(HttpRequest ours) const {
         return router->error_for(target, make_error(ErrorCode::kInternal, "internal error"));
     };
     try {
-        // What gives memory back, or says how it is, goes on.
+        // Requests that free memory, or report it, go on.
         const bool takes_memory = ours.method == "POST" || ours.method == "PUT";
         if (takes_memory && !memory_reserve_is_whole()) return no_memory();
         return router->handle(std::move(ours));

@@ -35,15 +35,15 @@ class Listener {
     Listener& operator=(const Listener&) = delete;
 
     Status start();
-    // Nothing is accepted any more; what is open is served on. Sockets of a manager keep their queue for whoever is
-    // next.
+    // Accepts nothing more; open connections are served on. A service manager's sockets keep their queue for the next
+    // process.
     void stop_accepting();
     // False: a worker does not end; see Guard::stop().
     bool stop();
 
     // Reads certificate and key again, for connections from then on; with an error the old ones stay. Any thread.
     Status reload_tls();
-    uint32_t port() const;  // of the first TCP socket; 0: there is none
+    uint32_t port() const;  // the first TCP socket's; 0: there is none
     GuardCounts counts() const;
 
   private:

@@ -1,4 +1,4 @@
-// By which a request is found again in logs: the client's own x-request-id, or one that is made for it. Any thread.
+// The id of a request in logs: the client's own x-request-id, or a new one. Any thread.
 #pragma once
 
 #include <string>

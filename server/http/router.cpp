@@ -132,7 +132,7 @@ Router::Match Router::find(const std::string& method, const std::vector<std::str
     Match match;
     Match as_get;
     std::vector<std::string> params;
-    // Where a route without any {} fits, those with do not count, so that a word of the interface is never taken for a
+    // If a route without {} matches, routes with {} do not count, so that a word of the interface is never taken for a
     // name.
     const bool is_literal = std::ranges::any_of(
         routes_, [&](const Route& route) { return matches(route, path, params) && params.empty(); });

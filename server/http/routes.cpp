@@ -53,12 +53,12 @@ HttpReply ready(const ServerContext* context) {
     if (context->engine.failed()) return health(false, "failed");
     if (!context->engine.accepting()) return health(false, "draining");
     if (context->vitals != nullptr && context->vitals->state() != ops::Vital::kWell) return health(false, "stalled");
-    // A restart would not find what is registered.
+    // A restart would not find the registered adapters.
     if (!context->registry.is_store_in_place()) return health(false, "state folder moved or removed");
     return health(true, "ready");
 }
 
-// Whether a restart would help. That HTTP works shows in there being an answer.
+// Reports if a restart would help. That HTTP works is shown by the answer itself.
 HttpReply live(const ServerContext* context) {
     if (context != nullptr && context->vitals != nullptr && context->vitals->state() == ops::Vital::kHung)
         return health(false, "hung");

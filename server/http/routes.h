@@ -28,16 +28,16 @@ namespace training {
 class TrainingService;
 }
 
-// Calls that hold an HTTP worker for long: so many at a time, of which everybody has a share.
+// Limits on calls that hold an HTTP worker for long; each is shared fairly.
 inline constexpr uint32_t kUploadsMax = 16;    // and validations; more are answered 429
 inline constexpr uint32_t kWatchersMax = 16;   // readers of events; more are answered 429
 inline constexpr uint32_t kDrainWaitsMax = 8;  // removals that wait for running requests; more answer at once
 
 // Bounds on what clients send to be kept.
 struct UploadLimits {
-    uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // of one file
-    uint64_t form_bytes_max = uint64_t{64} << 20;          // of a form: it is held in memory
-    // Of a tenant's files of which no adapter was made yet. Without keys there are no tenants, and the store's limits
+    uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // per file
+    uint64_t form_bytes_max = uint64_t{64} << 20;          // per form, which is held in memory
+    // Limits on a tenant's files without an adapter. Without keys there are no tenants, and only the store's limits
     // count.
     uint64_t held_bytes_max = uint64_t{16} << 30;
     uint32_t n_held_max = 1024;
@@ -56,15 +56,15 @@ struct ServerContext {
     int64_t started_at_s = 0;  // Unix time
     uint32_t hidden_size = 0;  // numbers of an embedding
     UploadLimits uploads = {};
-    // How tool calls are found in answers; nothing: as the chat template writes them.
+    // The format of tool calls in answers; nothing: the chat template's.
     std::optional<model::ToolFormat> tool_format = {};
-    bool separates_reasoning = false;                // what stands between thought_marks is no part of the content
-    bool strict = false;                             // what would be ignored and listed in a header is refused
+    bool separates_reasoning = false;                // text between thought_marks is no content
+    bool strict = false;                             // refuses what would else be ignored and listed in a header
     ResponseStore* responses = nullptr;              // null: none are kept
     training::TrainingService* training = nullptr;   // null: nothing is trained here
     std::string tokenizer_info = {};                 // JSON; empty: the model has no such file
     std::string adapter_root = {};                   // folder that loads may read from; empty: any
-    std::function<std::string()> http_metrics = {};  // what the listener counts, for /metrics
+    std::function<std::string()> http_metrics = {};  // the listener's metrics, for /metrics
 
     const ops::Vitals* vitals = nullptr;       // null: nobody looks
     const ops::ReloadState* reload = nullptr;  // null: there is none
@@ -84,7 +84,7 @@ using ContextGate = std::atomic<ServerContext*>;
 // Every route of the server. `gate` outlives the router.
 void add_routes(Router& router, const ContextGate& gate);
 
-// Who may call what; docs/API.md has the table.
+// The access of each route; docs/API.md has the table.
 inline constexpr access::Access kGenerates = access::Access::scope(access::Scope::kGenerate);
 inline constexpr access::Access kReadsAdapters = access::Access::scope(access::Scope::kAdaptersRead);
 inline constexpr access::Access kWritesAdapters = access::Access::scope(access::Scope::kAdaptersWrite);
@@ -120,10 +120,10 @@ std::span<const ContextRoute> file_routes();             // /v1/files
 std::span<const ContextRoute> fine_tuning_routes();      // /v1/fine_tuning/jobs
 std::span<const ContextRoute> compat_routes();           // the faces of other servers on the same registry
 
-// What GET /tokenizer_info answers for a model; empty where its files say nothing of it. kInvalidModel.
+// Returns the answer of GET /tokenizer_info for a model; empty if its files have none. kInvalidModel.
 Result<std::string> tokenizer_info_of(const model::ModelFiles& files);
 
-// A path of the server's, as it is to be read: with an adapter root below that, and no link followed.
+// Returns a path on the server's disk: if there is an adapter root, below it and without following links.
 // kAdapterPathForbidden, with `param`, outside of the root.
 Result<adapters::AdapterLocation> allowed_path(const ServerContext& context, const std::string& path,
                                                std::string_view param);

@@ -22,7 +22,7 @@ HttpReply plain_text(std::string text) {
 }
 bool wants_text(const HttpRequest& request) { return request.accept.starts_with("text/plain"); }
 
-// `ignored`: the header about fields that nobody knows.
+// `ignored`: the header that lists unknown fields.
 Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request, std::string& ignored) {
     TRY_ASSIGN(proto::LoadAdapterRequest parsed, proto::parse_load_adapter_request(request.body));
     TRY_ASSIGN(ignored, ignored_fields_header(context, parsed.ignored_fields));

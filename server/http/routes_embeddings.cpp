@@ -39,7 +39,7 @@ size_t n_at_once(const ServerContext& context, const HttpRequest& http, std::spa
     return n;
 }
 
-// Nothing if the client has gone.
+// False if the client has gone.
 Result<bool> embed_some(Generation& generation, const HttpRequest& http, const proto::EmbeddingsRequest& request,
                         proto::EmbeddingsAnswer& answer) {
     while (!generation.ended()) {
@@ -66,7 +66,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
                proto::parse_embeddings_request(http.body, context.vocab_size, context.hidden_size));
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.generate.ignored_fields));
     TRY(limit_adapters(context, http, request.generate));
-    // What is wrong with an input is told before anything is computed.
+    // Errors in inputs are reported before anything is computed.
     Result<std::vector<PreparedPrompt>> prepared =
         prepare_prompts(context, http, request.generate, TokensFor::kGenerating);
     if (!prepared.ok()) return request.generate.names.renamed(prepared.error());

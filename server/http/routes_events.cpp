@@ -1,4 +1,4 @@
-// What happens to adapters, as server-sent events.
+// Sends events about adapters, as server-sent events.
 #include <charconv>
 
 #include "proto/base/format.h"

@@ -189,7 +189,7 @@ Result<HttpReply> content_of(ServerContext& context, const HttpRequest& http) {
     return reply;
 }
 
-// What a job would find in the file; ours.
+// Checks a file as a job would; lorad's own route.
 Result<HttpReply> checked(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
     TRY_ASSIGN(const StoredFile file, found_file(*service, http));

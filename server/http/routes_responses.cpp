@@ -48,7 +48,7 @@ struct Answering {
     }
 };
 
-// What could not be kept is not said to be.
+// Keeps the response; if that fails, the answer does not claim that it is kept.
 void keep(Answering& answering, const proto::ResponsesEnd& end) {
     proto::ResponsesRequest& request = answering.request;
     if (!request.store) return;

@@ -1,4 +1,4 @@
-// What the model would read, without generating: rendered prompts and tokens; vLLM's names.
+// Shows the model's input without generating: rendered prompts and tokens; vLLM's names.
 #include "proto/json/json.h"
 #include "proto/tokenize_request.h"
 #include "server/http/generate/adapter_choice.h"
@@ -45,8 +45,8 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     return reply;
 }
 
-// Of a text that need not fit the context, and may be empty; `unread`: fields of a chat that its template does not
-// show.
+// Tokenizes a text that need not fit the context, and may be empty; `unread`: fields of a chat that its template does
+// not show.
 Result<std::vector<TokenId>> tokens_of(ServerContext& context, const HttpRequest& http, GenerateRequest& request,
                                        std::vector<std::string>& unread) {
     TRY(limit_adapters(context, http, request));

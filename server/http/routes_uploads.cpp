@@ -15,7 +15,7 @@
 namespace lorad::server {
 namespace {
 
-constexpr size_t kWriteBytes = 256 << 10;  // of an upload, to the store at a time
+constexpr size_t kWriteBytes = 256 << 10;  // of an upload, written to the store at a time
 
 Error too_many_uploads() {
     return make_error(
@@ -50,7 +50,7 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
             return make_error(ErrorCode::kAdapterFileTooLarge,
                               format("{} bytes, at most {} are taken", *length, context.uploads.file_bytes_max));
         }
-        // Dropped on any error, and with it what has come so far.
+        // Dropped on any error, with the bytes received so far.
         const adapters::Holder holder = holder_of(context, request);
         TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
                    context.registry.put_blob(*sha256, length, &holder, owns_blob(context, request, *sha256)));
@@ -97,7 +97,7 @@ HttpReply head_blob(ServerContext& context, const HttpRequest& request) {
     return reply;
 }
 
-// The fields and files of a form, by what it says.
+// A form of a registration: the request in its fields, and its files.
 struct RegisterForm {
     proto::RegisterAdapterRequest request;
     std::vector<std::pair<std::string, std::string_view>> files;
@@ -138,13 +138,13 @@ Result<RegisterForm> read_form(std::string_view body, std::string_view boundary)
     return form;
 }
 
-// What this call has stored goes again if nothing comes of it.
+// On failure, removes what this call has stored.
 Result<adapters::AdapterInfo> register_files(ServerContext& context, const RegisterForm& form) {
     const proto::RegisterAdapterRequest& wanted = form.request;
     TRY(adapters::check_adapter_name(wanted.name, context.base_name));
     std::vector<std::string> blobs;
     for (const proto::FileDigest& file : wanted.files) blobs.push_back(file.sha256);
-    // What is there already is not stored again, so it must not go with another call's failure.
+    // Blobs that exist are not stored again, so another call's failure must not remove them.
     const std::shared_ptr<const void> hold = context.registry.hold_blobs(std::move(blobs));
     std::vector<adapters::UploadedFile> files;
     std::vector<std::string> added;
@@ -216,7 +216,8 @@ constexpr ContextRoute kUploadRoutes[] = {
 Result<adapters::AdapterLocation> allowed_path(const ServerContext& context, const std::string& path,
                                                std::string_view param) {
     if (context.adapter_root.empty()) return adapters::AdapterLocation(path);
-    // By its text: what is written as outside is not even looked at. What it leads to is opened without links.
+    // Checked by its text: a path outside of the root is not even opened. A path inside is opened without following
+    // links.
     std::error_code error;
     const std::filesystem::path asked = std::filesystem::absolute(path, error).lexically_normal();
     const std::filesystem::path given = std::filesystem::absolute(context.adapter_root, error).lexically_normal();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kTarBlock = 512;
 constexpr size_t kTarNameMax = 100;
-constexpr uint64_t kOctalSizeMax = uint64_t{1} << 33;  // of eleven octal digits
+constexpr uint64_t kOctalSizeMax = uint64_t{1} << 33;  // eleven octal digits
 
 void put(std::string& header, size_t at, std::string_view text) { header.replace(at, text.size(), text); }
 

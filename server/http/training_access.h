@@ -1,4 +1,4 @@
-// What the routes of training share: whose files and jobs, pages of lists.
+// Shared parts of the training routes: whose files and jobs, and pages of lists.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct ListPage {
 // after, limit (1 to 100, or limit_max), order.
 Result<ListPage> list_page(const HttpRequest& http, size_t n_usual, size_t limit_max);
 
-// Those of `all` that the page has, which begin behind the id `after`, and whether there are more. T has an id, by
-// `id_of`. kInvalidRequest: no such id.
+// Returns the page of `all` that begins behind the id `after`, and true if there are more. id_of(T) is an item's id.
+// kInvalidRequest: no such id.
 template <typename T, typename IdOf>
 Result<std::pair<std::vector<T>, bool>> page_of(std::vector<T> all, const ListPage& page, IdOf id_of) {
     if (page.oldest_first) std::reverse(all.begin(), all.end());

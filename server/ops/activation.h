@@ -1,4 +1,4 @@
-// The sockets that the server listens on: those that the service manager hands over (socket activation), else its own.
+// Opens the sockets that the server listens on: the service manager's (socket activation), else its own.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@
 
 namespace lorad::server::ops {
 
-// What the manager hands over takes the place of host and port; a socket of it called "admin" (FileDescriptorName=)
-// takes that of admin-listen. TLS on those of TCP where the configuration has a certificate. kInvalidConfig; without
-// keys for sockets that strangers could reach.
+// The manager's sockets replace host and port; one called "admin" (FileDescriptorName=) replaces admin-listen. TCP
+// sockets use TLS if the configuration has a certificate. kInvalidConfig, also if strangers could reach a socket and
+// there are no keys.
 Result<std::vector<ListeningSocket>> listening_sockets(const Config& config, const ServiceEnvironment& environment);
 
 }  // namespace lorad::server::ops

@@ -1,4 +1,4 @@
-// What /metrics says of the process itself: Prometheus' usual process_* names, the engine's heartbeat and reloads.
+// Writes metrics of the process itself: Prometheus' usual process_* names, the engine's heartbeat and reloads.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ Result<Reload::Taken> Reload::run() {
 Result<Reload::Taken> Reload::take() {
     TRY_ASSIGN(Config next, read_());
     Taken taken;
-    // What needs a restart stays as the process runs with it, so that it is told of at every reload until then.
+    // A setting that needs a restart keeps its running value, so that every reload reports it until then.
     Config merged = current_;
     for (const std::string& setting : differing_settings(current_, next)) {
         if (takes_effect_on_reload(setting)) {

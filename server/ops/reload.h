@@ -14,7 +14,7 @@
 
 namespace lorad::server::ops {
 
-// What /metrics shows of reloads; written by the main thread, read by any.
+// The reloads shown in /metrics; written by the main thread, read by any.
 struct ReloadState {
     std::atomic<bool> last_taken{true};
     std::atomic<int64_t> taken_at_s{0};  // Unix time; the start counts
@@ -37,7 +37,7 @@ class Reload {
 
     struct Taken {
         std::vector<std::string> changed;       // settings that hold from now on
-        std::vector<std::string> need_restart;  // that differ from what the process runs with, and keep doing so
+        std::vector<std::string> need_restart;  // settings that still differ from the running ones
     };
     Result<Taken> run();
     const ReloadState& state() const { return state_; }

@@ -31,7 +31,7 @@ uint64_t clock_ns(clockid_t clock) {
     return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// What the process has read so far, page faults on files included.
+// The bytes that the process has read so far, with page faults on files.
 uint64_t bytes_read() {
     std::FILE* file = std::fopen("/proc/self/io", "re");
     if (file == nullptr) return 0;

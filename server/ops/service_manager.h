@@ -23,8 +23,8 @@ class ServiceManager {
     ServiceManager& operator=(const ServiceManager&) = delete;
 
     bool listens() const { return socket_ >= 0; }
-    // How often watchdog() is to be called while all is well: a quarter of what the manager waits. Nothing: it does not
-    // wait for it.
+    // The interval for calling watchdog() while all is well: a quarter of the manager's limit. Nothing: it has no
+    // watchdog.
     std::optional<std::chrono::milliseconds> watchdog_interval() const { return watchdog_interval_; }
     std::optional<std::chrono::milliseconds> watchdog_time() const { return watchdog_time_; }
 
@@ -40,7 +40,7 @@ class ServiceManager {
     void send(std::string_view message) const;
 
     int socket_ = -1;
-    std::string address_;  // as sun_path wants it
+    std::string address_;  // in the form of sun_path
     std::optional<std::chrono::milliseconds> watchdog_interval_, watchdog_time_;
 };
 

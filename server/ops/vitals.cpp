@@ -35,7 +35,7 @@ void Vitals::run() {
         lock.unlock();
         look_.beat();
         probes_.look_at_registry();
-        look_.beat();  // what comes now is rest
+        look_.beat();  // the rest of the period is sleep
         lock.lock();
         changed_.wait_for(lock, kLookInterval, [this]() REQUIRES(mutex_) { return over_; });
     }

@@ -1,4 +1,4 @@
-// Whether the server still gets on: what /health/live, /health/ready and the service manager's watchdog go by.
+// Judges if the server still makes progress, for /health/live, /health/ready and the service manager's watchdog.
 #pragma once
 
 #include <atomic>
@@ -47,11 +47,11 @@ class Vitals {
 
     // Any thread; never blocks.
     Vital state() const;
-    // Which part holds it up: "engine" or "registry".
+    // The part that is most behind: "engine" or "registry".
     std::string_view slowest() const;
     const VitalLimits& limits() const { return limits_; }
-    // Whether the watchdog may be fed: the manager restarts the process `watchdog` after this first said no, and no
-    // sooner than limits().hang after the last turn.
+    // Returns true if the watchdog may be fed: the manager restarts the process `watchdog` after the first false, and
+    // no sooner than limits().hang after the last turn.
     bool feeds(std::chrono::milliseconds watchdog) const;
 
   private:

@@ -1,5 +1,5 @@
-// Messages between the daemon and its helpers, over a socket of theirs: a kind and some texts, with their lengths
-// before them. One thread at a time for each socket.
+// Messages between the daemon and its helpers, over a socket: a kind and some texts, with their lengths before them.
+// One thread at a time for each socket.
 #pragma once
 
 #include <chrono>

@@ -14,7 +14,7 @@
 namespace lorad::server::sandbox {
 namespace {
 
-// What is compared: all that the result depends on.
+// The key has everything that the result depends on.
 std::string key_of(model::GrammarKind kind, const std::string& source, const std::vector<TokenId>& eos_ids,
                    uint32_t vocab_size) {
     Sha256 digest;
@@ -24,10 +24,10 @@ std::string key_of(model::GrammarKind kind, const std::string& source, const std
     return digest.hex();
 }
 
-// What ends a helper may have been the system's want of memory: then the grammar may be tried again.
+// A helper may also die because the system is out of memory, so the grammar may be tried again after this time.
 constexpr std::chrono::minutes kTooComplexFor{1};
 
-// Whether the same grammar will be refused again, if it comes soon.
+// Returns true if the same grammar would be refused again soon.
 bool is_lasting(const Error& error) {
     return error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex;
 }
@@ -104,7 +104,7 @@ void GrammarCompiler::keep(const std::shared_ptr<Kept>& made) {
     }
 }
 
-// Also the first mask.
+// Computes the first mask, too.
 Status GrammarCompiler::compile_here(const Source& source, Kept& made) const {
     TRY_ASSIGN(
         std::unique_ptr<model::Grammar> grammar,
@@ -142,7 +142,7 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
     for (;;) {
         if (std::shared_ptr<Kept> kept = find(key)) return kept;
         if (making_.insert(key).second) break;
-        // What the first one was refused for may be its own, such as its share of the places: then the next one tries.
+        // The first one's refusal may have its own reason, such as its share of the places: then the next one tries.
         if (!made_.wait_until(lock, end, [&]() REQUIRES(mutex_) { return !making_.contains(key); }))
             return make_error(ErrorCode::kOverloaded,
                               "the same grammar is still being read for others; try again in a moment");

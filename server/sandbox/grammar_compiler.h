@@ -22,7 +22,7 @@
 
 namespace lorad::server::sandbox {
 
-// Memory of grammars: that of one, and, in MiB, of all that answers follow, of which everybody has a share.
+// Limits the memory of grammars: of one, and, in MiB, of all that answers follow, which is shared fairly.
 class GrammarMemory {
   public:
     static constexpr uint64_t kOneBytesMax = uint64_t{64} << 20;
@@ -36,8 +36,8 @@ class GrammarMemory {
     ~GrammarMemory();
     GrammarMemory(const GrammarMemory&) = delete;
     GrammarMemory& operator=(const GrammarMemory&) = delete;
-    // Frees a grammar and what it was counted with. A large one on a thread of its own: the one that lets it go may
-    // make everybody's tokens.
+    // Frees a grammar and its counted memory. A large one is freed on a thread of its own: the calling thread may be
+    // the engine's.
     void let_go(std::unique_ptr<model::Grammar> grammar, Places counted);
 
     access::SharedPlaces all_mib{kAllMibMax};
@@ -56,7 +56,7 @@ class GrammarMemory {
     std::thread thread_;  // under mutex_ but for the end; with the first large one
 };
 
-// What may begin an answer, and how long of a processor that took to find.
+// The tokens that may begin an answer, and the processor time it took to find them.
 struct FirstMask {
     std::vector<uint32_t> words;
     double seconds = 0;
@@ -78,11 +78,11 @@ class GrammarCompiler {
                                                      std::span<const TokenId> eos_ids, uint32_t vocab_size,
                                                      const access::Holder& holder);
 
-    // How many were compiled here; for tests.
+    // The number compiled in this process; for tests.
     uint64_t n_compiled() const;
 
   private:
-    // A grammar that nobody has followed yet, or why there is none.
+    // A grammar that no answer has followed yet, or the reason why there is none.
     struct Kept {
         explicit Kept(std::shared_ptr<GrammarMemory> of) : memory(std::move(of)) {}
         ~Kept() { memory->let_go(std::move(grammar), {}); }
@@ -90,7 +90,7 @@ class GrammarCompiler {
         Kept& operator=(const Kept&) = delete;
         const std::shared_ptr<GrammarMemory> memory;
         std::string key;
-        Mutex mutex;  // of the grammar
+        Mutex mutex;  // guards the grammar
         std::unique_ptr<model::Grammar> grammar;
         std::shared_ptr<const FirstMask> first_mask;
         Error refusal;
@@ -104,8 +104,7 @@ class GrammarCompiler {
         uint32_t vocab_size;
     };
     std::shared_ptr<Kept> find(const std::string& key) REQUIRES(mutex_);
-    // From what is kept, or made by whoever asks first: others who ask the same meanwhile wait for that and take no
-    // turn.
+    // Finds a kept grammar, or makes it. Others who ask for the same meanwhile wait for that and take no turn.
     Result<std::shared_ptr<Kept>> find_or_make(const Source& source, const access::Holder& holder,
                                                const std::string& key);
     void keep(const std::shared_ptr<Kept>& made) REQUIRES(mutex_);
@@ -128,7 +127,7 @@ class GrammarCompiler {
 
 model::GrammarKind grammar_kind(proto::StructureKind kind);
 
-// A grammar as an answer follows it. The first mask is the same for all that begin: null, it is computed.
+// One answer's state of a grammar. The first mask is the same for all answers; null: it is computed.
 class GrammarConstraint final : public TokenConstraint {
   public:
     GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size,
@@ -144,7 +143,7 @@ class GrammarConstraint final : public TokenConstraint {
     Status accept(TokenId token) override;
     double mask_seconds() const override { return first_mask_ != nullptr ? first_mask_->seconds : 0; }
     Result<std::unique_ptr<TokenConstraint>> duplicate() const override;
-    // What it holds now counts.
+    // Counts its present memory.
     Status count();
 
   private:

@@ -16,17 +16,17 @@
 
 namespace lorad::server::sandbox {
 
-// What one job may take. The daemon's own threads have at least twice as much for what passed here.
+// The limits of one job. For input that passed here, the daemon's own threads have at least twice as much.
 struct JobLimits {
-    uint64_t stack_bytes = uint64_t{32} << 20;  // of kBigStackBytes
+    uint64_t stack_bytes = uint64_t{32} << 20;  // half of kBigStackBytes
     uint64_t grammar_bytes = uint64_t{64} << 20;
-    uint64_t template_bytes = uint64_t{192} << 20;  // the template, the conversation and the text are among it
+    uint64_t template_bytes = uint64_t{192} << 20;  // includes the template, the conversation and the text
     uint32_t grammar_cpu_ms = 2000;
     uint32_t template_cpu_ms = 1000;
     uint32_t wall_ms = 20'000;  // on a busy machine
 };
 
-inline constexpr int kControlFd = 3;  // of the process that forks
+inline constexpr int kControlFd = 3;  // in the process that forks
 inline constexpr char kHelperCommand[] = "text-helper";
 
 // The first frame, from the daemon: what is the same for all jobs.
@@ -46,7 +46,7 @@ enum JobKind : uint32_t {
     kRender = 4,   // special tokens, input, time, name and source of each template: kDone with the text
     kCheck = 5,    // template: kDone
     // Answers to jobs have one field more at the end: microseconds of a processor.
-    kDone = 6,    // what was asked for
+    kDone = 6,    // the result
     kFailed = 7,  // ErrorCode, message, parameter
 };
 
@@ -59,8 +59,7 @@ void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes);
 // Before any helper is forked: the vocabulary's tree, which all of them then share.
 bool prepare(const HelperSetup& setup);
 
-// How many jobs one helper does: memory that libraries keep does not add up, and what compiled is as if it were the
-// first.
+// The number of jobs of one helper: it bounds leaks in libraries, and each grammar compiles in a fresh process.
 inline constexpr uint32_t kTemplateJobsMax = 500;
 inline constexpr uint32_t kGrammarJobsMax = 1;
 

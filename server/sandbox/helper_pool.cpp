@@ -40,7 +40,7 @@ bool socket_pair(OwnedFd& ours, OwnedFd& theirs) {
     return true;
 }
 
-// Nothing of the daemon but the log's stream and one socket.
+// Passes nothing of the daemon but the log's stream and one socket.
 int spawn(pid_t& process, const std::string& program, const std::vector<std::string>& environment, int socket) {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -229,7 +229,7 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effor
             MutexLock lock(mutex_);
             has_ended = process_has_ended() || helper.generation != generation_;
         }
-        // Not by this job.
+        // The helper was lost for a reason other than this job: try again.
         if ((has_ended && attempt == 0) || (!took_job && done == Transfer::kGone && attempt < kAttemptsMax)) continue;
         refill();
         const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;
@@ -262,7 +262,7 @@ void HelperPool::refill() {
     MutexLock lock(mutex_);
     while (ready_.size() < options_.n_ready) {
         Result<Helper> made = new_helper();
-        if (!made.ok()) return;  // told to whoever needs one
+        if (!made.ok()) return;  // reported when a helper is needed
         ready_.push_back(std::move(*made));
     }
 }

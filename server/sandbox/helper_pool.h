@@ -32,13 +32,12 @@ class HelperPool {
     HelperPool(const HelperPool&) = delete;
     HelperPool& operator=(const HelperPool&) = delete;
 
-    // The fields of what is done. The library's refusal as its own error; kInputTooComplex where the helper did not
-    // live to answer;
-    // kSandboxUnavailable where there is none. Blocks for at most the job's time and some.
+    // Returns the fields of the result. A refusal by the library is an error of its own; kInputTooComplex if the helper
+    // died; kSandboxUnavailable if there is none. Blocks little longer than the job's time limit.
     struct Effort {
-        int niceness = kNicer;  // of a helper that compiles; others go on to serve anybody
-        // What the helper took of a processor, also where the job failed; of one that has ended, which does not say it,
-        // the most that it may have been.
+        int niceness = kNicer;  // of a helper that compiles; others are used again
+        // The helper's processor time, also if the job failed. A helper that died cannot report it: then the most that
+        // it may have used.
         double cpu_seconds = 0;
     };
     Result<std::vector<std::string>> run(const Frame& job, Effort& effort);
@@ -46,17 +45,17 @@ class HelperPool {
         Effort any;
         return run(job, any);
     }
-    // As the turn's niceness says; the turn is charged for it.
+    // Runs with the turn's niceness; the turn is charged for it.
     Result<std::vector<std::string>> run(const Frame& job, Turns::Turn& turn);
 
     bool filters_calls() const { return filters_calls_; }
-    pid_t process() const;  // which forks the helpers
+    pid_t process() const;  // the one that forks the helpers
 
   private:
     struct Helper {
         OwnedFd socket;
         pid_t process = -1;       // from its greeting
-        uint64_t generation = 0;  // of the process that has forked it
+        uint64_t generation = 0;  // of the process that forked it
         uint32_t n_templates = 0, n_grammars = 0;
     };
     explicit HelperPool(Options options) : options_(std::move(options)) {}
@@ -73,7 +72,7 @@ class HelperPool {
     mutable Mutex mutex_;
     OwnedFd control_ GUARDED_BY(mutex_);
     pid_t process_ GUARDED_BY(mutex_) = -1;
-    uint64_t generation_ GUARDED_BY(mutex_) = 0;  // how many processes there were
+    uint64_t generation_ GUARDED_BY(mutex_) = 0;  // the number of processes so far
     std::vector<Helper> ready_ GUARDED_BY(mutex_);
     std::chrono::steady_clock::time_point started_ GUARDED_BY(mutex_){};
     std::atomic<bool> filters_calls_{false};

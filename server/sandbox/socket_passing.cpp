@@ -8,7 +8,7 @@
 namespace lorad::server::sandbox {
 namespace {
 
-// With room for one byte and one socket.
+// Has room for one byte and one socket.
 struct Message {
     char byte = 0;
     iovec piece{&byte, 1};

@@ -45,7 +45,7 @@ bool Turns::is_over(const access::Holder& holder) const {
     const MutexLock lock(mutex_);
     const TimePoint time = now();
     if (!name.empty() && of_each_.is_over(name, time)) return true;
-    // Whoever has had nothing lately does not wait for what others have had.
+    // A tenant without recent use does not wait for the use of others.
     return of_all_.is_over(kAll, time) && (name.empty() || of_each_.owed(name, time) > 0);
 }
 

@@ -1,10 +1,9 @@
-// Turns at the helpers, and at what is done here with what passed them. Any thread.
+// Turns at the helpers, and at work in this process on their results. Any thread.
 //
-// Three things bound them: so many run at a time and a bounded number waits, of both a share for everybody
-// (server/access/shared_places.h); and the processor time that they take while answers are computed, of each tenant and
-// of all that have had some lately (server/access/time_debts.h), since processors may be what answers wait for:
-// always on a software device, and a little on every other one. Whoever has had much lately comes last on the
-// processors, too.
+// Three things bound them: the numbers of running and of waiting turns, both shared fairly
+// (server/access/shared_places.h); and their processor time while answers are computed, for each tenant and for all
+// recent ones together (server/access/time_debts.h), since answers may need the processors: always on a software
+// device, and a little on every other one. A tenant with much recent use also has the lowest priority.
 #pragma once
 
 #include <chrono>
@@ -24,7 +23,7 @@ class Turns {
   public:
     static constexpr uint32_t kWaitingMax = 256;
     static constexpr std::chrono::seconds kWaitMax{15};
-    // Of each processor, for good; and seconds of each that may be taken at once before that.
+    // Parts of each processor in the long run, and seconds of each that may be used at once before that.
     static constexpr double kTenantShare = 0.1, kAllShare = 0.25;
     static constexpr double kTenantAtOnce = 0.25, kAllAtOnce = 0.5;
     static constexpr double kNicestAbove = 0.02;  // seconds of each processor; whoever owes more comes last on it
@@ -42,11 +41,11 @@ class Turns {
     class Turn {
       public:
         Turn() = default;
-        // What was done in it, also what failed, took so long of a processor.
+        // Charges processor time of the turn's work, also if it failed.
         void charge(double seconds) {
             if (turns_ != nullptr) turns_->charge(holder_, seconds);
         }
-        // How what is done in it gives way to what makes tokens: kNicer, or kNicest for whoever has had much lately
+        // The niceness of the turn's work: kNicer, or kNicest for a holder that has used much lately
         // (proto/base/thread.h).
         int niceness() const { return niceness_; }
 

@@ -12,7 +12,7 @@ namespace lorad::server::training {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
-// Of one line: its time grows with the square of its answers.
+// The limit for one line: its time grows with the square of its answers.
 constexpr std::chrono::seconds kLineTimeMax{10};
 
 std::string_view trimmed(std::string_view text) {
@@ -110,8 +110,8 @@ class Masker {
                                    [&](const std::string& end) { return part.find(end) != std::string_view::npos; });
     }
 
-    // Where the answer begins in `tail`, the chat that ends with it: behind what makes the assistant speak, or where
-    // that is not how the template writes answers, where two other answers would begin to differ.
+    // Finds where the answer begins in `tail`, the chat that ends with it: behind the generation prompt; if the
+    // template does not write answers that way, where two other answers would begin to differ.
     Result<size_t> begin_of(size_t message, std::string_view tail) const {
         const Result<TrainingChat> head = render(message, true);
         if (head.ok() && tail.starts_with(head->text)) return head->text.size();

@@ -1,4 +1,4 @@
-// Which characters of a rendered chat are trained on: the answers of the assistant with the tokens that end them.
+// Finds the characters of a rendered chat to train on: the assistant's answers with the tokens that end them.
 #pragma once
 
 #include <cstdint>

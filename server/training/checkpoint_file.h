@@ -17,9 +17,9 @@
 
 namespace lorad::server::training {
 
-// What must be the same for a run to go on with the same bits.
+// All that must be equal for a run to continue with the same bits.
 struct RunIdentity {
-    std::string data_digest, validation_digest;  // of prepared data; the latter may be empty
+    std::string data_digest, validation_digest;  // of prepared data; validation_digest may be empty
     std::string base_fingerprint;
     std::string recipe;   // JSON, as resolved
     std::string version;  // lorad's
@@ -36,7 +36,7 @@ struct Checkpoint {
 Status write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
 // kNotFound; kStorageFailed where it is damaged.
 Result<Checkpoint> read_checkpoint(const std::filesystem::path& path);
-// What of the two differs, for people: "the base model"; empty: nothing that changes a bit.
+// The first difference, for people: "the base model"; empty: none that changes a bit.
 std::string difference(const RunIdentity& kept, const RunIdentity& present);
 
 }  // namespace lorad::server::training

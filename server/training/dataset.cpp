@@ -15,7 +15,7 @@
 namespace lorad::server::training {
 namespace {
 
-constexpr size_t kFormatLines = 100;  // that the format of a file is found from
+constexpr size_t kFormatLines = 100;  // that decide the file's format
 constexpr uint32_t kUsualSequenceTokens = 4096;
 
 // The lines of a file, one at a time.
@@ -67,7 +67,7 @@ class LineReader {
     bool is_too_long_ = false;
 };
 
-// That of most of the first lines; where two have as many, the earlier one.
+// Returns the most frequent format of the first lines; of two equally frequent ones, the earlier one.
 Result<proto::LineFormat> find_format(const std::filesystem::path& file) {
     TRY_ASSIGN(LineReader reader, LineReader::open(file));
     std::vector<std::pair<proto::LineFormat, size_t>> found;
@@ -152,7 +152,7 @@ class Preparation {
     Status add_line(const LineReader& reader) {
         Result<EncodedLine> encoded = encoder_.encode(reader.line(), report_.format);
         if (!encoded.ok()) {
-            // What is not the line's fault, such as memory, is nobody's line.
+            // A failure that is not the line's fault, such as out of memory, is reported as such.
             const ErrorCode code = encoded.error().code;
             if (code != ErrorCode::kInvalidRequest && code != ErrorCode::kInputTooComplex &&
                 code != ErrorCode::kUnsupportedParameter)

@@ -22,10 +22,10 @@ struct LineProblem {
     std::string reason;
 };
 
-// What a file holds. Texts of the file are in `problems` alone, where they are what is wrong.
+// A summary of a file. Texts of the file appear in `problems` alone, as part of a problem.
 struct DataReport {
     proto::LineFormat format = proto::LineFormat::kChat;
-    uint64_t n_lines = 0;  // that are not empty
+    uint64_t n_lines = 0;  // lines that are not empty
     uint64_t n_sequences = 0, n_tokens = 0, n_trained_tokens = 0;
     uint64_t n_bad_lines = 0, n_duplicates = 0, n_empty_answers = 0, n_overlong = 0, n_cut_tokens = 0,
              n_without_end = 0;
@@ -33,7 +33,7 @@ struct DataReport {
     std::vector<LineProblem> problems;  // the first kProblemsMax
     // fields that the template does not show, and of how many lines
     std::vector<std::pair<std::string, uint64_t>> unread;
-    std::string digest;  // of what was prepared
+    std::string digest;  // of the prepared data
 
     static constexpr size_t kProblemsMax = 100;
     // Lines for people: counts, then what is wrong.

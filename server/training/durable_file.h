@@ -26,9 +26,9 @@ Status write_durably(const std::filesystem::path& path, std::span<const std::byt
 Status write_durably(const std::filesystem::path& path, std::string_view text);
 // The whole file of at most bytes_max bytes. kNotFound; kStorageFailed.
 Result<std::string> read_whole(const std::filesystem::path& path, uint64_t bytes_max);
-// Nothing where it is not there.
+// Removes the file if it is there.
 void remove_quietly(const std::filesystem::path& path);
-// With parents, readable by this user only.
+// Makes a folder with its parents, readable by this user only.
 Status make_folder(const std::filesystem::path& path);
 
 }  // namespace lorad::server::training

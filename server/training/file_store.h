@@ -27,13 +27,13 @@ struct StoredFile {
 struct FileLimits {
     uint64_t file_bytes_max = uint64_t{512} << 20;
     uint64_t tenant_bytes_max = uint64_t{4} << 30;
-    uint64_t bytes_max = uint64_t{32} << 30;  // of all
-    uint32_t n_files_max = 1000;              // of a tenant
+    uint64_t bytes_max = uint64_t{32} << 30;  // for all files
+    uint32_t n_files_max = 1000;              // per tenant
 };
 
 // 24 letters and digits that nobody guesses behind a prefix: "file-...".
 std::string new_id(std::string_view prefix);
-// Whether a text has the form of such an id: nothing else becomes part of a path.
+// Returns true if a text has the form of such an id: nothing else becomes part of a path.
 bool is_id(std::string_view text, std::string_view prefix);
 
 // Any thread.
@@ -69,7 +69,7 @@ class FileStore {
                            std::string_view content);
     // Only the tenant's own: nothing for others' and for those whose time is over.
     std::optional<StoredFile> find(std::string_view tenant, std::string_view id) const;
-    // By age, the newest first.
+    // Sorted by age, the newest first.
     std::vector<StoredFile> list(std::string_view tenant) const;
     // False where there is none.
     Result<bool> remove(std::string_view tenant, std::string_view id);

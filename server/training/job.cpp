@@ -9,7 +9,7 @@
 namespace lorad::server::training {
 namespace {
 
-// How a record writes them: its own names, whatever clients are told.
+// A record has its own names, independent of clients'.
 constexpr auto kCheckpointFields = [](auto& fields, auto& one) {
     fields("id", one.id);
     fields("model", one.model);

@@ -22,11 +22,11 @@ struct Job {
     std::string paused_by;  // user, restart; empty where it is not paused
 
     std::string model, training_file, validation_file, suffix, init_from;
-    std::string name;                 // of the adapter that it becomes
-    std::string expected_generation;  // what the name stood for when the job was made; empty: nothing
+    std::string name;                 // of the resulting adapter
+    std::string expected_generation;  // the name's generation when the job was made; empty: none
     std::vector<std::pair<std::string, std::string>> metadata;
     bool replace = true, activate = true;
-    proto::TrainingRecipe recipe;  // as asked for until the data is read, then with everything chosen
+    proto::TrainingRecipe recipe;  // as requested until the data is read, then with all choices made
 
     int64_t created_s = 0;
     std::optional<int64_t> finished_s;
@@ -38,7 +38,7 @@ struct Job {
 
     // Once it runs.
     RunState run;
-    double seconds = 0.0;  // that it has run
+    double seconds = 0.0;  // running time
     uint64_t n_parameters = 0, device_bytes = 0;
     std::string generation;
     std::vector<std::string> result_files;
@@ -46,7 +46,7 @@ struct Job {
 
     std::string json() const;
     static Result<Job> parse(std::string_view json);
-    // As clients see it. queue_position: of those that wait, from 0.
+    // The job for clients. queue_position: among the waiting jobs, from 0.
     proto::JobObject object(std::optional<uint32_t> queue_position) const;
 };
 

@@ -1,8 +1,7 @@
-// What is kept of a job beside its record: events, the losses of its steps, prepared data, checkpoints. One folder of
-// its own, below that of all jobs.
+// One job's folder, below that of all jobs: its record, events, the losses of its steps, prepared data, checkpoints.
 //
 //   job.json, job.copy.json     the record, twice; each replaced as a whole
-//   events.jsonl, steps.csv     appended to; what stands behind a checkpoint is cut off when the job goes on from it
+//   events.jsonl, steps.csv     appended to; lines behind a checkpoint are cut off when the job goes on from it
 //   data.tok, validation.tok    token_file.h
 //   checkpoint                  checkpoint_file.h
 //   best/, step-<n>/            PEFT folders
@@ -35,9 +34,9 @@ class JobFolder {
     Status append_event(const proto::JobEventObject& event) const;
     Status append_step(const StepResult& step) const;
     void append_valid(uint64_t step, const EvalResult& result) const;
-    // Those that can be read, the oldest first.
+    // Returns the readable events, the oldest first.
     std::vector<proto::JobEventObject> events() const;
-    // Drops what came behind this state.
+    // Drops events and losses behind this state.
     Status cut_behind(const RunState& state) const;
     std::string steps_csv() const;
 
@@ -47,7 +46,7 @@ class JobFolder {
     std::filesystem::path best() const { return path_ / "best"; }
     std::filesystem::path step_folder(uint64_t step) const;
     std::filesystem::path result() const { return path_ / "result"; }
-    // What only a job that goes on needs.
+    // Removes files that only a continued job needs.
     void remove_work() const;
     uint64_t bytes() const;
 

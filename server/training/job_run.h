@@ -52,7 +52,7 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
-    // From where its last checkpoint is.
+    // Continues from the last checkpoint.
     Status take_up() {
         TRY_ASSIGN(RunState state, read_state());
         run_ = std::make_unique<TrainingRun>(plan_, *trainer_, *data_, validation_.get(), state);
@@ -68,7 +68,7 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
-    // Takes what the trainer is done with, and begins what is next. A step that is made counts, whoever wants to stop.
+    // Takes the trainer's finished work, and begins the next. A finished step counts even if a stop is wanted.
     Status advance() {
         if (run_->is_begun() && trainer_->is_done()) {
             TRY_ASSIGN(const RunOutcome outcome, run_->finish_current());
@@ -78,10 +78,10 @@ class TrainingService::JobRun {
         return run_->is_begun() || run_->is_done() ? ok_status() : run_->begin_next();
     }
 
-    // Nothing is left to train.
+    // True if nothing is left to train.
     bool is_over() const { return run_->is_done(); }
 
-    // What was made so far is kept, whatever ended it.
+    // Keeps the work done so far, for any kind of end.
     void leave() {
         if (!run_) return;
         trainer_->abandon();
@@ -101,7 +101,7 @@ class TrainingService::JobRun {
 
   private:
     using Clock = std::chrono::steady_clock;
-    static constexpr uint64_t kStepEventsMax = 1000;  // of a job; every step is in its CSV
+    static constexpr uint64_t kStepEventsMax = 1000;  // per job; every step is in its CSV
 
     // From the last checkpoint, if there is one.
     Result<RunState> read_state() {
@@ -159,7 +159,7 @@ class TrainingService::JobRun {
         return metrics;
     }
 
-    // One event a step up to so many steps, fewer beyond.
+    // Tells every step up to kStepEventsMax, fewer beyond.
     bool is_told(uint64_t step) const {
         return step % ((plan_.n_steps() + kStepEventsMax - 1) / kStepEventsMax) == 0 || step == plan_.n_steps();
     }
@@ -203,7 +203,7 @@ class TrainingService::JobRun {
         return service_.keep(id_);
     }
 
-    // One that clients see, at the end of an epoch.
+    // Adds a checkpoint that clients see, at the end of an epoch.
     Status add_checkpoint() {
         epoch_step_ = run_->state().step;
         TRY(keep_adapter(folder_.step_folder(epoch_step_)));
@@ -286,8 +286,8 @@ class TrainingService::JobRun {
         return ok_status();
     }
 
-    // Whether what the name stands for now is no stranger's work: it is what it was when the job was made, what another
-    // job of this tenant has made of it, or this job's own, published before a restart.
+    // Returns true if the name's present generation is no stranger's work: it is unchanged since the job was made, made
+    // by another job of this tenant, or this job's own, published before a restart.
     bool is_expected(const std::string& present, const std::string& own) const {
         return present == job_.expected_generation || present == own ||
                service_.was_made_by_job(job_.tenant, job_.name, present);

@@ -31,13 +31,13 @@ enum class JobEvent : uint8_t {
     kRestart,  // the daemon starts, and found the job on its disk
 };
 
-// Nothing where the event cannot happen to a job in this state.
+// Returns nothing if the event cannot happen to a job in this state.
 std::optional<JobState> next_state(JobState state, JobEvent event);
 
 bool is_ended(JobState state);
-// As OpenAI's clients know it: "validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled".
+// OpenAI's names: "validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled".
 std::string_view wire_name(JobState state);
-// The state's own name, for what is kept: "publishing" is one of them.
+// The state's own name, for files: "publishing" is one of them.
 std::string_view state_name(JobState state);
 std::optional<JobState> state_of(std::string_view name);
 

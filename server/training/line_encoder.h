@@ -1,5 +1,4 @@
-// From a line of a training file to the sequences that are trained on: tokens, and labels that say which of them are
-// predicted.
+// Turns a line of a training file into sequences to train on: tokens, and labels that say which of them are predicted.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ struct TrainingSequence {
     std::vector<TokenId> tokens;
     // as many: proto::kUntrained, or the token that is predicted from those before. That of the first place is not used
     std::vector<int32_t> labels;
-    uint32_t line = 0;  // of the file, from 1
+    uint32_t line = 0;  // in the file, from 1
     uint32_t n_trained() const;
 };
 

@@ -24,7 +24,7 @@ Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const s
                 return true;
             }
         }
-        // Not under the lock: whoever answers may have locks of his own.
+        // Called without the lock: stop() may take locks of its own.
         if (!stop()) continue;
         MutexLock lock(mutex_);
         if (done_) continue;  // the last piece has changed an adapter already
@@ -39,7 +39,7 @@ bool PieceQueue::has_work() const { return has_work_; }
 double PieceQueue::run(std::chrono::microseconds budget, bool waits) {
     MutexLock lock(mutex_);
     if (trainers_.empty()) return 0;
-    // Those beside each other on one base count together.
+    // Trainers that share a base count together.
     double seconds = -trainers_.front()->device_seconds();
     const Result<bool> is_over = run_pieces_of(trainers_, budget, waits);
     seconds += trainers_.front()->device_seconds();

@@ -1,4 +1,4 @@
-// How far a run is, for people at a terminal or readers of a log.
+// Writes the progress of a run, for people at a terminal or readers of a log.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace lorad::server::training {
 // "3 s", "4:12", "2:03:04".
 std::string shown_duration(double seconds);
 
-// What a line says: "step 120/450 [####......] loss 1.2143 val 1.3108 acc 0.71 13412 tok/s lr 1.7e-04 |g| 0.82 4:12
+// Returns one line: "step 120/450 [####......] loss 1.2143 val 1.3108 acc 0.71 13412 tok/s lr 1.7e-04 |g| 0.82 4:12
 // left".
 std::string progress_line(const StepResult& step, uint64_t n_steps, const RunState& state, double tokens_per_s,
                           double seconds_left);

@@ -15,9 +15,9 @@ namespace lorad::server::training {
 
 struct Provenance {
     std::string base_name;
-    std::string base_formats;  // of its matrices, as model::describe_formats() has it; empty: nothing is told
+    std::string base_formats;  // from model::describe_formats(); empty: unknown
     RunIdentity identity;
-    proto::TrainingRecipe recipe;  // as resolved
+    proto::TrainingRecipe recipe;  // with all choices made
     RunState state;
     uint64_t used_step = 0;  // whose adapter it is
     uint64_t n_steps = 0, n_parameters = 0;

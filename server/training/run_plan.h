@@ -1,5 +1,5 @@
-// What a run does, from the recipe and the number of sequences: everything that was left to the server is chosen here,
-// so that it can be shown before it begins. Pure.
+// Plans a run from the recipe and the number of sequences: makes all choices that were left to the server, so that they
+// can be shown before the run begins. Pure.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ inline constexpr double kUsualLearningRate = 2e-4;
 
 struct RunPlan {
     proto::TrainingRecipe recipe;  // with nothing left to choose but checkpoint_steps
-    SampleOrder order;             // of the sequences that are trained on
+    SampleOrder order;             // of the sequences to train on
     model::ScheduleSettings schedule;
     model::OptimizerSettings optimizer;
     uint64_t n_held_out = 0;   // sequences of the training file that are kept for evaluation
-    uint32_t n_positions = 0;  // of the longest sequence, as far as whoever plans has said
+    uint32_t n_positions = 0;  // the longest sequence, if the planner has set it
 
     uint64_t n_steps() const { return schedule.n_steps; }
-    // Of the training file, the sequence that sample order calls i, and the i-th that is held out.
+    // Return indices in the training file: of sequence i in sample order, and of the i-th held-out one.
     uint64_t trained_sequence(uint64_t i) const;
     uint64_t held_out_sequence(uint64_t i) const;
 };

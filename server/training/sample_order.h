@@ -1,4 +1,4 @@
-// Which sequences a step trains on: a function of the seed and the step alone, so that nothing of it need be kept.
+// Chooses a step's sequences: a function of the seed and the step alone, so that it needs no saved state.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ struct SampleOrder {
     uint32_t batch_size = 1;
     uint64_t seed = 0;
     bool shuffle = true;
-    uint64_t n_samples = 0;  // of the whole run; the last step may have fewer than batch_size
+    uint64_t n_samples = 0;  // in the whole run; the last step may have fewer than batch_size
 
     uint64_t n_steps() const { return (n_samples + batch_size - 1) / batch_size; }
     uint64_t sequence_at(uint64_t sample) const;
-    // Of the step, from 0.
+    // The sequences of the step; steps count from 0.
     std::vector<uint64_t> batch(uint64_t step) const;
     // Samples before the step, in epochs.
     double epoch_at(uint64_t step) const {
         return static_cast<double>(step) * batch_size / static_cast<double>(n_sequences);
     }
-    // Whether an epoch ends within the step or with it.
+    // Returns true if an epoch ends within the step or with it.
     bool ends_epoch(uint64_t step) const;
 };
 

@@ -26,10 +26,10 @@ class ServerHost final : public TrainingHost {
   public:
     struct Options {
         HostFacts facts;
-        uint64_t memory_bytes = 0;       // that trainers may take; 0: what is free
+        uint64_t memory_bytes = 0;       // limit for trainers; 0: all free memory
         uint32_t n_together = 1;         // trainers beside each other, at most
         std::function<void()> wake;      // the engine
-        std::function<bool()> is_alive;  // whether the engine runs pieces; false: it never will again
+        std::function<bool()> is_alive;  // true while the engine runs pieces; false: it never will again
     };
     ServerHost(const ServerParts& parts, std::unique_ptr<const TrainingText> text, Options options);
 

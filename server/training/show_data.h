@@ -8,7 +8,7 @@
 
 namespace lorad::server::training {
 
-// In colours the trained tokens are green and bold, the others grey; without, trained runs stand between [[ and ]].
+// With in_colours, trained tokens are green and bold, the others grey; else trained runs stand between [[ and ]].
 // Tokens of texts that are not printable are written as in JSON; line ends also end a line.
 std::string shown_sequence(const TrainingSequence& sequence, const TrainingText& text, bool in_colours);
 

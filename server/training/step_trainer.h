@@ -1,4 +1,4 @@
-// What a run needs of a trainer. model::Trainer in the product, a few lines of arithmetic in tests.
+// The trainer's interface to a run. model::Trainer in the product, a few lines of arithmetic in tests.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// What jobs need of the server around them: a trainer on its device, turns beside those who are served, and a place
-// among its adapters. An interface, so that jobs are tested without a device.
+// The interface of jobs to the server: a trainer on its device, turns beside served requests, and a place among its
+// adapters. Tests of jobs implement it without a device.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace lorad::server::training {
 
-// What the adapters of this server are adapters of.
+// The base that this server's adapters belong to, and the server itself.
 struct HostFacts {
     std::string base_name, base_fingerprint, device_name, version;
     uint32_t vocab_size = 0;
@@ -56,7 +56,7 @@ class TrainingHost {
     virtual adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const = 0;
     // The name's generation; empty: it stands for nothing.
     virtual std::string generation_of(std::string_view name) const = 0;
-    // What the name would stand for with these files.
+    // Returns the generation that these files would have.
     virtual std::string generation_of(const adapters::PeftFiles& files) const = 0;
     // Registers a PEFT folder's files. The generation. `expected`: only if the name stands for that now; empty:
     // whatever it is.

@@ -9,7 +9,7 @@
 namespace lorad::server::training {
 namespace {
 
-constexpr uint64_t kEvalSequences = 16;  // that are evaluated at a time
+constexpr uint64_t kEvalSequences = 16;  // evaluated at a time
 
 uint64_t n_correct_of(const model::TrainReport& report) {
     uint64_t n = 0;

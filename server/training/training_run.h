@@ -25,12 +25,12 @@ struct EvalResult {
     uint64_t n_trained_tokens = 0;
 };
 
-// What a run is at between two steps. All of it is kept with a checkpoint.
+// The state of a run between two steps. All of it is kept with a checkpoint.
 struct RunState {
     uint64_t step = 0;  // steps made
     uint64_t n_tokens = 0, n_trained_tokens = 0;
     std::optional<double> first_loss, last_loss, start_valid_loss, last_valid_loss, best_valid_loss;
-    uint64_t best_step = 0;       // of best_valid_loss
+    uint64_t best_step = 0;       // the step of best_valid_loss
     uint32_t n_without_gain = 0;  // full evaluations since the best one
     bool is_stopped_early = false;
     std::optional<uint64_t> evaluated_step;  // behind which the last evaluation was made
@@ -79,10 +79,10 @@ class TrainingRun {
     // Errors are the trainer's, and kNotFinite of finish_current() with step and lines.
     Status begin_next();
     Result<RunOutcome> finish_current();
-    // Nothing is begun: a checkpoint may be taken. An evaluation under way is made again from its start after a
-    // restore.
+    // Returns true if nothing has begun, so that a checkpoint may be taken. A restored run repeats an interrupted
+    // evaluation from its start.
     bool is_at_rest() const { return !is_begun_ && eval_done_ == 0; }
-    // An epoch ended with the last step.
+    // Returns true if an epoch ended with the last step.
     bool is_at_epoch_end() const;
     const RunState& state() const { return state_; }
     bool has_validation() const { return n_validation() > 0; }
@@ -105,14 +105,14 @@ class TrainingRun {
 
     bool is_begun_ = false;
     Next current_ = Next::kNone;
-    std::vector<uint64_t> batch_;  // of the step that is begun: sequences of the file
-    // Of the evaluation under way.
+    std::vector<uint64_t> batch_;  // of the step under way: sequences of the file
+    // State of the evaluation under way.
     uint64_t eval_done_ = 0;
     double eval_loss_sum_ = 0.0;
     uint64_t eval_trained_ = 0, eval_correct_ = 0;
 };
 
-// As the trainer takes it.
+// Returns the trainer's form of a sequence.
 model::TrainExample train_example(const SequenceView& sequence);
 
 }  // namespace lorad::server::training

@@ -185,7 +185,7 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     return object_of(entry);
 }
 
-// Of those that have ended, the oldest.
+// Removes the oldest of the ended jobs.
 void TrainingService::forget_old() {
     while (entries_.size() >= limits_.n_kept_max) {
         auto oldest = entries_.end();
@@ -229,7 +229,7 @@ Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::s
                           "fine_tuning_job_id");
     if (event == JobEvent::kPause) entry.job.paused_by = "user";
     if (event == JobEvent::kResume) entry.job.paused_by.clear();
-    // Whoever works on it finds it at its next look: what it does meanwhile is dropped.
+    // The thread that works on it sees this at its next check, and drops what it did meanwhile.
     TRY(step(entry, event));
     tell(entry, format("The job was {}.", verb_of(event)));
     changed_.notify_all();

@@ -35,7 +35,7 @@ struct TrainingLimits {
     uint32_t n_active_max = 4;                  // jobs of a tenant that are not ended
     uint32_t n_together = 1;                    // jobs that run beside each other
     uint32_t n_kept_max = 1000;                 // jobs in all; the oldest that have ended are forgotten
-    uint64_t n_tokens_max = uint64_t(1) << 32;  // of a job's data
+    uint64_t n_tokens_max = uint64_t(1) << 32;  // per job, in its data
     std::chrono::milliseconds checkpoint_every{120'000};
 };
 

@@ -10,7 +10,7 @@ Error needs_tokenizer() {
                       "the model has no tokenizer: give lines of {\"tokens\": [...], \"labels\": [...]}");
 }
 
-// What stands before the tokens of a text where special tokens are asked for.
+// Returns the tokens that the tokenizer puts before a text when special tokens are asked for.
 std::vector<TokenId> begin_of(const model::Tokenizer& tokenizer) {
     constexpr std::string_view kProbe = "a";
     const Result<std::vector<TokenId>> bare = tokenizer.encode(kProbe, false), whole = tokenizer.encode(kProbe, true);

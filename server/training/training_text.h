@@ -32,19 +32,19 @@ class TrainingText {
                  std::shared_ptr<const model::ChatTemplate> chat_template, std::vector<TokenId> end_ids);
 
     bool has_tokenizer() const { return tokenizer_ != nullptr; }
-    // As for serving: each message as the template takes it. The template sees one time for all calls. kInvalidRequest
-    // where it refuses the chat.
+    // Renders as for serving: each message in the form the template takes. The template sees one time in all calls.
+    // kInvalidRequest if it refuses the chat.
     Result<TrainingChat> render(const ChatInput& chat) const;
-    // Of the text as it is, without special tokens of the tokenizer's own. kInvalidRequest without a tokenizer.
+    // Tokenizes the text unchanged, without the tokenizer's own special tokens. kInvalidRequest without a tokenizer.
     Result<model::PlacedTokens> encode(std::string_view text) const;
-    // What the tokenizer puts before and behind a text that is no chat.
+    // The tokens that the tokenizer puts before a text that is no chat.
     const std::vector<TokenId>& begin_tokens() const { return begin_; }
     // The token that ends a text; negative: there is none.
     TokenId end_token() const { return end_ids_.empty() ? -1 : end_ids_.front(); }
     bool is_end(TokenId token) const;
     // The end tokens as they are spelled in texts.
     const std::vector<std::string>& end_texts() const { return end_texts_; }
-    std::string decode(TokenId token) const;  // as the vocabulary has it; for people
+    std::string decode(TokenId token) const;  // the vocabulary's spelling; for people
 
   private:
     std::shared_ptr<const model::Tokenizer> tokenizer_;

@@ -38,14 +38,14 @@ std::optional<std::string> TrainingService::next_job(JobState state) const {
     return next == nullptr ? std::nullopt : std::optional(next->id);
 }
 
-// None: the service stops.
+// Returns nothing if the service stops.
 std::optional<std::string> TrainingService::wait_for_job(JobState state) {
     MutexLock lock(mutex_);
     changed_.wait(lock, [&]() REQUIRES(mutex_) { return stopping_ || next_job(state).has_value(); });
     return stopping_ ? std::nullopt : next_job(state);
 }
 
-// Beside those that are trained: who waits for a long job learns at once what is wrong with his own.
+// Reads data beside running jobs, so that the owner of a waiting job learns at once if it is invalid.
 void TrainingService::run_reading() {
     name_thread("lorad-dataset");
     give_way();
@@ -67,7 +67,7 @@ void TrainingService::run_training() {
     for (const auto& one : running) end_run(*one, JobRun::stopped());
 }
 
-// Whether it fails a job. A lost device ends the process, and jobs go on behind a restart.
+// Returns true if it fails a job. A lost device ends the process, and jobs go on after a restart.
 bool TrainingService::is_fault(const Status& status) {
     if (status.ok() || status.error().code == ErrorCode::kClientClosed) return false;
     if (status.error().code != ErrorCode::kDeviceLost) return true;
@@ -75,8 +75,8 @@ bool TrainingService::is_fault(const Status& status) {
     return false;
 }
 
-// In the order they came in: a job that cannot be beside those that run holds back those behind it, or they would
-// always be before it.
+// Admits in the order of arrival: a job that does not fit beside the running ones holds back later ones, or they would
+// always go before it.
 void TrainingService::admit(Running& running) {
     while (!stopping_ && running.size() < limits_.n_together) {
         std::optional<std::string> id;
@@ -117,7 +117,7 @@ std::unique_ptr<TrainingService::JobRun> TrainingService::begin_run(const std::s
     return nullptr;
 }
 
-// What is done is taken, what is next is begun, and pieces run until something is done.
+// Takes finished work, begins the next, and runs pieces until something is done.
 void TrainingService::take_turn(Running& running) {
     std::erase_if(running, [&](const std::unique_ptr<JobRun>& one) {
         const Status advanced = one->advance();
@@ -241,7 +241,7 @@ void TrainingService::fail(const std::string& id, const Error& error) {
     log_warn("the training job {} failed: {}", id, error.message);
     entry.job.error = job_error_of(error);
     const Status stepped = step(entry, JobEvent::kFault);
-    // Where not even that can be written, the job is what it was when the server starts again.
+    // If even that cannot be written, a restart finds the job's old state.
     if (!stepped.ok()) entry.job.state = JobState::kFailed;
     tell(entry, format("The job failed: {}", proto::error_message(error)), "error");
     changed_.notify_all();

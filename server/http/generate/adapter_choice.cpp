@@ -35,7 +35,7 @@ std::string_view qualified_name(std::string_view model, std::string_view base) {
     return model;
 }
 
-// With the names that are like it, of those that the request's key may list.
+// Adds similar names among those that the request's key may list.
 Error not_found(const ServerContext& context, const HttpRequest& http, ErrorCode code, std::string what,
                 std::string_view name, std::string_view param) {
     constexpr size_t kNearestMax = 3;
@@ -222,7 +222,7 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::Ge
         std::string_view qualified = qualified_name(request.model, context.base_name);
         if (!is_there(request.model)) {
             if (!is_there(qualified)) return no_such_model(context, http, request.model);
-            // Nobody else's of the longer name.
+            // From now on only the short name counts, not an adapter that is registered under the longer one.
             request.model = std::string(qualified);
         }
         return listed == nullptr ? ok_status() : listed_beside_adapter(context, request, listed);

@@ -1,5 +1,5 @@
-// Which adapters a request runs with: from its `model`, its `adapters` or `lora`, and the global
-// scales of llama-server's interface to a lease.
+// Chooses the adapters that a request runs with, and leases them: from its `model`, its `adapters` or `lora`, and the
+// global scales of llama-server's interface.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class LoraScales {
     // The registered adapters that the key may use (null: all) with their numbers, in their order.
     // Names without one get it, the oldest first.
     std::vector<Entry> entries(const adapters::Registry& registry, const access::Principal* key);
-    // Of a registered adapter.
+    // Returns the name of a registered adapter by its number; nothing if the key may not use it.
     std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id, const access::Principal* key);
     // Replaces all scales; adapters that are left out get 0. kInvalidRequest for an unknown number.
     Status set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales);
@@ -51,7 +51,7 @@ class LoraScales {
     void add(const std::string& name);
 
   private:
-    static constexpr size_t kGoneMax = 65536;  // names that went and keep their numbers
+    static constexpr size_t kGoneMax = 65536;  // removed names that keep their numbers
     // of keys with some adapters only; the one not used for longest is forgotten
     static constexpr size_t kViewsMax = 1024;
 
@@ -70,21 +70,20 @@ class LoraScales {
     Numbers all_ GUARDED_BY(mutex_);
     std::map<std::string, Numbers, std::less<>> views_ GUARDED_BY(mutex_);  // by the key's patterns
     uint64_t n_uses_ GUARDED_BY(mutex_) = 0;
-    std::map<uint32_t, float> scales_ GUARDED_BY(mutex_);  // those other than 0, by number among all
+    std::map<uint32_t, float> scales_ GUARDED_BY(mutex_);  // scales other than 0, by number in all_
 };
 
-// For a key with some adapters only, before anything else is done with the request: others' do not exist for it, by
-// name or by number (errors as choose_adapters()), and the scales that are set for everybody are not its.
+// For a key with some adapters only, before anything else is done with the request: others' adapters do not exist for
+// it, by name or by number (errors as choose_adapters()), and the global scales do not apply.
 Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request);
 
-// Whether the names that the request gives stand for something, for routes that compute nothing:
-// nothing is brought to the device. Errors as choose_adapters() about names.
+// Checks that the request's names are known, for routes that compute nothing: nothing is brought to the device. Errors
+// are those of choose_adapters() about names.
 Status check_adapters(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request);
-// kModelNotFound, or kAdapterNotFound for BASE:NAME, with the names that are like it among those that the request's key
-// may list.
+// kModelNotFound, or kAdapterNotFound for BASE:NAME, with the similar names that the request's key may list.
 Error no_such_model(const ServerContext& context, const HttpRequest& http, const std::string& model);
 
-// The one adapter that the request runs with, where it is one: whose chat template counts.
+// The request's adapter if there is exactly one: its chat template counts.
 std::optional<std::string> only_adapter(ServerContext& context, const proto::GenerateRequest& request);
 
 // Waits, within the registry's bound, until everything is on the device; a client that leaves ends
@@ -94,11 +93,11 @@ std::optional<std::string> only_adapter(ServerContext& context, const proto::Gen
 Result<adapters::MixLease> choose_adapters(ServerContext& context, const proto::GenerateRequest& request,
                                            const HttpRequest& http);
 
-// What the engine needs of a lease. An activated adapter counts from the last occurrence of its
-// invocation tokens in the prompt on, and not at all where they do not occur.
+// Returns the part of a lease that the engine needs. An activated adapter counts from the last occurrence of its
+// invocation tokens in the prompt on, and never if they do not occur.
 AdapterUse use_of(const adapters::MixLease& lease, std::span<const TokenId> prompt);
 
-// Under which identities the prompt's KV blocks may be shared: the contents that the lease pins, as
+// Returns the identities under which the prompt's KV blocks may be shared: from the contents that the lease pins, as
 // use_of() applies them. Requests with different salts share none.
 PrefixIdentity prefix_of(const adapters::Registry& registry, const adapters::MixLease& lease, const AdapterUse& use,
                          std::span<const TokenId> prompt, std::string_view salt);

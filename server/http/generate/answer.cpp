@@ -153,8 +153,7 @@ proto::ToolCallPart AnswerParts::call_part(uint32_t index, std::string name, std
             text_before};
 }
 
-// As OpenAI: an answer that had to be this call has simply come to its end. A stop string within a
-// call leaves none that could be made.
+// An answer that had to be this call ends with "stop", as with OpenAI. A call that a stop string cuts cannot be made.
 void AnswerParts::tell_calls(bool in_call, uint32_t n_calls, proto::ChoicePart& part) const {
     const bool named = generation_.request.tool_choice == proto::ToolChoice::kNamed;
     const bool is_cut = !part.stop_text.empty() && in_call;
@@ -242,7 +241,7 @@ bool AnswerParts::worth_a_chunk(const proto::ChoicePart& part) const {
 
 namespace {
 
-// Whether the generation came to its end; false: the client has gone, and the generation is cancelled.
+// Takes all parts until the generation ends; false: the client has gone, and the generation is cancelled.
 Result<bool> for_all_parts(Generation& generation, const HttpRequest& http,
                            const std::function<void(uint32_t choice, proto::ChoicePart part)>& take) {
     AnswerParts parts(generation);

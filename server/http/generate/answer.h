@@ -1,5 +1,5 @@
-// What generations give, in the words of OpenAI's answers: the parts of a stream's chunks, and whole
-// choices. One per request; its HTTP worker.
+// Turns generations into OpenAI's answers: the parts of a stream's chunks, and whole choices. One per request; its HTTP
+// worker.
 #pragma once
 
 #include <optional>
@@ -21,13 +21,13 @@ class AnswerParts {
     // The parts that a piece adds to its choice, in order; the first of a choice brings the echo of the prompt and what
     // is told about it. At least one; the last has what ends the choice.
     std::vector<proto::ChoicePart> parts_of(Generation::Piece piece);
-    // Whether it has anything that a chunk should carry.
+    // Returns true if the part has content for a chunk.
     bool worth_a_chunk(const proto::ChoicePart& part) const;
 
   private:
     struct Progress {
         bool begun = false;
-        uint64_t n_characters = 0;  // of the tokens with log-probabilities so far
+        uint64_t n_characters = 0;  // in the tokens with log-probabilities so far
         std::optional<model::ReasoningParser> reasoning;
         std::optional<model::ToolCallParser> tools;
         std::optional<model::HarmonyParser> channels;  // does the work of both
@@ -49,8 +49,8 @@ class AnswerParts {
 // those of the first prompt first. Nothing if the client has gone, then the generation is cancelled.
 Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation, const HttpRequest& http);
 
-// The one answer of a request, as the blocks that its stream would have; the last part, which says why it ended.
-// Nothing likewise.
+// Adds the one answer of a request to `blocks`, as its stream would. Returns the last part, which says why it ended;
+// nothing if the client has gone, then the generation is cancelled.
 Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http,
                                                       proto::AnswerBlocks& blocks);
 

@@ -13,7 +13,7 @@ namespace {
 
 using model::ToolFormat;
 
-constexpr uint32_t kDepthMax = 16;  // of values within values; deeper ones are free
+constexpr uint32_t kDepthMax = 16;  // nesting of values; deeper ones are free
 // Values and bytes of rules that are written for all tools; what comes behind them is free: references may lead to the
 // same schemas again and again.
 constexpr size_t kValuesMax = 8192, kRulesBytesMax = size_t{2} << 20;

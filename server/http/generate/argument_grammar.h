@@ -45,7 +45,7 @@ class ArgumentGrammar {
     Members members_of(const JsonValue& object, Schemas& schemas, uint32_t depth, bool is_arguments);
     std::string listed(const Members& members, std::string_view separator);
     std::string any_value();
-    bool is_spent() const;  // as many values are written as may be
+    bool is_spent() const;  // the limit on written values is reached
     std::string key_term(std::string_view key, bool is_argument) const;
     std::string_view separator() const { return is_python() ? ", " : ","; }
 

@@ -14,11 +14,11 @@ namespace {
 
 using model::ToolFormat;
 
-// How a format writes calls; terms of a grammar in Lark's form.
+// A format's way of writing calls, as terms of a Lark grammar.
 struct Form {
     ToolFormat format = ToolFormat::kHermes;
     std::string_view mark_text;  // opens calls; empty: nothing does
-    std::string mark, end;       // as terms; the end is empty where nothing closes them
+    std::string mark, end;       // as terms; `end` is empty if nothing closes calls
     bool mark_is_token = false;  // special, so that no text holds it
     bool is_list = false;        // [call, call] behind one mark
     std::string_view arguments_key = "arguments";
@@ -118,7 +118,7 @@ std::string call_rules(const proto::GenerateRequest& request, const Form& form, 
     return format("call: {}\nnext: {}\n{}", calls, nexts, rules);
 }
 
-// The rule for what stands behind a mark.
+// The rule for the text behind a mark.
 std::string block_of(const Form& form, bool parallel) {
     if (form.is_list && !form.is_json) return format("opened{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
     if (form.is_list) return format("\"[\" call{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
@@ -214,7 +214,7 @@ std::string text_with_calls(const proto::GenerateRequest& request, const Form& f
     return format("start: (marked | bare){} TEXT?\n{}{}", parallel ? "*" : "?", rules, call_rules(request, form, text));
 }
 
-// Nothing but calls: at least one.
+// A grammar of calls only: at least one.
 proto::Structure calls_alone(const proto::GenerateRequest& request, const Form& form, const TextCodec& text) {
     const bool parallel = request.parallel_tool_calls && request.tool_choice == proto::ToolChoice::kRequired;
     const std::string blocks =

@@ -16,7 +16,7 @@ namespace {
 
 using proto::GenerateRequest;
 
-// How often a waiting worker looks whether its client is still there.
+// The interval at which a waiting worker checks that its client is still there.
 constexpr std::chrono::milliseconds kDisconnectPoll{50};
 
 proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRequest& request) {
@@ -35,7 +35,7 @@ proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRe
     return sampling;
 }
 
-// Both what stands beside the answer's tokens and what best_of compares.
+// Covers the answer's own log-probabilities, and those that best_of compares.
 std::optional<uint32_t> logprobs_wanted(const GenerateRequest& request) {
     if (request.n_logprobs) return request.n_logprobs;
     if (request.best_of > request.n) return 0;
@@ -97,7 +97,7 @@ Generation::~Generation() {
     if (!choices_.empty()) log_end();
 }
 
-// One line for each request. Sizes and times, nothing of what was said.
+// One line for each request: sizes and times, but no content.
 void Generation::log_end() const {
     std::string reasons;
     for (const Choice& choice : choices_) {
@@ -142,7 +142,7 @@ Result<std::unique_ptr<Generation>> Generation::prepared(ServerContext& context,
                                                          GenerateRequest request,
                                                          const std::optional<adapters::MixLease>& lease) {
     TRY(limit_adapters(context, http, request));
-    // A name that is none is told first, with those that are like it.
+    // An unknown name is reported first, with similar ones.
     if (!lease) TRY(check_adapters(context, http, request));
     TRY(context.engine.check_room());
     auto generation = std::unique_ptr<Generation>(new Generation(context, std::move(request)));
@@ -154,7 +154,7 @@ Result<std::unique_ptr<Generation>> Generation::prepared(ServerContext& context,
 
 Request Generation::engine_request(const ServerContext& context, uint32_t n_tokens_max) const {
     Request out;
-    // With none wanted one is made all the same: the prompt's own numbers come with it.
+    // Even if no token is wanted one is generated: the prompt's log-probabilities come with it.
     out.n_tokens_max = std::max(n_tokens_max, 1u);
     out.n_tokens_min = request.n_tokens_min;
     out.sampling = sampling_of(context, request);
@@ -171,17 +171,17 @@ Request Generation::engine_request(const ServerContext& context, uint32_t n_toke
     return out;
 }
 
-// With keys the key says whose it is; only whoever may do everything, as a gateway may, speaks for others.
+// The key decides the tenant; only a key with the admin scope, such as a gateway's, may name another one.
 std::string Generation::tenant_of(const HttpRequest& http) const {
     const access::Principal* key = http.principal.get();
     const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);
     if (is_told && !http.fairness_id.empty()) return http.fairness_id;
     if (key == nullptr) return request.user;
-    // No name that a client chooses is the tenant of a key: those have no blank.
+    // A client's name never equals a key's tenant: those have no blank.
     return is_told && !request.user.empty() ? "user " + request.user : key->tenant;
 }
 
-// One salt of all: a key's own has one length, a tenant's name ends where its length says, whatever it holds.
+// Makes one unambiguous salt: a key's own has a fixed length, and a tenant's name is preceded by its length.
 std::string Generation::prefix_salt(const HttpRequest& http) const {
     const access::Principal* key = http.principal.get();
     const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);
@@ -190,7 +190,7 @@ std::string Generation::prefix_salt(const HttpRequest& http) const {
            format("{}:{}{}", told.size(), told, request.cache_salt);
 }
 
-// Of the key: tokens a minute, and places in the queue.
+// Takes the key's quota: tokens per minute, and places in the queue.
 Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& requests) {
     if (http.principal == nullptr) return ok_status();
     key_id_ = http.principal->id;
@@ -252,7 +252,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
     TRY(take_quota(http, requests));
     TRY(add_constraints(context, http, requests));
     TRY(add_bad_words(context.text, request.bad_words, context.vocab_size, requests));
-    // Last: what is refused anyway brings no adapter to the device.
+    // Comes last, so that a refused request brings no adapter to the device.
     adapters::MixLease lease;
     if (given) {
         lease = *given;

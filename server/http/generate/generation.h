@@ -18,7 +18,7 @@ namespace lorad::server {
 // One admitted request on its HTTP worker. What it has begun is cancelled when it goes away early.
 class Generation {
   public:
-    // What has come for one choice since the last time.
+    // One choice's output since the last piece.
     struct Piece {
         uint32_t choice = 0;  // prompt index * best_of + number of the answer
         std::string text;
@@ -48,27 +48,27 @@ class Generation {
 
     uint32_t n_choices() const { return static_cast<uint32_t>(choices_.size()); }
     const PreparedPrompt& prompt_of(uint32_t choice) const;
-    // As the client wrote it, or the text of its ids.
+    // The client's text, or the text of the client's ids.
     std::string prompt_text(uint32_t choice) const;
-    // Fields of a chat that its template does not show to the model, as the client calls them.
+    // Fields of a chat that its template does not show to the model, by the client's names.
     std::vector<std::string> unread_fields() const { return request.names.originals(prompts_.front().unread_fields); }
-    // How this request's answers hold tool calls; nothing: they hold none.
+    // The format of tool calls in this request's answers; nothing: they have none.
     std::optional<model::ToolFormat> tool_format() const { return tool_format_; }
-    // Between which marks this request's answers hold thoughts; nothing: those are part of the text.
+    // The marks around thoughts in this request's answers; nothing: thoughts are part of the text.
     const std::optional<model::ThoughtMarks>& thoughts() const { return thoughts_; }
     // Its answers are messages in channels, which model::HarmonyParser reads.
     bool has_channels() const { return has_channels_; }
-    // Of all tokens of the choice's prompt but the first; there with its first piece.
+    // For all tokens of the choice's prompt but the first; set with its first piece.
     const std::vector<proto::TokenLogprobs>& prompt_logprobs_of(uint32_t choice) const;
-    // Of the tokens so far, without the prompt's.
+    // Over the answer's tokens so far, without the prompt's.
     double logprob_sum(uint32_t choice) const { return choices_[choice].logprob_sum; }
     uint32_t n_tokens(uint32_t choice) const { return choices_[choice].n_tokens; }
-    // Of a request that embeds, after the choice has ended: empty where it ended early.
+    // Set for requests that embed, after the choice has ended; empty if it ended early.
     const std::vector<float>& embedding(uint32_t choice) const { return choices_[choice].embedding; }
     const std::string& finish_reason(uint32_t choice) const { return choices_[choice].finish_reason; }
-    // Of a request that embeds, for its next inputs.
+    // A request that embeds passes it on to its next inputs.
     const adapters::MixLease& lease() const { return lease_; }
-    // Of all choices; each prompt counts once.
+    // Over all choices; each prompt counts once.
     proto::Usage usage() const;
 
     proto::ResponseHead head;  // without an id
@@ -110,12 +110,12 @@ class Generation {
     std::vector<std::shared_ptr<TokenStream>> running_streams_;
     uint32_t n_running_ = 0;
     bool is_submitted_ = false;
-    adapters::ChatEnds ends_;           // of the one adapter, if there is one
+    adapters::ChatEnds ends_;           // the adapter's, if there is exactly one
     std::vector<TokenId> end_tokens_;   // the base's and the adapter's
     std::vector<TokenId> stop_tokens_;  // sorted
     const TextCodec& text_;
     const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
-    std::optional<std::chrono::steady_clock::time_point> first_piece_;  // of any choice
+    std::optional<std::chrono::steady_clock::time_point> first_piece_;  // the first of any choice
     std::optional<model::ToolFormat> tool_format_;
     std::optional<model::ThoughtMarks> thoughts_;
     bool has_channels_ = false;
@@ -123,8 +123,8 @@ class Generation {
 
 uint64_t random_number();
 
-// What the answers of these, of which there is one at least, must look like: each gets a state of its own, and the last
-// one `first` itself, so that no more is held than is followed. Errors name `param`.
+// Gives each of these requests, at least one, its own state of the constraint. The last one gets `first` itself, so
+// that no spare copy is kept. Errors name `param`.
 Status share_constraint(std::unique_ptr<TokenConstraint> first, const std::string& param, std::span<Request> requests);
 
 }  // namespace lorad::server

@@ -9,7 +9,7 @@
 
 namespace lorad::server {
 
-// A special token's number as a term; a mark that is none, as its text.
+// Returns a special token's number as a term; for another mark, its text.
 std::string mark_term(const TextCodec& text, std::string_view mark);
 
 // The structure of the request's answers; nothing where everything is allowed.

@@ -41,9 +41,9 @@ Result<uint32_t> check_input_length(const ServerContext& context, size_t n_promp
         "prompt");
 }
 
-// How many tokens of a prompt count; nothing: all.
+// Returns the number of a prompt's last tokens that count; nothing: all.
 std::optional<size_t> prompt_tokens_max(const ServerContext& context, const GenerateRequest& request) {
-    constexpr uint32_t kCompletionDefault = 16;  // as tokens_to_generate()
+    constexpr uint32_t kCompletionDefault = 16;  // as in tokens_to_generate()
     if (!request.n_prompt_max) return std::nullopt;
     if (*request.n_prompt_max > 0) return size_t(*request.n_prompt_max);
     const uint32_t n_default = request.kind == ApiKind::kChat ? 1 : kCompletionDefault;
@@ -116,7 +116,7 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, cons
         PreparedPrompt& one = prepared[i];
         const std::string field = prompt_field(request, i);
         if (request.kind == ApiKind::kChat || request.prompts[i].text) {
-            // What is cut anyway need not fit.
+            // A text that is cut need not fit.
             TRY_ASSIGN(one.tokens, n_max ? tokenizing.of_text(one.text, request.add_special_tokens, field)
                                          : tokenizing.of_prompt(one.text, request.add_special_tokens, field));
         }

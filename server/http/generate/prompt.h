@@ -1,4 +1,4 @@
-// From what a request says to what the model reads; for all routes that generate. HTTP workers.
+// Turns a request's prompt into the model's input; for all routes that generate. HTTP workers.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace lorad::server {
 
 struct PreparedPrompt {
     std::vector<TokenId> tokens;                  // never empty, all within the model's vocabulary
-    std::string text;                             // as the template or the client has written it; empty for ids
-    std::string template_digest = {};             // of the adapter's own chat template; empty: the model's
-    std::vector<std::string> unread_fields = {};  // of a chat: what its template does not show to the model
+    std::string text;                             // from the template or the client; empty for ids
+    std::string template_digest = {};             // of an adapter's own chat template; empty: the model's
+    std::vector<std::string> unread_fields = {};  // fields of a chat that its template does not show
 };
 
 // The prompt of a chat, without tokens, by the template of the adapter that it runs with, if that
@@ -27,9 +27,9 @@ Result<PreparedPrompt> render_prompt(ServerContext& context, const HttpRequest& 
 Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, const HttpRequest& http,
                                                     const proto::GenerateRequest& request, TokensFor what);
 
-// How many tokens may follow a prompt: max_tokens, else what the context leaves to chats and 16 to
-// completions, as with OpenAI; 1 where a hidden state is wanted. kContextLengthExceeded where prompt and they do not
-// fit.
+// Returns the number of tokens that may follow a prompt: max_tokens, else the rest of the context for chats and 16 for
+// completions, as with OpenAI; 1 if a hidden state is wanted. kContextLengthExceeded if they do not fit behind the
+// prompt.
 Result<uint32_t> tokens_to_generate(const ServerContext& context, const proto::GenerateRequest& request,
                                     size_t n_prompt);
 

@@ -55,7 +55,7 @@ Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
 
 namespace {
 
-// What is wrong with a grammar of several functions is told of the one that cannot be compiled on its own either.
+// If a grammar of several functions cannot be compiled, the error names the first function that fails alone too.
 Error of_function(const ServerContext& context, const GenerateRequest& request, std::span<const TokenId> end_tokens,
                   const access::Holder& holder, Error error) {
     const bool is_clients = error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex;

@@ -10,7 +10,7 @@ namespace lorad::server {
 std::string response_tenant(const HttpRequest& http) {
     const access::Principal* key = http.principal.get();
     const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);
-    // No name that a gateway gives is the tenant of a key: those have no blank.
+    // A gateway's name never equals a key's tenant: those have no blank.
     if (is_told && !http.fairness_id.empty()) return "gateway " + http.fairness_id;
     return key == nullptr ? std::string() : key->tenant;
 }

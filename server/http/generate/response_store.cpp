@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kUnfinished = ".new";
-constexpr uint64_t kOneBytesMax = uint64_t{1} << 30;     // of one; a text of more cannot be read again
-constexpr uint64_t kEntryBytes = 512, kItemBytes = 192;  // of memory beside the texts
+constexpr uint64_t kOneBytesMax = uint64_t{1} << 30;     // per response; a longer text could not be read again
+constexpr uint64_t kEntryBytes = 512, kItemBytes = 192;  // memory beside the texts
 
 uint64_t bytes_of(const proto::StoredResponse& response) {
     uint64_t bytes = kEntryBytes + response.json.size() + response.tenant.size();
@@ -183,7 +183,7 @@ Result<bool> ResponseStore::remove(std::string_view tenant, std::string_view id)
         auto found = entries_.find(name);
         if (found == entries_.end() || found->second.response->tenant != tenant) return false;
     }
-    // The file first: what was answered as deleted must not come back with a restart.
+    // Removes the file first: a response reported as deleted must not come back with a restart.
     if (files_ != nullptr) {
         Status removed = files_->remove(name + std::string(kSuffix));
         if (!removed.ok() && removed.error().code != ErrorCode::kAdapterFileNotFound) return removed.error();

@@ -19,7 +19,7 @@
 namespace lorad::server {
 
 struct ResponseStoreOptions {
-    uint64_t bytes_max = uint64_t{256} << 20;  // of conversations and answers; what responses share counts for each
+    uint64_t bytes_max = uint64_t{256} << 20;  // of conversations and answers; shared items count each time
     size_t n_max = 100000;
     int64_t age_max_s = int64_t{30} * 24 * 3600;
     std::function<int64_t()> now_s = unix_time_s;
@@ -32,8 +32,8 @@ class ResponseStore {
     static Result<std::unique_ptr<ResponseStore>> create(const ResponseStoreOptions& options,
                                                          std::unique_ptr<adapters::FileSystem> files);
 
-    // Where there is no room, the oldest responses of the tenant that has the most make way. kStorageFull for one of
-    // more than a sixteenth of the room or a GiB, and what the disk says; then it is not kept.
+    // If there is no room, the oldest responses of the tenant that has the most make way. kStorageFull for one larger
+    // than a sixteenth of the room or a GiB, and errors of the disk; then it is not kept.
     Status put(proto::StoredResponse response);
     // Null: this tenant has none of that name.
     std::shared_ptr<const proto::StoredResponse> find(std::string_view tenant, std::string_view id);
@@ -66,7 +66,7 @@ class ResponseStore {
     Status read_files();
     Status write_file(const proto::StoredResponse& response) const;
     void remove_files(const std::vector<std::string>& ids) const;
-    // What makes way is added to `gone`.
+    // Inserts; the ids of responses that make way are added to `gone`.
     void insert(proto::StoredResponse response, uint64_t bytes, std::vector<std::string>& gone) REQUIRES(mutex_);
     void erase(const std::string& id) REQUIRES(mutex_);
     void drop_old(std::vector<std::string>& gone) REQUIRES(mutex_);

@@ -1,4 +1,4 @@
-// How many tokens a request's prompt has, without generating: refused as generating would refuse it.
+// Counts the tokens of a request's prompt without generating; it refuses what generating would refuse.
 #pragma once
 
 #include <string>

@@ -10,8 +10,8 @@ namespace lorad::server {
 namespace {
 
 constexpr size_t kFirstBytesPerToken = 8, kSlack = 64;  // twice a usual token's; what merges across the cut may save
-constexpr size_t kUnpaidBytes = 4 << 10;                // of prompts that are refused
-// For others' texts to be done.
+constexpr size_t kUnpaidBytes = 4 << 10;                // free of charge if a prompt is refused
+// The longest wait for others' texts.
 constexpr std::chrono::seconds kTextWait{10};
 
 }  // namespace
@@ -24,7 +24,7 @@ uint64_t tokenizing_bytes_max(uint32_t n_positions_max) {
     return std::max<uint64_t>(1 << 20, 2 * static_cast<uint64_t>(text_bytes_max(n_positions_max)));
 }
 
-// By the least that it can be, before it is known.
+// Charges the least possible number of tokens, before the real one is known.
 Status Tokenizing::begin_charge(size_t n_bytes) {
     const bool is_free = what_ == TokensFor::kGenerating && n_bytes <= kUnpaidBytes;
     if (http_.principal == nullptr || is_free) return ok_status();

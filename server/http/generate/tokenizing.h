@@ -1,6 +1,6 @@
-// Text to tokens for one request, on its HTTP worker. A tokenizer takes a second and hundreds of bytes for each of a
-// million characters, cannot be stopped half way, and knows no limit: so what it is given is bounded by what the
-// context can hold, in all at a time as well, and whoever gave it pays for it.
+// Turns text into tokens for one request, on its HTTP worker. A tokenizer takes a second and hundreds of bytes for each
+// of a million characters, cannot be stopped half way, and has no limit: so its input is bounded by what the context
+// can hold, also over all requests at a time, and the sender's quota pays for it.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ size_t text_bytes_max(uint32_t n_positions_max);
 // Bytes of text that are tokenized at a time.
 uint64_t tokenizing_bytes_max(uint32_t n_positions_max);
 
-// What becomes of the tokens.
+// The purpose of the tokens.
 enum class TokensFor : uint8_t {
     kGenerating,  // they are a prompt: charged when it is handed to the engine
     kShowing,     // nothing else: charged here
@@ -32,11 +32,10 @@ class Tokenizing {
     Tokenizing(ServerContext& context, const HttpRequest& http, TokensFor what)
         : context_(context), http_(http), what_(what) {}
 
-    // Of a prompt. kContextLengthExceeded where it has more than the context, which is found out from its first part;
-    // kRateLimited where the key's tokens are used up; kOverloaded where others' texts take too long, or the client has
-    // left.
+    // Tokenizes a prompt. kContextLengthExceeded if it has more tokens than the context, which a prefix of it may show;
+    // kRateLimited if the key's tokens are used up; kOverloaded if others' texts take too long, or the client has left.
     Result<std::vector<TokenId>> of_prompt(std::string_view text, bool add_special_tokens, const std::string& field);
-    // Of a text that need not fit the context. kPayloadTooLarge.
+    // Tokenizes a text that need not fit the context. kPayloadTooLarge.
     Result<std::vector<TokenId>> of_text(std::string_view text, bool add_special_tokens, const std::string& field);
 
   private:

@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kPause{100};
 constexpr std::chrono::seconds kBetweenWarnings{10};
 // Connections over a cap that are told so; more than that at once are closed without a word.
 constexpr uint32_t kToldRefusedMax = 256;
-// What the kernel keeps of a reply that the client does not read; it counts about twice that.
+// The kernel's buffer for a reply that the client does not read; the kernel counts about twice that.
 constexpr int kSendBufferBytes = 96 << 10;
 
 struct Peer {
@@ -114,7 +114,7 @@ void Guard::accept_some(Listening& listening) {
     }
 }
 
-// With no descriptor left a client would wait without an answer: one is kept to take it and to hang up.
+// Without a free descriptor a client would wait without an answer: a spare one is used to accept it and hang up.
 void Guard::shed_one(Listening& listening) {
     const int error = errno;
     spare_.reset();
@@ -185,7 +185,7 @@ bool Guard::over_cap(Connection& c) {
     return true;
 }
 
-// Who has been answered and asks nothing gives way to who wants to ask.
+// Closes an idle connection, so that a new client can connect.
 bool Guard::evict_idle() {
     Connection* oldest = nullptr;
     for (const auto& [id, c] : connections_) {

@@ -37,9 +37,9 @@ class Channel {
     bool has_pending() const;
     // Tells the peer that nothing follows; it may still send.
     void end_writing();
-    // Whether the peer has ended its side or reset the connection.
+    // Returns true if the peer has ended its side or reset the connection.
     bool closed_by_peer() const;
-    // Waits for the socket (POLLIN or POLLOUT), at most so long; false when it took longer.
+    // Waits for the socket (POLLIN or POLLOUT), at most timeout_ms; false after that time.
     bool wait(short events, int timeout_ms) const;
 
   private:

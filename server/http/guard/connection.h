@@ -13,7 +13,7 @@
 namespace lorad::server {
 
 using GuardClock = std::chrono::steady_clock;
-// Of connections, by their ids.
+// Deadlines of connections, with their ids.
 using Deadlines = std::set<std::pair<GuardClock::time_point, uint64_t>>;
 
 // Owned by the guard's thread; while kWorking, by the worker that serves it.
@@ -35,7 +35,7 @@ struct Connection {
     Channel channel;
     ListenerRole role = ListenerRole::kMain;
     std::string peer;         // the address, or "unix"
-    std::string address_key;  // what the cap per address counts by; empty: exempt
+    std::string address_key;  // key of the cap per address; empty: exempt
     bool is_refused = false;  // over a cap: only told so, not counted
 
     State state = State::kHead;
@@ -47,15 +47,15 @@ struct Connection {
     HeadReader reader;
     std::string head_bytes;
     RequestHead head;        // views of head_bytes
-    uint64_t body_left = 0;  // of this request: not taken by the handler; its first bytes are at the begin of `in`
-    access::Holder holder;   // of the request whose head this is, once it was asked for
+    uint64_t body_left = 0;  // of this request, not taken by the handler; its first bytes begin `in`
+    access::Holder holder;   // of this head's request, once it was asked for
     access::SharedPlaces::Place body_slot;
     GuardClock::time_point body_begin{};
     uint32_t n_requests = 0;  // complete enough for a worker, the running one included
 
-    std::string out;  // of the reply, not sent yet from out_at on
+    std::string out;  // the reply; from out_at on it is not sent yet
     size_t out_at = 0;
-    access::SharedPlaces::Place left_over;  // for it, among those of all
+    access::SharedPlaces::Place left_over;  // place in the total for `out`
     bool closes = false;                    // after the reply
     bool broken = false;                    // nothing can be sent any more
     bool stalled = false;                   // ... since the client did not read

@@ -13,7 +13,7 @@
 namespace lorad::server {
 namespace {
 
-// Of one connection's head and the first bytes of its body.
+// The limit on one connection's head and first bytes of the body.
 constexpr size_t kConnectionBytesMax = 60 << 10;
 constexpr size_t kPieceBytes = 16 << 10;
 // A client may read the answer only after it has sent its body: what is refused is still taken, within bounds.
@@ -48,7 +48,7 @@ void Guard::advance(Connection& c) {
 }
 
 size_t Guard::gathered_max(const Connection& c) const {
-    // Who asks before sending its body is answered first, by the worker that reads it.
+    // A client that asks before sending its body (Expect) is answered first, by the worker that reads it.
     if (c.head.expects_continue) return 0;
     return static_cast<size_t>(std::min<uint64_t>(
         c.head.body_bytes, kConnectionBytesMax - std::min(kConnectionBytesMax, c.head_bytes.size())));

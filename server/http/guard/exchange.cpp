@@ -52,7 +52,7 @@ Exchange::Piece Exchange::read_body(std::string_view& piece) {
     connection_.body_left -= n;
     if (connection_.body_left == 0) end_body();
     piece = {piece_, n};
-    // Also a client that sends without a pause has to keep up the pace.
+    // A client that sends without a pause must keep up the pace, too.
     if (GuardClock::now() >= body_begin_ + times_.body_grace + time_for(n_received_)) return Piece::kTooSlow;
     return Piece::kData;
 }

@@ -11,7 +11,7 @@
 namespace lorad::server {
 
 struct ExchangeTimes {
-    // A body has so long, and then a second more for each 64 KiB; so has each write.
+    // A body has body_grace, plus a second for each 64 KiB; so has each write, with write_stall.
     std::chrono::milliseconds body_grace{10000};
     std::chrono::milliseconds write_stall{5000};
 };
@@ -42,17 +42,17 @@ class Exchange {
     // The next bytes of the body, valid until the next call. A client that asked to be told (Expect) is told to send.
     Piece read_body(std::string_view& piece);
 
-    // Whether the reply has to say that the connection ends with it: to be asked when the body is as good as read.
+    // Returns true if the reply must say that the connection ends with it. Call it when the body is nearly read.
     bool closes() const;
     void close_after() { connection_.closes = true; }
 
     // False: the client is gone, or has read nothing for too long; then nothing more is sent.
     bool write(std::string_view bytes);
-    // From here on each write is sent at once, not with the ones after it.
+    // From now on each write is sent at once, not with later ones.
     void send_at_once() { sends_at_once_ = true; }
-    // What the client does not take at once of a reply is left to the guard, so that slow readers hold no worker: so
-    // much of one reply (a larger one waits here), so much in all, of which everybody has a share (then the connection
-    // is cut).
+    // Bytes of a reply that the client does not take at once are left to the guard, so that slow readers hold no
+    // worker: kLeftOverMax per reply (a larger one waits here), kLeftOverTotalMax in all, shared fairly (a connection
+    // beyond its share is cut).
     static constexpr size_t kLeftOverMax = 1 << 20;
     static constexpr uint64_t kLeftOverTotalMax = uint64_t{128} << 20;
     void finish();

@@ -200,7 +200,7 @@ void Guard::find_holder(Connection& c) const {
     if (options_.n_connections_per_address_max > 0) c.holder.address = c.address_key;
 }
 
-// For a body that a worker has to wait for; false: it waits here until others give theirs back.
+// Takes a place for a body that a worker has to wait for; false: it waits here until others give theirs back.
 bool Guard::take_body_slot(Connection& c) {
     if (c.body_left <= c.in.size() || c.body_slot.taken()) return true;
     find_holder(c);
@@ -229,7 +229,7 @@ void Guard::dispatch(Connection& c) {
     refuse(c, make_error(ErrorCode::kOverloaded, "as many requests wait as may"), GuardEnd::kBusy);
 }
 
-// In the order in which they came, but for shares.
+// Unparks in the order of arrival, except for shares.
 void Guard::unpark() {
     if (parked_.empty() || !slot_given_back_.exchange(false)) return;
     std::deque<uint64_t> parked;
@@ -256,7 +256,7 @@ void Guard::serve_on_worker(Connection& c) {
     wake();
 }
 
-// A reader that is slow holds no worker, and has its share of the memory for what it has not read.
+// A slow reader holds no worker, and only its share of the memory for unread replies.
 void Guard::leave_over(Connection& c) {
     try {
         find_holder(c);
@@ -350,7 +350,7 @@ void Guard::stop_step(TimePoint now) {
         const bool is_half = c->state == State::kHandshake || c->state == State::kHead || c->state == State::kBody ||
                              c->state == State::kParked;
         if (is_idle || (is_half && now - stop_since_ > options_.last_heads)) ended.push_back(c.get());
-        // Its handler sees that nobody waits for it any more.
+        // Its handler sees that no client waits any more.
         if (c->state == State::kWorking && now - stop_since_ > options_.last_handlers)
             ::shutdown(c->channel.fd(), SHUT_RD);
         has_stuck_workers_ = has_stuck_workers_ || (c->state == State::kWorking &&

@@ -34,15 +34,15 @@ struct GuardOptions {
     uint32_t n_connections_per_address_max = 256;
     std::chrono::milliseconds head_time{10000};  // TLS handshake included
     std::chrono::milliseconds idle_time{15000};  // between two requests
-    uint32_t n_requests_max = 1000;              // of one connection; the last reply says that it is the last
+    uint32_t n_requests_max = 1000;              // per connection; the last reply says that it is the last
     // at the end, for requests that are half sent and first ones that have yet to come
     std::chrono::milliseconds last_heads{500};
-    // stop(): what workers still do has so long; then they see that their clients are gone, and have so long again.
+    // In stop(): workers have `last_handlers` to finish; then they see their clients as gone, and have `given_up`.
     std::chrono::milliseconds last_handlers{5000}, given_up{2000};
     HeadLimits head;
     ExchangeTimes times;
-    // How the guard's own refusals look, on its thread; none: in the usual envelope. Of a head that was not understood
-    // nothing is there.
+    // Writes the guard's own refusals, on its thread; if empty they have the usual envelope. The head is empty if it
+    // was not understood.
     std::function<HttpReply(const RequestHead&, const Error&)> refusal;
 };
 
@@ -76,11 +76,10 @@ class Guard {
         std::function<void(Exchange&)> serve;
         // Is told the status of each reply that is the guard's own, on its thread.
         std::function<void(int)> on_reply;
-        // What is answered on the guard's thread, so that it has an answer whatever the workers do; nothing for all
-        // else. Never blocks.
+        // Answers on the guard's thread, even if all workers are busy; nothing: a worker answers. Never blocks.
         std::function<std::optional<HttpReply>(const RequestHead&)> at_once = {};
-        // The tenant of the key that a head shows, for shares; empty: nobody's. The guard's thread and workers; never
-        // blocks for long.
+        // Returns the tenant of the key in a head, for shares; empty: no tenant. Called on the guard's thread and
+        // workers; must not block for long.
         std::function<std::string(const RequestHead&)> tenant = {};
     };
     Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Handlers handlers);
@@ -159,7 +158,7 @@ class Guard {
     std::deque<uint64_t> parked_;
     uint64_t next_id_ = 0;
     uint32_t n_counted_ = 0, n_refused_open_ = 0;
-    TimePoint rearm_at_ = TimePoint::max();  // of listening sockets that are left alone for a moment
+    TimePoint rearm_at_ = TimePoint::max();  // when to listen again after a pause
     TimePoint warned_at_{};
     TimePoint stop_since_{};
     std::unique_ptr<Workers> workers_;

@@ -1,4 +1,4 @@
-// What the guard counts, in Prometheus' text format.
+// Writes the guard's counters in Prometheus' text format.
 #pragma once
 
 #include <string>

@@ -28,9 +28,9 @@ Result<ListeningSocket> open_unix(const std::string& path, uint32_t mode);
 // An inherited descriptor (socket activation): a listening stream socket, TCP or Unix.
 Result<ListeningSocket> adopt(int fd);
 
-// Where it listens: "127.0.0.1:8080", "[::1]:8080" or "unix:/run/x.sock".
+// The address it listens on: "127.0.0.1:8080", "[::1]:8080" or "unix:/run/x.sock".
 std::string address_text(int fd);
-// Of this machine's own interface: 127.0.0.0/8, ::1, and the former as IPv6 says it.
+// Returns true for this machine's own addresses: 127.0.0.0/8, ::1, and the former mapped to IPv6.
 bool is_loopback_address(const sockaddr& address);
 // The port of a bound TCP socket; 0 for anything else.
 uint32_t bound_port(int fd);

@@ -8,12 +8,12 @@ namespace {
 
 constexpr size_t kMethodBytesMax = 32;
 
-// "Content_Length" is Content-Length to whoever maps fields to variables; the others are names under which the HTTP
-// library keeps what it knows itself.
+// Programs that map fields to variables read "Content_Length" as Content-Length; under the other names the HTTP library
+// stores its own values.
 constexpr std::string_view kForgedNames[] = {"REMOTE_ADDR",  "REMOTE_PORT",      "LOCAL_ADDR",
                                              "LOCAL_PORT",   "EXCEPTION_WHAT",   "CONTENT_LENGTH",
                                              "CONTENT_TYPE", "CONTENT_ENCODING", "TRANSFER_ENCODING"};
-// Of these a second one would leave open which one counts.
+// Fields that must not repeat: it would be unclear which one counts.
 constexpr std::string_view kSingleNames[] = {"host",         "content-length", "transfer-encoding", "content-encoding",
                                              "content-type", "expect",         "authorization",     "x-api-key"};
 
@@ -31,7 +31,7 @@ int hex_value(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// Whether a %XX stands for a control character. `is_strict`: a % without two hex digits counts as one.
+// Returns true if a %XX means a control character. `is_strict`: a % without two hex digits counts as one.
 bool hides_control(std::string_view text, bool is_strict) {
     for (size_t i = 0; i < text.size(); ++i) {
         if (text[i] != '%') continue;
@@ -115,7 +115,7 @@ bool has_token(std::string_view list, std::string_view token) {
     return false;
 }
 
-// Of a target with a scheme and a host, which proxies are sent, what follows them; the host must be that of the field.
+// Cuts scheme and host off a target, which proxies get; the host must equal the Host field.
 bool take_host_off(RequestHead& head) {
     for (std::string_view scheme : {std::string_view("http://"), std::string_view("https://")}) {
         if (head.target.size() < scheme.size() || !equals_ignoring_case(head.target.substr(0, scheme.size()), scheme))

@@ -66,8 +66,8 @@ class HeadReader {
     HeadRefusal refusal_;
 };
 
-// What a head that HeadReader found complete says as a whole (one Host, one length, ...).
-// True, or false with `refusal`. `bytes`: the n_bytes() of the head.
+// Parses a head that HeadReader found complete, and checks it as a whole (one Host, one length, ...). True, or false
+// with `refusal`. `bytes`: the n_bytes() of the head.
 bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal);
 
 bool equals_ignoring_case(std::string_view a, std::string_view b);

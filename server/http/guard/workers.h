@@ -15,13 +15,13 @@ struct Connection;
 
 class Workers {
   public:
-    // Where the system gives fewer threads than asked for, with a warning in the log, those have to do.
+    // If the system gives fewer threads than asked for, it goes on with those, with a warning in the log.
     Workers(uint32_t n_workers, size_t n_waiting_max, std::function<void(Connection&)> serve);
     ~Workers() { stop(); }
 
     // False: as many wait as may.
     bool enqueue(Connection& connection);
-    // Serves what was enqueued, then joins.
+    // Serves all that was enqueued, then joins.
     void stop();
     size_t n_workers() const { return threads_.size(); }
 

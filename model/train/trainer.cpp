@@ -237,6 +237,8 @@ Result<bool> Trainer::start_piece(std::chrono::microseconds budget) {
     return impl_->stage->run(std::span(&impl_->job, 1), budget, false);
 }
 
+Status Trainer::settle() { return impl_->stage->settle(); }
+
 double Trainer::device_seconds() const { return impl_->stage->device_us * 1e-6; }
 
 Result<TrainReport> Trainer::finish() {

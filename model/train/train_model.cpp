@@ -68,10 +68,7 @@ class ModelBuilder {
             return make_error(kRefused,
                               format("{} numbers to train: at most {}", adapter_.n_parameters(), uint64_t{1} << 31));
         }
-        if (const ModelTopology topology = topology_of(config_); topology.features != 0) {
-            return make_error(kRefused, format("{}: models with {} are served, but not trained on",
-                                               config_.architecture, features_beyond(topology, 0)));
-        }
+        TRY(check_trains(config_));
         made_.layers.resize(config_.n_layers);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
@@ -212,6 +209,13 @@ bool TrainModel::trains_norms() const {
     return final_norm || std::ranges::any_of(layers, [](const TrainLayer& layer) {
                return layer.input_norm || layer.post_attention_norm || layer.q_norm || layer.k_norm;
            });
+}
+
+Status check_trains(const ModelConfig& config) {
+    const ModelTopology topology = topology_of(config);
+    if (topology.features == 0) return ok_status();
+    return make_error(kRefused, format("{}: models with {} are served, but not trained on", config.architecture,
+                                       features_beyond(topology, 0)));
 }
 
 Result<TrainModel> TrainModel::create(const ModelConfig& config, const ModelWeights& weights,

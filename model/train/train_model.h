@@ -38,6 +38,9 @@ struct TrainLayer {
     bool is_trained() const;
 };
 
+// kInvalidConfig: what the model has that is not trained, by name.
+Status check_trains(const ModelConfig& config);
+
 struct TrainModel {
     // kInvalidConfig: what is not trained, by name; or tensors that do not fit the model.
     static Result<TrainModel> create(const ModelConfig& config, const ModelWeights& weights,

@@ -135,6 +135,7 @@ Status TrainStage::begin_batch() {
         round.first_trained_layer = std::min(round.first_trained_layer, job.slot->model.first_trained_layer);
         if (job.batch_idx == 0) round.first.push_back(job.slot.get());
     }
+    round.has_few_rows = round.members.front().job->may_share_batch();
     round.batch = batches.size() == 1 ? *batches.front() : join_micro_batches(config, batches, sizes.score_elements);
     for (size_t i = 0; i < round.members.size(); ++i) {
         const TrainJob& job = *round.members[i].job;
@@ -160,8 +161,7 @@ TrainPass TrainStage::pass() const {
 
 TrainRows TrainStage::rows() const {
     const Round& round = *round_;
-    return {round.batch, round.tables, device_tables_.address(), round.rows,
-            round.members.front().job->may_share_batch()};
+    return {round.batch, round.tables, device_tables_.address(), round.rows, round.has_few_rows};
 }
 
 // The tables, and what a step begins with.
@@ -224,6 +224,8 @@ void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& u
     };
     const auto fits = [&] {
         if (round.piece_idx == round.pieces.size() || parts_.is_begun()) return false;
+        // In one submission, so that numbers are changed only where the round's end says it of the job.
+        if (round.phase == Phase::kUpdate) return true;
         const double piece_us = us_of(round.pieces[round.piece_idx]);
         return piece_us <= us_max && (us == 0 || us + piece_us <= us_max);
     };
@@ -258,7 +260,6 @@ Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
     return ok_status();
 }
 
-// Waits for what is submitted, if anything is, and goes on to what comes behind it.
 Status TrainStage::settle() {
     if (!pending_) return ok_status();
     TRY(device.compute_queue().wait(pending_->value));

@@ -40,7 +40,10 @@ class TrainStage {
     // longer than the budget. True: one is done. Without `waits` pieces are submitted behind what the device has to do,
     // and are waited for by the next call. After an error all jobs are abandoned.
     Result<bool> run(std::span<const std::shared_ptr<TrainJob>> jobs, std::chrono::microseconds budget, bool waits);
-    // The job has no work any more. The round that it is in goes on for the others.
+    // Waits for what is submitted, if anything is, and goes on to what comes behind it: a job may be done then.
+    Status settle();
+    // The job has no work any more. The round that it is in goes on for the others. An update of it that is submitted
+    // happens all the same: who goes on with its numbers settles first.
     void leave(const TrainJob& job);
     // Makes the kernels of a step of the job, on the thread that begins it and not where others wait.
     Status warm_up(const std::shared_ptr<TrainJob>& job);
@@ -87,9 +90,9 @@ class TrainStage {
         // Of a micro-batch.
         MicroBatch batch;
         TrainTables tables;
-        std::vector<TrainJobRows> rows;  // of each member
-        std::vector<TrainSlot*> first;   // of members that begin a step or an evaluation
-        bool is_step = false;
+        std::vector<TrainJobRows> rows;              // of each member
+        std::vector<TrainSlot*> first;               // of members that begin a step or an evaluation
+        bool is_step = false, has_few_rows = false;  // of which others' may be beside
         uint32_t first_trained_layer = 0;
     };
 
@@ -102,7 +105,6 @@ class TrainStage {
     TrainRows rows() const;
     void record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made);
     Status submit_pieces(std::chrono::microseconds budget);
-    Status settle();
     void wait_for_device();
     void give_up_round();
     void end_round();

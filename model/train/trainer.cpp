@@ -121,9 +121,13 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
         filled.n_rows /= 2;
     // What is kept in less memory has the same bits.
     if (plan.ok() && options.n_beside > 0 && !why_alone(adapter)) {
-        const uint64_t of_others = options.n_beside * slot_bytes(*plan);
-        auto smaller = plan_within(budget - std::min(of_others, budget));
-        if (smaller.ok()) plan = std::move(smaller);
+        const uint64_t of_other = slot_bytes(*plan);
+        for (uint32_t n_others = options.n_beside; n_others > 0; n_others /= 2) {
+            auto smaller = plan_within(budget - std::min(n_others * of_other, budget));
+            if (!smaller.ok()) continue;
+            plan = std::move(smaller);
+            break;
+        }
     }
     TRY_ASSIGN(TrainPlan made, std::move(plan));
     filled.memory_bytes = budget;
@@ -236,6 +240,8 @@ Result<bool> Trainer::start_piece(std::chrono::microseconds budget) {
     CHECK(is_busy());
     return impl_->stage->run(std::span(&impl_->job, 1), budget, false);
 }
+
+Status Trainer::settle() { return impl_->stage->settle(); }
 
 double Trainer::device_seconds() const { return impl_->stage->device_us * 1e-6; }
 

@@ -130,6 +130,9 @@ class Trainer {
                                      bool waits = true);
     // The same of one trainer, without waiting.
     Result<bool> start_piece(std::chrono::microseconds budget);
+    // Waits for what start_piece() or run_together() has submitted; this one or others beside it may be done then. For
+    // before abandon() where its numbers are used further: the last piece of a step changes them.
+    Status settle();
     // That the device has worked for this trainer and those beside it, as far as it was waited for.
     double device_seconds() const;
     Result<TrainReport> finish();

@@ -1,5 +1,6 @@
 #include "server/training/piece_queue.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "proto/base/mutex.h"
@@ -30,7 +31,9 @@ Result<bool> PieceQueue::run_all(std::span<StepTrainer* const> trainers, const s
         if (done_) continue;  // the last piece has changed an adapter already
         trainers_.clear();
         has_work_ = false;
-        return false;
+        // What is submitted counts: it may be the update of a step, which is that trainer's from now on.
+        for (StepTrainer* trainer : trainers) TRY(trainer->settle());
+        return std::ranges::any_of(trainers, &StepTrainer::is_done);
     }
 }
 

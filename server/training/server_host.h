@@ -6,6 +6,7 @@
 
 #include "adapters/pool/registry.h"
 #include "gpu/device.h"
+#include "model/train/train_model.h"
 #include "model/weights/weights.h"
 #include "server/training/piece_queue.h"
 #include "server/training/training_host.h"
@@ -21,7 +22,7 @@ struct ServerParts {
     PieceQueue& pieces;
 };
 
-// The training thread, but generation_of() and publish(), which are any thread's.
+// The training thread, but check_trains(), generation_of() and publish(), which are any thread's.
 class ServerHost final : public TrainingHost {
   public:
     struct Options {
@@ -35,6 +36,7 @@ class ServerHost final : public TrainingHost {
 
     const HostFacts& facts() const override { return options_.facts; }
     const TrainingText& text() const override { return *text_; }
+    Status check_trains() const override { return model::check_trains(parts_.config); }
     Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from, StepTrainer* beside) override;
     Result<bool> run_pieces(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop) override;
     adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const override;

@@ -16,6 +16,7 @@ class ModelTrainer final : public StepTrainer {
     }
     Result<bool> run_piece(std::chrono::microseconds budget) override { return trainer_->run_piece(budget); }
     Result<bool> start_piece(std::chrono::microseconds budget) override { return trainer_->start_piece(budget); }
+    Status settle() override { return trainer_->settle(); }
     double device_seconds() const override { return trainer_->device_seconds(); }
     bool is_done() const override { return trainer_->is_done(); }
     Result<model::TrainReport> finish() override { return trainer_->finish(); }

@@ -20,6 +20,7 @@ class StepTrainer {
     virtual Status begin_evaluation(std::vector<model::TrainExample> examples) = 0;
     virtual Result<bool> run_piece(std::chrono::microseconds budget) = 0;
     virtual Result<bool> start_piece(std::chrono::microseconds budget) = 0;
+    virtual Status settle() { return ok_status(); }
     virtual double device_seconds() const = 0;
     virtual bool is_done() const = 0;
     virtual Result<model::TrainReport> finish() = 0;

@@ -44,6 +44,8 @@ class TrainingHost {
     virtual const HostFacts& facts() const = 0;
     virtual const TrainingText& text() const = 0;
 
+    // kInvalidConfig: the base has a part that is not trained, by name.
+    virtual Status check_trains() const { return ok_status(); }
     // kInvalidRequest, kOutOfMemory with the arithmetic. init_from: a name or name@generation; empty: a new adapter.
     // beside: one to be trained with in the same steps, or null; then kInvalidConfig and kOutOfMemory may be errors of
     // this alone.

@@ -135,6 +135,8 @@ Status TrainingService::check_request(const std::string& tenant, const proto::Fi
 }
 
 Result<proto::JobObject> TrainingService::create(const std::string& tenant, const proto::FineTuningRequest& request) {
+    const Status trains = host_.check_trains();
+    if (!trains.ok()) return make_error(ErrorCode::kInvalidRequest, trains.error().message, "model");
     TRY(check_request(tenant, request));
     Job job;
     job.id = new_id("ftjob-");
@@ -185,13 +187,15 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     return object_of(entry);
 }
 
-// Removes the oldest of the ended jobs.
+// Removes the job that ended first: the training thread may still look at one that ended just now.
 void TrainingService::forget_old() {
+    const auto end_of = [](const auto& entry) {
+        return std::pair(entry.second.job.finished_s, entry.second.job.number);
+    };
     while (entries_.size() >= limits_.n_kept_max) {
         auto oldest = entries_.end();
         for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-            if (is_ended(entry->second.job.state) &&
-                (oldest == entries_.end() || entry->second.job.number < oldest->second.job.number))
+            if (is_ended(entry->second.job.state) && (oldest == entries_.end() || end_of(*entry) < end_of(*oldest)))
                 oldest = entry;
         }
         if (oldest == entries_.end()) return;

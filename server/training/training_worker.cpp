@@ -84,7 +84,9 @@ void TrainingService::admit(Running& running) {
             MutexLock lock(mutex_);
             id = next_job(JobState::kQueued);
         }
-        if (!id || *id == waits_) return;
+        // One that was paused and is wanted again, while what was begun of it is not given up yet, has the next turn.
+        const auto is_running = [&](const auto& one) { return one->id() == *id; };
+        if (!id || *id == waits_ || std::ranges::any_of(running, is_running)) return;
         if (std::unique_ptr<JobRun> begun = begin_run(*id, running)) running.push_back(std::move(begun));
     }
 }
@@ -93,7 +95,8 @@ void TrainingService::admit(Running& running) {
 std::unique_ptr<TrainingService::JobRun> TrainingService::begin_run(const std::string& id, const Running& running) {
     Job job = copy_of(id);
     if (job.data_digest.empty()) {  // its data is read first
-        (void)step(id, JobEvent::kUnread).ok();
+        const Status unread = step(id, JobEvent::kUnread);
+        if (is_fault(unread)) fail(id, unread.error());
         return nullptr;
     }
     auto run = std::make_unique<JobRun>(*this, std::move(job));

@@ -240,6 +240,25 @@ TEST_P(TrainTogether, WhoIsGivenUpInTheMiddleOfAStepChangesNothingForOthers) {
     EXPECT_TRUE(courses[2].values.empty());
 }
 
+// start_piece() never says that its own pieces are done.
+TEST_P(TrainTogether, AnUpdateThatIsSubmittedCountsOnceItIsSettled) {
+    Job job = jobs().front();
+    job.steps.resize(1);
+    const Course wanted = alone(job);
+    const auto made = trainer(job);
+    begin(*made, job.steps.front());
+    while (!made->is_done()) {
+        const auto started = made->start_piece(std::chrono::seconds(10));
+        ASSERT_TRUE(started.ok() && !*started);
+        ASSERT_TRUE(made->settle().ok());
+    }
+    EXPECT_EQ(made->n_steps(), 1u);
+    Course course;
+    take(course, *made);
+    end(course, *made);
+    EXPECT_TRUE(course == wanted);
+}
+
 TEST_P(TrainTogether, ACheckpointOfOneGoesOnAloneWithTheSameBits) {
     const std::vector<Job> all = jobs();
     const Course wanted = alone(all[1]);

@@ -20,7 +20,7 @@
 namespace lorad::server::training {
 
 // Fits a number w to the mean token of what is trained: loss (w - mean)^2. Each step is `n_pieces` pieces.
-class NumberTrainer final : public StepTrainer {
+class NumberTrainer : public StepTrainer {
   public:
     explicit NumberTrainer(int n_pieces, std::function<void()> on_piece = {})
         : n_pieces_(n_pieces), on_piece_(std::move(on_piece)) {}
@@ -108,6 +108,7 @@ class FakeHost : public TrainingHost {
     FakeHost() { facts_ = {"base", "fingerprint", "no device", "0.0", 1000, 64}; }
     const HostFacts& facts() const override { return facts_; }
     const TrainingText& text() const override { return text_; }
+    Status check_trains() const override { return untrained ? Status(*untrained) : ok_status(); }
     Result<MadeTrainer> make_trainer(const RunPlan&, const std::string&, StepTrainer* beside) override {
         if (refusal) return *refusal;
         if (beside != nullptr && refusal_beside) return *refusal_beside;
@@ -144,7 +145,7 @@ class FakeHost : public TrainingHost {
         return published_[name] = generation_of(files);
     }
 
-    std::optional<Error> refusal, refusal_beside, publish_refusal;
+    std::optional<Error> untrained, refusal, refusal_beside, publish_refusal;
     std::atomic<size_t> n_together_max{0};  // trainers that ran beside each other
     std::function<void()> on_piece;
 

@@ -408,6 +408,17 @@ TEST_F(Jobs, TenantsSeeTheirOwnAlone) {
     EXPECT_EQ(refused.error().param, "training_file");
 }
 
+TEST_F(Jobs, ABaseThatIsNotTrainedIsToldBeforeAnythingIsRead) {
+    const std::string file = upload(token_lines(3));
+    host.untrained = make_error(ErrorCode::kInvalidConfig, "Gemma: models with capped scores are not trained on");
+    const auto refused = service->create({}, request(file));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidRequest);
+    EXPECT_EQ(refused.error().param, "model");
+    EXPECT_EQ(refused.error().message, host.untrained->message);
+    EXPECT_TRUE(service->list({}).empty());
+}
+
 TEST_F(Jobs, LimitsAndWrongFilesAreToldBeforeAnythingRuns) {
     const std::string file = upload(token_lines(3));
     const auto results = service->files().add({}, "r.csv", "fine-tune-results", "step\n");

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/base/digest.h"
+#include "server/training/piece_queue.h"
 #include "tests/server/training_fixture.h"
 #include "tests/support/training_goldens.h"
 
@@ -188,6 +189,45 @@ TEST_F(JobsTogether, OneThatIsCancelledOrPausedOrFailsIsNothingToTheOthers) {
     ASSERT_TRUE(service->change({}, ids[2], JobEvent::kResume).ok());
     EXPECT_EQ(settled(*service, ids[2]), "succeeded");
     for (const size_t i : {1u, 2u, 3u}) EXPECT_EQ(generations(host, 4)[i], wanted[i]) << i;
+}
+
+TEST_F(JobsTogether, OneThatIsPausedAndResumedAtOnceRunsOnceToTheSameBits) {
+    const std::vector<std::string> wanted = generations_alone<FakeHost>(1);
+    FakeHost host;
+    const auto service = open(host, dir.path() / "together", 3);
+    const std::vector<std::string> ids = create(*service, 1);
+    int n_pieces = 0;
+    host.on_piece = [&] {
+        if (++n_pieces != 8) return;
+        EXPECT_TRUE(service->change({}, ids[0], JobEvent::kPause).ok());
+        EXPECT_TRUE(service->change({}, ids[0], JobEvent::kResume).ok());
+    };
+    service->start();
+    expect_all_succeed(*service, ids);
+    EXPECT_EQ(host.n_together_max, 1u);
+    EXPECT_EQ(generations(host, 1), wanted);
+}
+
+// The update of a step is submitted behind a served step, and nobody has waited for it when the job is to stop.
+TEST(PieceQueues, WhatIsSubmittedCountsWhenTheWorkStops) {
+    class Submitted final : public NumberTrainer {
+      public:
+        Submitted() : NumberTrainer(1) {}
+        Result<bool> start_piece(std::chrono::microseconds) override { return false; }
+        Status settle() override {
+            TRY(run_piece(std::chrono::microseconds(1)));
+            return ok_status();
+        }
+    };
+    Submitted trainer;
+    ASSERT_TRUE(trainer.begin_step({model::TrainExample{.tokens = {1, 2}, .weights = {0, 1}}}, 0.1).ok());
+    StepTrainer* trainers[] = {&trainer};
+    PieceQueue pieces;
+    const auto wake = [&] { (void)pieces.run(std::chrono::microseconds(1), false); };
+    const Result<bool> ran = pieces.run_all(trainers, [] { return true; }, wake);
+    ASSERT_TRUE(ran.ok());
+    EXPECT_TRUE(*ran);
+    EXPECT_FALSE(pieces.has_work());
 }
 
 TEST_F(JobsTogether, WhateverMomentTheProcessEndsAtEachHasTheBitsOfAnUndisturbedRun) {

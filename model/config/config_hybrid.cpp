@@ -67,7 +67,7 @@ struct ExpertDefaults {
     uint32_t n = 0, top_k = 0, size = 0, shared_size = 0;
     bool normalise = true;
 };
-// Of Qwen's families.
+// Reads the keys of Qwen's families.
 Result<ExpertFacts> read_experts(const JsonValue& text, const ExpertDefaults& defaults) {
     ExpertFacts experts;
     const char* count =

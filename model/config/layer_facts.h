@@ -1,5 +1,5 @@
-// What one decoder layer is, as data: how it mixes its rows, how it feeds forward, and where its norms are. Defaults
-// are Llama's. Sizes in elements.
+// Describes one decoder layer as data: how it mixes its rows, how it feeds forward, and where its norms are. Defaults
+// are Llama's. Sizes are in elements.
 #pragma once
 
 #include <cstdint>

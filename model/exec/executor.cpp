@@ -190,7 +190,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool 
     return &*known;
 }
 
-// What brings the step's answers to the host, behind what makes them; a step without outputs has none.
+// Appends what brings the step's results to the host; a step without outputs has none.
 Status Executor::Impl::add_epilogues(const InFlight& step,
                                      std::vector<const gpu::CommandBuffer*>& recordings_in_order) {
     if (step.n_outputs == 0) return ok_status();

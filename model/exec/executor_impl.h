@@ -44,7 +44,7 @@ struct RingSlot {
     HiddenRows hidden;                                   // scratch.output_xn, where a step's outputs want it
 };
 
-// What recordings of steps in flight may still read.
+// Kept because recordings of steps in flight may still read it.
 struct Retired {
     std::shared_ptr<const MergedWeights> merged;
     std::list<std::pair<StepShape, gpu::CommandBuffer>> recordings;
@@ -75,8 +75,8 @@ struct InFlight {
             (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
         return is_short && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
     }
-    // What of the state such a recording copies: with room for so many blocks of each row, or for lists of rules. A
-    // step with more is three recordings.
+    // A recording of a whole step copies the state up to so many blocks of each row, or the lists of rules. A step with
+    // more takes three recordings.
     static constexpr uint32_t kWholeStepBlocks = 64;
     static uint64_t whole_state_bytes(const StepShape& shape) {
         return round_up(StepLayout(shape).block_tables + uint64_t{shape.row_bucket} * kWholeStepBlocks *

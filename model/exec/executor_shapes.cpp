@@ -103,7 +103,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& s
     return slot.whole_steps.insert(shape, std::move(made));
 }
 
-// What the step is submitted as, with a prelude and an epilogue of its own where it is not all of it.
+// Returns the step's recording; if it is not the whole step, a prelude and an epilogue are submitted with it.
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) {
     step.is_one_recording =
         InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= InFlight::whole_state_bytes(step.shape);

@@ -205,7 +205,7 @@ Result<std::string> Executor::Impl::fault_of(const ProgramTrials& trials, const 
         if (!why.empty()) break;
         TRY_ASSIGN(why, fault_of(trial, *state.given_up));
     }
-    // As adapters differ, so may their kernels' faults: this shows those of a device or driver alone.
+    // Faults of an adapter's kernels may depend on the adapter: this shows those of a device or driver alone.
     if (trials.adapter_rank != 0) TRY(take_trial_adapter());
     return why;
 }

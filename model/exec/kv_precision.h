@@ -14,7 +14,7 @@
 
 namespace lorad::model {
 
-// What is known beforehand of a layer's queries and keys. Empty where the model has none.
+// What the weights say of a layer's queries and keys. A span is empty where the model has no such tensor.
 struct KeyStatistics {
     std::span<const float> q_bias;  // [n_heads][head_dim]
     std::span<const float> k_bias;  // [n_kv_heads][head_dim]
@@ -32,8 +32,8 @@ inline constexpr double kKeyNoiseMax = 0.1;
 
 // `wanted`, with 16-bit keys in the layers that need them. `files` has all tensors that the config asks for.
 KvFormat fitting_kv_format(gpu::KvType wanted, const TensorFiles& files, const ModelConfig& config);
-// Whether such a format becomes f32: of a model with sensitive keys, keys in f16 would be the only thing that is not,
-// where activations are.
+// Returns true if f16 keys of such a format become f32: in a model with sensitive keys and f32 activations they would
+// be the only values in f16.
 bool needs_f32_keys(const KvFormat& fitting, const ModelConfig& config, gpu::ScalarType act_type);
 
 }  // namespace lorad::model

@@ -37,12 +37,12 @@ class ModelFiles {
         std::string json, chat_template;
     };
     virtual Result<TokenizerConfig> tokenizer_config() const = 0;
-    // What its tokenizer is, for reports: "tokenizer.json", "gpt2 (qwen2)".
+    // The tokenizer's kind, for reports: "tokenizer.json", "gpt2 (qwen2)".
     virtual std::string tokenizer_kind() const = 0;
 };
 
-// What clients call it where nobody says otherwise: the folder's own name, also for "models/qwen/" and ".", or the
-// file's without its ending.
+// The default name under which clients ask for it: the folder's own name, also for "models/qwen/" and ".", or the
+// file's without its extension.
 std::string served_name_of(const std::filesystem::path& model);
 
 }  // namespace lorad::model

@@ -51,7 +51,7 @@ float widen(DType dtype, const std::byte* at);
 
 inline constexpr size_t kTensorDimensionsMax = 8;
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = uint64_t{32} << 20;
-// Of an adapter: ten thousand tensors, where 450 are usual, and at most 16 MiB of memory while it is read.
+// The limit for an adapter: ten thousand tensors, where 450 are usual, and at most 16 MiB of memory to read them.
 inline constexpr uint64_t kAdapterHeaderBytesMax = uint64_t{1} << 20;
 
 struct Tensor {
@@ -111,7 +111,7 @@ class TensorFiles {
     // The same files told by other tensors, sorted by name, whose data and sources lie in these files: those of a
     // matrix of few bits joined.
     void set_tensors(std::vector<Tensor> tensors, std::vector<std::string> left_out = {});
-    // What of the files is not told, and why: a line for people each.
+    // Things in the files that were not read, with the reason: a line for people each.
     const std::vector<std::string>& left_out() const { return left_out_; }
     const Tensor* find(std::string_view name) const;  // nullptr if absent
     // of all tensors that the files hold, however they are told

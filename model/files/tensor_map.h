@@ -16,11 +16,11 @@ namespace lorad::model {
 // kInvalidModel: two of one name.
 Result<TensorFiles> map_tensors(TensorFiles files, const ModelConfig& config);
 
-// What stands in front of "layers.", "embed_tokens" or "norm" in a name: "model.language_model.",
-// "language_model.model.", "model.", or nothing. Of static life.
+// The prefix in front of "layers.", "embed_tokens" or "norm" in a name: "model.language_model.",
+// "language_model.model.", "model.", or empty. The view never expires.
 std::string_view decoder_prefix_of(std::string_view name);
 
-// Whether a name is that of a part that text does not need, "vision_tower. ...".
+// Returns true if the name is of a part that text does not need, "vision_tower. ...".
 bool is_of_other_tower(std::string_view name);
 
 // By ModelConfig::spellings.

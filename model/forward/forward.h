@@ -54,7 +54,7 @@ struct ForwardContext {
     gpu::DeviceAddress slot_norms(const StepShape& shape, uint32_t layer, LoraTable::Norm norm) const {
         return shape.extras ? lora_table.norms_address(layer, norm) : 0;
     }
-    // Of a layer's queries and keys; 0 where nothing is turned.
+    // The table for a layer's queries and keys; 0 where they are not rotated.
     gpu::DeviceAddress rope_table(const AttentionFacts& attention) const {
         return attention.rope == kNoRope ? 0 : rope_tables + rope_offsets[attention.rope];
     }

@@ -13,8 +13,8 @@ class ExpertParts : protected MixerParts {
 
     // When a step begins; a barrier follows before the first layer.
     void clear_counts();
-    // What the layer's experts and its shared expert give for the rows of the input, as a finished product of its own:
-    // split 0 of scratch.y.
+    // The output of the layer's experts and its shared expert for the input's rows, as a finished product: split 0 of
+    // scratch.y.
     Product experts(uint32_t layer, const Input& input);
     // The same of a layer with both, whose dense half ends with this product: the sum of the norms of what both give.
     // x_ is what they read, and xn is used up.

@@ -1,5 +1,5 @@
-// What the workgroups of a dispatch that wait for each other need beside its data: memory by which they meet
-// (gpu/kernels/persistent/meeting.h), and a word that says whether they did so in vain. Engine thread only.
+// Owns what the grid barriers of a dispatch need beside its data: their memory (gpu/kernels/persistent/meeting.h), and
+// a word that says whether workgroups waited in vain. Engine thread only.
 #pragma once
 
 #include <cstdint>

@@ -59,7 +59,7 @@ inline gpu::AttentionShape attention_shape(const AttentionFacts& attention, cons
             .joined = !shape.tiles && shape.schedule != LayerSchedule::kApart};
 }
 
-// Whether a layer's attention takes tiles of rows.
+// Returns true if a layer's attention takes tiles of rows.
 inline bool attends_by_tile(const gpu::AttentionPlanner& planner, const AttentionFacts& attention) {
     return !attention.sinks && planner.attends_by_tile(attention.head_dim);
 }
@@ -104,7 +104,7 @@ struct ScratchBytes {
         experts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks, unpacked;
     uint64_t sum() const;
 };
-// Of the largest step that the planner may plan.
+// The sizes for the largest step that the planner may plan.
 ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config,
                            const ModelWeights& shapes, const ForwardLimits& limits);
 Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes);

@@ -1,4 +1,4 @@
-// What a GGUF file says of generating: where answers end, and how tokens are drawn.
+// Reads the generation settings of a GGUF file: where answers end, and how tokens are drawn.
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
-// What happens to a row of logits before a token is drawn from it (sampler.h), and what is read off
-// it: bans, bias, penalties, log-probabilities. Pure, on the host.
+// Changes a row of logits before a token is drawn from it (sampler.h), and reads it: bans, bias, penalties,
+// log-probabilities. Pure, on the host.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ void forbid(std::span<float> logits, std::span<const TokenId> tokens);
 // -infinity where bit id % 32 of words[id / 32] is not set.
 void apply_mask(std::span<float> logits, std::span<const uint32_t> words);
 
-// Of `token`, and of the n_top most probable ones. The row is finite; sums are in double.
+// Log-probabilities of `token` and of the n_top most probable ones. The row is finite; sums are in double.
 proto::TokenLogprobs logprobs_of(std::span<const float> logits, TokenId token, uint32_t n_top);
 
 }  // namespace lorad::model

@@ -13,8 +13,8 @@
 
 namespace lorad::model {
 
-// What the device needs of the parameters to choose the token at `position`; changes, bans and log-probabilities are
-// the caller's to add.
+// The parameters as the device needs them to choose the token at `position`; the caller adds changes, bans and
+// log-probabilities.
 gpu::ChoiceRule choice_rule(const proto::SamplingParams& params, uint32_t position);
 
 // Working memory of sample(), kept between calls. One per thread.

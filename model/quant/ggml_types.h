@@ -35,7 +35,7 @@ struct GgmlTypeInfo {
 };
 // nullptr: no type that lorad knows has this number.
 const GgmlTypeInfo* ggml_type_info(uint32_t number);
-// Of a type that is known (CHECK).
+// The type must be a known one (CHECK).
 const GgmlTypeInfo& info_of(GgmlType type);
 std::string_view name_of(GgmlType type);  // "Q4_K"
 // Not a matrix of few bits, but numbers as they are.

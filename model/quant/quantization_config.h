@@ -51,7 +51,7 @@ struct QuantizationConfig {
     // fp8: rows and columns of a block with a scale; 0: a scale for each matrix or row.
     uint32_t block_rows = 0, block_columns = 0;
 
-    // What the folder asks for that is not done here, for the log: activations in 8 bits.
+    // A request of the folder that is not honoured here, for the log: activations in 8 bits.
     std::string note;
 
     explicit operator bool() const { return method != QuantMethod::kNone; }
@@ -65,8 +65,8 @@ struct QuantizationConfig {
 // refused by name.
 Result<QuantizationConfig> read_quantization(const JsonValue& root);
 
-// What quantizers write beside a config.json that says nothing: GPTQ, AWQ, and NVIDIA's Model Optimizer, which is
-// refused.
+// The files that quantizers write beside a config.json without their settings: GPTQ, AWQ, and NVIDIA's Model Optimizer,
+// which is refused.
 inline constexpr std::string_view kQuantizerFileNames[] = {"quantize_config.json", "quant_config.json",
                                                            "hf_quant_config.json"};
 Result<QuantizationConfig> parse_quantizer_file(std::string_view name, std::string_view text);

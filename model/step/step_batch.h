@@ -1,4 +1,4 @@
-// What one step computes: rows (one token of one sequence each) and for which of them the next token is chosen.
+// The input of one step: rows (one token of one sequence each) and for which of them the next token is chosen.
 //
 // Three sequences: A decodes at position 70, B runs a chunk of its prompt (positions 64..66, its end), C one of its
 // middle (positions 0..1) and so asks for no token:
@@ -36,7 +36,7 @@ struct BatchRow {
     uint32_t state_run = 0;                  // index in state_runs()
 };
 
-// What the rows of one sequence run with; no uses: the base. At most kLoraUsesMax, no scale of 0.
+// The adapters of one sequence's rows; no uses: the base. At most kLoraUsesMax, no scale of 0.
 struct RowAdapters {
     std::span<const LoraUse> uses;
     uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)

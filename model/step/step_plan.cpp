@@ -158,7 +158,7 @@ class PlanMaker {
                                                                      kernels_.act_type(weights_.layers.front().o.type));
     }
 
-    // Of gate_up and the activation in one product, where that can be and is faster, and adds what adapters there are.
+    // Plans gate_up and the activation as one product if that is possible and faster and adds the step's adapters.
     std::optional<gpu::MatmulPlan> gated_product(const LayerFacts& facts, const LayerWeights& w, const Rows& rows,
                                                  bool norm_is_deferred) const {
         if (facts.ffn.clamp_limit != 0.0f || facts.ffn.kind != FeedForward::kDense) return std::nullopt;
@@ -182,12 +182,12 @@ class PlanMaker {
             {.rows = shape_.row_bucket, .may_unpack = false, .result = gpu::ProductResult::kResidual, .max_splits = 1});
     }
 
-    // Whether o and down end in the residual stream, and the products behind them apply the norms' factors: no dispatch
-    // between them then.
+    // Returns true if o and down may end in the residual stream and the products behind them apply the norms' factors:
+    // there is no dispatch between them then.
     bool may_defer_norms() const {
         if (shape_.has_adapters() || shape_.extras || !topology_of(config_).has_only(kDeferredNormsSupport))
             return false;
-        // What one matrix' product writes another one's reads, also across layers.
+        // The output of one matrix' product is the input of another one's, also across layers.
         const gpu::ScalarType type = weights_.layers[0].qkv.type;
         return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
             const bool has_one_type =

@@ -25,7 +25,7 @@ enum class InputForm : uint8_t {
     kArranged,  // written in rows; arrange_blocks makes blocks of them
 };
 
-// What a step multiplies by a matrix, for gpu::Product.
+// How a step uses a matrix, for gpu::Product.
 struct ProductUse {
     uint32_t rows = 0;              // capacity
     bool may_be_in_blocks = false;  // the kernel before can write its input in blocks
@@ -43,7 +43,7 @@ gpu::Product product_of(const Matrix& w, const ProductUse& use, bool is_packed);
 // the form that is asked for.
 gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product product);
 
-// Of the output layer: logits, or each row's greatest one.
+// The product of the output layer: logits, or each row's greatest one.
 gpu::Product output_product(const Matrix& head, uint32_t rows, gpu::ProductResult result, const ModelConfig& config);
 
 struct LayerPlan {

@@ -33,8 +33,8 @@ typedef struct LoradIds {
     size_t capacity;
 } LoradIds;
 
-// What a function returns. On anything but LORAD_TEXT_OK the message is in `error` and the other
-// outputs are untouched.
+// The result of a function. On anything but LORAD_TEXT_OK the message is in `error` and the other outputs are
+// untouched.
 enum {
     LORAD_TEXT_OK = 0,
     LORAD_TEXT_INVALID_FILE = 1,     // tokenizer or template source cannot be used
@@ -110,7 +110,7 @@ void lorad_template_free(LoradTemplate* chat_template);
 int32_t lorad_template_exists(const LoradTemplate* chat_template);
 // Its special tokens, in the form of tokenizer_config.json.
 int32_t lorad_template_tokens(const LoradTemplate* chat_template, LoradBytes* out, LoradBytes* error);
-// Whether all its sources parse; new() leaves that to the first rendering.
+// Checks that all its sources parse; new() leaves that to the first rendering.
 int32_t lorad_template_check(const LoradTemplate* chat_template, LoradBytes* error);
 // input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,
 // "extra":{name: value},"template":name}.

@@ -12,7 +12,7 @@
 namespace lorad::model {
 namespace {
 
-// Of Mistral's names, with the marks that may stand between one and its arguments.
+// The limit of Mistral's names, with the marks that may stand between a name and its arguments.
 constexpr size_t kNameBytesMax = 512;
 // So much of a mark is no text that an answer happens to be cut in: "<to" is no HTML, "functo" no word.
 constexpr size_t kSureMarkBytes = 3, kSureWordBytes = 6;

@@ -122,8 +122,8 @@ void XmlCallReader::take_value_byte() {
     if (streams_) say_text(false);
 }
 
-// As much of the value as is text for sure: not the line break that begins it, nor what may be its end, nor half of a
-// character.
+// Sends as much of the value as is text for sure: not the line break that begins it, nor what may be its end, nor half
+// of a character.
 void XmlCallReader::say_text(bool at_end) {
     const size_t begin = n_said_ == 0 && pending_.starts_with('\n') ? 1 : n_said_;
     size_t end = pending_.size();

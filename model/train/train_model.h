@@ -1,4 +1,4 @@
-// What a trainer is made for: the base's matrices, and which parts of their outputs are trained by what. Pure.
+// Describes what a trainer is made for: the base's matrices, and which parts of their outputs are trained. Pure.
 #pragma once
 
 #include <array>

@@ -70,7 +70,7 @@ std::vector<WeightTransform::Group> WeightTransform::groups(uint32_t layer) cons
     return groups;
 }
 
-// What the terms add to every module, and the device's table of it.
+// All terms' parts for every module, and the device's table of them.
 class WeightTransform::Parts {
   public:
     // Terms with a scale of 0 and modules without any change are left out.

@@ -59,7 +59,7 @@ inline gpu::DeviceAddress address_of(const Vector& bias, const MergedWeights* me
     return merged != nullptr ? merged->address_of(bias) : bias.address();
 }
 
-// Whether a step with these weights, or without any with the model's own, finds a matrix packed: copies are plain.
+// Returns true if a step with these weights (null: the model's own) finds the matrix packed: copies are plain.
 inline bool is_packed(const Matrix& matrix, const MergedWeights* merged) {
     return matrix.is_packed() && (merged == nullptr || !merged->has_copy_of(matrix));
 }

@@ -46,7 +46,7 @@ struct WeightLoader::Part {
 // Every tensor of the model, in the order of the forward pass. The parts of one matrix follow each other.
 class WeightLoader::Inventory {
   public:
-    // Of files, for what they may hold in more than one way.
+    // Reads `files` where a matrix may be stored in more than one way.
     Inventory(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights)
         : files_(files), config_(config) {
         weights.layers.resize(config.n_layers);
@@ -248,7 +248,7 @@ class WeightLoader::Inventory {
         if (has_bias) add_vector(name + ".bias", shape.n, bias);
     }
 
-    // What the files hold less one is one more on the device.
+    // Adds one to weights that the files store less one.
     void add_norm(std::string name, uint32_t n, Vector& to) {
         add_vector(std::move(name), n, to);
         parts_.back().plus = config_.one_plus_norms && !config_.norms_hold_one ? 1.0f : 0.0f;

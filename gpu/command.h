@@ -34,7 +34,7 @@ class CommandBuffer {
     std::unique_ptr<CommandBufferImpl> impl_;
 };
 
-// What a dispatch is about, for the profiler: name, bytes it must move, FLOPs it must do. Zero where unknown.
+// Describes a dispatch to the profiler: name, bytes it must move, FLOPs it must do. Zero where unknown.
 struct DispatchInfo {
     const char* name = "";
     uint64_t bytes = 0;

@@ -13,7 +13,7 @@
 
 namespace lorad::gpu {
 
-// What a device can do; filled for rejected devices too, as far as it could be read.
+// The abilities of a device; filled for rejected devices too, as far as they could be read.
 struct DeviceCapabilities {
     std::string name;
     std::string driver;       // driver name and version, as text

@@ -1,4 +1,4 @@
-// What a Device owns. Internal to gpu/.
+// The members of a Device. Internal to gpu/.
 #pragma once
 
 #include <atomic>

@@ -66,7 +66,7 @@ Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandB
     info.pCommandBufferInfos = infos.data();
     info.signalSemaphoreInfoCount = 1;
     info.pSignalSemaphoreInfos = &signal;
-    // What is known to be over needs no waiting: a wait costs the device time even then.
+    // A value that is known to be reached needs no wait: a wait costs the device time even then.
     if (after != nullptr && after_value > after->seen_completed_.load()) {
         TRY(after->completed());
     }

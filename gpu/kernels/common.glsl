@@ -66,8 +66,7 @@ vec4 leading(vec4 v, uint type) {
     return type == 1 ? mix(bits, vec4(0.0), lessThan(abs(v), vec4(6.103515625e-5))) : bits;
 }
 
-// What the 16-bit type can hold: no part of a value is infinite then, which times a zero were no number. bf16 holds
-// all.
+// Clamps to what the 16-bit type can hold: an infinite part of a value times a zero would be NaN. bf16 holds all.
 vec4 bounded(vec4 v, uint type) { return type == 1 ? clamp(v, vec4(-65504.0), vec4(65504.0)) : v; }
 
 // Element `index` of an array of any of the types.

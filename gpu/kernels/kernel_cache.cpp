@@ -85,8 +85,8 @@ void KernelCache::refuse(std::vector<std::string> modules) { refused_ = std::mov
 
 namespace {
 
-// Whether a module is an operation by itself, which no step of a model has: in chains of those the parameters stay in
-// the cache.
+// Returns true if a module is an operation by itself, which no step of a model has: in chains of operations the
+// parameters stay in the cache.
 bool is_operation(std::string_view module) {
     return module == "row_normalize" || module == "lora_vector" || module == "lora_vector_shared";
 }

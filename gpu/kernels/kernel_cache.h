@@ -36,7 +36,7 @@ class KernelCache {
     // workgroup's size. subgroup_size: the required one; 0: any.
     const Kernel* find_or_make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
 
-    // What kept a kernel from being made in this thread since the last call. kKernelRefused: the driver will not take
+    // Says why a kernel could not be made in this thread since the last call. kKernelRefused: the driver will not take
     // it; kOutOfMemory: it may be made the next time.
     Status status();
     // Modules of kernels that could not be made, for this reason.

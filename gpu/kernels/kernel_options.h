@@ -1,5 +1,5 @@
-// What a set of kernels is made with: the path up the ladder, what recordings have to keep to, and choices that
-// benchmarks and tests compare.
+// The options of a set of kernels: the path up the ladder, rules for recordings, and choices that benchmarks and tests
+// compare.
 #pragma once
 
 #include <algorithm>
@@ -23,14 +23,14 @@ constexpr uint32_t padded(uint32_t elements) { return round_up(elements, kWeight
 // kAuto takes the best that the device offers. The others never silently fall back.
 enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2, kWarpgroup };
 
-// Whether a step of one row runs its layers in one dispatch: kAuto where that is known to pay.
+// Runs the layers of a one-row step in one dispatch; kAuto: where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 
 // How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, on NV matrices 2 of a
 // whole workgroup, or on KHR matrices whose elements are where NVIDIA's devices have them, with scores in registers.
 enum class TileAttention : uint32_t { kAuto, kStaged, kWorkgroup, kRegisters };
 
-// Whether gate_up computes the activation itself: kAuto where that is faster.
+// Lets gate_up compute the activation itself; kAuto: where that is faster.
 enum class GatedProducts : uint32_t { kAuto, kNever, kAlways };
 
 struct KernelSetOptions {

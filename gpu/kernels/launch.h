@@ -47,7 +47,7 @@ inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, 
 // many lanes are to run side by side: 64 with 4 subgroups on a SIMD, which is what a workgroup of 1024 threads leaves.
 inline bool has_few_registers(const DeviceCapabilities& caps) { return caps.subgroup_size_min >= 64; }
 
-// What the driver tells, or a guess.
+// The number that the driver tells, or a guess.
 inline uint32_t multiprocessors(const DeviceCapabilities& caps) {
     return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64;
 }
@@ -58,7 +58,7 @@ inline uint32_t multiprocessors(const DeviceCapabilities& caps) {
 constexpr uint32_t kSteadyRows = 128;
 constexpr uint32_t kThreadsAtOnce = 1024;  // that a multiprocessor is expected to run side by side
 
-// What a product moves and does, for the profiler: the weights once.
+// A product's bytes and FLOPs, for the profiler: the weights are read once.
 inline DispatchInfo product_info(const char* name, const MatmulParams& params, const MatmulPlan& plan) {
     return {name, bytes_of(plan.weights().format, params.n, params.k), uint64_t{params.n} * params.k * 2 * plan.rows};
 }
@@ -68,7 +68,7 @@ void take(MatmulPlan& plan, const TileChoice& choice);
 // The name of the module that a plan runs.
 const char* variant_name(const MatmulPlan& plan);
 std::string describe(const MatmulPlan& plan);
-// Whether a module is no SPIR-V of this build but a program that is made for its constants, and that program.
+// Returns true if a module is not SPIR-V but a program made for its constants, which kernel_text() returns.
 bool is_from_text(std::string_view module);
 std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants);
 const char* tile_attention_module(TileAttention kind, KvType kv_type);

@@ -54,7 +54,7 @@ struct RegistersTile {
         while (held < matrices() && !fits(shared_memory_bytes)) held++;
     }
     uint32_t matrices() const { return head_dim / 16; }
-    // As attention_registers.comp lays out its shared memory, 16-byte words.
+    // Counts shared memory as attention_registers.comp lays it out, in 16-byte words.
     bool fits(uint32_t shared_memory_bytes) const {
         const uint32_t again = held < matrices() ? rows * ((matrices() - held) * 2 + 1) : 0;
         const uint32_t words =
@@ -65,7 +65,7 @@ struct RegistersTile {
 
 constexpr uint32_t kSoftwareLanes = 8;  // of attention_lanes
 
-// Whether attention_lanes serves, on software devices.
+// Returns true if attention_lanes serves, on software devices.
 bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionParams& params,
                       const AttentionShape& shape) {
     return caps.small_workgroups && caps.subgroup_size == kSoftwareLanes && shape.head_dim % 32 == 0 &&

@@ -121,7 +121,7 @@ void main() {
     tensorLayoutNV<2> kv_layout = createTensorLayoutNV(2);
     kv_layout = setTensorLayoutDimensionNV(kv_layout, kBlockTokens, kHeadDim);
     tensorViewNV<2, false, 1, 0> transposed = createTensorViewNV(2, false, 1, 0);
-    // Of the last block: tokens beyond the end are zero, as the cache may hold anything there, and 0 * NaN is no 0.
+    // Tokens beyond the last block's end are zero: the cache may hold anything there, and 0 * NaN is no 0.
     tensorLayoutNV<2, gl_CooperativeMatrixClampModeConstantNV> end_layout = createTensorLayoutNV(2, gl_CooperativeMatrixClampModeConstantNV);
     end_layout = setTensorLayoutDimensionNV(end_layout, last % kBlockTokens + 1, kHeadDim);
     end_layout = setTensorLayoutStrideNV(end_layout, kHeadDim, 1);

@@ -48,7 +48,7 @@ layout(constant_id = 11) const uint kYInBlocks = 0;  // y is wanted in blocks, t
 
 shared uvec4 marks[2][kSubgroups * kHeads * 4];  // maxima and sums by subgroup and head, 16 equal f32 each
 
-// Of a subgroup, which shares what is in its place of stage[] with no other.
+// A subgroup is enough: no other one reads or writes its place of stage[].
 void own_barrier() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
 
 // A row is a token: begin..end-1 are seen, by every head.

@@ -12,7 +12,7 @@ const uint kHalfWords = kRotaryDim / 16;  // words whose partners come so many l
 shared uvec4 own[2][kKvWords];  // key and value of the row
 uvec4 own_word(uint plane, uint word) { return own[plane][word]; }
 
-// Of the sums, in words: of a query head of the group, then key and value.
+// The first word of a part in the sums: the query heads of the group, then key and value.
 uint first_word(uint part, uint kv_head) {
     const uint kQHeads = kKvHeads * kGroup;
     const uint head = part < kGroup ? kv_head * kGroup + part : part == kGroup ? kQHeads + kv_head : kQHeads + kKvHeads + kv_head;

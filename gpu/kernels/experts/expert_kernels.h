@@ -41,7 +41,7 @@ struct ExpertPlan {
     bool can_gate = true;      // gate_up can end in the activation
 };
 
-// What gate and up become, where a product ends in it.
+// The activation of gate and up, for a product that ends in it.
 struct ExpertGate {
     Activation activation = Activation::kSilu;
     bool clamped = false, in_turns = false;
@@ -54,7 +54,7 @@ class ExpertPlanner : public Planner {
     // For a recording of so many rows: few share an expert where there are few. With batch_invariant always by the same
     // kernel.
     ExpertPlan plan(const RouterShape& shape, const ExpertMatrices& matrices, uint32_t rows) const;
-    // Whether products of this type may be on KHR cooperative matrices.
+    // Returns true if products of this type may be on KHR cooperative matrices.
     bool has_matrices(ScalarType type) const;
     static const char* matrix_module(ScalarType type);
     // Tiles on matrices that the device and such products take, by their pairs; for the test at the start.

@@ -3,9 +3,9 @@
 //   B    [n][rank rounded up to 8]      the adapter's own type
 //   low  [t][n_modules][kMaxRank] f32   shrink result of the group
 //   y    [T][y_stride] f32              in place
-// What the consumers of a product do otherwise (lora_expand.glsl), where that takes too long: one of their threads has
-// all ranks of four outputs, eight or sixteen at a time, and a row's add_norm is one workgroup. Here lanes share the
-// ranks of an output, and the device all outputs of a segment.
+// Replaces the expand in the consumers of a product (lora_expand.glsl) where that takes too long: one of their threads
+// has all ranks of four outputs, eight or sixteen at a time, and a row's add_norm is one workgroup. Here lanes share
+// the ranks of an output, and the device all outputs of a segment.
 // A piece of work is a block of outputs of one module for one segment; moves that part of B once for every kRowBlock
 // rows of the segment and once for each row that is left.
 // grid: any number of workgroups in x, which take pieces in turns.

@@ -1,4 +1,4 @@
-// What adapters add: shrink, expand, their columns beside those of a product, embedding and output layer, merged
+// The kernels of adapters: shrink, expand, their columns beside those of a product, embedding and output layer, merged
 // weights.
 #pragma once
 
@@ -63,10 +63,10 @@ class LoraPlanner : public Planner {
   public:
     explicit LoraPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // Whether that runs on cooperative matrices; sums are added in another order then.
+    // Returns true if lora_shrink runs on cooperative matrices, which add sums in another order.
     bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
-    // Whether that pays in recordings of so many rows, with adapters of which the largest has rank_max ranks: it is a
-    // dispatch more.
+    // Returns true if lora_expand pays in recordings of so many rows, with adapters of at most rank_max ranks: it is
+    // one dispatch more.
     bool expands_apart(uint32_t rank_max, uint32_t rows) const;
     static uint64_t head_low_bytes(uint32_t logit_rows) {
         return uint64_t{logit_rows} * kStepUsesMax * kMaxRank * sizeof(float);
@@ -95,7 +95,7 @@ class LoraKernels : public LoraPlanner, private KernelRecorder {
     // Its consumers then have LoraLevel::kNone.
     void lora_expand(Recorder& recorder, const LoraExpandParams& params);
     void lora_join(Recorder& recorder, const LoraJoinParams& params, ScalarType weight_type);
-    // As embed, for steps with adapters that change the embedding.
+    // The same as embed, for steps with adapters that change the embedding.
     void embed_extras(Recorder& recorder, const EmbedExtrasParams& params, WeightKind table, uint32_t rows);
     // After the base's output layer: what adapters put in the place of its logits, and what they add to them. Several
     // dispatches with a barrier between them. Moves an adapter's own output layer once per 4 neighbouring rows.

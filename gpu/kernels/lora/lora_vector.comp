@@ -100,8 +100,8 @@ uint64_t weights_of(uint row) {
     return matrix + uint64_t(row < kRank ? row : first_row() + row - kRank) * kK * bytes_of(kWeightType);
 }
 
-// What one slice of k adds to kRowsAtOnce rows, first, first + stride, ... before end. All is asked for before anything
-// is used; a row's bits are the same whichever the others are.
+// Computes one slice of k for kRowsAtOnce rows: first, first + stride, ... before end. All is loaded before anything is
+// used; a row's bits do not depend on the other rows.
 void slice_sums(uint slice, uint first, uint stride, uint end, out float result[kRowsAtOnce]) {
     uint64_t weights[kRowsAtOnce];
     [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) {
@@ -202,7 +202,7 @@ void publish_low() {
     }
 }
 
-// Of all elements of A x.
+// Takes all elements of A x.
 void take_low() {
     const uint epoch = dispatch_epoch;
     uint polls = 0;

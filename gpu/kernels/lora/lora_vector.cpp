@@ -56,8 +56,8 @@ uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base) {
     return size;
 }
 
-// As many as 64 registers hold, or 16 where more than 512 threads share what a multiprocessor has: all are on their way
-// at once. In small workgroups few, as software compiles long programs slowly.
+// As many units as 64 registers hold, or 16 registers where more than 512 threads share a multiprocessor's: all loads
+// are in flight at once. Small workgroups have few, as software compiles long programs slowly.
 uint32_t units_at_once(const DeviceCapabilities& caps, uint32_t threads, ScalarType type) {
     if (caps.small_workgroups) return 4;
     return (threads > 512 ? 8 : 32) / bytes_of(type);

@@ -1,4 +1,4 @@
-// What the gated product by warpgroups that has its rows' adapters in its sums is told (gated_lora_text.h). No shader
+// Parameters of the gated product by warpgroups that has its rows' adapters in its sums (gated_lora_text.h). No shader
 // includes this.
 #pragma once
 

@@ -1,12 +1,12 @@
-// What a gated product by warpgroups does for its rows' adapters, in steps of up to 64 rows: y = x w^T + scale (x A^T)
-// B^T for the A and B of each row's own adapter.
+// The adapters' part of a gated product by warpgroups, in steps of up to 64 rows: y = x w^T + scale (x A^T) B^T for the
+// A and B of each row's own adapter.
 // Internal to warpgroup_text.cpp.
 //
-// The shrink goes on beside the product's first steps: a workgroup has pieces of work of 8 ranks of one module of one
-// row, a thread every 16th 16 bytes of one rank, asked for a step ahead. It tells the others by a counter in memory
-// (MeetingSync), and behind its last step, some 30 us later, waits for all of theirs, which as a rule are there: all
-// workgroups run at once. Then each thread adds B low to its own sums, B straight from memory into the registers that x
-// had. Before that the pages of the next product's weights are asked for (pages_ahead.h).
+// The shrink runs beside the product's first steps. A workgroup's pieces of work are 8 ranks of one module of one row;
+// a thread loads every 16th 16 bytes of one rank, a step ahead. The workgroup counts itself in memory (MeetingSync) and
+// waits behind its last step for all others. They have usually arrived, as all workgroups run at once. Then each thread
+// adds B low to its own sums, B straight from memory into the registers that x had. Before that the pages of the next
+// product's weights are prefetched (pages_ahead.h).
 #pragma once
 
 #include <cstddef>
@@ -99,7 +99,7 @@ class GatedLora : protected WarpgroupWriter {
         for (uint32_t i = 0; i < n_pieces(); i++) {
             for (const uint32_t lanes : {8u, 4u, 2u, 1u})
                 line("shfl.sync.bfly.b32 %p0, %dot{0}, {1}, 31, 0xffffffff; add.f32 %dot{0}, %dot{0}, %p0;", i, lanes);
-            // Of ranks that there are not it is minus infinity.
+            // For ranks that do not exist the sum is minus infinity.
             line("setp.eq.f32 %is, %dot{0}, 0fff800000; selp.f32 %dot{0}, 0f00000000, %dot{0}, %is;", i);
             find_piece(i);
             line("and.b32 %first, %thread, 15; setp.eq.u32 %is, %first, 0; setp.lt.and.u32 %is, %piece, {}, %is; "
@@ -116,7 +116,7 @@ class GatedLora : protected WarpgroupWriter {
         line("shrunk{}:", set);
     }
 
-    // Of the next step.
+    // Loads the next step's part.
     void load_shrink() {
         line("setp.lt.u32 %is, %step, {};", n_shrink_steps());
         for (uint32_t c = 0; c < kAhead; c++) {
@@ -139,8 +139,8 @@ class GatedLora : protected WarpgroupWriter {
     // Behind the last step: to %sum, whose first columns are %n0's. What has the registers %x of two steps is free, and
     // so is the ring of shared memory.
     void expand() {
-        // Of a row, or the row 8 behind, gates or ups: where B has this thread's first column, and the bytes of a row
-        // of B.
+        // For a row or the row 8 behind it, gates or ups: the address in B of this thread's first column, and the bytes
+        // of a row of B.
         line("shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; mov.u32 %entry, modules; mad.lo.u32 "
              "%entry, %first, {}, %entry;",
              2 * kModuleBytes);
@@ -197,7 +197,7 @@ class GatedLora : protected WarpgroupWriter {
     }
 
   private:
-    // Of a workgroup's pieces this one's number: [row][module][8 ranks].
+    // The number of the workgroup's piece i: [row][module][8 ranks].
     void find_piece(uint32_t i) {
         line("mov.u32 %piece, %ctaid.z; mov.u32 %second, %nctaid.z; mad.lo.u32 %piece, %second, {}, %piece;", i);
     }
@@ -216,8 +216,8 @@ class GatedLora : protected WarpgroupWriter {
     uint32_t rounds_of_own() const { return l_.columns / kRoundColumns; }
     uint32_t n_rounds() const { return 4 * rounds_of_own(); }
 
-    // Of row %m_row gate (%m_idx 0) or up: %m_a, %m_b, %m_rank, %m_scale. Where there is none rank and scale are 0, and
-    // the addresses some.
+    // Finds gate (%m_idx 0) or up of row %m_row: %m_a, %m_b, %m_rank, %m_scale. Where there is none, rank and scale are
+    // 0 and the addresses undefined.
     void find_module() {
         // Not behind a wait for the number of rows: what is there may be read, and anything.
         line("min.u32 %first, %m_row, {}; mul.wide.u32 %wide, %first, {}; add.u64 %at, %rows_at, %wide; ld.global.u32 "

@@ -22,7 +22,7 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
     plan.n_splits = ceil_div(padded(k), plan.k_per_split);
 }
 
-// Of packed weights matrices are not for every size, nor is there room for a plain copy everywhere.
+// Packed weights are never refused: matrices do not take every size, nor is there always room for a plain copy.
 const char* refusal(const WayFacts& on, const Product& product) {
     return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
 }

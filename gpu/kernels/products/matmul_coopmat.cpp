@@ -34,8 +34,8 @@ TileWish wish_for(const WayFacts& on, const Product& product, bool gated) {
             .in_blocks = can_be_in_blocks(on, product)};
 }
 
-// Whether the activation in the product saves more than the tile that can do it costs. Apart, sums are written and read
-// once more, and there is a dispatch more.
+// Returns true if the activation in the product saves more than the tile that can do it costs. Apart, sums are written
+// and read once more, and there is one more dispatch.
 bool gating_pays(const WayFacts& on, const Product& product) {
     const TileChoice apart = choose_tile(on.capabilities(), wish_for(on, product, false)),
                      together = choose_tile(on.capabilities(), wish_for(on, product, true));

@@ -100,7 +100,7 @@ bool are_integers(const uint format) {
     return format != kWeightsIQ4_NL && format != kWeightsIQ4_XS && format != kWeightsMXFP4 && format != kWeightsTable && format != kWeightsFP8;
 }
 
-// Of a lane's row, columns 4 j .. + 3: two pairs of codes, 16 bits apart in each word.
+// Columns 4 j .. + 3 of a lane's row: two pairs of codes, 16 bits apart in each word.
 uvec2 code_pairs(uint slot, const uint j) {
     const uint format = format_in(kWeight);
     if (has_codes_of_8(format)) {

@@ -36,7 +36,7 @@ const char* refusal(const WayFacts& on, const Product& product) {
     return has_type ? nullptr : "the device lacks shaderFloat16 or shaderInt16";
 }
 
-// None where equal pieces do not divide a long k.
+// nullopt if equal pieces do not divide a long k.
 std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const uint32_t units = product.stride() / kWeightAlign;
     uint32_t n_splits = equal_splits(units, kSplitElements / kWeightAlign, product.max_splits);

@@ -1,6 +1,6 @@
-// What a product's workgroups ask for at their end: one line of each page of what the next product reads. So its
-// addresses are translated when that begins, which it would else wait for ("Addresses of what comes next" in
-// docs/PERFORMANCE.md). No shader includes this.
+// A product's workgroups end by loading one line of each page that the next product reads. Its addresses are then
+// translated when it begins, and it need not wait for that ("Addresses of what comes next" in docs/PERFORMANCE.md). No
+// shader includes this.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ constexpr uint32_t bit_of(Enum value) {
     return 1u << static_cast<uint32_t>(value);
 }
 
-// What a way can do on whichever device.
+// The forms that a way supports, whatever the device.
 struct WayForms {
     uint32_t results = bit_of(ProductResult::kSums);  // bits by ProductResult
     uint32_t adapters = bit_of(AdapterForm::kApart);  // bits by AdapterForm
@@ -88,7 +88,7 @@ extern const ProductWay kMatvecWay, kLanesWay, kTiledWay, kUnrolledWay, kGemvWay
 
 const ProductWay& way_of(MatmulVariant variant);
 
-// What all plans have of the product: sizes, types, forms.
+// Fills in what all plans take from the product: sizes, types, forms.
 MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product);
 
 // For ProductWay::candidates: the plan of a tile with each number of splits that makes a difference, step_k elements at
@@ -105,7 +105,7 @@ bool is_for_warpgroups(const WayFacts& on, const Product& product);  // matmul_w
 bool consumers_add_runs_faster(const WayFacts& on, const Product& product);
 bool may_gate(const WayFacts& on, const Product& product);         // options and sizes
 bool can_read_bricks(const WayFacts& on, const Product& product);  // matmul_packed.cpp
-// Whether a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is.
+// Returns true if a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is.
 bool is_better_unpacked(const WayFacts& on, const Product& product);
 
 }  // namespace lorad::gpu

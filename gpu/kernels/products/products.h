@@ -35,7 +35,7 @@ class ProductPlanner : public Planner {
     // For people: the ways that have the product's forms, a line each up to the one that takes it, and why not.
     std::string explain(const Product& product) const;
 
-    // Of StackedAdapters: low for so many rows, and b for a product with so many padded columns.
+    // Sizes for StackedAdapters: low for so many rows, and b for a product with so many padded columns.
     static uint64_t joined_low_bytes(uint32_t rows, uint32_t n_modules) {
         return uint64_t{round_up(rows, kJoinedTileRows)} * n_modules * kJoinedModuleColumns * 2;
     }

@@ -118,7 +118,7 @@ class DirectWriter : WarpgroupWriter {
              r + 7, piece * 64);
     }
 
-    // Of the step that %x is at, which moves on.
+    // Loads the step that %x is at, and moves %x on.
     void load_x() {
         for (uint32_t row = 0; row < rows(); row += load_rows()) {
             line("cp.async.cg.shared.global [%first+{}], [%x+{}], 16;", row * kSwizzledRowBytes, row * row_bytes());

@@ -146,8 +146,8 @@ class Writer : GatedLora {
         line("has_window: add.u32 %all, %steps, %more;");
     }
 
-    // As own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of a unit
-    // are neighbours.
+    // The same as own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of
+    // a unit are neighbours.
     void find_own_place() {
         // i, n
         line("mov.u32 %first, %nctaid.y; mov.u32 %second, %nctaid.z; mad.lo.u32 %next, %tile, %first, %split; "
@@ -232,7 +232,7 @@ class Writer : GatedLora {
         line("mul.wide.u32 %wide, %window, {}; add.u64 %joined_x, %joined_x, %wide;", k16s() * kBlockBytes);
     }
 
-    // Of step %next, or of the last one: a load without a condition.
+    // Loads step %next, or the last one, so that the load needs no condition.
     void load_x(uint32_t set) {
         line("sub.u32 %first, {}, 1; min.u32 %first, %first, %next;", all_steps());
         const char* x = "%x";
@@ -257,8 +257,8 @@ class Writer : GatedLora {
         return uint64_t{in_tile} / 16 * 8 + in_tile % 8 + (in_tile % 16 < 8 ? 0 : p_.gated_rows);
     }
 
-    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on. Behind w's steps come those of what
-    // is joined.
+    // Loads the step that %w is at to the slot %slot_in; the last part moves %w on. The steps of stacked columns follow
+    // w's.
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
         if (!joins()) return load_rows_of("%w", part, row_bytes());
@@ -303,15 +303,15 @@ class Writer : GatedLora {
         line("loop:");
         for (uint32_t set = 0; set < kXSets; set++) {
             for (uint32_t part = 0; part < n_parts(); part++) {
-                // What cp.async has written is there for all threads behind the barrier. (The fence between the generic
-                // and the asynchronous proxy would wait for everything that is under way.)
+                // Behind the barrier all threads see what cp.async has written. (The fence between the generic and the
+                // asynchronous proxy would wait for all loads in flight.)
                 line("cp.async.wait_group {}; bar.sync 0;", ahead() - 1);
                 if (part == 0) use_x(set);
                 if (part == 0 && p_.adds_lora) use_shrink(set);
                 if (t_.overlaps) load_next(set, part);
                 multiply(set, part);
-                // Of a product that goes on while the next one is asked for, what it reads is not touched: the other
-                // set of x is the step before's.
+                // A product goes on while the next one's loads begin. They touch nothing that it reads: the other set
+                // of x is the step before's.
                 if (t_.overlaps) line("wgmma.wait_group.sync.aligned 1;");
                 if (part == 0) {
                     line("add.u32 %next, %step, 1;");
@@ -438,7 +438,7 @@ class Writer : GatedLora {
         }
     }
 
-    // Of each 16 columns a thread has four pairs: of row lane / 4 and the row 8 behind in the first eight columns
+    // A thread has four pairs of each 16 columns: of row lane / 4 and the row 8 behind it in the first eight columns
     // (words 0 and 1), then in the others.
     void store_gated() {
         if (p_.y_order == kBlocksOfARow)

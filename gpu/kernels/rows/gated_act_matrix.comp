@@ -63,7 +63,7 @@ shared Module modules[kRows * 2];  // gate and up of each run
 shared uint slots[kRows];
 shared uint begins, ends, rank_max, converts;  // converts: some B is of another type than ELEMENT
 
-// What a thread fetches of B and of low for a run, and puts into shared memory behind the next barrier.
+// A thread loads these words of B and of low for a run, and puts them into shared memory behind the next barrier.
 const uint kThreads = kSubgroups * SUBGROUP;
 const uint kBWords = 2 * kColumns * 2, kLowPieces = 2 * kRows * 2;
 const uint kBLoads = (kBWords + kThreads - 1) / kThreads, kLowLoads = (kLowPieces + kThreads - 1) / kThreads;
@@ -130,7 +130,7 @@ void put_parts(Eight e, out uvec4 main_part, out uvec4 rest) {
     rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kType);
 }
 
-// What was fetched, into shared memory.
+// Puts the loaded words into shared memory.
 void put(uint run, uint r0, const bool convert) {
     [[unroll]] for (uint l = 0; l < kBLoads; l++) {
         const uint i = l * kThreads + gl_LocalInvocationIndex;

@@ -33,7 +33,7 @@ struct TrainMatrix {
 // Rows that a product by warpgroups writes at once.
 inline constexpr uint32_t kTrainTileRows = 128;
 inline constexpr uint32_t kTrainMoreKMax = 512;
-// Of the parts of products, beside inputs in blocks.
+// The room for the parts of products, beside inputs in blocks.
 inline constexpr uint64_t kTrainPartBytes = uint64_t{128} << 20;
 // Rows that TrainProduct::has_few_rows is planned for, and that it may have.
 inline constexpr uint32_t kTrainFewRows = 128, kTrainFewRowsMax = 1024;
@@ -109,7 +109,7 @@ class TrainKernels {
     void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
-    // Of a packed table the numbers are rounded to its matrix's type, as a plain copy has them.
+    // Numbers of a packed table are rounded to its matrix's type, as a plain copy has them.
     void embed(Recorder& recorder, const TrainEmbedParams& params, WeightKind table, bool is_transposed, uint32_t rows);
     void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,
                         uint32_t n_tokens);
@@ -135,7 +135,7 @@ class TrainKernels {
         lora_.weight_norm(recorder, params, weight_type);
     }
 
-    // Those of serving, for what training does as it does.
+    // The kernels of serving, for work that training does in the same way.
     ProductKernels& products() { return products_; }
 
     static uint32_t grad_norm_groups(const TrainGradNormParams& params) {

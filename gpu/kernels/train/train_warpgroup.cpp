@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kWarpgroupSideMin = 256;  // m, n and k
 constexpr uint32_t kWarpgroupSplitsMax = 8;
 constexpr uint32_t kWindowTilesMax = 512;  // of products with more k
-// Of a slice of rows, where a recording is in parts: about 0.6 ms of a GH100.
+// The size of a slice of rows, where a recording is in parts: about 0.6 ms of a GH100.
 constexpr uint64_t kSliceFlops = 300'000'000'000;
 
 }  // namespace

@@ -17,7 +17,7 @@
 
 namespace lorad::gpu {
 
-// A kernel that somebody asked for.
+// A requested kernel.
 struct KernelReport {
     std::string module;
     std::vector<uint32_t> constants;

@@ -25,7 +25,7 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
     return wanted < at_least ? at_least : wanted > at_most ? at_most : wanted;
 }
 
-// Threads of a workgroup at most, also where its kernel asks for subgroups of the device's size; 0: not known.
+// The largest workgroup, also if its kernel requires subgroups of the device's size; 0: not known.
 inline uint32_t threads_max(const DeviceCapabilities& caps) {
     if (caps.max_workgroup_subgroups == 0) return caps.max_workgroup_invocations;
     return static_cast<uint32_t>(std::min<uint64_t>(caps.max_workgroup_invocations,

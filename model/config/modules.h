@@ -11,8 +11,8 @@ namespace lorad::model {
 
 struct ModelConfig;
 
-// In the order of the device's LoRA table, LoraModule[slot][layer][ModelConfig::lora_stride()]. A model whose layers
-// are all attention and a dense feed-forward has the first seven alone.
+// The order is that of the device's LoRA table, LoraModule[slot][layer][ModelConfig::lora_stride()]. A model whose
+// layers are all attention and a dense feed-forward has only the first seven.
 enum class LinearModule : uint8_t {
     kQ,
     kK,

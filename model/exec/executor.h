@@ -52,7 +52,7 @@ struct ExecutorOptions {
     uint32_t decode_workgroups = 0;
     std::vector<std::string> left_out_kernels = {};  // KernelSetOptions::left_out
     std::vector<std::string> refused_kernels = {};   // for tests: KernelSetOptions::refused
-    // for tests: this step, counted from 1, ends as if its workgroups had waited in vain
+    // for tests: this step, counted from 1, ends as if its grid barrier had timed out
     uint64_t decode_fault_step = 0;
     bool batch_invariant = false;  // a row's bits never depend on what else is in its step
     // record the usual steps while the weights are loaded, so that no pipeline is compiled
@@ -146,7 +146,7 @@ class Executor {
     uint64_t n_recordings() const;  // made so far: replays make none
     // a step of one row, with one adapter of few ranks at most: it passed its trial and nobody has given up since
     bool decodes_in_one_dispatch() const;
-    // a step of 2 to kDecodeRowsMax rows without adapters has one dispatch between two layers' attentions; likewise
+    // the same for steps of 2 to kDecodeRowsMax rows without adapters: one dispatch between two layers' attentions
     bool decodes_rows_together() const;
     // Steps of 33 to 64 rows have gate and up with their rows' adapters in one product.
     bool gates_adapters() const;
@@ -159,7 +159,7 @@ class Executor {
         uint32_t n_chunk = 0;
         proto::SamplingParams sampling{.temperature = 0.0f};  // of decode rows
     };
-    // How such a step is computed, for people: schedule, products, attention, adapters, output.
+    // Describes how such a step is computed, for people: schedule, products, attention, adapters, output.
     Result<std::string> describe_step(const ProfileStep& step, std::span<const uint32_t> adapter_slots) const;
     // Times each kernel of a step with made-up contents in blocks of the KV cache: only while nothing else runs. With
     // adapter slots decode rows are dealt to them in runs; a prompt has the first.

@@ -1,8 +1,8 @@
-// Which layers' keys an 8-bit KV cache can hold in eight bits.
+// Decides which layers' keys an 8-bit KV cache can hold in eight bits.
 //
 // A group of 32 channels shares one scale, so a channel with a large constant part (Qwen2.5 has biases of keys above
-// 200) makes every other one of its group coarse, itself included, and queries of such models are large in the same
-// channels. What that does to a layer's scores can be told from its biases and head norms alone.
+// 200) makes all others of its group coarse, itself included, and queries of such models are large in the same
+// channels. The effect on a layer's scores follows from its biases and head norms alone.
 #pragma once
 
 #include <span>
@@ -22,8 +22,8 @@ struct KeyStatistics {
     std::span<const float> k_norm;
 };
 
-// By how much 8-bit keys change scores (the argument of the softmax's exponential): one standard deviation, for the
-// worst head, of what biases and norms say. 0 where a layer has neither.
+// The change of scores by 8-bit keys (in the softmax's exponent): one standard deviation, for the worst head, from
+// biases and norms. 0 if a layer has neither.
 double key_noise(const KeyStatistics& layer, const AttentionFacts& attention, const RopeConfig& rope);
 
 // Layers above it keep keys of 16 bits. Measured with Qwen2.5-Coder-0.5B, whose layers have 0.01 to 5.5: one with 0.1

@@ -16,13 +16,13 @@ namespace lorad::model {
 // Immutable, so any thread. Every call reads the files anew; errors are kInvalidModel.
 class ModelFiles {
   public:
-    // `model`: a Hugging Face folder; a .gguf file, of a split set any; or a folder that holds one such model and no
-    // safetensors. Of a folder nothing is read yet, so that its parts are asked for, and refused, one by one; a GGUF
-    // file is read and checked but for its weights and text.
+    // `model`: a Hugging Face folder; a .gguf file, any one of a split set; or a folder that holds one such model and
+    // no safetensors. A folder is not read yet: each part is read, and refused, when it is asked for. A GGUF file is
+    // read and checked except for its weights and text.
     static Result<std::unique_ptr<const ModelFiles>> open(const std::filesystem::path& model);
     virtual ~ModelFiles() = default;
 
-    // kInvalidModel: what the path is instead of a model, and what to give. What is inside is not looked at.
+    // kInvalidModel says what the path is instead of a model, and what to give. Does not look inside.
     virtual Status check_kind() const = 0;
     virtual Result<ModelConfig> config() const = 0;
     // Mapped; sources of packed matrices read the mapping, so this outlives them.
@@ -31,8 +31,8 @@ class ModelFiles {
     virtual Result<std::shared_ptr<const Tokenizer>> tokenizer() const = 0;
     virtual Result<std::shared_ptr<const ChatTemplate>> chat_template() const = 0;
 
-    // How the tokenizer is configured, in the form of tokenizer_config.json, and the chat template where it stands
-    // apart; either may be empty.
+    // The tokenizer's configuration, in the form of tokenizer_config.json, and the chat template if it is a file of its
+    // own; either may be empty.
     struct TokenizerConfig {
         std::string json, chat_template;
     };

@@ -23,7 +23,7 @@ std::string_view decoder_prefix_of(std::string_view name);
 // Returns true if the name is of a part that text does not need, "vision_tower. ...".
 bool is_of_other_tower(std::string_view name);
 
-// By ModelConfig::spellings.
+// Maps a name by ModelConfig::spellings.
 std::string name_from_files(std::string_view name, const ModelConfig& config);
 std::string name_in_files(std::string_view ours, const ModelConfig& config);
 

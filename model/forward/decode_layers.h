@@ -41,7 +41,7 @@ class DecodeLayers {
     gpu::DeviceAddress table() const { return table_.address(); }  // decode_layer_table() of the model's own weights
     gpu::DeviceAddress channels() const { return channels_.address(); }
     gpu::DeviceAddress sync() const { return sync_.address(); }
-    // Set when some step's workgroups waited in vain.
+    // Set when a grid barrier of some step has timed out.
     const GivenUp& given_up() const { return given_up_; }
 
   private:

@@ -29,8 +29,8 @@ class PassParts {
         bool has_adapters = false;  // its sums include what the rows' adapters add
     };
 
-    // How a product is to be done, and what it reads: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or,
-    // where adapters' shrinks read the rows, both.
+    // The plan and the input of a product: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or, if
+    // adapters' shrinks read the rows, in both.
     struct Input {
         gpu::MatmulPlan plan;
         DeviceAddress rows = 0, blocks = 0;

@@ -1,5 +1,5 @@
-// Reads GGUF files, trusting no byte of them: fields, tensors, and where their bytes lie. What the fields mean is other
-// files' business: adapters/files/gguf_adapter.cpp, model/gguf/gguf_model.h. Versions 2 and 3, little-endian.
+// Reads GGUF files, trusting no byte of them: fields, tensors, and where their bytes lie.
+// adapters/files/gguf_adapter.cpp and model/gguf/gguf_model.h interpret the fields. Versions 2 and 3, little-endian.
 #pragma once
 
 #include <cstddef>

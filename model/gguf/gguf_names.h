@@ -18,9 +18,9 @@ struct GgufArchitecture {
     bool has_norms_after = false;  // what a part gives is normed: ffn_norm is pre_feedforward_layernorm then
     bool is_by_layer = false;      // layers are more than Llama's: gguf_family.h reads the fields
 };
-// By general.architecture, the first of those that share it; nullptr: lorad knows none of this name.
+// Finds general.architecture, the first of those that share it; nullptr: lorad knows none of this name.
 const GgufArchitecture* gguf_architecture(std::string_view gguf);
-// By ours; nullptr: GGUF files hold none of it.
+// Finds our name; nullptr: GGUF has no architecture for it.
 const GgufArchitecture* gguf_architecture_of(std::string_view ours);
 std::string gguf_architectures();  // "llama, qwen2, ..."
 

@@ -18,8 +18,8 @@ namespace lorad::model {
 // Words of a mask, which has a bit for each token: bit id % 32 of word id / 32.
 constexpr uint32_t mask_words(uint32_t vocab_size) { return ceil_div(vocab_size, 32u); }
 
-// The tokens whose logits a request changes: its bias, its ends where it has to go on for some tokens, and what it
-// holds already, where penalties are asked for. One thread at a time.
+// The tokens whose logits a request changes: its bias, its ends if it has to go on for some tokens, and its present
+// tokens if it has penalties. One thread at a time.
 class TokenChanges {
   public:
     // ends: tokens that may have to be kept from coming (gpu::kRuleBansEnds).

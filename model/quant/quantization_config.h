@@ -1,5 +1,5 @@
-// How a Hugging Face folder says that its weights are held in few bits: quantization_config of config.json, checked key
-// by key.
+// Reads how a Hugging Face folder holds its weights in few bits: quantization_config of config.json, checked key by
+// key.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class QuantMethod : uint8_t { kNone, kBitsAndBytes, kGptq, kAwq, kCompresse
 // "bitsandbytes", as quant_method says it.
 std::string_view name_of(QuantMethod method);
 
-// Which numbers share a scale.
+// The numbers that share a scale.
 enum class ScaleStrategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
 
 // One group of compressed-tensors' config_groups: how some of the matrices are held.

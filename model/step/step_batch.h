@@ -47,8 +47,8 @@ struct RowAdapters {
     // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
     uint32_t state_from = gpu::kNoState;
     std::span<const gpu::StateSave> state_saves = {};
-    // Blocks of the window group (model/exec/kv_groups.h), where the device has them apart: as many as the sequence's
-    // others. Those behind the window may be any that are there.
+    // Blocks of the window group (model/exec/kv_groups.h), if the device has them apart: as many as the sequence's
+    // other blocks. Blocks behind the window may be any that exist.
     std::span<const BlockId> window_blocks = {};
 };
 
@@ -72,7 +72,7 @@ class StepBatch {
     // index of the first row.
     uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
                       const RowAdapters& adapters);
-    // With one adapter as it is, or none with kNoAdapterSlot.
+    // The rows have one adapter without a change of its scale, or none with kNoAdapterSlot.
     uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
                       uint32_t adapter_slot);
     // Appends one row whose token is what output `output` of the previous step chooses (greedy), not yet known here.

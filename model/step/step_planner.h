@@ -1,5 +1,5 @@
-// Which recording a step runs: the one place that decides how a batch is computed. Pure: the same answer for the same
-// traits, and without a device (gpu::KernelPlanner needs none). docs/ARCHITECTURE.md has the table of what a step runs.
+// Chooses a step's recording: the one place that decides how a batch is computed. Pure: the same answer for the same
+// traits, without a device (gpu::KernelPlanner needs none). docs/ARCHITECTURE.md has a table of what steps run.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace lorad::model {
 // second begins with sample_draw or what comes before it for rules.
 enum class StepPart : uint8_t { kWhole, kForward, kDraw };
 
-// How what the rows' adapters add comes to the sums of the layers' products.
+// How the rows' adapters are added to the sums of the layers' products.
 enum class AdapterMethod : uint8_t {
     kConsumers,     // the kernel that reads a product's sums adds it, row by row; also where no row has an adapter
     kFewRuns,       // the same, but the activation adds it on matrices: of few runs of rows with one adapter
@@ -24,7 +24,7 @@ enum class AdapterMethod : uint8_t {
     kGatedProduct,  // the product of gate and up shrinks and expands by itself; other products' consumers add theirs
 };
 
-// How the layers of a step are put into dispatches.
+// How the layers of a step are cut into dispatches.
 enum class LayerSchedule : uint8_t {
     kSeparate,     // each operation has its own
     kOneDispatch,  // one row: all layers in one (DecodeLayers)

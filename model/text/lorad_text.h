@@ -46,10 +46,10 @@ enum {
     LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further. The message is for a log, not for clients
     LORAD_TEXT_NO_MEMORY = 8,
     LORAD_TEXT_TOO_COMPLEX = 9,        // nested, or referring to itself, deeper than is read
-    LORAD_TEXT_NO_SUCH_TEMPLATE = 10,  // none of the name that was asked for
+    LORAD_TEXT_NO_SUCH_TEMPLATE = 10,  // there is no template of the requested name
 };
 
-// How the tokenizer turns tokens into text, as far as incremental decoding cares.
+// The tokenizer's way from tokens to text, as far as incremental decoding cares.
 enum {
     LORAD_DECODER_BYTE_LEVEL = 0,     // text is the tokens' bytes joined, ill-formed UTF-8 replaced
     LORAD_DECODER_BYTE_FALLBACK = 1,  // runs of byte tokens decode as a whole
@@ -81,7 +81,7 @@ int32_t lorad_tokenizer_new(LoradText tokenizer_json, LoradTokenizer** out, Lora
 void lorad_tokenizer_free(LoradTokenizer* tokenizer);
 int32_t lorad_tokenizer_encode(const LoradTokenizer* tokenizer, LoradText text, int32_t add_special_tokens,
                                LoradIds* out, LoradBytes* error);
-// Without special tokens of the tokenizer's own; begins: the byte of the text where each token begins.
+// Adds no special tokens of the tokenizer's own; begins: the byte of the text where each token begins.
 int32_t lorad_tokenizer_encode_placed(const LoradTokenizer* tokenizer, LoradText text, LoradIds* out, LoradIds* begins,
                                       LoradBytes* error);
 int32_t lorad_tokenizer_decode(const LoradTokenizer* tokenizer, const uint32_t* ids, size_t count,

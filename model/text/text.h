@@ -28,7 +28,7 @@ bool text_reserve_is_whole();
 // For a process that is to end where its memory does. Any thread.
 void give_up_text_reserve();
 
-// How tokens become text, as far as decoding one token after the other cares.
+// The way from tokens to text, as far as decoding one token after the other cares.
 enum class DecoderKind : uint8_t {
     kByteLevel,     // the tokens' bytes joined; ill-formed UTF-8 is replaced by U+FFFD
     kByteFallback,  // as kOther, but a run of byte tokens decodes as a whole

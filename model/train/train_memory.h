@@ -60,7 +60,7 @@ struct TrainSizes {
     bool keeps(uint32_t layer, uint32_t n_layers) const;
 };
 
-// In which products are computed on matrices, where the device has them.
+// The types in which products are computed on matrices, where the device has them.
 gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights,
                                              const TrainerOptions& options);
 

@@ -33,7 +33,7 @@ enum TrainGroupIndex : uint32_t { kTrainQkv, kTrainO, kTrainGateUp, kTrainDown, 
 
 struct TrainLayer {
     std::array<TrainGroup, kTrainGroups> groups;
-    // In TrainableAdapter::wholes.
+    // Indices in TrainableAdapter::wholes.
     std::optional<uint32_t> input_norm, post_attention_norm, q_norm, k_norm;
     bool is_trained() const;
 };

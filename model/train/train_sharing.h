@@ -1,4 +1,4 @@
-// Which jobs may be trained beside each other: the one place that says so, and why not.
+// Decides which jobs may be trained beside each other: the one place that says so, and why not.
 #pragma once
 
 #include <optional>

@@ -53,7 +53,7 @@ class AttentionPlanner : public Planner {
     bool attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const;
     bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
     bool attends_by_tile(uint32_t head_dim) const { return tile_attention(head_dim) != TileAttention::kAuto; }
-    // Which of them; kAuto: none.
+    // The kernel for tiles of rows; kAuto: none.
     TileAttention tile_attention(uint32_t head_dim) const;
     // The most rows of a tile in a step of up to `rows`, which AttentionShape says to attention_tiles().
     uint32_t attention_tile_rows(uint32_t head_dim, uint32_t rows) const;

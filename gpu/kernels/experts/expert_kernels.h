@@ -34,7 +34,7 @@ struct ExpertMatrices {
     ScalarType type = ScalarType::kF32;
 };
 
-// How they are multiplied, both alike.
+// The plan of both products of the experts.
 struct ExpertPlan {
     uint32_t tile_rows = 1;    // pairs of a tile at most
     bool on_matrices = false;  // expert_matrix, else expert_product

@@ -33,17 +33,17 @@ constexpr ShrinkPlace shrink_place(const MatmulPlan& product) {
                : ShrinkPlace::kBehindProduct;
 }
 
-// Who computes A x in lora_vector: the workgroups together, each one all of it, or what is faster.
+// Decides who computes A x in lora_vector: the workgroups together, each one all of it, or what is faster.
 enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 
-// To compare; 0: what is best for the size.
+// For comparisons; 0: what is best for the size.
 struct LoraVectorOptions {
     LowSharing sharing = LowSharing::kAuto;  // kAlways: where the device has 64-bit atomics
     // of a workgroup, a power of two; as many as the device takes, and no fewer than a subgroup has
     uint32_t threads = 0;
     uint32_t group_rows = 0;  // of a workgroup, a power of two from 2 on and no more than threads
     uint32_t slices = 0;      // of k, a power of two and no more than subgroups, joined through shared memory
-    // units (one chunk of 8 weights for each lane) that a subgroup asks for before it uses them
+    // units (one chunk of 8 weights for each lane) that a subgroup loads before it uses them
     uint32_t at_once = 0;
 };
 

@@ -11,8 +11,7 @@ namespace {
 constexpr uint64_t kOwnBytesMax = 96 << 10;
 constexpr uint32_t kSharedSumsMax = 3072;  // 12 KiB of shared memory
 
-// Of k, from so many rows of a shared A on. H100, 2,048, us, f32 and f16: rank 64 4.10 and 3.64 with eight, 4.01 and
-// 3.51 with four; rank 32 3.67 and 3.31, 4.10 and 3.38.
+// Slices of k once a shared A has so many rows. On an H100 four beat eight at rank 64, and lose at rank 32.
 constexpr uint32_t kFewSlices = 4, kFewSlicesRankMin = 64;
 
 static_assert(kLoraVectorWords >= kMaxRank);  // a word for each element of A x

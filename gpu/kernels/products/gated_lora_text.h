@@ -49,7 +49,7 @@ class GatedLora : protected WarpgroupWriter {
         line(".reg .b16 %h<2>;");
     }
 
-    // Behind the first loads of w and x.
+    // Comes behind the first loads of w and x.
     void begin_lora() {
         line("ld.param.u64 %rows_at, [params]; ld.global.u32 %n_rows, [%rows_at]; ld.param.u64 %table, [params+{}]; "
              "ld.param.u32 %slot_stride, [params+{}]; ld.param.u64 %w_all, [params+8];",
@@ -82,7 +82,7 @@ class GatedLora : protected WarpgroupWriter {
         }
     }
 
-    // In front of a step's product, set: of the program's text. What was asked for in the step before.
+    // In front of a step's product: uses the shrink's loads of the step before. set: of the program's text.
     void use_shrink(uint32_t set) {
         line("setp.eq.u32 %is, %step, 0; setp.gt.or.u32 %is, %step, {}, %is; @%is bra shrunk{};", n_shrink_steps() + 1,
              set);
@@ -109,7 +109,7 @@ class GatedLora : protected WarpgroupWriter {
                  GATED_LORA_PARAM(low), i);
         }
         line("bra shrunk{};", set);
-        // Behind the next step's barrier.
+        // The label is reached behind the next step's barrier.
         line("tell{0}: setp.ne.u32 %is, %thread, 0; @%is bra shrunk{0}; fence.acq_rel.gpu; ld.param.u64 %at, "
              "[params+{1}]; red.relaxed.gpu.global.add.u32 [%at+{2}], 1;",
              set, GATED_LORA_PARAM(sync), offsetof(MeetingSync, arrivals));
@@ -136,8 +136,8 @@ class GatedLora : protected WarpgroupWriter {
             line("add.u64 %a_at{0}, %a_at{0}, {1}; add.u64 %xr_at{0}, %xr_at{0}, {1};", i, kAhead * kChunkBytes);
     }
 
-    // Behind the last step: to %sum, whose first columns are %n0's. What has the registers %x of two steps is free, and
-    // so is the ring of shared memory.
+    // Behind the last step: adds to %sum, whose first columns are %n0's. The registers %x of two steps are free, and so
+    // is the ring of shared memory.
     void expand() {
         // For a row or the row 8 behind it, gates or ups: the address in B of this thread's first column, and the bytes
         // of a row of B.
@@ -217,7 +217,7 @@ class GatedLora : protected WarpgroupWriter {
     uint32_t n_rounds() const { return 4 * rounds_of_own(); }
 
     // Finds gate (%m_idx 0) or up of row %m_row: %m_a, %m_b, %m_rank, %m_scale. Where there is none, rank and scale are
-    // 0 and the addresses undefined.
+    // 0 and the addresses any readable ones.
     void find_module() {
         // Not behind a wait for the number of rows: what is there may be read, and anything.
         line("min.u32 %first, %m_row, {}; mul.wide.u32 %wide, %first, {}; add.u64 %at, %rows_at, %wide; ld.global.u32 "

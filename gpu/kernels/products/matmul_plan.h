@@ -1,4 +1,4 @@
-// How a product is computed: the way, and what its kernels are made for. product_ways.h has the table of ways.
+// The plan of a product: the way, and the constants of its kernels. product_ways.h has the table of ways.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 
 namespace lorad::gpu {
 
-// How what the rows' adapters add comes into the sums.
+// How the rows' adapters are added to the sums.
 enum class AdapterForm : uint8_t {
     kApart,    // not by the product: no row has one, or the kernel that reads the sums adds it
     kRuns,     // from what the group's shrink has written, for long runs of rows with one adapter

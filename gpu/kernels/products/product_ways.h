@@ -72,7 +72,7 @@ struct ProductWay {
     // Why the way is not for this product, whose forms it has: what the device's ladder or the options lack, or the
     // measured rule beside it by which another way is faster. Null: it is.
     const char* (*refusal)(const WayFacts& on, const Product& product);
-    // How it computes the product, whether or not it is for it; none: it has no tile that fits.
+    // Plans the product, even if refusal() has a reason; nullopt: it has no tile that fits.
     std::optional<MatmulPlan> (*plan)(const WayFacts& on, const Product& product);
     const char* (*module)(const MatmulPlan& plan);
     // One dispatch.
@@ -82,7 +82,7 @@ struct ProductWay {
     void (*candidates)(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) = nullptr;
 };
 
-// In matmul.cpp and matmul_<name>.cpp.
+// Defined in matmul.cpp and matmul_<name>.cpp.
 extern const ProductWay kMatvecWay, kLanesWay, kTiledWay, kUnrolledWay, kGemvWay, kCoopmatWay, kCoopmat2Way, kPackedWay,
     kResidualWay, kWarpgroupWay, kWarpgroupDirectWay, kGatedLoraWay;
 
@@ -98,7 +98,7 @@ void add_splits(const WayFacts& on, const Product& product, const MatmulPlan& of
 
 // Borders that several ways share.
 bool is_one_row_alone(const WayFacts& on, const Product& product);   // matmul_gemv.cpp: kGemv is faster
-bool is_for_matrices2(const WayFacts& on, const Product& product);   // matmul_coopmat2.cpp: kCoopmat2 is asked for
+bool is_for_matrices2(const WayFacts& on, const Product& product);   // matmul_coopmat2.cpp: kCoopmat2 is requested
 bool is_for_warpgroups(const WayFacts& on, const Product& product);  // matmul_warpgroup.cpp: rows and ladder
 // Products by warpgroups add no long runs' adapters themselves; up to some ranks they are faster all the same, with
 // consumers that add them, than products by matrices that do.

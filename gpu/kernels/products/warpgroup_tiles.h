@@ -24,8 +24,8 @@ struct WarpgroupTile {
     // that so many take for a step each, of an H100 (an H200's of overlapping ones, times 1.1, by which it is faster);
     // with one group memory is what takes it
     double step_us;
-    // a part's product is asked for while the one before goes on: one barrier for each, two slots fewer on their way,
-    // 32 registers more
+    // a part's product is issued while the one before goes on: one barrier for each, two slots fewer in flight, 32
+    // registers more
     bool overlaps = false;
 
     constexpr uint32_t rows() const { return 64 * groups; }

@@ -42,7 +42,7 @@ class TextWriter {
     }
 
     // For a thread that has told its arrival: polls at most %polls_max times until %target have arrived (MeetingSync at
-    // %sync), and goes on at met_<name>. If in vain, it says so in memory and waits no more. arrivals: their address.
+    // %sync), and goes on at met_<name>. On a timeout it says so in memory and waits no more. arrivals: their address.
     // number, at: free registers of 32 and 64 bits; others used: %seen, %polls, %is.
     void poll_arrivals(const char* name, const char* arrivals, const char* number, const char* at,
                        size_t given_up_param) {

@@ -1,5 +1,5 @@
-// How the device chooses the token of one output: part of the step state, in steps where some row wants more than the
-// argmax of the model's own logits.
+// The rule by which the device chooses one output's token: part of the step state, in steps where some row wants more
+// than the argmax of the model's own logits.
 #ifdef __cplusplus
 #pragma once
 #endif

@@ -72,7 +72,7 @@ Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandB
     }
     if (after != nullptr && after_value > after->seen_completed_.load()) {
         TRY(after->status());
-        CHECK(after_value <= after->last_submitted());  // else the queue would wait for ever
+        CHECK(after_value <= after->last_submitted());  // else the queue would never stop waiting
         wait.semaphore = after->semaphore_;
         wait.value = after_value;
         wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;

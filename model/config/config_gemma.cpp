@@ -168,7 +168,7 @@ Status share_keys(const JsonValue& text, const std::vector<bool>& full, ModelCon
     return ok_status();
 }
 
-// Beside the dense feed-forward of each layer.
+// Reads the experts beside the dense feed-forward of each layer.
 Status read_gemma4_experts(const JsonValue& text, ModelConfig& config) {
     TRY_ASSIGN(const bool has_experts, text.bool_or("enable_moe_block", false));
     if (!has_experts) return ok_status();

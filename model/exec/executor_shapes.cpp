@@ -69,7 +69,7 @@ std::optional<PersistentProgram> Executor::Impl::program_of(const StepShape& sha
 // Thread-safe, as recording is.
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps,
                                                        const MergedWeights* merged_weights) {
-    // Behind the first part of a step comes the copy of its masks.
+    // The copy of a step's masks comes behind its first part.
     TRY_ASSIGN(gpu::Recorder recorder,
                gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
     TRY(record_pass(recorder, shape, merged_weights));

@@ -27,7 +27,7 @@ class Pass : private ExpertParts {
             return;
         }
         if (shape_.changes) outputs.last_tokens();  // beside embed
-        clear_counts();                             // likewise
+        clear_counts();                             // beside embed
         record_embedding(recorder_, context_, shape_);
         switch (shape_.schedule) {
             case LayerSchedule::kSeparate: layers(); break;

@@ -76,8 +76,8 @@ struct Scratch {
     gpu::Buffer xn;
     gpu::Buffer y;                     // [splits][rows][n] f32, result of the last matmul
     gpu::Buffer q;                     // [rows][Q D] f32
-    gpu::Buffer attention;             // [rows][Q D], input of o; also in blocks
-    gpu::Buffer act;                   // [rows][F], input of down; also in blocks
+    gpu::Buffer attention;             // [rows][Q D], input of o; in blocks as xn
+    gpu::Buffer act;                   // [rows][F], input of down; in blocks as xn
     gpu::Buffer low;                   // shrink results
     gpu::Buffer joined_b, joined_low;  // of the product's MatmulJoinedParams
     gpu::Buffer norms;                 // gpu/kernels/products/deferred_norm.h
@@ -86,7 +86,7 @@ struct Scratch {
     gpu::Buffer mixed;                 // [rows][DeltaShape::outputs()] f32, of delta nets
     gpu::Buffer experts;               // ExpertPlaces
     gpu::Buffer attention_partials;
-    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; also in blocks
+    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks as xn
     gpu::Buffer logits;     // [outputs][V] f32
     gpu::Buffer sample_partials;
     gpu::Buffer sampled;   // i32[outputs], read by the next step's embed

@@ -39,7 +39,7 @@ void quantize_q8_0(std::span<const float> x, uint8_t* block) {
         block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::roundf(x[i] * inverse)));
 }
 
-// How much an error on a number counts: large numbers move results more.
+// The weight of an error on a number: large numbers move results more.
 float weight_of(float number, float mean_square) { return std::sqrt(mean_square) + std::fabs(number); }
 
 float mean_square_of(std::span<const float> x) {

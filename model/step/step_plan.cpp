@@ -16,7 +16,7 @@ namespace {
 // Rows from which on a product by warpgroups saves more than it costs to arrange its input.
 constexpr uint32_t kArrangedRowsMin = 128;
 
-// Beside Llama's layers (topology.h), where norms are deferred.
+// Supported beside Llama's layers (topology.h) if norms are deferred.
 constexpr uint32_t kDeferredNormsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
                                            kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 
@@ -72,7 +72,7 @@ class PlanMaker {
     ProductUse of_step(bool may_be_in_blocks) const {
         return use_of({shape_.row_bucket, shape_.method}, may_be_in_blocks);
     }
-    // Behind a product that ends in the residual stream, or not.
+    // The use of a matrix behind a product that ends in the residual stream, or not.
     static ProductUse behind(ProductUse use, bool norm_is_deferred) {
         use.norm_is_deferred = norm_is_deferred;
         return use;
@@ -199,8 +199,8 @@ class PlanMaker {
         });
     }
 
-    // Where that saves much: nobody reads what the last layer would make of a prompt's other rows. What is kept goes
-    // where the queries were.
+    // True if that saves much: nobody reads the last layer's result for a prompt's other rows. The kept rows go where
+    // the queries were.
     bool keeps_rows_with_outputs() const {
         const uint64_t n_outputs = shape_.output_bucket;
         const bool have_room = n_outputs * gpu::padded(config_.hidden_size) <=

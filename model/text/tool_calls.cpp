@@ -19,7 +19,7 @@ constexpr size_t kSureMarkBytes = 3, kSureWordBytes = 6;
 
 bool is_identifier(char byte) { return std::isalpha(uint8_t(byte)) != 0 || byte == '_'; }
 
-// How many bytes at the end of `text` may be the beginning of `mark`.
+// Counts the bytes at the end of `text` that may be the beginning of `mark`.
 size_t begun_mark(std::string_view text, std::string_view mark) {
     for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
         if (text.substr(text.size() - n) == mark.substr(0, n)) return n;
@@ -343,7 +343,7 @@ bool ToolCallParser::read_name(bool at_end, Output& out) {
     return true;
 }
 
-// For the call that begins with what is pending. Of what has to be calls the grammar has seen to it.
+// Makes the reader of the call that begins with what is pending. The grammar has checked text that has to be a call.
 std::unique_ptr<CallReader> ToolCallParser::make_reader() const {
     const bool is_sure = marked_ || format_ == ToolFormat::kList;
     if (pending_.front() != '{') {

@@ -214,8 +214,8 @@ void TrainStage::list_batch_pieces() {
     }
 }
 
-// Pieces up to the budget's end by what the last ones took. What is longer than the budget is recorded in parts, of
-// which there is at least one.
+// Records pieces up to the budget's end, estimated from the last ones. A piece longer than the budget is recorded in
+// parts, at least one.
 void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made) {
     Round& round = *round_;
     const auto us_of = [&](const Piece& piece) {

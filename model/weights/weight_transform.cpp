@@ -211,7 +211,7 @@ uint32_t WeightTransform::n_outputs(const Group& group, uint32_t m) const {
     return config_.shape(group.layer, static_cast<LinearModule>(static_cast<uint32_t>(group.modules.first) + m)).n;
 }
 
-// By matrix and bias, what merge() copies.
+// Lists what merge() copies, by matrix and bias.
 std::vector<WeightTransform::Copy> WeightTransform::copies(const Parts& parts) const {
     std::vector<Copy> copies;
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {

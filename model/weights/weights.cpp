@@ -314,7 +314,7 @@ bool are_alike(std::span<const float> a, std::span<const float> b) {
 
 }  // namespace
 
-// Which matrices stay packed, and where the parts of each lie.
+// Decides which matrices stay packed, and where the parts of each lie.
 void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_plain) {
     constexpr uint32_t kColumnsAtOnce = 4;  // that a product writes of a joined result
     // Biases may lie between the parts of a matrix.
@@ -439,8 +439,7 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
         if (fill_begin < bytes_on_device(to))
             TRY(uploader.fill_zero(to.buffer, fill_begin, bytes_on_device(to) - fill_begin));
     }
-    // In pieces, so that progress is seen while a large matrix is on its way, and that what is decoded takes little
-    // memory.
+    // Goes by pieces, so that progress is seen while a large matrix is loaded, and decoded numbers take little memory.
     const bool is_as_stored = is_stored_as(*part.tensor, to.type);
     const uint64_t piece_bytes = uint64_t{is_as_stored ? 256u : 32u} << 20;
     const uint64_t row_bytes = uint64_t{to.k} * gpu::bytes_of(to.type);

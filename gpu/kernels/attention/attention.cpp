@@ -28,7 +28,7 @@ constexpr uint32_t kTilePartialRows = 1024;
 // fewer workgroups would fit a multiprocessor.
 constexpr uint32_t kPoolVectorsWanted = 384;
 
-// attention_combine: parts of a context that a thread asks for at once, and its threads.
+// attention_combine: parts of a context that a thread loads at once, and its threads.
 constexpr uint32_t kCombineInFlight = 4, kCombineFewThreads = 128, kCombineManyThreads = 512;
 // attention_group: a subgroup takes 16 tokens of a block; rows of one dispatch, as devices need not have more
 // workgroups in y.
@@ -147,7 +147,7 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
     uint32_t heads = options().attention_heads != 0 ? options().attention_heads : few ? 1 : heads_per_workgroup(group);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
-    // Tokens whose keys, and whose values, a thread asks for at once.
+    // Tokens whose keys, and whose values, a thread loads at once.
     const uint32_t in_flight = caps.small_workgroups ? 2 : heads == 1 ? 16 : has_few_registers(caps) ? 4 : 8;
     uint32_t per_quad = shape.head_dim > 128 || has_few_registers(caps) ? 2 : 4;
     uint32_t slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u));

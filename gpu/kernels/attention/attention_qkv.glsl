@@ -41,7 +41,7 @@ Turn turn_of(uint turn, uint word) {
     return Turn(Eight(vec4(a.xz, b.xz), vec4(c.xz, d.xz)), Eight(vec4(a.yw, b.yw), vec4(c.yw, d.yw)));
 }
 
-// By all threads of a head together.
+// All threads of a head call it together.
 Eight normed(Eight e, uint64_t gamma, uint word) {
     float squares = sum_squares4(e.hi, sum_squares4(e.lo, 0.0));
     [[unroll]] for (uint step = 1; step < kKvWords; step *= 2) squares += subgroupShuffleXor(squares, step);

@@ -152,7 +152,7 @@ void main() {
     uint step = span.begin * (kBlockTokens / kStepTokens);
     const uint end = min(span.end * (kBlockTokens / kStepTokens), last / kStepTokens + 1);
     const uint last_step = end > 0 ? end - 1 : 0;
-    // The number of a block is asked for one step ahead of its keys.
+    // A block's number is loaded one step ahead of its keys.
     uint block = block_of(table, min(step, last_step)), next_block = block_of(table, min(step + 1, last_step));
     if (step < end) {
         fetch(block, step, 0, kv_head);

@@ -6,7 +6,7 @@ uint format_in(const uint weight) { return weight & ((1u << kWeightRoundShift) -
 uint rounding_in(const uint weight) { return weight >> kWeightRoundShift; }
 bool is_packed_weight(const uint weight) { return is_packed_format(format_in(weight)); }
 
-// To the nearest f16, ties to even, by integers: packHalf2x16 may round otherwise.
+// Rounds to the nearest f16, ties to even, by integers: packHalf2x16 may round otherwise.
 uint f16_bits(float value) {
     uint bits = floatBitsToUint(value);
     uint sign = (bits >> 16) & 0x8000u;

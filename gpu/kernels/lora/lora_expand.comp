@@ -21,7 +21,7 @@ layout(constant_id = 2) const uint kLanesMax = 16;
 layout(push_constant, scalar) uniform Push { LoraExpandParams p; };
 
 const uint kRowBlock = 4;
-const uint kOutputs = kExpandLanesMin;  // of lanes that share their ranks, asked for together; each lane writes one
+const uint kOutputs = kExpandLanesMin;  // of lanes that share their ranks, loaded together; each lane writes one
 
 // kRows rows from t on, whose shrink results lie at `low`, row after row. type and kRows are literals, so that no load
 // waits behind a branch.

@@ -16,7 +16,7 @@ constexpr uint32_t kFewSlices = 4, kFewSlicesRankMin = 64;
 
 static_assert(kLoraVectorWords >= kMaxRank);  // a word for each element of A x
 
-// How a workgroup goes through its rows of A and W. A unit is a row's one chunk for each lane.
+// A workgroup's way through its rows of A and W. A unit is a row's one chunk for each lane.
 struct SumsPlan {
     uint32_t slices = 1, rows_at_once = 1, steps_at_once = 1;
 };
@@ -78,8 +78,8 @@ LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVector
     const uint32_t lanes = std::bit_floor(std::max(caps.subgroup_size, 1u)), row_units = ceil_div(params.k / 8, lanes);
     const uint32_t chunks = ceil_div(params.rank, 8);
     const bool a_is_large = uint64_t{params.rank} * params.k * bytes_of(type) > kOwnBytesMax && caps.int64_atomics;
-    // With the base's part: enough workgroups for all multiprocessors, each with as many bytes. Without it few are
-    // enough, so that A is not read more often than it must be.
+    // With the base's part there are enough workgroups for all multiprocessors, each with as many bytes. Without it few
+    // are enough, so that A is not read more often than it must be.
     const uint32_t multiprocessors = std::max(caps.n_compute_units_hint, 4u);
     plan.group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(multiprocessors))))
                                 : std::max(2u, workgroup_size(caps, 256, kThreadsOnCpu) / std::bit_ceil(chunks));

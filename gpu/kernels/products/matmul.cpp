@@ -128,7 +128,7 @@ bool is_better_unpacked(const WayFacts& on, const Product& product) {
     if (!on.ladder().has(product.type) || !product.may_unpack) return false;
     const bool can_read = can_read_bricks(on, product);
     if (on.options().batch_invariant) return !can_read;
-    // Beside matrix units the portable kernels are for few rows.
+    // If there are matrix units, the portable kernels are for few rows.
     return product.rows > (can_read ? kPackedRowsMax : portable_ways::kMatvecMaxRows);
 }
 

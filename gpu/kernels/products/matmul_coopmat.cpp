@@ -11,8 +11,8 @@
 namespace lorad::gpu::coopmat_way {
 namespace {
 
-// With so many times as many workgroups as run side by side, they come and go. With fewer they may all run side by side
-// after all, as that is an estimate, and tiles in turns would give some multiprocessors twice as many as others.
+// With so many times as many workgroups as run side by side, some wait for others to end. With fewer all may run side
+// by side after all, as that is an estimate, and tiles in turns would give some multiprocessors twice as many.
 constexpr uint32_t kRoundsInTurns = 2;
 
 constexpr double kDispatchBytes = 100e3;  // what a multiprocessor moves while a dispatch begins and ends

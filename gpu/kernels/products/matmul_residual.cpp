@@ -1,5 +1,5 @@
-// Products with bias that end in the residual stream, in one dispatch instead of a product and add_norm
-// (matmul_residual.comp). Those behind them, on which the factors of a deferred norm come, are in matmul_coopmat.cpp.
+// Products with bias that end in the residual stream, in one dispatch, not a product and add_norm
+// (matmul_residual.comp). The products behind them, which apply a deferred norm's factors, are in matmul_coopmat.cpp.
 #include <algorithm>
 
 #include "gpu/kernels/products/deferred_norm.h"

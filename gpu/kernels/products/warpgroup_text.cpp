@@ -75,8 +75,8 @@ class Writer : GatedLora {
     uint32_t n_loads() const { return ceil_div(t_.part, load_rows()); }
     uint32_t last_load_rows() const { return t_.part - (n_loads() - 1) * load_rows(); }
     bool last_load_is_partial() const { return last_load_rows() < load_rows(); }
-    // Parts that are asked for before the one that is multiplied. A slot is free when all threads are known to be done
-    // with it: behind a product, or, where that is not waited for, at the barrier in front of the next but one.
+    // Parts that are loaded before the one that is multiplied. A slot is free when all threads are known to be done
+    // with it: behind a product or, if that is not waited for, at the barrier in front of the next but one.
     uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     bool is_transposed() const { return p_.w_columns > 0; }
@@ -270,8 +270,8 @@ class Writer : GatedLora {
         line("loaded{}:{}", place, part + 1 == n_parts() ? " add.u32 %asked, %asked, 1;" : "");
     }
 
-    // The L2 cache is asked for 256 bytes of a row where that was measured: they are two steps', and for the output
-    // layer and `down` it is a few per cent.
+    // Prefetches 256 bytes of a row to the L2 cache in the measured cases: they are two steps', and the output layer
+    // and `down` are a few per cent faster.
     void load_rows_of(const char* w, uint32_t part, uint64_t row_bytes) {
         for (uint32_t i = 0; i < n_loads(); i++) {
             const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
@@ -409,7 +409,7 @@ class Writer : GatedLora {
                      r);
             }
         }
-        // With nothing above minus infinity the sum is zero.
+        // If nothing is above minus infinity, the sum is zero.
         for (uint32_t r = 0; r < 2; r++)
             line("setp.eq.f32 %is, %top{0}, 0fFF800000; selp.f32 %act{0}, 0f00000000, %top{0}, %is; mov.f32 %total{0}, "
                  "0f00000000;",

@@ -42,7 +42,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Fl
 
 const uint kRows = 32, kRowMats = kRows / 16;
 const uint kColumns = kSubgroups * 16;
-// In words of 16 bytes, padded so that eight rows of a matrix load fall into different banks.
+// Pitches in words of 16 bytes, padded so that eight rows of a matrix load fall into different banks.
 const uint kPitch = 5;                           // of 16 ranks in two parts
 const uint kResultPitch = kColumns / 4 + 1;      // of a row of results, f32
 const uint kLowWords = 2 * kRows * kPitch, kResultWords = kRows * kResultPitch;

@@ -73,7 +73,7 @@ void store_row(uint64_t y, vec4 v[kThreadQuads]) {
     }
 }
 
-// By shuffles: subgroupAdd() may ask first which lanes are there.
+// Sums by shuffles: subgroupAdd() may first find the active lanes.
 float lanes_sum(float value) {
     [[unroll]] for (uint lanes = 1; lanes < kLanes; lanes *= 2) value += subgroupShuffleXor(value, lanes);
     return value;
@@ -155,7 +155,7 @@ float center(inout vec4 v[kThreadQuads]) {
     [[unroll]] for (uint i = 0; i < kThreadQuads; i++) all.squares = sum_squares4(masked(v[i] - all.mean, quad_of(i), 0.0), all.squares);
     [[unroll]] for (uint lanes = 1; lanes < kLanes; lanes *= 2) {
         const Moments other = Moments(kWhole ? all.n : subgroupShuffleXor(all.n, lanes), subgroupShuffleXor(all.mean, lanes), subgroupShuffleXor(all.squares, lanes));
-        // To the same bits in both lanes.
+        // Both lanes get the same bits.
         if (kWhole) {
             const float off = other.mean - all.mean;
             all = Moments(all.n * 2.0, (all.mean + other.mean) * 0.5, fma(off * off, all.n * 0.5, all.squares + other.squares));

@@ -30,7 +30,7 @@ float row_max;
 // The kept tokens so far: smaller keys, and among keys equal to it ids up to last_id.
 uint cut_key = kNoKey;
 uint last_id = kNoKey;
-// With typical_p: nothing farther from the entropy than this.
+// With typical_p nothing farther from the entropy than this is kept.
 bool by_distance = false;  // find_cut counts distances
 uint64_t entropy = 0;
 uint farthest = kNoKey;

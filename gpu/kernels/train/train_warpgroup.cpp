@@ -104,7 +104,7 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                      false});
 }
 
-// In parts a long one is recorded by slices of rows, which all are computed as the whole is.
+// If recorded in parts, a long product goes by slices of rows, which all are computed as the whole is.
 void TrainKernels::matmul_by_warpgroup(Recorder& recorder, const TrainProduct& p, const MatmulParams& params,
                                        DeviceAddress low, const MatmulPlan& plan) {
     const uint64_t n_flops = uint64_t{2} * p.m * p.n * p.k;

@@ -43,7 +43,7 @@ class KernelCache {
     std::vector<std::string> failures(ErrorCode code) const;
     void forget_failures();
     std::vector<KernelReport> reports() const;
-    // For tests: modules that are not made any more, as if the driver refused them.
+    // For tests: from now on these modules are not made, as if the driver refused them.
     void refuse(std::vector<std::string> modules);
 
   private:

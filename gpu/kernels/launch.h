@@ -32,7 +32,7 @@ inline uint32_t threads_max(const DeviceCapabilities& caps) {
                                                     uint64_t{caps.max_workgroup_subgroups} * caps.subgroup_size));
 }
 
-// So many threads of a workgroup, halved until the device takes them.
+// Halves the number of a workgroup's threads until the device takes it.
 inline uint32_t within_limit(const DeviceCapabilities& caps, uint32_t threads) {
     const uint32_t limit = threads_max(caps) != 0 ? threads_max(caps) : 128;
     while (threads > limit) threads /= 2;
@@ -43,8 +43,8 @@ inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, 
     return caps.small_workgroups ? small : within_limit(caps, on_gpu);
 }
 
-// Where no subgroup has fewer than 64 lanes (GCN, CDNA) a lane has a quarter of a lane's registers elsewhere when as
-// many lanes are to run side by side: 64 with 4 subgroups on a SIMD, which is what a workgroup of 1024 threads leaves.
+// If no subgroup has fewer than 64 lanes (GCN, CDNA), a lane has a quarter of another device's registers when as many
+// lanes are to run side by side: 64 with 4 subgroups on a SIMD, as a workgroup of 1024 threads leaves.
 inline bool has_few_registers(const DeviceCapabilities& caps) { return caps.subgroup_size_min >= 64; }
 
 // The number that the driver tells, or a guess.

@@ -179,7 +179,7 @@ struct JoinedBlock {
 };
 INTEROP_SIZE(JoinedBlock, 8);
 
-// Where an adapter's blocks begin: [module][16 ranks][part].
+// The first of an adapter's blocks: [module][16 ranks][part].
 struct JoinedAdapter {
     uint32_t first_block;
     uint32_t rank_blocks;  // for each module

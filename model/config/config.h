@@ -41,12 +41,12 @@ struct RopeConfig {
     std::vector<double> frequency_factors;
 };
 
-// From an element of a pair to the other one.
+// The distance from an element of a pair to the other one.
 inline uint32_t pair_stride(const RopeConfig& rope) {
     return rope.pair_stride != 0 ? rope.pair_stride : rope.rotary_dim / 2;
 }
 
-// From generation_config.json: what a request gets that does not say otherwise.
+// The defaults of requests, from generation_config.json.
 struct GenerationDefaults {
     std::vector<TokenId> eos_token_ids;  // config.json's where generation_config.json has none
     float temperature = 1.0f;

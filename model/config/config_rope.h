@@ -14,7 +14,7 @@ inline constexpr uint32_t kHeadDimMax = 512;
 inline constexpr uint32_t kHeadDimMultiple = 8;
 inline constexpr uint32_t kVocabMax = 1u << 20;
 
-// Where config.json says nothing.
+// Defaults for keys that config.json does not have.
 struct RopeDefaults {
     double theta = 10000.0;
     double rotary_share = 1.0;        // partial_rotary_factor

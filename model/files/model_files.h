@@ -1,5 +1,4 @@
-// Where a base model comes from: a Hugging Face folder, or a GGUF file. Whoever loads one asks here and need not know
-// which it is.
+// The source of a base model: a Hugging Face folder, or a GGUF file. A loader asks here and need not know which it is.
 #pragma once
 
 #include <filesystem>

@@ -73,7 +73,7 @@ std::vector<float> numbers_of(const Tensor& tensor);
 std::string shape_text(std::span<const uint64_t> shape);
 
 inline constexpr size_t kSafetensorsLengthBytes = 8;
-// Where the header of a file ends; looks at its first kSafetensorsLengthBytes only. Errors and limits as
+// Finds the end of a file's header; looks at its first kSafetensorsLengthBytes only. Errors and limits as
 // parse_safetensors().
 Result<uint64_t> safetensors_header_end(std::span<const std::byte> file, ErrorCode code);
 
@@ -108,8 +108,8 @@ class TensorFiles {
     ~TensorFiles();
 
     std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
-    // The same files told by other tensors, sorted by name, whose data and sources lie in these files: those of a
-    // matrix of few bits joined.
+    // Describes the same files by other tensors, sorted by name, whose data and sources lie in these files: tensors of
+    // a matrix of few bits are joined.
     void set_tensors(std::vector<Tensor> tensors, std::vector<std::string> left_out = {});
     // Things in the files that were not read, with the reason: a line for people each.
     const std::vector<std::string>& left_out() const { return left_out_; }

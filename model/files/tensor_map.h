@@ -1,5 +1,5 @@
-// From the names that a checkpoint gives its tensors to ours: "model.layers.3.self_attn.q_proj.weight", whatever stands
-// around the decoder and whatever words a family has for its parts.
+// Maps the names that a checkpoint gives its tensors to ours: "model.layers.3.self_attn.q_proj.weight", with any prefix
+// of the decoder and any words that a family has for its parts.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ class AdapterPass {
   public:
     AdapterPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
 
-    // From here on the rows are those at StepLayout::kept, whose adapters are added as in any step of few rows.
+    // From now on the rows are those at StepLayout::kept, whose adapters are added as in any step of few rows.
     void keep_rows();
 
     // low = A x for so many rows of x, with a plan of `base`; nothing in steps without adapters. May run beside the

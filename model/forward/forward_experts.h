@@ -23,7 +23,7 @@ class ExpertParts : protected MixerParts {
     Matrix hidden_rows_;  // the shape of a row of the residual stream, for what closes a layer behind experts()
 
   private:
-    // From the rows to what the shared expert gives, without its gate, and to the logit of that.
+    // Computes, from the rows, the shared expert's output without its gate, and the gate's logit.
     void shared_expert(uint32_t layer, const Input& input);
     void route(uint32_t layer, DeviceAddress input);
     // The norm of the residual stream with these weights, for a matrix of this type, in xn.

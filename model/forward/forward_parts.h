@@ -103,7 +103,7 @@ class PassParts {
     void add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,
                   const Vector& after, const NextNorm& norm);
 
-    // Where adapters' weights of the norm that would follow a part lie, also where none follows.
+    // The address of the adapters' weights of the norm that would follow a part, also if none follows.
     DeviceAddress next_slot_norms(uint32_t layer, LoraGroup group) const;
 
     // Embeddings per layer: of the rows' tokens and of their embeddings, for all layers.

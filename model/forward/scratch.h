@@ -33,8 +33,8 @@ inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
 inline uint64_t product_elements(const Matrix& w, const gpu::MatmulPlan& plan) {
     return uint64_t{plan.n_splits} * split_stride(w, plan) + uint64_t{plan.whole_rows + gpu::kSlackRows} * w.n_padded;
 }
-// Where a buffer that has room for f32 keeps a 16-bit type in blocks (gpu/kernels/products/activation_blocks.h), beside
-// or instead of rows: in its second half.
+// The place of a 16-bit type in blocks (gpu/kernels/products/activation_blocks.h), beside or instead of rows, in a
+// buffer with room for f32: its second half.
 inline gpu::DeviceAddress blocks_of(const gpu::Buffer& buffer) { return buffer.address() + buffer.size() / 2; }
 inline gpu::QkvShape qkv_shape(const ModelConfig& config, const AttentionFacts& attention,
                                const gpu::ConsumerShape& base) {

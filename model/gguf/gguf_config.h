@@ -17,7 +17,7 @@ Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file);
 // whose other shapes are compared later (gguf_tensors.h).
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture);
 
-// Where answers end and how tokens are drawn where a request does not say.
+// The defaults of requests: where answers end, and how tokens are drawn.
 Result<GenerationDefaults> generation_from_gguf(const GgufFile& file, uint32_t vocab_size);
 
 // A field that changes what the model computes, where somebody has to read it; whether it says anything but "as usual".

@@ -31,7 +31,7 @@ std::optional<std::string> name_from_gguf(std::string_view name, bool is_fused, 
 // The other way round, "model.layers.3.self_attn.q_proj" -> "blk.3.attn_q".
 std::optional<std::string> name_in_gguf(std::string_view module, bool has_norms_after = false);
 
-// Where a row of the file's q or k, of heads of 2 * half rows, lies in ours; and back.
+// Maps a row of the file's q or k, of heads of 2 * half rows, to its place in ours; and back.
 uint64_t row_from_gguf(uint64_t row, uint64_t half);
 uint64_t row_in_gguf(uint64_t row, uint64_t half);
 

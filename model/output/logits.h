@@ -39,10 +39,10 @@ class TokenChanges {
 // The parameters of the rule that changes need; sets kRuleAdjusts.
 void add_changes(const proto::SamplingParams& params, gpu::ChoiceRule& rule);
 
-// Bias and penalties, as vLLM applies them: logit += bias; for tokens of prompt or answer logit *
-// penalty if it is negative, else times 1 / penalty; then minus frequency * count, minus presence.
-// Ends are forbidden with kRuleBansEnds. last_token, if not negative, is held once more than the
-// entries say. Tokens beyond the row are left out. As sample_changes does it, bit for bit.
+// Applies bias and penalties as vLLM does: logit += bias; for tokens of prompt or answer logit * penalty if it is
+// negative, else times 1 / penalty; then minus frequency * count, minus presence. Ends are forbidden with
+// kRuleBansEnds. last_token, if not negative, is held once more than the entries say. Tokens beyond the row are left
+// out. sample_changes does the same, bit for bit.
 void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> entries,
                    TokenId last_token = -1);
 

@@ -59,8 +59,8 @@ struct QuantizationConfig {
     std::string summary() const;
 };
 
-// From the root of config.json: quantization_config, or compression_config as compressed-tensors wrote before. Without
-// either: kNone.
+// Reads the root of config.json: quantization_config, or compression_config as compressed-tensors wrote before. kNone
+// if it has neither.
 // kInvalidModel names file, key, what was expected and what was found; methods that are not read (MLX's among them) are
 // refused by name.
 Result<QuantizationConfig> read_quantization(const JsonValue& root);

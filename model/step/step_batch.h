@@ -44,7 +44,7 @@ struct RowAdapters {
     // The sequence's own slot, in models with recurrent state (model/exec/state_cache.h). Without one it has that of
     // its place in the batch, which is right only for a batch that has the device to itself.
     uint32_t state_slot = gpu::kNoState;
-    // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
+    // another slot, which the rows go on from and leave as it is; keeps at most kStateSaves states in between
     uint32_t state_from = gpu::kNoState;
     std::span<const gpu::StateSave> state_saves = {};
     // Blocks of the window group (model/exec/kv_groups.h), if the device has them apart: as many as the sequence's

@@ -71,7 +71,7 @@ enum {
 // 0 from an allocation of this library that failed on until there is memory again: calls under way
 // go on with memory that was set aside, 32 MiB; new ones should not be made.
 int32_t lorad_text_reserve_is_whole(void);
-// For a process that is to end where its memory does: no reserve and no waiting from here on.
+// Called by a process that is to end when its memory does: no reserve and no waiting from here on.
 void lorad_text_give_up_reserve(void);
 
 void lorad_text_free_bytes(LoradBytes bytes);

@@ -25,7 +25,7 @@ namespace lorad::model {
 // False while memory is short: an allocation of the crate has failed, and what is under way lives on
 // its reserve. Nothing new should be begun. Any thread.
 bool text_reserve_is_whole();
-// For a process that is to end where its memory does. Any thread.
+// Called by a process that is to end when its memory does. Any thread.
 void give_up_text_reserve();
 
 // The way from tokens to text, as far as decoding one token after the other cares.
@@ -119,7 +119,7 @@ struct NamedTemplate {
 };
 inline constexpr std::string_view kDefaultTemplate = "default";
 
-// Where save_pretrained() puts the templates that have names, each in NAME.jinja.
+// The folder in which save_pretrained() puts the templates that have names, each in NAME.jinja.
 inline constexpr std::string_view kNamedTemplatesFolder = "additional_chat_templates";
 inline constexpr std::string_view kTemplateSuffix = ".jinja";
 inline constexpr size_t kNamedTemplatesMax = 16;

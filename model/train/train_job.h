@@ -17,8 +17,7 @@
 
 namespace lorad::model {
 
-// Micro-batches of up to so many rows are computed to the same bits whoever's rows are beside them; with more there is
-// little to gain.
+// Micro-batches of up to so many rows give the same bits beside any other rows; with more there is little to gain.
 inline constexpr uint32_t kTrainSharedRows = 256;
 
 // One thread at a time.

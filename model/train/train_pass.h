@@ -160,8 +160,8 @@ class TrainPass {
     // Applies a step's dropout to a pair's input or, with `adds`, to its gradient, and adds that to `to`.
     void drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, uint32_t linear, const gpu::TrainMatrix& x,
               const gpu::TrainMatrix& to, bool adds) const;
-    // Where products find a matrix of the base. A packed one is made plain there first, which is whole behind the next
-    // barrier and stays until the next such call.
+    // The address of a matrix of the base for products. A packed one is unpacked there first: it is complete behind the
+    // next barrier and stays until the next such call.
     gpu::TrainMatrix plain(gpu::Recorder& recorder, const Matrix& w) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
@@ -174,8 +174,8 @@ class TrainPass {
     // to = base + gain * from + bias; addresses 0: none.
     void scale(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& from, const gpu::TrainMatrix& to,
                const gpu::TrainMatrix& base, gpu::DeviceAddress bias) const;
-    // From the gradients of what finish() adds to those of the sums, in `dsums`, and the magnitudes' own. Returns where
-    // those of the sums lie.
+    // Computes the gradients of the sums, in `dsums`, and the magnitudes' own from those of finish()'s output. Returns
+    // where the gradients of the sums lie.
     gpu::TrainMatrix finish_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout,
                                      const gpu::TrainMatrix& dsums) const;
     // dx.address 0: nobody wants it.

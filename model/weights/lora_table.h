@@ -90,8 +90,8 @@ class LoraTable {
     uint32_t n_slots() const { return n_slots_; }
     uint32_t n_layers() const { return n_layers_; }
 
-    // Goes through the uploader after whatever was handed to it before, so the
-    // matrices may still be on their way: steps submitted after set() returned wait for both on the device.
+    // Goes through the uploader after all earlier uploads, so the matrices may still be in flight: steps submitted
+    // after set() returned wait for both on the device.
     Status set(uint32_t slot, const AdapterView& adapter);
 
     // The slot must be leased: taking the lease synchronizes with set() through a lock.

@@ -1,4 +1,4 @@
-// From the sums of q, k and v to what the rows attend to.
+// The kernels between the sums of q, k and v and the output of attention.
 #pragma once
 
 #include <optional>

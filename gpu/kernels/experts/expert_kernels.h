@@ -51,8 +51,8 @@ class ExpertPlanner : public Planner {
   public:
     explicit ExpertPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // For a recording of so many rows: few share an expert where there are few. With batch_invariant always by the same
-    // kernel.
+    // Plans a recording of so many rows: with few rows few share an expert. With batch_invariant the kernel is always
+    // the same.
     ExpertPlan plan(const RouterShape& shape, const ExpertMatrices& matrices, uint32_t rows) const;
     // Returns true if products of this type may be on KHR cooperative matrices.
     bool has_matrices(ScalarType type) const;

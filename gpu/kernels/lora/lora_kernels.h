@@ -22,10 +22,9 @@
 
 namespace lorad::gpu {
 
-// Where a shrink is recorded. First: with a barrier behind it, or before a product of many more workgroups than run at
-// once, behind which it would begin late.
-// Behind any other product: its workgroups find room beside those that are at work, but these would end later if they
-// had to find it beside a shrink's.
+// The place of a shrink in the recording. First: with a barrier behind it, or before a product of many more workgroups
+// than run at once, behind which it would begin late. Behind any other product: its workgroups find room beside the
+// running ones, which would end later if they had to find room beside a shrink's.
 enum class ShrinkPlace : uint32_t { kFirst, kBehindProduct };
 constexpr ShrinkPlace shrink_place(const MatmulPlan& product) {
     return product.variant == MatmulVariant::kGemv || product.variant == MatmulVariant::kMatvec

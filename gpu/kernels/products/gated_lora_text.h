@@ -219,7 +219,7 @@ class GatedLora : protected WarpgroupWriter {
     // Finds gate (%m_idx 0) or up of row %m_row: %m_a, %m_b, %m_rank, %m_scale. Where there is none, rank and scale are
     // 0 and the addresses any readable ones.
     void find_module() {
-        // Not behind a wait for the number of rows: what is there may be read, and anything.
+        // Does not wait for the number of rows: memory beyond them may be read and holds anything.
         line("min.u32 %first, %m_row, {}; mul.wide.u32 %wide, %first, {}; add.u64 %at, %rows_at, %wide; ld.global.u32 "
              "%owner, [%at+{}]; setp.lt.u32 %is, %m_row, %n_rows; selp.u32 %owner, %owner, {}, %is;",
              rows() - 1, sizeof(StepRow), sizeof(StepHeader) + offsetof(StepRow, adapter_slot), kNoSlot);

@@ -20,7 +20,7 @@ enum class AdapterForm : uint8_t {
     kInside,   // the product shrinks and expands by itself
 };
 
-// Where the sums go.
+// The destination of the sums.
 enum class ProductResult : uint8_t {
     kSums,  // y[s][t][n] = sum over split s of x[t][k] * w[n][k]
     // act[t][f] = activation(gate) * up, of a w with rows of gates 0..n/2-1 and their ups behind them, without bias. It

@@ -37,7 +37,7 @@ class WayRecorder : public WayFacts {
     struct Grid {
         uint32_t x = 1, y = 1, z = 1;
     };
-    // subgroup_size: the required one; 0: any. Nothing where the kernel cannot be made, which the cache tells.
+    // subgroup_size: the required one; 0: any. Records nothing if the kernel cannot be made, which the cache tells.
     template <typename Constants, typename Params>
     void dispatch(const DispatchInfo& info, const Constants& constants, uint32_t subgroup_size, const Params& params,
                   const Grid& grid) const {
@@ -91,8 +91,8 @@ const ProductWay& way_of(MatmulVariant variant);
 // Fills in what all plans take from the product: sizes, types, forms.
 MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product);
 
-// For ProductWay::candidates: the plan of a tile with each number of splits that makes a difference, step_k elements at
-// least, and gives no more workgroups than a few rounds have room for.
+// Serves ProductWay::candidates: the plan of a tile with each number of splits that makes a difference, step_k elements
+// at least, and gives no more workgroups than a few rounds have room for.
 void add_splits(const WayFacts& on, const Product& product, const MatmulPlan& of_tile, uint32_t step_k,
                 std::vector<MatmulPlan>& all);
 

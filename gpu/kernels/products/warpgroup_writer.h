@@ -19,7 +19,7 @@ namespace lorad::gpu {
 // side by side.
 constexpr uint32_t kSwizzledRowBytes = 128;
 constexpr uint64_t kSwizzledDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
-// From a slot's beginning to the 16 elements of k of this number, in the units of a descriptor.
+// The offset from a slot's beginning to its k16-th 16 elements of k, in the units of a descriptor.
 constexpr uint32_t swizzled_offset(uint32_t k16, uint32_t rows) {
     return k16 / 4 * (rows * kSwizzledRowBytes / 16) + k16 % 4 * 2;
 }

@@ -49,8 +49,8 @@ struct TrainProduct {
     // b is padded with zeros to multiples of kWeightAlign both ways, and c has room for rows up to a multiple of
     // kTrainTileRows, and for padded columns, whose content does not matter.
     bool is_padded = false;
-    // How sums are cut does not depend on m, which is up to kTrainFewRowsMax: a row of c has the same bits whoever has
-    // the others.
+    // The cut of sums does not depend on m, which is up to kTrainFewRowsMax: a row of c has the same bits beside any
+    // others.
     bool has_few_rows = false;
     // With more_k: c = a b + more_a more_b, a product without items. more_b lies like b, in the weights' type, of a
     // padded product with zeros behind more_k up to a multiple of kWeightAlign, which then is its stride if it has no
@@ -120,7 +120,7 @@ class TrainKernels {
     // n_queries: of the longest run.
     void softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries,
                  uint32_t n_runs);
-    // Only where rungs() have it. Backward: both kernels. Rows of several tiles are side by side.
+    // Needs rungs() that have it. Backward: both kernels. Rows of several tiles are side by side.
     void flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params, uint32_t n_heads);
     void dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows);
     void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params, ScalarType type);

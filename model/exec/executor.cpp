@@ -280,7 +280,7 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
         TRY_ASSIGN(kernels, make_kernels(kv_format.type));
     }
     options.kernel_path = kernels->options().path;
-    // Where products take their inputs in f16 these would be infinite.
+    // Wide activations would become infinite in products that take their inputs in f16.
     if (config.wide_activations && !options.weight_type && has_f16_matrices(files) &&
         kernels->act_type(gpu::ScalarType::kF16) == gpu::ScalarType::kF16) {
         log_warn("weights: {} has values beyond f16; its f16 matrices become f32, --dtype bfloat16 takes half of that",

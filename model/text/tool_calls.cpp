@@ -222,7 +222,7 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
             first = one;
         }
         const size_t n = begun_mark(pending_, mark);
-        // Where a call is most likely, at the beginning and behind others, the first letter of a mark says it.
+        // At the beginning and behind other calls, where a call is most likely, the first letter of a mark tells it.
         const bool is_word = mark.front() == 'f' || mark.front() == '`';
         const size_t n_enough = is_word ? kSureWordBytes : at_border_ && n == pending_.size() ? 1 : kSureMarkBytes;
         n_begun = std::max(n_begun, n);

@@ -18,7 +18,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::a
     return counter;
 }
 
-// In (0, 1), from the word's upper 24 bits: exact in f32.
+// Returns a number in (0, 1), from the word's upper 24 bits: exact in f32.
 constexpr float uniform_of(uint32_t word) { return (static_cast<float>(word >> 8) + 0.5f) * 0x1p-24f; }
 
 }  // namespace lorad::model

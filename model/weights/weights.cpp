@@ -80,7 +80,7 @@ class WeightLoader::Inventory {
         }
         if (has_after)
             add_norm(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.mixer_after_norm);
-        // Where the former is another norm, this one has another name.
+        // If the former is another norm, this one has another name.
         if (facts.ffn_norm.before)
             add_norm(prefix + (has_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"),
                      config_.hidden_size, layer.ffn_norm);

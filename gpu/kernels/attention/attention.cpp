@@ -48,8 +48,8 @@ struct RegistersTile {
 
     RegistersTile(uint32_t head_dim_, uint32_t rows_, uint32_t shared_memory_bytes)
         : head_dim(head_dim_), rows(rows_), row_matrices(rows_ / (16 * kSubgroups)) {
-        // With two matrices of rows the results of large heads leave no registers for queries, but shared memory may
-        // not hold all of them.
+        // Two matrices of rows and results of large heads leave no registers for queries, but shared memory may not
+        // hold all of them.
         if (row_matrices == 1 || head_dim <= 64) held = matrices();
         while (held < matrices() && !fits(shared_memory_bytes)) held++;
     }

@@ -88,7 +88,7 @@ void fetch(uint block, uint step, uint plane, uint kv_head) {
     }
 }
 
-// Where word i of a thread lies: token and word of the token.
+// The place of word i of a thread: token and word of the token.
 uvec2 place(uint i) {
     if (kThreads % kKvWords == 0) return uvec2(gl_LocalInvocationIndex / kKvWords + i * (kThreads / kKvWords), gl_LocalInvocationIndex % kKvWords);
     const uint at = i * kThreads + gl_LocalInvocationIndex;

@@ -1,4 +1,4 @@
-// How a matrix of weights lies on the device, apart from the type of activations and of adapters (ScalarType). This is
+// The layout of a weight matrix on the device, apart from the type of activations and adapters (ScalarType). This is
 // the one place that says it; shaders read weights by formats/weights.glsl, and model/quant/brick_packer.cpp writes
 // them.
 //

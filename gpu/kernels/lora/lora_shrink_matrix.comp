@@ -183,7 +183,7 @@ float whole_sum(uint sum_idx, uint i) {
     return sum;
 }
 
-// Where a block of 16 ranks of a segment's adapter begins in joined_low, in blocks, and how many it has there; none: 0.
+// The first block of 16 ranks of a segment's adapter in joined_low, and how many it has there; none: 0.
 uvec2 joined_blocks(LoraSegment segment, uint m_idx, uint block) {
     const JoinedAdapter adapter = GroupRef(p.joined).v.adapters[segment.low_begin];
     if (block >= adapter.rank_blocks) return uvec2(0);

@@ -265,7 +265,7 @@ void main() {
     publish_low();
     if (first_row() >= p.n) return;  // here to make the grid a power of two
     if (kWithBase != 0) {
-        // From the last team on: the first ones have rows of A.
+        // Goes from the last team on: the first ones have rows of A.
         compute_rows(kRank + n_teams() - 1 - min(my_team(), n_teams() - 1), n_teams(), rows_end());
     }
     take_low();

@@ -73,7 +73,7 @@ struct TileChoice {
     uint32_t n_splits = 1;
     uint32_t k_per_split = 0;  // 0: no tile can do it, which happens to gated products alone
     uint32_t whole_rows = 0;   // as in MatmulPlan
-    bool x_in_blocks = false;  // likewise
+    bool x_in_blocks = false;  // as in MatmulPlan
 };
 
 // The cheapest tile and the best number of splits. Where tiles of many rows fill the device a time and a bit, only the

@@ -149,7 +149,7 @@ void advance(uint bytes) {
     x_at += bytes;
 }
 
-// Where a row of one part of w is staged.
+// The place in the stage of a row of one part of w.
 uint staged_row(uint part, uint row) { return kInterleaved ? row + (row & ~7u) + part * 8 : part * kColumns + row; }
 
 void put() {

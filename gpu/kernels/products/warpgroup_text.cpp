@@ -26,7 +26,7 @@ class Writer : GatedLora {
               t_.slots > (t_.overlaps ? 2 : 0));
         CHECK(p_.gated_rows == 0 ||
               (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
-        // From a thread's first row of w to its last, which its loads have as a literal.
+        // The distance from a thread's first row of w to its last, which its loads have as a literal.
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
         CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps &&
                                 !p_.in_turns && !joins()));
@@ -190,7 +190,7 @@ class Writer : GatedLora {
         } else {
             line("mov.u32 %next, %first;");
         }
-        // Where rows are those of k, this thread's row is counted from the split's first one.
+        // If w's rows are those of k, this thread's row is counted from the split's first one.
         line("ld.param.u64 %w, [params+8]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, "
              "%wide;",
              is_transposed() ? "%begin" : "%n0", row_bytes());

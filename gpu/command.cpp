@@ -304,7 +304,7 @@ Result<CommandBuffer> Recorder::end() && {
     CommandBufferImpl& impl = *impl_;
     if (impl.device->compiles_only()) return CommandBuffer(std::move(impl_));
     if (impl.span) end_timed(impl);
-    // Else the next recording, and the host once the timeline says so, see everything that this one wrote.
+    // Without ends_open the next recording, and the host once the timeline says so, see everything that this one wrote.
     if (!impl.ends_open) {
         record_barrier(
             impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,

@@ -34,7 +34,7 @@ class CommandBuffer {
     std::unique_ptr<CommandBufferImpl> impl_;
 };
 
-// What a dispatch is about, for the profiler: name, bytes it must move, FLOPs it must do. Zero where unknown.
+// Describes a dispatch to the profiler: name, bytes it must move, FLOPs it must do. Zero where unknown.
 struct DispatchInfo {
     const char* name = "";
     uint64_t bytes = 0;
@@ -80,11 +80,11 @@ class Recorder {
     void copy(const Buffer& from, uint64_t from_offset, const Buffer& to, uint64_t to_offset, uint64_t size_bytes);
     void fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, uint32_t word);
 
-    // Long work in parts, each in a submission of its own: whoever records it says by cut() where it may be cut, makes
-    // the same calls again for each part, and is asked by in_parts() only for where cuts lie. Of the calls between
-    // begin_part() and end_part() only those behind `from` and before `to` of their cuts are recorded.
+    // Cuts long work into parts, each in a submission of its own. The code that records it calls cut() where it may be
+    // cut, repeats the same calls for each part, and asks in_parts() only for where cuts lie. Between begin_part() and
+    // end_part() only the calls behind `from` and before `to` of their cuts are recorded.
     void begin_part(uint32_t from, uint32_t to);
-    // How long each stretch between the cuts takes beside the others, recorded or not, by what dispatches tell.
+    // Returns the share of time of each stretch between the cuts, recorded or not, estimated from the dispatches.
     std::vector<double> end_part();
     void cut();
     bool in_parts() const;

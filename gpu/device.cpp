@@ -80,7 +80,7 @@ void pretend_memory(PhysicalDevice& physical, uint64_t n_bytes) {
     physical.has_memory_budget = false;
 }
 
-// What a lost device may still use lives as long as the process; held here, so that leak checkers see that it is meant.
+// Keeps what a lost device may still use for the life of the process, where leak checkers see that it is meant.
 void keep_for_ever(std::unique_ptr<Instance> instance) {
     static std::mutex mutex;
     static auto* const kept = new std::vector<std::unique_ptr<Instance>>;

@@ -13,7 +13,7 @@
 
 namespace lorad::gpu {
 
-// What a device can do; filled for rejected devices too, as far as it could be read.
+// The abilities of a device; filled for rejected devices too, as far as they could be read.
 struct DeviceCapabilities {
     std::string name;
     std::string driver;       // driver name and version, as text
@@ -100,7 +100,7 @@ class Device {
     const DeviceCapabilities& capabilities() const;
 
     // Sub-allocates from slabs below the device's allocation limit. size > 0; 256-byte aligned address.
-    // kOutOfMemory names the bytes asked for and the bytes free.
+    // kOutOfMemory names the requested bytes and the free bytes.
     Result<Buffer> create_buffer(uint64_t size_bytes, MemoryKind kind, const char* name);
 
     Queue& compute_queue();  // where steps run
@@ -110,7 +110,7 @@ class Device {
     uint64_t reserved_bytes() const;       // taken from the device in slabs, host memory included
     uint64_t free_bytes_estimate() const;  // what could still be allocated device-local
     uint64_t validation_message_count() const;
-    bool validation_active() const;  // asked for, and the layer is installed
+    bool validation_active() const;  // it was requested, and the layer is installed
     void save_pipeline_cache() const;
     void wait_idle();  // until no queue has work, also after a failed wait: before buffers in use are given up
 

@@ -1,4 +1,4 @@
-// Which of several devices to use. Plain data, no Vulkan. Internal to gpu/.
+// Chooses one of several devices. Plain data, no Vulkan. Internal to gpu/.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether a device still works. A loss seen by any call on any queue counts for all of them, for ever. Internal to
+// Remembers that a device is lost. A loss seen by any call on any queue counts for all of them, for ever. Internal to
 // gpu/.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a Device owns. Internal to gpu/.
+// The members of a Device. Internal to gpu/.
 #pragma once
 
 #include <atomic>
@@ -88,7 +88,7 @@ struct DeviceImpl {
     VkPipelineLayout push_layout = VK_NULL_HANDLE;    // of kernels: 128 bytes of push constants,
     VkPipelineLayout buffer_layout = VK_NULL_HANDLE;  // or set 0 of `params`
     VkPipelineCache pipeline_cache = VK_NULL_HANDLE;
-    bool kernel_statistics = false;  // asked for, and the driver has them
+    bool kernel_statistics = false;  // requested, and the driver has them
     TextKernelFunctions text_kernels;
 
     SharedQueue compute;
@@ -98,7 +98,7 @@ struct DeviceImpl {
     std::unique_ptr<MemoryPool> memory;
     std::optional<ParamMemory> params;  // none where push constants serve as well
     bool all_params_in_buffer = false;  // also of kernels that do not ask for it, for tests
-    // no command pools, timelines and memory then
+    // If true, there are no command pools, timelines and memory.
     bool compiles_only() const { return physical.capabilities.compiles_only; }
     std::unique_ptr<QueueImpl> queue_impl;
     std::unique_ptr<UploaderImpl> uploader_impl;

@@ -1,4 +1,4 @@
-// What is known to be wrong with particular drivers: the one table of such knowledge. Internal to gpu/.
+// The known faults of particular drivers: the one table of such knowledge. Internal to gpu/.
 #pragma once
 
 #include "gpu/vk.h"

@@ -11,8 +11,8 @@ namespace lorad::gpu {
 
 class Instance {
   public:
-    // kNoDevice if there is no loader that speaks Vulkan 1.3. A validation layer that is asked for but not
-    // installed is a warning, not an error.
+    // kNoDevice if there is no loader that speaks Vulkan 1.3. A requested validation layer that is not installed is a
+    // warning, not an error.
     static Result<std::unique_ptr<Instance>> create(bool validation);
     ~Instance();
     Instance(const Instance&) = delete;

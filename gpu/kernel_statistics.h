@@ -1,4 +1,4 @@
-// What a driver tells of a kernel that it has compiled. Internal to gpu/.
+// Reads a driver's statistics of a kernel that it has compiled. Internal to gpu/.
 #pragma once
 
 #include "gpu/pipeline.h"

@@ -9,7 +9,7 @@ namespace lorad::gpu {
 namespace {
 
 #ifdef VK_KHR_cooperative_matrix
-// What vkGetPhysicalDevice...PropertiesKHR/NV list, through a function that may be absent.
+// Lists what vkGetPhysicalDevice...PropertiesKHR/NV gives; the function may be absent.
 template <typename Properties, typename Function>
 std::vector<Properties> list_properties(VkInstance instance, VkPhysicalDevice device, const char* function_name,
                                         VkStructureType type) {
@@ -25,7 +25,7 @@ std::vector<Properties> list_properties(VkInstance instance, VkPhysicalDevice de
     return list;
 }
 
-// Of either list: the scope's matrices of this type, with sums in f32.
+// Returns true for an entry of either list with the scope's matrices of this type and sums in f32.
 template <class Properties>
 bool sums_in_f32(const Properties& s, VkComponentTypeKHR input, VkScopeKHR scope) {
     return s.AType == input && s.BType == input && s.CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&

@@ -1,4 +1,4 @@
-// Which cooperative-matrix shapes a device has. Internal to gpu/.
+// The cooperative-matrix shapes of a device. Internal to gpu/.
 #pragma once
 
 #include "gpu/device_features.h"

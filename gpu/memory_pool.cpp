@@ -43,7 +43,7 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device, DeviceH
     families_ = {physical.compute_family};
     if (physical.has_transfer_family()) families_.push_back(physical.transfer_family);
 
-    // What a buffer of lorad's usage asks for tells which memory types it may live in.
+    // The requirements of a buffer of lorad's usage tell which memory types it may live in.
     VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
     info.size = kMiB;
     info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |

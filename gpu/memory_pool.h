@@ -16,7 +16,7 @@
 
 namespace lorad::gpu {
 
-// One VkDeviceMemory with one VkBuffer over all of it; buffers are ranges of it. Of a device that only compiles
+// One VkDeviceMemory with one VkBuffer over all of it; buffers are ranges of it. A device that only compiles has
 // neither.
 struct Slab {
     VkDeviceMemory memory = VK_NULL_HANDLE;

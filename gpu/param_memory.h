@@ -1,7 +1,6 @@
-// Where recordings keep the parameters of dispatches that read them from a uniform buffer. On an H200 that takes 0.35
-// us less than push constants where all that a recording works on stays in the cache; a model's steps do not
-// (docs/PERFORMANCE.md, "Parameters"). Slabs are kept until the device ends, and in no budget:
-// 4 MiB hold 30,000 dispatches. Internal to gpu/.
+// Keeps the parameters of dispatches that read them from a uniform buffer. That is faster than push constants if all
+// that a recording works on stays in the cache; a model's steps do not (docs/PERFORMANCE.md, "Parameters"). Slabs are
+// kept until the device ends, and in no budget: 4 MiB hold 30,000 dispatches. Internal to gpu/.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ constexpr uint32_t kMinPushConstantBytes = 128;
 
 constexpr const char* kLacks = "lacks ";
 
-// Which driver has what is missing, beside the one that is there.
+// Names the driver that has what is missing, beside the one that is there.
 std::string newer_driver(const VkPhysicalDeviceDriverProperties& driver) {
     const std::string_view first = first_version_that_serves(driver.driverID);
     const std::string there = driver.driverName[0] == 0
@@ -164,8 +164,8 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
 
     const DeviceQuirk quirk = quirks_of(properties, driver);
     read_matrix_capabilities(instance, device, features, quirk);
-    // By PCI number: no extension of Vulkan tells an architecture, and to switch this one on costs the driver a context
-    // of its own.
+    // Found by PCI number: no extension of Vulkan tells an architecture, and switching this one on costs the driver its
+    // own context.
     const bool is_gh100 =
         driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY && (properties.deviceID & 0xff00) == 0x2300;
     caps.warpgroup_matrices = is_gh100 && caps.coopmat_f16 && device.has_extension(VK_NVX_BINARY_IMPORT_EXTENSION_NAME);

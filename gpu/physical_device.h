@@ -1,4 +1,4 @@
-// What one physical device is and can do, and whether lorad can run on it. Internal to gpu/.
+// Describes one physical device and checks whether lorad can run on it. Internal to gpu/.
 #pragma once
 
 #include <memory>

@@ -16,7 +16,7 @@ struct KernelImpl {
     VkPipelineLayout layout = VK_NULL_HANDLE;  // one of the device's
     bool params_in_buffer = false;
     VkPipeline pipeline = VK_NULL_HANDLE;
-    // Of a kernel from text instead.
+    // Set for a kernel from text, instead of a pipeline.
     const TextKernelFunctions* text = nullptr;  // the device's
     VkCuModuleNVX text_module = VK_NULL_HANDLE;
     VkCuFunctionNVX function = VK_NULL_HANDLE;

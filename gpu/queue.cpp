@@ -66,13 +66,13 @@ Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandB
     info.pCommandBufferInfos = infos.data();
     info.signalSemaphoreInfoCount = 1;
     info.pSignalSemaphoreInfos = &signal;
-    // What is known to be over needs no waiting: a wait costs the device time even then.
+    // A value that is known to be reached needs no wait: a wait costs the device time even then.
     if (after != nullptr && after_value > after->seen_completed_.load()) {
         TRY(after->completed());
     }
     if (after != nullptr && after_value > after->seen_completed_.load()) {
         TRY(after->status());
-        CHECK(after_value <= after->last_submitted());  // else the queue would wait for ever
+        CHECK(after_value <= after->last_submitted());  // else the queue would never stop waiting
         wait.semaphore = after->semaphore_;
         wait.value = after_value;
         wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;

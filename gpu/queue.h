@@ -1,5 +1,5 @@
 // Submission and completion by timeline value. A lost device stays lost: every later call returns the first loss.
-// What belongs to a lost device is not destroyed with its owners: drivers fault there. Thread-safe; a recording is
+// Objects of a lost device are not destroyed with their owners: drivers fault there. Thread-safe; a recording is
 // submitted by one thread at a time.
 #pragma once
 
@@ -23,7 +23,7 @@ class Queue {
     // final;
     // kOutOfMemory: nothing was submitted, and later submissions may be.
     Result<uint64_t> submit(std::span<const CommandBuffer* const> recordings);
-    // As submit, after the uploader's timeline has reached upload_value (0: no wait).
+    // The same as submit, after the uploader's timeline has reached upload_value (0: no wait).
     Result<uint64_t> submit_after_upload(std::span<const CommandBuffer* const> recordings, uint64_t upload_value);
 
     // kDeviceLost on loss or after the deadline (a hung device); without one that is a minute, or ten for a software

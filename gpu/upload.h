@@ -19,8 +19,8 @@ class Uploader {
 
     // Copies the bytes into staging now (the span may die on return) and to the device soon.
     Status upload(const Buffer& to, uint64_t to_offset, std::span<const std::byte> bytes);
-    // As upload, for rows: n_rows rows of row_bytes each, to_stride apart in the buffer (to_stride >= row_bytes);
-    // the gap bytes are not written.
+    // The same as upload, for rows: n_rows rows of row_bytes each, to_stride apart in the buffer (to_stride >=
+    // row_bytes); the gap bytes are not written.
     Status upload_rows(const Buffer& to, uint64_t to_offset, uint64_t to_stride, std::span<const std::byte> bytes,
                        uint64_t row_bytes, uint64_t n_rows);
     Status fill_zero(const Buffer& to, uint64_t to_offset, uint64_t size_bytes);  // size a multiple of 4

@@ -34,11 +34,10 @@ RowRef step_row(uint64_t step, uint t) { return RowRef(step + kHeaderBytes + uin
 // glslc does not inline calls there.)
 uint64_t low_row(uint64_t low, uint t, uint index, uint n_modules) { return low + uint64_t(t * n_modules + index) * (kMaxRank * 4); }
 
-// With few rows it costs more to wait for their number before anything else is loaded than to load for rows that there
-// are not:
-// then their number decides only what is written.
+// With few rows, waiting for their number before anything else is loaded costs more than loading for rows that do not
+// exist: the number then decides only what is written.
 const uint kFewRows = 128;
-// follows_row: the kernel asks for addresses that only a step's rows have.
+// follows_row: the kernel loads from addresses that only a step's rows have.
 bool leaves_at_once(const bool follows_row, uint rows_launched, uint t, uint n_rows) { return (follows_row || rows_launched > kFewRows) && t >= n_rows; }
 
 uint bytes_of(uint type) { return type == 0 ? 4 : 2; }
@@ -66,8 +65,7 @@ vec4 leading(vec4 v, uint type) {
     return type == 1 ? mix(bits, vec4(0.0), lessThan(abs(v), vec4(6.103515625e-5))) : bits;
 }
 
-// What the 16-bit type can hold: no part of a value is infinite then, which times a zero were no number. bf16 holds
-// all.
+// Clamps to what the 16-bit type can hold: an infinite part of a value times a zero would be NaN. bf16 holds all.
 vec4 bounded(vec4 v, uint type) { return type == 1 ? clamp(v, vec4(-65504.0), vec4(65504.0)) : v; }
 
 // Element `index` of an array of any of the types.

@@ -8,7 +8,7 @@ namespace lorad::gpu {
 
 enum class Activation : uint32_t { kSilu = 0, kGeluTanh = 1 };
 
-// How much of LoRA a recording can do.
+// The level of LoRA that a recording supports.
 enum class LoraLevel : uint32_t {
     kNone = 0,  // no row has an adapter: no LoRA kernel runs
     // a row has at most one, with the request's scale 1 and neither gain nor bias; its shrink result is low row t

@@ -1,5 +1,5 @@
-// What C++ and GLSL need to read the same struct definitions: scalar layout, fixed-width types, 64-bit addresses.
-// A shader includes this file (through step_state.h or common.glsl) before anything else.
+// Lets C++ and GLSL read the same struct definitions: scalar layout, fixed-width types, 64-bit addresses. A shader
+// includes this file (through step_state.h or common.glsl) before anything else.
 #ifdef __cplusplus
 #pragma once
 #endif

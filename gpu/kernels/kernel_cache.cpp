@@ -17,7 +17,7 @@ struct KernelCache::Impl {
     struct Entry {
         std::mutex mutex;
         std::optional<Kernel> kernel;  // guarded by mutex; stays once it is there
-        std::optional<Error> refusal;  // likewise: the driver is not asked again. Memory may be there the next time
+        std::optional<Error> refusal;  // guarded by mutex; not asked again. Memory may be there the next time
     };
     std::mutex mutex;
     // guarded by mutex; entries stay where they are
@@ -85,8 +85,8 @@ void KernelCache::refuse(std::vector<std::string> modules) { refused_ = std::mov
 
 namespace {
 
-// Whether a module is an operation by itself, which no step of a model has: in chains of those the parameters stay in
-// the cache.
+// Returns true if a module is an operation by itself, which no step of a model has: in chains of operations the
+// parameters stay in the cache.
 bool is_operation(std::string_view module) {
     return module == "row_normalize" || module == "lora_vector" || module == "lora_vector_shared";
 }
@@ -132,7 +132,7 @@ Result<Kernel> KernelCache::make(const char* module, const std::vector<uint32_t>
         kernel_options.threads = constants.at(0);
     }
     kernel_options.required_subgroup_size = subgroup_size;
-    // Shaders that give work to lanes need all lanes; that may be asked for only if subgroups divide the workgroup.
+    // Shaders that give work to lanes need all lanes; that may be required only if subgroups divide the workgroup.
     const uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;
     kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
     Result<Kernel> made = Kernel::create(device_, kernel_options);

@@ -17,7 +17,7 @@
 
 namespace lorad::gpu {
 
-// A kernel that somebody asked for.
+// A requested kernel.
 struct KernelReport {
     std::string module;
     std::vector<uint32_t> constants;
@@ -36,14 +36,14 @@ class KernelCache {
     // workgroup's size. subgroup_size: the required one; 0: any.
     const Kernel* find_or_make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
 
-    // What kept a kernel from being made in this thread since the last call. kKernelRefused: the driver will not take
+    // Says why a kernel could not be made in this thread since the last call. kKernelRefused: the driver will not take
     // it; kOutOfMemory: it may be made the next time.
     Status status();
     // Modules of kernels that could not be made, for this reason.
     std::vector<std::string> failures(ErrorCode code) const;
     void forget_failures();
     std::vector<KernelReport> reports() const;
-    // For tests: modules that are not made any more, as if the driver refused them.
+    // For tests: from now on these modules are not made, as if the driver refused them.
     void refuse(std::vector<std::string> modules);
 
   private:

@@ -1,4 +1,4 @@
-// What plans depend on beside a step's shape: the device's capabilities, the options, and the fast kernels that passed
+// The input of plans beside a step's shape: the device's capabilities, the options, and the fast kernels that passed
 // their tests there. Planning needs no device, so a test may plan for any.
 #pragma once
 
@@ -14,8 +14,8 @@ struct KernelFacts {
     KernelLadder ladder = {};
 };
 
-// What the planners of all families share. Pure and cheap: the same answer every time. Any thread, once the tests at
-// the start are over.
+// The base of all families' planners. Pure and cheap: the same answer every time. Any thread, once the tests at the
+// start are over.
 class Planner {
   public:
     // The type in which rms_norm, attention, add_norm and gated_act write what a product with these weights reads.

@@ -1,5 +1,5 @@
-// What a set of kernels is made with: the path up the ladder, what recordings have to keep to, and choices that
-// benchmarks and tests compare.
+// The options of a set of kernels: the path up the ladder, rules for recordings, and choices that benchmarks and tests
+// compare.
 #pragma once
 
 #include <algorithm>
@@ -23,14 +23,14 @@ constexpr uint32_t padded(uint32_t elements) { return round_up(elements, kWeight
 // kAuto takes the best that the device offers. The others never silently fall back.
 enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2, kWarpgroup };
 
-// Whether a step of one row runs its layers in one dispatch: kAuto where that is known to pay.
+// Runs the layers of a one-row step in one dispatch; kAuto: where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 
 // How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, on NV matrices 2 of a
 // whole workgroup, or on KHR matrices whose elements are where NVIDIA's devices have them, with scores in registers.
 enum class TileAttention : uint32_t { kAuto, kStaged, kWorkgroup, kRegisters };
 
-// Whether gate_up computes the activation itself: kAuto where that is faster.
+// Lets gate_up compute the activation itself; kAuto: where that is faster.
 enum class GatedProducts : uint32_t { kAuto, kNever, kAlways };
 
 struct KernelSetOptions {
@@ -43,7 +43,7 @@ struct KernelSetOptions {
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     // modules whose kernels are not used, where there are others: the driver does not make them
     std::vector<std::string> left_out = {};
-    // To compare, in benchmarks and tests.
+    // The following are choices that benchmarks and tests compare.
     // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
     bool lora_on_matrices = true;
     GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
@@ -56,11 +56,11 @@ struct KernelSetOptions {
     uint32_t expand_rows = 8;
     // for tests: modules that are not made any more behind the tests at the start, as if the driver refused them
     std::vector<std::string> refused = {};
-    // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV
+    // The tests at the start run the kernels of attention with these: the model's head sizes, and query heads of a KV
     // head.
     std::vector<uint32_t> head_dims = {64, 128};
     uint32_t head_group = 2;
-    // With which products of packed weights are tested at the start: 1 << number_of(format) for each of the model's.
+    // The tests at the start run products of these packed weights: 1 << number_of(format) for each of the model's.
     uint32_t packed_formats = 0;
 
     // The group that tests at the start take: one that attention on matrices can take.

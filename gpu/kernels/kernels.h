@@ -84,9 +84,9 @@ class KernelSet {
     // Modules that could not be made after the tests at the start, for this reason, and without which there is another
     // way: loading again with them in KernelSetOptions::left_out helps.
     std::vector<std::string> replaceable_failures(ErrorCode code) const;
-    // every kernel that was asked for, while nobody records
+    // every requested kernel, while nobody records
     std::vector<KernelReport> reports() const { return cache_.reports(); }
-    // of any kernel, likewise. Both: any thread
+    // true if any kernel failed for this reason, while nobody records. Both: any thread
     bool has_failures(ErrorCode code) const { return !cache_.failures(code).empty(); }
 
   private:

@@ -25,14 +25,14 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
     return wanted < at_least ? at_least : wanted > at_most ? at_most : wanted;
 }
 
-// Threads of a workgroup at most, also where its kernel asks for subgroups of the device's size; 0: not known.
+// The largest workgroup, also if its kernel requires subgroups of the device's size; 0: not known.
 inline uint32_t threads_max(const DeviceCapabilities& caps) {
     if (caps.max_workgroup_subgroups == 0) return caps.max_workgroup_invocations;
     return static_cast<uint32_t>(std::min<uint64_t>(caps.max_workgroup_invocations,
                                                     uint64_t{caps.max_workgroup_subgroups} * caps.subgroup_size));
 }
 
-// So many threads of a workgroup, halved until the device takes them.
+// Halves the number of a workgroup's threads until the device takes it.
 inline uint32_t within_limit(const DeviceCapabilities& caps, uint32_t threads) {
     const uint32_t limit = threads_max(caps) != 0 ? threads_max(caps) : 128;
     while (threads > limit) threads /= 2;
@@ -43,11 +43,11 @@ inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, 
     return caps.small_workgroups ? small : within_limit(caps, on_gpu);
 }
 
-// Where no subgroup has fewer than 64 lanes (GCN, CDNA) a lane has a quarter of a lane's registers elsewhere when as
-// many lanes are to run side by side: 64 with 4 subgroups on a SIMD, which is what a workgroup of 1024 threads leaves.
+// If no subgroup has fewer than 64 lanes (GCN, CDNA), a lane has a quarter of another device's registers when as many
+// lanes are to run side by side: 64 with 4 subgroups on a SIMD, as a workgroup of 1024 threads leaves.
 inline bool has_few_registers(const DeviceCapabilities& caps) { return caps.subgroup_size_min >= 64; }
 
-// What the driver tells, or a guess.
+// The number that the driver tells, or a guess.
 inline uint32_t multiprocessors(const DeviceCapabilities& caps) {
     return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64;
 }
@@ -58,7 +58,7 @@ inline uint32_t multiprocessors(const DeviceCapabilities& caps) {
 constexpr uint32_t kSteadyRows = 128;
 constexpr uint32_t kThreadsAtOnce = 1024;  // that a multiprocessor is expected to run side by side
 
-// What a product moves and does, for the profiler: the weights once.
+// A product's bytes and FLOPs, for the profiler: the weights are read once.
 inline DispatchInfo product_info(const char* name, const MatmulParams& params, const MatmulPlan& plan) {
     return {name, bytes_of(plan.weights().format, params.n, params.k), uint64_t{params.n} * params.k * 2 * plan.rows};
 }
@@ -68,7 +68,7 @@ void take(MatmulPlan& plan, const TileChoice& choice);
 // The name of the module that a plan runs.
 const char* variant_name(const MatmulPlan& plan);
 std::string describe(const MatmulPlan& plan);
-// Whether a module is no SPIR-V of this build but a program that is made for its constants, and that program.
+// Returns true if a module is not SPIR-V but a program made for its constants, which kernel_text() returns.
 bool is_from_text(std::string_view module);
 std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants);
 const char* tile_attention_module(TileAttention kind, KvType kv_type);

@@ -42,7 +42,7 @@ INTEROP_CONST kShrinkGroups = 16;  // of all modules that a model may have
 inline constexpr uint32_t kLoraGroupModules[kLoraGroups] = {3, 1, 2, 1};
 #endif
 
-// What lora_shrink has to do for one group: shrink_dispatch() in lora/lora_kernels.h. Dispatched by either.
+// The work of lora_shrink for one group: shrink_dispatch() in lora/lora_kernels.h. Either member may be dispatched.
 struct ShrinkDispatch {
     uint32_t grid[3];   // units of ranks, segments, modules
     uint32_t turns[3];  // workgroups that take the grid's pieces in turns, 1, 1
@@ -179,7 +179,7 @@ struct JoinedBlock {
 };
 INTEROP_SIZE(JoinedBlock, 8);
 
-// Where an adapter's blocks begin: [module][16 ranks][part].
+// The first of an adapter's blocks: [module][16 ranks][part].
 struct JoinedAdapter {
     uint32_t first_block;
     uint32_t rank_blocks;  // for each module
@@ -203,7 +203,7 @@ struct JoinedWindow {
 };
 INTEROP_SIZE(JoinedWindow, 8);
 
-// What sample_argmax says about one logit row.
+// The result of sample_argmax for one logit row.
 struct SampleResult {
     int32_t token;  // argmax, lowest index on ties; -1 if any logit is not finite
     float max_logit;

@@ -1,4 +1,4 @@
-// Which modules are programs in text, made for their constants (gpu/pipeline.h, KernelOptions::text).
+// Knows the modules that are programs in text, made for their constants (gpu/pipeline.h, KernelOptions::text).
 #include <string_view>
 
 #include "gpu/kernels/kernels.h"

@@ -233,7 +233,7 @@ Result<ModelConfig> parse_model_config(std::string_view config_text, std::string
 
 namespace {
 
-// What a quantizer wrote beside a config.json that says nothing of it.
+// Reads the file that a quantizer wrote beside a config.json without a quantization_config.
 Result<QuantizationConfig> read_quantizer_file(const std::filesystem::path& folder) {
     std::error_code ignored;
     for (const std::string_view name : kQuantizerFileNames) {

@@ -41,12 +41,12 @@ struct RopeConfig {
     std::vector<double> frequency_factors;
 };
 
-// From an element of a pair to the other one.
+// The distance from an element of a pair to the other one.
 inline uint32_t pair_stride(const RopeConfig& rope) {
     return rope.pair_stride != 0 ? rope.pair_stride : rope.rotary_dim / 2;
 }
 
-// From generation_config.json: what a request gets that does not say otherwise.
+// The defaults of requests, from generation_config.json.
 struct GenerationDefaults {
     std::vector<TokenId> eos_token_ids;  // config.json's where generation_config.json has none
     float temperature = 1.0f;
@@ -90,9 +90,8 @@ struct ModelConfig {
     std::vector<uint32_t> sliding_windows;  // [n_layers]; tokens seen including the current one; 0: all
     GenerationDefaults generation;
 
-    // Sizes, biases, norms, rope and windows above are those of every layer of a model whose layers are no more than
-    // that (Llama and its like). Others have each layer's facts here, [n_layers]; whoever asks for a layer asks
-    // layer().
+    // If all layers are alike (Llama and its like), the sizes, biases, norms, rope and windows above are every layer's.
+    // Otherwise each layer's facts are here, [n_layers]; layer() gives them in both cases.
     std::vector<LayerFacts> layers;
     std::vector<RopeConfig> more_ropes;   // rope_of(1), rope_of(2), ...
     bool one_plus_norms = false;          // checkpoints and adapters of the family hold w - 1 of the RMS norms,

@@ -20,7 +20,7 @@ enum class Biases : uint8_t { kNone, kQkv, kAsConfigured };  // kAsConfigured: a
 // kUpperLayers: use_sliding_window, max_window_layers
 enum class Window : uint8_t { kNone, kAllLayers, kUpperLayers, kByReader };
 
-// Of keys that may be left out; 0: they may not.
+// Defaults of keys that may be left out; 0: the key is required.
 struct SizeDefaults {
     uint32_t vocab = 0, hidden = 0, ffn = 0, layers = 0, heads = 0, kv_heads = 0, positions = 0;
 };

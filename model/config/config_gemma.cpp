@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kCapMax = 1e6;
 
-// What all three have: norms on both sides of each part, an embedding times sqrt(H), and GELU.
+// Sets what all three families share: norms before and after each part, an embedding times sqrt(H), and GELU.
 void make_common_layers(ModelConfig& config) {
     config.embed_scale = std::sqrt(static_cast<float>(config.hidden_size));
     config.layers = usual_layers(config);
@@ -113,7 +113,7 @@ struct HeadSizes {
     uint32_t head_dim = 0, n_kv_heads = 0;
 };
 
-// Of each layer: per_layer_config names those that differ; older files say the sizes of all full layers.
+// Returns the sizes of each layer: per_layer_config names those that differ; older files give one size for full layers.
 Result<std::vector<HeadSizes>> head_sizes(const JsonValue& text, const std::vector<bool>& full,
                                           const ModelConfig& config) {
     std::vector<HeadSizes> sizes(config.n_layers, {config.head_dim, config.n_kv_heads});
@@ -168,7 +168,7 @@ Status share_keys(const JsonValue& text, const std::vector<bool>& full, ModelCon
     return ok_status();
 }
 
-// Beside the dense feed-forward of each layer.
+// Reads the experts beside the dense feed-forward of each layer.
 Status read_gemma4_experts(const JsonValue& text, ModelConfig& config) {
     TRY_ASSIGN(const bool has_experts, text.bool_or("enable_moe_block", false));
     if (!has_experts) return ok_status();

@@ -14,8 +14,8 @@ namespace {
 
 constexpr uint32_t kSizeMax = 1u << 20, kHeadsMax = 1024;
 
-// By layer_types, whether each layer attends to all that came before; the other name is the family's. Without the key:
-// layer i where (i + 1) % every == 0.
+// Reads layer_types: true if the layer attends to all that came before; the other name is the family's. Without the key
+// layer i does if (i + 1) % every == 0.
 Result<std::vector<bool>> attention_layers(const JsonValue& text, uint32_t n_layers, uint32_t every,
                                            std::string_view other) {
     std::vector<bool> attends;
@@ -67,7 +67,7 @@ struct ExpertDefaults {
     uint32_t n = 0, top_k = 0, size = 0, shared_size = 0;
     bool normalise = true;
 };
-// Of Qwen's families.
+// Reads the keys of Qwen's families.
 Result<ExpertFacts> read_experts(const JsonValue& text, const ExpertDefaults& defaults) {
     ExpertFacts experts;
     const char* count =

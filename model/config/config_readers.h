@@ -11,15 +11,15 @@ namespace lorad::model {
 // A key's number within bounds; absent or null: the fallback.
 Result<float> float_or(const JsonValue& text, std::string_view key, double fallback, double min, double max);
 Result<uint32_t> uint_or(const JsonValue& text, std::string_view key, uint32_t fallback, uint32_t max);
-// Of the layers with a window; 0: none that a context can fill.
+// Returns the window of the layers that have one; 0: none that a context can fill.
 Result<uint32_t> window_of(const JsonValue& text, const Family& family, const ModelConfig& config);
-// By layer_types, whether each layer is a full one. Without the key: layer i where (i + 1) % every == 0.
+// Reads layer_types: true for a full layer. Without the key layer i is full if (i + 1) % every == 0.
 Result<std::vector<bool>> full_layers(const JsonValue& text, uint32_t n_layers, uint32_t every);
-// What is wrong with the sizes of heads; empty: nothing.
+// Says what is wrong with the sizes of heads; empty: nothing is.
 std::string head_size_error(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim);
 // Refuses numbers of experts that the kernels do not take (kInvalidModel).
 Status check_experts(const JsonValue& text, const ExpertFacts& experts);
-// As ModelConfig::layer() makes them of the common keys.
+// The layers that ModelConfig::layer() makes from the common keys.
 std::vector<LayerFacts> usual_layers(const ModelConfig& config);
 
 // The layers of Gemma 3, with config.rope of the full ones and config.more_ropes[0] of the others.

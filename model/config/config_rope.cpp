@@ -165,8 +165,8 @@ Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonVal
     }
     to.rotary_dim = rotary_share > 1.0 ? 0 : static_cast<uint32_t>(head_dim * rotary_share);
     if (to.type == RopeType::kProportional) {
-        // As many pairs as that share has, of elements half a head apart, with the frequencies of a whole head's first
-        // ones.
+        // That share of the pairs is rotated: their elements are half a head apart, and their frequencies are the first
+        // of a whole head's.
         to.type = RopeType::kDefault;
         to.rotary_dim = rotary_share > 1.0 ? 0 : 2 * static_cast<uint32_t>(head_dim * rotary_share / 2.0);
         to.pair_stride = head_dim / 2;

@@ -9,12 +9,12 @@
 
 namespace lorad::model {
 
-// What the attention and the sampling kernels take.
+// The largest head that the attention and sampling kernels take.
 inline constexpr uint32_t kHeadDimMax = 512;
 inline constexpr uint32_t kHeadDimMultiple = 8;
 inline constexpr uint32_t kVocabMax = 1u << 20;
 
-// Where config.json says nothing.
+// Defaults for keys that config.json does not have.
 struct RopeDefaults {
     double theta = 10000.0;
     double rotary_share = 1.0;        // partial_rotary_factor
@@ -27,9 +27,9 @@ struct RopeDefaults {
 Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions,
                              const RopeDefaults& defaults);
 
-// Of a family whose layers with a window have a table of their own: rope_parameters with full_attention and
-// sliding_attention, or rope_theta and rope_scaling, which are of the full layers then, with rope_local_base_freq,
-// without which the others have rope_theta too.
+// For a family whose layers with a window have a table of their own. Either rope_parameters has full_attention and
+// sliding_attention, or rope_theta and rope_scaling are for the full layers and rope_local_base_freq for the others,
+// which without it use rope_theta too.
 struct RopePair {
     RopeConfig full, sliding;
 };

@@ -1,5 +1,5 @@
-// What one decoder layer is, as data: how it mixes its rows, how it feeds forward, and where its norms are. Defaults
-// are Llama's. Sizes in elements.
+// Describes one decoder layer as data: how it mixes its rows, how it feeds forward, and where its norms are. Defaults
+// are Llama's. Sizes are in elements.
 #pragma once
 
 #include <cstdint>
@@ -119,8 +119,7 @@ struct FfnFacts {
     bool operator==(const FfnFacts&) const = default;
 };
 
-// Where a norm is applied: to the residual stream in front of a part, to what the part gives before it is added, or
-// both.
+// The places of a norm: on the residual stream in front of a part, on the part's output before it is added, or both.
 struct NormPlaces {
     bool before = true;
     bool after = false;

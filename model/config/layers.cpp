@@ -1,4 +1,4 @@
-// What a model's layers are, from the facts of its config: ModelConfig and modules.h.
+// Derives a model's layers from its config: ModelConfig and modules.h.
 #include <algorithm>
 #include <cmath>
 

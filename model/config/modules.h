@@ -11,8 +11,8 @@ namespace lorad::model {
 
 struct ModelConfig;
 
-// In the order of the device's LoRA table, LoraModule[slot][layer][ModelConfig::lora_stride()]. A model whose layers
-// are all attention and a dense feed-forward has the first seven alone.
+// The order is that of the device's LoRA table, LoraModule[slot][layer][ModelConfig::lora_stride()]. A model whose
+// layers are all attention and a dense feed-forward has only the first seven.
 enum class LinearModule : uint8_t {
     kQ,
     kK,
@@ -59,8 +59,8 @@ enum LoraGroup : uint32_t {
     kExpertDownGroup,
 };
 inline constexpr uint32_t kModuleGroups = 15;
-// Those of attention and a dense feed-forward: all that the kernels for several adapters at once know
-// (AdapterMethod::kJoined).
+// The groups of attention and a dense feed-forward. The kernels for several adapters at once (AdapterMethod::kJoined)
+// know no others.
 inline constexpr uint32_t kDenseGroups = 4;
 
 struct ModuleGroup {
@@ -85,7 +85,7 @@ inline constexpr std::array<ModuleGroup, kModuleGroups> kModulesOfGroup = {{
     {LinearModule::kExpertDown, 1},
 }};
 LoraGroup group_of(LinearModule module);
-// What a mixer multiplies its input by, and what it ends with.
+// The groups of a mixer's input and output projections.
 enum class Mixer : uint8_t;
 LoraGroup input_group_of(Mixer mixer);
 LoraGroup output_group_of(Mixer mixer);

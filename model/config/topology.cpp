@@ -50,7 +50,7 @@ uint32_t features_of(const AttentionFacts& attention) {
     return features;
 }
 
-// Whether all that sizes, matrices and biases depend on is the same.
+// Returns true if everything that sizes, matrices and biases depend on is the same.
 bool are_alike(const LayerFacts& a, const LayerFacts& b) {
     const AttentionFacts &x = a.attention, &y = b.attention;
     return a.mixer == b.mixer && x.n_heads == y.n_heads && x.n_kv_heads == y.n_kv_heads && x.head_dim == y.head_dim &&

@@ -1,4 +1,4 @@
-// What a model has beyond Llama's layers, in one word: what each fast path asks before it is used.
+// Flags for all that a model has beyond Llama's layers, in one word. Each fast path asks it before it is used.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct ModelTopology {
     uint32_t features = 0;  // 0: Llama and its like
 
     bool has(uint32_t any_of) const { return (features & any_of) != 0; }
-    // Whether a path that can do these, beside Llama's layers, can do the model.
+    // Returns true if a path that supports these, beside Llama's layers, can run the model.
     bool has_only(uint32_t supported) const { return (features & ~supported) == 0; }
 };
 

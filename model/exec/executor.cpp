@@ -144,8 +144,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     return device.uploader().finish();
 }
 
-// At the beginning of a recording. No barrier: the recordings before end with one, so the step before has read its
-// state.
+// Begins a recording. No barrier: the recordings before end with one, so the step before has read its state.
 void Executor::Impl::record_prelude(gpu::Recorder& recorder, RingSlot& slot, uint64_t n_bytes) {
     kernels->rows.copy_words(recorder, slot.state.address(), scratch.step_state.address(), n_bytes);
 }
@@ -190,7 +189,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool 
     return &*known;
 }
 
-// What brings the step's answers to the host, behind what makes them; a step without outputs has none.
+// Appends what brings the step's results to the host; a step without outputs has none.
 Status Executor::Impl::add_epilogues(const InFlight& step,
                                      std::vector<const gpu::CommandBuffer*>& recordings_in_order) {
     if (step.n_outputs == 0) return ok_status();
@@ -212,7 +211,7 @@ void Executor::Impl::write_state(const StepBatch& batch, const InFlight& step) {
                      slot.state.mapped());
 }
 
-// With the state that lies in the slot. Of a step in two parts the first.
+// Submits with the state that lies in the slot. If the step has two parts, the recording is the first one.
 Status Executor::Impl::replay(InFlight& step, const gpu::CommandBuffer& recording) {
     std::vector<const gpu::CommandBuffer*> recordings_in_order = {&recording};
     if (!step.is_one_recording) {
@@ -281,7 +280,7 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
         TRY_ASSIGN(kernels, make_kernels(kv_format.type));
     }
     options.kernel_path = kernels->options().path;
-    // Where products take their inputs in f16 these would be infinite.
+    // Wide activations would become infinite in products that take their inputs in f16.
     if (config.wide_activations && !options.weight_type && has_f16_matrices(files) &&
         kernels->act_type(gpu::ScalarType::kF16) == gpu::ScalarType::kF16) {
         log_warn("weights: {} has values beyond f16; its f16 matrices become f32, --dtype bfloat16 takes half of that",
@@ -314,10 +313,10 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     return try_programs();
 }
 
-// The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other
-// programs, which a driver may still refuse. Then, unless a path was asked for, the model is loaded again without those
-// that there are others for, and where that does not help with portable kernels alone. Some drivers call it a lack of
-// memory when they cannot compile: what lacks it twice counts as refused.
+// The tests at the start run the fast kernels on small products. A driver may still refuse those of the model's own
+// sizes. If no path was requested, the model is then loaded without the refused ones that others can replace and, if
+// that does not help, with portable kernels alone. Some drivers report a lack of memory when they cannot compile: what
+// lacks it twice counts as refused.
 Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
                                                  const ModelConfig& config, const ExecutorOptions& options,
                                                  const LoadProgress& progress) {

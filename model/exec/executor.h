@@ -52,7 +52,7 @@ struct ExecutorOptions {
     uint32_t decode_workgroups = 0;
     std::vector<std::string> left_out_kernels = {};  // KernelSetOptions::left_out
     std::vector<std::string> refused_kernels = {};   // for tests: KernelSetOptions::refused
-    // for tests: this step, counted from 1, ends as if its workgroups had waited in vain
+    // for tests: this step, counted from 1, ends as if its grid barrier had timed out
     uint64_t decode_fault_step = 0;
     bool batch_invariant = false;  // a row's bits never depend on what else is in its step
     // record the usual steps while the weights are loaded, so that no pipeline is compiled
@@ -74,11 +74,11 @@ struct StepOutput {
     uint32_t hidden_size = 0;
     uint32_t n_dispatches = 0;  // kernels that the step ran, those that bring its state and its answers among them
 
-    // Of an output added with want_logits.
+    // The output must have been added with want_logits.
     std::span<const float> logits(uint32_t output) const {
         return all_logits.subspan(size_t{output} * vocab_size, vocab_size);
     }
-    // Of an output with want_hidden; empty for others of a step in which none had it.
+    // The output must have want_hidden; empty for others if no output of the step had it.
     std::span<const float> hidden(uint32_t output) const {
         return all_hidden.empty() ? all_hidden : all_hidden.subspan(size_t{output} * hidden_size, hidden_size);
     }
@@ -120,8 +120,8 @@ class Executor {
     // A batch with masks is only begun by submit(): all of it but the choices of its outputs runs. The masks are then
     // written, by any threads, and submit_draw() lets the outputs be chosen; before that nothing else is submitted, and
     // the step is not finished.
-    // Of that step: StepBatch::n_masks() times mask_words(), to be written whole; bit id % 32 of word id / 32: the
-    // token may come.
+    // The masks of that step, n_masks() times mask_words(), to be written whole. Bit id % 32 of word id / 32 is set if
+    // the token is allowed.
     std::span<uint32_t> masks();
     // True where the device had come to the end of what was submitted, and had to wait for this.
     Result<bool> submit_draw();
@@ -132,8 +132,8 @@ class Executor {
     Status finish_gains(const AdapterView& adapter);
     Result<std::shared_ptr<const MergedWeights>> merge(std::span<const LoraUse> uses);
 
-    // What batches with StepBatch::set_merged run on from the next submit() on; null: nothing, no batch may be merged
-    // then. Steps in flight keep what they were submitted with.
+    // From the next submit() on, batches with StepBatch::set_merged run on these weights; null: no batch may be merged.
+    // Steps in flight keep what they were submitted with.
     void use_merged(std::shared_ptr<const MergedWeights> merged);
 
     const ModelConfig& config() const;
@@ -146,7 +146,7 @@ class Executor {
     uint64_t n_recordings() const;  // made so far: replays make none
     // a step of one row, with one adapter of few ranks at most: it passed its trial and nobody has given up since
     bool decodes_in_one_dispatch() const;
-    // a step of 2 to kDecodeRowsMax rows without adapters has one dispatch between two layers' attentions; likewise
+    // the same for steps of 2 to kDecodeRowsMax rows without adapters: one dispatch between two layers' attentions
     bool decodes_rows_together() const;
     // Steps of 33 to 64 rows have gate and up with their rows' adapters in one product.
     bool gates_adapters() const;
@@ -159,7 +159,7 @@ class Executor {
         uint32_t n_chunk = 0;
         proto::SamplingParams sampling{.temperature = 0.0f};  // of decode rows
     };
-    // How such a step is computed, for people: schedule, products, attention, adapters, output.
+    // Describes how such a step is computed, for people: schedule, products, attention, adapters, output.
     Result<std::string> describe_step(const ProfileStep& step, std::span<const uint32_t> adapter_slots) const;
     // Times each kernel of a step with made-up contents in blocks of the KV cache: only while nothing else runs. With
     // adapter slots decode rows are dealt to them in runs; a prompt has the first.

@@ -34,7 +34,7 @@ constexpr uint32_t kRingSlots = kInFlightMax + 1;
 // Host memory of one step in flight.
 struct RingSlot {
     gpu::Buffer state;                                   // the step state as the host writes it
-    gpu::Buffer masks;                                   // likewise
+    gpu::Buffer masks;                                   // as the host writes them
     gpu::Buffer results;                                 // SampleResult[n_outputs_max]
     gpu::Buffer logprobs;                                // ChoiceLogprobs[n_outputs_max]
     std::map<uint64_t, gpu::CommandBuffer> preludes;     // by size class: state -> scratch.step_state
@@ -44,7 +44,7 @@ struct RingSlot {
     HiddenRows hidden;                                   // scratch.output_xn, where a step's outputs want it
 };
 
-// What recordings of steps in flight may still read.
+// Kept because recordings of steps in flight may still read it.
 struct Retired {
     std::shared_ptr<const MergedWeights> merged;
     std::list<std::pair<StepShape, gpu::CommandBuffer>> recordings;
@@ -64,9 +64,9 @@ struct InFlight {
     bool is_one_recording = false;  // RingSlot::whole_steps
 
     std::shared_ptr<const MergedWeights> merged = nullptr;  // that it runs on, if it does
-    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only short steps
-    // notice; and there is one for each slot of the ring. Those on merged weights go with these, which
-    // Executor::use_merged does not look for in the slots. No step in it reads a grid from the state: see
+    // Each further recording in a submission has a fixed cost on the device (docs/PERFORMANCE.md), which only short
+    // steps notice. Each slot of the ring has its own recordings. Steps on merged weights are left out, as
+    // Executor::use_merged does not look for them in the slots. No step in it reads a grid from the state: see
     // Recorder::barrier().
     static bool can_be_one_recording(const StepShape& shape) {
         constexpr uint32_t kRowsMax = 16;
@@ -75,8 +75,8 @@ struct InFlight {
             (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
         return is_short && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
     }
-    // What of the state such a recording copies: with room for so many blocks of each row, or for lists of rules. A
-    // step with more is three recordings.
+    // A recording of a whole step copies the state up to so many blocks of each row, or the lists of rules. A step with
+    // more takes three recordings.
     static constexpr uint32_t kWholeStepBlocks = 64;
     static uint64_t whole_state_bytes(const StepShape& shape) {
         return round_up(StepLayout(shape).block_tables + uint64_t{shape.row_bucket} * kWholeStepBlocks *
@@ -105,8 +105,8 @@ struct Executor::Impl {
     std::shared_ptr<const MergedWeights> merged;
     MergedFacts merged_facts;                     // of the merged weights
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
-    std::unique_ptr<Meeting> decode_rows;         // likewise
-    std::unique_ptr<Meeting> gated_lora;          // likewise
+    std::unique_ptr<Meeting> decode_rows;         // null in the same cases
+    std::unique_ptr<Meeting> gated_lora;          // null in the same cases
     ProgramStates programs;                       // of the three
     RingSlot ring[kRingSlots];
     RecordingCache recordings;

@@ -69,7 +69,7 @@ std::optional<PersistentProgram> Executor::Impl::program_of(const StepShape& sha
 // Thread-safe, as recording is.
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps,
                                                        const MergedWeights* merged_weights) {
-    // Behind the first part of a step comes the copy of its masks.
+    // The copy of a step's masks comes behind its first part.
     TRY_ASSIGN(gpu::Recorder recorder,
                gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
     TRY(record_pass(recorder, shape, merged_weights));
@@ -103,7 +103,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& s
     return slot.whole_steps.insert(shape, std::move(made));
 }
 
-// What the step is submitted as, with a prelude and an epilogue of its own where it is not all of it.
+// Returns the step's recording; if it is not the whole step, a prelude and an epilogue are submitted with it.
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) {
     step.is_one_recording =
         InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= InFlight::whole_state_bytes(step.shape);

@@ -1,5 +1,4 @@
-// The trials of programs whose workgroups wait for each other before the first request, and what happens when they wait
-// in vain later.
+// Tries the programs with grid barriers before the first request, and recovers when a grid barrier times out later.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -25,10 +24,10 @@ static_assert(kTrialRank <= gpu::kDecodeRankMax && kTrialGatedRank <= gpu::kGate
 
 }  // namespace
 
-// Some step's workgroups waited for each other in vain, so the device does not run workgroups side by side: the steps
-// in flight are computed again by separate dispatches, and so are all that follow, whichever program it was. Writing K
-// and V again does no harm; what was fed back to the first of them on the device is the answer of the step before,
-// which the ring still holds.
+// A grid barrier of some step timed out, so the device does not run workgroups side by side. The steps in flight are
+// computed again by separate dispatches, as are all that follow, whichever program it was. Writing K and V again does
+// no harm. The token that was fed back to the first step on the device is the answer of the step before, which the ring
+// still holds.
 Status Executor::Impl::redo_in_flight() {
     const char* which = programs.waited_in_vain();
     log_warn("kernels: {} gave up waiting on {}; all steps use separate dispatches from now on",
@@ -205,7 +204,7 @@ Result<std::string> Executor::Impl::fault_of(const ProgramTrials& trials, const 
         if (!why.empty()) break;
         TRY_ASSIGN(why, fault_of(trial, *state.given_up));
     }
-    // As adapters differ, so may their kernels' faults: this shows those of a device or driver alone.
+    // Faults of an adapter's kernels may depend on the adapter: this shows those of a device or driver alone.
     if (trials.adapter_rank != 0) TRY(take_trial_adapter());
     return why;
 }

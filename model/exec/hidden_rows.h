@@ -1,5 +1,5 @@
-// Hidden states of a step's outputs, brought to the host where they are asked for: what the final norm
-// makes of the rows whose next token is chosen, which is what the output layer reads.
+// Hidden states of a step's outputs, brought to the host on request: the final norm of the rows whose next token is
+// chosen, which is the input of the output layer.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class HiddenRows {
                                      uint32_t stride);
     // Copies all rows to the host; to be submitted behind the step that writes them.
     Result<const gpu::CommandBuffer*> copy();
-    // After that: [n_outputs][size]; only the outputs asked for hold anything. Valid until the next call.
+    // After that: [n_outputs][size]; only the requested outputs hold anything. Valid until the next call.
     std::span<const float> read(std::span<const uint32_t> outputs, uint32_t n_outputs);
 
   private:

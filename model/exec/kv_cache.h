@@ -20,7 +20,7 @@ using gpu::kBlockTokens;  // tokens of one block: 64
 
 inline constexpr uint32_t blocks_for_tokens(uint32_t n_tokens) { return ceil_div(n_tokens, kBlockTokens); }
 
-// Which blocks are free. Pure bookkeeping, no device; engine thread only. Every block is either in the free list or
+// Keeps the free blocks. Pure bookkeeping, no device; engine thread only. Every block is either in the free list or
 // handed out once; giving back a block that is not out is a programmer error (CHECK).
 class BlockPool {
   public:
@@ -40,7 +40,7 @@ class BlockPool {
     std::vector<bool> used_;
 };
 
-// How each layer's cache holds keys and values.
+// The format of each layer's keys and values in the cache.
 struct KvFormat {
     KvFormat(gpu::KvType of_all = gpu::KvType::kF16) : type(of_all) {}
     gpu::KvType of(uint32_t layer) const {

@@ -12,7 +12,7 @@
 namespace lorad::model {
 namespace {
 
-// Of 32 normal values the greatest is about so many standard deviations.
+// The expected maximum of 32 normal values, in standard deviations.
 constexpr double kTopOfGroup = 2.2;
 
 bool is_turned(uint32_t d, const RopeConfig& rope) {

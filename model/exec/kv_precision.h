@@ -1,8 +1,8 @@
-// Which layers' keys an 8-bit KV cache can hold in eight bits.
+// Decides which layers' keys an 8-bit KV cache can hold in eight bits.
 //
 // A group of 32 channels shares one scale, so a channel with a large constant part (Qwen2.5 has biases of keys above
-// 200) makes every other one of its group coarse, itself included, and queries of such models are large in the same
-// channels. What that does to a layer's scores can be told from its biases and head norms alone.
+// 200) makes all others of its group coarse, itself included, and queries of such models are large in the same
+// channels. The effect on a layer's scores follows from its biases and head norms alone.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@
 
 namespace lorad::model {
 
-// What is known beforehand of a layer's queries and keys. Empty where the model has none.
+// What the weights say of a layer's queries and keys. A span is empty where the model has no such tensor.
 struct KeyStatistics {
     std::span<const float> q_bias;  // [n_heads][head_dim]
     std::span<const float> k_bias;  // [n_kv_heads][head_dim]
@@ -22,8 +22,8 @@ struct KeyStatistics {
     std::span<const float> k_norm;
 };
 
-// By how much 8-bit keys change scores (the argument of the softmax's exponential): one standard deviation, for the
-// worst head, of what biases and norms say. 0 where a layer has neither.
+// The change of scores by 8-bit keys (in the softmax's exponent): one standard deviation, for the worst head, from
+// biases and norms. 0 if a layer has neither.
 double key_noise(const KeyStatistics& layer, const AttentionFacts& attention, const RopeConfig& rope);
 
 // Layers above it keep keys of 16 bits. Measured with Qwen2.5-Coder-0.5B, whose layers have 0.01 to 5.5: one with 0.1
@@ -32,8 +32,8 @@ inline constexpr double kKeyNoiseMax = 0.1;
 
 // `wanted`, with 16-bit keys in the layers that need them. `files` has all tensors that the config asks for.
 KvFormat fitting_kv_format(gpu::KvType wanted, const TensorFiles& files, const ModelConfig& config);
-// Whether such a format becomes f32: of a model with sensitive keys, keys in f16 would be the only thing that is not,
-// where activations are.
+// Returns true if f16 keys of such a format become f32: in a model with sensitive keys and f32 activations they would
+// be the only values in f16.
 bool needs_f32_keys(const KvFormat& fitting, const ModelConfig& config, gpu::ScalarType act_type);
 
 }  // namespace lorad::model

@@ -172,7 +172,7 @@ std::optional<Savings> savings_that_fit(const FitQuestion& question, const Execu
             saving->apply(changed);
             flags += (flags.empty() ? "" : " ") + saving->flag;
         }
-        // Where the model is shorter than that, its own length is the limit.
+        // If the model is shorter than that, its own length is the limit.
         if (changed.n_positions_max > question.config.max_positions) continue;
         if (!flags.empty() && fit(question, changed).ok()) return Savings{std::move(flags), std::move(changed)};
     }

@@ -151,7 +151,7 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
     const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max),
                    useful_blocks = blocks_per_sequence * options.n_sequences_max;
     const uint64_t block_bytes = kv_block_bytes(config, options.kv);
-    // Without a layer that attends a block is a name alone.
+    // If no layer attends, a block is only a name.
     const auto blocks_in = [&](uint64_t bytes) { return block_bytes == 0 ? useful_blocks : bytes / block_bytes; };
     uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes +
                            options.training_bytes + options.state_bytes;

@@ -1,4 +1,4 @@
-// Where the device's memory goes: computed before anything is allocated, logged at start.
+// The plan of the device's memory: computed before anything is allocated, logged at start.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,7 @@ struct MemoryPlanOptions {
     uint64_t merged_bytes = 0;        // left free for merged weights
     uint64_t training_bytes = 0;      // left free for training
     uint64_t state_bytes = 0;         // of the sequences' recurrent states
-    // For states that the prefix cache keeps; without one: what is worth it (model/exec/memory_plan.cpp). 0: none are
-    // kept.
+    // For states that the prefix cache keeps; without a value model/exec/memory_plan.cpp chooses one. 0: none are kept.
     std::optional<uint64_t> snapshot_bytes_max = std::nullopt;
     uint64_t kv_bytes_max = 0;  // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;   // not 0: exactly these

@@ -1,7 +1,7 @@
-// The programs of a step whose workgroups wait for one another at a barrier of the whole grid, each with its state:
-// offered by the device and the model, at work after its trial (model/exec/executor_trials.cpp), or given up for good.
-// Which device runs workgroups side by side is not promised by Vulkan, so none of them is used untried.
-// Engine thread only, but for `refusal`, which the thread that warms up writes before the trials.
+// The programs of a step that use a grid barrier, each with its state: offered by the device and the model, at work
+// after its trial (model/exec/executor_trials.cpp), or given up for good. Vulkan does not promise that workgroups run
+// side by side, so none of the programs is used untried. Engine thread only, but for `refusal`, which the thread that
+// warms up writes before the trials.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct ProgramState {
     const char* kernel = "";            // as logs name it
     const GivenUp* given_up = nullptr;  // null: the device or the model has no such program
     std::string refusal;                // the driver's, of a kernel that its usual steps need; empty: none
-    bool works = false;                 // it has passed its trial, and its workgroups have never waited in vain
+    bool works = false;                 // it has passed its trial, and no grid barrier of it has timed out
 };
 
 class ProgramStates {
@@ -58,13 +58,13 @@ class ProgramStates {
         return those([](const ProgramState& state) { return state.works; });
     }
     bool any_works() const { return std::ranges::any_of(states_, &ProgramState::works); }
-    // The kernel of one at work whose workgroups waited in vain; null: there is none.
+    // The kernel of a program at work whose grid barrier has timed out; null: there is none.
     const char* waited_in_vain() const {
         const auto found = std::ranges::find_if(
             states_, [](const ProgramState& state) { return state.works && state.given_up->is_set(); });
         return found == states_.end() ? nullptr : found->kernel;
     }
-    // All of them: if one waited in vain, the device does not run workgroups side by side.
+    // Gives up all: if one grid barrier timed out, the device does not run workgroups side by side.
     void give_up() {
         for (ProgramState& state : states_) state.works = false;
     }

@@ -46,7 +46,7 @@ class Runner {
                                       uint32_t n_chunk_rows = 0);
     Result<Generated> generate(std::span<const TokenId> prompt, const GenerateOptions& options);
 
-    // From now on the steps run on the merged weights, which stand for the uses: see Executor::use_merged.
+    // From now on the steps run on the merged weights, which replace the uses: see Executor::use_merged.
     void set_merged(bool merged) { merged_ = merged; }
 
   private:

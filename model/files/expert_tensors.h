@@ -11,10 +11,10 @@
 
 namespace lorad::model {
 
-// Of tensors that have our names (tensor_map.h). Reads [experts][outputs][inputs], where the family says so
-// [experts][inputs][outputs] (ExpertFacts::by_inputs), and the blocks and scales of MXFP4 (OCP Microscaling Formats
-// 1.0; gpt-oss: [experts][outputs][inputs / 32][16 bytes], the low nibble first). kInvalidModel names a tensor whose
-// shape does not fit the config.
+// Maps tensors that have our names (tensor_map.h). Reads [experts][outputs][inputs], or [experts][inputs][outputs] if
+// the family says so (ExpertFacts::by_inputs), and the blocks and scales of MXFP4 (OCP Microscaling Formats 1.0;
+// gpt-oss: [experts][outputs][inputs / 32][16 bytes], the low nibble first). kInvalidModel names a tensor whose shape
+// does not fit the config.
 Status map_expert_tensors(std::vector<Tensor>& tensors, const ModelConfig& config);
 
 }  // namespace lorad::model

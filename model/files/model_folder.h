@@ -1,4 +1,4 @@
-// What somebody gave as the folder of a base model: whether it may be one, and else what it is and what to give
+// Checks a path given as the folder of a base model. If it cannot be one, the error says what it is and what to give
 // instead.
 #pragma once
 

@@ -31,8 +31,7 @@ struct Range {
     size_t tensor = 0;
 };
 
-// What the format allows in an entry, checked field by field; an unknown field could change the meaning, so it is
-// refused.
+// Checks an entry field by field against the format. An unknown field could change the meaning, so it is refused.
 Result<Range> read_entry(const JsonMember& member, uint64_t n_data_bytes, Tensor& tensor) {
     tensor.name = member.key;
     TRY_ASSIGN(const auto fields, member.value.as_object());

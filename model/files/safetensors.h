@@ -51,7 +51,7 @@ float widen(DType dtype, const std::byte* at);
 
 inline constexpr size_t kTensorDimensionsMax = 8;
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = uint64_t{32} << 20;
-// Of an adapter: ten thousand tensors, where 450 are usual, and at most 16 MiB of memory while it is read.
+// The limit for an adapter: ten thousand tensors, where 450 are usual, and at most 16 MiB of memory to read them.
 inline constexpr uint64_t kAdapterHeaderBytesMax = uint64_t{1} << 20;
 
 struct Tensor {
@@ -73,7 +73,7 @@ std::vector<float> numbers_of(const Tensor& tensor);
 std::string shape_text(std::span<const uint64_t> shape);
 
 inline constexpr size_t kSafetensorsLengthBytes = 8;
-// Where the header of a file ends; looks at its first kSafetensorsLengthBytes only. Errors and limits as
+// Finds the end of a file's header; looks at its first kSafetensorsLengthBytes only. Errors and limits as
 // parse_safetensors().
 Result<uint64_t> safetensors_header_end(std::span<const std::byte> file, ErrorCode code);
 
@@ -108,10 +108,10 @@ class TensorFiles {
     ~TensorFiles();
 
     std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
-    // The same files told by other tensors, sorted by name, whose data and sources lie in these files: those of a
-    // matrix of few bits joined.
+    // Describes the same files by other tensors, sorted by name, whose data and sources lie in these files: tensors of
+    // a matrix of few bits are joined.
     void set_tensors(std::vector<Tensor> tensors, std::vector<std::string> left_out = {});
-    // What of the files is not told, and why: a line for people each.
+    // Things in the files that were not read, with the reason: a line for people each.
     const std::vector<std::string>& left_out() const { return left_out_; }
     const Tensor* find(std::string_view name) const;  // nullptr if absent
     // of all tensors that the files hold, however they are told

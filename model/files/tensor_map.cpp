@@ -49,7 +49,7 @@ std::string with_part(std::string_view name, std::string_view part, std::string_
     return std::string(name);
 }
 
-// Whether a tensor, under our name, is one that its layer does not use: it reads another one's keys and values.
+// Returns true if the tensor, under our name, is unused because its layer reads the keys and values of another one.
 bool is_of_shared_keys(std::string_view name, const ModelConfig& config) {
     for (uint32_t layer = 0; layer < config.layers.size(); ++layer) {
         if (!config.layers[layer].attention.kv_from) continue;

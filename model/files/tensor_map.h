@@ -1,5 +1,5 @@
-// From the names that a checkpoint gives its tensors to ours: "model.layers.3.self_attn.q_proj.weight", whatever stands
-// around the decoder and whatever words a family has for its parts.
+// Maps the names that a checkpoint gives its tensors to ours: "model.layers.3.self_attn.q_proj.weight", with any prefix
+// of the decoder and any words that a family has for its parts.
 #pragma once
 
 #include <string>
@@ -16,14 +16,14 @@ namespace lorad::model {
 // kInvalidModel: two of one name.
 Result<TensorFiles> map_tensors(TensorFiles files, const ModelConfig& config);
 
-// What stands in front of "layers.", "embed_tokens" or "norm" in a name: "model.language_model.",
-// "language_model.model.", "model.", or nothing. Of static life.
+// The prefix in front of "layers.", "embed_tokens" or "norm" in a name: "model.language_model.",
+// "language_model.model.", "model.", or empty. The view never expires.
 std::string_view decoder_prefix_of(std::string_view name);
 
-// Whether a name is that of a part that text does not need, "vision_tower. ...".
+// Returns true if the name is of a part that text does not need, "vision_tower. ...".
 bool is_of_other_tower(std::string_view name);
 
-// By ModelConfig::spellings.
+// Maps a name by ModelConfig::spellings.
 std::string name_from_files(std::string_view name, const ModelConfig& config);
 std::string name_in_files(std::string_view ours, const ModelConfig& config);
 

@@ -10,7 +10,7 @@
 namespace lorad::model {
 namespace {
 
-// Beside Llama's layers (topology.h); the embedding and the output have dispatches of their own.
+// Supported beside Llama's layers (topology.h); the embedding and the output have dispatches of their own.
 constexpr uint32_t kDecodeLayersSupport = kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 
 }  // namespace

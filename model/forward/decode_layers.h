@@ -1,4 +1,4 @@
-// What the dispatch that runs all layers of a one-row step needs beside the weights: see
+// Prepares the dispatch that runs all layers of a one-row step: its input beside the weights. See
 // gpu/kernels/persistent/decode_layers.comp.
 #pragma once
 
@@ -18,10 +18,10 @@ namespace lorad::model {
 // The model's layers in the kernel's terms.
 gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits,
                                            bool lora = false, uint32_t lora_type = gpu::kAnyLoraType);
-// Whether all matrices of all layers have the same type.
+// Returns true if all matrices of all layers have the same type.
 bool has_one_type(const ModelWeights& weights);
 bool has_packed(const ModelWeights& weights);  // a matrix of a layer
-// Whether this device's kernels can run them: also asks that every layer's matrices have the same type, and none is
+// Returns true if this device's kernels can run them. Every layer's matrices must have the same type, and none may be
 // packed.
 bool can_decode_layers(const gpu::PersistentPlanner& kernels, const ModelConfig& config, const ModelWeights& weights);
 
@@ -41,7 +41,7 @@ class DecodeLayers {
     gpu::DeviceAddress table() const { return table_.address(); }  // decode_layer_table() of the model's own weights
     gpu::DeviceAddress channels() const { return channels_.address(); }
     gpu::DeviceAddress sync() const { return sync_.address(); }
-    // Set when some step's workgroups waited in vain.
+    // Set when a grid barrier of some step has timed out.
     const GivenUp& given_up() const { return given_up_; }
 
   private:

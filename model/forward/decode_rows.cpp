@@ -8,7 +8,7 @@
 namespace lorad::model {
 namespace {
 
-// Beside Llama's layers (topology.h); attention, the embedding and the output have dispatches of their own.
+// Supported beside Llama's layers (topology.h); attention, the embedding and the output have their own dispatches.
 constexpr uint32_t kDecodeRowsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
                                         kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 

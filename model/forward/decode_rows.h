@@ -12,8 +12,8 @@ namespace lorad::model {
 // The model's layers in the kernel's terms.
 gpu::DecodeRowsShape decode_rows_shape(const ModelConfig& config, const ModelWeights& weights);
 bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged);
-// Whether this device's kernels can run them: also asks that all matrices have the same type, and gate and up no bias.
-// A merged adapter may bring one.
+// Returns true if this device's kernels can run them. All matrices must have the same type, and gate and up no bias,
+// which a merged adapter may bring.
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 
 }  // namespace lorad::model

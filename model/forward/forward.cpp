@@ -27,7 +27,7 @@ class Pass : private ExpertParts {
             return;
         }
         if (shape_.changes) outputs.last_tokens();  // beside embed
-        clear_counts();                             // likewise
+        clear_counts();                             // beside embed
         record_embedding(recorder_, context_, shape_);
         switch (shape_.schedule) {
             case LayerSchedule::kSeparate: layers(); break;
@@ -137,7 +137,7 @@ class Pass : private ExpertParts {
         per_layer_part(layer, gate_input, next);
     }
 
-    // From here on the step has no other rows than those whose next token is wanted.
+    // From here on the step has only the rows whose next token is wanted.
     void keep_rows_with_outputs(const Matrix& o, const LayerPlan& plan) {
         // Both go where the queries were; slack rows of the first are read.
         const uint64_t kept_attention_bytes =

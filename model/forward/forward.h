@@ -40,7 +40,7 @@ struct ForwardContext {
     const Meeting* decode_rows;              // of LayerSchedule::kBetween
     const Meeting* gated_lora;               // of AdapterMethod::kGatedProduct
 
-    // Where steps of a weight set (StepShape) read a matrix or a bias.
+    // The address at which steps of a weight set (StepShape) read a matrix or a bias.
     template <typename MatrixOrVector>
     gpu::DeviceAddress address_of(const MatrixOrVector& weights_of, uint8_t weight_set) const {
         return model::address_of(weights_of, weight_set != 0 ? merged : nullptr);
@@ -50,11 +50,11 @@ struct ForwardContext {
         return lora_table.address() + uint64_t{layer} * config.lora_stride() * sizeof(gpu::LoraModule);
     }
     uint32_t lora_slot_stride() const { return config.n_layers * config.lora_stride(); }
-    // Where a norm's kernel finds the adapters' own weights; 0 in recordings without.
+    // The address of the adapters' own weights for a norm's kernel; 0 in recordings without.
     gpu::DeviceAddress slot_norms(const StepShape& shape, uint32_t layer, LoraTable::Norm norm) const {
         return shape.extras ? lora_table.norms_address(layer, norm) : 0;
     }
-    // Of a layer's queries and keys; 0 where nothing is turned.
+    // The table for a layer's queries and keys; 0 where they are not rotated.
     gpu::DeviceAddress rope_table(const AttentionFacts& attention) const {
         return attention.rope == kNoRope ? 0 : rope_tables + rope_offsets[attention.rope];
     }

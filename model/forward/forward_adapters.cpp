@@ -105,7 +105,7 @@ void AdapterPass::expand(uint32_t layer, LoraGroup group, const Matrix& base) co
     kernels_.lora.lora_expand(recorder_, params);
 }
 
-// Behind the last column of each module of a group's product.
+// Sets the end of the columns of each module of a group's product.
 void AdapterPass::set_module_ends(uint32_t layer, LoraGroup group, uint32_t (&module_end)[3]) const {
     CHECK(n_modules(group) <= 3);
     uint32_t end = 0;

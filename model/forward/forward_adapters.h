@@ -1,5 +1,5 @@
-// What a recorded step does for its rows' adapters beside the products: shrinks, and how their results come to the
-// sums. Internal to forward.cpp.
+// Records the adapters' work beside the products: shrinks, and how their results come to the sums. Internal to
+// forward.cpp.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class AdapterPass {
   public:
     AdapterPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
 
-    // From here on the rows are those at StepLayout::kept, whose adapters are added as in any step of few rows.
+    // From now on the rows are those at StepLayout::kept, whose adapters are added as in any step of few rows.
     void keep_rows();
 
     // low = A x for so many rows of x, with a plan of `base`; nothing in steps without adapters. May run beside the
@@ -27,7 +27,7 @@ class AdapterPass {
     // what the product is told of them.
     void join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const;
     gpu::StackedAdapters stacked(LoraGroup group) const;
-    // Of a product that adds them from what the shrink has written.
+    // The arguments of a product that adds the adapters itself, from what the shrink has written.
     gpu::RunAdapters runs(uint32_t layer, LoraGroup group) const;
     // Adds the adapters' part to the product's sums.
     void expand(uint32_t layer, LoraGroup group, const Matrix& base) const;  // of a group of up to three modules

@@ -1,4 +1,4 @@
-// From the product of q, k and v to the input of o, in a recorded step. Internal to forward.cpp.
+// Records attention, from the product of q, k and v to the input of o. Internal to forward.cpp.
 #pragma once
 
 #include <cstdint>

@@ -95,7 +95,7 @@ void ExpertParts::apply(uint32_t layer, DeviceAddress input) {
     const FfnFacts& ffn = facts_[layer].ffn;
     const ExpertFacts& facts = ffn.experts;
     const uint32_t n = 2 * facts.size;
-    // What adapters add comes in front of the activation.
+    // Adapters add to the input of the activation, so the product cannot apply it.
     if (!shape_.has_adapters() && product_plan(layer).can_gate) {
         multiply_gated(layer, input);
     } else {

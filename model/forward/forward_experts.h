@@ -13,8 +13,8 @@ class ExpertParts : protected MixerParts {
 
     // When a step begins; a barrier follows before the first layer.
     void clear_counts();
-    // What the layer's experts and its shared expert give for the rows of the input, as a finished product of its own:
-    // split 0 of scratch.y.
+    // The output of the layer's experts and its shared expert for the input's rows, as a finished product: split 0 of
+    // scratch.y.
     Product experts(uint32_t layer, const Input& input);
     // The same of a layer with both, whose dense half ends with this product: the sum of the norms of what both give.
     // x_ is what they read, and xn is used up.
@@ -23,7 +23,7 @@ class ExpertParts : protected MixerParts {
     Matrix hidden_rows_;  // the shape of a row of the residual stream, for what closes a layer behind experts()
 
   private:
-    // From the rows to what the shared expert gives, without its gate, and to the logit of that.
+    // Computes, from the rows, the shared expert's output without its gate, and the gate's logit.
     void shared_expert(uint32_t layer, const Input& input);
     void route(uint32_t layer, DeviceAddress input);
     // The norm of the residual stream with these weights, for a matrix of this type, in xn.

@@ -10,9 +10,8 @@ class MixerParts : protected PassParts {
   protected:
     using PassParts::PassParts;
 
-    // From the product of the layer's input to the input of its last product, in attention_, in rows. The layer's state
-    // goes on by the step's rows.
-    // With keeps_only the state goes on, and nothing else is made.
+    // Computes the input of the layer's last product, in attention_, in rows, from the product of the layer's input.
+    // The layer's state advances by the step's rows. With keeps_only only the state advances.
     void mix_delta(uint32_t layer, const Product& input, bool keeps_only);
     void mix_conv(uint32_t layer, const Product& input, bool keeps_only);
     void mix_mamba(uint32_t layer, const Product& input, bool keeps_only);

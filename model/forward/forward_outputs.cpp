@@ -114,7 +114,7 @@ void OutputPass::choose_by_rules() const {
     kernels_.sampling.sample_logprobs(recorder_, params, shape_.output_bucket);
 }
 
-// What adapters with weights of their own for the output layer change of the logits.
+// Applies the changes that adapters with their own weights for the output layer make to the logits.
 void OutputPass::head_extras(const Matrix& head) const {
     kernels_.lora.head_extras(recorder_,
                               {.step = step_,

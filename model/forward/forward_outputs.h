@@ -9,12 +9,12 @@
 
 namespace lorad::model {
 
-// Of the rows whose next token is wanted. Letters as in gpu/kernels/kernels.h.
+// Computes the rows whose next token is wanted. Letters as in gpu/kernels/kernels.h.
 class OutputPass {
   public:
     OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan);
 
-    // What changes of logits need of the step before; no barrier.
+    // Fetches the tokens chosen by the step before, which changes of logits need. Adds no barrier.
     void last_tokens() const;
     // Final norm, logits and argmax, then the tokens of outputs with rules. x: [T][H] f32 of all the step's rows, or of
     // those with outputs alone.

@@ -84,8 +84,8 @@ void PassParts::norm_first(const Input& to) {
     recorder_.barrier();
 }
 
-// Whether adapters may be added to a group's product by other kernels than its consumer: those take up to three
-// modules, whose borders lie at whole vectors.
+// Returns true if kernels other than its consumer may add the adapters to a group's product: they take up to three
+// modules, with borders at whole vectors.
 static bool is_added_apart(LoraGroup group, const Matrix& w) {
     return group < kDenseGroups || group == kDeltaOutGroup || (group == kConvInGroup && w.n % 4 == 0) ||
            group == kConvOutGroup;

@@ -1,5 +1,5 @@
-// What the pass over a model's layers is made of: products with what adapters add, and what comes behind them. Internal
-// to forward*.cpp.
+// The parts of a pass over a model's layers: products with what adapters add, and what follows them. Internal to
+// forward*.cpp.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ class PassParts {
         bool has_adapters = false;  // its sums include what the rows' adapters add
     };
 
-    // How a product is to be done, and what it reads: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or,
-    // where adapters' shrinks read the rows, both.
+    // The plan and the input of a product: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or, if
+    // adapters' shrinks read the rows, in both.
     struct Input {
         gpu::MatmulPlan plan;
         DeviceAddress rows = 0, blocks = 0;
@@ -48,7 +48,7 @@ class PassParts {
 
     Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const;
 
-    // Of o, in the form that it is planned for.
+    // The input of o's product, in the form that it is planned for.
     Input attention_input(const Matrix& o, const LayerPlan& plan);
 
     // The norm that comes with the sum of a residual, or the sum as it is; without an input to write there is neither.
@@ -75,15 +75,15 @@ class PassParts {
     // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind
     // both; or the shrink, with joined adapters also lora_join, and after it the product with the adapters.
     Product linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x);
-    // Of a product that adds none itself.
+    // For a product that does not add the adapters itself.
     Product linear_apart(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, const gpu::MatmulPlan& plan,
                          gpu::ProductArguments& arguments);
-    // What a product in this form wants recorded before it, with the barrier behind that, and is told of the adapters.
+    // Records what a product in this form needs first, with a barrier behind it, and gives its arguments the adapters.
     void add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, gpu::AdapterForm form,
                       gpu::ProductArguments& arguments);
 
-    // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md,
-    // "Addresses of what comes next").
+    // The pages that the product behind this group's reads. Without adapters, prefetching them gains nothing
+    // (docs/PERFORMANCE.md, "Addresses of what comes next").
     gpu::PagesAhead next_weights(uint32_t layer, LoraGroup group) const;
     gpu::PagesAhead pages_of(const Matrix& w) const {
         return w.n == 0 ? gpu::PagesAhead{}
@@ -92,18 +92,18 @@ class PassParts {
 
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act);
 
-    // Of a product with the sums in y, what every way of multiplying reads.
+    // The arguments that every way of multiplying reads, with the sums in y.
     gpu::ProductArguments arguments_of(const Matrix& w, const Input& x, const gpu::Buffer& y) const;
 
-    // Of o or down, in front of the norm with these weights, whose result goes to `next`.
+    // Records o or down, in front of the norm with these weights, whose result goes to `next`.
     void residual(const Matrix& w, const gpu::MatmulPlan& plan, DeviceAddress input, const Vector& bias,
                   const Vector& gamma, Input& next);
 
-    // What a part gives, with the norm behind it if it has one, is added to the residual stream.
+    // Adds a part's output, with the norm behind it if it has one, to the residual stream.
     void add_norm(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,
                   const Vector& after, const NextNorm& norm);
 
-    // Where adapters' weights of the norm that would follow a part lie, also where none follows.
+    // The address of the adapters' weights of the norm that would follow a part, also if none follows.
     DeviceAddress next_slot_norms(uint32_t layer, LoraGroup group) const;
 
     // Embeddings per layer: of the rows' tokens and of their embeddings, for all layers.
@@ -131,7 +131,7 @@ class PassParts {
     std::vector<LayerFacts> facts_;
     const Vector no_bias_;  // of matrices that have none in any model
 
-    // Of the rows that are worked on, see keep_rows_with_outputs().
+    // The rows that are worked on, see keep_rows_with_outputs().
     uint32_t rows_;
     DeviceAddress x_, attention_;
     bool has_all_rows_ = true;

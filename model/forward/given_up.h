@@ -1,5 +1,4 @@
-// A word in host memory that a dispatch sets to 1 when its workgroups waited for each other in vain. Engine thread
-// only.
+// A word in host memory that a dispatch sets to 1 when its grid barrier has timed out. Engine thread only.
 #pragma once
 
 #include <cstdint>

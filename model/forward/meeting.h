@@ -1,5 +1,5 @@
-// What the workgroups of a dispatch that wait for each other need beside its data: memory by which they meet
-// (gpu/kernels/persistent/meeting.h), and a word that says whether they did so in vain. Engine thread only.
+// Owns the state of a dispatch's grid barriers: their memory (gpu/kernels/persistent/meeting.h), and a word that says
+// whether one has timed out. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class Meeting {
     static Result<std::unique_ptr<Meeting>> create(gpu::Device& device, uint64_t sync_bytes, const char* name);
 
     gpu::DeviceAddress sync() const { return sync_.address(); }
-    // Set when some step's workgroups waited in vain.
+    // Set when a grid barrier of some step has timed out.
     const GivenUp& given_up() const { return given_up_; }
 
   private:

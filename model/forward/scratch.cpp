@@ -43,7 +43,7 @@ uint64_t step_state_bytes(const ModelConfig& config, const ForwardLimits& limits
     return std::bit_ceil(std::max(layout.block_tables + tables + kListAlign + rules, kStepStateBytesMin));
 }
 
-// What all buckets of rows share: it grows with the rows, and no plan changes it.
+// Adds what all buckets of rows share: it grows with the rows, and no plan changes it.
 void add_rows(const ModelConfig& config, const ModelWeights& shapes, const ForwardLimits& limits, ScratchBytes& bytes) {
     const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
     const uint64_t n_rows = row_bucket + gpu::kSlackRows;
@@ -88,7 +88,7 @@ void add_outputs(const ModelConfig& config, const Matrix& head, const ForwardLim
     bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
 }
 
-// What the product of so many rows may need in each way in which it may be planned.
+// Adds what the product of so many rows may need in each way in which it may be planned.
 void add_product(const gpu::ProductPlanner& planner, const Matrix& matrix, uint32_t rows, ScratchBytes& bytes) {
     if (matrix.n == 0) return;
     constexpr bool kEither[] = {false, true};

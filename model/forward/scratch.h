@@ -33,8 +33,8 @@ inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
 inline uint64_t product_elements(const Matrix& w, const gpu::MatmulPlan& plan) {
     return uint64_t{plan.n_splits} * split_stride(w, plan) + uint64_t{plan.whole_rows + gpu::kSlackRows} * w.n_padded;
 }
-// Where a buffer that has room for f32 keeps a 16-bit type in blocks (gpu/kernels/products/activation_blocks.h), beside
-// or instead of rows: in its second half.
+// The place of a 16-bit type in blocks (gpu/kernels/products/activation_blocks.h), beside or instead of rows, in a
+// buffer with room for f32: its second half.
 inline gpu::DeviceAddress blocks_of(const gpu::Buffer& buffer) { return buffer.address() + buffer.size() / 2; }
 inline gpu::QkvShape qkv_shape(const ModelConfig& config, const AttentionFacts& attention,
                                const gpu::ConsumerShape& base) {
@@ -59,7 +59,7 @@ inline gpu::AttentionShape attention_shape(const AttentionFacts& attention, cons
             .joined = !shape.tiles && shape.schedule != LayerSchedule::kApart};
 }
 
-// Whether a layer's attention takes tiles of rows.
+// Returns true if a layer's attention takes tiles of rows.
 inline bool attends_by_tile(const gpu::AttentionPlanner& planner, const AttentionFacts& attention) {
     return !attention.sinks && planner.attends_by_tile(attention.head_dim);
 }
@@ -76,8 +76,8 @@ struct Scratch {
     gpu::Buffer xn;
     gpu::Buffer y;                     // [splits][rows][n] f32, result of the last matmul
     gpu::Buffer q;                     // [rows][Q D] f32
-    gpu::Buffer attention;             // [rows][Q D], input of o; in blocks likewise
-    gpu::Buffer act;                   // [rows][F], input of down; in blocks likewise
+    gpu::Buffer attention;             // [rows][Q D], input of o; in blocks as xn
+    gpu::Buffer act;                   // [rows][F], input of down; in blocks as xn
     gpu::Buffer low;                   // shrink results
     gpu::Buffer joined_b, joined_low;  // of the product's MatmulJoinedParams
     gpu::Buffer norms;                 // gpu/kernels/products/deferred_norm.h
@@ -86,7 +86,7 @@ struct Scratch {
     gpu::Buffer mixed;                 // [rows][DeltaShape::outputs()] f32, of delta nets
     gpu::Buffer experts;               // ExpertPlaces
     gpu::Buffer attention_partials;
-    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks likewise
+    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks as xn
     gpu::Buffer logits;     // [outputs][V] f32
     gpu::Buffer sample_partials;
     gpu::Buffer sampled;   // i32[outputs], read by the next step's embed
@@ -104,7 +104,7 @@ struct ScratchBytes {
         experts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks, unpacked;
     uint64_t sum() const;
 };
-// Of the largest step that the planner may plan.
+// The sizes for the largest step that the planner may plan.
 ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config,
                            const ModelWeights& shapes, const ForwardLimits& limits);
 Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes);

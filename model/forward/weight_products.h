@@ -22,9 +22,9 @@ class WeightProducts {
     WeightProducts(gpu::Recorder& recorder, const ForwardContext& context, uint8_t weight_set)
         : recorder_(recorder), kernels_(context.kernels), context_(context), weight_set_(weight_set) {}
 
-    // Where a product by this plan finds the plain matrix. With MatmulPlan::unpacks it is made there first, with a
-    // barrier behind, and stays until the next such call.
-    // Of parts that are read as they are: no address, multiply() has them.
+    // Returns where a product by this plan finds the plain matrix. With MatmulPlan::unpacks it is unpacked there first,
+    // with a barrier behind, and stays until the next such call. Parts that are read as they are have no address here:
+    // multiply() has theirs.
     gpu::DeviceAddress plain(const Matrix& w, const gpu::MatmulPlan& plan) const;
     // The product. arguments.product.w is plain()'s.
     void multiply(const Matrix& w, const gpu::MatmulPlan& plan, const gpu::ProductArguments& arguments) const;

@@ -24,7 +24,7 @@ class GgmlMatrix final : public MatrixSource {
     std::string_view format() const override;
     bool is_plain() const override;
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override;
-    // None where the tensors are of several types, or columns move: blocks do not survive that.
+    // nullopt if the tensors are of several types, or if columns move, which would break up blocks.
     std::optional<gpu::WeightFormat> device_format() const override;
     void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
               std::span<std::byte> records) const override;

@@ -244,7 +244,7 @@ Status read_windows_of_gguf(const GgufFields& fields, ModelConfig& config) {
 
 constexpr std::string_view kGemma3 = "gemma3";
 
-// What llama.cpp knows of them by their name. Norms hold the whole weight.
+// Adds what llama.cpp knows by the architecture's name. The file's norms hold the whole weight.
 Status read_gemma3_of_gguf(const GgufFields& fields, ModelConfig& config) {
     constexpr uint32_t kFullEvery = 6, kLayersOf27B = 62;
     TRY_ASSIGN(const uint32_t window, fields.size_or("attention.sliding_window", 0, 1u << 30));

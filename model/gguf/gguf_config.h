@@ -1,4 +1,4 @@
-// What a GGUF file's fields say of its model.
+// Reads a model's config from the fields of a GGUF file.
 #pragma once
 
 #include "model/config/config.h"
@@ -13,11 +13,11 @@ namespace lorad::model {
 // all messages here.
 Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file);
 
-// Of a file of this architecture: the sizes by its fields, the vocabulary's and which biases there are by its tensors,
+// For a file of this architecture. Sizes come from its fields, the vocabulary's size and the biases from its tensors,
 // whose other shapes are compared later (gguf_tensors.h).
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture);
 
-// Where answers end and how tokens are drawn where a request does not say.
+// The defaults of requests: where answers end, and how tokens are drawn.
 Result<GenerationDefaults> generation_from_gguf(const GgufFile& file, uint32_t vocab_size);
 
 // A field that changes what the model computes, where somebody has to read it; whether it says anything but "as usual".

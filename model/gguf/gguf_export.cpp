@@ -80,7 +80,7 @@ Error is_quantized(std::string_view tensor, std::string_view format_of_it) {
                              tensor, format_of_it));
 }
 
-// What of a GGUF file says how it is quantized or split.
+// Returns true if the key says how a GGUF file is quantized or split.
 bool is_replaced(std::string_view key) {
     return key == "general.file_type" || key == "general.quantization_version" || key == "general.alignment" ||
            key.starts_with("split.");

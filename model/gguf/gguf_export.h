@@ -10,11 +10,11 @@
 
 namespace lorad::model {
 
-// model: a Hugging Face folder or a GGUF file whose matrices are F32, F16 or BF16. What a GGUF file has beside its
-// matrices is copied; of a folder fields, tokenizer and chat template are written as llama.cpp's converter writes them.
-// Which tensor gets which type: ggml_type_for(). kInvalidModel and kInvalidConfig name what cannot be said in GGUF:
-// NF4, rope scalings other than linear and llama3's, tokenizers other than byte-level BPE with words that GGUF has a
-// name for. on_bytes: bytes of tensors done and in all. Takes host memory of some pieces of 16 MiB.
+// model: a Hugging Face folder or a GGUF file whose matrices are F32, F16 or BF16. All but the matrices of a GGUF file
+// is copied; a folder's fields, tokenizer and chat template are written as llama.cpp's converter writes them.
+// ggml_type_for() chooses the types. kInvalidModel and kInvalidConfig name what GGUF cannot express: NF4, rope scalings
+// other than linear and llama3's, tokenizers other than byte-level BPE with words that GGUF has a name for. on_bytes:
+// bytes of tensors done and in all. Takes host memory of some pieces of 16 MiB.
 Status export_gguf(const std::filesystem::path& model, QuantizeType type, const std::filesystem::path& out,
                    const std::function<void(uint64_t n_done, uint64_t n)>& on_bytes);
 

@@ -14,8 +14,8 @@ namespace lorad::model {
 // "llama.block_count: expected 1 to 1024, found 0 (uint32)"
 Error gguf_field_error(std::string_view key, std::string_view expected, const GgufValue& found);
 
-// Those whose keys begin with the architecture's name. A value that is given for each layer must be the same for all of
-// them.
+// The fields whose keys begin with the architecture's name. A value that is given for each layer must be the same for
+// all of them.
 class GgufFields {
   public:
     GgufFields(const GgufFile& file, std::string_view architecture)

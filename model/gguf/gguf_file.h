@@ -1,5 +1,5 @@
-// Reads GGUF files, trusting no byte of them: fields, tensors, and where their bytes lie. What the fields mean is other
-// files' business: adapters/files/gguf_adapter.cpp, model/gguf/gguf_model.h. Versions 2 and 3, little-endian.
+// Reads GGUF files, trusting no byte of them: fields, tensors, and where their bytes lie.
+// adapters/files/gguf_adapter.cpp and model/gguf/gguf_model.h interpret the fields. Versions 2 and 3, little-endian.
 #pragma once
 
 #include <cstddef>
@@ -59,7 +59,7 @@ struct GgufFile {
     std::string text(std::string_view key) const;        // empty: no such field, or no text
 };
 
-// What every file begins with: magic number, version and how much of all follows. Looks at the first kGgufStartBytes
+// Checks the start of a file: magic number, version and the counts of what follows. Looks at the first kGgufStartBytes
 // only.
 inline constexpr size_t kGgufStartBytes = 24;
 Status check_gguf_start(std::span<const std::byte> file, GgufCodes codes);

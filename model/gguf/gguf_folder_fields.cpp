@@ -139,7 +139,7 @@ Result<std::vector<std::string>> merges_of(const JsonValue& root) {
     return texts;
 }
 
-// Whether a special token is put at an end of each text: at the first or last place of the template.
+// Returns true if a special token is put at that end of each text: at the first or last place of the template.
 bool adds_token(const JsonValue& root, bool at_begin) {
     const auto post = root.find("post_processor");
     const auto processing =

@@ -1,4 +1,4 @@
-// What a GGUF file says of generating: where answers end, and how tokens are drawn.
+// Reads the generation settings of a GGUF file: where answers end, and how tokens are drawn.
 #include <algorithm>
 #include <array>
 
@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 11> kEnds = {"<|eot_id|>",      "<|im_end
                                                     "<|return|>",      "<|call|>",   "<turn|>"};
 // Gemma 4's calls end with the token that begins what they gave; files have it as a token that is shown.
 constexpr std::string_view kResponse = "<|tool_response>";
-// In gpt-oss's files, which have the others of these, it ends a message, behind which the answer goes on.
+// gpt-oss's files have the other end tokens too; there this one ends a message, behind which the answer goes on.
 constexpr std::string_view kEndOfMessage = "<|end|>", kEndOfAnswer = "<|return|>";
 
 std::vector<TokenId> ends_by_text(const GgufFile& file) {

@@ -70,7 +70,7 @@ Result<uint32_t> number_of_splits(const fs::path& file, const GgufFile& gguf) {
     return invalid_gguf(file, gguf_field_error("split.count", format("1 to {}", kSplitsMax), *value).message);
 }
 
-// Whether a file beside others may be the model that is meant; what cannot be read may, so that it is told why.
+// Returns true if a file may be the model that is meant. A file that cannot be read may, so that its error is told.
 bool may_be_the_model(const fs::path& file) {
     const auto parsed = map_gguf(file);
     if (!parsed.ok()) return true;

@@ -17,13 +17,13 @@
 
 namespace lorad::model {
 
-// Whether the file's first bytes are GGUF's, or its name says so.
+// Returns true if the file's first bytes are GGUF's, or its name says so.
 bool is_gguf_path(const std::filesystem::path& file);
 // The one GGUF model that a folder holds, or the first file of its split set; adapters and parts for pictures beside it
 // are passed over. Empty:
 // the folder holds no GGUF file. kInvalidModel where it holds several models: the message names them.
 Result<std::filesystem::path> gguf_in_folder(const std::filesystem::path& folder);
-// What it is called: the file's name without ".gguf" and "-00001-of-00003".
+// The model's name: the file's without ".gguf" and "-00001-of-00003".
 std::string gguf_model_name(const std::filesystem::path& file);
 
 // Immutable, so any thread. All errors are kInvalidModel and begin with the file's name.
@@ -36,7 +36,7 @@ class GgufModel {
     const GgufFile& file() const { return file_; }  // fields of the first file, tensors of all
     // Checked by name, shape and type; they keep the files mapped.
     Result<TensorFiles> tensors() const;
-    // As gguf_tokenizer.h.
+    // See gguf_tokenizer.h.
     Result<std::string> tokenizer_json() const;
     std::string tokenizer_kind() const { return model::tokenizer_kind(file_); }
     Result<GgufChat> chat() const;

@@ -18,9 +18,9 @@ struct GgufArchitecture {
     bool has_norms_after = false;  // what a part gives is normed: ffn_norm is pre_feedforward_layernorm then
     bool is_by_layer = false;      // layers are more than Llama's: gguf_family.h reads the fields
 };
-// By general.architecture, the first of those that share it; nullptr: lorad knows none of this name.
+// Finds general.architecture, the first of those that share it; nullptr: lorad knows none of this name.
 const GgufArchitecture* gguf_architecture(std::string_view gguf);
-// By ours; nullptr: GGUF files hold none of it.
+// Finds our name; nullptr: GGUF has no architecture for it.
 const GgufArchitecture* gguf_architecture_of(std::string_view ours);
 std::string gguf_architectures();  // "llama, qwen2, ..."
 
@@ -31,7 +31,7 @@ std::optional<std::string> name_from_gguf(std::string_view name, bool is_fused, 
 // The other way round, "model.layers.3.self_attn.q_proj" -> "blk.3.attn_q".
 std::optional<std::string> name_in_gguf(std::string_view module, bool has_norms_after = false);
 
-// Where a row of the file's q or k, of heads of 2 * half rows, lies in ours; and back.
+// Maps a row of the file's q or k, of heads of 2 * half rows, to its place in ours; and back.
 uint64_t row_from_gguf(uint64_t row, uint64_t half);
 uint64_t row_in_gguf(uint64_t row, uint64_t half);
 

@@ -234,7 +234,7 @@ class Taker {
     Taker(const GgufFile& file, const GgufArchitecture& architecture, const ModelConfig& config)
         : file_(file), architecture_(architecture), config_(config) {}
 
-    // Nothing where another tensor brings it along.
+    // Does nothing if another tensor brings it along.
     void take(const GgufTensor& tensor) {
         const size_t dot = tensor.name.rfind('.');
         const std::string_view suffix = std::string_view(tensor.name).substr(dot),

@@ -1,4 +1,4 @@
-// How texts are cut into words before byte-level BPE: in GGUF a name alone (tokenizer.ggml.pre).
+// Knows how texts are cut into words before byte-level BPE: GGUF gives only a name (tokenizer.ggml.pre).
 #pragma once
 
 #include <string>

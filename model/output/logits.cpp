@@ -24,7 +24,7 @@ TokenChanges::TokenChanges(const proto::SamplingParams& params, std::span<const 
     : has_penalties_(params.has_penalties()) {
     for (const proto::TokenBias& bias : params.logit_bias) entry_of(bias.token).bias = bias.bias;
     for (const TokenId token : ends) entry_of(token).state |= gpu::kChangeIsEnd;
-    // Of the other penalties only the answer's tokens are the subject.
+    // The other penalties count only the answer's tokens.
     if (params.repetition_penalty == 1.0f) return;
     for (const TokenId token : prompt) entry_of(token).state |= gpu::kChangeIsHeld;
 }

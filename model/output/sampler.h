@@ -13,8 +13,8 @@
 
 namespace lorad::model {
 
-// What the device needs of the parameters to choose the token at `position`; changes, bans and log-probabilities are
-// the caller's to add.
+// The parameters as the device needs them to choose the token at `position`; the caller adds changes, bans and
+// log-probabilities.
 gpu::ChoiceRule choice_rule(const proto::SamplingParams& params, uint32_t position);
 
 // Working memory of sample(), kept between calls. One per thread.
@@ -35,7 +35,7 @@ TokenId sample(std::span<const float> logits, const proto::SamplingParams& param
 // The same by a rule, whose lists are not looked at.
 TokenId sample(std::span<const float> logits, const gpu::ChoiceRule& rule, SamplerScratch& scratch);
 
-// The k highest of a row, the highest first; of equals the lower id. Fewer if there are not so many.
+// The k highest of a row, the highest first; among equals the lower id. Fewer if the row has fewer.
 void top_ids(std::span<const float> logits, uint32_t k, std::vector<uint32_t>& ids);
 
 }  // namespace lorad::model

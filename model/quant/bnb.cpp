@@ -23,7 +23,7 @@ struct StateKind {
 constexpr StateKind kStates[] = {{"weight.quant_state.bitsandbytes__nf4", "NF4", "NF4 with double quantization"},
                                  {"weight.quant_state.bitsandbytes__fp4", "FP4", "FP4 with double quantization"}};
 
-// What quant_state, a JSON text in a tensor, says.
+// The content of quant_state, a JSON text in a tensor.
 struct BnbState {
     uint64_t n = 0, k = 0;
     uint64_t block = 0;         // weights that share an absmax, counted over the whole matrix

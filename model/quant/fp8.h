@@ -10,7 +10,7 @@ namespace lorad::model {
 // The number of a code; 0x7f and 0xff are NaN.
 float e4m3_value(uint8_t code);
 
-// How a matrix says its scales. Blocks are counted from the matrix' first row and column; those at its ends are cut.
+// The layout of a matrix' scales. Blocks are counted from the matrix' first row and column; those at its ends are cut.
 struct Fp8Scales {
     ScaleStrategy strategy = ScaleStrategy::kTensor;  // not kGroup
     uint32_t block_rows = 0, block_columns = 0;

@@ -12,7 +12,7 @@
 
 namespace lorad::model {
 
-// None for plain types. Q3_K's codes of 3 bits fit into Q6_K.
+// nullopt for plain types. Q3_K's codes of 3 bits fit into Q6_K.
 std::optional<gpu::WeightFormat> device_format_of(GgmlType type);
 
 // One row, as MatrixSource::pack() says it. blocks: the row's.

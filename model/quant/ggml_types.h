@@ -35,10 +35,10 @@ struct GgmlTypeInfo {
 };
 // nullptr: no type that lorad knows has this number.
 const GgmlTypeInfo* ggml_type_info(uint32_t number);
-// Of a type that is known (CHECK).
+// The type must be a known one (CHECK).
 const GgmlTypeInfo& info_of(GgmlType type);
 std::string_view name_of(GgmlType type);  // "Q4_K"
-// Not a matrix of few bits, but numbers as they are.
+// The type holds numbers as they are, not codes of few bits.
 inline bool is_plain(GgmlType type) {
     return type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBF16;
 }

@@ -32,7 +32,7 @@ struct Groups {
         if (!group_of.empty()) return std::nullopt;
         return integer_format(bits, size == 0 ? k : size, k, scales.dtype);
     }
-    // What the device has of rows [begin, begin + count) for each piece of its groups.
+    // Writes the device's records of rows [begin, begin + count), with an entry for each piece of a group.
     void write_records(gpu::WeightFormat format, uint64_t begin, uint64_t count, uint64_t k,
                        std::span<std::byte> records) const {
         std::vector<float> scale;
@@ -52,7 +52,7 @@ struct Groups {
         return !group_of.empty() ? group_of[input] : size == 0 ? 0 : static_cast<uint32_t>(input / size);
     }
 
-    // Of outputs [begin, begin + count), group after group.
+    // Reads scales and zeros of outputs [begin, begin + count), group after group.
     void read(uint64_t begin, uint64_t count, std::vector<float>& scale, std::vector<int32_t>& zero) const {
         const uint32_t per_word = kWordBits / bits, mask = (1u << bits) - 1;
         const uint64_t row_words = words_of(n, bits);
@@ -183,7 +183,7 @@ class AwqMatrix final : public MatrixSource {
     uint64_t k_;
 };
 
-// Whether every zero point is stored as `value`; fields beyond the last output do not count.
+// Returns true if every zero point is stored as `value`; fields beyond the last output do not count.
 bool all_zeros_are(const Groups& groups, uint32_t value) {
     const uint32_t per_word = kWordBits / groups.bits;
     const uint64_t row_words = words_of(groups.n, groups.bits);

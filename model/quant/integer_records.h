@@ -12,7 +12,7 @@
 
 namespace lorad::model {
 
-// Of codes of 4 or 8 bits with a scale for each group of neighbouring columns. None where the groups are no multiples
+// For codes of 4 or 8 bits with a scale for each group of neighbouring columns. nullopt if the groups are no multiples
 // of 32 that end with the row, or the scales are f32.
 std::optional<gpu::WeightFormat> integer_format(uint32_t bits, uint64_t group_size, uint64_t k, DType scales);
 // Columns for which a record has an entry.

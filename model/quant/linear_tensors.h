@@ -20,7 +20,7 @@ class LinearTensors {
     const std::string& name() const { return name_; }  // "model.layers.0.mlp.up_proj"
     void add(std::string_view part, const Tensor& tensor) { parts_.emplace(part, Part{&tensor}); }
 
-    // Whether there is such a part, without taking it.
+    // Finds such a part without taking it; nullptr: there is none.
     const Tensor* find(std::string_view part) const;
     // The part, or nullptr; from here on it belongs to the matrix.
     const Tensor* take(std::string_view part);

@@ -18,7 +18,7 @@ namespace lorad::model {
 namespace {
 
 constexpr uint32_t kDecodingThreadsMax = 16;
-// What one thread decodes at a time: it stays in the processor's cache.
+// The numbers that one thread decodes at a time: they stay in the processor's cache.
 constexpr uint64_t kNumbersAtATime = uint64_t{1} << 16;
 
 uint16_t narrow_to_bf16(uint32_t bits) {

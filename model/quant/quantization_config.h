@@ -1,5 +1,5 @@
-// How a Hugging Face folder says that its weights are held in few bits: quantization_config of config.json, checked key
-// by key.
+// Reads how a Hugging Face folder holds its weights in few bits: quantization_config of config.json, checked key by
+// key.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class QuantMethod : uint8_t { kNone, kBitsAndBytes, kGptq, kAwq, kCompresse
 // "bitsandbytes", as quant_method says it.
 std::string_view name_of(QuantMethod method);
 
-// Which numbers share a scale.
+// The numbers that share a scale.
 enum class ScaleStrategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
 
 // One group of compressed-tensors' config_groups: how some of the matrices are held.
@@ -51,7 +51,7 @@ struct QuantizationConfig {
     // fp8: rows and columns of a block with a scale; 0: a scale for each matrix or row.
     uint32_t block_rows = 0, block_columns = 0;
 
-    // What the folder asks for that is not done here, for the log: activations in 8 bits.
+    // A request of the folder that is not honoured here, for the log: activations in 8 bits.
     std::string note;
 
     explicit operator bool() const { return method != QuantMethod::kNone; }
@@ -59,14 +59,14 @@ struct QuantizationConfig {
     std::string summary() const;
 };
 
-// From the root of config.json: quantization_config, or compression_config as compressed-tensors wrote before. Without
-// either: kNone.
+// Reads the root of config.json: quantization_config, or compression_config as compressed-tensors wrote before. kNone
+// if it has neither.
 // kInvalidModel names file, key, what was expected and what was found; methods that are not read (MLX's among them) are
 // refused by name.
 Result<QuantizationConfig> read_quantization(const JsonValue& root);
 
-// What quantizers write beside a config.json that says nothing: GPTQ, AWQ, and NVIDIA's Model Optimizer, which is
-// refused.
+// The files that quantizers write beside a config.json without their settings: GPTQ, AWQ, and NVIDIA's Model Optimizer,
+// which is refused.
 inline constexpr std::string_view kQuantizerFileNames[] = {"quantize_config.json", "quant_config.json",
                                                            "hf_quant_config.json"};
 Result<QuantizationConfig> parse_quantizer_file(std::string_view name, std::string_view text);

@@ -39,7 +39,7 @@ void quantize_q8_0(std::span<const float> x, uint8_t* block) {
         block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::roundf(x[i] * inverse)));
 }
 
-// How much an error on a number counts: large numbers move results more.
+// The weight of an error on a number: large numbers move results more.
 float weight_of(float number, float mean_square) { return std::sqrt(mean_square) + std::fabs(number); }
 
 float mean_square_of(std::span<const float> x) {
@@ -48,8 +48,8 @@ float mean_square_of(std::span<const float> x) {
     return sum / static_cast<float>(x.size());
 }
 
-// Of codes from -32 to 31, the scale with the least error: of some around the one that gives the largest number the
-// largest code, each fitted to its own codes.
+// Returns the scale with the least error for codes from -32 to 31. It tries some scales around the one that maps the
+// number of largest magnitude to the largest code, each fitted to its own codes.
 float fit_scale(std::span<const float> x) {
     constexpr int kTries = 9;
     float extreme = 0;
@@ -112,7 +112,7 @@ struct ScaleAndOffset {
     float scale = 0, offset = 0;  // number = scale * code - offset; both at least 0
 };
 
-// Of codes from 0 to 15: of some scales around the one that spans all numbers, each fitted to its own codes, the best.
+// Tries some scales for codes 0 to 15 around the one that spans all numbers, each fitted to its own codes.
 ScaleAndOffset fit_scale_and_offset(std::span<const float> x) {
     constexpr int kTries = 12;
     const float low = std::min(0.0f, *std::ranges::min_element(x)), high = std::max(0.0f, *std::ranges::max_element(x));

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kWeight = "weight";
 
-// By these a layer is seen to be quantized, and by whom it may have been.
+// The names that show that a layer is quantized, and by which method it may have been.
 struct PartName {
     std::string_view name, methods;
 };
@@ -42,7 +42,7 @@ constexpr PartName kParts[] = {
     {"weight_scale_inv", "fp8"},
 };
 
-// How activations and the KV cache were rounded, which lorad does not do.
+// The rounding of activations and of the KV cache, which lorad does not do.
 constexpr std::string_view kOfActivations[] = {"input_scale",       "output_scale",     "input_zero_point",
                                                "output_zero_point", "activation_scale", "k_scale",
                                                "v_scale",           "q_scale"};

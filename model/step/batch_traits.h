@@ -1,4 +1,4 @@
-// What the plan of a step depends on, found in one scan of its batch. Pure: no device.
+// The traits of a batch that the plan of its step depends on, found in one scan. Pure: no device.
 #pragma once
 
 #include <array>

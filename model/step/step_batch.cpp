@@ -21,7 +21,7 @@ void StepBatch::clear() {
     merged_ = false;
 }
 
-// Where the list lies in lora_uses_; it is appended unless the row before has the same one.
+// The place of the list in lora_uses_; it is appended unless the row before has the same one.
 uint32_t StepBatch::list_of(std::span<const LoraUse> uses) {
     if (std::ranges::equal(uses, std::span(lora_uses_).subspan(last_list_))) return last_list_;
     last_list_ = static_cast<uint32_t>(lora_uses_.size());

@@ -1,4 +1,4 @@
-// What one step computes: rows (one token of one sequence each) and for which of them the next token is chosen.
+// The input of one step: rows (one token of one sequence each) and for which of them the next token is chosen.
 //
 // Three sequences: A decodes at position 70, B runs a chunk of its prompt (positions 64..66, its end), C one of its
 // middle (positions 0..1) and so asks for no token:
@@ -36,7 +36,7 @@ struct BatchRow {
     uint32_t state_run = 0;                  // index in state_runs()
 };
 
-// What the rows of one sequence run with; no uses: the base. At most kLoraUsesMax, no scale of 0.
+// The adapters of one sequence's rows; no uses: the base. At most kLoraUsesMax, no scale of 0.
 struct RowAdapters {
     std::span<const LoraUse> uses;
     uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)
@@ -44,11 +44,11 @@ struct RowAdapters {
     // The sequence's own slot, in models with recurrent state (model/exec/state_cache.h). Without one it has that of
     // its place in the batch, which is right only for a batch that has the device to itself.
     uint32_t state_slot = gpu::kNoState;
-    // another slot, which the rows go on from and leave as it is; at most kStateSaves on their way are kept
+    // another slot, which the rows go on from and leave as it is; keeps at most kStateSaves states in between
     uint32_t state_from = gpu::kNoState;
     std::span<const gpu::StateSave> state_saves = {};
-    // Blocks of the window group (model/exec/kv_groups.h), where the device has them apart: as many as the sequence's
-    // others. Those behind the window may be any that are there.
+    // Blocks of the window group (model/exec/kv_groups.h), if the device has them apart: as many as the sequence's
+    // other blocks. Blocks behind the window may be any that exist.
     std::span<const BlockId> window_blocks = {};
 };
 
@@ -72,7 +72,7 @@ class StepBatch {
     // index of the first row.
     uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
                       const RowAdapters& adapters);
-    // With one adapter as it is, or none with kNoAdapterSlot.
+    // The rows have one adapter without a change of its scale, or none with kNoAdapterSlot.
     uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
                       uint32_t adapter_slot);
     // Appends one row whose token is what output `output` of the previous step chooses (greedy), not yet known here.

@@ -16,7 +16,7 @@ namespace {
 // Rows from which on a product by warpgroups saves more than it costs to arrange its input.
 constexpr uint32_t kArrangedRowsMin = 128;
 
-// Beside Llama's layers (topology.h), where norms are deferred.
+// Supported beside Llama's layers (topology.h) if norms are deferred.
 constexpr uint32_t kDeferredNormsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
                                            kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 
@@ -72,7 +72,7 @@ class PlanMaker {
     ProductUse of_step(bool may_be_in_blocks) const {
         return use_of({shape_.row_bucket, shape_.method}, may_be_in_blocks);
     }
-    // Behind a product that ends in the residual stream, or not.
+    // The use of a matrix behind a product that ends in the residual stream, or not.
     static ProductUse behind(ProductUse use, bool norm_is_deferred) {
         use.norm_is_deferred = norm_is_deferred;
         return use;
@@ -158,7 +158,7 @@ class PlanMaker {
                                                                      kernels_.act_type(weights_.layers.front().o.type));
     }
 
-    // Of gate_up and the activation in one product, where that can be and is faster, and adds what adapters there are.
+    // Plans gate_up and the activation as one product if that is possible and faster and adds the step's adapters.
     std::optional<gpu::MatmulPlan> gated_product(const LayerFacts& facts, const LayerWeights& w, const Rows& rows,
                                                  bool norm_is_deferred) const {
         if (facts.ffn.clamp_limit != 0.0f || facts.ffn.kind != FeedForward::kDense) return std::nullopt;
@@ -182,12 +182,12 @@ class PlanMaker {
             {.rows = shape_.row_bucket, .may_unpack = false, .result = gpu::ProductResult::kResidual, .max_splits = 1});
     }
 
-    // Whether o and down end in the residual stream, and the products behind them apply the norms' factors: no dispatch
-    // between them then.
+    // Returns true if o and down may end in the residual stream and the products behind them apply the norms' factors:
+    // there is no dispatch between them then.
     bool may_defer_norms() const {
         if (shape_.has_adapters() || shape_.extras || !topology_of(config_).has_only(kDeferredNormsSupport))
             return false;
-        // What one matrix' product writes another one's reads, also across layers.
+        // The output of one matrix' product is the input of another one's, also across layers.
         const gpu::ScalarType type = weights_.layers[0].qkv.type;
         return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
             const bool has_one_type =
@@ -199,8 +199,8 @@ class PlanMaker {
         });
     }
 
-    // Where that saves much: nobody reads what the last layer would make of a prompt's other rows. What is kept goes
-    // where the queries were.
+    // True if that saves much: nobody reads the last layer's result for a prompt's other rows. The kept rows go where
+    // the queries were.
     bool keeps_rows_with_outputs() const {
         const uint64_t n_outputs = shape_.output_bucket;
         const bool have_room = n_outputs * gpu::padded(config_.hidden_size) <=

@@ -1,5 +1,5 @@
-// How each product, attention and the output of a step are computed: everything that recording it needs to know and
-// does not decide. Pure: no device.
+// Plans how each product, attention and the output of a step are computed: everything that recording it needs to know
+// and does not decide. Pure: no device.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace lorad::model {
 // The most parts that k of a product is split into.
 constexpr uint32_t kProductSplitsMax = 16;
 
-// In which form a product finds its input (gpu/kernels/products/activation_blocks.h).
+// The form in which a product finds its input (gpu/kernels/products/activation_blocks.h).
 enum class InputForm : uint8_t {
     kRows,
     kBlocks,    // written so by the kernel before
     kArranged,  // written in rows; arrange_blocks makes blocks of them
 };
 
-// What a step multiplies by a matrix, for gpu::Product.
+// How a step uses a matrix, for gpu::Product.
 struct ProductUse {
     uint32_t rows = 0;              // capacity
     bool may_be_in_blocks = false;  // the kernel before can write its input in blocks
@@ -39,11 +39,11 @@ struct ProductUse {
 };
 // is_packed: as the step finds it, see is_packed() in model/weights/weight_transform.h.
 gpu::Product product_of(const Matrix& w, const ProductUse& use, bool is_packed);
-// Its sums; what the rows' adapters add is left to the kernel that reads them where no way of multiplying adds it in
-// the form that is asked for.
+// Plans its sums. If no way of multiplying adds the rows' adapters in the requested form, that is left to the kernel
+// that reads the sums.
 gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product product);
 
-// Of the output layer: logits, or each row's greatest one.
+// The product of the output layer: logits, or each row's greatest one.
 gpu::Product output_product(const Matrix& head, uint32_t rows, gpu::ProductResult result, const ModelConfig& config);
 
 struct LayerPlan {

@@ -68,7 +68,7 @@ bool StepPlanner::can_join(uint32_t row_bucket) const {
         weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
 }
 
-// As gated_product() in step_plan.cpp asks of each layer.
+// Asks the same of each layer as gated_product() in step_plan.cpp.
 bool StepPlanner::can_gate(uint32_t row_bucket) const {
     if (!limits_.waits_for_others || !topology_.has_only(kGatingSupports) || !has_one_type(weights_) ||
         has_gate_up_bias(weights_, nullptr))
@@ -216,7 +216,7 @@ AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet prog
     return AdapterMethod::kConsumers;
 }
 
-// As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
+// Decides by the first layer's qkv: in a model with matrices of several types some products may lose by it.
 bool StepPlanner::products_add_runs(uint32_t rank_max, uint32_t row_bucket) const {
     const Matrix& w = weights_.layers.front().qkv;
     gpu::Product product = product_of(
@@ -236,7 +236,7 @@ bool StepPlanner::joining_pays(const BatchTraits& traits) const {
     return more <= (traits.has_long_runs ? kJoinedShareOfLongRunsMax : kJoinedShareMax) * own;
 }
 
-// Whether the activation has a kernel for few runs in steps of so many rows.
+// Returns true if the activation has a kernel for few runs in steps of so many rows.
 bool StepPlanner::gates_few_runs(uint32_t row_bucket) const {
     const LayerWeights& layer = weights_.layers.front();
     gpu::GatedActParams params{};
@@ -247,7 +247,7 @@ bool StepPlanner::gates_few_runs(uint32_t row_bucket) const {
                                          kernels_.act_type(layer.down.type));
 }
 
-// Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
+// Returns true if attention can read such a step's rows from their product's sums if each row is another sequence's.
 bool StepPlanner::takes_lone_rows(const StepShape& shape) const {
     return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras && topology_.has_only(kLoneRowsSupport) &&
            std::ranges::all_of(attentions_, [&](const AttentionFacts& attention) {

@@ -1,5 +1,5 @@
-// Which recording a step runs: the one place that decides how a batch is computed. Pure: the same answer for the same
-// traits, and without a device (gpu::KernelPlanner needs none). docs/ARCHITECTURE.md has the table of what a step runs.
+// Chooses a step's recording: the one place that decides how a batch is computed. Pure: the same answer for the same
+// traits, without a device (gpu::KernelPlanner needs none). docs/ARCHITECTURE.md has a table of what steps run.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace lorad::model {
 
-// What the merged weights that a batch may run on bring with them.
+// Facts of the merged weights that a batch may run on.
 struct MergedFacts {
     bool has_decode_table = false;
     bool has_gate_up_bias = false;
@@ -30,22 +30,22 @@ struct PlannerLimits {
 
 class StepPlanner {
   public:
-    // Of `weights` only sizes and types count. All three outlive the planner.
+    // Only the sizes and types of `weights` count. All three outlive the planner.
     StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights,
                 const PlannerLimits& limits);
 
-    // What traits_of() is to find for a batch of so many rows.
+    // The traits that traits_of() has to find for a batch of so many rows.
     TraitsWish wish_for(uint32_t n_rows) const;
     StepShape shape_of(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged = {}) const;
-    // Of the batches that come most: decodes of short texts and of texts of n_context_max tokens at every number of
-    // sequences, and the end of a prompt at every size of chunk.
+    // The shapes of the most frequent batches: decodes of short texts and of texts of n_context_max tokens at every
+    // number of sequences, and the end of a prompt at every size of chunk.
     std::vector<StepShape> usual_shapes(ProgramSet programs, uint32_t n_context_max) const;
 
-    // Whether a recording for so many rows can have AdapterMethod::kJoined, and kGatedProduct.
+    // Return true if a recording for so many rows can have AdapterMethod::kJoined, or kGatedProduct.
     bool joins_adapters(uint32_t row_bucket) const;
     bool gates_adapters(uint32_t row_bucket) const;
     const std::vector<uint32_t>& gated_buckets() const { return gated_buckets_; }  // ascending
-    // Whether the output layer of so many rows can leave the logits out where nobody reads them
+    // Returns true if the output layer of so many rows can leave out logits that nobody reads
     // (ProductResult::kGreatest).
     bool takes_argmax(uint32_t output_bucket) const;
     // Parts that a context is split into: a power of two, so that a growing context needs few recordings.

@@ -1,5 +1,5 @@
-// What a recording of a step depends on: capacities in few sizes, so that few recordings serve all steps; and where a
-// step's state lies.
+// Describes what a recording of a step depends on, with capacities in few sizes so that few recordings serve all steps,
+// and the layout of a step's state.
 #pragma once
 
 #include <compare>
@@ -14,7 +14,7 @@ namespace lorad::model {
 // second begins with sample_draw or what comes before it for rules.
 enum class StepPart : uint8_t { kWhole, kForward, kDraw };
 
-// How what the rows' adapters add comes to the sums of the layers' products.
+// How the rows' adapters are added to the sums of the layers' products.
 enum class AdapterMethod : uint8_t {
     kConsumers,     // the kernel that reads a product's sums adds it, row by row; also where no row has an adapter
     kFewRuns,       // the same, but the activation adds it on matrices: of few runs of rows with one adapter
@@ -24,7 +24,7 @@ enum class AdapterMethod : uint8_t {
     kGatedProduct,  // the product of gate and up shrinks and expands by itself; other products' consumers add theirs
 };
 
-// How the layers of a step are put into dispatches.
+// How the layers of a step are cut into dispatches.
 enum class LayerSchedule : uint8_t {
     kSeparate,     // each operation has its own
     kOneDispatch,  // one row: all layers in one (DecodeLayers)
@@ -32,7 +32,7 @@ enum class LayerSchedule : uint8_t {
     kBetween,      // the latter of a few rows (decode_rows)
 };
 
-// What a recording depends on. Everything else of a step is in the step state.
+// Identifies a recording. Everything else of a step is in the step state.
 struct StepShape {
     uint32_t row_bucket = 0;     // capacity for rows
     uint32_t output_bucket = 0;  // capacity for logit rows; 0: no row's next token is wanted
@@ -61,14 +61,14 @@ struct StepShape {
 
     bool is_joined() const { return method == AdapterMethod::kJoined; }
     bool has_adapters() const { return lora != gpu::LoraLevel::kNone; }
-    // What the consumers of products still have to add.
+    // The level of adapters that the consumers of products still have to add.
     gpu::LoraLevel left_to_consumers() const {
         return method == AdapterMethod::kExpanded || is_joined() ? gpu::LoraLevel::kNone : lora;
     }
-    // Whether anybody reads logits but for the greatest of each row.
+    // Returns true if anybody reads more of the logits than the greatest of each row.
     bool needs_logits() const { return rules || extras || logits_to_host; }
 
-    // Of a step in two parts: what the second one depends on.
+    // The shape of the second part of a step in two parts.
     StepShape draw_part() const {
         return {.row_bucket = row_bucket,
                 .output_bucket = output_bucket,
@@ -107,9 +107,9 @@ struct StepLayout {
     // Segments of a step: one for each row and use in the worst case.
     static uint32_t segments_max(const StepShape& shape);
     static uint32_t uses_max(const StepShape& shape);
-    // Whether the last layer may go on with those rows alone that have an output, where that saves much. Those with
-    // adapters have a header, rows and segments of their own then, at `kept`; not beyond level kPlain, whose lists go
-    // by the rows of the whole step.
+    // Returns true if the last layer may go on with only the rows that have an output, where that saves much. Rows with
+    // adapters then have their own header, rows and segments at `kept`; not beyond level kPlain, whose lists go by the
+    // rows of the whole step.
     static bool may_keep_rows(const StepShape& shape);
     static uint32_t tiles_max(const StepShape& shape);
     static uint32_t joined_tiles(const StepShape& shape);

@@ -23,7 +23,7 @@ void put(std::span<std::byte> to, uint64_t offset, const T* from, size_t n) {
     if (n != 0) std::memcpy(to.data() + offset, from, n * sizeof(T));
 }
 
-// Where its keys and values go, and those of its sequence are.
+// Sets where the row's keys and values go, and where its sequence's are.
 void set_blocks(const StepBatch& batch, const BatchRow& row, uint32_t table_begin, gpu::StepRow& to) {
     const uint32_t block_idx = row.position / kBlockTokens;
     CHECK(block_idx < row.n_blocks);

@@ -67,7 +67,7 @@ class StepPlanner::UsualBatches {
         if (adapters.joined) traits.joined_steps.emplace();
         return traits;
     }
-    // Also as they are computed where a program's trial fails, or a step has waited in vain.
+    // Adds also the shapes for when a program's trial fails, or a grid barrier has timed out.
     void insert(const BatchTraits& batch, const Adapters& adapters) {
         const BatchTraits traits = with_adapters(batch, adapters);
         insert(traits, programs_);

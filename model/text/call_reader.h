@@ -16,7 +16,7 @@ class CallReader {
   public:
     virtual ~CallReader() = default;
 
-    // Takes text up to the call's end; returns how many bytes it took. What it says does not depend on how the text is
+    // Takes text up to the call's end; returns how many bytes it took. The result does not depend on how the text is
     // cut.
     virtual size_t take(std::string_view text) = 0;
     virtual bool ended() const = 0;

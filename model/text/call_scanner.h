@@ -10,7 +10,7 @@
 
 namespace lorad::model {
 
-// What JSON has between its parts.
+// The blanks that JSON allows between its parts.
 inline constexpr std::string_view kJsonBlanks = " \t\r\n";
 
 // Finds name and arguments in the text of a JSON object as it comes, without building it.

@@ -63,8 +63,7 @@ Result<std::string> Detokenizer::push(TokenId id, bool may_stop) {
         return release(text, false);
     }
     window_.push_back(id);
-    // Whether a byte becomes a character or a replacement depends on the whole run of bytes that it
-    // stands in.
+    // The whole run of bytes around a byte decides whether it becomes a character or a replacement.
     if (tokenizer_->is_byte(id)) return std::string();
     TRY_ASSIGN(const std::string text, decode_window(false));
     return release(text, false);
@@ -111,7 +110,7 @@ Result<std::string> Detokenizer::decode_byte_level(TokenId id) {
 Result<std::string> Detokenizer::decode_window(bool at_end) {
     TRY_ASSIGN(const std::string text, tokenizer_->decode(window_, false));
     if (text.size() <= anchor_text_size_) {
-        // Nothing visible came of the new tokens; they stay in the window, as part of the context.
+        // The new tokens made nothing visible; they stay in the window, as part of the context.
         if (at_end) anchor_end_ = window_.size();
         return std::string();
     }
@@ -130,7 +129,7 @@ std::string Detokenizer::release(std::string_view text, bool at_end) {
     size_t begin = std::string::npos;
     for (const std::string& stop : stop_strings_) {
         const size_t at = held_.find(stop);
-        // Of two that begin at the same place the longer one is reported.
+        // If two begin at the same place, the longer one is reported.
         if (at < begin || (at == begin && at != std::string::npos && stop.size() > matched_stop_.size())) {
             begin = at;
             matched_stop_ = stop;

@@ -22,8 +22,7 @@ class Detokenizer {
     // string can begin with. Often empty. Nothing more comes once stopped(). O(1) amortised.
     // Without may_stop no stop string is looked for in what this token and those before it gave.
     Result<std::string> push(TokenId id, bool may_stop = true);
-    // What was held back, at the end of the stream; cut characters become U+FFFD as in the
-    // tokenizer's decode.
+    // Returns what was held back, at the end of the stream; cut characters become U+FFFD as in the tokenizer's decode.
     Result<std::string> flush();
 
     bool stopped() const { return stopped_; }

@@ -14,7 +14,7 @@ namespace lorad::model {
 class HarmonyParser {
   public:
     enum class Kind : uint8_t { kReasoning, kContent, kCall };
-    // In the order in which they were written; two that follow each other differ in kind or call.
+    // Pieces come in the order in which they were written; two that follow each other differ in kind or call.
     struct Piece {
         Kind kind = Kind::kContent;
         std::string text;   // of a call: arguments

@@ -23,7 +23,7 @@ size_t LiteralCallReader::take(std::string_view text) {
     size_t n = 0;
     while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
     if (name) {
-        text_.clear();  // nobody asks for it behind the name
+        text_.clear();  // nobody needs it behind the name
     } else {
         text_.append(text.substr(0, n));
         if (text_.size() > kHeldCallBytesMax) state_ = State::kFailed;

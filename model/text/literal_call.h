@@ -11,7 +11,7 @@
 
 namespace lorad::model {
 
-// How a form writes calls.
+// The spelling of calls in one form.
 struct LiteralStyle {
     std::string_view prefix;  // before the name
     char open, close;         // around the arguments

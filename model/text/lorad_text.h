@@ -33,8 +33,8 @@ typedef struct LoradIds {
     size_t capacity;
 } LoradIds;
 
-// What a function returns. On anything but LORAD_TEXT_OK the message is in `error` and the other
-// outputs are untouched.
+// The result of a function. On anything but LORAD_TEXT_OK the message is in `error` and the other outputs are
+// untouched.
 enum {
     LORAD_TEXT_OK = 0,
     LORAD_TEXT_INVALID_FILE = 1,     // tokenizer or template source cannot be used
@@ -46,10 +46,10 @@ enum {
     LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further. The message is for a log, not for clients
     LORAD_TEXT_NO_MEMORY = 8,
     LORAD_TEXT_TOO_COMPLEX = 9,        // nested, or referring to itself, deeper than is read
-    LORAD_TEXT_NO_SUCH_TEMPLATE = 10,  // none of the name that was asked for
+    LORAD_TEXT_NO_SUCH_TEMPLATE = 10,  // there is no template of the requested name
 };
 
-// How the tokenizer turns tokens into text, as far as incremental decoding cares.
+// The tokenizer's way from tokens to text, as far as incremental decoding cares.
 enum {
     LORAD_DECODER_BYTE_LEVEL = 0,     // text is the tokens' bytes joined, ill-formed UTF-8 replaced
     LORAD_DECODER_BYTE_FALLBACK = 1,  // runs of byte tokens decode as a whole
@@ -71,7 +71,7 @@ enum {
 // 0 from an allocation of this library that failed on until there is memory again: calls under way
 // go on with memory that was set aside, 32 MiB; new ones should not be made.
 int32_t lorad_text_reserve_is_whole(void);
-// For a process that is to end where its memory does: no reserve and no waiting from here on.
+// Called by a process that is to end when its memory does: no reserve and no waiting from here on.
 void lorad_text_give_up_reserve(void);
 
 void lorad_text_free_bytes(LoradBytes bytes);
@@ -81,7 +81,7 @@ int32_t lorad_tokenizer_new(LoradText tokenizer_json, LoradTokenizer** out, Lora
 void lorad_tokenizer_free(LoradTokenizer* tokenizer);
 int32_t lorad_tokenizer_encode(const LoradTokenizer* tokenizer, LoradText text, int32_t add_special_tokens,
                                LoradIds* out, LoradBytes* error);
-// Without special tokens of the tokenizer's own; begins: the byte of the text where each token begins.
+// Adds no special tokens of the tokenizer's own; begins: the byte of the text where each token begins.
 int32_t lorad_tokenizer_encode_placed(const LoradTokenizer* tokenizer, LoradText text, LoradIds* out, LoradIds* begins,
                                       LoradBytes* error);
 int32_t lorad_tokenizer_decode(const LoradTokenizer* tokenizer, const uint32_t* ids, size_t count,
@@ -110,7 +110,7 @@ void lorad_template_free(LoradTemplate* chat_template);
 int32_t lorad_template_exists(const LoradTemplate* chat_template);
 // Its special tokens, in the form of tokenizer_config.json.
 int32_t lorad_template_tokens(const LoradTemplate* chat_template, LoradBytes* out, LoradBytes* error);
-// Whether all its sources parse; new() leaves that to the first rendering.
+// Checks that all its sources parse; new() leaves that to the first rendering.
 int32_t lorad_template_check(const LoradTemplate* chat_template, LoradBytes* error);
 // input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,
 // "extra":{name: value},"template":name}.

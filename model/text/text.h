@@ -25,10 +25,10 @@ namespace lorad::model {
 // False while memory is short: an allocation of the crate has failed, and what is under way lives on
 // its reserve. Nothing new should be begun. Any thread.
 bool text_reserve_is_whole();
-// For a process that is to end where its memory does. Any thread.
+// Called by a process that is to end when its memory does. Any thread.
 void give_up_text_reserve();
 
-// How tokens become text, as far as decoding one token after the other cares.
+// The way from tokens to text, as far as decoding one token after the other cares.
 enum class DecoderKind : uint8_t {
     kByteLevel,     // the tokens' bytes joined; ill-formed UTF-8 is replaced by U+FFFD
     kByteFallback,  // as kOther, but a run of byte tokens decodes as a whole
@@ -48,7 +48,7 @@ struct TextSpan {
     bool operator==(const TextSpan&) const = default;
 };
 
-// What a template made of a chat, and the parts of it that the template marks by `{% generation %}` as the assistant's.
+// A rendered chat, and the parts of it that the template marks by `{% generation %}` as the assistant's.
 struct MarkedText {
     std::string text;
     std::vector<TextSpan> marked;  // in the order of the text
@@ -75,7 +75,7 @@ class Tokenizer {
     // One more than the highest id; a model's vocabulary is at least as large.
     uint32_t vocab_size() const;
     std::optional<TokenId> token_id(std::string_view token) const;
-    // As the vocabulary spells it, not as text.
+    // The token as the vocabulary spells it, not as text.
     std::optional<std::string> token_text(TokenId id) const;
     // The bytes that the token adds to a text; need not be UTF-8. Valid as long as the tokenizer.
     std::string_view token_bytes(TokenId id) const;
@@ -84,7 +84,7 @@ class Tokenizer {
     bool is_byte(TokenId id) const;
     bool exists(TokenId id) const;
     DecoderKind decoder_kind() const { return decoder_kind_; }
-    // What grammars need of it, for Words in another process.
+    // The vocabulary as grammars need it, for Words in another process.
     Result<std::string> words() const;
 
   private:
@@ -119,7 +119,7 @@ struct NamedTemplate {
 };
 inline constexpr std::string_view kDefaultTemplate = "default";
 
-// Where save_pretrained() puts the templates that have names, each in NAME.jinja.
+// The folder in which save_pretrained() puts the templates that have names, each in NAME.jinja.
 inline constexpr std::string_view kNamedTemplatesFolder = "additional_chat_templates";
 inline constexpr std::string_view kTemplateSuffix = ".jinja";
 inline constexpr size_t kNamedTemplatesMax = 16;
@@ -148,7 +148,7 @@ class ChatTemplate {
     // Other templates with the special tokens of this one; none of them need be the default. kInvalidModel where they
     // cannot be read.
     Result<std::shared_ptr<const ChatTemplate>> with_sources(std::span<const NamedTemplate> sources) const;
-    // Whether it parses: kAdapterInvalid with the line, where it does not.
+    // Checks that it parses; if not, kAdapterInvalid names the line.
     static Status check_source(std::string_view source);
     ~ChatTemplate();
     ChatTemplate(const ChatTemplate&) = delete;
@@ -157,7 +157,7 @@ class ChatTemplate {
     bool exists() const;
     // Its special tokens, for from_source().
     Result<std::string> tokens_json() const;
-    // Whether the template or its configuration says this, such as "<tool_call>".
+    // Returns true if the template or its configuration contains the text, such as "<tool_call>".
     bool mentions(std::string_view text) const { return sources_.find(text) != std::string::npos; }
     // json_input:
     // {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name:

@@ -12,14 +12,14 @@
 namespace lorad::model {
 namespace {
 
-// Of Mistral's names, with the marks that may stand between one and its arguments.
+// The limit of Mistral's names, with the marks that may stand between a name and its arguments.
 constexpr size_t kNameBytesMax = 512;
 // So much of a mark is no text that an answer happens to be cut in: "<to" is no HTML, "functo" no word.
 constexpr size_t kSureMarkBytes = 3, kSureWordBytes = 6;
 
 bool is_identifier(char byte) { return std::isalpha(uint8_t(byte)) != 0 || byte == '_'; }
 
-// How many bytes at the end of `text` may be the beginning of `mark`.
+// Counts the bytes at the end of `text` that may be the beginning of `mark`.
 size_t begun_mark(std::string_view text, std::string_view mark) {
     for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
         if (text.substr(text.size() - n) == mark.substr(0, n)) return n;
@@ -222,7 +222,7 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
             first = one;
         }
         const size_t n = begun_mark(pending_, mark);
-        // Where a call is most likely, at the beginning and behind others, the first letter of a mark says it.
+        // At the beginning and behind other calls, where a call is most likely, the first letter of a mark tells it.
         const bool is_word = mark.front() == 'f' || mark.front() == '`';
         const size_t n_enough = is_word ? kSureWordBytes : at_border_ && n == pending_.size() ? 1 : kSureMarkBytes;
         n_begun = std::max(n_begun, n);
@@ -343,7 +343,7 @@ bool ToolCallParser::read_name(bool at_end, Output& out) {
     return true;
 }
 
-// For the call that begins with what is pending. Of what has to be calls the grammar has seen to it.
+// Makes the reader of the call that begins with what is pending. The grammar has checked text that has to be a call.
 std::unique_ptr<CallReader> ToolCallParser::make_reader() const {
     const bool is_sure = marked_ || format_ == ToolFormat::kList;
     if (pending_.front() != '{') {

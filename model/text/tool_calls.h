@@ -41,7 +41,7 @@ bool forces_own_form(ToolFormat format);
 // The marks are special tokens, so that the text has to be decoded with them.
 bool marks_are_special(ToolFormat family);
 
-// What is new of one call. Arguments are JSON text, joined from all pieces.
+// The new part of one call. Arguments are JSON text, joined from all pieces.
 struct ToolCallPiece {
     uint32_t index = 0;
     std::string name;  // in the call's first piece

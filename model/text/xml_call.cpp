@@ -24,7 +24,7 @@ size_t XmlCallReader::take(std::string_view text) {
     size_t n = 0;
     while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
     if (name) {
-        text_.clear();  // nobody asks for it behind the name
+        text_.clear();  // nobody needs it behind the name
     } else {
         text_.append(text.substr(0, n));
         if (text_.size() > kHeldCallBytesMax) state_ = State::kFailed;
@@ -122,8 +122,8 @@ void XmlCallReader::take_value_byte() {
     if (streams_) say_text(false);
 }
 
-// As much of the value as is text for sure: not the line break that begins it, nor what may be its end, nor half of a
-// character.
+// Sends as much of the value as is text for sure: not the line break that begins it, nor what may be its end, nor half
+// of a character.
 void XmlCallReader::say_text(bool at_end) {
     const size_t begin = n_said_ == 0 && pending_.starts_with('\n') ? 1 : n_said_;
     size_t end = pending_.size();

@@ -1,4 +1,4 @@
-// What the rows of a micro-batch are: whole examples one behind the other, without padding. Pure.
+// The rows of a micro-batch: whole examples one behind the other, without padding. Pure.
 #pragma once
 
 #include <cstdint>

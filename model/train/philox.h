@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, 2011): four random words of a
-// counter and a key, without a state.
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, 2011): four random words from
+// a counter and a key, without a state.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::a
     return counter;
 }
 
-// In (0, 1), from the word's upper 24 bits: exact in f32.
+// Returns a number in (0, 1), from the word's upper 24 bits: exact in f32.
 constexpr float uniform_of(uint32_t word) { return (static_cast<float>(word >> 8) + 0.5f) * 0x1p-24f; }
 
 }  // namespace lorad::model

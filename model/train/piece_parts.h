@@ -38,7 +38,7 @@ class PieceParts {
     // Records what of the piece fits between `us` and `us_max`; where us is 0 at least something. Adds to us. True:
     // with this the piece is whole, and another one may begin.
     bool record_some(gpu::Recorder& recorder, const Piece& piece, double us_max, double& us);
-    // What was recorded since the last call took so long; 0: nobody knows.
+    // Learns how long the parts recorded since the last call took; 0: unknown.
     void learn(double us);
     void abandon();
 

@@ -24,7 +24,7 @@ struct ScheduleSettings {
     uint64_t n_warmup_steps = 0;
 };
 
-// Of step 0, 1, ...; behind the last step what the formula gives there, at least 0.
+// The rate of step 0, 1, ...; behind the last step the formula's value, at least 0.
 double learning_rate(const ScheduleSettings& settings, uint64_t step);
 
 }  // namespace lorad::model

@@ -17,13 +17,12 @@
 
 namespace lorad::model {
 
-// Micro-batches of up to so many rows are computed to the same bits whoever's rows are beside them; with more there is
-// little to gain.
+// Micro-batches of up to so many rows give the same bits beside any other rows; with more there is little to gain.
 inline constexpr uint32_t kTrainSharedRows = 256;
 
 // One thread at a time.
 struct TrainJob {
-    // What it waits for. kNorm and kUpdate: of a step whose micro-batches are all done.
+    // The work that the job waits for. kNorm and kUpdate follow when a step's micro-batches are all done.
     enum class Phase : uint8_t { kIdle, kBatches, kNorm, kUpdate, kDone };
 
     // Errors as Trainer::begin_step() has them.

@@ -81,7 +81,7 @@ void place_layer(TrainSizes& sizes, uint32_t n_heads) {
     at.n_bytes = end;
 }
 
-// Of the largest matrix that is unpacked for its products; the embedding's rows are read where they lie.
+// The size of the largest matrix that is unpacked for its products; the embedding's rows are read where they lie.
 uint64_t unpacked_bytes(const ModelWeights& weights) {
     uint64_t most = 0;
     const auto add = [&](const Matrix& w) {

@@ -60,15 +60,15 @@ struct TrainSizes {
     bool keeps(uint32_t layer, uint32_t n_layers) const;
 };
 
-// In which products are computed on matrices, where the device has them.
+// The types in which products are computed on matrices, where the device has them.
 gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights,
                                              const TrainerOptions& options);
 
-// Of a job's activations between products. Magnitudes and dropout work on f32.
+// The type of a job's activations between products. Magnitudes and dropout work on f32.
 gpu::ScalarType train_act_type(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
                                const ModelWeights& weights, const TrainerOptions& options, bool has_magnitudes);
 
-// Of the passes, and of the job that they are made for.
+// The plan of the passes, and of the job that they are made for.
 struct TrainPlan {
     TrainSizes sizes;
     SlotSizes slot;

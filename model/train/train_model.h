@@ -1,4 +1,4 @@
-// What a trainer is made for: the base's matrices, and which parts of their outputs are trained by what. Pure.
+// Describes what a trainer is made for: the base's matrices, and which parts of their outputs are trained. Pure.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ enum TrainGroupIndex : uint32_t { kTrainQkv, kTrainO, kTrainGateUp, kTrainDown, 
 
 struct TrainLayer {
     std::array<TrainGroup, kTrainGroups> groups;
-    // In TrainableAdapter::wholes.
+    // Indices in TrainableAdapter::wholes.
     std::optional<uint32_t> input_norm, post_attention_norm, q_norm, k_norm;
     bool is_trained() const;
 };

@@ -30,7 +30,7 @@ struct TrainedPairPlaces {
     float scale = 1.0f;
 };
 
-// Where each tensor of an adapter lies; in the order of the adapter's lists.
+// The place of each tensor of an adapter, in the order of the adapter's lists.
 struct TrainLayout {
     explicit TrainLayout(const TrainableAdapter& adapter);
 

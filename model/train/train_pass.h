@@ -30,13 +30,13 @@ struct TrainPassContext {
     const ModelWeights& weights;
     const TrainSizes& sizes;
     const TrainBuffers& buffers;
-    // Of the first job. What is trained beside pairs on linears has no other job beside it.
+    // The first job's model. A job that trains more than pairs on linear modules has no other job beside it.
     const TrainModel& model;
     const TrainParameters& parameters;
     uint32_t first_trained_layer = 0;  // of all jobs
 };
 
-// What a step leaves out of the pairs' inputs; p 0: nothing.
+// The dropout that a step applies to the pairs' inputs; p 0: none.
 struct TrainDropout {
     float p = 0.0f;
     uint64_t seed = 0;
@@ -50,7 +50,7 @@ struct TrainJobRows {
     TrainDropout dropout = {};
 };
 
-// Of one micro-batch, whose tables lie at `tables_at` when what is recorded runs.
+// The rows of one micro-batch, whose tables lie at `tables_at` when the recording runs.
 struct TrainRows {
     const MicroBatch& batch;
     const TrainTables& tables;
@@ -67,7 +67,7 @@ class TrainPass {
 
     // Records the shadows of the trained pairs as they are, where there are any.
     void shadows(gpu::Recorder& recorder, const TrainSlot& slot) const;
-    // Of the outputs with magnitudes, for the trained values as they are.
+    // Records the inverse norms of the outputs with magnitudes, from the trained values as they are.
     void inverse_norms(gpu::Recorder& recorder, const TrainSlot& slot) const;
     void embed(gpu::Recorder& recorder, const TrainRows& rows) const;
     void layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const;
@@ -101,7 +101,7 @@ class TrainPass {
     void norm_backward(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma,
                        const std::optional<uint32_t>& trained, uint32_t n_rows) const;
     gpu::TrainHeadsParams heads_params(const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
-    // Of one wave, in the scores' place.
+    // Records the probabilities of one wave, in the scores' place.
     void probabilities(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at,
                        uint32_t wave_idx) const;
     gpu::TrainSoftmaxParams softmax_params(const TrainRows& rows, uint32_t layer, uint32_t wave_idx) const;
@@ -141,7 +141,7 @@ class TrainPass {
         // Shadows are more k of the base's product, but where others' rows may be beside.
         bool joins_shadows() const { return !rows.has_few; }
     };
-    // What a job trains there, and where its rows are.
+    // One job's trained part of the group, and its rows.
     struct JobAt {
         const TrainJobRows& job;
         const TrainGroup& group;
@@ -157,11 +157,11 @@ class TrainPass {
     };
     // Jobs that train something there.
     std::vector<JobAt> jobs_at(const GroupAt& at) const;
-    // What a step leaves of a pair's input, and with `adds` of its gradient, which is added.
+    // Applies a step's dropout to a pair's input or, with `adds`, to its gradient, and adds that to `to`.
     void drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, uint32_t linear, const gpu::TrainMatrix& x,
               const gpu::TrainMatrix& to, bool adds) const;
-    // Where products find a matrix of the base. A packed one is made plain there first, which is whole behind the next
-    // barrier and stays until the next such call.
+    // The address of a matrix of the base for products. A packed one is unpacked there first: it is complete behind the
+    // next barrier and stays until the next such call.
     gpu::TrainMatrix plain(gpu::Recorder& recorder, const Matrix& w) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
@@ -174,8 +174,8 @@ class TrainPass {
     // to = base + gain * from + bias; addresses 0: none.
     void scale(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& from, const gpu::TrainMatrix& to,
                const gpu::TrainMatrix& base, gpu::DeviceAddress bias) const;
-    // From the gradients of what finish() adds to those of the sums, in `dsums`, and the magnitudes' own. Returns where
-    // those of the sums lie.
+    // Computes the gradients of the sums, in `dsums`, and the magnitudes' own from those of finish()'s output. Returns
+    // where the gradients of the sums lie.
     gpu::TrainMatrix finish_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout,
                                      const gpu::TrainMatrix& dsums) const;
     // dx.address 0: nobody wants it.

@@ -29,7 +29,7 @@ struct ShadowPlaces {
     std::vector<uint32_t> rank_begins;  // [linear]: column of its group's low
     uint64_t n_bytes = 0;
 
-    // None where a group has more ranks together than products take.
+    // nullopt if a group has more ranks together than products take.
     static std::optional<ShadowPlaces> plan(const TrainModel& model, const TrainLayout& layout);
     const GroupShadow& at(uint32_t layer, uint32_t group) const { return groups[layer * kTrainGroups + group]; }
 };

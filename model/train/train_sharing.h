@@ -1,4 +1,4 @@
-// Which jobs may be trained beside each other: the one place that says so, and why not.
+// Decides which jobs may be trained beside each other: the one place that says so, and why not.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace lorad::model {
 
-// What of an adapter has to be trained alone: everything but pairs on linear modules without magnitudes, whose
-// gradients are sums over the rows of one job. None: it may be beside others.
+// Says which part of an adapter has to be trained alone: all but pairs on linear modules without magnitudes, whose
+// gradients are sums over one job's rows. nullopt: other jobs may be beside it.
 std::optional<std::string> why_alone(const TrainableAdapter& adapter);
 
-// Of passes that others are trained by.
+// Passes by which other jobs are trained.
 struct SharedPasses {
     const TrainSizes& sizes;
     const TrainerOptions& options;  // of the job that they were made for

@@ -1,4 +1,4 @@
-// What one job has of a trainer's device memory beside the passes' own: its trained numbers, its shadows, and the
+// One job's share of a trainer's device memory, beside the passes' own: its trained numbers, its shadows, and the
 // low-rank rows of its part of a micro-batch. Sizes first, pure, then buffers.
 #pragma once
 
@@ -28,7 +28,7 @@ struct SlotSizes {
     uint32_t n_norms = 0;
     uint64_t dropped_bytes = 0;  // 0: nothing is dropped
 
-    // Of passes with these sizes.
+    // The sizes for a job in passes of these sizes.
     static SlotSizes plan(const TrainSizes& sizes, const TrainModel& model, const TrainLayout& layout,
                           const TrainerOptions& options);
     uint64_t fixed_bytes() const;  // of all buffers but low and the trained numbers

@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = TrainJob::Phase;
 
-// What is submitted at once takes no longer by its estimate, so that no driver takes the device for hung.
+// The estimated time of one submission stays below this, so that no driver takes the device for hung.
 constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
@@ -60,7 +60,7 @@ void TrainStage::give_up_round() {
     round_.reset();
 }
 
-// What is recorded is left out, and the job is as before.
+// Throws the recording away and leaves the job as it was.
 Status TrainStage::warm_up(const std::shared_ptr<TrainJob>& job) {
     if (is_warm_ || round_) return ok_status();
     is_warm_ = true;
@@ -214,8 +214,8 @@ void TrainStage::list_batch_pieces() {
     }
 }
 
-// Pieces up to the budget's end by what the last ones took. What is longer than the budget is recorded in parts, of
-// which there is at least one.
+// Records pieces up to the budget's end, estimated from the last ones. A piece longer than the budget is recorded in
+// parts, at least one.
 void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made) {
     Round& round = *round_;
     const auto us_of = [&](const Piece& piece) {

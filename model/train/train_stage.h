@@ -1,5 +1,5 @@
-// What the trainers of one base share: kernels, the memory of the passes, and the rounds in which their jobs' work is
-// done.
+// The state that the trainers of one base share: kernels, the memory of the passes, and the rounds in which their jobs'
+// work is done.
 //
 // A round is one micro-batch, of one job or of several with few rows each, whose base products then are one; or the
 // norms, or the updates, of all jobs that wait for them. A job's bits do not depend on who is in its rounds: its rows
@@ -64,7 +64,7 @@ class TrainStage {
         std::function<void(gpu::Recorder&)> record;
         double flops = 0;
         PieceKind kind = PieceKind::kOptimizer;
-        // As long as its flops say.
+        // Returns true for pieces that take as long as their flops say.
         bool is_long() const {
             return kind == PieceKind::kForward || kind == PieceKind::kHead || kind == PieceKind::kBackward ||
                    kind == PieceKind::kBackwardAgain;
@@ -87,7 +87,7 @@ class TrainStage {
         std::vector<Member> members;
         std::vector<Piece> pieces;
         size_t piece_idx = 0;
-        // Of a micro-batch.
+        // The following are for a micro-batch.
         MicroBatch batch;
         TrainTables tables;
         std::vector<TrainJobRows> rows;              // of each member

@@ -31,8 +31,8 @@ struct TrainedPair {
     uint32_t rank() const { return static_cast<uint32_t>(a.shape.at(0)); }
 };
 
-// On linear modules of a layer: one, or neighbours that are one matrix in the files (fused projections): they share A,
-// and B has their rows in order.
+// Adapts linear modules of a layer: one, or neighbours that are one matrix in the files (fused projections): they share
+// A, and B has their rows in order.
 struct TrainedLinear {
     uint32_t layer = 0;
     LinearModule first = LinearModule::kQ, last = LinearModule::kQ;

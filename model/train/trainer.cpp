@@ -119,7 +119,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
     // Fewer rows where nobody asked for so many and there is no room.
     for (; options.n_rows == 0 && !plan.ok() && filled.n_rows > kRowsMin; plan = plan_within(budget))
         filled.n_rows /= 2;
-    // What is kept in less memory has the same bits.
+    // A plan with less memory has the same bits, so others' share is left.
     if (plan.ok() && options.n_beside > 0 && !why_alone(adapter)) {
         const uint64_t of_other = slot_bytes(*plan);
         for (uint32_t n_others = options.n_beside; n_others > 0; n_others /= 2) {

@@ -58,7 +58,7 @@ struct TrainerOptions {
     uint32_t n_beside = 0;
 };
 
-// What a trainer takes from the device, before it takes it.
+// The device memory that a trainer is going to take.
 struct TrainMemory {
     uint64_t parameters = 0;   // values, gradients and moments: 16 bytes each
     uint64_t activations = 0;  // kept for the backward pass
@@ -133,7 +133,7 @@ class Trainer {
     // Waits for what start_piece() or run_together() has submitted; this one or others beside it may be done then. For
     // before abandon() where its numbers are used further: the last piece of a step changes them.
     Status settle();
-    // That the device has worked for this trainer and those beside it, as far as it was waited for.
+    // How long the device has worked for this trainer and those beside it, as far as it was waited for.
     double device_seconds() const;
     Result<TrainReport> finish();
     // Gives up what was begun; gradients of its finished parts are forgotten.
@@ -143,7 +143,7 @@ class Trainer {
 
     // The adapter with its tensors' present values; its names and order are those of create().
     Result<TrainableAdapter> adapter() const;
-    // Of the last step, divided but not clipped; in the order of TrainableAdapter::tensors().
+    // The last step's gradients, divided but not clipped, in the order of TrainableAdapter::tensors().
     Result<std::vector<TrainedTensor>> gradients() const;
 
     // Everything that later steps depend on: values, moments, steps made. restore() of it in a trainer of the same

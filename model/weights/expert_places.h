@@ -1,5 +1,5 @@
-// Where a step's experts work: places in one buffer (Scratch::experts) for so many rows, as large as the model's
-// largest layer needs. All zero-sized without experts.
+// The places of a step's experts in one buffer (Scratch::experts) for so many rows, as large as the model's largest
+// layer needs. All zero-sized without experts.
 #pragma once
 
 #include <cstdint>

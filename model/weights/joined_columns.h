@@ -17,13 +17,13 @@ namespace lorad::model {
 
 class JoinedColumns {
   public:
-    // Of a batch at level kPlain and a model with weights of this type. None where an adapter or the columns of one
-    // find no room.
+    // For a batch at level kPlain and a model with weights of this type. nullopt if an adapter or its columns do not
+    // fit.
     static std::optional<JoinedColumns> of(const StepBatch& batch, const SlotLookup& slots,
                                            gpu::ScalarType weight_type);
 
     const std::array<gpu::JoinedGroup, gpu::kLoraGroups>& groups() const { return groups_; }
-    // Of a group, by tile of kJoinedTileRows rows of the batch.
+    // A group's windows, by tile of kJoinedTileRows rows of the batch.
     std::span<const gpu::JoinedWindow> windows(uint32_t group) const { return windows_[group]; }
     // An adapter's number, the index in JoinedGroup::adapters.
     uint32_t number_of(uint32_t slot) const;

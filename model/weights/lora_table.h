@@ -32,7 +32,7 @@ struct LoraModuleView {
     gpu::DeviceAddress bias = 0;  // bias of B times scale; a trained bias minus the base's
 };
 
-// What an adapter changes outside of the seven linear modules of a layer. Address 0: the base's.
+// An adapter's changes outside of the seven linear modules of a layer. Address 0: the base's.
 struct AdapterExtrasView {
     // Embedding: a table of its own, low-rank matrices, or rows of some tokens.
     gpu::DeviceAddress embed_table = 0;  // [vocab][padded(hidden)]
@@ -73,7 +73,7 @@ struct AdapterView {
     bool has_extras = false;
 };
 
-// What a step's recording and state depend on.
+// The traits of a slot that a step's recording and state depend on.
 struct SlotTraits {
     std::array<uint32_t, kModuleGroups> ranks{};  // largest over all layers, by LoraGroup
     bool is_plain = true;                         // no module has a gain or a bias
@@ -90,19 +90,19 @@ class LoraTable {
     uint32_t n_slots() const { return n_slots_; }
     uint32_t n_layers() const { return n_layers_; }
 
-    // Goes through the uploader after whatever was handed to it before, so the
-    // matrices may still be on their way: steps submitted after set() returned wait for both on the device.
+    // Goes through the uploader after all earlier uploads, so the matrices may still be in flight: steps submitted
+    // after set() returned wait for both on the device.
     Status set(uint32_t slot, const AdapterView& adapter);
 
-    // Of slots in use: whoever leases one has met its setter at a lock.
+    // The slot must be leased: taking the lease synchronizes with set() through a lock.
     const SlotTraits& traits(uint32_t slot) const { return traits_[slot]; }
     const AdapterView& adapter(uint32_t slot) const { return adapters_[slot]; }
     gpu::DeviceAddress address() const { return table_.address(); }
     // gpu::SlotExtras[slot]; zeros for slots without.
     gpu::DeviceAddress extras_address() const { return extras_.address(); }
-    // Addresses [slot] of the norm weights that adapters have instead of the base's.
-    // Those of the residual stream lie in the order in which they are applied, the final one at the end: the norm that
-    // a part's result passes lies in front of that of the next part's input.
+    // Addresses [slot] of the norm weights that adapters have instead of the base's. Those of the residual stream lie
+    // in the order in which they are applied, the final one last: the norm of a part's output lies in front of the norm
+    // of the next part's input.
     enum class Norm : uint32_t { kInput, kMixerAfter, kFfn, kFfnAfter, kQ, kK, kMixer };
     gpu::DeviceAddress norms_address(uint32_t layer, Norm norm) const {
         return norms_.address() + norm_row(layer, norm) * norm_row_bytes();

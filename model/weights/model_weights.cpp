@@ -1,4 +1,4 @@
-// What a loaded model's matrices are made of.
+// The matrices of a loaded model and their sources.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -70,7 +70,7 @@ std::vector<WeightTransform::Group> WeightTransform::groups(uint32_t layer) cons
     return groups;
 }
 
-// What the terms add to every module, and the device's table of it.
+// All terms' parts for every module, and the device's table of them.
 class WeightTransform::Parts {
   public:
     // Terms with a scale of 0 and modules without any change are left out.
@@ -211,7 +211,7 @@ uint32_t WeightTransform::n_outputs(const Group& group, uint32_t m) const {
     return config_.shape(group.layer, static_cast<LinearModule>(static_cast<uint32_t>(group.modules.first) + m)).n;
 }
 
-// By matrix and bias, what merge() copies.
+// Lists what merge() copies, by matrix and bias.
 std::vector<WeightTransform::Copy> WeightTransform::copies(const Parts& parts) const {
     std::vector<Copy> copies;
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {

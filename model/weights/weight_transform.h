@@ -30,8 +30,8 @@ struct MergeTerm {
 // and freed when no step in flight names it: see Executor::use_merged.
 class MergedWeights {
   public:
-    // Where to read a matrix or bias of the model: its copy, or the pristine one where nothing changes it. A bias that
-    // only an adapter has is found by the base's empty vector; 0 where there is none.
+    // The address of a matrix or bias: its copy, or the pristine one if nothing changes it. A bias that only an adapter
+    // has is found by the base's empty vector; 0 if there is none.
     gpu::DeviceAddress address_of(const Matrix& pristine) const;
     bool has_copy_of(const Matrix& pristine) const { return copies_.contains(&pristine); }
     gpu::DeviceAddress address_of(const Vector& pristine) const;
@@ -51,7 +51,7 @@ class MergedWeights {
     double gpu_ms_ = 0.0;
 };
 
-// Where to read a matrix, or a bias (0 where there is none): of the merged weights, or of the model's own without them.
+// The address of a matrix, or a bias (0 if there is none): of the merged weights, or of the model's own without them.
 inline gpu::DeviceAddress address_of(const Matrix& matrix, const MergedWeights* merged) {
     return merged != nullptr ? merged->address_of(matrix) : matrix.buffer.address();
 }
@@ -59,7 +59,7 @@ inline gpu::DeviceAddress address_of(const Vector& bias, const MergedWeights* me
     return merged != nullptr ? merged->address_of(bias) : bias.address();
 }
 
-// Whether a step with these weights, or without any with the model's own, finds a matrix packed: copies are plain.
+// Returns true if a step with these weights (null: the model's own) finds the matrix packed: copies are plain.
 inline bool is_packed(const Matrix& matrix, const MergedWeights* merged) {
     return matrix.is_packed() && (merged == nullptr || !merged->has_copy_of(matrix));
 }

@@ -46,7 +46,7 @@ struct WeightLoader::Part {
 // Every tensor of the model, in the order of the forward pass. The parts of one matrix follow each other.
 class WeightLoader::Inventory {
   public:
-    // Of files, for what they may hold in more than one way.
+    // Reads `files` where a matrix may be stored in more than one way.
     Inventory(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights)
         : files_(files), config_(config) {
         weights.layers.resize(config.n_layers);
@@ -80,7 +80,7 @@ class WeightLoader::Inventory {
         }
         if (has_after)
             add_norm(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.mixer_after_norm);
-        // Where the former is another norm, this one has another name.
+        // If the former is another norm, this one has another name.
         if (facts.ffn_norm.before)
             add_norm(prefix + (has_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"),
                      config_.hidden_size, layer.ffn_norm);
@@ -248,7 +248,7 @@ class WeightLoader::Inventory {
         if (has_bias) add_vector(name + ".bias", shape.n, bias);
     }
 
-    // What the files hold less one is one more on the device.
+    // Adds one to weights that the files store less one.
     void add_norm(std::string name, uint32_t n, Vector& to) {
         add_vector(std::move(name), n, to);
         parts_.back().plus = config_.one_plus_norms && !config_.norms_hold_one ? 1.0f : 0.0f;
@@ -314,7 +314,7 @@ bool are_alike(std::span<const float> a, std::span<const float> b) {
 
 }  // namespace
 
-// Which matrices stay packed, and where the parts of each lie.
+// Decides which matrices stay packed, and where the parts of each lie.
 void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_plain) {
     constexpr uint32_t kColumnsAtOnce = 4;  // that a product writes of a joined result
     // Biases may lie between the parts of a matrix.
@@ -439,8 +439,7 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
         if (fill_begin < bytes_on_device(to))
             TRY(uploader.fill_zero(to.buffer, fill_begin, bytes_on_device(to) - fill_begin));
     }
-    // In pieces, so that progress is seen while a large matrix is on its way, and that what is decoded takes little
-    // memory.
+    // Goes by pieces, so that progress is seen while a large matrix is loaded, and decoded numbers take little memory.
     const bool is_as_stored = is_stored_as(*part.tensor, to.type);
     const uint64_t piece_bytes = uint64_t{is_as_stored ? 256u : 32u} << 20;
     const uint64_t row_bytes = uint64_t{to.k} * gpu::bytes_of(to.type);

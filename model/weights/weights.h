@@ -42,7 +42,7 @@ struct Matrix {
     uint64_t row_bytes() const { return uint64_t{k_stride} * gpu::bytes_of(type); }  // plain
     uint64_t plain_bytes() const { return row_bytes() * n_padded; }
     uint64_t device_bytes() const;
-    // Of a packed matrix, the part that has this row.
+    // The part of a packed matrix that has this row.
     const MatrixPart& part_of(uint32_t row) const;
     gpu::DeviceAddress address_of(const MatrixPart& part) const { return buffer.address() + part.offset; }
 };
@@ -54,7 +54,7 @@ struct Vector {
     gpu::DeviceAddress address() const { return buffer ? buffer.address() : 0; }
 };
 
-// What a layer has not is empty.
+// A member that the layer does not have is empty.
 struct LayerWeights {
     Vector input_norm;        // [H], in front of the mixer,
     Vector mixer_after_norm;  // and of what it gives
@@ -109,8 +109,8 @@ std::string describe_formats(const ModelWeights& weights);
 uint32_t packed_formats_of(const ModelWeights& weights);
 
 struct WeightOptions {
-    // What all matrices become; without one each keeps its own, or, where some are packed, all become what the model
-    // was made in (ModelConfig::dtype, else f16), as do matrices of several types that are joined to one.
+    // The type of all matrices. Without one each keeps its own; if some are packed, all become what the model was made
+    // in (ModelConfig::dtype, else f16), as do matrices of several types that are joined to one.
     std::optional<gpu::ScalarType> type = std::nullopt;
     // Matrices that a file holds in few bits stay so on the device, where all of a joined matrix can
     // (MatrixSource::device_format()).

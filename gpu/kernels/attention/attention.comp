@@ -54,7 +54,7 @@ const uint kHeadsPerPass = kHeadsThatFit < kGroup ? kHeadsThatFit : kGroup;
 
 #ifdef KV8
 #define VALUE_WORDS uvec2
-// Of a token's plane, which is where its values and scales are found.
+// Returns the address of a token's plane, where its values and scales are found.
 uint64_t token_plane(uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
     return kv_plane(p.kv, block, plane, kv_head);

@@ -28,7 +28,7 @@ constexpr uint32_t kTilePartialRows = 1024;
 // fewer workgroups would fit a multiprocessor.
 constexpr uint32_t kPoolVectorsWanted = 384;
 
-// attention_combine: parts of a context that a thread asks for at once, and its threads.
+// attention_combine: parts of a context that a thread loads at once, and its threads.
 constexpr uint32_t kCombineInFlight = 4, kCombineFewThreads = 128, kCombineManyThreads = 512;
 // attention_group: a subgroup takes 16 tokens of a block; rows of one dispatch, as devices need not have more
 // workgroups in y.
@@ -48,13 +48,13 @@ struct RegistersTile {
 
     RegistersTile(uint32_t head_dim_, uint32_t rows_, uint32_t shared_memory_bytes)
         : head_dim(head_dim_), rows(rows_), row_matrices(rows_ / (16 * kSubgroups)) {
-        // With two matrices of rows the results of large heads leave no registers for queries, but shared memory may
-        // not hold all of them.
+        // Two matrices of rows and results of large heads leave no registers for queries, but shared memory may not
+        // hold all of them.
         if (row_matrices == 1 || head_dim <= 64) held = matrices();
         while (held < matrices() && !fits(shared_memory_bytes)) held++;
     }
     uint32_t matrices() const { return head_dim / 16; }
-    // As attention_registers.comp lays out its shared memory, 16-byte words.
+    // Counts shared memory as attention_registers.comp lays it out, in 16-byte words.
     bool fits(uint32_t shared_memory_bytes) const {
         const uint32_t again = held < matrices() ? rows * ((matrices() - held) * 2 + 1) : 0;
         const uint32_t words =
@@ -65,7 +65,7 @@ struct RegistersTile {
 
 constexpr uint32_t kSoftwareLanes = 8;  // of attention_lanes
 
-// Whether attention_lanes serves, on software devices.
+// Returns true if attention_lanes serves, on software devices.
 bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionParams& params,
                       const AttentionShape& shape) {
     return caps.small_workgroups && caps.subgroup_size == kSoftwareLanes && shape.head_dim % 32 == 0 &&
@@ -147,7 +147,7 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
     uint32_t heads = options().attention_heads != 0 ? options().attention_heads : few ? 1 : heads_per_workgroup(group);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
-    // Tokens whose keys, and whose values, a thread asks for at once.
+    // Tokens whose keys, and whose values, a thread loads at once.
     const uint32_t in_flight = caps.small_workgroups ? 2 : heads == 1 ? 16 : has_few_registers(caps) ? 4 : 8;
     uint32_t per_quad = shape.head_dim > 128 || has_few_registers(caps) ? 2 : 4;
     uint32_t slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u));

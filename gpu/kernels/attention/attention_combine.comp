@@ -3,8 +3,7 @@
 //       any score, or -inf
 //   y        [T][y_stride]            ACT_TYPE, elements Q*D.. are zeroed
 // grid (T, Q); teams of D / 4 lanes take every so many-th split. All loads of up to kInFlight splits of a team are
-// asked for at once, and each team has a maximum of its own, so that there is mostly one trip to memory, and one
-// meeting.
+// issued at once, and each team has its own maximum, so that there is usually one round trip to memory and one barrier.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

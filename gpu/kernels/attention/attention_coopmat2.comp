@@ -121,7 +121,7 @@ void main() {
     tensorLayoutNV<2> kv_layout = createTensorLayoutNV(2);
     kv_layout = setTensorLayoutDimensionNV(kv_layout, kBlockTokens, kHeadDim);
     tensorViewNV<2, false, 1, 0> transposed = createTensorViewNV(2, false, 1, 0);
-    // Of the last block: tokens beyond the end are zero, as the cache may hold anything there, and 0 * NaN is no 0.
+    // Tokens beyond the last block's end are zero: the cache may hold anything there, and 0 * NaN is no 0.
     tensorLayoutNV<2, gl_CooperativeMatrixClampModeConstantNV> end_layout = createTensorLayoutNV(2, gl_CooperativeMatrixClampModeConstantNV);
     end_layout = setTensorLayoutDimensionNV(end_layout, last % kBlockTokens + 1, kHeadDim);
     end_layout = setTensorLayoutStrideNV(end_layout, kHeadDim, 1);
@@ -130,7 +130,7 @@ void main() {
     // Sums of weights by a product with ones, as 16 equal columns: that takes fewer registers than sums of each column.
     const coopmat<float16_t, gl_ScopeWorkgroup, kColumns, 16, gl_MatrixUseB> ones = coopmat<float16_t, gl_ScopeWorkgroup, kColumns, 16, gl_MatrixUseB>(1.0);
     NARROW total = NARROW(0.0);
-    // The number of a block is asked for one block ahead.
+    // A block's number is loaded one block ahead.
     const uint last_block = span.end > 0 ? span.end - 1 : 0;
     uint block = span.begin < span.end ? UintRef(table + uint64_t(span.begin) * 4).v : 0;
     for (uint block_idx = span.begin; block_idx < span.end; block_idx++) {

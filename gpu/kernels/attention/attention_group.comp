@@ -1,6 +1,6 @@
-// attention_group: what attention computes, with all query heads of a KV head as the columns of one or two matrices of
-// 16x8, so that keys and values are read once and multiplied on cooperative matrices. A subgroup takes 16 of a block's
-// 64 tokens, with maxima and sums of its own, joined at the end.
+// attention_group: attention with all query heads of a KV head as the columns of one or two matrices of 16x8, so that
+// keys and values are read once and multiplied on cooperative matrices. A subgroup takes 16 of a block's 64 tokens,
+// with its own maxima and sums, joined at the end.
 // Queries and weights are rounded to f16. Reductions and conversions are those of NV cooperative matrices 2.
 //   q, kv, y, partials  as in attention.comp; with KV8 planes as in kv8.glsl
 // With FROM_QKV each row is the only one of its sequence, and queries, key and value come from the sums of their
@@ -48,7 +48,7 @@ layout(constant_id = 11) const uint kYInBlocks = 0;  // y is wanted in blocks, t
 
 shared uvec4 marks[2][kSubgroups * kHeads * 4];  // maxima and sums by subgroup and head, 16 equal f32 each
 
-// Of a subgroup, which shares what is in its place of stage[] with no other.
+// A subgroup is enough: no other one reads or writes its place of stage[].
 void own_barrier() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
 
 // A row is a token: begin..end-1 are seen, by every head.
@@ -85,7 +85,7 @@ void main() {
 #ifdef FROM_QKV
     load_sums(t, kv_head);
 #endif
-    // No row has this position; it is asked for so that the row is not loaded behind the wait for the number of rows.
+    // No row has this position: the comparison keeps the row's load in front of the wait for the number of rows.
     const bool is_row = t < n_rows && row.y != kNoPosition;
 #ifndef FROM_QKV
     if (!is_row) return;
@@ -150,8 +150,8 @@ void main() {
     for (; block_idx < end_block; block_idx++) {
         const uint token0 = block_idx * kBlockTokens;
         const bool more = block_idx + 1 < end_block;
-        // The number of a block is asked for one block ahead of its keys and values, and those, both together, one
-        // ahead of their use.
+        // A block's number is loaded one block ahead of its keys and values, and these, both together, one ahead of
+        // their use.
         if (more) {
             fetch(next_block, 0, kv_head);
             fetch(next_block, 1, kv_head);

@@ -1,4 +1,4 @@
-// From the sums of q, k and v to what the rows attend to.
+// The kernels between the sums of q, k and v and the output of attention.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct QkvShape {
     // rotary_dim even, <= head_dim; no KV heads: queries alone
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;
     bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
-    // Of qkv_post alone:
+    // Only qkv_post reads the following:
     uint32_t pair_stride = 0;  // from an element of a pair that rope turns to the other; 0: rotary_dim / 2
     bool v_norm = false;       // value heads are normed, without weights
     // values are what the key heads give before norm and rope; the product has no rows for them
@@ -53,12 +53,12 @@ class AttentionPlanner : public Planner {
     bool attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const;
     bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
     bool attends_by_tile(uint32_t head_dim) const { return tile_attention(head_dim) != TileAttention::kAuto; }
-    // Which of them; kAuto: none.
+    // The kernel for tiles of rows; kAuto: none.
     TileAttention tile_attention(uint32_t head_dim) const;
     // The most rows of a tile in a step of up to `rows`, which AttentionShape says to attention_tiles().
     uint32_t attention_tile_rows(uint32_t head_dim, uint32_t rows) const;
-    // Whether attention() takes all query heads of a KV head together, on matrices: queries and weights are rounded to
-    // f16 then.
+    // Returns true if attention() takes all query heads of a KV head together, on matrices: queries and weights are
+    // rounded to f16 then.
     bool groups_heads(const AttentionShape& shape) const;
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);

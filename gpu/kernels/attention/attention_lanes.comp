@@ -68,7 +68,7 @@ void main() {
         float parts[kGroup][kTokens];
         uint64_t at[kTokens];
         [[unroll]] for (uint u = 0; u < kTokens; u++) {
-            // What lies outside of the context may be anything.
+            // Memory outside of the context may hold anything.
             at[u] = uint64_t(clamp(tile + u, begin, end - 1) % kBlockTokens) * (kHeadDim * 2);
             [[unroll]] for (uint g = 0; g < kGroup; g++) parts[g][u] = 0.0;
             [[unroll]] for (uint c = 0; c < kChunks; c++) {

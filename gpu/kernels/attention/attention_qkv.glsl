@@ -12,7 +12,7 @@ const uint kHalfWords = kRotaryDim / 16;  // words whose partners come so many l
 shared uvec4 own[2][kKvWords];  // key and value of the row
 uvec4 own_word(uint plane, uint word) { return own[plane][word]; }
 
-// Of the sums, in words: of a query head of the group, then key and value.
+// The first word of a part in the sums: the query heads of the group, then key and value.
 uint first_word(uint part, uint kv_head) {
     const uint kQHeads = kKvHeads * kGroup;
     const uint head = part < kGroup ? kv_head * kGroup + part : part == kGroup ? kQHeads + kv_head : kQHeads + kKvHeads + kv_head;
@@ -41,7 +41,7 @@ Turn turn_of(uint turn, uint word) {
     return Turn(Eight(vec4(a.xz, b.xz), vec4(c.xz, d.xz)), Eight(vec4(a.yw, b.yw), vec4(c.yw, d.yw)));
 }
 
-// By all threads of a head together.
+// All threads of a head call it together.
 Eight normed(Eight e, uint64_t gamma, uint word) {
     float squares = sum_squares4(e.hi, sum_squares4(e.lo, 0.0));
     [[unroll]] for (uint step = 1; step < kKvWords; step *= 2) squares += subgroupShuffleXor(squares, step);

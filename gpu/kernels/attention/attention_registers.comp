@@ -45,7 +45,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Wo
 const uint kThreads = kSubgroups * 32;  // the workgroup's size
 const uint kMats = kHeadDim / 16;
 const uint kStepMats = kStepTokens / 16;
-// Of shared memory, in 16-byte words. Rows have an odd number of them, so that eight rows fall into different banks.
+// Sizes in shared memory, in 16-byte words. A row has an odd number of them, so that eight rows are in different banks.
 const uint kKvWords = kHeadDim / 8;
 const uint kKvStride = kKvWords + 1;
 const uint kQueryStride = (kMats - kHeld) * 2 + 1;
@@ -71,9 +71,8 @@ shared uvec4 stage[kHeldEnd > kStageEnd ? kHeldEnd : kStageEnd];
 
 uvec4 held[kLoads];
 
-// Of element i of eight, in a matrix of accumulators or an A matrix: row g or g + 8, columns 2t, 2t + 1, 2t + 8 or 2t +
-// 9, where g is the lane's number / 4, t % 4.
-// What i says of it: which eight rows, and how far from column 2t.
+// A lane has row g or g + 8, columns 2t, 2t + 1, 2t + 8 or 2t + 9 of a matrix of accumulators or an A matrix, where g
+// is lane / 4 and t lane % 4. For element i of its eight: 0 for row g or 1 for g + 8, and the distance from column 2t.
 uint row_of(uint i) { return i / 4; }
 uint column_of(uint i) { return i % 2 + i / 2 % 2 * 8; }
 
@@ -89,7 +88,7 @@ void fetch(uint block, uint step, uint plane, uint kv_head) {
     }
 }
 
-// Where word i of a thread lies: token and word of the token.
+// The place of word i of a thread: token and word of the token.
 uvec2 place(uint i) {
     if (kThreads % kKvWords == 0) return uvec2(gl_LocalInvocationIndex / kKvWords + i * (kThreads / kKvWords), gl_LocalInvocationIndex % kKvWords);
     const uint at = i * kThreads + gl_LocalInvocationIndex;
@@ -143,7 +142,7 @@ void main() {
     }
     if (kHeld < kMats) put_queries(tile, head, kHeld * 2, (kMats - kHeld) * 2, 0, kQueryStride);
     [[unroll]] for (uint i = 0; i < kRowMats * kMats; i++) acc[i] = MATRIX(0.0);
-    // Of rows g and g + 8 of each matrix: maxima are of score * scale * log2(e), sums this lane's part.
+    // For rows g and g + 8 of each matrix: maxima are of score * scale * log2(e), sums are this lane's part.
     float top[kRowMats * 2], total[kRowMats * 2];
     [[unroll]] for (uint i = 0; i < kRowMats * 2; i++) {
         top[i] = kLeast;
@@ -153,7 +152,7 @@ void main() {
     uint step = span.begin * (kBlockTokens / kStepTokens);
     const uint end = min(span.end * (kBlockTokens / kStepTokens), last / kStepTokens + 1);
     const uint last_step = end > 0 ? end - 1 : 0;
-    // The number of a block is asked for one step ahead of its keys.
+    // A block's number is loaded one step ahead of its keys.
     uint block = block_of(table, min(step, last_step)), next_block = block_of(table, min(step + 1, last_step));
     if (step < end) {
         fetch(block, step, 0, kv_head);

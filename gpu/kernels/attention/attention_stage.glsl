@@ -1,7 +1,7 @@
 // Part of attention_group.comp: blocks of keys and values on their way to shared memory, and functions of matrix
 // elements.
 const uint kMats = kHeadDim / 16;
-// Of shared memory, in 16-byte words. Rows are padded, so that eight of them fall into different banks.
+// Sizes in shared memory, in 16-byte words. Rows are padded, so that eight of them fall into different banks.
 const uint kKvWords = kHeadDim / 8;
 const uint kKvStride = kKvWords + 1;
 // A subgroup has a place of its own, so it waits for nobody: keys and values of its tokens; at last its results, which
@@ -78,7 +78,7 @@ void put_f16(uint plane, uint to, int n_tokens) {
     }
 }
 
-// Of this subgroup's tokens those from n_tokens on are zero: the cache may hold anything there, and 0 * NaN is no 0.
+// Puts this subgroup's tokens, with zeros from n_tokens on: the cache may hold anything there, and 0 * NaN is no 0.
 void put(uint plane, int n_tokens) {
     const uint to = gl_SubgroupID * kOwnWords + plane * kValuesAt;
 #ifdef KV8

@@ -35,7 +35,7 @@ const uint kSubgroup = 32;  // two lanes for each of 16 rows
 const uint kSubgroups = kAttentionTileRows / 16;
 const uint kThreads = kSubgroups * kSubgroup;  // the workgroup's size
 const uint kMats = kHeadDim / 16;
-// Of shared memory, in 16-byte words. Rows are padded, so that eight of them fall into different banks.
+// Sizes in shared memory, in 16-byte words. Rows are padded, so that eight of them fall into different banks.
 const uint kKvWords = kHeadDim / 8;
 const uint kKvStride = kKvWords + 1;
 const uint kScoreStride = kBlockTokens / 4 + 2;           // 64 f32

@@ -1,12 +1,12 @@
-// What the kernels for tiles of rows share: their part of the context, and where the parts' results go. After the
-// constants and push constants.
+// Shared by the kernels for tiles of rows: their part of the context, and where the parts' results go. Include it after
+// the constants and push constants.
 const uint kPartialBytes = (kHeadDim + 4) * 4;  // max, sum, 0, 0, result
 
 struct Span {
     uint begin, end;  // blocks of the context
 };
 
-// Of all blocks that some row of the tile sees, those of this workgroup's split; perhaps none.
+// Returns this workgroup's split of all blocks that some row of the tile sees; it may be empty.
 Span split_span(uint first_position, uint n_rows) {
     const uint window_begin = p.window != 0 && first_position + 1 > p.window ? first_position + 1 - p.window : 0;
     const uint begin = window_begin / kBlockTokens;
@@ -17,12 +17,12 @@ Span split_span(uint first_position, uint n_rows) {
     return Span(mine, min(mine + share, end));
 }
 
-// As attention.comp lays them out.
+// The layout is that of attention.comp.
 uint64_t partial_of(uint t, uint head, uint n_heads) {
     return p.partials + ((uint64_t(t) * n_heads + head) * gl_NumWorkGroups.z + gl_WorkGroupID.z) * kPartialBytes;
 }
 
-// What lies behind the heads in the rows of y.
+// Clears the padding behind the heads in the rows of y.
 void clear_padding(AttentionTile tile, uint head, uint n_heads) {
     if (kSplit != 0 || head != 0) return;
     const uint width = n_heads * kHeadDim / 4;

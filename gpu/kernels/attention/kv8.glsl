@@ -21,7 +21,7 @@ uint64_t kv_plane(uint64_t kv, uint block, uint plane, uint kv_head) {
 uint64_t kv_values(uint64_t plane, uint token) { return plane + token * kHeadDim; }
 uint64_t kv_tops(uint64_t plane, uint token) { return plane + kBlockTokens * kHeadDim + token * kKvTopWords * 4; }
 
-// What the values of a group are multiplied by.
+// The factor of a group's values.
 float kv_scale(uint64_t tops, uint group) {
     vec2 pair = unpackHalf2x16(UintRef(tops + group / 2 * 4).v);
     return ((group & 1u) == 0 ? pair.x : pair.y) * (1.0 / 127.0);

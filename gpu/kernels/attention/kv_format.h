@@ -1,4 +1,4 @@
-// How a KV cache holds keys and values.
+// The format of keys and values in a KV cache.
 #ifdef __cplusplus
 #pragma once
 #include "proto/base/rounding.h"

@@ -162,7 +162,7 @@ void main() {
         }
         uint group = d0 / kKvGroupSize;
         vec2 pair = vec2(group_top(local_head, group & ~1u), group_top(local_head, group | 1u));
-        // What the readers will see.
+        // The tops as the readers will see them.
         uint packed_tops = packHalf2x16(pair);
         pair = unpackHalf2x16(packed_tops);
         float top = (group & 1u) == 0 ? pair.x : pair.y;

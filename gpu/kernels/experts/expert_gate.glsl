@@ -1,4 +1,4 @@
-// What an expert's gate and up become. Needs activation.glsl, and the constants kActivation and kClamped.
+// Applies an expert's activation to gate and up. Needs activation.glsl, and the constants kActivation and kClamped.
 float gated(float gate, float up, float alpha, float limit) {
     if (kClamped == 0) return activate(gate, kActivation) * up;
     // Comparisons that leave what is no number as it is.

@@ -34,14 +34,14 @@ struct ExpertMatrices {
     ScalarType type = ScalarType::kF32;
 };
 
-// How they are multiplied, both alike.
+// The plan of both products of the experts.
 struct ExpertPlan {
     uint32_t tile_rows = 1;    // pairs of a tile at most
     bool on_matrices = false;  // expert_matrix, else expert_product
     bool can_gate = true;      // gate_up can end in the activation
 };
 
-// What gate and up become, where a product ends in it.
+// The activation of gate and up, for a product that ends in it.
 struct ExpertGate {
     Activation activation = Activation::kSilu;
     bool clamped = false, in_turns = false;
@@ -51,10 +51,10 @@ class ExpertPlanner : public Planner {
   public:
     explicit ExpertPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // For a recording of so many rows: few share an expert where there are few. With batch_invariant always by the same
-    // kernel.
+    // Plans a recording of so many rows: with few rows few share an expert. With batch_invariant the kernel is always
+    // the same.
     ExpertPlan plan(const RouterShape& shape, const ExpertMatrices& matrices, uint32_t rows) const;
-    // Whether products of this type may be on KHR cooperative matrices.
+    // Returns true if products of this type may be on KHR cooperative matrices.
     bool has_matrices(ScalarType type) const;
     static const char* matrix_module(ScalarType type);
     // Tiles on matrices that the device and such products take, by their pairs; for the test at the start.

@@ -5,7 +5,7 @@
 
 INTEROP_BEGIN
 
-// Of the module in the table A is [experts][rank][x_stride], B [experts][n][rank rounded up to 8].
+// The module's A in the table is [experts][rank][x_stride], its B [experts][n][rank rounded up to 8].
 struct ExpertLoraParams {
     uint64_t step;        // StepHeader, StepRow[]
     uint64_t uses;        // StepUse[]; read at level kFull only

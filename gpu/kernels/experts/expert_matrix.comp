@@ -1,5 +1,4 @@
-// expert_matrix: what expert_product does, on KHR cooperative matrices, 16-bit w and x of one type (macro ELEMENT), f32
-// sums:
+// expert_matrix: expert_product on KHR cooperative matrices, 16-bit w and x of one type (macro ELEMENT), f32 sums:
 //   y[pair][i] = w[expert of pair][i] . x[row of pair]; with GATED what gate and up become, in ELEMENT
 // A workgroup takes a tile of up to ROWS pairs of one expert and N_TILE rows of its matrix. w and the pairs' rows of x
 // are staged through shared memory, the next step's 16-byte loads are in flight in registers while the current step is
@@ -156,7 +155,7 @@ void main() {
     for (uint step_idx = 0; step_idx < n_steps; ++step_idx) {
         barrier();
         put();
-        // The last step is asked for again: a branch around loads costs more.
+        // The last step is loaded again: a branch around loads costs more.
         fetch(min(step_idx + 1, n_steps - 1));
         barrier();
         [[unroll]] for (uint k = 0; k < K_TILE / 16; ++k) multiply_16(k, sub_n, sub_row);

@@ -42,7 +42,7 @@ void main() {
     }
     const uint behind = kExperts + thread;
     if (behind < kFours * 4) scores[behind / 4][behind % 4] = uintBitsToFloat(0xff800000u);
-    // Where logits are no numbers some of these stay: experts all the same.
+    // If logits are no numbers, some of these stay: they are valid experts.
     barrier();
     for (uint j = thread; j < kTop; j += gl_WorkGroupSize.x) {
         chosen[j] = j;

@@ -9,7 +9,7 @@ INTEROP_CONST kExpertsMax = 1024;   // of a layer
 INTEROP_CONST kTopExpertsMax = 32;  // of a row
 INTEROP_CONST kExpertTileRows = 8;  // pairs of one ExpertTile at most, where products are not on matrices
 
-// How a router's logits become weights.
+// The ways from a router's logits to weights.
 INTEROP_CONST kSoftmaxThenTop = 0;  // of all experts, then the largest
 INTEROP_CONST kTopThenSoftmax = 1;  // the largest, then of these alone
 INTEROP_CONST kSigmoidBias = 2;     // sigmoids; the largest of sigmoid + selection bias, which is not in the weight

@@ -1,4 +1,4 @@
-// How a matrix of weights lies on the device, apart from the type of activations and of adapters (ScalarType). This is
+// The layout of a weight matrix on the device, apart from the type of activations and adapters (ScalarType). This is
 // the one place that says it; shaders read weights by formats/weights.glsl, and model/quant/brick_packer.cpp writes
 // them.
 //
@@ -128,8 +128,8 @@ constexpr uint32_t number_of(WeightFormat format) { return static_cast<uint32_t>
 constexpr bool is_packed(WeightFormat format) { return is_packed_format(number_of(format)); }
 std::string_view name_of(WeightFormat format);
 
-// Whether a weight is what its file's library makes of it in the type of the model's matrices, as it is for formats of
-// Hugging Face folders, which say in which type training saw it; or, as in GGUF, the f32 itself.
+// Returns true if weights are rounded to the type of the model's matrices, as the file's library does for formats of
+// Hugging Face folders, which say in which type training saw them. In GGUF a weight is the f32 itself.
 constexpr bool is_rounded(WeightFormat format) { return number_of(format) >= kWeightsTable; }
 // All that a kernel needs to know to read weights: their format, and the type of their model's matrices.
 struct WeightKind {
@@ -138,13 +138,13 @@ struct WeightKind {
 
     WeightKind(ScalarType plain) : format(format_of(plain)), type(plain) {}  // NOLINT: a type is a kind of weights
     WeightKind(WeightFormat packed, ScalarType matrix_type) : format(packed), type(matrix_type) {}
-    // Of the kernel.
+    // The value of the kernel's constant.
     uint32_t constant() const {
         return number_of(format) | (is_rounded(format) ? static_cast<uint32_t>(type) << kWeightRoundShift : 0u);
     }
 };
 
-// Of n rows of k columns; those of a packed format up to the last whole brick.
+// The bytes of n rows of k columns; a packed format has whole bricks.
 constexpr uint64_t bytes_of(WeightFormat format, uint64_t n, uint32_t k) {
     if (!is_packed(format)) return n * k * bytes_of(static_cast<ScalarType>(format));
     return (n + kBrickRows - 1) / kBrickRows * bricks_of_row(number_of(format), k) * brick_bytes(number_of(format));

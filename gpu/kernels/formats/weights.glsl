@@ -6,7 +6,7 @@ uint format_in(const uint weight) { return weight & ((1u << kWeightRoundShift) -
 uint rounding_in(const uint weight) { return weight >> kWeightRoundShift; }
 bool is_packed_weight(const uint weight) { return is_packed_format(format_in(weight)); }
 
-// To the nearest f16, ties to even, by integers: packHalf2x16 may round otherwise.
+// Rounds to the nearest f16, ties to even, by integers: packHalf2x16 may round otherwise.
 uint f16_bits(float value) {
     uint bits = floatBitsToUint(value);
     uint sign = (bits >> 16) & 0x8000u;
@@ -31,7 +31,7 @@ uint64_t brick_at(uint64_t base, uint row, uint column, uint stride, const uint 
     return base + (uint64_t(row / kBrickRows) * bricks_of_row(format, stride) + column / brick_columns(format)) * brick_bytes(format);
 }
 
-// Of 32 neighbouring weights: s of the first 16 and of the others, t, and the code that stands for 0.
+// The scale of 32 neighbouring weights: s of the first 16 and of the others, t, and the code that stands for 0.
 struct PieceScale {
     float first, second, t;
     uint zero;
@@ -39,7 +39,7 @@ struct PieceScale {
 
 float half_of(uint word, uint which) { return unpackHalf2x16(word)[which]; }
 
-// What of a record says the scale of a piece; piece: of the row in its brick, 0 .. brick_columns / 32 - 1.
+// Loads the words of a record with a piece's scale; piece: of the row in its brick, 0 .. brick_columns / 32 - 1.
 uvec4 scale_words(uint64_t brick, uint row, uint piece, const uint format) {
     const uint64_t record = brick + record_offset(format) + (row % kBrickRows) * record_bytes(format);
     if (format == kWeightsQ4_K || format == kWeightsQ5_K) return Uvec4Ref(record).v;

@@ -1,4 +1,4 @@
-// What adapters change outside of the seven linear modules: read in recordings that are made for it.
+// Adapters' changes outside of the seven linear modules: read in recordings that are made for them.
 #ifndef LORAD_GPU_KERNELS_EXTRAS_PARAMS_H
 #define LORAD_GPU_KERNELS_EXTRAS_PARAMS_H
 

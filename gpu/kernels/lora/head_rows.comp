@@ -39,7 +39,7 @@ Source source_of(uint i, uint use_idx) {
     return Source(e.v.token_rows, e.v.token_ids, has ? e.v.n_tokens : 0, 0);
 }
 
-// Where product n of logit row i goes.
+// The place of product n of logit row i.
 FloatRef place_of(Source source, uint i, uint use_idx, uint n) {
     if (kMode == 2) return FloatRef(p.low + (uint64_t(i * kStepUsesMax + use_idx) * kMaxRank + n) * 4);
     uint column = kMode == 1 ? UintRef(source.ids + uint64_t(n) * 4).v : n;

@@ -3,9 +3,9 @@
 //   B    [n][rank rounded up to 8]      the adapter's own type
 //   low  [t][n_modules][kMaxRank] f32   shrink result of the group
 //   y    [T][y_stride] f32              in place
-// What the consumers of a product do otherwise (lora_expand.glsl), where that takes too long: one of their threads has
-// all ranks of four outputs, eight or sixteen at a time, and a row's add_norm is one workgroup. Here lanes share the
-// ranks of an output, and the device all outputs of a segment.
+// Replaces the expand in the consumers of a product (lora_expand.glsl) where that takes too long: one of their threads
+// has all ranks of four outputs, eight or sixteen at a time, and a row's add_norm is one workgroup. Here lanes share
+// the ranks of an output, and the device all outputs of a segment.
 // A piece of work is a block of outputs of one module for one segment; moves that part of B once for every kRowBlock
 // rows of the segment and once for each row that is left.
 // grid: any number of workgroups in x, which take pieces in turns.
@@ -21,7 +21,7 @@ layout(constant_id = 2) const uint kLanesMax = 16;
 layout(push_constant, scalar) uniform Push { LoraExpandParams p; };
 
 const uint kRowBlock = 4;
-const uint kOutputs = kExpandLanesMin;  // of lanes that share their ranks, asked for together; each lane writes one
+const uint kOutputs = kExpandLanesMin;  // of lanes that share their ranks, loaded together; each lane writes one
 
 // kRows rows from t on, whose shrink results lie at `low`, row after row. type and kRows are literals, so that no load
 // waits behind a branch.

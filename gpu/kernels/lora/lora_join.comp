@@ -18,7 +18,7 @@ layout(push_constant, scalar) uniform Push { LoraJoinParams p; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer GroupRef { JoinedGroup v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer WindowRef { JoinedWindow v; };
 
-const uint kAhead = 4;  // rows of b that a thread asks for at once
+const uint kAhead = 4;  // rows of b that a thread loads at once
 
 Eight leading8(Eight e) { return Eight(leading(e.lo, kType), leading(e.hi, kType)); }
 
@@ -47,7 +47,7 @@ void join_b(uint first, uint threads) {
     const uint m_idx = block.what >> 16 & 255, r = (block.what & 0xffff) + word % 2 * 8, part = block.what >> 24;
     const uint begin = m_idx == 0 ? 0 : p.module_end[m_idx - 1], end = p.module_end[m_idx];
     const LoraModule m = ModuleRef(p.lora_layer + (uint64_t(is_there ? block.slot : 0) * p.lora_slot_stride + p.first_module + m_idx) * 64).v;
-    // Behind the last whole row of words there may be threads that have none.
+    // Threads behind the last whole row of words have none.
     for (uint row = first / n_words < row_step ? first / n_words : p.n; row < p.n; row += kAhead * row_step) {
         uvec4 words[kAhead];
         [[unroll]] for (uint i = 0; i < kAhead; i++) {

@@ -1,4 +1,4 @@
-// What adapters add: shrink, expand, their columns beside those of a product, embedding and output layer, merged
+// The kernels of adapters: shrink, expand, their columns beside those of a product, embedding and output layer, merged
 // weights.
 #pragma once
 
@@ -22,10 +22,9 @@
 
 namespace lorad::gpu {
 
-// Where a shrink is recorded. First: with a barrier behind it, or before a product of many more workgroups than run at
-// once, behind which it would begin late.
-// Behind any other product: its workgroups find room beside those that are at work, but these would end later if they
-// had to find it beside a shrink's.
+// The place of a shrink in the recording. First: with a barrier behind it, or before a product of many more workgroups
+// than run at once, behind which it would begin late. Behind any other product: its workgroups find room beside the
+// running ones, which would end later if they had to find room beside a shrink's.
 enum class ShrinkPlace : uint32_t { kFirst, kBehindProduct };
 constexpr ShrinkPlace shrink_place(const MatmulPlan& product) {
     return product.variant == MatmulVariant::kGemv || product.variant == MatmulVariant::kMatvec
@@ -33,17 +32,17 @@ constexpr ShrinkPlace shrink_place(const MatmulPlan& product) {
                : ShrinkPlace::kBehindProduct;
 }
 
-// Who computes A x in lora_vector: the workgroups together, each one all of it, or what is faster.
+// Decides who computes A x in lora_vector: the workgroups together, each one all of it, or what is faster.
 enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 
-// To compare; 0: what is best for the size.
+// For comparisons; 0: what is best for the size.
 struct LoraVectorOptions {
     LowSharing sharing = LowSharing::kAuto;  // kAlways: where the device has 64-bit atomics
     // of a workgroup, a power of two; as many as the device takes, and no fewer than a subgroup has
     uint32_t threads = 0;
     uint32_t group_rows = 0;  // of a workgroup, a power of two from 2 on and no more than threads
     uint32_t slices = 0;      // of k, a power of two and no more than subgroups, joined through shared memory
-    // units (one chunk of 8 weights for each lane) that a subgroup asks for before it uses them
+    // units (one chunk of 8 weights for each lane) that a subgroup loads before it uses them
     uint32_t at_once = 0;
 };
 
@@ -63,10 +62,10 @@ class LoraPlanner : public Planner {
   public:
     explicit LoraPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // Whether that runs on cooperative matrices; sums are added in another order then.
+    // Returns true if lora_shrink runs on cooperative matrices, which add sums in another order.
     bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
-    // Whether that pays in recordings of so many rows, with adapters of which the largest has rank_max ranks: it is a
-    // dispatch more.
+    // Returns true if lora_expand pays in recordings of so many rows, with adapters of at most rank_max ranks: it is
+    // one dispatch more.
     bool expands_apart(uint32_t rank_max, uint32_t rows) const;
     static uint64_t head_low_bytes(uint32_t logit_rows) {
         return uint64_t{logit_rows} * kStepUsesMax * kMaxRank * sizeof(float);
@@ -95,7 +94,7 @@ class LoraKernels : public LoraPlanner, private KernelRecorder {
     // Its consumers then have LoraLevel::kNone.
     void lora_expand(Recorder& recorder, const LoraExpandParams& params);
     void lora_join(Recorder& recorder, const LoraJoinParams& params, ScalarType weight_type);
-    // As embed, for steps with adapters that change the embedding.
+    // The same as embed, for steps with adapters that change the embedding.
     void embed_extras(Recorder& recorder, const EmbedExtrasParams& params, WeightKind table, uint32_t rows);
     // After the base's output layer: what adapters put in the place of its logits, and what they add to them. Several
     // dispatches with a barrier between them. Moves an adapter's own output layer once per 4 neighbouring rows.

@@ -14,7 +14,7 @@
 
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kRanks = 2;    // kShrinkRanks without kInTurns, with it a divisor of that
-layout(constant_id = 3) const uint kAhead = 1;    // chunks of a lone row that a thread asks for at once
+layout(constant_id = 3) const uint kAhead = 1;    // chunks of a lone row that a thread loads at once
 layout(constant_id = 4) const uint kInTurns = 0;
 layout(push_constant, scalar) uniform Push { LoraShrinkParams p; };
 
@@ -54,8 +54,8 @@ void add_products(inout float acc[kRowBlock][kRanks], const uint64_t a[kRanks], 
     }
 }
 
-// By shuffles, all sums side by side: subgroupAdd() asks for each which lanes are there, and the sums would be made one
-// after the other. Rows that there are not have the last one's sums, which nobody reads.
+// Sums by shuffles, all side by side: subgroupAdd() finds the active lanes for each sum, one sum after the other. Rows
+// that do not exist have the last one's sums, which nobody reads.
 void keep_sums(float acc[kRowBlock][kRanks], const uint n_rows) {
     for (uint lanes = gl_SubgroupSize / 2; lanes > 0; lanes /= 2) {
         [[unroll]] for (uint j = 0; j < n_rows; j++) {

@@ -104,7 +104,7 @@ void multiply(const uint type) {
     const uint turn = n_parts * kSubgroups * kStepK;
     uint k = (part_idx * kSubgroups + gl_SubgroupID) * kStepK;
     if (k < STRIDE) fetch(k, type);
-    // As many turns for every subgroup: some devices make one barrier of those of all subgroups.
+    // Every subgroup takes as many turns: some devices make one barrier of all subgroups' own barriers.
     for (uint begin = 0; begin < STRIDE; begin += turn, k += turn) {
         const bool inside = k < STRIDE;
         uvec4 rest[kLoads];
@@ -158,7 +158,7 @@ uint64_t part_at(uint sum_idx, uint part, uint i) {
     return p.parts + ((uint64_t(sum_idx) * parts_max + part) * kRows * kRanks + i) * 4;
 }
 
-// Whether all parts are there: true for one workgroup, the last to arrive.
+// Returns true in the workgroup that arrives last, when all parts are there.
 bool all_arrive(uint sum_idx, uint begin, uint end) {
     for (uint i = begin + gl_LocalInvocationIndex; i < end; i += gl_WorkGroupSize.x) PartSum(part_at(sum_idx, part_idx, i)).value = own_sum(i);
     // The parts are there for everybody before the arrival is told.
@@ -183,7 +183,7 @@ float whole_sum(uint sum_idx, uint i) {
     return sum;
 }
 
-// Where a block of 16 ranks of a segment's adapter begins in joined_low, in blocks, and how many it has there; none: 0.
+// The first block of 16 ranks of a segment's adapter in joined_low, and how many it has there; none: 0.
 uvec2 joined_blocks(LoraSegment segment, uint m_idx, uint block) {
     const JoinedAdapter adapter = GroupRef(p.joined).v.adapters[segment.low_begin];
     if (block >= adapter.rank_blocks) return uvec2(0);

@@ -32,7 +32,7 @@ layout(constant_id = 5) const uint kGroupRows = 4;
 layout(constant_id = 6) const uint kParts = 1;
 layout(constant_id = 7) const uint kWithBase = 0;
 layout(constant_id = 8) const uint kSlices = 1;  // of k
-layout(constant_id = 9) const uint kRowsAtOnce = 1;    // of A and W whose words a subgroup asks for at once
+layout(constant_id = 9) const uint kRowsAtOnce = 1;    // of A and W whose words a subgroup loads at once
 layout(constant_id = 10) const uint kStepsAtOnce = 1;  // and how many words of each row a lane
 layout(constant_id = 11) const uint kPolls = 1;
 layout(push_constant, scalar) uniform Push { LoraVectorParams p; };
@@ -100,8 +100,8 @@ uint64_t weights_of(uint row) {
     return matrix + uint64_t(row < kRank ? row : first_row() + row - kRank) * kK * bytes_of(kWeightType);
 }
 
-// What one slice of k adds to kRowsAtOnce rows, first, first + stride, ... before end. All is asked for before anything
-// is used; a row's bits are the same whichever the others are.
+// Computes one slice of k for kRowsAtOnce rows: first, first + stride, ... before end. All is loaded before anything is
+// used; a row's bits do not depend on the other rows.
 void slice_sums(uint slice, uint first, uint stride, uint end, out float result[kRowsAtOnce]) {
     uint64_t weights[kRowsAtOnce];
     [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) {
@@ -128,7 +128,7 @@ void slice_sums(uint slice, uint first, uint stride, uint end, out float result[
             [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) result[u] = dot8(eight_of(w[s * kRowsAtOnce + u], kWeightType), x, result[u]);
         }
     }
-    // All rows' shuffles side by side: subgroupAdd() asks for each row which lanes are there.
+    // All rows' shuffles run side by side: subgroupAdd() finds the active lanes for each row.
     for (uint lanes = gl_SubgroupSize / 2; lanes > 0; lanes /= 2) {
         [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) result[u] += subgroupShuffleXor(result[u], lanes);
     }
@@ -182,8 +182,8 @@ uint count_dispatch() {
     return count << 5 | (findMSB(gl_NumWorkGroups.x) + 1);
 }
 
-// This workgroup's part of A x. The number of the dispatch is on its way meanwhile, asked for by a subgroup that has no
-// row of A first.
+// Publishes this workgroup's part of A x. Meanwhile a subgroup that does not begin with a row of A loads the number of
+// the dispatch.
 void publish_low() {
     const uint kAsks = kThreads - 1;
     uint epoch = 0;
@@ -202,7 +202,7 @@ void publish_low() {
     }
 }
 
-// Of all elements of A x.
+// Takes all elements of A x.
 void take_low() {
     const uint epoch = dispatch_epoch;
     uint polls = 0;
@@ -211,7 +211,7 @@ void take_low() {
         if (row < kRank) {
             do {
                 // A number never is 0: the condition keeps the load from being moved up in front of the number's. A
-                // word that is asked for so soon is not there yet and has to be asked for once more.
+                // word that is loaded so soon is not there yet and has to be loaded once more.
                 if (epoch != 0) word = atomicLoad(ChannelRef(channel(row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
             } while (uint(word >> 32) != epoch && ++polls < kPolls);
             if (uint(word >> 32) != epoch) {
@@ -265,7 +265,7 @@ void main() {
     publish_low();
     if (first_row() >= p.n) return;  // here to make the grid a power of two
     if (kWithBase != 0) {
-        // From the last team on: the first ones have rows of A.
+        // Goes from the last team on: the first ones have rows of A.
         compute_rows(kRank + n_teams() - 1 - min(my_team(), n_teams() - 1), n_teams(), rows_end());
     }
     take_low();

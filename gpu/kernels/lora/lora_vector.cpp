@@ -11,13 +11,12 @@ namespace {
 constexpr uint64_t kOwnBytesMax = 96 << 10;
 constexpr uint32_t kSharedSumsMax = 3072;  // 12 KiB of shared memory
 
-// Of k, from so many rows of a shared A on. H100, 2,048, us, f32 and f16: rank 64 4.10 and 3.64 with eight, 4.01 and
-// 3.51 with four; rank 32 3.67 and 3.31, 4.10 and 3.38.
+// Slices of k once a shared A has so many rows. On an H100 four beat eight at rank 64, and lose at rank 32.
 constexpr uint32_t kFewSlices = 4, kFewSlicesRankMin = 64;
 
 static_assert(kLoraVectorWords >= kMaxRank);  // a word for each element of A x
 
-// How a workgroup goes through its rows of A and W. A unit is a row's one chunk for each lane.
+// A workgroup's way through its rows of A and W. A unit is a row's one chunk for each lane.
 struct SumsPlan {
     uint32_t slices = 1, rows_at_once = 1, steps_at_once = 1;
 };
@@ -56,8 +55,8 @@ uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base) {
     return size;
 }
 
-// As many as 64 registers hold, or 16 where more than 512 threads share what a multiprocessor has: all are on their way
-// at once. In small workgroups few, as software compiles long programs slowly.
+// As many units as 64 registers hold, or 16 registers where more than 512 threads share a multiprocessor's: all loads
+// are in flight at once. Small workgroups have few, as software compiles long programs slowly.
 uint32_t units_at_once(const DeviceCapabilities& caps, uint32_t threads, ScalarType type) {
     if (caps.small_workgroups) return 4;
     return (threads > 512 ? 8 : 32) / bytes_of(type);
@@ -79,8 +78,8 @@ LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVector
     const uint32_t lanes = std::bit_floor(std::max(caps.subgroup_size, 1u)), row_units = ceil_div(params.k / 8, lanes);
     const uint32_t chunks = ceil_div(params.rank, 8);
     const bool a_is_large = uint64_t{params.rank} * params.k * bytes_of(type) > kOwnBytesMax && caps.int64_atomics;
-    // With the base's part: enough workgroups for all multiprocessors, each with as many bytes. Without it few are
-    // enough, so that A is not read more often than it must be.
+    // With the base's part there are enough workgroups for all multiprocessors, each with as many bytes. Without it few
+    // are enough, so that A is not read more often than it must be.
     const uint32_t multiprocessors = std::max(caps.n_compute_units_hint, 4u);
     plan.group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(multiprocessors))))
                                 : std::max(2u, workgroup_size(caps, 256, kThreadsOnCpu) / std::bit_ceil(chunks));

@@ -43,7 +43,7 @@ void main() {
     bool has_column = chunk < p.stride / 8;
     uint64_t row_bytes = uint64_t(p.stride * bytes_of(kWeightType));
 
-    // As they lie in memory, on their way while B A is computed; f32 takes two of them.
+    // The weights as they lie in memory, loaded while B A is computed; f32 takes two of them.
     uvec4 w[kDeltaRows];
     uvec4 w_hi[kDeltaRows];
     if (has_column && !is_packed_weight(kFrom)) {

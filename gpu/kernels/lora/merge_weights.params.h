@@ -7,7 +7,7 @@ INTEROP_BEGIN
 
 INTEROP_CONST kMergeParts = 8;  // adapters in one merge
 
-// What one adapter adds to one module:  factor * ((gain - 1) W + gain * scale * B A),  factor * bias.
+// One adapter's change of one module:  factor * ((gain - 1) W + gain * scale * B A),  factor * bias.
 struct MergePart {
     uint64_t a;     // [rank][stride of the weights], padding zero
     uint64_t b;     // [n_changed][rank rounded up to 8], padding zero

@@ -34,7 +34,7 @@ INTEROP_CONST kBlocksByColumns = 0;
 INTEROP_CONST kBlocksByRows = 1;
 INTEROP_CONST kBlocksOfARow = 2;
 
-// Where an element lies, in bytes. stride: elements of a row.
+// The byte offset of an element. stride: elements of a row.
 #ifdef __cplusplus
 constexpr
 #endif

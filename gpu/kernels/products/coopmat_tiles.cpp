@@ -55,8 +55,8 @@ Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
     return best;
 }
 
-// Whether some rows may be whole and others split. Steps of fewer rows are decodes, whose attention takes sums of one
-// kind.
+// Returns true if some rows may be whole and others split. Steps of fewer rows are decodes, whose attention takes only
+// one kind of sums.
 bool may_mix(const CoopmatTile& tile, const TileWish& wish) {
     return tile.pairs && wish.rows > kLargestRows && !wish.gated && !wish.batch_invariant;
 }

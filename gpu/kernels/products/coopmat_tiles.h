@@ -73,25 +73,25 @@ struct TileChoice {
     uint32_t n_splits = 1;
     uint32_t k_per_split = 0;  // 0: no tile can do it, which happens to gated products alone
     uint32_t whole_rows = 0;   // as in MatmulPlan
-    bool x_in_blocks = false;  // likewise
+    bool x_in_blocks = false;  // as in MatmulPlan
 };
 
 // The cheapest tile and the best number of splits. Where tiles of many rows fill the device a time and a bit, only the
 // bit is split.
 TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish);
-// Whether a gated product with this tile has 8 gates and 8 ups in each matrix, as kInterleaved in matmul_coopmat.comp,
-// not matrices of either.
+// Returns true if each matrix of a gated product with this tile has 8 gates and 8 ups (kInterleaved in
+// matmul_coopmat.comp), not only gates or only ups.
 inline bool interleaves(const CoopmatTile& tile) { return tile.columns % (tile.subgroups_n * 32) != 0; }
-// Whether a workgroup with this tile, which fits, can have the gate and the up rows of the same columns and gate them
-// in shared memory.
+// Returns true if a workgroup with this tile, which fits, can have the gate and the up rows of the same columns and
+// gate them in shared memory.
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size);
 // The matrix and the device can take the tile.
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps);
 // Workgroups with this tile that run side by side on the device, estimated by the registers of NVIDIA's
 // multiprocessors; of one at most three, which is enough to keep the memory busy. Only speed depends on it.
 uint32_t workgroups_at_once(const CoopmatTile& tile, const DeviceCapabilities& caps);
-// As many whole rows as pay beside so many splits; 0: none. Only of tiles that come in pairs: with 128x192, alone on a
-// multiprocessor, it does not pay.
+// Returns how many whole rows pay beside so many splits; 0: none. Only for tiles that come in pairs: with 128x192,
+// alone on a multiprocessor, it does not pay.
 uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits,
                          const DeviceCapabilities& caps);
 

@@ -10,7 +10,7 @@ shared float row_factors[16 * 16];  // [row][16]
 vec4 norm_squares[kNormLoads];
 float norm_scale;
 
-// In front of the first words of w, behind which these would come otherwise.
+// Comes in front of the first words of w, or the squares would arrive behind these.
 void ask_for_squares() {
     const uint thread = gl_LocalInvocationIndex, team = thread / kNormTeam, quad = thread % kNormTeam;
     [[unroll]] for (uint i = 0; i < kNormLoads; ++i)

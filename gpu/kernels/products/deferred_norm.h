@@ -26,7 +26,7 @@ INTEROP_CONST kDeferredMargin = 16;     // a scale is the inverse of the norm be
 INTEROP_CONST kDeferredInverse = 0;
 // [kDeferredRows], which xn has: from matmul_residual, for the product behind
 INTEROP_CONST kDeferredScale = kDeferredRows * 4;
-INTEROP_CONST kDeferredSquares = 2 * kDeferredRows * 4;  // [tile][deferred_norm_rows()], sums: likewise
+INTEROP_CONST kDeferredSquares = 2 * kDeferredRows * 4;  // [tile][deferred_norm_rows()], sums, the same way
 
 #ifdef __cplusplus
 // Rows that kernels are made for, in a step with this row bucket.

@@ -1,4 +1,4 @@
-// What the gated product by warpgroups that has its rows' adapters in its sums is told (gated_lora_text.h). No shader
+// Parameters of the gated product by warpgroups that has its rows' adapters in its sums (gated_lora_text.h). No shader
 // includes this.
 #pragma once
 
@@ -20,9 +20,9 @@ struct GatedLoraParams {
     uint64_t lora_layer;  // LoraModule table of slot 0 and this layer
     uint64_t low;         // [kGatedLoraRows][2][kGatedLoraRanks] f32, scratch
     uint64_t sync;        // MeetingSync, all zero before the first dispatch
-    uint64_t given_up;    // u32, set to 1 if workgroups waited in vain; the result means nothing then
+    uint64_t given_up;    // u32, set to 1 if a grid barrier timed out; the result means nothing then
     uint32_t lora_slot_stride;
-    uint32_t max_polls;  // of one meeting
+    uint32_t max_polls;  // of one grid barrier
     PagesAhead ahead;
 };
 static_assert(sizeof(GatedLoraParams) == 136);

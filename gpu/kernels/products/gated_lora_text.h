@@ -1,12 +1,12 @@
-// What a gated product by warpgroups does for its rows' adapters, in steps of up to 64 rows: y = x w^T + scale (x A^T)
-// B^T for the A and B of each row's own adapter.
+// The adapters' part of a gated product by warpgroups, in steps of up to 64 rows: y = x w^T + scale (x A^T) B^T for the
+// A and B of each row's own adapter.
 // Internal to warpgroup_text.cpp.
 //
-// The shrink goes on beside the product's first steps: a workgroup has pieces of work of 8 ranks of one module of one
-// row, a thread every 16th 16 bytes of one rank, asked for a step ahead. It tells the others by a counter in memory
-// (MeetingSync), and behind its last step, some 30 us later, waits for all of theirs, which as a rule are there: all
-// workgroups run at once. Then each thread adds B low to its own sums, B straight from memory into the registers that x
-// had. Before that the pages of the next product's weights are asked for (pages_ahead.h).
+// The shrink runs beside the product's first steps. A workgroup's pieces of work are 8 ranks of one module of one row;
+// a thread loads every 16th 16 bytes of one rank, a step ahead. The workgroup counts itself in memory (MeetingSync) and
+// waits behind its last step for all others. They have usually arrived, as all workgroups run at once. Then each thread
+// adds B low to its own sums, B straight from memory into the registers that x had. Before that the pages of the next
+// product's weights are prefetched (pages_ahead.h).
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ class GatedLora : protected WarpgroupWriter {
         line(".reg .b16 %h<2>;");
     }
 
-    // Behind the first loads of w and x.
+    // Comes behind the first loads of w and x.
     void begin_lora() {
         line("ld.param.u64 %rows_at, [params]; ld.global.u32 %n_rows, [%rows_at]; ld.param.u64 %table, [params+{}]; "
              "ld.param.u32 %slot_stride, [params+{}]; ld.param.u64 %w_all, [params+8];",
@@ -82,7 +82,7 @@ class GatedLora : protected WarpgroupWriter {
         }
     }
 
-    // In front of a step's product, set: of the program's text. What was asked for in the step before.
+    // In front of a step's product: uses the shrink's loads of the step before. set: of the program's text.
     void use_shrink(uint32_t set) {
         line("setp.eq.u32 %is, %step, 0; setp.gt.or.u32 %is, %step, {}, %is; @%is bra shrunk{};", n_shrink_steps() + 1,
              set);
@@ -99,7 +99,7 @@ class GatedLora : protected WarpgroupWriter {
         for (uint32_t i = 0; i < n_pieces(); i++) {
             for (const uint32_t lanes : {8u, 4u, 2u, 1u})
                 line("shfl.sync.bfly.b32 %p0, %dot{0}, {1}, 31, 0xffffffff; add.f32 %dot{0}, %dot{0}, %p0;", i, lanes);
-            // Of ranks that there are not it is minus infinity.
+            // For ranks that do not exist the sum is minus infinity.
             line("setp.eq.f32 %is, %dot{0}, 0fff800000; selp.f32 %dot{0}, 0f00000000, %dot{0}, %is;", i);
             find_piece(i);
             line("and.b32 %first, %thread, 15; setp.eq.u32 %is, %first, 0; setp.lt.and.u32 %is, %piece, {}, %is; "
@@ -109,14 +109,14 @@ class GatedLora : protected WarpgroupWriter {
                  GATED_LORA_PARAM(low), i);
         }
         line("bra shrunk{};", set);
-        // Behind the next step's barrier.
+        // The label is reached behind the next step's barrier.
         line("tell{0}: setp.ne.u32 %is, %thread, 0; @%is bra shrunk{0}; fence.acq_rel.gpu; ld.param.u64 %at, "
              "[params+{1}]; red.relaxed.gpu.global.add.u32 [%at+{2}], 1;",
              set, GATED_LORA_PARAM(sync), offsetof(MeetingSync, arrivals));
         line("shrunk{}:", set);
     }
 
-    // Of the next step.
+    // Loads the next step's part.
     void load_shrink() {
         line("setp.lt.u32 %is, %step, {};", n_shrink_steps());
         for (uint32_t c = 0; c < kAhead; c++) {
@@ -136,11 +136,11 @@ class GatedLora : protected WarpgroupWriter {
             line("add.u64 %a_at{0}, %a_at{0}, {1}; add.u64 %xr_at{0}, %xr_at{0}, {1};", i, kAhead * kChunkBytes);
     }
 
-    // Behind the last step: to %sum, whose first columns are %n0's. What has the registers %x of two steps is free, and
-    // so is the ring of shared memory.
+    // Behind the last step: adds to %sum, whose first columns are %n0's. The registers %x of two steps are free, and so
+    // is the ring of shared memory.
     void expand() {
-        // Of a row, or the row 8 behind, gates or ups: where B has this thread's first column, and the bytes of a row
-        // of B.
+        // For a row or the row 8 behind it, gates or ups: the address in B of this thread's first column, and the bytes
+        // of a row of B.
         line("shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; mov.u32 %entry, modules; mad.lo.u32 "
              "%entry, %first, {}, %entry;",
              2 * kModuleBytes);
@@ -197,7 +197,7 @@ class GatedLora : protected WarpgroupWriter {
     }
 
   private:
-    // Of a workgroup's pieces this one's number: [row][module][8 ranks].
+    // The number of the workgroup's piece i: [row][module][8 ranks].
     void find_piece(uint32_t i) {
         line("mov.u32 %piece, %ctaid.z; mov.u32 %second, %nctaid.z; mad.lo.u32 %piece, %second, {}, %piece;", i);
     }
@@ -216,10 +216,10 @@ class GatedLora : protected WarpgroupWriter {
     uint32_t rounds_of_own() const { return l_.columns / kRoundColumns; }
     uint32_t n_rounds() const { return 4 * rounds_of_own(); }
 
-    // Of row %m_row gate (%m_idx 0) or up: %m_a, %m_b, %m_rank, %m_scale. Where there is none rank and scale are 0, and
-    // the addresses some.
+    // Finds gate (%m_idx 0) or up of row %m_row: %m_a, %m_b, %m_rank, %m_scale. Where there is none, rank and scale are
+    // 0 and the addresses any readable ones.
     void find_module() {
-        // Not behind a wait for the number of rows: what is there may be read, and anything.
+        // Does not wait for the number of rows: memory beyond them may be read and holds anything.
         line("min.u32 %first, %m_row, {}; mul.wide.u32 %wide, %first, {}; add.u64 %at, %rows_at, %wide; ld.global.u32 "
              "%owner, [%at+{}]; setp.lt.u32 %is, %m_row, %n_rows; selp.u32 %owner, %owner, {}, %is;",
              rows() - 1, sizeof(StepRow), sizeof(StepHeader) + offsetof(StepRow, adapter_slot), kNoSlot);

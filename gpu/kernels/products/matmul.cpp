@@ -22,7 +22,7 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
     plan.n_splits = ceil_div(padded(k), plan.k_per_split);
 }
 
-// Of packed weights matrices are not for every size, nor is there room for a plain copy everywhere.
+// Packed weights are never refused: matrices do not take every size, nor is there always room for a plain copy.
 const char* refusal(const WayFacts& on, const Product& product) {
     return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
 }
@@ -128,7 +128,7 @@ bool is_better_unpacked(const WayFacts& on, const Product& product) {
     if (!on.ladder().has(product.type) || !product.may_unpack) return false;
     const bool can_read = can_read_bricks(on, product);
     if (on.options().batch_invariant) return !can_read;
-    // Beside matrix units the portable kernels are for few rows.
+    // If there are matrix units, the portable kernels are for few rows.
     return product.rows > (can_read ? kPackedRowsMax : portable_ways::kMatvecMaxRows);
 }
 

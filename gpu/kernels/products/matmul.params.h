@@ -45,7 +45,7 @@ struct MatmulJoinedParams {
     uint64_t windows;  // JoinedWindow[tiles of kJoinedTileRows]
     // [n_padded][columns] of the weights' type, columns: kJoinedModuleColumns for each module of the group
     uint64_t b;
-    uint64_t low;  // [t][columns] likewise, in the product's blocks
+    uint64_t low;  // [t][columns] of the weights' type, in the product's blocks
 };
 INTEROP_SIZE(MatmulJoinedParams, 96);
 

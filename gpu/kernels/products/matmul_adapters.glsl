@@ -1,9 +1,8 @@
 // The adapters' part of matmul_coopmat's sums: y[t][n] += scale * sum_r B[n][r] low[t][m][r], as more k of the same
-// product, for each run of the tile's rows that have one adapter. B of another type than the product's, and low, are
-// cut into two parts of that type: B low = B1 low1 + B1 low2 + B2 low1. What is left out, B2 low2, is below 2^-14 of
-// the whole (f16: 2^-20).
-// Moves B's rows of the tile once per run of rows, low once per tile of columns. Meant for long runs: each costs
-// barriers.
+// product, for each run of the tile's rows that have one adapter. low, and B of another type than the product's, are
+// cut into two parts of that type: B low = B1 low1 + B1 low2 + B2 low1. The omitted B2 low2 is below 2^-14 of the whole
+// (f16: 2^-20). Moves B's rows of the tile once per run of rows, low once per tile of columns. Meant for long runs:
+// each costs barriers.
 
 const uint kPartWords = kWords / 4;     // words of one part: 16 ranks for each 64 elements of k
 const uint kPartRanks = kPartWords * 8;

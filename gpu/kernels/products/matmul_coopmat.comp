@@ -149,7 +149,7 @@ void advance(uint bytes) {
     x_at += bytes;
 }
 
-// Where a row of one part of w is staged.
+// The place in the stage of a row of one part of w.
 uint staged_row(uint part, uint row) { return kInterleaved ? row + (row & ~7u) + part * 8 : part * kColumns + row; }
 
 void put() {
@@ -220,8 +220,8 @@ void multiply_16(const uint k, uint sub_n, uint sub_row, const bool is_staged) {
 #endif
 
 #ifdef GATED
-// Through shared memory, so that rows of y are written in long pieces: results, or gates and ups that are still to
-// meet.
+// Stores through shared memory, so that rows of y are written in long pieces: results, or gates and ups that are not
+// yet combined.
 void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
     const uint row_words = (kInterleaved ? N_TILE : kColumns) / 4 + 1;  // f32
     const uint first = sub_row * row_words + sub_n / 4, per_part = kMatsN / kSubParts;
@@ -263,8 +263,8 @@ void point_at(uint n0, uint row0, uint first_k) {
     x_at = params.x + 2 * (uint64_t(row0 + first_x_row()) * STRIDE + first_k);
 }
 
-// acc, the first step being on its way. With more the first step of the tile at next_n0 is asked for behind the last
-// one.
+// Computes acc; the first step is already in flight. With `more` the first step of the tile at next_n0 is loaded behind
+// the last one.
 void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, uint row0, uint first_k) {
     [[unroll]] for (uint i = 0; i < kMatsN * kMatsRows; ++i)
         acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
@@ -286,7 +286,7 @@ void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, u
             // tile more registers than there are, and what is spilled is waited for.
             advance(is_last ? 0 : K_TILE * 2);
 #ifdef BLOCKS
-            // In front of the next step's w: answers come in order.
+            // Comes in front of the next step's w, as loads complete in order.
             fetch_blocks(kBlocks / 2, kBlocks);
             blocks_at += kBlocks * kBlockBytes;
 #endif

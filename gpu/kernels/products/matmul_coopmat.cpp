@@ -11,8 +11,8 @@
 namespace lorad::gpu::coopmat_way {
 namespace {
 
-// With so many times as many workgroups as run side by side, they come and go. With fewer they may all run side by side
-// after all, as that is an estimate, and tiles in turns would give some multiprocessors twice as many as others.
+// With so many times as many workgroups as run side by side, some wait for others to end. With fewer all may run side
+// by side after all, as that is an estimate, and tiles in turns would give some multiprocessors twice as many.
 constexpr uint32_t kRoundsInTurns = 2;
 
 constexpr double kDispatchBytes = 100e3;  // what a multiprocessor moves while a dispatch begins and ends
@@ -34,8 +34,8 @@ TileWish wish_for(const WayFacts& on, const Product& product, bool gated) {
             .in_blocks = can_be_in_blocks(on, product)};
 }
 
-// Whether the activation in the product saves more than the tile that can do it costs. Apart, sums are written and read
-// once more, and there is a dispatch more.
+// Returns true if the activation in the product saves more than the tile that can do it costs. Apart, sums are written
+// and read once more, and there is one more dispatch.
 bool gating_pays(const WayFacts& on, const Product& product) {
     const TileChoice apart = choose_tile(on.capabilities(), wish_for(on, product, false)),
                      together = choose_tile(on.capabilities(), wish_for(on, product, true));

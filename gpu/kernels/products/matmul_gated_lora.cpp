@@ -9,7 +9,7 @@
 namespace lorad::gpu::gated_lora_way {
 namespace {
 
-// Of the only tile that was measured; a thread has 48 sums, and registers for no more where three workgroups share a
+// The only tile that was measured. A thread has 48 sums, and no registers for more where three workgroups share a
 // multiprocessor.
 constexpr uint32_t kPiecesMax = 2, kColumns = 96, kStep = 128;
 

@@ -57,7 +57,7 @@ coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[BANDS * kM
 uint lane_group() { return gl_SubgroupInvocationID / 4; }
 uint lane_piece() { return gl_SubgroupInvocationID % 4; }
 
-// Where x's 16 bytes number `word` of a row of `row_words` lie in the stage.
+// The place in the stage of x's 16 bytes number `word` of a row of `row_words`.
 uint stage_place(uint row, uint word) {
     const uint step = word / 16, within = word % 16;
     return (((row / 8) * STEPS + step) * 4 + within % 4) * kQuarterWords + row % 8 * 4 + within / 4;
@@ -100,7 +100,7 @@ bool are_integers(const uint format) {
     return format != kWeightsIQ4_NL && format != kWeightsIQ4_XS && format != kWeightsMXFP4 && format != kWeightsTable && format != kWeightsFP8;
 }
 
-// Of a lane's row, columns 4 j .. + 3: two pairs of codes, 16 bits apart in each word.
+// Columns 4 j .. + 3 of a lane's row: two pairs of codes, 16 bits apart in each word.
 uvec2 code_pairs(uint slot, const uint j) {
     const uint format = format_in(kWeight);
     if (has_codes_of_8(format)) {

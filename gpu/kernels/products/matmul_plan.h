@@ -1,4 +1,4 @@
-// How a product is computed: the way, and what its kernels are made for. product_ways.h has the table of ways.
+// The plan of a product: the way, and the constants of its kernels. product_ways.h has the table of ways.
 #pragma once
 
 #include <cstdint>
@@ -46,14 +46,14 @@ struct MatmulPlan {
     ScalarType act_type = ScalarType::kF32;
     uint32_t subgroups = 0;  // of kResidual: of a workgroup, which share k
     uint32_t k_step = 0;     // of kResidual: elements of k that a subgroup takes at once
-    // As the product has them.
+    // The product's form.
     AdapterForm adapters = AdapterForm::kApart;
     ProductResult result = ProductResult::kSums;
     Activation activation = Activation::kSilu;
     bool norm_is_deferred = false, has_rows_of_k = false;
     bool writes_blocks_alone = false;  // of kGated: MatmulParams::y_blocks, whose reader has to take blocks
-    // Of a packed matrix: either the product reads a part in this format, or (`unpacks`) a plain copy of weight_type,
-    // which unpack_weights() makes in front of it.
+    // For a packed matrix: the product reads either a part in this format or, if `unpacks`, a plain copy of
+    // weight_type, which unpack_weights() makes in front of it.
     WeightFormat packed = WeightFormat::kF32;  // kF32: w is plain
     bool unpacks = false;
 

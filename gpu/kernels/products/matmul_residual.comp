@@ -122,7 +122,7 @@ void main() {
     const uint first_k = gl_SubgroupID * K_STEP, n_steps = first_k < STRIDE ? (STRIDE - first_k + kSubgroups * K_STEP - 1) / (kSubgroups * K_STEP) : 0;
     if (n_steps > 0) fetch();
 
-    // What the end wants of memory.
+    // Loads what is needed at the end.
     const uint row = thread / kPairs, in_tile = thread % kPairs * 2, column = n0 + in_tile;
     const bool has_pair = row < ROWS, is_inside = has_pair && in_tile < COLUMNS;
     const uint n_rows = UintRef(p.n_rows).v;

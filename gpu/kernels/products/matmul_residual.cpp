@@ -1,5 +1,5 @@
-// Products with bias that end in the residual stream, in one dispatch instead of a product and add_norm
-// (matmul_residual.comp). Those behind them, on which the factors of a deferred norm come, are in matmul_coopmat.cpp.
+// Products with bias that end in the residual stream, in one dispatch, not a product and add_norm
+// (matmul_residual.comp). The products behind them, which apply a deferred norm's factors, are in matmul_coopmat.cpp.
 #include <algorithm>
 
 #include "gpu/kernels/products/deferred_norm.h"
@@ -16,9 +16,8 @@ constexpr uint32_t kColumnsMax = 16;
 constexpr uint32_t kTogether = 2;
 constexpr uint32_t kSubgroupsMin = 4;  // whose threads have a pair of columns each, of all rows, at the end
 
-// As many as give the busiest multiprocessor least to read: 3,584 are 14 columns for each of 256 workgroups on 132, two
-// each; 1,536 are 8 for each of 192.
-// 0: no number of columns divides n.
+// Returns the number of columns that gives the busiest multiprocessor least to read: 3,584 are 14 for each of 256
+// workgroups on 132, two each; 1,536 are 8 for each of 192. 0: no number of columns divides n.
 uint32_t columns_of(uint32_t n, uint32_t units) {
     uint32_t best = 0, least = UINT32_MAX;
     for (uint32_t columns = kColumnsMax; columns >= kDeferredColumnsMin; columns -= 2) {
@@ -55,12 +54,12 @@ const char* refusal(const WayFacts& on, const Product& product) {
     return product.rows > 1 && product.rows <= kDeferredRows ? nullptr : "it is for 2 to 16 rows";
 }
 
-// None where no tile of columns divides n.
+// nullopt if no tile of columns divides n.
 std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const uint32_t columns = columns_of(product.n, on.units());
     if (columns == 0) return std::nullopt;
     const uint32_t stride = product.stride(), k_step = stride % 128 == 0 ? 128 : 64;
-    // As many as two workgroups on a multiprocessor have registers for.
+    // So many that two workgroups on a multiprocessor have registers for them.
     const uint32_t subgroups =
         std::clamp(stride / k_step, kSubgroupsMin, deferred_norm_rows(product.rows) == kDeferredRows ? 6u : 8u);
     const MatmulPlan plan = plan_of(on, product, columns, subgroups, k_step);

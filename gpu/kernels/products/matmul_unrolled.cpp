@@ -15,7 +15,7 @@ constexpr uint32_t kFewRows = 2, kManyRows = 4;
 // product that may be split has at most the first, others the second.
 constexpr uint32_t kSplitElements = 768, kWholeElements = 2048;
 
-// In base 8, of numbers below `count`: 1, 3, 5, ..., so that few programs serve all sizes.
+// The digits in base 8 of numbers below `count`, as an odd number, so that few programs serve all sizes.
 uint32_t digits_of(uint32_t count) {
     return std::max(ceil_div(static_cast<uint32_t>(std::bit_width(count - 1)), 3u), 1u) | 1;
 }
@@ -36,7 +36,7 @@ const char* refusal(const WayFacts& on, const Product& product) {
     return has_type ? nullptr : "the device lacks shaderFloat16 or shaderInt16";
 }
 
-// None where equal pieces do not divide a long k.
+// nullopt if equal pieces do not divide a long k.
 std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const uint32_t units = product.stride() / kWeightAlign;
     uint32_t n_splits = equal_splits(units, kSplitElements / kWeightAlign, product.max_splits);

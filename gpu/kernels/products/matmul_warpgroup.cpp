@@ -22,7 +22,7 @@ constexpr uint32_t kGreatestRowsMin = 17;
 // (docs/PERFORMANCE.md, "Prompts with adapters").
 constexpr uint32_t kLongRunsRankMax = 16;
 
-// Whether products of so many rows are by warpgroups, of few rows from few_min on.
+// Returns true if products of so many rows are by warpgroups; few rows are from few_min on.
 bool are_by_warpgroup(uint32_t rows, uint32_t few_min) {
     return (rows >= few_min && rows <= kFewRowsMax) || rows >= kManyRowsMin;
 }

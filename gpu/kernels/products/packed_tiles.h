@@ -11,7 +11,7 @@ struct PackedTile {
     uint32_t bands;      // of 16 rows of w, of a subgroup
     uint32_t subgroups;  // of a workgroup
     uint32_t steps;      // of 128 columns that are staged at once
-    uint32_t held;       // steps whose codes are on their way
+    uint32_t held;       // steps whose codes are in flight
     uint32_t at_once;    // workgroups that a multiprocessor is expected to run side by side
 
     constexpr uint32_t columns() const { return bands * subgroups * 16; }

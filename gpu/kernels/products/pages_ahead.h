@@ -1,6 +1,6 @@
-// What a product's workgroups ask for at their end: one line of each page of what the next product reads. So its
-// addresses are translated when that begins, which it would else wait for ("Addresses of what comes next" in
-// docs/PERFORMANCE.md). No shader includes this.
+// A product's workgroups end by loading one line of each page that the next product reads. Its addresses are then
+// translated when it begins, and it need not wait for that ("Addresses of what comes next" in docs/PERFORMANCE.md). No
+// shader includes this.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace lorad::gpu {
 constexpr uint32_t kAheadPageBytes = 2 << 20;
 
 struct PagesAhead {
-    uint64_t begin = 0;  // address of the first byte; of the other pages the first one is asked for
-    uint32_t n = 0;      // pages, the first and the last one perhaps in part. 0: nothing is asked for
+    uint64_t begin = 0;  // address of the first byte; of each other page the first byte is loaded
+    uint32_t n = 0;      // pages, the first and the last one perhaps in part. 0: no prefetch
     uint32_t pad = 0;
 };
 static_assert(sizeof(PagesAhead) == 16);

@@ -12,7 +12,7 @@
 
 namespace lorad::gpu {
 
-// How what the rows' adapters add comes into the sums.
+// How the rows' adapters are added to the sums.
 enum class AdapterForm : uint8_t {
     kApart,    // not by the product: no row has one, or the kernel that reads the sums adds it
     kRuns,     // from what the group's shrink has written, for long runs of rows with one adapter
@@ -20,7 +20,7 @@ enum class AdapterForm : uint8_t {
     kInside,   // the product shrinks and expands by itself
 };
 
-// Where the sums go.
+// The destination of the sums.
 enum class ProductResult : uint8_t {
     kSums,  // y[s][t][n] = sum over split s of x[t][k] * w[n][k]
     // act[t][f] = activation(gate) * up, of a w with rows of gates 0..n/2-1 and their ups behind them, without bias. It

@@ -1,5 +1,5 @@
-// What a product is recorded with: weights, input, what the rows' adapters bring, and where the result goes. Of the
-// parts behind `product` those are read that the plan has.
+// The arguments of a recorded product: weights, input, the rows' adapters, and where the result goes. Of the parts
+// behind `product` only those are read that the plan has.
 #pragma once
 
 #include <cstdint>

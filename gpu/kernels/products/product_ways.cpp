@@ -18,7 +18,7 @@ constexpr std::array kWays = {
     &kCoopmat2Way, &kCoopmatWay,   &kUnrolledWay,        &kLanesWay,     &kMatvecWay, &kTiledWay,
 };
 
-// Whether the way computes such results, adds adapters in this form and reads such weights, wherever.
+// Returns true if the way computes such results, adds adapters in this form and reads such weights on any device.
 bool has_forms(const WayForms& forms, const Product& product) {
     return (forms.results & bit_of(product.result)) != 0 && (forms.adapters & bit_of(product.adapters)) != 0 &&
            (product.is_packed() ? forms.reads_packed : forms.reads_plain);

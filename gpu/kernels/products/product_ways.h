@@ -37,7 +37,7 @@ class WayRecorder : public WayFacts {
     struct Grid {
         uint32_t x = 1, y = 1, z = 1;
     };
-    // subgroup_size: the required one; 0: any. Nothing where the kernel cannot be made, which the cache tells.
+    // subgroup_size: the required one; 0: any. Records nothing if the kernel cannot be made, which the cache tells.
     template <typename Constants, typename Params>
     void dispatch(const DispatchInfo& info, const Constants& constants, uint32_t subgroup_size, const Params& params,
                   const Grid& grid) const {
@@ -55,7 +55,7 @@ constexpr uint32_t bit_of(Enum value) {
     return 1u << static_cast<uint32_t>(value);
 }
 
-// What a way can do on whichever device.
+// The forms that a way supports, whatever the device.
 struct WayForms {
     uint32_t results = bit_of(ProductResult::kSums);  // bits by ProductResult
     uint32_t adapters = bit_of(AdapterForm::kApart);  // bits by AdapterForm
@@ -72,7 +72,7 @@ struct ProductWay {
     // Why the way is not for this product, whose forms it has: what the device's ladder or the options lack, or the
     // measured rule beside it by which another way is faster. Null: it is.
     const char* (*refusal)(const WayFacts& on, const Product& product);
-    // How it computes the product, whether or not it is for it; none: it has no tile that fits.
+    // Plans the product, even if refusal() has a reason; nullopt: it has no tile that fits.
     std::optional<MatmulPlan> (*plan)(const WayFacts& on, const Product& product);
     const char* (*module)(const MatmulPlan& plan);
     // One dispatch.
@@ -82,30 +82,30 @@ struct ProductWay {
     void (*candidates)(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) = nullptr;
 };
 
-// In matmul.cpp and matmul_<name>.cpp.
+// Defined in matmul.cpp and matmul_<name>.cpp.
 extern const ProductWay kMatvecWay, kLanesWay, kTiledWay, kUnrolledWay, kGemvWay, kCoopmatWay, kCoopmat2Way, kPackedWay,
     kResidualWay, kWarpgroupWay, kWarpgroupDirectWay, kGatedLoraWay;
 
 const ProductWay& way_of(MatmulVariant variant);
 
-// What all plans have of the product: sizes, types, forms.
+// Fills in what all plans take from the product: sizes, types, forms.
 MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product);
 
-// For ProductWay::candidates: the plan of a tile with each number of splits that makes a difference, step_k elements at
-// least, and gives no more workgroups than a few rounds have room for.
+// Serves ProductWay::candidates: the plan of a tile with each number of splits that makes a difference, step_k elements
+// at least, and gives no more workgroups than a few rounds have room for.
 void add_splits(const WayFacts& on, const Product& product, const MatmulPlan& of_tile, uint32_t step_k,
                 std::vector<MatmulPlan>& all);
 
 // Borders that several ways share.
 bool is_one_row_alone(const WayFacts& on, const Product& product);   // matmul_gemv.cpp: kGemv is faster
-bool is_for_matrices2(const WayFacts& on, const Product& product);   // matmul_coopmat2.cpp: kCoopmat2 is asked for
+bool is_for_matrices2(const WayFacts& on, const Product& product);   // matmul_coopmat2.cpp: kCoopmat2 is requested
 bool is_for_warpgroups(const WayFacts& on, const Product& product);  // matmul_warpgroup.cpp: rows and ladder
 // Products by warpgroups add no long runs' adapters themselves; up to some ranks they are faster all the same, with
 // consumers that add them, than products by matrices that do.
 bool consumers_add_runs_faster(const WayFacts& on, const Product& product);
 bool may_gate(const WayFacts& on, const Product& product);         // options and sizes
 bool can_read_bricks(const WayFacts& on, const Product& product);  // matmul_packed.cpp
-// Whether a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is.
+// Returns true if a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is.
 bool is_better_unpacked(const WayFacts& on, const Product& product);
 
 }  // namespace lorad::gpu

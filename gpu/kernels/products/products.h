@@ -24,18 +24,18 @@ class ProductPlanner : public Planner {
   public:
     explicit ProductPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // By the first way of the table that takes the product. None where none does: sums of plain matrices, or of packed
-    // ones, always have one, if the product adds no adapters and applies no deferred norm.
+    // Plans by the first way of the table that takes the product. nullopt if none does: sums of plain or packed
+    // matrices always have one, if the product adds no adapters and applies no deferred norm.
     std::optional<MatmulPlan> plan(const Product& product) const;
-    // By this way, whether or not the device's ladder has it and whether or not it is the best, for tests and for those
-    // who have tested it themselves. None: it has no tile that fits.
+    // Plans by this way, even if the device's ladder does not have it or another is better, for tests and for callers
+    // who have tested it themselves. nullopt: it has no tile that fits.
     std::optional<MatmulPlan> plan_by(MatmulVariant variant, const Product& product) const;
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> candidates(const Product& product) const;
     // For people: the ways that have the product's forms, a line each up to the one that takes it, and why not.
     std::string explain(const Product& product) const;
 
-    // Of StackedAdapters: low for so many rows, and b for a product with so many padded columns.
+    // Sizes for StackedAdapters: low for so many rows, and b for a product with so many padded columns.
     static uint64_t joined_low_bytes(uint32_t rows, uint32_t n_modules) {
         return uint64_t{round_up(rows, kJoinedTileRows)} * n_modules * kJoinedModuleColumns * 2;
     }
@@ -49,8 +49,8 @@ class ProductKernels : public ProductPlanner, private KernelRecorder {
   public:
     ProductKernels(const KernelFacts& facts, KernelCache& cache) : ProductPlanner(facts), KernelRecorder(cache) {}
 
-    // The product that the plan is of. Moves the matrix once (matvec: once per 8 rows). Of a packed matrix w is a part,
-    // whose format the plan has, or with MatmulPlan::unpacks the plain copy.
+    // Records the plan's product. Moves the matrix once (matvec: once per 8 rows). For a packed matrix w is a part in
+    // the plan's format, or with MatmulPlan::unpacks the plain copy.
     void record(Recorder& recorder, const MatmulPlan& plan, const ProductArguments& arguments);
     // A packed part as a plain matrix, rounded to weights.type. Moves the part in and the matrix out.
     void unpack_weights(Recorder& recorder, const UnpackWeightsParams& params, WeightKind weights);

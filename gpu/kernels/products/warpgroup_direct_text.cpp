@@ -105,11 +105,11 @@ class DirectWriter : WarpgroupWriter {
         line("shr.u32 %next, %next, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kSwizzledDescriptor);
     }
 
-    // %at, %at_next: in both rows the step to be asked for next, or the last one: loads without a condition.
+    // %at, %at_next: in both rows the step to load next, or the last one: loads without a condition.
     void point_at_step() { line("cvt.u64.u32 %wide, %k; add.u64 %at, %w, %wide; add.u64 %at_next, %w_next, %wide;"); }
     void next_step() { line("add.u32 %k, %k, %k_step; min.u32 %k, %k, %k_last;"); }
 
-    // A piece is 64 bytes of a row, of four threads; memory is asked for all 256 of a step at once.
+    // A piece is 64 bytes of a row, of four threads; all 256 bytes of a step are loaded at once.
     void load_w(uint32_t set, uint32_t piece) {
         const uint32_t r = (set * kPieces + piece) * 8;
         line("ld.global.L2::256B.v4.b32 {{%held{}, %held{}, %held{}, %held{}}}, [%at+{}];", r, r + 1, r + 2, r + 3,
@@ -118,7 +118,7 @@ class DirectWriter : WarpgroupWriter {
              r + 7, piece * 64);
     }
 
-    // Of the step that %x is at, which moves on.
+    // Loads the step that %x is at, and moves %x on.
     void load_x() {
         for (uint32_t row = 0; row < rows(); row += load_rows()) {
             line("cp.async.cg.shared.global [%first+{}], [%x+{}], 16;", row * kSwizzledRowBytes, row * row_bytes());
@@ -168,8 +168,8 @@ class DirectWriter : WarpgroupWriter {
         line("bra loop;");
     }
 
-    // To the registers of two A matrices, which have words of both rows in turns. An operation that the compiler cannot
-    // do without, or it would be done where the loads are asked for, and wait for them there.
+    // Copies to the registers of two A matrices, which have words of both rows in turns. It is an operation that the
+    // compiler cannot drop; otherwise the copy would be made at the loads, and wait for them there.
     void take(uint32_t set, uint32_t piece) {
         const uint32_t r = (set * kPieces + piece) * 8;
         for (uint32_t i = 0; i < 8; i++) line("or.b32 %a{}, %held{}, %zero;", i, r + i / 2 + i % 2 * 4);

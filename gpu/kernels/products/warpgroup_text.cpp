@@ -26,7 +26,7 @@ class Writer : GatedLora {
               t_.slots > (t_.overlaps ? 2 : 0));
         CHECK(p_.gated_rows == 0 ||
               (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
-        // From a thread's first row of w to its last, which its loads have as a literal.
+        // The distance from a thread's first row of w to its last, which its loads have as a literal.
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
         CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps &&
                                 !p_.in_turns && !joins()));
@@ -75,8 +75,8 @@ class Writer : GatedLora {
     uint32_t n_loads() const { return ceil_div(t_.part, load_rows()); }
     uint32_t last_load_rows() const { return t_.part - (n_loads() - 1) * load_rows(); }
     bool last_load_is_partial() const { return last_load_rows() < load_rows(); }
-    // Parts that are asked for before the one that is multiplied. A slot is free when all threads are known to be done
-    // with it: behind a product, or, where that is not waited for, at the barrier in front of the next but one.
+    // Parts that are loaded before the one that is multiplied. A slot is free when all threads are known to be done
+    // with it: behind a product or, if that is not waited for, at the barrier in front of the next but one.
     uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     bool is_transposed() const { return p_.w_columns > 0; }
@@ -146,8 +146,8 @@ class Writer : GatedLora {
         line("has_window: add.u32 %all, %steps, %more;");
     }
 
-    // As own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of a unit
-    // are neighbours.
+    // The same as own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of
+    // a unit are neighbours.
     void find_own_place() {
         // i, n
         line("mov.u32 %first, %nctaid.y; mov.u32 %second, %nctaid.z; mad.lo.u32 %next, %tile, %first, %split; "
@@ -190,7 +190,7 @@ class Writer : GatedLora {
         } else {
             line("mov.u32 %next, %first;");
         }
-        // Where rows are those of k, this thread's row is counted from the split's first one.
+        // If w's rows are those of k, this thread's row is counted from the split's first one.
         line("ld.param.u64 %w, [params+8]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, "
              "%wide;",
              is_transposed() ? "%begin" : "%n0", row_bytes());
@@ -232,7 +232,7 @@ class Writer : GatedLora {
         line("mul.wide.u32 %wide, %window, {}; add.u64 %joined_x, %joined_x, %wide;", k16s() * kBlockBytes);
     }
 
-    // Of step %next, or of the last one: a load without a condition.
+    // Loads step %next, or the last one, so that the load needs no condition.
     void load_x(uint32_t set) {
         line("sub.u32 %first, {}, 1; min.u32 %first, %first, %next;", all_steps());
         const char* x = "%x";
@@ -257,8 +257,8 @@ class Writer : GatedLora {
         return uint64_t{in_tile} / 16 * 8 + in_tile % 8 + (in_tile % 16 < 8 ? 0 : p_.gated_rows);
     }
 
-    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on. Behind w's steps come those of what
-    // is joined.
+    // Loads the step that %w is at to the slot %slot_in; the last part moves %w on. The steps of stacked columns follow
+    // w's.
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
         if (!joins()) return load_rows_of("%w", part, row_bytes());
@@ -270,8 +270,8 @@ class Writer : GatedLora {
         line("loaded{}:{}", place, part + 1 == n_parts() ? " add.u32 %asked, %asked, 1;" : "");
     }
 
-    // The L2 cache is asked for 256 bytes of a row where that was measured: they are two steps', and for the output
-    // layer and `down` it is a few per cent.
+    // Prefetches 256 bytes of a row to the L2 cache in the measured cases: they are two steps', and the output layer
+    // and `down` are a few per cent faster.
     void load_rows_of(const char* w, uint32_t part, uint64_t row_bytes) {
         for (uint32_t i = 0; i < n_loads(); i++) {
             const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
@@ -303,15 +303,15 @@ class Writer : GatedLora {
         line("loop:");
         for (uint32_t set = 0; set < kXSets; set++) {
             for (uint32_t part = 0; part < n_parts(); part++) {
-                // What cp.async has written is there for all threads behind the barrier. (The fence between the generic
-                // and the asynchronous proxy would wait for everything that is under way.)
+                // Behind the barrier all threads see what cp.async has written. (The fence between the generic and the
+                // asynchronous proxy would wait for all loads in flight.)
                 line("cp.async.wait_group {}; bar.sync 0;", ahead() - 1);
                 if (part == 0) use_x(set);
                 if (part == 0 && p_.adds_lora) use_shrink(set);
                 if (t_.overlaps) load_next(set, part);
                 multiply(set, part);
-                // Of a product that goes on while the next one is asked for, what it reads is not touched: the other
-                // set of x is the step before's.
+                // A product goes on while the next one's loads begin. They touch nothing that it reads: the other set
+                // of x is the step before's.
                 if (t_.overlaps) line("wgmma.wait_group.sync.aligned 1;");
                 if (part == 0) {
                     line("add.u32 %next, %step, 1;");
@@ -409,7 +409,7 @@ class Writer : GatedLora {
                      r);
             }
         }
-        // With nothing above minus infinity the sum is zero.
+        // If nothing is above minus infinity, the sum is zero.
         for (uint32_t r = 0; r < 2; r++)
             line("setp.eq.f32 %is, %top{0}, 0fFF800000; selp.f32 %act{0}, 0f00000000, %top{0}, %is; mov.f32 %total{0}, "
                  "0f00000000;",
@@ -438,7 +438,7 @@ class Writer : GatedLora {
         }
     }
 
-    // Of each 16 columns a thread has four pairs: of row lane / 4 and the row 8 behind in the first eight columns
+    // A thread has four pairs of each 16 columns: of row lane / 4 and the row 8 behind it in the first eight columns
     // (words 0 and 1), then in the others.
     void store_gated() {
         if (p_.y_order == kBlocksOfARow)

@@ -24,7 +24,7 @@
 
 namespace lorad::gpu {
 
-// Of a program that adds its rows' adapters (gated_lora_text.h): the fewest steps of 128 of k, and the pieces of 8
+// For a program that adds its rows' adapters (gated_lora_text.h): the fewest steps of 128 of k, and the pieces of 8
 // ranks that a workgroup shrinks.
 constexpr uint32_t kGatedLoraStepsMin = 4;
 constexpr uint32_t gated_lora_pieces(uint32_t rows, uint32_t workgroups) {

@@ -16,8 +16,8 @@ constexpr double kPartialBytesPerUs = 4e6;  // sums of another split, written an
 // not by as much as these are fewer. With one at once there is more of the L2 cache for each, and chips that are not
 // all busy have a higher clock.
 constexpr double kLastRoundMin[] = {0.8, 0.6, 0.5};  // by WarpgroupTile::at_once
-// Of the time that w's bytes take, how much more than a step's time it costs to have them from memory, not from the L2
-// cache: of tiles with more groups than one.
+// For tiles with more groups than one: reading w from memory, not from the L2 cache, adds this share of the time that
+// its bytes take to a step's time.
 constexpr double kMemoryBytesPerUs = 4.5e6, kMemoryShare = 0.42, kMemoryShareOfOverlapping = 0.6;
 
 double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {

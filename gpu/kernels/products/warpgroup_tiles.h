@@ -24,14 +24,14 @@ struct WarpgroupTile {
     // that so many take for a step each, of an H100 (an H200's of overlapping ones, times 1.1, by which it is faster);
     // with one group memory is what takes it
     double step_us;
-    // a part's product is asked for while the one before goes on: one barrier for each, two slots fewer on their way,
-    // 32 registers more
+    // a part's product is issued while the one before goes on: one barrier for each, two slots fewer in flight, 32
+    // registers more
     bool overlaps = false;
 
     constexpr uint32_t rows() const { return 64 * groups; }
     constexpr uint32_t threads() const { return 128 * groups; }
     constexpr uint32_t shared_bytes() const { return slots * part * k * 2; }
-    // Of a gated product each 16 of a part are eight gates, then the eight ups that belong to them; results are in
+    // In a gated product each 16 of a part are eight gates, then the eight ups that belong to them; results are in
     // blocks of 16.
     constexpr bool may_gate() const { return part % 16 == 0 && columns % 32 == 0; }
 };
@@ -63,9 +63,9 @@ struct WarpgroupChoice {
     double us = 0;             // expected
 };
 
-// Whether workgroups take several tiles each, so that there are no more of them than run at once; not for less than
-// two, where who is done first takes another.
-// tiles: of rows of w. at_once: WarpgroupTile::at_once of all multiprocessors, 0 if unknown.
+// Returns true if workgroups take several tiles each, so that no more of them are launched than run at once. With less
+// than two tiles each, whoever is done first takes another. tiles: of rows of w. at_once: WarpgroupTile::at_once of all
+// multiprocessors, 0 if unknown.
 constexpr bool takes_turns(uint32_t tiles, uint32_t row_tiles, uint32_t n_splits, uint32_t at_once) {
     return row_tiles == 1 && n_splits == 1 && at_once > 0 && tiles >= 2 * at_once;
 }
@@ -74,7 +74,7 @@ constexpr bool takes_turns(uint32_t tiles, uint32_t row_tiles, uint32_t n_splits
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish);
 bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish);
 
-// Of warpgroup_direct_text.h: one workgroup for each multiprocessor, all with nearly the same of w.
+// A choice for warpgroup_direct_text.h: one workgroup for each multiprocessor, all with nearly the same amount of w.
 struct DirectChoice {
     uint32_t column_blocks = 0;  // of a workgroup
     uint32_t n_splits = 1;

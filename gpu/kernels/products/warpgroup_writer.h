@@ -1,4 +1,4 @@
-// What the writers of programs in text have in common. Internal to warpgroup_text.cpp, warpgroup_direct_text.cpp and
+// Shared by the writers of programs in text. Internal to warpgroup_text.cpp, warpgroup_direct_text.cpp and
 // decode_rows_text.cpp.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace lorad::gpu {
 // side by side.
 constexpr uint32_t kSwizzledRowBytes = 128;
 constexpr uint64_t kSwizzledDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
-// From a slot's beginning to the 16 elements of k of this number, in the units of a descriptor.
+// The offset from a slot's beginning to its k16-th 16 elements of k, in the units of a descriptor.
 constexpr uint32_t swizzled_offset(uint32_t k16, uint32_t rows) {
     return k16 / 4 * (rows * kSwizzledRowBytes / 16) + k16 % 4 * 2;
 }
@@ -41,9 +41,9 @@ class TextWriter {
         line(".maxntid {}, 1, 1", threads);
     }
 
-    // Of a thread that has told its arrival: asks until %target have arrived (MeetingSync at %sync), %polls_max times
-    // at most, and goes on at met_<name>. If in vain, it says so in memory and waits no more. arrivals: their address.
-    // number, at: registers of 32 and 64 bits that nobody needs; others: %seen, %polls, %is.
+    // For a thread that has told its arrival: polls at most %polls_max times until %target have arrived (MeetingSync at
+    // %sync), and goes on at met_<name>. On a timeout it says so in memory and waits no more. arrivals: their address.
+    // number, at: free registers of 32 and 64 bits; others used: %seen, %polls, %is.
     void poll_arrivals(const char* name, const char* arrivals, const char* number, const char* at,
                        size_t given_up_param) {
         line("poll_{0}: ld.acquire.gpu.global.u32 %seen, [{1}]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, "
@@ -58,7 +58,7 @@ class TextWriter {
     std::string text_;
 };
 
-// Of products by warpgroups.
+// The base of the writers of products by warpgroups.
 class WarpgroupWriter : protected TextWriter {
   protected:
     // PagesAhead among the parameters, a page for each thread of the grid: its first threads, one of each workgroup,

@@ -42,7 +42,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Fl
 
 const uint kRows = 32, kRowMats = kRows / 16;
 const uint kColumns = kSubgroups * 16;
-// In words of 16 bytes, padded so that eight rows of a matrix load fall into different banks.
+// Pitches in words of 16 bytes, padded so that eight rows of a matrix load fall into different banks.
 const uint kPitch = 5;                           // of 16 ranks in two parts
 const uint kResultPitch = kColumns / 4 + 1;      // of a row of results, f32
 const uint kLowWords = 2 * kRows * kPitch, kResultWords = kRows * kResultPitch;
@@ -63,7 +63,7 @@ shared Module modules[kRows * 2];  // gate and up of each run
 shared uint slots[kRows];
 shared uint begins, ends, rank_max, converts;  // converts: some B is of another type than ELEMENT
 
-// What a thread fetches of B and of low for a run, and puts into shared memory behind the next barrier.
+// A thread loads these words of B and of low for a run, and puts them into shared memory behind the next barrier.
 const uint kThreads = kSubgroups * SUBGROUP;
 const uint kBWords = 2 * kColumns * 2, kLowPieces = 2 * kRows * 2;
 const uint kBLoads = (kBWords + kThreads - 1) / kThreads, kLowLoads = (kLowPieces + kThreads - 1) / kThreads;
@@ -130,7 +130,7 @@ void put_parts(Eight e, out uvec4 main_part, out uvec4 rest) {
     rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kType);
 }
 
-// What was fetched, into shared memory.
+// Puts the loaded words into shared memory.
 void put(uint run, uint r0, const bool convert) {
     [[unroll]] for (uint l = 0; l < kBLoads; l++) {
         const uint i = l * kThreads + gl_LocalInvocationIndex;

@@ -1,5 +1,5 @@
-// read_stream: reads n_words 16-byte words once and tells whether one of them is `wanted` four times. What a device's
-// memory gives to a kernel that does nothing else; benchmarks divide by it.
+// read_stream: reads n_words 16-byte words once and tells whether one of them is `wanted` four times. It measures the
+// memory throughput of a kernel that does nothing else; benchmarks divide by it.
 // grid (any); neighbouring threads read neighbouring words, kLoads of them in flight.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,4 +1,4 @@
-// What is computed row by row: embedding, norms, activation, copies.
+// The kernels that work row by row: embedding, norms, activation, copies.
 #pragma once
 
 #include "gpu/command.h"
@@ -22,7 +22,7 @@
 
 namespace lorad::gpu {
 
-// What add_norm does beside its norm.
+// The work of add_norm beside its norm.
 struct Closing {
     float multiplier = 1.0f;    // on what is added, behind its norm
     float stream_scale = 1.0f;  // on the sum
@@ -38,7 +38,7 @@ class RowPlanner : public Planner {
   public:
     explicit RowPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // Whether that is done on matrices, which adds what adapters add in another order.
+    // Returns true if gated_act runs on matrices, which add the adapters' part in another order.
     bool gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const;
 };
 

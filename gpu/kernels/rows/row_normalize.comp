@@ -37,7 +37,7 @@ shared float count_slots[kSubgroups];
 uint word_of(uint i) { return i * kThreads + gl_LocalInvocationIndex; }
 uint quad_of(uint i) { return word_of(i / kWordQuads) * kWordQuads + i % kWordQuads; }
 
-// What lies behind the row's end takes part in no sum and no maximum.
+// Columns behind the row's end take part in no sum and no maximum.
 vec4 masked(vec4 v, uint quad, float other) {
     if (kWhole || quad * 4 + 4 <= kColumns) return v;
     return mix(vec4(other), v, lessThan(quad * 4 + uvec4(0, 1, 2, 3), uvec4(kColumns)));
@@ -73,13 +73,13 @@ void store_row(uint64_t y, vec4 v[kThreadQuads]) {
     }
 }
 
-// By shuffles: subgroupAdd() may ask first which lanes are there.
+// Sums by shuffles: subgroupAdd() may first find the active lanes.
 float lanes_sum(float value) {
     [[unroll]] for (uint lanes = 1; lanes < kLanes; lanes *= 2) value += subgroupShuffleXor(value, lanes);
     return value;
 }
 
-// As integers in the same order, of which NVIDIA's subgroups take the largest in one instruction. v is not NaN.
+// Compares as integers, which are in the same order: NVIDIA's subgroups have one instruction for it. v is not NaN.
 float lanes_max(float v) {
     const int bits = floatBitsToInt(v);
     const int top = subgroupMax(bits ^ ((bits >> 31) & 0x7fffffff));
@@ -128,13 +128,13 @@ float join_squares(float squares) {
     return total;
 }
 
-// Of some columns: how many, their mean, and the sum of squares about it.
+// The moments of some columns: how many, their mean, and the sum of squares about it.
 struct Moments {
     float n, mean, squares;
 };
 
-// Of both together: squares about the common mean are those about each own one and, for each column, the square of the
-// difference.
+// The moments of both together: squares about the common mean are those about each own one and, for each column, the
+// square of the difference.
 Moments joined(Moments a, Moments b) {
     if (a.n == 0.0) return b;
     if (b.n == 0.0) return a;
@@ -155,7 +155,7 @@ float center(inout vec4 v[kThreadQuads]) {
     [[unroll]] for (uint i = 0; i < kThreadQuads; i++) all.squares = sum_squares4(masked(v[i] - all.mean, quad_of(i), 0.0), all.squares);
     [[unroll]] for (uint lanes = 1; lanes < kLanes; lanes *= 2) {
         const Moments other = Moments(kWhole ? all.n : subgroupShuffleXor(all.n, lanes), subgroupShuffleXor(all.mean, lanes), subgroupShuffleXor(all.squares, lanes));
-        // To the same bits in both lanes.
+        // Both lanes get the same bits.
         if (kWhole) {
             const float off = other.mean - all.mean;
             all = Moments(all.n * 2.0, (all.mean + other.mean) * 0.5, fma(off * off, all.n * 0.5, all.squares + other.squares));

@@ -1,5 +1,5 @@
-// How the device chooses the token of one output: part of the step state, in steps where some row wants more than the
-// argmax of the model's own logits.
+// The rule by which the device chooses one output's token: part of the step state, in steps where some row wants more
+// than the argmax of the model's own logits.
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -59,7 +59,7 @@ INTEROP_CONST kChangeCountMask = 0x0fffffffu;
 INTEROP_CONST kChangeIsHeld = 0x80000000u;  // prompt or answer hold the token: penalties apply
 INTEROP_CONST kChangeIsEnd = 0x40000000u;   // the token would end the answer
 
-// What changes the logit of one token; a list has each token once.
+// The changes of one token's logit; a list has each token once.
 struct TokenChange {
     uint32_t token;
     uint32_t state;
@@ -68,7 +68,7 @@ struct TokenChange {
 };
 INTEROP_SIZE(TokenChange, 16);
 
-// What an output with kRuleLogprobs gives beside its token.
+// The log-probabilities of an output with kRuleLogprobs, beside its token.
 struct ChoiceLogprobs {
     float logprob;  // of the chosen token, in the model's own distribution
     uint32_t rank;  // 1: no token is more probable

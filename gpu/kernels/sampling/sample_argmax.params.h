@@ -8,7 +8,7 @@ INTEROP_BEGIN
 INTEROP_CONST kSamplePartsMax = 4096;  // of a row, each what one workgroup says; sizes the partials
 INTEROP_CONST kSamplePartBytes = 16;   // of SamplePart
 
-// What some logits of a row say of it; of no logits at all top is minus infinity and sum 0.
+// Summary of some logits of a row; if there are none, top is minus infinity and sum 0.
 struct SamplePart {
     uint32_t index;   // of the greatest, the lowest on ties
     float top;        // the greatest

@@ -4,7 +4,7 @@
 //   STAGE 1, before sample_draw: logits[token] = changed_logit(), the logit before goes to TokenChange.original; grid
 //       (1, rows)
 //   STAGE 2, after it: the logits from before, for sample_logprobs; grid (1, rows)
-// As model::change_logits: docs/adr/0010. Moves 24 bytes per change.
+// The same as model::change_logits: docs/adr/0010. Moves 24 bytes per change.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

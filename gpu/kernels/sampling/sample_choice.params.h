@@ -6,7 +6,7 @@
 
 INTEROP_BEGIN
 
-// Of sample_draw, sample_changes and sample_logprobs.
+// The parameters of sample_draw, sample_changes and sample_logprobs.
 struct SampleChoiceParams {
     uint64_t step;        // StepHeader, StepRow[]
     uint64_t logit_rows;  // LogitRow[]

@@ -3,8 +3,8 @@
 //   logits  [i][logits_stride] f32    after sample_changes
 //   masks   a bit for each token      where the rule has one: only tokens of it may come
 //   sampled, results                  the token, and -2 where the rule allows none; -1, a row that is not finite, stays
-// As model::sample: temperature, top_k, top_p, min_p, typical_p, then the token in which the sum of the kept weights,
-// in order of ids, passes a random share of it. Equal to the host's bit for bit: sample_math.h.
+// Draws like model::sample: temperature, top_k, top_p, min_p, typical_p, then the token in which the sum of the kept
+// weights, in order of ids, passes a random share of it. Equal to the host's bit for bit: sample_math.h.
 // grid (1, rows); one workgroup per row, which it reads 4 (top_p) to 14 times, mostly from the cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -27,10 +27,10 @@ uint row_vocab;
 ChoiceRule rule;
 float row_max;
 
-// What is kept so far: smaller keys, and of keys equal to it ids up to last_id.
+// The kept tokens so far: smaller keys, and among keys equal to it ids up to last_id.
 uint cut_key = kNoKey;
 uint last_id = kNoKey;
-// With typical_p: nothing farther from the entropy than this.
+// With typical_p nothing farther from the entropy than this is kept.
 bool by_distance = false;  // find_cut counts distances
 uint64_t entropy = 0;
 uint farthest = kNoKey;
@@ -163,7 +163,7 @@ uint draw() {
         }
     }
     if (rule.top_p != 0) {
-        // What top_k has kept comes first in the order of keys, so its share can be looked for among all.
+        // Tokens kept by top_k come first in the order of keys, so their share can be looked for among all.
         Cut cut = kept_weight != 0 ? find_cut(true, share_of(kept_weight, rule.top_p), 0) : find_cut(true, 0, rule.top_p);
         uint64_t own = draw_weight(cut.key);
         keep(cut, uint((cut.target - cut.weight_below + own - 1) / own));

@@ -44,7 +44,7 @@ float row1(uint id) { return FloatRef(row_logits + uint64_t(id) * 4).v; }
 shared uint n_top;
 shared uint top_tokens[kTopTokensMax], top_keys[kTopTokensMax];
 
-// Those that come before the cut, in any order, into top_tokens.
+// Gathers the tokens that come before the cut, in any order, into top_tokens.
 void gather(uint n_wanted) {
     Cut cut = find_cut(false, uint64_t(n_wanted), 0);
     uint last_id = kNoKey;

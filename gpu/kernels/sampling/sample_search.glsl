@@ -48,7 +48,7 @@ uint64_t subgroup_sum_before(uint64_t value) {
     return uint64_t(low) + (uint64_t(middle) << kPieceBits) + (uint64_t(high) << (2 * kPieceBits));
 }
 
-// Of the values of the threads before this one; all threads call it.
+// Sums the values of the threads before this one; all threads call it.
 uint64_t sum_before(uint64_t value, out uint64_t total) {
     uint64_t sum = subgroup_sum(value);
     barrier();
@@ -166,7 +166,7 @@ uint pick_token(uint64_t rank, bool by_bits, uint64_t bits) {
     if (rank >= total) return kNoBin;
     uint stretch = 0;
     while (rank >= group_sums[stretch]) rank -= group_sums[stretch++];
-    // Of that stretch a part for each thread.
+    // Each thread has a part of that stretch.
     begin = min(stretch * length, n_chunks);
     end = min(begin + length, n_chunks);
     uint part = (length + n_threads() - 1) / n_threads();

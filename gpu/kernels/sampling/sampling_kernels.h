@@ -1,4 +1,4 @@
-// From logits to tokens: the greatest of a row, changes, draws by rule, log-probabilities.
+// The kernels from logits to tokens: the greatest of a row, changes, draws by rule, log-probabilities.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // train_dropout: to[t][k] = x[t][k] / (1 - p), or 0 with probability p; with ADDS that is added to it.
-// What stays is told by word k % 4 of Philox4x32-10 of the counter {k / 4, position, example, module} and the key
-// {seed, step}: the same wherever the row lies.
+// Word k % 4 of Philox4x32-10 of the counter {k / 4, position, example, module} and the key {seed, step} decides what
+// stays: the same wherever the row lies.
 // grid (ceil(columns / 4 / workgroup), T)
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -15,7 +15,7 @@
 #extension GL_EXT_bfloat16 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #define ELEMENT bfloat16_t
-// To the nearest: conversions cut bits off on NVIDIA's devices.
+// Rounds to the nearest: conversions cut bits off on NVIDIA's devices.
 #define ROUNDED(value) uintBitsToBFloat16EXT(uint16_t((floatBitsToUint(value) + 0x7fffu + (floatBitsToUint(value) >> 16 & 1u)) >> 16))
 #else
 #define ELEMENT float16_t

@@ -133,8 +133,8 @@ Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, const
     return made;
 }
 
-// Whether products of these shapes, one operand of the weights' type and one f32, in both layouts, are on matrices what
-// they are in f32. Sets matrix_type_ to either.
+// Returns true if products of these shapes, one operand of the weights' type and one f32, in both layouts, give the
+// same on matrices as in f32. Sets matrix_type_ to either.
 Result<bool> TrainKernels::gives_the_same_by(Device& device, ScalarType type, std::initializer_list<TestShape> shapes) {
     constexpr uint32_t kRows = 1024, kStride = 1024;
     std::mt19937 random(kTestSeed);

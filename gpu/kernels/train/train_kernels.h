@@ -33,7 +33,7 @@ struct TrainMatrix {
 // Rows that a product by warpgroups writes at once.
 inline constexpr uint32_t kTrainTileRows = 128;
 inline constexpr uint32_t kTrainMoreKMax = 512;
-// Of the parts of products, beside inputs in blocks.
+// The room for the parts of products, beside inputs in blocks.
 inline constexpr uint64_t kTrainPartBytes = uint64_t{128} << 20;
 // Rows that TrainProduct::has_few_rows is planned for, and that it may have.
 inline constexpr uint32_t kTrainFewRows = 128, kTrainFewRowsMax = 1024;
@@ -49,8 +49,8 @@ struct TrainProduct {
     // b is padded with zeros to multiples of kWeightAlign both ways, and c has room for rows up to a multiple of
     // kTrainTileRows, and for padded columns, whose content does not matter.
     bool is_padded = false;
-    // How sums are cut does not depend on m, which is up to kTrainFewRowsMax: a row of c has the same bits whoever has
-    // the others.
+    // The cut of sums does not depend on m, which is up to kTrainFewRowsMax: a row of c has the same bits beside any
+    // others.
     bool has_few_rows = false;
     // With more_k: c = a b + more_a more_b, a product without items. more_b lies like b, in the weights' type, of a
     // padded product with zeros behind more_k up to a multiple of kWeightAlign, which then is its stride if it has no
@@ -109,7 +109,7 @@ class TrainKernels {
     void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
-    // Of a packed table the numbers are rounded to its matrix's type, as a plain copy has them.
+    // Numbers of a packed table are rounded to its matrix's type, as a plain copy has them.
     void embed(Recorder& recorder, const TrainEmbedParams& params, WeightKind table, bool is_transposed, uint32_t rows);
     void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,
                         uint32_t n_tokens);
@@ -120,7 +120,7 @@ class TrainKernels {
     // n_queries: of the longest run.
     void softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries,
                  uint32_t n_runs);
-    // Only where rungs() have it. Backward: both kernels. Rows of several tiles are side by side.
+    // Needs rungs() that have it. Backward: both kernels. Rows of several tiles are side by side.
     void flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params, uint32_t n_heads);
     void dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows);
     void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params, ScalarType type);
@@ -135,7 +135,7 @@ class TrainKernels {
         lora_.weight_norm(recorder, params, weight_type);
     }
 
-    // Those of serving, for what training does as it does.
+    // The kernels of serving, for work that training does in the same way.
     ProductKernels& products() { return products_; }
 
     static uint32_t grad_norm_groups(const TrainGradNormParams& params) {

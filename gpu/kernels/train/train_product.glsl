@@ -1,5 +1,5 @@
-// Which product a workgroup works on, and loads of an element by its number. Needs common.glsl, train_product.params.h
-// and the push constants p.
+// Finds the product that a workgroup works on, and loads an element by its number. Needs common.glsl,
+// train_product.params.h and the push constants p.
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ProductItemRef { TrainProductItem v; };
 
 TrainProductItem product_of_workgroup() {

@@ -13,7 +13,7 @@ struct TrainProductItem {
 };
 INTEROP_SIZE(TrainProductItem, 40);
 
-// Which of an item's products may be left out, where query q of its scores, which is its row q - first_query, sees the
+// The parts of an item's products that may be left out. Query q of its scores, which is row q - first_query, sees the
 // keys up to q. Tiled kernels leave out what fills their tiles; of rows of scores they read no more than the keys in
 // front of (q / kCausalTile + 2) * kCausalTile.
 INTEROP_CONST kCausalNone = 0;

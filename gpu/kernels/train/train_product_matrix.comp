@@ -91,7 +91,7 @@ uint stage_place(const uint along_k, const uint tile, const uint i) {
     return along_k != 0 ? word / (kDepth / 8) * kAlongLine + word % (kDepth / 8) : word / (tile / 8) * (tile / 8 + 1) + word % (tile / 8);
 }
 
-// Of a narrow tile there are fewer words of b than threads.
+// A narrow tile has fewer words of b than there are threads.
 bool has_b_word(const uint i) { return kTileN == kTile || gl_LocalInvocationIndex + i * kThreads < kTileN * (kDepth / 8); }
 
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsM * kMatsN];

@@ -12,7 +12,7 @@ layout(constant_id = 1) const uint kAType = 0;
 layout(constant_id = 2) const uint kBType = 0;
 layout(constant_id = 3) const uint kAdds = 0;  // 1: c is added to
 layout(constant_id = 4) const uint kAAlongK = 1;  // neighbours of a in memory have neighbouring l, else neighbouring i
-layout(constant_id = 5) const uint kBAlongK = 1;  // likewise of b, else neighbouring j
+layout(constant_id = 5) const uint kBAlongK = 1;  // the same of b, else neighbouring j
 layout(push_constant, scalar) uniform Push { TrainProductParams p; };
 #include "gpu/kernels/train/train_product.glsl"
 

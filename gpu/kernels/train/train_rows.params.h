@@ -49,7 +49,7 @@ INTEROP_CONST kFlashRows = 64;
 struct TrainFlashParams {
     uint64_t tiles;   // TrainFlashTile[n_tiles]
     uint64_t heads;   // 16 bits [t][heads_stride]: q and k normed and turned, and v
-    uint64_t o;       // [t][o_stride], and dout, dk and dv likewise
+    uint64_t o;       // [t][o_stride], also dout, dk and dv
     uint64_t lse;     // [t][query heads], to the base of 2
     uint64_t dout;    // 16 bits
     uint64_t dots;    // [t][query heads]

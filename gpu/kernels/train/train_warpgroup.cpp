@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kWarpgroupSideMin = 256;  // m, n and k
 constexpr uint32_t kWarpgroupSplitsMax = 8;
 constexpr uint32_t kWindowTilesMax = 512;  // of products with more k
-// Of a slice of rows, where a recording is in parts: about 0.6 ms of a GH100.
+// The size of a slice of rows, where a recording is in parts: about 0.6 ms of a GH100.
 constexpr uint64_t kSliceFlops = 300'000'000'000;
 
 }  // namespace
@@ -104,7 +104,7 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                      false});
 }
 
-// In parts a long one is recorded by slices of rows, which all are computed as the whole is.
+// If recorded in parts, a long product goes by slices of rows, which all are computed as the whole is.
 void TrainKernels::matmul_by_warpgroup(Recorder& recorder, const TrainProduct& p, const MatmulParams& params,
                                        DeviceAddress low, const MatmulPlan& plan) {
     const uint64_t n_flops = uint64_t{2} * p.m * p.n * p.k;

@@ -27,10 +27,10 @@ class ProductPlanner : public Planner {
     // By the first way of the table that takes the product. None where none does: sums of plain matrices, or of packed
     // ones, always have one, if the product adds no adapters and applies no deferred norm.
     std::optional<MatmulPlan> plan(const Product& product) const;
-    // By this way, whether or not the device's ladder has it and whether or not it is the best, for tests and for those
-    // who have tested it themselves. None: it has no tile that fits.
+    // By this way, which has the product's forms, whether or not the device's ladder has it and it is the best: for
+    // tests, and for those who have tested it themselves. None: it has no tile that fits.
     std::optional<MatmulPlan> plan_by(MatmulVariant variant, const Product& product) const;
-    // All plans that could serve, for benchmarks.
+    // Plans of all ways that have the product's forms and candidates, for benchmarks.
     std::vector<MatmulPlan> candidates(const Product& product) const;
     // For people: the ways that have the product's forms, a line each up to the one that takes it, and why not.
     std::string explain(const Product& product) const;

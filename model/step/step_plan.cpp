@@ -72,7 +72,7 @@ class PlanMaker {
     ProductUse of_step(bool may_be_in_blocks) const {
         return use_of({shape_.row_bucket, shape_.method}, may_be_in_blocks);
     }
-    // The use of a matrix behind a product that ends in the residual stream, or not.
+    // Of a product that reads what one with kResidual has written, if the norm is deferred.
     static ProductUse behind(ProductUse use, bool norm_is_deferred) {
         use.norm_is_deferred = norm_is_deferred;
         return use;
@@ -175,7 +175,7 @@ class PlanMaker {
         return has_reader ? plan : std::nullopt;
     }
 
-    // Its product reads the matrix as it is.
+    // Of a product that ends in the residual stream, which reads the matrix as it is.
     std::optional<gpu::MatmulPlan> residual(const Matrix& w) const {
         return find(
             w,

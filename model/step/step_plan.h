@@ -25,7 +25,7 @@ enum class InputForm : uint8_t {
     kArranged,  // written in rows; arrange_blocks makes blocks of them
 };
 
-// How a step uses a matrix, for gpu::Product.
+// A product with a matrix as a step wants it: what product_of() needs beside the matrix itself.
 struct ProductUse {
     uint32_t rows = 0;              // capacity
     bool may_be_in_blocks = false;  // the kernel before can write its input in blocks
@@ -37,13 +37,13 @@ struct ProductUse {
     gpu::Activation activation = gpu::Activation::kSilu;  // of kGated
     uint32_t max_splits = kProductSplitsMax;
 };
-// is_packed: as the step finds it, see is_packed() in model/weights/weight_transform.h.
+// is_packed: whether the step finds the matrix packed, see is_packed() in model/weights/weight_transform.h.
 gpu::Product product_of(const Matrix& w, const ProductUse& use, bool is_packed);
-// Plans its sums. If no way of multiplying adds the rows' adapters in the requested form, that is left to the kernel
-// that reads the sums.
+// The plan of a product's sums. Where no way of multiplying adds what the rows' adapters bring in the form that is
+// asked for, the plan is of the sums alone, and the kernel that reads them adds it.
 gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product product);
 
-// The product of the output layer: logits, or each row's greatest one.
+// Of the output layer. result: kSums for logits, or kGreatest.
 gpu::Product output_product(const Matrix& head, uint32_t rows, gpu::ProductResult result, const ModelConfig& config);
 
 struct LayerPlan {
@@ -60,7 +60,8 @@ struct LayerPlan {
 
 struct StepPlan {
     StepShape shape;
-    // one for each layer; of kApart and kBetween one, of which only qkv counts; of kOneDispatch none
+    // of LayerSchedule::kSeparate one for each layer; of kApart and kBetween one, of which only qkv counts; of
+    // kOneDispatch none
     std::vector<LayerPlan> layers;
     gpu::MatmulPlan ple_model;  // of models with embeddings per layer
     gpu::MatmulPlan output;     // of steps with outputs: logits, or rows' greatest ones alone

@@ -22,7 +22,8 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
     plan.n_splits = ceil_div(padded(k), plan.k_per_split);
 }
 
-// Packed weights are never refused: matrices do not take every size, nor is there always room for a plain copy.
+// Packed weights come here beside matrix units, too: where they do not fit matmul_packed, and there is no room for a
+// plain copy or rows are few.
 const char* refusal(const WayFacts& on, const Product& product) {
     return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
 }

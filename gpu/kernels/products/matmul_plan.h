@@ -35,9 +35,9 @@ struct MatmulPlan {
     uint32_t n_splits = 1;     // y has that many partial results; the consumer adds them in order
     uint32_t k_per_split = 0;  // elements, a multiple of 64
     uint32_t row_tile = 1;     // rows of x that one workgroup takes
-    uint32_t column_tile = 1;  // rows of W that one workgroup takes
+    uint32_t column_tile = 1;  // rows of w, which are columns of y, that one workgroup takes
     uint32_t rows = 0;         // capacity
-    // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
+    // of kCoopmat: so many rows at the front have all of k in split 0, nothing in the others; a multiple of row_tile
     uint32_t whole_rows = 0;
     uint32_t tile = 0;                    // which of the variant's own tiles
     bool x_in_blocks = false;             // of kCoopmat and both by warpgroups
@@ -52,14 +52,15 @@ struct MatmulPlan {
     Activation activation = Activation::kSilu;
     bool norm_is_deferred = false, has_rows_of_k = false;
     bool writes_blocks_alone = false;  // of kGated: MatmulParams::y_blocks, whose reader has to take blocks
-    // For a packed matrix: the product reads either a part in this format or, if `unpacks`, a plain copy of
-    // weight_type, which unpack_weights() makes in front of it.
+    // Of a packed matrix: either the product reads its parts as they are, a dispatch each with that part's format here
+    // (a plan comes with the first of Product::formats), or (`unpacks`) a plain copy of weight_type, which
+    // unpack_weights() makes in front of it.
     WeightFormat packed = WeightFormat::kF32;  // kF32: w is plain
     bool unpacks = false;
 
     WeightKind weights() const { return is_packed(packed) ? WeightKind(packed, weight_type) : WeightKind(weight_type); }
     uint32_t splits_of(uint32_t row) const { return row < whole_rows ? 1 : n_splits; }
-    // Tiles that n columns of sums have: of kGreatest, parts that are said of a row.
+    // Tiles of n columns of y; of kGreatest, for each of which a row has a part.
     uint32_t column_tiles(uint32_t n) const { return ceil_div(n, column_tile); }
     bool is_gated() const { return result == ProductResult::kGated; }
     bool ends_in_stream() const { return result == ProductResult::kResidual; }

@@ -16,8 +16,8 @@ constexpr uint32_t kColumnsMax = 16;
 constexpr uint32_t kTogether = 2;
 constexpr uint32_t kSubgroupsMin = 4;  // whose threads have a pair of columns each, of all rows, at the end
 
-// Returns the number of columns that gives the busiest multiprocessor least to read: 3,584 are 14 for each of 256
-// workgroups on 132, two each; 1,536 are 8 for each of 192. 0: no number of columns divides n.
+// As many as give the busiest multiprocessor least to read: 3,584 are 14 columns for each of 256 workgroups on 132, two
+// each; 1,536 are 8 for each of 192. 0: no number of columns divides n.
 uint32_t columns_of(uint32_t n, uint32_t units) {
     uint32_t best = 0, least = UINT32_MAX;
     for (uint32_t columns = kColumnsMax; columns >= kDeferredColumnsMin; columns -= 2) {

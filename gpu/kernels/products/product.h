@@ -34,13 +34,13 @@ struct Product {
     // y = x w^T, w an n x k matrix.
     uint32_t n = 0, k = 0;
     ScalarType type = ScalarType::kF16;  // of w; of a packed matrix, what its numbers become in a plain copy
-    // of the parts of a packed matrix: 1 << number_of(format). 0: w is plain
+    // of a packed matrix: a bit, 1 << number_of(format), for the format of each of its parts. 0: w is plain
     uint32_t formats = 0;
-    uint32_t align = 1;          // of a packed matrix, rows: divides where each part begins and ends
+    uint32_t align = 1;          // of a packed matrix: rows, a divisor of where each part begins and ends
     bool may_unpack = true;      // there is room for a plain copy of a packed matrix
     bool has_rows_of_k = false;  // y = x w instead, w a k x n matrix
 
-    uint32_t rows = 0;        // of x at most
+    uint32_t rows = 0;        // of x: the most that a recording has, its capacity
     uint32_t max_splits = 1;  // of k, where sums are wanted
     // The kernel that writes x can write it in blocks (activation_blocks.h); it then has to heed the plan's x_in_blocks
     // and x_order.
@@ -48,7 +48,7 @@ struct Product {
     bool norm_is_deferred = false;  // x is what a product with kResidual wrote, and a norm's factor belongs to the sums
 
     AdapterForm adapters = AdapterForm::kApart;
-    uint32_t rank_max = std::numeric_limits<uint32_t>::max();  // of kRuns; the default is any
+    uint32_t rank_max = std::numeric_limits<uint32_t>::max();  // of kRuns: of the rows' adapters; the default is any
     bool leaves_room = false;  // a shrink is to run beside it, so workgroups leave it registers and shared memory
 
     ProductResult result = ProductResult::kSums;

@@ -11,8 +11,8 @@
 namespace lorad::gpu {
 namespace {
 
-// The first one that takes a product computes it: those that only some products have, then the fast ones, and behind
-// each what is left for the next. A new way is a row here.
+// The first one that takes a product computes it: first ways for results and adapters that few others have, then fast
+// before slow, the portable ones last. A new way is a row here.
 constexpr std::array kWays = {
     &kResidualWay, &kGatedLoraWay, &kWarpgroupDirectWay, &kWarpgroupWay, &kPackedWay, &kGemvWay,
     &kCoopmat2Way, &kCoopmatWay,   &kUnrolledWay,        &kLanesWay,     &kMatvecWay, &kTiledWay,
@@ -36,6 +36,7 @@ bool takes(const ProductWay& way, const WayFacts& on, const Product& product) {
     return has_forms(way.forms, product) && refusal_of(way, on, product) == nullptr;
 }
 
+// As of the plain copy.
 Product unpacked(Product product) {
     product.formats = 0;
     return product;

@@ -1,5 +1,5 @@
-// The ways of multiplying, a row of a table each (product_ways.cpp), in a file each. Internal to products; docs/
-// EXTENDING.md says how to add one.
+// The ways of multiplying, each a row of one table (product_ways.cpp) and a file of its own. Internal to products;
+// docs/EXTENDING.md says how to add one.
 #pragma once
 
 #include <cstdint>
@@ -60,9 +60,9 @@ struct WayForms {
     uint32_t results = bit_of(ProductResult::kSums);  // bits by ProductResult
     uint32_t adapters = bit_of(AdapterForm::kApart);  // bits by AdapterForm
     bool reads_plain = true, reads_packed = false;
-    bool needs_blocks = false;  // x is in blocks
-    bool deferred_norms = false;
-    bool rows_of_k = false;
+    bool needs_blocks = false;    // x has to be in blocks
+    bool deferred_norms = false;  // it can apply the factor of Product::norm_is_deferred
+    bool rows_of_k = false;       // it can read w as Product::has_rows_of_k says, beside rows of n
 };
 
 struct ProductWay {
@@ -70,12 +70,12 @@ struct ProductWay {
     const char* name;  // for people
     WayForms forms;
     // Why the way is not for this product, whose forms it has: what the device's ladder or the options lack, or the
-    // measured rule beside it by which another way is faster. Null: it is.
+    // measured rule by which another way is faster, with its number beside it. Null: it is for it.
     const char* (*refusal)(const WayFacts& on, const Product& product);
     // Plans the product, even if refusal() has a reason; nullopt: it has no tile that fits.
     std::optional<MatmulPlan> (*plan)(const WayFacts& on, const Product& product);
-    const char* (*module)(const MatmulPlan& plan);
-    // One dispatch.
+    const char* (*module)(const MatmulPlan& plan);  // the name of the kernel's module
+    // One dispatch, of a plan that plan() or candidates() made.
     void (*record)(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments);
     std::string (*describe)(const MatmulPlan& plan) = nullptr;  // the tile, for people; null: the module's name
     // Plans that could serve, which benchmarks compare; null: none.
@@ -86,7 +86,7 @@ struct ProductWay {
 extern const ProductWay kMatvecWay, kLanesWay, kTiledWay, kUnrolledWay, kGemvWay, kCoopmatWay, kCoopmat2Way, kPackedWay,
     kResidualWay, kWarpgroupWay, kWarpgroupDirectWay, kGatedLoraWay;
 
-const ProductWay& way_of(MatmulVariant variant);
+const ProductWay& way_of(MatmulVariant variant);  // every variant has one
 
 // Fills in what all plans take from the product: sizes, types, forms.
 MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product);
@@ -96,16 +96,17 @@ MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& pr
 void add_splits(const WayFacts& on, const Product& product, const MatmulPlan& of_tile, uint32_t step_k,
                 std::vector<MatmulPlan>& all);
 
-// Borders that several ways share.
+// Rules that several ways share, with the file that has each.
 bool is_one_row_alone(const WayFacts& on, const Product& product);   // matmul_gemv.cpp: kGemv is faster
 bool is_for_matrices2(const WayFacts& on, const Product& product);   // matmul_coopmat2.cpp: kCoopmat2 is requested
 bool is_for_warpgroups(const WayFacts& on, const Product& product);  // matmul_warpgroup.cpp: rows and ladder
 // Products by warpgroups add no long runs' adapters themselves; up to some ranks they are faster all the same, with
-// consumers that add them, than products by matrices that do.
+// consumers that add them, than products by matrices that do (matmul_warpgroup.cpp).
 bool consumers_add_runs_faster(const WayFacts& on, const Product& product);
-bool may_gate(const WayFacts& on, const Product& product);         // options and sizes
+bool may_gate(const WayFacts& on, const Product& product);         // matmul_coopmat.cpp: by options and sizes
 bool can_read_bricks(const WayFacts& on, const Product& product);  // matmul_packed.cpp
-// Returns true if a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is.
+// Whether a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is
+// (matmul.cpp).
 bool is_better_unpacked(const WayFacts& on, const Product& product);
 
 }  // namespace lorad::gpu

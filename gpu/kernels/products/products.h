@@ -27,10 +27,10 @@ class ProductPlanner : public Planner {
     // Plans by the first way of the table that takes the product. nullopt if none does: sums of plain or packed
     // matrices always have one, if the product adds no adapters and applies no deferred norm.
     std::optional<MatmulPlan> plan(const Product& product) const;
-    // Plans by this way, even if the device's ladder does not have it or another is better, for tests and for callers
-    // who have tested it themselves. nullopt: it has no tile that fits.
+    // By this way, which has the product's forms, whether or not the device's ladder has it and it is the best: for
+    // tests, and for those who have tested it themselves. None: it has no tile that fits.
     std::optional<MatmulPlan> plan_by(MatmulVariant variant, const Product& product) const;
-    // All plans that could serve, for benchmarks.
+    // Plans of all ways that have the product's forms and candidates, for benchmarks.
     std::vector<MatmulPlan> candidates(const Product& product) const;
     // For people: the ways that have the product's forms, a line each up to the one that takes it, and why not.
     std::string explain(const Product& product) const;

@@ -4,14 +4,13 @@
 //
 // f32, f16 and bf16 lie in rows, [n_padded][k_stride]. All others lie in bricks of 16 rows and 128 or 256 columns,
 // [ceil(n / 16)][ceil(k / columns)][brick]; what is beyond n and k is zero. A brick has, one after the other:
-//   codes    pieces of 16 bytes, [half of 128 columns][row][t]: at 4 bits the 32 columns 32 t .. + 31 of the half; at 8
-//       bits two such planes, of the first 16 columns
-//            of each 32 and of the others. Eight codes of 4 bits lie in a word as columns 0 2 4 6 1 3 5 7, lowest bits
-//                first, four of 8 bits as columns 0 2 1 3:
-//            so a shift and a mask give a pair of neighbours, 16 bits apart.
+//   codes    pieces of 16 bytes, [half of 128 columns][row][t]: at 4 bits the 32 columns 32 t .. + 31 of the half; at
+//            8 bits two such planes, of the first 16 columns of each 32 and of the others. Eight codes of 4 bits lie in
+//            a word as columns 0 2 4 6 1 3 5 7, lowest bits first, four of 8 bits as columns 0 2 1 3: so a shift and a
+//            mask give a pair of neighbours, 16 bits apart.
 //   high     the bits above the lower four, [half][row][t]. One bit: a word, columns 8 w + 2 i and + 1 at bits 4 w + i
-//       and 16 above. Two: two words,
-//            columns 8 w + 2 i and + 1 in word w / 2 at bits 8 (w % 2) + 2 i and 16 above.
+//            and 16 above. Two: two words, columns 8 w + 2 i and + 1 in word w / 2 at bits 8 (w % 2) + 2 i and 16
+//            above.
 //   records  [row]: the scales of a row in this brick, of 6 bits Q6_K's f16 behind those of all rows.
 // A weight is s * c - t in f32, c what the code stands for; its bits are those of the file's own arithmetic.
 #ifdef __cplusplus
@@ -24,29 +23,28 @@
 
 INTEROP_BEGIN
 
-// Numbers below are ScalarType's.               record of a row in a brick                                c
-INTEROP_CONST kWeightsQ8_0 = 3;  // f16 s of 32                                                          code - 128
-INTEROP_CONST kWeightsQ4_0 = 4;  // f16 s of 32                                                          code - 8
-INTEROP_CONST kWeightsQ4_1 = 5;  // {f16 s, f16 -t} of 32                                                code
-INTEROP_CONST kWeightsQ5_0 = 6;  // f16 s of 32                                                          code - 16
-INTEROP_CONST kWeightsQ5_1 = 7;  // {f16 s, f16 -t} of 32                                                code
-// f16 d, f16 e; 4 low bits of a, of b for each 32; 2 high bits of both. s = d a, t = e b    code
-INTEROP_CONST kWeightsQ4_K = 8;
-INTEROP_CONST kWeightsQ5_K = 9;   // the same                                                             code
-INTEROP_CONST kWeightsQ6_K = 10;  // i8 a of 16; f16 d. s = d a                                           code - 32
-// f16 s of 32                                                          of IQ4's table
-INTEROP_CONST kWeightsIQ4_NL = 11;
-// f16 d; 6 bits a for each 32. s = d (a - 32)                          of IQ4's table
-INTEROP_CONST kWeightsIQ4_XS = 12;
-INTEROP_CONST kWeightsMXFP4 = 13;  // u8 e of 32, s = 2^(e - 128)                                          twice E2M1
-// f32 s of 64                                                          of the part's own table: NF4, FP4
-INTEROP_CONST kWeightsTable = 14;
-// word of 32: s in 16 bits, of f16 or, with the highest bit, bf16; zero point z in 15    code - z
-INTEROP_CONST kWeightsI4G32 = 15;
+// Numbers below are ScalarType's. Behind each: the record of a row in a brick; what the code stands for (c).
+// clang-format off
+INTEROP_CONST kWeightsQ8_0 = 3;     // f16 s of 32; code - 128
+INTEROP_CONST kWeightsQ4_0 = 4;     // f16 s of 32; code - 8
+INTEROP_CONST kWeightsQ4_1 = 5;     // {f16 s, f16 -t} of 32; code
+INTEROP_CONST kWeightsQ5_0 = 6;     // f16 s of 32; code - 16
+INTEROP_CONST kWeightsQ5_1 = 7;     // {f16 s, f16 -t} of 32; code
+INTEROP_CONST kWeightsQ4_K = 8;     // f16 d, f16 e, for each 32 a and b of 6 bits: s = d a, t = e b; code
+                                    //   (of a and b the 4 low bits of all lie together, then the 2 high bits of both)
+INTEROP_CONST kWeightsQ5_K = 9;     // as kWeightsQ4_K; code
+INTEROP_CONST kWeightsQ6_K = 10;    // i8 a of 16, f16 d: s = d a; code - 32
+INTEROP_CONST kWeightsIQ4_NL = 11;  // f16 s of 32; IQ4's table
+INTEROP_CONST kWeightsIQ4_XS = 12;  // f16 d, for each 32 a of 6 bits: s = d (a - 32); IQ4's table
+INTEROP_CONST kWeightsMXFP4 = 13;   // u8 e of 32: s = 2^(e - 128); twice E2M1
+INTEROP_CONST kWeightsTable = 14;   // f32 s of 64; the part's own table: NF4, FP4
+INTEROP_CONST kWeightsI4G32 = 15;   // a word of 32: s in 16 bits, of f16 or, with the highest bit, bf16, and the zero
+                                    //   point z in 15; code - z
 INTEROP_CONST kWeightsI4G128 = 16;  // the same, of 128
 INTEROP_CONST kWeightsI8G32 = 17;   // the same with codes of 8 bits
 INTEROP_CONST kWeightsI8G128 = 18;  // the same, of 128
-INTEROP_CONST kWeightsFP8 = 19;     // f32 s of 128                                                         E4M3
+INTEROP_CONST kWeightsFP8 = 19;     // f32 s of 128; E4M3
+// clang-format on
 INTEROP_CONST kWeightFormats = 20;
 
 INTEROP_CONST kBrickRows = 16;

@@ -3,8 +3,7 @@
 // in another order.
 //   x    [T][STRIDE]     16-bit, the matrices' own type (macro BF16, else f16)
 //   A    [rank][STRIDE]  any type; of another type than x it is cut into two parts of x's type, whose products are both
-//       added:
-//                        exact for f16 beside bf16, 16 bits and more otherwise
+//                        added: exact for f16 beside bf16, 16 bits and more otherwise
 // Workgroup: 16 ranks of one module for one segment. Four neighbours in the grid have the same ones: as many of them
 // share k as `parts` has room for sums of all, which the last of them to arrive adds in order; else the first has all
 // of it. Each subgroup takes every kSubgroups-th piece of 64 k through its own part of the shared memory, the next

@@ -4,11 +4,9 @@
 // y. It needs all of A x:
 //   without SHARED  every workgroup computes it beside its rows of W, reading all of A
 //   with SHARED     the workgroups compute some elements of it each and tell them the others, a value and the number of
-//       the dispatch in one 64-bit
-//                   word. After its rows of W a workgroup looks for the words, kPolls times at most. If one is missing,
-//                       it computes A x itself,
-//                   to the same bits: nothing ever depends on another workgroup's progress. Each workgroup counts
-//                       dispatches by itself.
+//                   the dispatch in one 64-bit word. After its rows of W a workgroup looks for the words, kPolls times
+//                   at most. If one is missing, it computes A x itself, to the same bits: nothing ever depends on
+//                   another workgroup's progress. Each workgroup counts dispatches by itself.
 // A row's sum over k is cut into kSlices, one subgroup's work each, joined in order through shared memory. kParts
 // neighbouring threads share a row of B; they join by shuffles where a subgroup holds two rows' threads (lanes are
 // numbered as threads are, here as in the other kernels), else through shared memory.

@@ -1,19 +1,17 @@
 // Activations in blocks: in the order in which a product wants them (MatmulPlan::x_order). As large as the same buffer
 // in rows, of which there are whole blocks; of a 16-bit type.
-//   kBlocksByColumns, kBlocksByRows   16 rows x 16 columns, 512 bytes, which a product of many rows loads straight into
-//       the registers of its matrices, where
-//          rows would be staged in shared memory; the blocks of 16 rows one after the other. Lane 4 g + t of a subgroup
-//              of 32 has 16 bytes: of row g columns
-//          2t, 2t + 1, 2t + 8 and 2t + 9, then the same of row g + 8 (by columns), a B matrix (matmul_coopmat.comp,
-//              BLOCKS); or of rows g and g + 8 columns 2t
-//          and 2t + 1, then of both columns 2t + 8 and 2t + 9 (by rows), an A matrix (warpgroup_text.h). These are the
-//              elements that NVIDIA's devices give a
-//          lane, in their order. Which they are is up to an implementation; a test at the start shows whether a device
-//              has these.
-//   kBlocksOfARow   1 row x 32 columns, 64 bytes, where the row has them: pairs m = 0..3 of the block's eights of
-//       columns t = 0..3 at 16 m + 4 t. So a piece
-//          of 16 bytes has of each eight columns the m-th pair, which is what a lane's 16 bytes of a row of w are for
-//              two matrices (warpgroup_direct_text.h)
+//   kBlocksByColumns, kBlocksByRows
+//       16 rows x 16 columns, 512 bytes, which a product of many rows loads straight into its matrices' registers,
+//       where rows would be staged in shared memory; the blocks of 16 rows one after the other. Lane 4 g + t of a
+//       subgroup of 32 has 16 bytes: of row g columns 2t, 2t + 1, 2t + 8 and 2t + 9, then the same of row g + 8 (by
+//       columns), a B matrix (matmul_coopmat.comp, BLOCKS); or of rows g and g + 8 columns 2t and 2t + 1, then of both
+//       columns 2t + 8 and 2t + 9 (by rows), an A matrix (warpgroup_text.h). These are the elements that NVIDIA's
+//       devices give a lane, in their order. Which they are is up to an implementation; a test at the start shows
+//       whether a device has these.
+//   kBlocksOfARow
+//       1 row x 32 columns, 64 bytes, where the row has them: pairs m = 0..3 of the block's eights of columns t = 0..3
+//       at 16 m + 4 t. So a piece of 16 bytes has of each eight columns the m-th pair, which is what a lane's 16 bytes
+//       of a row of w are for two matrices (warpgroup_direct_text.h).
 #ifdef __cplusplus
 #pragma once
 #endif

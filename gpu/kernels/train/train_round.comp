@@ -1,9 +1,9 @@
 // train_round, in 16 bits of type TO:
-//   rows    to[t][c] = factor * from[t][c] of f32, four columns an invocation;  grid (ceil(columns / 4 / workgroup),
-//       rows)
+//   rows    to[t][c] = factor * from[t][c] of f32, four columns an invocation;
+//           grid (ceil(columns / 4 / workgroup), rows)
 //   blocks  rows of f32 or TO in the order kBlocksByRows (products/activation_blocks.h), zero behind their columns. A
-//       thread has a lane's 16 bytes of one block; rows
-//           of a block behind the last one are zero.  grid (ceil(blocks of a row * 32 / workgroup), blocks of rows)
+//           thread has a lane's 16 bytes of one block; rows of a block behind the last one are zero.
+//           grid (ceil(blocks of a row * 32 / workgroup), blocks of rows)
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

@@ -200,7 +200,8 @@ TEST(StepPlanner, WithoutMatricesEveryProductIsPortable) {
             for (const LayerPlan& layer : plan.layers) {
                 EXPECT_FALSE(layer.is_gated);
                 for (const gpu::MatmulPlan& product : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
-                    EXPECT_TRUE(product.variant == MatmulVariant::kMatvec || product.variant == MatmulVariant::kTiled)
+                    EXPECT_TRUE(product.variant == MatmulVariant::kMatvec ||
+                                product.variant == MatmulVariant::kRegisters)
                         << rows;
                     EXPECT_EQ(product.act_type, ScalarType::kF32);
                 }

@@ -5,6 +5,7 @@
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/products/matmul_unrolled.h"
 #include "gpu/kernels/products/matmul_unrolled.params.h"
+#include "gpu/kernels/products/register_tiles.h"
 
 namespace lorad::gpu {
 namespace {
@@ -46,7 +47,7 @@ MatmulPlan ProductPlanner::plan_packed(const PackedShape& w, const ProductWish& 
         return plan_on_matrices(w, wish);
     // Beside matrix units the portable kernels are for few rows.
     if (!has_matrices || !wish.may_unpack || (wish.rows <= kMatvecMaxRows && !options().batch_invariant)) {
-        MatmulPlan plan = plan_portable(w.n, w.k, w.type, wish.rows, wish.max_splits);
+        MatmulPlan plan = plan_portable(w.n, w.k, w.type, wish.rows, wish.max_splits, true);
         plan.packed = static_cast<WeightFormat>(std::countr_zero(w.formats));
         return plan;
     }
@@ -57,7 +58,7 @@ MatmulPlan ProductPlanner::plan_packed(const PackedShape& w, const ProductWish& 
 }
 
 MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows,
-                                         uint32_t max_splits) const {
+                                         uint32_t max_splits, bool is_packed) const {
     const DeviceCapabilities& caps = capabilities();
     uint32_t units = multiprocessors(caps);
     MatmulPlan plan;
@@ -75,6 +76,15 @@ MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weig
         uint32_t subgroups = ceil_div(n, plan.column_tile);
         set_splits(plan, k, splits_to_fill(units * 16, subgroups, k, 1024, max_splits));
     } else {
+        // With batch_invariant the splits may not depend on the rows.
+        const uint32_t fixed = splits_to_fill(units * 3, padded(n) / kTiledColumns, k, 512, std::min(max_splits, 8u));
+        const bool shortly = ladder().short_sums && (weight_type == ScalarType::kF16 || is_packed);
+        plan.short_sum = shortly ? kShortSum : 0;
+        if (ladder().registers) {
+            const auto blocks = plan_registers(plan, n, k, options().batch_invariant ? fixed : max_splits);
+            if (blocks) return *blocks;
+        }
+        plan.short_sum = 0;
         plan.variant = MatmulVariant::kTiled;
         plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
         plan.column_tile = kTiledColumns;
@@ -127,6 +137,7 @@ void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const Matmu
         case MatmulVariant::kGemv:
         case MatmulVariant::kCoopmat:
         case MatmulVariant::kCoopmat2: return matmul_fast(recorder, params, plan);
+        case MatmulVariant::kRegisters: return matmul_registers(recorder, params, plan);
         case MatmulVariant::kPacked: return matmul_packed(recorder, params, plan);
         case MatmulVariant::kWarpgroup: return matmul_warpgroup(recorder, params, plan, false);
         case MatmulVariant::kWarpgroupDirect: return matmul_direct(recorder, params, plan, ahead);

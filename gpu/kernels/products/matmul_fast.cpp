@@ -12,6 +12,7 @@
 #include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/products/matmul_unrolled.h"
+#include "gpu/kernels/products/register_tiles.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
 #include "proto/base/format.h"
 
@@ -85,6 +86,7 @@ const char* variant_name(const MatmulPlan& plan) {
         case MatmulVariant::kMatvec: return "matmul_matvec";
         case MatmulVariant::kLanes: return UnrolledProduct::is(plan) ? UnrolledProduct::module(plan) : "matmul_lanes";
         case MatmulVariant::kTiled: return "matmul_tiled";
+        case MatmulVariant::kRegisters: return plan.short_sum != 0 ? "matmul_registers_f16" : "matmul_registers";
         case MatmulVariant::kGemv: return "matmul_gemv";
         case MatmulVariant::kCoopmat: return coopmat_name(plan, false, false);
         case MatmulVariant::kCoopmat2: return bf16 ? "matmul_coopmat2_bf16" : "matmul_coopmat2_f16";
@@ -192,11 +194,17 @@ std::string describe(const MatmulPlan& plan) {
     }
     if (plan.variant == MatmulVariant::kWarpgroupDirect)
         return lorad::format("warpgroup direct {}x{}", plan.row_tile, plan.column_tile);
+    if (plan.variant == MatmulVariant::kRegisters) {
+        const RegisterTile& t = kRegisterTiles[plan.tile];
+        return lorad::format("registers {}x{}x{} each {}x{} slices{} buffers{} short{}", t.rows(), t.columns(),
+                             t.staged_k(plan.short_sum != 0), t.each_t, t.each_n, t.slices, t.buffers, plan.short_sum);
+    }
     return variant_name(plan);
 }
 
 std::vector<MatmulPlan> ProductPlanner::matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows,
                                                           uint32_t max_splits) const {
+    if (!ladder().has(type)) return portable_candidates(n, k, type, rows, max_splits);
     std::vector<MatmulPlan> all;
     const DeviceCapabilities& caps = capabilities();
     const uint32_t units = multiprocessors(caps), stride = padded(k);

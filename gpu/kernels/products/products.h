@@ -102,7 +102,12 @@ class ProductPlanner : public Planner {
 
   protected:
     bool multiplies_packed(const PackedShape& w) const;
-    MatmulPlan plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
+    MatmulPlan plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
+                             bool is_packed = false) const;
+    // By blocks in registers; with batch_invariant with so many splits, else with at most that.
+    std::optional<MatmulPlan> plan_registers(const MatmulPlan& of, uint32_t n, uint32_t k, uint32_t n_splits) const;
+    std::vector<MatmulPlan> portable_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows,
+                                                uint32_t max_splits) const;
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
     std::optional<MatmulPlan> plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits,
@@ -167,6 +172,7 @@ class ProductKernels : public ProductPlanner, private KernelRecorder {
     void matmul_argmax(Recorder& recorder, MatmulArgmaxParams params, const MatmulPlan& plan);
 
   private:
+    void matmul_registers(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     void matmul_packed(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
     void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead);
     template <typename Params>

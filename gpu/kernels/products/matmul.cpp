@@ -11,6 +11,8 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kMatvecMaxRows = 8;
+// Where there are blocks in registers, in f32 and with short sums.
+constexpr uint32_t kPlainMatvecMaxRows = 4, kShortMatvecMaxRows = 2;
 constexpr uint32_t kLanesMaxRows = 8;
 constexpr uint32_t kTiledColumns = 64;
 constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
@@ -65,34 +67,38 @@ MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weig
     plan.rows = rows;
     plan.weight_type = weight_type;
     plan.act_type = act_type(weight_type);
+    const bool sums_shortly = ladder().short_sums && (weight_type == ScalarType::kF16 || is_packed);
+    const uint32_t matvec_rows = is_packed || !ladder().registers ? kMatvecMaxRows
+                                 : sums_shortly                   ? kShortMatvecMaxRows
+                                                                  : kPlainMatvecMaxRows;
     if (caps.small_workgroups) {
         plan.variant = MatmulVariant::kLanes;
         plan.row_tile = std::min(rows, kLanesMaxRows);
         set_splits(plan, k, 1);
-    } else if (rows <= kMatvecMaxRows && !options().batch_invariant) {
+        return plan;
+    }
+    if (rows <= matvec_rows && !options().batch_invariant) {
         plan.variant = MatmulVariant::kMatvec;
         plan.row_tile = rows;
         plan.column_tile = rows > 4 ? 4 : n >= 8192 || rows > 2 ? 2 : 1;
         uint32_t subgroups = ceil_div(n, plan.column_tile);
         set_splits(plan, k, splits_to_fill(units * 16, subgroups, k, 1024, max_splits));
-    } else {
-        // With batch_invariant the splits may not depend on the rows.
-        const uint32_t fixed = splits_to_fill(units * 3, padded(n) / kTiledColumns, k, 512, std::min(max_splits, 8u));
-        const bool shortly = ladder().short_sums && (weight_type == ScalarType::kF16 || is_packed);
-        plan.short_sum = shortly ? kShortSum : 0;
-        if (ladder().registers) {
-            const auto blocks = plan_registers(plan, n, k, options().batch_invariant ? fixed : max_splits);
-            if (blocks) return *blocks;
-        }
-        plan.short_sum = 0;
-        plan.variant = MatmulVariant::kTiled;
-        plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-        plan.column_tile = kTiledColumns;
-        // With batch_invariant the splits may not depend on the rows either.
-        uint32_t row_tiles = options().batch_invariant ? 1 : ceil_div(rows, plan.row_tile);
-        uint32_t workgroups = padded(n) / kTiledColumns * row_tiles;
-        set_splits(plan, k, splits_to_fill(units * 3, workgroups, k, 512, std::min(max_splits, 8u)));
+        return plan;
     }
+    // With batch_invariant the splits may not depend on the rows.
+    const auto splits = [&](uint32_t row_tiles) {
+        return splits_to_fill(units * 3, padded(n) / kTiledColumns * row_tiles, k, 512, std::min(max_splits, 8u));
+    };
+    if (ladder().registers) {
+        plan.short_sum = sums_shortly ? kShortSum : 0;
+        const auto blocks = plan_registers(plan, n, k, options().batch_invariant ? splits(1) : max_splits);
+        if (blocks) return *blocks;
+        plan.short_sum = 0;
+    }
+    plan.variant = MatmulVariant::kTiled;
+    plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    plan.column_tile = kTiledColumns;
+    set_splits(plan, k, splits(options().batch_invariant ? 1 : ceil_div(rows, plan.row_tile)));
     return plan;
 }
 

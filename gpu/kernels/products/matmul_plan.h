@@ -11,9 +11,9 @@
 namespace lorad::gpu {
 
 enum class MatmulVariant : uint32_t {
-    kMatvec,    // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
-    kLanes,     // portable, for CPU devices: one output row of w per invocation, no cooperation
-    kTiled,     // portable: shared-memory tiles; what others are compared with
+    kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
+    kLanes,   // portable, for CPU devices: one output row of w per invocation, no cooperation
+    kTiled,   // portable: shared-memory tiles; what others are compared with
     // portable: blocks of y in registers, in f32 or with short sums in f16 (register_tiles.h)
     kRegisters,
     kGemv,      // 16-bit activations: matvec for one row

@@ -78,9 +78,9 @@ uint w_chunk[kLoadsW], x_chunk[kLoadsX];  // the first of the split in its row; 
 uint n_chunks;                            // of the split
 
 uint turn_of_w(uint row) { return (kWords < 8 ? row * kWords / 8 : row) & kWordsMask; }
-uint turn_of_x(uint row) { return row / kEachT & kWordsMask; }
+uint turn_of_x(uint lane_t) { return lane_t & kWordsMask; }
 uint word_of_w(uint slice, uint row, uint word) { return (slice * kTileRows + row) * kWords + (word ^ turn_of_w(row)); }
-uint word_of_x(uint slice, uint row, uint word) { return (slice * kTileRows + kTileN + row) * kWords + (word ^ turn_of_x(row)); }
+uint word_of_x(uint slice, uint row, uint word) { return (slice * kTileRows + kTileN + row) * kWords + (word ^ turn_of_x(row / kEachT)); }
 
 // Of n_units eights of a step, row after row, number i that this thread loads; more threads than eights load the last.
 uint unit_of(const uint i, const uint n_units) {
@@ -149,31 +149,29 @@ void put(uint step_idx, uint buffer_idx) {
 
 float acc[kEachN * kEachT];
 
-// Of a word of x for each row and of w for each column.
+// Two elements of k at once with SHORT_SUMS, else one.
 #ifdef SHORT_SUMS
 #define SUM f16vec2
 SUM sums[kEachN * kEachT];
-SUM add_products(uvec4 w, uvec4 x, SUM sum) {
-    [[unroll]] for (uint i = 0; i < 4; i++) sum = fma(unpackFloat2x16(w[i]), unpackFloat2x16(x[i]), sum);
-    return sum;
-}
+SUM add_product(uint w, uint x, SUM sum) { return fma(unpackFloat2x16(w), unpackFloat2x16(x), sum); }
 #else
 #define SUM float
 #define sums acc
-SUM add_products(uvec4 w, uvec4 x, SUM sum) {
-    [[unroll]] for (uint i = 0; i < 4; i++) sum = fma(uintBitsToFloat(w[i]), uintBitsToFloat(x[i]), sum);
-    return sum;
-}
+SUM add_product(uint w, uint x, SUM sum) { return fma(uintBitsToFloat(w), uintBitsToFloat(x), sum); }
 #endif
 
+// A word of each row and column. Neighbouring instructions add to different sums, and have the same element of w.
 void multiply_word(uint first_word, uint slice, uint lane_n, uint lane_t, const uint word) {
     uvec4 x[kEachT];
-    [[unroll]] for (uint j = 0; j < kEachT; j++) x[j] = tile[first_word + word_of_x(slice, lane_t * kEachT + j, word)];
+    const uint x_at = first_word + (slice * kTileRows + kTileN + lane_t * kEachT) * kWords + (word ^ turn_of_x(lane_t));
+    [[unroll]] for (uint j = 0; j < kEachT; j++) x[j] = tile[x_at + j * kWords];
+    const uint w_at = first_word + (slice * kTileRows + lane_n) * kWords;
     [[unroll]] for (uint i = 0; i < kEachN; i++) {
-        // Rows of a thread have one turn where their distance allows that.
-        const uint turn = kLanesN % 8 == 0 ? turn_of_w(lane_n) : turn_of_w(lane_n + i * kLanesN);
-        const uvec4 w = tile[first_word + (slice * kTileRows + lane_n + i * kLanesN) * kWords + (word ^ turn)];
-        [[unroll]] for (uint j = 0; j < kEachT; j++) sums[i * kEachT + j] = add_products(w, x[j], sums[i * kEachT + j]);
+        // A thread's columns have one turn: kLanesN is a multiple of 8.
+        const uvec4 w = tile[w_at + i * kLanesN * kWords + (word ^ turn_of_w(lane_n))];
+        [[unroll]] for (uint part = 0; part < 4; part++) {
+            [[unroll]] for (uint j = 0; j < kEachT; j++) sums[i * kEachT + j] = add_product(w[part], x[j][part], sums[i * kEachT + j]);
+        }
     }
 }
 

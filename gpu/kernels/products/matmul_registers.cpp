@@ -1,6 +1,5 @@
 // Products without matrix units: which tile of matmul_registers.comp one takes, and its recording.
 #include <algorithm>
-#include <cmath>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -10,9 +9,9 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kRegistersSplitsMax = 16;
-// What a multiprocessor does in a clock, of an H200: elements of y times k in f32 and in short sums, bytes of memory.
-constexpr double kProductsAtOnce = 128, kShortProductsAtOnce = 190, kBytesAtOnce = 18;
-constexpr uint32_t kThreadsOfTiles = 384;  // of a multiprocessor, with what registers these take
+constexpr uint32_t kStartElements = 48;  // of k, for which a workgroup's start and end take as long
+// For a sum of a split to be written and read, half of it in the L2 cache; in the same unit.
+constexpr double kSumTime = 1e-2;
 
 MatmulPlan plan_of(const MatmulPlan& of, uint32_t tile, uint32_t k, uint32_t n_splits) {
     MatmulPlan plan = of;
@@ -26,18 +25,26 @@ MatmulPlan plan_of(const MatmulPlan& of, uint32_t tile, uint32_t k, uint32_t n_s
     return plan;
 }
 
-// Clocks that a product is expected to take.
-double cost_of(const MatmulPlan& plan, uint32_t n, uint32_t k, uint32_t units) {
+// What a product is expected to take, in tenths of a nanosecond of an H200. A multiprocessor runs `at_once` workgroups
+// side by side; fewer are faster each, but not in proportion.
+double time_of(const MatmulPlan& plan, uint32_t n, uint32_t units) {
     const RegisterTile& tile = kRegisterTiles[plan.tile];
-    const uint32_t at_once = std::max(kThreadsOfTiles / tile.threads(), 1u);
-    const uint64_t workgroups = uint64_t{ceil_div(n, tile.columns())} * ceil_div(plan.rows, tile.rows()) * plan.n_splits;
-    const double rounds = std::ceil(static_cast<double>(workgroups) / (units * at_once));
-    const double reuse = 1.0 / (1.0 + 20.0 / tile.rows() + 20.0 / tile.columns());
-    const double rate = (plan.short_sum != 0 ? kShortProductsAtOnce : kProductsAtOnce) * reuse;
-    const double multiplying = rounds * at_once * tile.rows() * tile.columns() * plan.k_per_split / rate;
-    const double moving = 2.0 * n * k / units / kBytesAtOnce;
-    const double joining = 8.0 * plan.n_splits * plan.rows * n / units / kBytesAtOnce;
-    return std::max(multiplying, moving) + joining;
+    const uint32_t workgroups = ceil_div(padded(n), tile.columns()) * ceil_div(plan.rows, tile.rows()) * plan.n_splits;
+    const uint32_t each = ceil_div(workgroups, units), rounds = each / tile.at_once, rest = each % tile.at_once;
+    const double alone = 1.0 / (0.6 + 0.4 * tile.at_once);
+    const double last = rest == 0 ? 0.0 : std::max(static_cast<double>(rest) / tile.at_once, alone);
+    const double multiplying = (rounds + last) * tile.at_once * tile.time * (plan.k_per_split + kStartElements);
+    return multiplying + kSumTime * plan.n_splits * plan.rows * n;
+}
+
+// With the cut of k that is the fastest.
+MatmulPlan best_cut(const MatmulPlan& of, uint32_t tile, uint32_t n, uint32_t k, uint32_t max_splits, uint32_t units) {
+    MatmulPlan best = plan_of(of, tile, k, 1);
+    for (uint32_t n_splits = 2; n_splits <= std::min(max_splits, kRegistersSplitsMax); n_splits++) {
+        const MatmulPlan plan = plan_of(of, tile, k, n_splits);
+        if (plan.n_splits == n_splits && time_of(plan, n, units) < time_of(best, n, units)) best = plan;
+    }
+    return best;
 }
 
 }  // namespace
@@ -50,21 +57,11 @@ bool fits(const RegisterTile& tile, bool short_sums, uint32_t length, const Devi
 std::vector<MatmulPlan> register_candidates(const MatmulPlan& of, uint32_t n, uint32_t k, uint32_t max_splits,
                                             const DeviceCapabilities& caps) {
     std::vector<MatmulPlan> all;
-    const uint32_t units = multiprocessors(caps);
     for (uint32_t i = 0; i < kRegisterTiles.size(); i++) {
         const RegisterTile& tile = kRegisterTiles[i];
         if (!fits(tile, of.short_sum != 0, of.short_sum, caps)) continue;
         if (tile.rows() >= of.rows * 2 + 8 || (tile.rows() < of.rows && tile.rows() < 64)) continue;
-        const uint32_t tiles = ceil_div(n, tile.columns()) * ceil_div(of.rows, tile.rows());
-        uint32_t last = 0;
-        for (const uint32_t n_splits : {1u, 2u, 3u, 4u, 6u, 8u, 12u, 16u}) {
-            if (n_splits > max_splits || (n_splits > 1 && tiles * n_splits > units * 7)) break;
-            if (tiles * n_splits * 2 < units && n_splits < max_splits) continue;
-            const MatmulPlan plan = plan_of(of, i, k, n_splits);
-            if (plan.n_splits == last) continue;
-            last = plan.n_splits;
-            all.push_back(plan);
-        }
+        all.push_back(best_cut(of, i, n, k, max_splits, multiprocessors(caps)));
     }
     return all;
 }
@@ -89,23 +86,14 @@ std::optional<MatmulPlan> ProductPlanner::plan_registers(const MatmulPlan& of, u
                                                          uint32_t n_splits) const {
     const uint32_t units = multiprocessors(capabilities());
     std::optional<MatmulPlan> best;
-    double best_cost = 0;
     for (uint32_t i = 0; i < kRegisterTiles.size(); i++) {
         const RegisterTile& tile = kRegisterTiles[i];
-        if (!fits(tile, of.short_sum != 0, of.short_sum, capabilities()) ||
-            (tile.rows() < of.rows && tile.rows() < 64))
-            continue;
+        if (!fits(tile, of.short_sum != 0, of.short_sum, capabilities())) continue;
         // A row's bits depend on slices and splits.
         if (options().batch_invariant && tile.slices > 1) continue;
-        const uint32_t fewest = options().batch_invariant ? n_splits : 1;
-        const uint32_t most = options().batch_invariant ? n_splits : std::min({n_splits, kRegistersSplitsMax, k / 256});
-        for (uint32_t splits = fewest; splits <= std::max(most, fewest); splits++) {
-            const MatmulPlan plan = plan_of(of, i, k, splits);
-            const double cost = cost_of(plan, n, k, units);
-            if (best && best_cost <= cost) continue;
-            best = plan;
-            best_cost = cost;
-        }
+        const MatmulPlan plan =
+            options().batch_invariant ? plan_of(of, i, k, n_splits) : best_cut(of, i, n, k, n_splits, units);
+        if (!best || time_of(plan, n, units) < time_of(*best, n, units)) best = plan;
     }
     return best;
 }

@@ -435,6 +435,7 @@ std::optional<Deviation> deviation_of_registers(Device& device, KernelSet& kerne
 // Where a device has nothing better. Software devices take long to compile it: there the tests show it.
 Status LadderTests::registers() {
     KernelLadder& ladder = facts_.ladder;
+    if (ladder.has(ScalarType::kF16)) ladder.short_sums = false;  // nothing would take them
     if (ladder.has(ScalarType::kF16) || device_.capabilities().is_cpu) return ok_status();
     TRY_ASSIGN(TestProduct test, TestProduct::create(device_, ScalarType::kF16));
     TRY(test.take_f32_rows(device_));

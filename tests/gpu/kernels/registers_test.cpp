@@ -19,7 +19,11 @@ struct Problem {
 class RegisterProducts : public KernelTest {
   protected:
     Problem make(uint32_t n, uint32_t k, uint32_t n_rows, Type weight) {
-        return {n, k, n_rows, weight, reference::random_values(size_t{n} * k, weight, random_),
+        return {n,
+                k,
+                n_rows,
+                weight,
+                reference::random_values(size_t{n} * k, weight, random_),
                 reference::random_values(size_t{n_rows} * k, Type::kF32, random_)};
     }
 
@@ -55,7 +59,8 @@ class RegisterProducts : public KernelTest {
     // Each element, and the errors of all together. Short sums of L elements: x is rounded once, each half of a pair
     // L / 2 times while it is summed, the sum of both once; by 2^-11 of what there is, which is at most the sum of all
     // magnitudes. Roundings go either way: the root of their mean square is 2^-11 / sqrt(3) of what is rounded, where
-    // that is just above a power of two, and what is rounded grows as the root of the elements. The test has twice that.
+    // that is just above a power of two, and what is rounded grows as the root of the elements. The test has twice
+    // that.
     void check(const Problem& p, const MatmulPlan& plan) {
         SCOPED_TRACE(::testing::Message() << describe(plan) << ", n " << p.n << " k " << p.k << " rows " << p.n_rows
                                           << " weights " << int(p.weight) << " splits " << plan.n_splits);
@@ -85,7 +90,9 @@ class RegisterProducts : public KernelTest {
             }
         }
         const double half = length / 2, growth = 1 + (length > 0 ? (half * (half + 1) + length) / length : 0);
-        if (length > 0) EXPECT_LE(std::sqrt(errors / sizes), 2 * ulp / std::sqrt(3.0) * std::sqrt(growth));
+        if (length > 0) {
+            EXPECT_LE(std::sqrt(errors / sizes), 2 * ulp / std::sqrt(3.0) * std::sqrt(growth));
+        }
     }
 };
 
@@ -96,9 +103,10 @@ TEST_F(RegisterProducts, EveryTileMatchesTheReference) {
         const RegisterTile& t = kRegisterTiles[tile];
         for (const uint32_t short_sum : {0u, kShortSum}) {
             ASSERT_TRUE(fits(t, short_sum != 0, short_sum, device().capabilities()));
-            const Type weight = short_sum != 0 ? Type::kF16 : std::array{Type::kBf16, Type::kF16, Type::kF32}[++turn % 3];
+            const Type weight =
+                short_sum != 0 ? Type::kF16 : std::array{Type::kBf16, Type::kF16, Type::kF32}[++turn % 3];
             // More than a tile, with an end inside of one, and k that the slices' steps do not divide.
-            const Problem p = make(t.columns() + 70, 250 + 64 * (turn % 2), t.rows() + 3, weight);
+            const Problem p = make(t.columns() + 6, 130 + 64 * (turn % 2), t.rows() + 3, weight);
             check(p, plan(p, tile, short_sum, 1 + turn % 2));
         }
     }
@@ -118,7 +126,8 @@ TEST_F(RegisterProducts, ARowsBitsDoNotDependOnTheTileWhereAllOfKIsOneThreads) {
         Problem one = all;
         one.n_rows = 1;
         one.x.assign(all.x.begin() + 20 * all.k, all.x.begin() + 21 * all.k);
-        const std::vector<float> alone = multiply(one, plan(one, static_cast<uint32_t>(kRegisterTiles.size() - 1), short_sum, 2));
+        const std::vector<float> alone =
+            multiply(one, plan(one, static_cast<uint32_t>(kRegisterTiles.size() - 1), short_sum, 2));
         EXPECT_EQ(0, std::memcmp(alone.data(), &first[size_t{20} * padded(all.n)], all.n * 4));
     }
 }

@@ -250,6 +250,7 @@ void Climb::climb_attention() {
 void Climb::climb_registers() {
     Needs registers;
     registers.want(!caps_.small_workgroups, "a GPU: software devices have products of their own");
+    registers.want(!has_few_registers(caps_), "the registers of a lane where subgroups may have fewer than 64");
     want_module(registers, "matmul_registers");
     add(ladder_.registers, registers, "products without matrices", "", "blocks in registers", "prompts and many rows");
     Needs short_sums = registers;

@@ -50,6 +50,8 @@ MatmulPlan best_cut(const MatmulPlan& of, uint32_t tile, uint32_t n, uint32_t k,
 }  // namespace
 
 bool fits(const RegisterTile& tile, bool short_sums, uint32_t length, const DeviceCapabilities& caps) {
+    // Lanes of such subgroups have 256 registers, which is not enough for 8 x 8 elements and two slices: radv spills.
+    if (caps.subgroup_size_max > 32 && tile.slices > 1 && tile.each_n * tile.each_t >= 64) return false;
     return tile.is_valid(short_sums, length) && within_limit(caps, tile.threads()) == tile.threads() &&
            tile.shared_bytes(short_sums, length) <= caps.shared_memory_bytes;
 }

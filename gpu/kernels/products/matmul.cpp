@@ -11,8 +11,7 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kMatvecMaxRows = 8;
-// Where there are blocks in registers, in f32 and with short sums.
-constexpr uint32_t kPlainMatvecMaxRows = 4, kShortMatvecMaxRows = 2;
+constexpr uint32_t kMatvecRowsBesideRegisters = 4;  // blocks in registers take as long for any rows up to 8
 constexpr uint32_t kLanesMaxRows = 8;
 constexpr uint32_t kTiledColumns = 64;
 constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
@@ -67,10 +66,10 @@ MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weig
     plan.rows = rows;
     plan.weight_type = weight_type;
     plan.act_type = act_type(weight_type);
-    const bool sums_shortly = ladder().short_sums && (weight_type == ScalarType::kF16 || is_packed);
-    const uint32_t matvec_rows = is_packed || !ladder().registers ? kMatvecMaxRows
-                                 : sums_shortly                   ? kShortMatvecMaxRows
-                                                                  : kPlainMatvecMaxRows;
+    // What was measured to be faster: plain weights of 16 bits.
+    const bool in_registers =
+        ladder().registers && !options().batch_invariant && !is_packed && weight_type != ScalarType::kF32;
+    const uint32_t matvec_rows = in_registers ? kMatvecRowsBesideRegisters : kMatvecMaxRows;
     if (caps.small_workgroups) {
         plan.variant = MatmulVariant::kLanes;
         plan.row_tile = std::min(rows, kLanesMaxRows);
@@ -89,10 +88,9 @@ MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weig
     const auto splits = [&](uint32_t row_tiles) {
         return splits_to_fill(units * 3, padded(n) / kTiledColumns * row_tiles, k, 512, std::min(max_splits, 8u));
     };
-    if (ladder().registers) {
-        plan.short_sum = sums_shortly ? kShortSum : 0;
-        const auto blocks = plan_registers(plan, n, k, options().batch_invariant ? splits(1) : max_splits);
-        if (blocks) return *blocks;
+    if (in_registers) {
+        plan.short_sum = ladder().short_sums && weight_type == ScalarType::kF16 ? kShortSum : 0;
+        if (const auto blocks = plan_registers(plan, n, k, max_splits)) return *blocks;
         plan.short_sum = 0;
     }
     plan.variant = MatmulVariant::kTiled;

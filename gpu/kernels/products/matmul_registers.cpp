@@ -85,16 +85,13 @@ std::vector<MatmulPlan> ProductPlanner::portable_candidates(uint32_t n, uint32_t
 }
 
 std::optional<MatmulPlan> ProductPlanner::plan_registers(const MatmulPlan& of, uint32_t n, uint32_t k,
-                                                         uint32_t n_splits) const {
+                                                         uint32_t max_splits) const {
     const uint32_t units = multiprocessors(capabilities());
     std::optional<MatmulPlan> best;
     for (uint32_t i = 0; i < kRegisterTiles.size(); i++) {
         const RegisterTile& tile = kRegisterTiles[i];
         if (!fits(tile, of.short_sum != 0, of.short_sum, capabilities())) continue;
-        // A row's bits depend on slices and splits.
-        if (options().batch_invariant && tile.slices > 1) continue;
-        const MatmulPlan plan =
-            options().batch_invariant ? plan_of(of, i, k, n_splits) : best_cut(of, i, n, k, n_splits, units);
+        const MatmulPlan plan = best_cut(of, i, n, k, max_splits, units);
         if (!best || time_of(plan, n, units) < time_of(*best, n, units)) best = plan;
     }
     return best;

@@ -104,8 +104,8 @@ class ProductPlanner : public Planner {
     bool multiplies_packed(const PackedShape& w) const;
     MatmulPlan plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
                              bool is_packed = false) const;
-    // By blocks in registers; with batch_invariant with so many splits, else with at most that.
-    std::optional<MatmulPlan> plan_registers(const MatmulPlan& of, uint32_t n, uint32_t k, uint32_t n_splits) const;
+    // By blocks in registers, with at most so many splits; none where no tile fits the device.
+    std::optional<MatmulPlan> plan_registers(const MatmulPlan& of, uint32_t n, uint32_t k, uint32_t max_splits) const;
     std::vector<MatmulPlan> portable_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows,
                                                 uint32_t max_splits) const;
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;

@@ -14,8 +14,8 @@ namespace {
 // The first one that takes a product computes it: those that only some products have, then the fast ones, and behind
 // each what is left for the next. A new way is a row here.
 constexpr std::array kWays = {
-    &kResidualWay, &kGatedLoraWay, &kWarpgroupDirectWay, &kWarpgroupWay, &kPackedWay, &kGemvWay,
-    &kCoopmat2Way, &kCoopmatWay,   &kUnrolledWay,        &kLanesWay,     &kMatvecWay, &kTiledWay,
+    &kResidualWay, &kGatedLoraWay, &kWarpgroupDirectWay, &kWarpgroupWay, &kPackedWay,    &kGemvWay,  &kCoopmat2Way,
+    &kCoopmatWay,  &kUnrolledWay,  &kLanesWay,           &kMatvecWay,    &kRegistersWay, &kTiledWay,
 };
 
 // Whether the way computes such results, adds adapters in this form and reads such weights, wherever.

@@ -382,7 +382,8 @@ class KernelsBench {
     double print(const Shape& s, uint32_t rows) {
         const MatmulPlan plan = engine_plan(s, rows);
         const double error = type_ == ScalarType::kF32 ? 0 : check(s, rows, plan);
-        if (!(error < 1e-4)) {
+        // Short sums round as often as activations in 16 bits do, and a few times more.
+        if (!(error < (plan.short_sum != 0 ? 5e-3 : 1e-4))) {
             std::fprintf(stderr, "lorad-bench stopped: %s %s rows %u is wrong, error %.1e\n", variant_name(plan),
                          s.name, rows, error);
             std::exit(1);

@@ -60,6 +60,7 @@ class Climb {
         ask(all_);
         for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) climb(type);
         climb_attention();
+        climb_registers();
     }
 
     KernelLadder ladder() const { return ladder_; }
@@ -88,6 +89,7 @@ class Climb {
     void climb(ScalarType type);
     void climb_warpgroups(ScalarType type, const char* suffix, const Needs& matrices);
     void climb_attention();
+    void climb_registers();
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     void want_smallest_tile(Needs& needs) const {
         needs.want(caps_.subgroup_size >= 8, lorad::format("subgroups of 8 or more, not {}", caps_.subgroup_size));
@@ -247,6 +249,21 @@ void Climb::climb_attention() {
     want_module(from_qkv, "attention_from_qkv");
     add(ladder_.attention_from_qkv, from_qkv, "attention of single rows", "", "straight from the product's sums",
         "a dispatch a layer less");
+}
+
+// Beside matrices nothing takes them.
+void Climb::climb_registers() {
+    if (ladder_.has(ScalarType::kF16)) return;
+    Needs registers;
+    registers.want(!caps_.small_workgroups, "a GPU: software devices have products of their own");
+    registers.want(!has_few_registers(caps_), "the registers of a lane where subgroups may have fewer than 64");
+    want_module(registers, "matmul_registers");
+    add(ladder_.registers, registers, "products without matrices", "", "blocks in registers", "prompts and many rows");
+    Needs short_sums = registers;
+    short_sums.want(caps_.float16, "shaderFloat16 with 16-bit storage");
+    want_module(short_sums, "matmul_registers_f16");
+    add(ladder_.short_sums, short_sums, "products without matrices (f16 weights)", "", "short sums in f16",
+        "two products at once where the device has that");
 }
 
 }  // namespace

@@ -34,6 +34,10 @@ struct KernelLadder {
 
     std::array<bool, 3> packed{};  // products that read packed weights; only with coopmat
 
+    // Products without matrices: blocks of y in registers, and short sums in f16 (matmul_registers.comp). Only where
+    // f16 has no matrices; the second only with the first.
+    bool registers = false, short_sums = false;
+
     std::array<bool, 4> attention_tile{};  // attention of neighbouring rows, by TileAttention
     // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
     bool attention_group = false;

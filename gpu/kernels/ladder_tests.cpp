@@ -3,6 +3,7 @@
 namespace lorad::gpu {
 
 Status LadderTests::run() {
+    TRY(registers());
     for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
         if (!facts_.ladder.has(type)) continue;
         TRY(products(type));

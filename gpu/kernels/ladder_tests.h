@@ -16,6 +16,7 @@ class LadderTests {
     Status run();
 
   private:
+    Status registers();
     Status products(ScalarType type);
     Status residual(ScalarType type);
     Status packed(ScalarType type);

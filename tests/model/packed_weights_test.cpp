@@ -15,6 +15,7 @@
 #include "gpu/command.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/register_tiles.h"
 #include "gpu/queue.h"
 #include "model/files/model_files.h"
 #include "model/quant/brick_packer.h"
@@ -259,16 +260,21 @@ class PackedWeights : public ::testing::Test {
         const gpu::Buffer x_buffer = input(x), count = input(std::vector<uint32_t>{kRows, 0, 0, 0});
         struct Way {
             gpu::MatmulVariant variant;
-            uint32_t row_tile, column_tile;
+            uint32_t row_tile, column_tile, tile = 0, short_sum = 0;
         };
+        const gpu::RegisterTile& first = gpu::kRegisterTiles.front();
         const std::array ways = {Way{gpu::MatmulVariant::kMatvec, 8, 1}, Way{gpu::MatmulVariant::kLanes, 8, 1},
-                                 Way{gpu::MatmulVariant::kTiled, 16, 64}};
+                                 Way{gpu::MatmulVariant::kTiled, 16, 64},
+                                 Way{gpu::MatmulVariant::kRegisters, first.rows(), first.columns()},
+                                 Way{gpu::MatmulVariant::kRegisters, first.rows(), first.columns(), 0, gpu::kShortSum}};
         for (const Way& way : ways) {
             if (one && &way != &ways[*one % ways.size()]) continue;
             gpu::MatmulPlan plan;
             plan.variant = way.variant;
             plan.row_tile = way.row_tile;
             plan.column_tile = way.column_tile;
+            plan.tile = way.tile;
+            plan.short_sum = way.short_sum;
             plan.rows = kRows;
             plan.n_splits = stride > gpu::kWeightAlign ? 2 : 1;
             plan.k_per_split = round_up(ceil_div(stride, plan.n_splits), gpu::kWeightAlign);
@@ -302,8 +308,9 @@ class PackedWeights : public ::testing::Test {
                         magnitude += std::fabs(term);
                     }
                     // Weights are exact, so only k sums of f32 are rounded, each by 2^-24 of a sum that never exceeds
-                    // the magnitudes'.
-                    ASSERT_NEAR(sum, want, std::ldexp(k, -24) * magnitude)
+                    // the magnitudes'; with short sums weights and x as well, and the sums of half as many, by 2^-11.
+                    const double halves = way.short_sum == 0 ? 0.0 : std::ldexp(way.short_sum / 2 + 3, -11);
+                    ASSERT_NEAR(sum, want, (std::ldexp(k, -24) + halves) * magnitude)
                         << tensor.name << " variant " << static_cast<int>(way.variant) << " row " << t << " column "
                         << i;
                 }
@@ -338,7 +345,7 @@ TEST_F(PackedWeights, ProductsEqualTheReferenceInEveryWay) {
     all.insert(all.end(), folders.matrices.begin(), folders.matrices.end());
     // All read weights by the same functions, whose bits the test above has seen; each way has some of its own.
     const std::map<WeightFormat, std::optional<uint32_t>> ways = {{WeightFormat::kQ4_K, std::nullopt},
-                                                                  {WeightFormat::kQ8_0, 0},
+                                                                  {WeightFormat::kQ8_0, 4},
                                                                   {WeightFormat::kQ6_K, 1},
                                                                   {WeightFormat::kTable, 1},
                                                                   {WeightFormat::kI4G32, 2}};

@@ -195,8 +195,7 @@ TEST(StepPlanner, WithoutMatricesEveryProductIsPortable) {
             for (const LayerPlan& layer : plan.layers) {
                 EXPECT_FALSE(layer.gate_up.is_gated());
                 for (const gpu::MatmulPlan& product : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
-                    EXPECT_TRUE(product.variant == MatmulVariant::kMatvec || product.variant == MatmulVariant::kTiled)
-                        << rows;
+                    EXPECT_EQ(product.variant, rows == 1 ? MatmulVariant::kMatvec : MatmulVariant::kRegisters) << rows;
                     EXPECT_EQ(product.act_type, ScalarType::kF32);
                 }
             }

@@ -94,6 +94,7 @@ inline const char* name_of(gpu::MatmulVariant variant) {
         case gpu::MatmulVariant::kUnrolled: return "lanes";
         case gpu::MatmulVariant::kGatedLora: return "warpgroup";
         case gpu::MatmulVariant::kResidual: return "residual";
+        case gpu::MatmulVariant::kRegisters: return "registers";
     }
     return "?";
 }
@@ -110,6 +111,7 @@ inline std::string text_of(const gpu::MatmulPlan& plan) {
     if (plan.x_in_blocks) text += lorad::format(" blocks {}", plan.x_order);
     if (gpu::is_packed(plan.packed)) text += lorad::format(" format {}", static_cast<int>(plan.packed));
     if (plan.unpacks) text += " unpacks";
+    if (plan.short_sum != 0) text += lorad::format(" short {}", plan.short_sum);
     return text;
 }
 inline std::string text_of(const std::optional<gpu::MatmulPlan>& plan) { return plan ? text_of(*plan) : "none"; }

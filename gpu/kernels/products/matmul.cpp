@@ -1,5 +1,5 @@
 // The portable ways, which every device has, of plain and of packed weights: matmul_matvec for few rows, matmul_tiled
-// for many, matmul_lanes where workgroups are small.
+// for many, where they have no blocks in registers (matmul_registers.cpp), matmul_lanes where workgroups are small.
 #include <algorithm>
 
 #include "gpu/kernels/products/product_ways.h"
@@ -8,6 +8,8 @@ namespace lorad::gpu::portable_ways {
 namespace {
 
 constexpr uint32_t kMatvecMaxRows = 8;
+// Where more rows have blocks in registers, of which 8 rows take about as long as one: with short sums and in f32.
+constexpr uint32_t kMatvecBesideShortMaxRows = 4, kMatvecBesideRegistersMaxRows = 6;
 constexpr uint32_t kLanesMaxRows = 8;
 constexpr uint32_t kTiledColumns = 64;
 
@@ -22,19 +24,16 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
     plan.n_splits = ceil_div(padded(k), plan.k_per_split);
 }
 
-// Packed weights come here beside matrix units, too: where they do not fit matmul_packed, and there is no room for a
-// plain copy or rows are few.
-const char* refusal(const WayFacts& on, const Product& product) {
-    return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
-}
-
 const char* refusal_of_lanes(const WayFacts& on, const Product& product) {
-    return on.capabilities().small_workgroups ? refusal(on, product) : "it is for small workgroups";
+    return on.capabilities().small_workgroups ? refusal_of_portable(on, product) : "it is for small workgroups";
 }
 
 const char* refusal_of_matvec(const WayFacts& on, const Product& product) {
-    if (product.rows > kMatvecMaxRows) return "of more rows tiles are faster";
-    return on.options().batch_invariant ? "one variant computes all numbers of rows" : refusal(on, product);
+    const uint32_t rows_max = !is_for_registers(on, product) ? kMatvecMaxRows
+                              : has_short_sums(on, product)  ? kMatvecBesideShortMaxRows
+                                                             : kMatvecBesideRegistersMaxRows;
+    if (product.rows > rows_max) return "of more rows tiles are faster";
+    return on.options().batch_invariant ? "one variant computes all numbers of rows" : refusal_of_portable(on, product);
 }
 
 std::optional<MatmulPlan> plan_lanes(const WayFacts& on, const Product& product) {
@@ -124,6 +123,11 @@ constexpr WayForms kForms{.reads_packed = true};
 
 namespace lorad::gpu {
 
+// Of packed weights matrices are not for every size, nor is there room for a plain copy everywhere.
+const char* refusal_of_portable(const WayFacts& on, const Product& product) {
+    return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
+}
+
 bool is_better_unpacked(const WayFacts& on, const Product& product) {
     constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
     if (!on.ladder().has(product.type) || !product.may_unpack) return false;
@@ -150,7 +154,7 @@ const ProductWay kMatvecWay{.variant = MatmulVariant::kMatvec,
 const ProductWay kTiledWay{.variant = MatmulVariant::kTiled,
                            .name = "tiles",
                            .forms = portable_ways::kForms,
-                           .refusal = portable_ways::refusal,
+                           .refusal = refusal_of_portable,
                            .plan = portable_ways::plan_tiled,
                            .module = portable_ways::tiled_module,
                            .record = portable_ways::record_tiled};

@@ -15,7 +15,7 @@ namespace lorad::gpu {
 enum class MatmulVariant : uint32_t {
     kMatvec,    // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
     kLanes,     // portable, for CPU devices: one output row of w per invocation, no cooperation
-    kTiled,     // portable: shared-memory tiles, for many rows
+    kTiled,     // portable: shared-memory tiles; what others are compared with
     kGemv,      // 16-bit activations: matvec for one row
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
@@ -28,6 +28,7 @@ enum class MatmulVariant : uint32_t {
     kUnrolled,   // portable, for CPU devices whose subgroups have 8 lanes: all of k in the program
     kGatedLora,  // kWarpgroup of gates and ups with shrink and expand in it (gated_lora_text.h)
     kResidual,   // KHR cooperative matrices, up to 16 rows, ends in the residual stream
+    kRegisters,  // portable: blocks of y in registers, in f32 or with short sums in f16 (register_tiles.h)
 };
 
 struct MatmulPlan {
@@ -40,6 +41,7 @@ struct MatmulPlan {
     // of kCoopmat: so many rows at the front have all of k in split 0, nothing in the others; a multiple of row_tile
     uint32_t whole_rows = 0;
     uint32_t tile = 0;                    // which of the variant's own tiles
+    uint32_t short_sum = 0;               // of kRegisters: elements of k that f16 adds; 0: f32 alone
     bool x_in_blocks = false;             // of kCoopmat and both by warpgroups
     uint32_t x_order = kBlocksByColumns;  // of its blocks (activation_blocks.h)
     ScalarType weight_type = ScalarType::kF32;

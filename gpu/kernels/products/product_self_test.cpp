@@ -48,6 +48,14 @@ struct TestProduct {
         return test;
     }
 
+    // x in f32 from now on.
+    Status take_f32_rows(Device& device) {
+        TRY(make(device, x, kBufferRows * kK * 4, MemoryKind::kHostUpload));
+        std::mt19937 random(21);
+        fill_random(x.mapped(), ScalarType::kF32, random);
+        return ok_status();
+    }
+
     // The sum over splits, rows kRows.
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         MatmulParams params = params_of(kN, plan);
@@ -216,12 +224,14 @@ Product test_product(ScalarType type, ProductResult result = ProductResult::kSum
 
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
+// Short sums round a few times by 2^-11, of what is as often positive as negative.
+constexpr double kShortSumTolerance = 2e-3;
 // Results are rounded to 8 bits (bf16) or more.
 constexpr double kGatedTolerance = 4e-3;
 struct GatedStep {
     uint32_t rows, ffn;
 };
-constexpr uint32_t kLargeFfn = 18944;
+constexpr uint32_t kLargeFfn = 18944, kLargeHidden = 3584;
 constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, GatedStep{64, TestProduct::kHalf},
                                         GatedStep{96, TestProduct::kHalf}, GatedStep{128, TestProduct::kHalf},
                                         GatedStep{16, kLargeFfn},          GatedStep{32, kLargeFfn}};
@@ -400,6 +410,54 @@ Status LadderTests::products(ScalarType type) {
             tell_left_out_by_lanes("matmul_coopmat with x in blocks", device_, *deviation);
         }
     }
+    return ok_status();
+}
+
+namespace {
+
+// Of the tiles that steps of so many rows take in a large model, where it is not allowed.
+std::optional<Deviation> deviation_of_registers(Device& device, KernelSet& kernels, TestProduct& test,
+                                                const std::vector<float>& want) {
+    std::vector<uint32_t> tested;
+    for (const uint32_t rows : {8u, 16u, 64u, 2048u}) {
+        MatmulPlan plan = *kernels.products.plan({.n = 2 * kLargeFfn, .k = kLargeHidden, .rows = rows});
+        if (plan.variant != MatmulVariant::kRegisters || std::ranges::find(tested, plan.tile) != tested.end()) continue;
+        tested.push_back(plan.tile);
+        plan.rows = TestProduct::kRows;
+        plan.n_splits = 2;
+        plan.k_per_split = TestProduct::kK / 2;
+        Deviation deviation;
+        deviation.add(test.run(device, kernels, plan), want);
+        if (!(deviation.error <= (plan.short_sum != 0 ? kShortSumTolerance : kSelfTestTolerance))) return deviation;
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+// Where a device has nothing better. Software devices take long to compile it: there the tests show it.
+Status LadderTests::registers() {
+    KernelLadder& ladder = facts_.ladder;
+    if (!ladder.registers || device_.capabilities().is_cpu) return ok_status();
+    TRY_ASSIGN(TestProduct test, TestProduct::create(device_, ScalarType::kF16));
+    TRY(test.take_f32_rows(device_));
+    MatmulPlan plain;
+    plain.variant = MatmulVariant::kTiled;
+    plain.k_per_split = TestProduct::kK;
+    plain.row_tile = 32;
+    plain.column_tile = 64;
+    plain.rows = TestProduct::kRows;
+    plain.weight_type = ScalarType::kF16;
+    TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, plain));
+    const auto works = [&](const char* module) {
+        const auto deviation = deviation_of_registers(device_, kernels_, test, want);
+        if (deviation) tell_left_out(module, device_, *deviation);
+        return !deviation;
+    };
+    const bool short_sums = ladder.short_sums && works("matmul_registers_f16");
+    ladder.short_sums = false;  // what is below it is next
+    ladder.registers = ladder.registers && works("matmul_registers");
+    ladder.short_sums = short_sums && ladder.registers;
     return ok_status();
 }
 

@@ -14,8 +14,8 @@ namespace {
 // The first one that takes a product computes it: first ways for results and adapters that few others have, then fast
 // before slow, the portable ones last. A new way is a row here.
 constexpr std::array kWays = {
-    &kResidualWay, &kGatedLoraWay, &kWarpgroupDirectWay, &kWarpgroupWay, &kPackedWay, &kGemvWay,
-    &kCoopmat2Way, &kCoopmatWay,   &kUnrolledWay,        &kLanesWay,     &kMatvecWay, &kTiledWay,
+    &kResidualWay, &kGatedLoraWay, &kWarpgroupDirectWay, &kWarpgroupWay, &kPackedWay,    &kGemvWay,  &kCoopmat2Way,
+    &kCoopmatWay,  &kUnrolledWay,  &kLanesWay,           &kMatvecWay,    &kRegistersWay, &kTiledWay,
 };
 
 // Returns true if the way computes such results, adds adapters in this form and reads such weights on any device.

@@ -83,8 +83,8 @@ struct ProductWay {
 };
 
 // Defined in matmul.cpp and matmul_<name>.cpp.
-extern const ProductWay kMatvecWay, kLanesWay, kTiledWay, kUnrolledWay, kGemvWay, kCoopmatWay, kCoopmat2Way, kPackedWay,
-    kResidualWay, kWarpgroupWay, kWarpgroupDirectWay, kGatedLoraWay;
+extern const ProductWay kMatvecWay, kLanesWay, kTiledWay, kRegistersWay, kUnrolledWay, kGemvWay, kCoopmatWay,
+    kCoopmat2Way, kPackedWay, kResidualWay, kWarpgroupWay, kWarpgroupDirectWay, kGatedLoraWay;
 
 const ProductWay& way_of(MatmulVariant variant);  // every variant has one
 
@@ -103,6 +103,10 @@ bool is_for_warpgroups(const WayFacts& on, const Product& product);  // matmul_w
 // Products by warpgroups add no long runs' adapters themselves; up to some ranks they are faster all the same, with
 // consumers that add them, than products by matrices that do (matmul_warpgroup.cpp).
 bool consumers_add_runs_faster(const WayFacts& on, const Product& product);
+const char* refusal_of_portable(const WayFacts& on, const Product& product);  // matmul.cpp: of all portable ways
+// matmul_registers.cpp: whether blocks in registers are for such weights, and whether these have short sums.
+bool is_for_registers(const WayFacts& on, const Product& product);
+bool has_short_sums(const WayFacts& on, const Product& product);
 bool may_gate(const WayFacts& on, const Product& product);         // matmul_coopmat.cpp: by options and sizes
 bool can_read_bricks(const WayFacts& on, const Product& product);  // matmul_packed.cpp
 // Whether a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is

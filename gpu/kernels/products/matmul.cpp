@@ -123,7 +123,8 @@ constexpr WayForms kForms{.reads_packed = true};
 
 namespace lorad::gpu {
 
-// Of packed weights matrices are not for every size, nor is there room for a plain copy everywhere.
+// Packed weights come here beside matrix units, too: where they do not fit matmul_packed, and there is no room for a
+// plain copy or rows are few.
 const char* refusal_of_portable(const WayFacts& on, const Product& product) {
     return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
 }

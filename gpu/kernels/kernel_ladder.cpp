@@ -60,6 +60,7 @@ class Climb {
         ask(all_);
         for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) climb(type);
         climb_attention();
+        climb_recurrences();
     }
 
     KernelLadder ladder() const { return ladder_; }
@@ -88,6 +89,7 @@ class Climb {
     void climb(ScalarType type);
     void climb_warpgroups(ScalarType type, const char* suffix, const Needs& matrices);
     void climb_attention();
+    void climb_recurrences();
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     void want_smallest_tile(Needs& needs) const {
         needs.want(caps_.subgroup_size >= 8, lorad::format("subgroups of 8 or more, not {}", caps_.subgroup_size));
@@ -247,6 +249,15 @@ void Climb::climb_attention() {
     want_module(from_qkv, "attention_from_qkv");
     add(ladder_.attention_from_qkv, from_qkv, "attention of single rows", "", "straight from the product's sums",
         "a dispatch a layer less");
+}
+
+// Of what every device has, and so on the portable path, too.
+void Climb::climb_recurrences() {
+    Needs blocks;
+    blocks.want(!is_left_out("delta_step"), "blocks of kernel delta_step, which were left out");
+    add(ladder_.delta_blocks, blocks, "recurrences of prompts", "",
+        caps_.small_workgroups ? "rows in blocks of 4" : "rows in blocks of 8",
+        "prompts of delta nets and Mamba 2 several times as fast as row after row");
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ class Climb {
         for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) climb(type);
         climb_attention();
         climb_registers();
+        climb_recurrences();
     }
 
     KernelLadder ladder() const { return ladder_; }
@@ -90,6 +91,7 @@ class Climb {
     void climb_warpgroups(ScalarType type, const char* suffix, const Needs& matrices);
     void climb_attention();
     void climb_registers();
+    void climb_recurrences();
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     void want_smallest_tile(Needs& needs) const {
         needs.want(caps_.subgroup_size >= 8, lorad::format("subgroups of 8 or more, not {}", caps_.subgroup_size));
@@ -264,6 +266,15 @@ void Climb::climb_registers() {
     want_module(short_sums, "matmul_registers_f16");
     add(ladder_.short_sums, short_sums, "products without matrices (f16 weights)", "", "short sums in f16",
         "two products at once where the device has that");
+}
+
+// Of what every device has, and so on the portable path, too.
+void Climb::climb_recurrences() {
+    Needs blocks;
+    blocks.want(!is_left_out("delta_step"), "blocks of kernel delta_step, which were left out");
+    add(ladder_.delta_blocks, blocks, "recurrences of prompts", "",
+        caps_.small_workgroups ? "rows in blocks of 4" : "rows in blocks of 8",
+        "prompts of delta nets and Mamba 2 several times as fast as row after row");
 }
 
 }  // namespace

@@ -43,6 +43,8 @@ struct KernelLadder {
     bool attention_group = false;
     bool attention_from_qkv = false;  // the same from the sums of the product before; only with attention_group
 
+    bool delta_blocks = false;  // recurrences take rows of prompts in blocks; on every path
+
     bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }
     bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }
     bool has_shrink(ScalarType type) const { return shrink[static_cast<uint32_t>(type)]; }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/kernels/attention/kv_format.h"
+#include "gpu/kernels/mixers/mixer_shapes.h"
 #include "proto/base/rounding.h"
 
 namespace lorad::gpu {
@@ -62,6 +63,10 @@ struct KernelSetOptions {
     uint32_t head_group = 2;
     // The tests at the start run products of these packed weights: 1 << number_of(format) for each of the model's.
     uint32_t packed_formats = 0;
+    // With which blocks of delta_step are tested at the start: each of the model's.
+    std::vector<DeltaShape> delta_shapes = {};
+    std::vector<MambaShape> mamba_shapes = {};
+    bool spoil_delta_blocks = false;  // for tests: that test gives blocks another number than it gives single rows
 
     // The group that tests at the start take: one that attention on matrices can take.
     uint32_t tested_group() const { return std::clamp(head_group, 2u, kGroupedHeadsMax); }

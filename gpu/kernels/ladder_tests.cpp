@@ -14,7 +14,8 @@ Status LadderTests::run() {
         TRY(gated_act(type));
     }
     TRY(attention());
-    return attention_from_qkv();
+    TRY(attention_from_qkv());
+    return recurrences();
 }
 
 }  // namespace lorad::gpu

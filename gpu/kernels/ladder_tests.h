@@ -25,6 +25,7 @@ class LadderTests {
     Status gated_act(ScalarType type);
     Status attention();
     Status attention_from_qkv();
+    Status recurrences();
 
     Device& device_;
     KernelSet& kernels_;

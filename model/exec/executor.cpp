@@ -53,6 +53,21 @@ std::vector<uint32_t> head_dims_of(const ModelConfig& config) {
     return head_dims;
 }
 
+// Each shape of the model's mixers that shape_of tells once; none of layers with another one.
+template <typename Shape>
+std::vector<Shape> shapes_of(const ModelConfig& config, Mixer mixer, Shape (*shape_of)(const LayerFacts&)) {
+    std::vector<Shape> shapes;
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+        const LayerFacts facts = config.layer(layer);
+        if (facts.mixer != mixer) continue;
+        const Shape shape = shape_of(facts);
+        if (std::ranges::find(shapes, shape) == shapes.end()) shapes.push_back(shape);
+    }
+    return shapes;
+}
+gpu::DeltaShape delta_shape_of(const LayerFacts& facts) { return delta_shape(facts.delta); }
+gpu::MambaShape mamba_shape_of(const LayerFacts& facts) { return mamba_shape(facts.mamba); }
+
 uint32_t count_dispatches(std::span<const gpu::CommandBuffer* const> recordings) {
     uint32_t n = 0;
     for (const gpu::CommandBuffer* recording : recordings) n += recording->n_dispatches();
@@ -272,7 +287,9 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
                                                .refused = options.refused_kernels,
                                                .head_dims = head_dims_of(config),
                                                .head_group = config.n_heads / config.n_kv_heads,
-                                               .packed_formats = packed_formats_of(weights)});
+                                               .packed_formats = packed_formats_of(weights),
+                                               .delta_shapes = shapes_of(config, Mixer::kDeltaNet, delta_shape_of),
+                                               .mamba_shapes = shapes_of(config, Mixer::kMamba, mamba_shape_of)});
     };
     TRY_ASSIGN(kernels, make_kernels(kv_format.keys_f16.empty() ? options.kv_type : gpu::KvType::kInt8Values));
     if (needs_f32_keys(kv_format, config, kernels->act_type(weights.layers.front().qkv.type))) {

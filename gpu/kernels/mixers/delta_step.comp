@@ -27,7 +27,7 @@ layout(constant_id = 4) const uint kValueSize = 16;
 layout(constant_id = 5) const uint kCorrects = 1;
 layout(constant_id = 6) const uint kBlock = 1;  // rows
 layout(constant_id = 7) const uint kStage = 4;  // rows that are staged at once, a multiple of kBlock
-layout(constant_id = 8) const uint kLanes = 4;  // 4, 8 or 16, of one subgroup
+layout(constant_id = 8) const uint kLanes = 4;  // 4, 8, 16 or 32, of one subgroup
 layout(push_constant, scalar) uniform Push { DeltaStepParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;

@@ -15,7 +15,7 @@ struct DeltaForm {
 };
 constexpr DeltaForm kDeltaPrompts{8, 16, 32, 256}, kDeltaDecodes{1, 4, 16, 128};
 constexpr uint32_t kColumnsOfLanes = 4;
-constexpr uint32_t kStageBytesMax = 16 * 1024;  // of q and k; values and the rest take less than another 8 KiB
+constexpr uint32_t kStageBytesMax = 16 * 1024;  // of q and k
 
 }  // namespace
 
@@ -45,6 +45,30 @@ void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params,
                       {"conv_state", uint64_t{params.channels} * taps * 8, 0});
 }
 
+DeltaPlan MixerPlanner::delta_plan(const DeltaShape& shape, uint32_t runs, uint32_t rows) const {
+    const uint32_t subgroup = capabilities().subgroup_size;
+    const bool in_blocks = rows > runs && ladder().delta_blocks && !options().batch_invariant;
+    const DeltaForm form = in_blocks ? kDeltaPrompts : kDeltaDecodes;
+    // Powers of two, up to the elements of a column by fours and to a subgroup, whose lanes exchange sums.
+    const uint32_t lanes = std::bit_floor(std::min({form.lanes_max, ceil_div(shape.key_size, 16) * 4, subgroup}));
+    // A software device gains nothing by more, and takes longer to compile them.
+    uint32_t block = capabilities().small_workgroups ? std::min(form.block, 4u) : form.block;
+    const uint32_t wanted = threads_for(ceil_div(shape.value_size, kColumnsOfLanes) * lanes, 32, form.threads_max);
+    const uint32_t size = std::max(threads(wanted, std::min(wanted, 64u)), subgroup);
+    uint32_t stage = form.stage;
+    const uint32_t shared = capabilities().shared_memory_bytes, bytes_max = std::min(kStageBytesMax, shared / 2);
+    const auto is_too_large = [&] {
+        const uint32_t keys = stage * round_up(round_up(shape.key_size, 16), lanes * 4) * 2 * sizeof(float);
+        const uint32_t others = stage * (size / lanes * kColumnsOfLanes + block + 2) * sizeof(float);
+        return keys > bytes_max || keys + others > shared;
+    };
+    while (stage > 1 && is_too_large()) {
+        stage /= 2;
+        block = std::min(block, stage);
+    }
+    return {.block = block, .stage = stage, .lanes = lanes, .threads = size};
+}
+
 void MixerKernels::delta_step(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, uint32_t runs,
                               uint32_t rows) {
     CHECK(can_mix(shape));
@@ -54,24 +78,14 @@ void MixerKernels::delta_step(Recorder& recorder, const DeltaStepParams& params,
 void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, const DeltaShape& shape, bool corrects,
                          uint32_t runs, uint32_t rows) {
     CHECK(params.c_stride >= shape.outputs() && params.to_stride >= shape.values());
-    const uint32_t subgroup = capabilities().subgroup_size;
-    const DeltaForm form = rows > runs ? kDeltaPrompts : kDeltaDecodes;
-    // Powers of two, up to the elements of a column by fours and to a subgroup.
-    const uint32_t lanes = std::bit_floor(std::min({form.lanes_max, ceil_div(shape.key_size, 16) * 4, subgroup}));
-    // A software device gains nothing by more, and takes longer to compile them.
-    const uint32_t block_max = options().batch_invariant ? 1 : capabilities().small_workgroups ? 4 : form.block;
-    const uint32_t block = std::min(form.block, block_max);
-    uint32_t stage = form.stage;
-    const uint32_t bytes_max = std::min(kStageBytesMax, capabilities().shared_memory_bytes / 2);
-    while (stage > block && stage * round_up(shape.key_size, 16) * 2 * sizeof(float) > bytes_max) stage /= 2;
-    const uint32_t wanted = threads_for(ceil_div(shape.value_size, kColumnsOfLanes) * lanes, 32, form.threads_max);
-    const uint32_t size = std::max(threads(wanted, std::min(wanted, 64u)), subgroup);
-    const Kernel* k = kernel(
-        "delta_step",
-        {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size, corrects, block, stage, lanes},
-        subgroup);
+    const DeltaPlan plan = delta_plan(shape, runs, rows);
+    const Kernel* k = kernel("delta_step",
+                             {plan.threads, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size,
+                              corrects, plan.block, plan.stage, plan.lanes},
+                             capabilities().subgroup_size);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(shape.value_size, size / lanes * kColumnsOfLanes), shape.value_heads, runs,
+    recorder.dispatch(*k, params, ceil_div(shape.value_size, plan.threads / plan.lanes * kColumnsOfLanes),
+                      shape.value_heads, runs,
                       {corrects ? "delta_step" : "mamba_step", uint64_t{runs} * shape.state_floats() * 8,
                        uint64_t{rows} * shape.state_floats() * (corrects ? 8 : 6)});
 }

@@ -27,10 +27,11 @@ std::unique_ptr<gpu::Device> open_device(const CommonOptions& common) {
 }
 
 gpu::KernelPath kernel_path(const CommonOptions& common) {
-    return common.kernel_path == "portable"   ? gpu::KernelPath::kPortable
-           : common.kernel_path == "coopmat"  ? gpu::KernelPath::kCoopmat
-           : common.kernel_path == "coopmat2" ? gpu::KernelPath::kCoopmat2
-                                              : gpu::KernelPath::kAuto;
+    return common.kernel_path == "portable-f32" ? gpu::KernelPath::kPortableF32
+           : common.kernel_path == "portable"   ? gpu::KernelPath::kPortable
+           : common.kernel_path == "coopmat"    ? gpu::KernelPath::kCoopmat
+           : common.kernel_path == "coopmat2"   ? gpu::KernelPath::kCoopmat2
+                                                : gpu::KernelPath::kAuto;
 }
 
 }  // namespace lorad::bench

@@ -52,7 +52,7 @@ struct Config {
     bool strict = false;  // refuses what would else be ignored and listed in a header
 
     std::string device;                      // empty: the best one
-    std::string kernel_path = "auto";        // auto, portable, coopmat, coopmat2
+    std::string kernel_path = "auto";        // auto, portable-f32, portable, coopmat, coopmat2, warpgroup
     std::string persistent_decode = "auto";  // auto, on, off
     bool batch_invariant = false;
     bool validation = false;
@@ -94,7 +94,7 @@ struct Config {
     uint32_t training_store_mib = 32768;  // files of all
     uint32_t training_quota_mib = 4096;   // files of a tenant
     uint32_t training_jobs = 4;           // per tenant, not ended; 0: nothing is trained
-    uint32_t training_together = 4;  // jobs that run beside each other
+    uint32_t training_together = 4;       // jobs that run beside each other
     uint32_t training_checkpoint_s = 120;
 
     std::string log_level = "info";

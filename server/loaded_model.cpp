@@ -19,13 +19,15 @@ namespace {
 
 Result<gpu::KernelPath> parse_kernel_path(const std::string& text) {
     if (text == "auto") return gpu::KernelPath::kAuto;
+    if (text == "portable-f32") return gpu::KernelPath::kPortableF32;
     if (text == "portable") return gpu::KernelPath::kPortable;
     if (text == "coopmat") return gpu::KernelPath::kCoopmat;
     if (text == "coopmat2") return gpu::KernelPath::kCoopmat2;
     if (text == "warpgroup") return gpu::KernelPath::kWarpgroup;
     return make_error(
         ErrorCode::kInvalidConfig,
-        format("kernel-path: expected auto, portable, coopmat, coopmat2 or warpgroup, found \"{}\"", text),
+        format("kernel-path: expected auto, portable-f32, portable, coopmat, coopmat2 or warpgroup, found \"{}\"",
+               text),
         "kernel-path");
 }
 

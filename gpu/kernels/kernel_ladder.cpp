@@ -17,6 +17,7 @@ using namespace self_test;
 const char* path_name(KernelPath path) {
     switch (path) {
         case KernelPath::kAuto: return "auto";
+        case KernelPath::kPortableF32: return "portable-f32";
         case KernelPath::kPortable: return "portable";
         case KernelPath::kCoopmat: return "coopmat";
         case KernelPath::kCoopmat2: return "coopmat2";
@@ -77,7 +78,8 @@ class Climb {
         return needs.want(!is_left_out(module), lorad::format("kernel {}, which was left out", module));
     }
     void ask(Needs& needs) const {
-        needs.want(path_ != KernelPath::kPortable, "a kernel path above portable, which was asked for");
+        needs.want(path_ != KernelPath::kPortable && path_ != KernelPath::kPortableF32,
+                   "a kernel path above portable, which was asked for");
         // It has matrices for tests: compiling their kernels takes it minutes.
         needs.want(!caps_.is_cpu || path_ != KernelPath::kAuto,
                    "a GPU: software devices take it only when they are asked to");
@@ -262,6 +264,7 @@ void Climb::climb_registers() {
     want_module(registers, "matmul_registers");
     add(ladder_.registers, registers, "products without matrices", "", "blocks in registers", "prompts and many rows");
     Needs short_sums = registers;
+    short_sums.want(path_ != KernelPath::kPortableF32, "sums in f16 beside kernel path portable-f32");
     short_sums.want(caps_.float16, "shaderFloat16 with 16-bit storage");
     want_module(short_sums, "matmul_registers_f16");
     add(ladder_.short_sums, short_sums, "products without matrices (f16 weights)", "", "short sums in f16",

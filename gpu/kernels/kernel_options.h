@@ -21,8 +21,9 @@ inline constexpr uint32_t kWeightAlign = 64;      // of n_padded and k_stride, e
 
 constexpr uint32_t padded(uint32_t elements) { return round_up(elements, kWeightAlign); }
 
-// kAuto takes the best that the device offers. The others never silently fall back.
-enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2, kWarpgroup };
+// kAuto takes the best that the device offers. The others never silently fall back. kPortableF32 is kPortable without
+// products whose sums are partly in f16: what it computes is compared with references in f32.
+enum class KernelPath { kAuto, kPortableF32, kPortable, kCoopmat, kCoopmat2, kWarpgroup };
 
 // Runs the layers of a one-row step in one dispatch; kAuto: where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };

@@ -36,7 +36,9 @@ Status KernelSet::climb_ladder(Device& device) {
     facts_.ladder = ladder_of(device.capabilities(), wanted_path_, facts_.options.left_out);
     // A device that only compiles can run no test: it has what its capabilities offer.
     if (!device.capabilities().compiles_only) TRY(LadderTests(device, *this, facts_).run());
-    facts_.options.path = facts_.ladder.path();
+    const KernelPath reached = facts_.ladder.path();
+    const bool is_f32 = wanted_path_ == KernelPath::kPortableF32 && reached == KernelPath::kPortable;
+    facts_.options.path = is_f32 ? KernelPath::kPortableF32 : reached;
     if (wanted_path_ != KernelPath::kAuto && facts_.options.path != wanted_path_) {
         return make_error(
             ErrorCode::kInvalidConfig,

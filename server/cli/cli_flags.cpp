@@ -22,7 +22,8 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_option("--model", model.model, "folder or GGUF file of the base model")->type_name("DIR")->required();
     app.add_option("--adapter", model.adapters, "adapter to apply, with a scale: sql, sql@0.5; several add up")
         ->type_name("PATH[@SCALE]");
-    app.add_option("--kernel-path", model.kernel_path, "matrix kernels: auto, portable, coopmat, coopmat2 or warpgroup")
+    app.add_option("--kernel-path", model.kernel_path,
+                   "matrix kernels: auto, portable-f32, portable, coopmat, coopmat2 or warpgroup")
         ->type_name("PATH");
     app.add_option("--dtype", model.dtype,
                    "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")

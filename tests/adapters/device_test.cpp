@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "adapters/pool/registry.h"
+#include "gpu/kernels/kernels.h"
 #include "model/exec/runner.h"
 #include "proto/base/log.h"
 #include "proto/json/json.h"
@@ -193,13 +194,15 @@ class GoldenAdapterOnDevice : public ::testing::TestWithParam<const char*> {};
 class GoldenAdapterInOneDispatch : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenAdapterOnDevice, LogitsAndGreedyTokensAreThoseOfPeft) {
-    check_golden_adapters(GetParam(), gpu::KernelPath::kPortable, kRelativeErrorMax);
+    check_golden_adapters(GetParam(), gpu::KernelPath::kPortableF32, kRelativeErrorMax);
 }
 
-// The path that the device gets by itself; matrix units take 16-bit activations.
+// The path that the device gets by itself; matrix units take 16-bit activations, and portable kernels may sum in f16.
 TEST_P(GoldenAdapterOnDevice, TheDevicesOwnPathAgreesWithPeft) {
-    const gpu::DeviceCapabilities& device = test_device().capabilities();
-    if (!device.coopmat_f16) GTEST_SKIP() << "no matrix units: the portable path is the device's own";
+    const auto kernels = gpu::KernelSet::create(test_device(), {});
+    ASSERT_TRUE(kernels.ok()) << kernels.error().message;
+    if ((*kernels)->options().path == gpu::KernelPath::kPortable && !(*kernels)->ladder().short_sums)
+        GTEST_SKIP() << "portable kernels in f32 are this device's own";
     check_golden_adapters(GetParam(), gpu::KernelPath::kAuto, kRelativeErrorMax16);
 }
 

@@ -184,7 +184,7 @@ void FamilyModel::expect_merged() {
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) in_f32 |= config.layer(layer).attention.sensitive_keys;
     if (in_f32) {
         served_.reset();
-        served_ = Served::load(families_dir() / "models" / GetParam().model, false, 24, gpu::KernelPath::kPortable,
+        served_ = Served::load(families_dir() / "models" / GetParam().model, false, 24, gpu::KernelPath::kPortableF32,
                                gpu::PersistentDecode::kOff, gpu::ScalarType::kF32);
         for (Answers& answers : answers_) {
             if (answers.slot == kNoAdapterSlot) continue;

@@ -49,7 +49,7 @@ class GgufGoldens : public ::testing::TestWithParam<const char*> {
         model::ExecutorOptions options{
             .n_rows_max = 128, .n_sequences_max = 4, .n_positions_max = 256, .n_adapter_slots = 2};
         options.weight_type = type;
-        options.kernel_path = gpu::KernelPath::kPortable;
+        options.kernel_path = gpu::KernelPath::kPortableF32;
         options.decode = gpu::PersistentDecode::kOff;
         return load_executor(file(), options);
     }

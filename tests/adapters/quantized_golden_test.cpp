@@ -43,7 +43,7 @@ class QuantizedModel : public ::testing::TestWithParam<std::string> {
     // Without a type: that of the model's config.
     void load(std::optional<gpu::ScalarType> type) {
         const std::filesystem::path goldens = goldens_dir() / "quantized";
-        served_ = Served::load(goldens / "hf" / GetParam(), false, 4, gpu::KernelPath::kPortable,
+        served_ = Served::load(goldens / "hf" / GetParam(), false, 4, gpu::KernelPath::kPortableF32,
                                gpu::PersistentDecode::kOff, type);
         ASSERT_NE(served_, nullptr);
         const std::string model = GetParam().substr(0, GetParam().find('-'));

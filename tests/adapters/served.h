@@ -20,7 +20,7 @@ namespace lorad::adapters {
 class Served {
   public:
     static std::unique_ptr<Served> load(const std::filesystem::path& folder, bool batch_invariant = false,
-                                        uint32_t n_slots = 24, gpu::KernelPath path = gpu::KernelPath::kPortable,
+                                        uint32_t n_slots = 24, gpu::KernelPath path = gpu::KernelPath::kPortableF32,
                                         gpu::PersistentDecode decode = gpu::PersistentDecode::kOff,
                                         std::optional<gpu::ScalarType> weight_type = std::nullopt) {
         set_log_level(LogLevel::kWarn);

@@ -28,7 +28,7 @@ class ExtrasStep : public ::testing::Test {
   protected:
     void load(const char* name) {
         ExecutorOptions options{.n_rows_max = 32, .n_sequences_max = 8, .n_positions_max = 128, .n_adapter_slots = 4};
-        options.kernel_path = gpu::KernelPath::kPortable;
+        options.kernel_path = gpu::KernelPath::kPortableF32;
         executor_ = load_executor(goldens_dir() / "models" / name, options);
         const Matrix& embedding = executor_->weights().embedding;
         embedding_type_ = static_cast<Type>(embedding.type);

@@ -102,7 +102,7 @@ TEST_F(GatedLoraStep, IsWhatSeparateDispatchesGive) {
 // Both of these have o's input in blocks and products by warpgroups, portable kernels neither.
 TEST_F(GatedLoraStep, IsWhatPortableKernelsGive) {
     const RandomModel model(kShape);
-    const auto portable = load(model, gpu::PersistentDecode::kOff, 0, gpu::KernelPath::kPortable),
+    const auto portable = load(model, gpu::PersistentDecode::kOff, 0, gpu::KernelPath::kPortableF32),
                gated = load(model, gpu::PersistentDecode::kOn);
     ASSERT_TRUE(gated->gates_adapters() && has_program(*gated));
     for (const uint32_t n : {40u, 64u}) expect_alike(logits_of(*gated, n), logits_of(*portable, n), kPortableErrorMax);

@@ -111,7 +111,7 @@ TEST_P(GgufFamilyWithLogits, EqualTheReference) {
                                                 .n_sequences_max = 4,
                                                 .n_positions_max = 256,
                                                 .n_adapter_slots = 2,
-                                                .kernel_path = gpu::KernelPath::kPortable,
+                                                .kernel_path = gpu::KernelPath::kPortableF32,
                                                 .decode = gpu::PersistentDecode::kOff});
     Runner runner(*executor);
     const auto reference = golden_floats(*files, "prompt0.last_logits");

@@ -79,7 +79,8 @@ class JoinedStep : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(JoinedStep, AnswersAsPortableKernelsDoAlone) {
-    const auto best = load(GetParam(), gpu::KernelPath::kAuto), portable = load(GetParam(), gpu::KernelPath::kPortable);
+    const auto best = load(GetParam(), gpu::KernelPath::kAuto),
+               portable = load(GetParam(), gpu::KernelPath::kPortableF32);
     const auto kept = put_adapters(*best, own_type()), also_kept = put_adapters(*portable, own_type());
     const auto together = logits_of_one_step(*best);
     ASSERT_EQ(together.size(), kPrompts.size());

@@ -43,7 +43,7 @@ TEST_P(Kv8Golden, LogitsAreTheReferencesWithinWhatEightBitsHold) {
     auto files = TensorFiles::map(goldens_dir() / "expected/models" / (std::string(GetParam()) + ".safetensors"),
                                   ErrorCode::kIo);
     ASSERT_TRUE(files.ok()) << files.error().message;
-    for (const gpu::KernelPath path : {gpu::KernelPath::kPortable, gpu::KernelPath::kAuto}) {
+    for (const gpu::KernelPath path : {gpu::KernelPath::kPortableF32, gpu::KernelPath::kAuto}) {
         const auto executor = load(goldens_dir() / "models" / GetParam(), gpu::KvType::kInt8, path);
         Runner runner(*executor);
         for (size_t i = 0; i < prompts.size(); ++i) {
@@ -117,7 +117,7 @@ TEST(Kv8Executor, KeysOfLargeBiasesStayInSixteenBits) {
                              .large_bias = 150.0f});
     std::vector<TokenId> ids;
     for (TokenId i = 0; i < 100; ++i) ids.push_back((i * 37 + 11) % 512);
-    for (const gpu::KernelPath path : {gpu::KernelPath::kPortable, gpu::KernelPath::kAuto}) {
+    for (const gpu::KernelPath path : {gpu::KernelPath::kPortableF32, gpu::KernelPath::kAuto}) {
         const auto eight = load(model.folder(), gpu::KvType::kInt8, path, 128),
                    sixteen = load(model.folder(), gpu::KvType::kF16, path, 128);
         EXPECT_EQ(eight->memory_plan().kv.keys_f16, (std::vector<bool>{true, false, false}));
@@ -130,7 +130,8 @@ TEST(Kv8Executor, KeysOfLargeBiasesStayInSixteenBits) {
 }
 
 TEST(Kv8Executor, ChunksAndDecodesReadWhatOtherStepsWrote) {
-    const auto executor = load(goldens_dir() / "models" / "qwen2-tied", gpu::KvType::kInt8, gpu::KernelPath::kPortable);
+    const auto executor =
+        load(goldens_dir() / "models" / "qwen2-tied", gpu::KvType::kInt8, gpu::KernelPath::kPortableF32);
     Runner runner(*executor);
     std::vector<TokenId> ids;
     for (TokenId i = 0; i < 100; ++i)

@@ -35,7 +35,7 @@ class MergedWeightsTest : public ::testing::TestWithParam<const char*> {
         options.n_sequences_max = 4;
         options.n_positions_max = 128;
         options.n_adapter_slots = kSlots;
-        options.kernel_path = gpu::KernelPath::kPortable;
+        options.kernel_path = gpu::KernelPath::kPortableF32;
         executor_ = load_executor(goldens_dir() / "models" / name, options);
         const uint32_t ranks[kSlots] = {4, 16, 33, 8}, modules[kSlots] = {0x7f, 0x05, 0x78, 0x42};
         for (uint32_t slot = 0; slot < kSlots; ++slot) {

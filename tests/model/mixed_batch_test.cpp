@@ -46,7 +46,7 @@ std::unique_ptr<Executor> load(const char* name, bool batch_invariant) {
     options.n_positions_max = 256;
     options.n_adapter_slots = kSlots;
     options.n_kv_blocks = 9;  // few, so that blocks go round
-    options.kernel_path = gpu::KernelPath::kPortable;
+    options.kernel_path = gpu::KernelPath::kPortableF32;
     options.batch_invariant = batch_invariant;
     return load_executor(goldens_dir() / "models" / name, options);
 }

@@ -172,7 +172,7 @@ class DrawDevice : public ::testing::Test {
         options.n_sequences_max = 8;
         options.n_positions_max = 256;
         options.n_adapter_slots = 2;
-        options.kernel_path = gpu::KernelPath::kPortable;
+        options.kernel_path = gpu::KernelPath::kPortableF32;
         options.batch_invariant = true;
         executor_ = lorad::testing::load_executor(lorad::testing::goldens_dir() / "models" / "qwen2-tied", options);
     }

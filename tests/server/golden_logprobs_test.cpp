@@ -21,7 +21,7 @@ TEST_P(GoldenLogprobs, OfPromptsAreTransformersLogSoftmax) {
     options.n_outputs_max = 4 + 8;
     options.n_positions_max = 256;
     options.n_adapter_slots = 2;
-    options.kernel_path = gpu::KernelPath::kPortable;
+    options.kernel_path = gpu::KernelPath::kPortableF32;
     const auto executor = load_executor(goldens_dir() / "models" / GetParam(), options);
     const auto expected_dir = goldens_dir() / "expected/models";
     auto prompts = read_golden_prompts(expected_dir / (std::string(GetParam()) + ".json"));

@@ -28,7 +28,7 @@ struct Served : DemoEngine {
         options.kv_type = kv_type;
         // Inputs of products in f32: in another batch a logit differs by 1e-6. With 16 bits it is 1e-3, which near ties
         // show.
-        if (!batch_invariant) options.kernel_path = gpu::KernelPath::kPortable;
+        if (!batch_invariant) options.kernel_path = gpu::KernelPath::kPortableF32;
         return options;
     }
     std::vector<Answer> run(Engine& engine, const std::vector<Asked>& all) {

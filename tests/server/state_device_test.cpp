@@ -22,13 +22,13 @@ class StateDevice : public ::testing::TestWithParam<const char*> {};
 TEST_P(StateDevice, TokensOfAllTogetherAreThoseOfEachAlone) {
     set_log_level(LogLevel::kError);
     const std::string name = GetParam();
-    const auto executor =
-        testing::load_executor(testing::families_dir() / "models" / name, {.n_rows_max = 96,
-                                                                           .n_sequences_max = 5,
-                                                                           .n_positions_max = 256,
-                                                                           .n_adapter_slots = 1,
-                                                                           .n_kv_blocks = kBlocks,
-                                                                           .kernel_path = gpu::KernelPath::kPortable});
+    const auto executor = testing::load_executor(testing::families_dir() / "models" / name,
+                                                 {.n_rows_max = 96,
+                                                  .n_sequences_max = 5,
+                                                  .n_positions_max = 256,
+                                                  .n_adapter_slots = 1,
+                                                  .n_kv_blocks = kBlocks,
+                                                  .kernel_path = gpu::KernelPath::kPortableF32});
     const auto prompts = testing::read_golden_prompts(testing::families_dir() / "expected/models" / (name + ".json"));
     std::vector<std::vector<TokenId>> want;
     for (const auto& prompt : prompts) {
@@ -74,13 +74,13 @@ TEST_P(StateDevice, TokensOfAllTogetherAreThoseOfEachAlone) {
 // Whatever pieces a prompt comes in: the state of its last row is the same.
 TEST_P(StateDevice, PromptsAreWhatTheyAreHoweverTheyAreCut) {
     const std::string name = GetParam();
-    const auto executor =
-        testing::load_executor(testing::families_dir() / "models" / name, {.n_rows_max = 256,
-                                                                           .n_sequences_max = 2,
-                                                                           .n_positions_max = 256,
-                                                                           .n_adapter_slots = 1,
-                                                                           .n_kv_blocks = 20,
-                                                                           .kernel_path = gpu::KernelPath::kPortable});
+    const auto executor = testing::load_executor(testing::families_dir() / "models" / name,
+                                                 {.n_rows_max = 256,
+                                                  .n_sequences_max = 2,
+                                                  .n_positions_max = 256,
+                                                  .n_adapter_slots = 1,
+                                                  .n_kv_blocks = 20,
+                                                  .kernel_path = gpu::KernelPath::kPortableF32});
     for (const uint32_t n : {1u, 63u, 64u, 65u, 130u, 211u}) {
         std::vector<TokenId> ids;
         for (uint32_t i = 0; i < n; ++i) ids.push_back((i * 37 + n) % 300);
@@ -121,7 +121,7 @@ class StateCacheDevice : public StateDevice {
                                                                           .n_adapter_slots = 4,
                                                                           .n_kv_blocks = 96,
                                                                           .snapshot_bytes_max = uint64_t{64} << 20,
-                                                                          .kernel_path = gpu::KernelPath::kPortable},
+                                                                          .kernel_path = gpu::KernelPath::kPortableF32},
                                                              .adapters = names_,
                                                              .checks_numbers = true,
                                                              .base = testing::families_dir() / "models" / GetParam(),

@@ -49,7 +49,7 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     options.n_positions_max = 256;
     options.n_adapter_slots = kRoom;
     options.n_kv_blocks = 32;
-    options.kernel_path = gpu::KernelPath::kPortable;
+    options.kernel_path = gpu::KernelPath::kPortableF32;
     options.batch_invariant = true;
     const auto executor = load_executor(folder, options);
     adapters::DeviceWeightStore store(test_device(), *executor);

@@ -35,17 +35,18 @@ class WindowDevice : public ::testing::TestWithParam<Windowed> {
             std::ranges::sort(names_);
             names_.resize(1);
         }
-        return std::make_unique<DemoEngine>(DemoEngine::Options{.executor = {.n_rows_max = 128,
-                                                                             .n_sequences_max = 4,
-                                                                             .n_positions_max = 512,
-                                                                             .n_adapter_slots = 4,
-                                                                             .n_kv_blocks = kBlocks,
-                                                                             .may_group_kv = may_group_kv,
-                                                                             .kernel_path = gpu::KernelPath::kPortable},
-                                                                .adapters = names_,
-                                                                .checks_numbers = true,
-                                                                .base = folder / "models" / GetParam().model,
-                                                                .adapter_dir = adapters});
+        return std::make_unique<DemoEngine>(
+            DemoEngine::Options{.executor = {.n_rows_max = 128,
+                                             .n_sequences_max = 4,
+                                             .n_positions_max = 512,
+                                             .n_adapter_slots = 4,
+                                             .n_kv_blocks = kBlocks,
+                                             .may_group_kv = may_group_kv,
+                                             .kernel_path = gpu::KernelPath::kPortableF32},
+                                .adapters = names_,
+                                .checks_numbers = true,
+                                .base = folder / "models" / GetParam().model,
+                                .adapter_dir = adapters});
     }
     EngineOptions options(const DemoEngine& served, bool has_cache, uint32_t n_blocks = kBlocks) const {
         const model::MemoryPlan& plan = served.executor->memory_plan();

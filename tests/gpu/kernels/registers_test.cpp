@@ -98,11 +98,13 @@ class RegisterProducts : public KernelTest {
 
 // What plans take of the table, which is what a GPU runs; and each kind of weights and cut of k.
 TEST_F(RegisterProducts, EveryTileMatchesTheReference) {
-    uint32_t turn = 0;
+    uint32_t turn = 0, n_tiles = 0;
     for (uint32_t tile = 0; tile < kRegisterTiles.size(); tile++) {
         const RegisterTile& t = kRegisterTiles[tile];
         for (const uint32_t short_sum : {0u, kShortSum}) {
-            ASSERT_TRUE(fits(t, short_sum != 0, short_sum, device().capabilities()));
+            // A software device with subgroups of 4 has workgroups of 128 threads at most.
+            if (!fits(t, short_sum != 0, short_sum, device().capabilities())) continue;
+            n_tiles++;
             const Type weight =
                 short_sum != 0 ? Type::kF16 : std::array{Type::kBf16, Type::kF16, Type::kF32}[++turn % 3];
             // More than a tile, with an end inside of one, and k that the slices' steps do not divide.
@@ -110,14 +112,18 @@ TEST_F(RegisterProducts, EveryTileMatchesTheReference) {
             check(p, plan(p, tile, short_sum, 1 + turn % 2));
         }
     }
+    EXPECT_GE(n_tiles, 2 * (kRegisterTiles.size() - 1));
 }
 
 TEST_F(RegisterProducts, ARowsBitsDoNotDependOnTheTileWhereAllOfKIsOneThreads) {
     const Problem all = make(130, 700, 21, Type::kF16);
     for (const uint32_t short_sum : {0u, kShortSum}) {
         std::vector<float> first;
+        uint32_t last = 0;
         for (uint32_t tile = 0; tile < kRegisterTiles.size(); tile++) {
             if (kRegisterTiles[tile].slices != 1) continue;
+            if (!fits(kRegisterTiles[tile], short_sum != 0, short_sum, device().capabilities())) continue;
+            last = tile;
             const std::vector<float> y = multiply(all, plan(all, tile, short_sum, 2));
             if (first.empty()) first = y;
             EXPECT_EQ(0, std::memcmp(first.data(), y.data(), size_t{all.n_rows} * padded(all.n) * 4))
@@ -126,8 +132,7 @@ TEST_F(RegisterProducts, ARowsBitsDoNotDependOnTheTileWhereAllOfKIsOneThreads) {
         Problem one = all;
         one.n_rows = 1;
         one.x.assign(all.x.begin() + 20 * all.k, all.x.begin() + 21 * all.k);
-        const std::vector<float> alone =
-            multiply(one, plan(one, static_cast<uint32_t>(kRegisterTiles.size() - 1), short_sum, 2));
+        const std::vector<float> alone = multiply(one, plan(one, last, short_sum, 2));
         EXPECT_EQ(0, std::memcmp(alone.data(), &first[size_t{20} * padded(all.n)], all.n * 4));
     }
 }

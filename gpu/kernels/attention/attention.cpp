@@ -9,7 +9,7 @@ namespace {
 
 // Query heads that one workgroup takes: a divisor of the group, small enough for the registers.
 uint32_t heads_per_workgroup(uint32_t group) {
-    for (uint32_t heads = std::min(group, 8u); heads > 1; heads--) {
+    for (uint32_t heads = std::min(group, 8u); heads > 1; --heads) {
         if (group % heads == 0) return heads;
     }
     return 1;
@@ -51,7 +51,7 @@ struct RegistersTile {
         // Two matrices of rows and results of large heads leave no registers for queries, but shared memory may not
         // hold all of them.
         if (row_matrices == 1 || head_dim <= 64) held = matrices();
-        while (held < matrices() && !fits(shared_memory_bytes)) held++;
+        while (held < matrices() && !fits(shared_memory_bytes)) ++held;
     }
     uint32_t matrices() const { return head_dim / 16; }
     // Counts shared memory as attention_registers.comp lays it out, in 16-byte words.

@@ -64,7 +64,7 @@ class GatedLora : protected WarpgroupWriter {
              "modules; mad.lo.u32 %entry, %thread, {}, %entry;",
              kModuleBytes);
         line("st.shared.u64 [%entry], %m_b; st.shared.v2.b32 [%entry+8], {{%m_scale, %first}};");
-        for (uint32_t i = 0; i < n_pieces(); i++) {
+        for (uint32_t i = 0; i < n_pieces(); ++i) {
             find_piece(i);
             line("shr.u32 %m_row, %piece, 2; shr.u32 %m_idx, %piece, 1; and.b32 %m_idx, %m_idx, 1; and.b32 %first, "
                  "%piece, 1; shr.u32 %rank, %thread, 4; mad.lo.u32 %rank, %first, 8, %rank;");
@@ -87,8 +87,8 @@ class GatedLora : protected WarpgroupWriter {
         line("setp.eq.u32 %is, %step, 0; setp.gt.or.u32 %is, %step, {}, %is; @%is bra shrunk{};", n_shrink_steps() + 1,
              set);
         line("setp.eq.u32 %is, %step, {}; @%is bra tell{};", n_shrink_steps() + 1, set);
-        for (uint32_t i = 0; i < n_pieces(); i++) {
-            for (uint32_t word = 0; word < kAhead * 4; word++) {
+        for (uint32_t i = 0; i < n_pieces(); ++i) {
+            for (uint32_t word = 0; word < kAhead * 4; ++word) {
                 const uint32_t r = i * kAhead * 4 + word;
                 unpack("%p", lorad::format("%av{}", r));
                 unpack("%q", lorad::format("%xv{}", r));
@@ -96,7 +96,7 @@ class GatedLora : protected WarpgroupWriter {
             }
         }
         line("setp.ne.u32 %is, %step, {}; @%is bra shrunk{};", n_shrink_steps(), set);
-        for (uint32_t i = 0; i < n_pieces(); i++) {
+        for (uint32_t i = 0; i < n_pieces(); ++i) {
             for (const uint32_t lanes : {8u, 4u, 2u, 1u})
                 line("shfl.sync.bfly.b32 %p0, %dot{0}, {1}, 31, 0xffffffff; add.f32 %dot{0}, %dot{0}, %p0;", i, lanes);
             // For ranks that do not exist the sum is minus infinity.
@@ -119,9 +119,9 @@ class GatedLora : protected WarpgroupWriter {
     // Loads the next step's part.
     void load_shrink() {
         line("setp.lt.u32 %is, %step, {};", n_shrink_steps());
-        for (uint32_t c = 0; c < kAhead; c++) {
+        for (uint32_t c = 0; c < kAhead; ++c) {
             if (c > 0 && n_steps() % kAhead != 0) line("setp.lt.u32 %is, %step, {};", n_steps() / kAhead);
-            for (uint32_t i = 0; i < n_pieces(); i++) {
+            for (uint32_t i = 0; i < n_pieces(); ++i) {
                 const uint32_t r = (i * kAhead + c) * 4;
                 if (c > 0 && n_steps() % kAhead != 0)
                     line("@!%is mov.b32 %av{0}, 0; @!%is mov.b32 %av{1}, 0; @!%is mov.b32 %av{2}, 0; @!%is mov.b32 "
@@ -132,7 +132,7 @@ class GatedLora : protected WarpgroupWriter {
                      r, r + 1, r + 2, r + 3, i, c * kChunkBytes);
             }
         }
-        for (uint32_t i = 0; i < n_pieces(); i++)
+        for (uint32_t i = 0; i < n_pieces(); ++i)
             line("add.u64 %a_at{0}, %a_at{0}, {1}; add.u64 %xr_at{0}, %xr_at{0}, {1};", i, kAhead * kChunkBytes);
     }
 
@@ -145,13 +145,13 @@ class GatedLora : protected WarpgroupWriter {
              "%entry, %first, {}, %entry;",
              2 * kModuleBytes);
         line("and.b32 %second, %lane, 3; shl.b32 %second, %second, 1; add.u32 %second, %second, %n0;");
-        for (uint32_t own = 0; own < 4; own++) {
+        for (uint32_t own = 0; own < 4; ++own) {
             const uint32_t at = own / 2 * 8 * 2 * kModuleBytes + own % 2 * kModuleBytes;
             line("ld.shared.u64 %b{0}, [%entry+{1}]; ld.shared.u32 %b_row{0}, [%entry+{2}]; mad.wide.u32 %b{0}, "
                  "%second, %b_row{0}, %b{0};",
                  own, at, at + 12);
         }
-        for (uint32_t round = 0; round < kRoundsAhead; round++) load_b(round);
+        for (uint32_t round = 0; round < kRoundsAhead; ++round) load_b(round);
         // All have told.
         line("setp.ne.u32 %is, %thread, 0; @%is bra met_low; mov.u32 %polls, 0; ld.param.u64 %sync, [params+{}]; "
              "ld.param.u32 %polls_max, [params+{}];",
@@ -176,14 +176,14 @@ class GatedLora : protected WarpgroupWriter {
              kLowRowBytes, kGatedLoraRanks * 4);
         for (uint32_t i = 0; i < kGatedLoraRanks; i += 4)
             line("ld.global.cg.v4.f32 {{%low{}, %low{}, %low{}, %low{}}}, [%at+{}];", i, i + 1, i + 2, i + 3, i * 4);
-        for (uint32_t i = 0; i < kGatedLoraRanks; i++)
+        for (uint32_t i = 0; i < kGatedLoraRanks; ++i)
             line("mul.f32 %low{0}, %low{0}, %scale; selp.f32 %low{0}, 0f00000000, %low{0}, %is;", i);
         for (uint32_t i = 0; i < kGatedLoraRanks; i += 4)
             line("st.shared.v4.f32 [%entry+{}], {{%low{}, %low{}, %low{}, %low{}}};", i * 4, i, i + 1, i + 2, i + 3);
         line("bar.sync 0; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; mad.lo.u32 %entry, %first, "
              "{}, %ring;",
              kLowRowBytes);
-        for (uint32_t round = 0; round < n_rounds(); round++) {
+        for (uint32_t round = 0; round < n_rounds(); ++round) {
             if (round % rounds_of_own() == 0) {
                 const uint32_t own = round / rounds_of_own(),
                                at = own / 2 * 8 * kLowRowBytes + own % 2 * kGatedLoraRanks * 4;
@@ -248,7 +248,7 @@ class GatedLora : protected WarpgroupWriter {
                        set = round % kRoundsAhead * 32;
         // A row of 8 ranks has no second half: its first one again, times zero.
         line("sub.u32 %past, %b_row{}, 16; min.u32 %past, %past, 16;", own);
-        for (uint32_t column = 0; column < 4; column++) {
+        for (uint32_t column = 0; column < 4; ++column) {
             const uint32_t r = set + column * 8;
             line("mad.wide.u32 %b_at, %b_row{0}, {1}, %b{0}; ld.global.v4.b32 {{%x{2}, %x{3}, %x{4}, %x{5}}}, [%b_at];",
                  own, (group + column / 2) * 8 + column % 2, r, r + 1, r + 2, r + 3);
@@ -260,8 +260,8 @@ class GatedLora : protected WarpgroupWriter {
     void add_b(uint32_t round) {
         const uint32_t own = round / rounds_of_own(), group = round % rounds_of_own() * 2,
                        set = round % kRoundsAhead * 32;
-        for (uint32_t word = 0; word < kGatedLoraRanks / 2; word++) {
-            for (uint32_t column = 0; column < 4; column++) {
+        for (uint32_t word = 0; word < kGatedLoraRanks / 2; ++word) {
+            for (uint32_t column = 0; column < 4; ++column) {
                 const uint32_t sum = (group + column / 2) * 8 + own % 2 * 4 + own / 2 * 2 + column % 2;
                 unpack("%p", lorad::format("%x{}", set + column * 8 + word));
                 line("fma.rn.f32 %sum{0}, %p0, %low{1}, %sum{0}; fma.rn.f32 %sum{0}, %p1, %low{2}, %sum{0};", sum,

@@ -179,7 +179,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
     const size_t begin = all.size();
     MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, on, product);
     plan.act_type = product.type;
-    for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); plan.tile++) {
+    for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); ++plan.tile) {
         const CoopmatTile& tile = kCoopmatTiles[plan.tile];
         if (tile.whole_k) continue;  // there is the same one that may be split
         if (!fits(tile, n, stride, on.capabilities()) || tile.rows >= rows * 2 + 15 ||
@@ -188,7 +188,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
         plan.row_tile = tile.rows;
         plan.column_tile = tile.columns;
         add_splits(on, product, plan, tile.k, all);
-        for (uint32_t n_splits = 2; n_splits <= std::min(product.max_splits, kMixedSplits); n_splits++) {
+        for (uint32_t n_splits = 2; n_splits <= std::min(product.max_splits, kMixedSplits); ++n_splits) {
             const TileWish wish{.n = n, .stride = stride, .rows = rows, .max_splits = product.max_splits};
             const uint32_t whole_rows = best_whole_rows(tile, wish, n_splits, on.capabilities());
             if (whole_rows == 0) continue;
@@ -201,7 +201,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
     Product in_blocks = product;
     in_blocks.may_be_in_blocks = true;
     if (!can_be_in_blocks(on, in_blocks)) return;
-    for (size_t i = begin, end = all.size(); i < end; i++) {
+    for (size_t i = begin, end = all.size(); i < end; ++i) {
         if (all[i].tile != kBlocksTile) continue;
         all.push_back(all[i]);
         all.back().x_in_blocks = true;

@@ -55,7 +55,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
     constexpr uint32_t kSweptRowsMin = 512;
     if (product.rows < kSweptRowsMin || !on.ladder().has2(product.type)) return;
     MatmulPlan of_tile = *plan(on, product);
-    for (of_tile.tile = 0; of_tile.tile < kTiles.size(); of_tile.tile++) {
+    for (of_tile.tile = 0; of_tile.tile < kTiles.size(); ++of_tile.tile) {
         const Tile& tile = kTiles[of_tile.tile];
         if (padded(product.n) % tile.columns != 0 || product.stride() % tile.k != 0) continue;
         of_tile.row_tile = tile.rows;

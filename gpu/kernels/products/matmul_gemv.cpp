@@ -19,7 +19,7 @@ uint32_t unroll_for(uint32_t threads, uint32_t n_k, uint32_t subgroup_size) {
     if (threads == kThreads[0] && loads % 7 == 0) return 7;
     if (loads >= 8) return 4;
     uint32_t best = 1;
-    for (uint32_t unroll = 2; unroll <= 6; unroll++) {
+    for (uint32_t unroll = 2; unroll <= 6; ++unroll) {
         if (unroll <= n_k / (8 * subgroup_size) && loads % unroll <= loads % best) best = unroll;
     }
     return best;

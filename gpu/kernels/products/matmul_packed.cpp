@@ -24,7 +24,7 @@ uint32_t packed_splits_for(const PackedTile& tile, uint32_t n, uint32_t steps, u
     const uint32_t tiles = ceil_div(n, tile.columns()) * ceil_div(rows, tile.rows), slots = units * tile.at_once;
     double least = std::numeric_limits<double>::infinity();
     uint32_t best = 1;
-    for (uint32_t n_splits = 1; n_splits <= std::min(max_splits, steps); n_splits++) {
+    for (uint32_t n_splits = 1; n_splits <= std::min(max_splits, steps); ++n_splits) {
         const uint32_t split_steps = ceil_div(steps, n_splits);
         if (ceil_div(steps, split_steps) != n_splits) continue;
         // In steps of one workgroup, of which a step moves about half a byte a weight; a split's sums are written and

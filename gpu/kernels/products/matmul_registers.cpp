@@ -40,7 +40,7 @@ double time_of(const MatmulPlan& plan, uint32_t n, uint32_t units) {
 // With the cut of k that is the fastest.
 MatmulPlan best_cut(const MatmulPlan& of, uint32_t tile, uint32_t n, uint32_t k, uint32_t max_splits, uint32_t units) {
     MatmulPlan best = plan_of(of, tile, k, 1);
-    for (uint32_t n_splits = 2; n_splits <= std::min(max_splits, kRegistersSplitsMax); n_splits++) {
+    for (uint32_t n_splits = 2; n_splits <= std::min(max_splits, kRegistersSplitsMax); ++n_splits) {
         const MatmulPlan plan = plan_of(of, tile, k, n_splits);
         if (plan.n_splits == n_splits && time_of(plan, n, units) < time_of(best, n, units)) best = plan;
     }
@@ -50,7 +50,7 @@ MatmulPlan best_cut(const MatmulPlan& of, uint32_t tile, uint32_t n, uint32_t k,
 std::vector<MatmulPlan> candidates_of(const MatmulPlan& of, uint32_t n, uint32_t k, uint32_t max_splits,
                                       const DeviceCapabilities& caps) {
     std::vector<MatmulPlan> all;
-    for (uint32_t i = 0; i < kRegisterTiles.size(); i++) {
+    for (uint32_t i = 0; i < kRegisterTiles.size(); ++i) {
         const RegisterTile& tile = kRegisterTiles[i];
         if (!fits(tile, of.short_sum != 0, of.short_sum, caps)) continue;
         if (tile.rows() >= of.rows * 2 + 8 || (tile.rows() < of.rows && tile.rows() < 64)) continue;
@@ -77,7 +77,7 @@ std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const uint32_t n = product.n, k = product.k, units = on.units();
     const MatmulPlan of = plan_without_tile(on, product, has_short_sums(on, product) ? kShortSum : 0);
     std::optional<MatmulPlan> best;
-    for (uint32_t i = 0; i < kRegisterTiles.size(); i++) {
+    for (uint32_t i = 0; i < kRegisterTiles.size(); ++i) {
         if (!fits(kRegisterTiles[i], of.short_sum != 0, of.short_sum, on.capabilities())) continue;
         const MatmulPlan plan = best_cut(of, i, n, k, product.max_splits, units);
         if (!best || time_of(plan, n, units) < time_of(*best, n, units)) best = plan;

@@ -22,7 +22,7 @@ uint32_t digits_of(uint32_t count) {
 
 // The fewest equal splits of so many units that have at most `most` each; 0: there are none.
 uint32_t equal_splits(uint32_t units, uint32_t most, uint32_t max_splits) {
-    for (uint32_t n = ceil_div(units, most); n <= max_splits; n++) {
+    for (uint32_t n = ceil_div(units, most); n <= max_splits; ++n) {
         if (units % n == 0) return n;
     }
     return 0;

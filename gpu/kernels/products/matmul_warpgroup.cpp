@@ -129,7 +129,7 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 
 void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     if (!is_for_warpgroups(on, product)) return;
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         if (!fits(kWarpgroupTiles[tile], {.n = product.n, .stride = product.stride(), .rows = product.rows})) continue;
         add_splits(on, product, plan_of_warpgroup(tile, product, 1, product.stride()), kWarpgroupTiles[tile].k, all);
     }

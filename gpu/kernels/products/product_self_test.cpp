@@ -70,7 +70,7 @@ struct TestProduct {
     static constexpr uint32_t kCounted = kN - 5;
     static std::vector<float> argmax(const std::vector<float>& sums) {
         std::vector<float> all;
-        for (uint32_t t = 0; t < kRows; t++) {
+        for (uint32_t t = 0; t < kRows; ++t) {
             const std::span row = std::span(sums).subspan(size_t{t} * kN, kCounted);
             const float top = *std::ranges::max_element(row);
             double exponentials = 0;
@@ -88,7 +88,7 @@ struct TestProduct {
         }));
         const uint32_t n_parts = plan.column_tiles(kCounted);
         std::vector<float> all;
-        for (uint32_t t = 0; t < kRows; t++) {
+        for (uint32_t t = 0; t < kRows; ++t) {
             const std::span parts(reinterpret_cast<const SamplePart*>(y.mapped().data()) + size_t{t} * n_parts,
                                   n_parts);
             const SamplePart& best = *std::ranges::max_element(parts, {}, &SamplePart::top);
@@ -134,8 +134,8 @@ struct TestProduct {
     // SiLU of the first half of a result's columns, times the second half.
     static std::vector<float> gated(const std::vector<float>& sums) {
         std::vector<float> act(size_t{kRows} * kHalf);
-        for (uint32_t t = 0; t < kRows; t++) {
-            for (uint32_t f = 0; f < kHalf; f++) {
+        for (uint32_t t = 0; t < kRows; ++t) {
+            for (uint32_t f = 0; f < kHalf; ++f) {
                 const float gate = sums[size_t{t} * kN + f], up = sums[size_t{t} * kN + kHalf + f];
                 act[size_t{t} * kHalf + f] = gate / (1.0f + std::exp(-gate)) * up;
             }
@@ -163,15 +163,15 @@ struct TestProduct {
     std::vector<float> sum_of_splits(uint32_t n_splits) const {
         std::vector<float> sum(size_t{kRows} * kN);
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
-        for (uint32_t split = 0; split < n_splits; split++) {
-            for (size_t i = 0; i < sum.size(); i++) sum[i] += values[size_t{split} * kBufferRows * kN + i];
+        for (uint32_t split = 0; split < n_splits; ++split) {
+            for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[size_t{split} * kBufferRows * kN + i];
         }
         return sum;
     }
     std::vector<float> act_of(const MatmulPlan& plan, uint32_t y_order) const {
         std::vector<float> act(size_t{kRows} * kHalf);
         const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
-        for (uint32_t i = 0; i < act.size(); i++) {
+        for (uint32_t i = 0; i < act.size(); ++i) {
             uint16_t bits = 0;
             std::memcpy(&bits,
                         got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2),
@@ -256,7 +256,7 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
 // Of all tiles, with k whole and cut, and of their gated products, where it is not allowed.
 std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
                                                 const std::vector<float>& want) {
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         for (const uint32_t n_splits : {1u, 2u}) {
             Deviation plain;
             plain.add(test.run(device, kernels,
@@ -283,7 +283,7 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
 // Of all tiles that say rows' greatest sums, where it is not allowed.
 std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
                                              const std::vector<float>& want) {
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         Deviation deviation;
         const Product product = test_product(type, ProductResult::kGreatest);
         deviation.add(test.run_argmax(device, kernels, plan_of_warpgroup(tile, product, 1, TestProduct::kK), want),
@@ -300,8 +300,8 @@ std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels,
     Deviation failed;
     failed.add(more, want);
     if (!more.ok()) return failed;
-    for (size_t i = 0; i < want.size(); i++) want[i] += more.value()[i];
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (size_t i = 0; i < want.size(); ++i) want[i] += more.value()[i];
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
         Deviation plain;
         Product product = test_product(type);

@@ -70,7 +70,7 @@ void add_splits(const WayFacts& on, const Product& product, const MatmulPlan& of
     constexpr uint32_t kWorkgroupsPerUnit = 9;
     const uint32_t unit = std::max(step_k, kWeightAlign), steps = product.stride() / unit;
     const uint32_t tiles = ceil_div(product.rows, of_tile.row_tile) * ceil_div(product.n, of_tile.column_tile);
-    for (uint32_t n_splits = 1; n_splits <= std::min(product.max_splits, steps); n_splits++) {
+    for (uint32_t n_splits = 1; n_splits <= std::min(product.max_splits, steps); ++n_splits) {
         const uint32_t split_steps = ceil_div(steps, n_splits);
         if (ceil_div(steps, split_steps) != n_splits) continue;
         if (n_splits > 1 && tiles * n_splits > on.units() * kWorkgroupsPerUnit) continue;

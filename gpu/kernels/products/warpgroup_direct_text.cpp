@@ -127,13 +127,13 @@ class DirectWriter : WarpgroupWriter {
     }
 
     void begin() {
-        for (uint32_t i = 0; i < sums(); i++) line("mov.f32 %sum{}, 0f00000000;", i);
-        for (uint32_t set = 0; set < kSets; set++) {
+        for (uint32_t i = 0; i < sums(); ++i) line("mov.f32 %sum{}, 0f00000000;", i);
+        for (uint32_t set = 0; set < kSets; ++set) {
             point_at_step();
-            for (uint32_t piece = 0; piece < kPieces; piece++) load_w(set, piece);
+            for (uint32_t piece = 0; piece < kPieces; ++piece) load_w(set, piece);
             next_step();
         }
-        for (uint32_t slot = 0; slot + 1 < kSlots; slot++) {
+        for (uint32_t slot = 0; slot + 1 < kSlots; ++slot) {
             line("setp.le.u32 %is, %steps, {0}; @%is bra begun{0}; @!%loads bra begun{0}; add.u32 %first, %into, {1};",
                  slot, slot * slot_bytes());
             load_x();
@@ -144,7 +144,7 @@ class DirectWriter : WarpgroupWriter {
 
     void loop() {
         line("loop:");
-        for (uint32_t set = 0; set < kSets; set++) {
+        for (uint32_t set = 0; set < kSets; ++set) {
             // This step's x is there for all threads, and all are done with that of the step before, in whose slot the
             // next but one goes.
             line("cp.async.wait_group {}; bar.sync 0;", kSlots - 2);
@@ -157,7 +157,7 @@ class DirectWriter : WarpgroupWriter {
             turn("%slot_in", slot_bytes(), ring_bytes());
             turn("%slot_out", slot_bytes(), ring_bytes());
             point_at_step();
-            for (uint32_t piece = 0; piece < kPieces; piece++) {
+            for (uint32_t piece = 0; piece < kPieces; ++piece) {
                 take(set, piece);
                 load_w(set, piece);
                 multiply(piece);
@@ -172,12 +172,12 @@ class DirectWriter : WarpgroupWriter {
     // compiler cannot drop; otherwise the copy would be made at the loads, and wait for them there.
     void take(uint32_t set, uint32_t piece) {
         const uint32_t r = (set * kPieces + piece) * 8;
-        for (uint32_t i = 0; i < 8; i++) line("or.b32 %a{}, %held{}, %zero;", i, r + i / 2 + i % 2 * 4);
+        for (uint32_t i = 0; i < 8; ++i) line("or.b32 %a{}, %held{}, %zero;", i, r + i / 2 + i % 2 * 4);
     }
 
     void multiply(uint32_t piece) {
         line("wgmma.fence.sync.aligned;");
-        for (uint32_t half = 0; half < 2; half++) {
+        for (uint32_t half = 0; half < 2; ++half) {
             line("add.u64 %wide, %slot, {};", swizzled_offset(2 * piece + half, rows()));
             multiply_16(rows(), p_.type, 0, "%a", 4 * half, "%wide");
         }

@@ -243,7 +243,7 @@ class Writer : GatedLora {
         }
         line("mul.wide.u32 %wide, %first, {}; add.u64 %at, {}, %wide;", k16s() * kBlockBytes, x);
         line("cvt.u64.u32 %wide, %used; add.u64 %at, %at, %wide;");
-        for (uint32_t k = 0; k < k16s(); k++) {
+        for (uint32_t k = 0; k < k16s(); ++k) {
             const uint32_t r = set * x_registers() + k * 4;
             line("ld.global.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%at+{}];", r, r + 1, r + 2, r + 3, k * kBlockBytes);
         }
@@ -273,7 +273,7 @@ class Writer : GatedLora {
     // Prefetches 256 bytes of a row to the L2 cache in the measured cases: they are two steps', and the output layer
     // and `down` are a few per cent faster.
     void load_rows_of(const char* w, uint32_t part, uint64_t row_bytes) {
-        for (uint32_t i = 0; i < n_loads(); i++) {
+        for (uint32_t i = 0; i < n_loads(); ++i) {
             const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
             line("{}cp.async.cg.shared.global{} [%second+{}], [{}+{}], 16;", is_partial ? "@%last " : "",
                  t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes, w,
@@ -284,11 +284,11 @@ class Writer : GatedLora {
     }
 
     void begin_sums() {
-        for (uint32_t i = 0; i < n_parts() * sums(); i++) line("mov.f32 %sum{}, 0f00000000;", i);
+        for (uint32_t i = 0; i < n_parts() * sums(); ++i) line("mov.f32 %sum{}, 0f00000000;", i);
         line("setp.eq.u32 %is, {}, 0; @%is bra store;", all_steps());
         line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;{}", joins() ? " mov.u32 %asked, 0;" : "");
         load_x(0);
-        for (uint32_t slot = 0; slot < ahead(); slot++) {
+        for (uint32_t slot = 0; slot < ahead(); ++slot) {
             line("setp.le.u32 %is, %parts, {0}; @%is bra begun{0};", slot);
             load_w(slot % n_parts());
             line("add.u32 %slot_in, %slot_in, {};", slot_bytes());
@@ -301,8 +301,8 @@ class Writer : GatedLora {
 
     void loop() {
         line("loop:");
-        for (uint32_t set = 0; set < kXSets; set++) {
-            for (uint32_t part = 0; part < n_parts(); part++) {
+        for (uint32_t set = 0; set < kXSets; ++set) {
+            for (uint32_t part = 0; part < n_parts(); ++part) {
                 // Behind the barrier all threads see what cp.async has written. (The fence between the generic and the
                 // asynchronous proxy would wait for all loads in flight.)
                 line("cp.async.wait_group {}; bar.sync 0;", ahead() - 1);
@@ -342,7 +342,7 @@ class Writer : GatedLora {
     void multiply(uint32_t set, uint32_t part) {
         line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
         line("wgmma.fence.sync.aligned;");
-        for (uint32_t k = 0; k < k16s(); k++) {
+        for (uint32_t k = 0; k < k16s(); ++k) {
             line("add.u64 %at, %slot, {};",
                  is_transposed() ? k * 16 * kSwizzledRowBytes / 16 : swizzled_offset(k, t_.part));
             multiply_16(t_.part, p_.type, part * sums(), "%x", set * x_registers() + k * 4, "%at", is_transposed());
@@ -355,7 +355,7 @@ class Writer : GatedLora {
     // one for them, too. In front of the product, whose registers nobody may touch until it is waited for.
     void use_x(uint32_t set) {
         line("mov.u32 %used, 0;");
-        for (uint32_t k = 0; k < k16s(); k++)
+        for (uint32_t k = 0; k < k16s(); ++k)
             line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * x_registers() + k * 4 + 3);
     }
 
@@ -382,21 +382,21 @@ class Writer : GatedLora {
         line("and.b32 %second, %lane, 3; shl.b32 %second, %second, 1; add.u32 %second, %second, %n0;");
         // Zero times a sum is zero, or NaN if it is not finite.
         line("mov.f32 %check0, 0f00000000; mov.f32 %check1, 0f00000000;");
-        for (uint32_t i = 0; i < n_sums; i++) line("fma.rn.f32 %check{0}, %sum{1}, 0f00000000, %check{0};", row(i), i);
+        for (uint32_t i = 0; i < n_sums; ++i) line("fma.rn.f32 %check{0}, %sum{1}, 0f00000000, %check{0};", row(i), i);
         // Columns that the neighbour of a tile that was moved back has, too, and such as there are not.
         line("ld.param.u32 %to, [params+40]; sub.u32 %to, %to, %second; mul.lo.u32 %from, %tile, {}; sub.u32 %from, "
              "%from, %second;",
              t_.columns);
         line("setp.le.s32 %is, %from, 0; setp.gt.and.s32 %is, %to, {}, %is; @%is bra all_count;", column(n_sums - 1));
-        for (uint32_t i = 0; i < n_sums; i++)
+        for (uint32_t i = 0; i < n_sums; ++i)
             line("setp.le.s32 %is, %from, {0}; setp.gt.and.s32 %is, %to, {0}, %is; @!%is mov.f32 %sum{1}, 0fFF800000;",
                  column(i), i);
         line("all_count:");
-        for (uint32_t r = 0; r < 2; r++) line("mov.f32 %top{0}, 0fFF800000; mov.u32 %best{0}, 0;", r);
-        for (uint32_t i = 0; i < n_sums; i++)
+        for (uint32_t r = 0; r < 2; ++r) line("mov.f32 %top{0}, 0fFF800000; mov.u32 %best{0}, 0;", r);
+        for (uint32_t i = 0; i < n_sums; ++i)
             line("setp.gt.f32 %is, %sum{0}, %top{1}; @%is mov.f32 %top{1}, %sum{0}; @%is mov.u32 %best{1}, {2};", i,
                  row(i), column(i));
-        for (uint32_t r = 0; r < 2; r++) {
+        for (uint32_t r = 0; r < 2; ++r) {
             line("add.u32 %best{0}, %best{0}, %second;", r);
             for (const uint32_t lanes : {1u, 2u}) {
                 line("shfl.sync.bfly.b32 %other, %top{0}, {1}, 31, 0xffffffff; shfl.sync.bfly.b32 %their, %best{0}, "
@@ -410,11 +410,11 @@ class Writer : GatedLora {
             }
         }
         // If nothing is above minus infinity, the sum is zero.
-        for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t r = 0; r < 2; ++r)
             line("setp.eq.f32 %is, %top{0}, 0fFF800000; selp.f32 %act{0}, 0f00000000, %top{0}, %is; mov.f32 %total{0}, "
                  "0f00000000;",
                  r);
-        for (uint32_t i = 0; i < n_sums; i++) {
+        for (uint32_t i = 0; i < n_sums; ++i) {
             line("sub.f32 %e, %sum{0}, %act{1}; mul.f32 %e, %e, 0f3FB8AA3B; ex2.approx.f32 %e, %e; add.f32 %total{1}, "
                  "%total{1}, %e;",
                  i, row(i));
@@ -424,7 +424,7 @@ class Writer : GatedLora {
              offsetof(MatmulArgmaxParams, partials), offsetof(MatmulArgmaxParams, n_parts));
         line("shr.u32 %next, %lane, 2; mad.lo.u32 %next, %warp, 16, %next; add.u32 %next, %next, %row0; and.b32 %from, "
              "%lane, 3;");
-        for (uint32_t r = 0; r < 2; r++) {
+        for (uint32_t r = 0; r < 2; ++r) {
             for (const uint32_t lanes : {1u, 2u}) {
                 line("shfl.sync.bfly.b32 %e, %total{0}, {1}, 31, 0xffffffff; add.f32 %total{0}, %total{0}, %e; "
                      "shfl.sync.bfly.b32 %e, %check{0}, {1}, 31, 0xffffffff; add.f32 %check{0}, %check{0}, %e;",
@@ -446,11 +446,11 @@ class Writer : GatedLora {
         else
             point_at_blocks();
         if (p_.adds_lora) point_at_rows();
-        for (uint32_t i = 0; i < columns_of_y() / 16; i++) {
-            for (uint32_t word = 0; word < 4; word++) {
+        for (uint32_t i = 0; i < columns_of_y() / 16; ++i) {
+            for (uint32_t word = 0; word < 4; ++word) {
                 // four sums for eight columns, then those of their ups
                 const uint32_t gates = i * 16 + word / 2 * 8 + word % 2 * 2;
-                for (uint32_t e = 0; e < 2; e++) gate(e, gates + e, gates + 4 + e);
+                for (uint32_t e = 0; e < 2; ++e) gate(e, gates + e, gates + 4 + e);
                 line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
                 if (p_.adds_lora)
                     line("@%in_rows st.global.b32 [%{}+{}], %word{};", word % 2 == 0 ? "row" : "row8",

@@ -89,7 +89,7 @@ class WarpgroupWriter : protected TextWriter {
     void multiply_16(uint32_t n, ScalarType type, uint32_t first_sum, const char* a, uint32_t first_a, const char* b,
                      bool is_transposed = false) {
         std::string sums;
-        for (uint32_t i = 0; i < n / 2; i++) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
+        for (uint32_t i = 0; i < n / 2; ++i) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
         line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}{4}, {3}{5}, {3}{6}, {3}{7}}}, {8}, 1, "
              "1, 1, {9};",
              n, type == ScalarType::kBf16 ? "bf16" : "f16", sums, a, first_a, first_a + 1, first_a + 2, first_a + 3, b,

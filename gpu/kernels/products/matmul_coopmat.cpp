@@ -74,8 +74,7 @@ std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const TileChoice choice =
         choose_tile(on.capabilities(), wish_for(on, product, product.result == ProductResult::kGated));
     if (choice.k_per_split == 0) return std::nullopt;
-    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, on, product);
-    plan.act_type = product.type;
+    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, product);
     take(plan, choice);
     if (product.norm_is_deferred && plan.row_tile != kDeferredRows) return std::nullopt;
     return plan;
@@ -177,8 +176,7 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     const uint32_t n = product.n, stride = product.stride(), rows = product.rows;
     const size_t begin = all.size();
-    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, on, product);
-    plan.act_type = product.type;
+    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, product);
     for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); ++plan.tile) {
         const CoopmatTile& tile = kCoopmatTiles[plan.tile];
         if (tile.whole_k) continue;  // there is the same one that may be split
@@ -232,6 +230,7 @@ const ProductWay kCoopmatWay{.variant = MatmulVariant::kCoopmat,
                              .name = "KHR matrices",
                              .forms = {.results = bit_of(ProductResult::kSums) | bit_of(ProductResult::kGated),
                                        .adapters = bit_of(AdapterForm::kApart) | bit_of(AdapterForm::kRuns),
+                                       .reads_16_bits = true,
                                        .deferred_norms = true},
                              .refusal = coopmat_way::refusal,
                              .plan = coopmat_way::plan,

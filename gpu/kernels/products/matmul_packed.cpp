@@ -45,8 +45,7 @@ const char* refusal(const WayFacts& on, const Product& product) {
 }
 
 std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
-    MatmulPlan plan = plan_for(MatmulVariant::kPacked, on, product);
-    plan.act_type = product.type;
+    MatmulPlan plan = plan_for(MatmulVariant::kPacked, product);
     plan.tile = packed_tile_for(product.rows);
     const PackedTile& tile = kPackedTiles[plan.tile];
     plan.row_tile = tile.rows;
@@ -98,7 +97,7 @@ bool can_read_bricks(const WayFacts& on, const Product& product) {
 
 const ProductWay kPackedWay{.variant = MatmulVariant::kPacked,
                             .name = "packed weights on matrices",
-                            .forms = {.reads_plain = false, .reads_packed = true},
+                            .forms = {.reads_plain = false, .reads_packed = true, .reads_16_bits = true},
                             .refusal = packed_way::refusal,
                             .plan = packed_way::plan,
                             .module = packed_way::module,

@@ -50,18 +50,24 @@ const ProductWay& way_of(MatmulVariant variant) {
     return **found;
 }
 
-MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product) {
+MatmulPlan plan_for(MatmulVariant variant, const Product& product) {
     MatmulPlan plan;
     plan.variant = variant;
     plan.rows = product.rows;
     plan.weight_type = product.type;
-    plan.act_type = on.act_type(product.type);
+    if (way_of(variant).forms.reads_16_bits) plan.act_type = product.type;
     if (product.is_packed()) plan.packed = static_cast<WeightFormat>(std::countr_zero(product.formats));
     plan.adapters = product.adapters;
     plan.result = product.result;
     plan.activation = product.activation;
     plan.norm_is_deferred = product.norm_is_deferred;
     plan.has_rows_of_k = product.has_rows_of_k;
+    return plan;
+}
+
+MatmulPlan portable_plan_for(MatmulVariant variant, const WayFacts& on, const Product& product) {
+    MatmulPlan plan = plan_for(variant, product);
+    plan.act_type = on.act_type(product.type);
     return plan;
 }
 

@@ -23,6 +23,18 @@
 namespace lorad::gpu {
 
 #define GATED_LORA_PARAM(member) offsetof(GatedLoraParams, member)
+static_assert(GATED_LORA_PARAM(product) == 0);
+
+// A row's gates or ups, in shared memory.
+struct SharedModule {
+    uint64_t b;  // address
+    float scale;
+    uint32_t row_bytes;  // of B
+};
+// What loads and stores of several words take together.
+static_assert(offsetof(SharedModule, row_bytes) == offsetof(SharedModule, scale) + 4);
+static_assert(offsetof(LoraModule, b) == offsetof(LoraModule, a) + 8 &&
+              offsetof(LoraModule, scale) == offsetof(LoraModule, rank) + 4);
 
 class GatedLora : protected WarpgroupWriter {
   protected:
@@ -51,9 +63,9 @@ class GatedLora : protected WarpgroupWriter {
 
     // Comes behind the first loads of w and x.
     void begin_lora() {
-        line("ld.param.u64 %rows_at, [params]; ld.global.u32 %n_rows, [%rows_at]; ld.param.u64 %table, [params+{}]; "
-             "ld.param.u32 %slot_stride, [params+{}]; ld.param.u64 %w_all, [params+8];",
-             GATED_LORA_PARAM(lora_layer), GATED_LORA_PARAM(lora_slot_stride));
+        line("ld.param.u64 %rows_at, [params+{}]; ld.global.u32 %n_rows, [%rows_at]; ld.param.u64 %table, [params+{}]; "
+             "ld.param.u32 %slot_stride, [params+{}]; ld.param.u64 %w_all, [params+{}];",
+             MATMUL_PARAM(n_rows), GATED_LORA_PARAM(lora_layer), GATED_LORA_PARAM(lora_slot_stride), MATMUL_PARAM(w));
         line("ld.param.u64 %at, [params+{}]; ld.relaxed.gpu.global.u32 %target, [%at]; mov.u32 %first, %nctaid.z; "
              "add.u32 %target, %target, %first;",
              GATED_LORA_PARAM(sync));
@@ -63,7 +75,8 @@ class GatedLora : protected WarpgroupWriter {
         line("add.u32 %first, %m_rank, 7; shr.u32 %first, %first, 3; shl.b32 %first, %first, 4; mov.u32 %entry, "
              "modules; mad.lo.u32 %entry, %thread, {}, %entry;",
              kModuleBytes);
-        line("st.shared.u64 [%entry], %m_b; st.shared.v2.b32 [%entry+8], {{%m_scale, %first}};");
+        line("st.shared.u64 [%entry+{}], %m_b; st.shared.v2.b32 [%entry+{}], {{%m_scale, %first}};",
+             offsetof(SharedModule, b), offsetof(SharedModule, scale));
         for (uint32_t i = 0; i < n_pieces(); ++i) {
             find_piece(i);
             line("shr.u32 %m_row, %piece, 2; shr.u32 %m_idx, %piece, 1; and.b32 %m_idx, %m_idx, 1; and.b32 %first, "
@@ -149,7 +162,7 @@ class GatedLora : protected WarpgroupWriter {
             const uint32_t at = own / 2 * 8 * 2 * kModuleBytes + own % 2 * kModuleBytes;
             line("ld.shared.u64 %b{0}, [%entry+{1}]; ld.shared.u32 %b_row{0}, [%entry+{2}]; mad.wide.u32 %b{0}, "
                  "%second, %b_row{0}, %b{0};",
-                 own, at, at + 12);
+                 own, at + offsetof(SharedModule, b), at + offsetof(SharedModule, row_bytes));
         }
         for (uint32_t round = 0; round < kRoundsAhead; ++round) load_b(round);
         // All have told.
@@ -167,8 +180,8 @@ class GatedLora : protected WarpgroupWriter {
         // Low to shared memory, times the scale: [row][module], rows a word of 16 bytes further, so that those of a
         // warp are in different banks.
         line("mov.u32 %entry, modules; mad.lo.u32 %entry, %thread, {}, %entry; ld.shared.v2.b32 {{%m_scale, %second}}, "
-             "[%entry+8]; mov.b32 %scale, %m_scale; setp.eq.u32 %is, %second, 0;",
-             kModuleBytes);
+             "[%entry+{}]; mov.b32 %scale, %m_scale; setp.eq.u32 %is, %second, 0;",
+             kModuleBytes, offsetof(SharedModule, scale));
         line("ld.param.u64 %at, [params+{}]; mul.wide.u32 %wide, %thread, {}; add.u64 %at, %at, %wide;",
              GATED_LORA_PARAM(low), kGatedLoraRanks * 4);
         line("shr.u32 %first, %thread, 1; and.b32 %second, %thread, 1; mad.lo.u32 %entry, %first, {}, %ring; "
@@ -202,7 +215,7 @@ class GatedLora : protected WarpgroupWriter {
         line("mov.u32 %piece, %ctaid.z; mov.u32 %second, %nctaid.z; mad.lo.u32 %piece, %second, {}, %piece;", i);
     }
 
-    static constexpr uint32_t kModuleBytes = 16;  // B's address, scale, bytes of a row of B
+    static constexpr uint32_t kModuleBytes = sizeof(SharedModule);
     static constexpr uint32_t kChunkBytes = 256;  // of a row of A or x, for 16 threads
     static constexpr uint32_t kAhead = 2;         // chunks of a thread for each step
     static constexpr uint32_t kLowRowBytes = 2 * kGatedLoraRanks * 4 + 16;

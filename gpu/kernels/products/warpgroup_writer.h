@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/products/matmul.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
 #include "gpu/kernels/products/pages_ahead.h"
 #include "proto/base/format.h"
@@ -57,6 +58,10 @@ class TextWriter {
 
     std::string text_;
 };
+
+// Where a product's parameter lies, whatever stands behind MatmulParams.
+#define MATMUL_PARAM(member) offsetof(MatmulParams, member)
+static_assert(offsetof(MatmulJoinedParams, product) == 0 && offsetof(MatmulArgmaxParams, product) == 0);
 
 // The base of the writers of products by warpgroups.
 class WarpgroupWriter : protected TextWriter {

@@ -1,6 +1,7 @@
 // Products that read packed weights on cooperative matrices (matmul_packed.comp).
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 
 #include "gpu/kernels/products/packed_tiles.h"
@@ -91,6 +92,9 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 namespace lorad::gpu {
 
 bool can_read_bricks(const WayFacts& on, const Product& product) {
+    for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
+        if (!is_for_matrices(static_cast<WeightFormat>(std::countr_zero(rest)))) return false;
+    }
     return on.ladder().has_packed(product.type) && product.stride() % packed_way::kPackedStep == 0 &&
            product.align % kBrickRows == 0;
 }

@@ -126,7 +126,8 @@ double tolerance_of(ScalarType type) { return type == ScalarType::kF16 ? 2e-3 : 
 Status LadderTests::packed(ScalarType type) {
     using namespace packed_test;
     for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
-        if ((facts_.options.packed_formats >> format & 1u) == 0) continue;
+        if ((facts_.options.packed_formats >> format & 1u) == 0 || !is_for_matrices(static_cast<WeightFormat>(format)))
+            continue;
         TRY_ASSIGN(PackedProduct test, PackedProduct::create(device_, static_cast<WeightFormat>(format), type));
         for (const PackedTile& tile : kPackedTiles) {
             MatmulPlan plan = *kernels_.products.plan_by(

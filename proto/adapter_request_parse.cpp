@@ -75,7 +75,7 @@ Result<float> parse_scale(const JsonValue& value) {
         return value.error(
             format("expected a number from {} to {}, found {}", -kAdapterScaleMax, kAdapterScaleMax, value.describe()));
     }
-    return float(number);
+    return static_cast<float>(number);
 }
 
 Status check_keys(const JsonValue& root, std::span<const std::string_view> known) {
@@ -285,7 +285,7 @@ Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<
         TRY(check_fields(element, kFields, ignored));
         TRY_ASSIGN(int64_t number, id.as_int(0, 0x7fffffff));
         TRY_ASSIGN(JsonValue scale, element.require("scale"));
-        IdScale entry{uint32_t(number), 0.0f};
+        IdScale entry{static_cast<uint32_t>(number), 0.0f};
         TRY_ASSIGN(entry.scale, parse_scale(scale));
         if (!seen.insert(entry.id).second) return id.error(format("{} is given twice", number));
         n_used += entry.scale != 0.0f;

@@ -51,7 +51,7 @@ constexpr std::array kEmbeddingFields = {
 Error of_another_vocabulary(const JsonValue& ids, Error error, uint32_t vocab_size) {
     const std::vector<JsonValue> elements = *ids.as_array();
     const bool is_outside = std::ranges::any_of(
-        elements, [&](const JsonValue& id) { return id.is_integer() && !id.as_int(0, int64_t(vocab_size) - 1).ok(); });
+        elements, [&](const JsonValue& id) { return id.is_integer() && !id.as_int(0, int64_t{vocab_size} - 1).ok(); });
     if (!is_outside) return error;
     error.message += format(
         " (ids of this model's tokenizer are 0 to {}; others' stand for other texts: send texts, with LangChain by "
@@ -121,7 +121,7 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
     }
     if (std::optional<JsonValue> dimensions = root.find("dimensions")) {
         TRY_ASSIGN(int64_t n, dimensions->as_int(1, hidden_size));
-        out.n_dimensions = uint32_t(n);
+        out.n_dimensions = static_cast<uint32_t>(n);
     }
     TRY_ASSIGN(out.normalized, root.bool_or("normalize", true));
     JsonWriter completion;
@@ -145,10 +145,10 @@ std::vector<float> shown_embedding(std::span<const float> hidden, const Embeddin
     std::vector<float> shown(hidden.begin(), hidden.end());
     if (!request.normalized) return shown;
     double squares = 0.0;
-    for (float value : shown) squares += double(value) * double(value);
+    for (float value : shown) squares += double{value} * double{value};
     if (squares == 0.0) return shown;
     const double scale = 1.0 / std::sqrt(squares);
-    for (float& value : shown) value = float(double(value) * scale);
+    for (float& value : shown) value = static_cast<float>(double{value} * scale);
     return shown;
 }
 
@@ -158,14 +158,14 @@ std::string base64_floats(std::span<const float> values) {
     bytes.reserve(values.size() * 4);
     for (float value : values) {
         const uint32_t bits = std::bit_cast<uint32_t>(value);
-        for (int shift = 0; shift < 32; shift += 8) bytes += char(bits >> shift & 0xff);
+        for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(bits >> shift & 0xff);
     }
     std::string text;
     text.reserve((bytes.size() + 2) / 3 * 4);
     for (size_t i = 0; i < bytes.size(); i += 3) {
         const size_t n = std::min<size_t>(3, bytes.size() - i);
         uint32_t group = 0;
-        for (size_t k = 0; k < 3; ++k) group = group << 8 | (k < n ? uint8_t(bytes[i + k]) : 0u);
+        for (size_t k = 0; k < 3; ++k) group = group << 8 | (k < n ? static_cast<uint8_t>(bytes[i + k]) : 0u);
         for (size_t k = 0; k < 4; ++k) text += k <= n ? kDigits[group >> (18 - 6 * k) & 63] : '=';
     }
     return text;
@@ -175,7 +175,7 @@ std::string embeddings_response(const EmbeddingsAnswer& answer, bool as_base64) 
     JsonWriter writer;
     writer.begin_object().field("object", "list").key("data").begin_array();
     for (size_t i = 0; i < answer.embeddings.size(); ++i) {
-        writer.begin_object().field("object", "embedding").field("index", uint64_t(i));
+        writer.begin_object().field("object", "embedding").field("index", uint64_t{i});
         writer.key("embedding");
         if (as_base64) {
             writer.value(base64_floats(answer.embeddings[i]));

@@ -61,7 +61,8 @@ namespace {
 bool speaks_of_adapters(std::string_view key) {
     const auto is_capital = [](char c) { return c >= 'A' && c <= 'Z'; };
     std::string name(key);
-    std::ranges::transform(name, name.begin(), [&](char c) { return is_capital(c) ? char(c - 'A' + 'a') : c; });
+    std::ranges::transform(name, name.begin(),
+                           [&](char c) { return is_capital(c) ? static_cast<char>(c - 'A' + 'a') : c; });
     if (name.find("adapter") != std::string::npos) return true;
     for (size_t at = name.find("lora"); at != std::string::npos; at = name.find("lora", at + 1)) {
         const bool begins_word =

@@ -15,7 +15,7 @@ Error malformed(std::string_view what) {
     return make_error(ErrorCode::kInvalidRequest, format("the form is malformed: {}", what));
 }
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
 }
@@ -152,7 +152,7 @@ Result<std::vector<FormPart>> parse_multipart(std::string_view body, std::string
         }
         part.content = rest.substr(0, content_end);
         size_t skipped = rest.starts_with(delimiter) ? delimiter.size() : content_end + next_delimiter.size();
-        at = size_t(rest.data() - body.data()) + skipped;
+        at = static_cast<size_t>(rest.data() - body.data()) + skipped;
         parts.push_back(std::move(part));
     }
 }

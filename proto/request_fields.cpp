@@ -231,7 +231,7 @@ const EndpointFields& fields_of(Endpoint endpoint) {
     static const std::array<EndpointFields, kEndpoints.size()> kOfAll = [] {
         std::array<EndpointFields, kEndpoints.size()> all;
         for (const EndpointInfo& info : kEndpoints) {
-            EndpointFields& out = all[size_t(info.endpoint)];
+            EndpointFields& out = all[static_cast<size_t>(info.endpoint)];
             for (const RequestField& field : kRequestFields) {
                 out.known.push_back({field.name, (field.honoured & info.honours) != 0, field.neutral, field.hint});
                 if ((field.honoured & info.as_chat) != 0) out.as_in_chats.push_back(field.name);
@@ -239,7 +239,7 @@ const EndpointFields& fields_of(Endpoint endpoint) {
         }
         return all;
     }();
-    return kOfAll[size_t(endpoint)];
+    return kOfAll[static_cast<size_t>(endpoint)];
 }
 
 // "only /v1/a, /v1/b and /v1/c have it"; empty for what nobody honours.

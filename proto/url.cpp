@@ -46,7 +46,7 @@ std::optional<std::string> percent_decode(std::string_view text, bool plus_is_sp
             int high = i + 2 < text.size() ? hex_value(text[i + 1]) : -1;
             int low = i + 2 < text.size() ? hex_value(text[i + 2]) : -1;
             if (high < 0 || low < 0) return std::nullopt;
-            out += char(high * 16 + low);
+            out += static_cast<char>(high * 16 + low);
             i += 2;
         }
     }
@@ -63,8 +63,8 @@ std::string percent_encode(std::string_view text) {
             out += c;
         } else {
             out += '%';
-            out += kHex[uint8_t(c) >> 4];
-            out += kHex[uint8_t(c) & 15];
+            out += kHex[static_cast<uint8_t>(c) >> 4];
+            out += kHex[static_cast<uint8_t>(c) & 15];
         }
     }
     return out;

@@ -98,6 +98,7 @@ def check_file(root, path, report, warn):
         lines = file.read().splitlines()
     check_functions(path, "\n".join(lines), report)
     check_classes(path, "\n".join(lines), report)
+    check_dialect(path, "\n".join(lines), report)
     is_code = path.endswith(CODE)
     if is_code:
         limit = FAIL_LINES_TESTS if path.startswith(("tests/", "bench/")) else FAIL_LINES
@@ -251,6 +252,29 @@ def check_functions(path, text, report):
             report(path, first, f"{name}() has {last - first + 1} lines, at most {FUNCTION_LINES}: it is two functions")
 
 
+# The dialect of docs/STYLE.md, where the tree has it throughout. A file that shaders read too has their casts.
+ONE_DIALECT = re.compile(r"^(gpu|proto)/.*\.(h|cpp)$")
+NUMBER = r"(?:(?:std::)?(?:u?int(?:8|16|32|64)_t|size_t|ptrdiff_t)|int|unsigned|long|char|bool|float|double)"
+CAST = re.compile(rf"(?<![\w:<>&*.])(?<!operator ){NUMBER}\((?!\)|[^()]*\)>)|(?<![\w>])\(\s*(?:unsigned )?{NUMBER}(?: const)?[ *]*\)\s*[\w(&*~-]")
+# As a statement, or where a loop goes on: there nobody reads what was before.
+OPERAND = r"[A-Za-z_*](?:[\w.]|->|::|\[[^\[\];]*\])*(?:\+\+|--)"
+POSTFIX = re.compile(rf"(?:\A|[;{{}}:)]|\b(?:else|do)\b)\s*({OPERAND})(?=\s*;)")
+GOES_ON = re.compile(rf"\bfor\s*\([^;{{}}]*;[^;{{}}]*;(?:[^;{{}}]*,)?\s*({OPERAND})\s*[,)]")
+
+
+def check_dialect(path, text, report):
+    if not ONE_DIALECT.match(path):
+        return
+    code = without_opaque(text)
+    for m in CAST.finditer(code):
+        if "__cplusplus" not in text:
+            report(path, code.count("\n", 0, m.start()) + 1,
+                   f"{m.group().strip()}...: static_cast<T>(x) where something may be lost, else T{{x}}")
+    for pattern in (POSTFIX, GOES_ON):
+        for m in pattern.finditer(code):
+            report(path, code.count("\n", 0, m.start(1)) + 1, f"{m.group(1)}: ++i and --i where nobody reads what was before")
+
+
 def public_functions(body):
     """Names of the functions that the text of a class, behind its brace, declares or defines as public."""
     depth, begin, is_public, names = 0, 0, False, set()
@@ -365,6 +389,10 @@ PLANTED = [
     ("bench/long_function.cpp", "struct A {\n    A() : a_{1} {\n" + "        h();\n" * (FUNCTION_LINES - 1) + "    }\n};\n", "it is two functions"),
     ("gpu/wide_class.h", "#pragma once\nclass A {\n  public:\n" + "".join(f"    int f{i}(int a = g()) const {{ return h({{1}}); }}\n    void g{i}(\n        int b);\n" for i in range(15)) + "    void h();\n};\n", "A has 31 public functions"),
     ("model/second_template.cpp", "namespace lorad::model {\nnamespace {\n\ntemplate <class B>\nint same(B a, int b) {\n}\n\n}  // namespace\n", "same(2 of a template) is also"),
+    ("gpu/cast.cpp", "const auto a = b + uint32_t(c);\n", "uint32_t(...: static_cast"),
+    ("proto/cast.cpp", "const auto a = (uint8_t)c;\n", "else T{x}"),
+    ("gpu/postfix.cpp", "void f() {\n    for (int i = 0; i < 3; i++) g(i);\n}\n", "i++: ++i"),
+    ("proto/postfix.h", "#pragma once\nvoid f() {\n    if (a) b->c[d]--;\n}\n", "b->c[d]--: ++i"),
     ("adapters/full/a.cpp", "int a;\n", "make rooms"),
     ("CHANGELOG.md", "# Changes\n\n## 0.1.0\n", "nothing is said of version 0.2.0"),
     ("docs/adr/0003-behind-a-hole.md", "# 3\n", "decision 0002 is missing"),
@@ -385,6 +413,10 @@ INNOCENT = [
     ("model/third.cpp", "namespace lorad::model {\nnamespace {\n\nint same(long a) {\n    int kSame = 1;\n}\n\n}  // namespace\n"),
     ("gpu/nearly_long_function.cpp", "int f() {\n" + "    h();\n" * (FUNCTION_LINES - 2) + "}\nconst int a[] = {\n" + "    1,\n" * FUNCTION_LINES + "};\n"),
     ("gpu/nearly_wide_class.h", "#pragma once\nclass A : public B {\n    void f();\n\n  public:\n" + "".join(f"    void g{i}();\n    void g{i}(int);\n" for i in range(30)) + "    A(const A&) = delete;\n    ~A();\n    struct C {\n        void f();\n    };\n    int a = 1;\n\n  private:\n" + "    void h();\n" * 9 + "};\n"),
+    ("gpu/dialect.cpp", "void f(uint32_t (*g)(uint32_t), std::function<int(int)> h) {\n    const auto a = static_cast<uint32_t>(b) + uint64_t{c};\n"
+     "    (void)k(b++, c--);  // i++;\n    explicit operator bool() const;\n    a = f(c, d++) - *p++ + sizeof(float) * (b);\n    for (;;) a[i++] = int64_t{1} << *p++;\n}\n"),
+    ("proto/shared.h", "#ifdef __cplusplus\n#pragma once\n#endif\nuint64_t f() { return uint64_t(1); }\n"),
+    ("model/other_dialect.cpp", "const auto a = uint32_t(c);\n"),
     ("gpu/nearly_long.cpp", "int a;\n" * FAIL_LINES),
     ("tests/gpu/verb_test.cpp", "void same(int a) {\n    EXPECT_EQ(a, 1);\n}\nTEST(A, B) {\n    same(1);\n}\n"),
     *[(f"adapters/full/b{i}.cpp", "int a;\n") for i in range(FAIL_SOURCES)],

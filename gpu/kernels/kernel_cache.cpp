@@ -93,9 +93,9 @@ bool is_operation(std::string_view module) {
 
 }  // namespace
 
-const Kernel* KernelCache::find_or_make(const char* module, const std::vector<uint32_t>& constants,
+const Kernel* KernelCache::find_or_make(const char* module, std::span<const uint32_t> constants,
                                         uint32_t subgroup_size) {
-    std::vector<uint32_t> key = constants;
+    std::vector<uint32_t> key(constants.begin(), constants.end());
     key.push_back(subgroup_size);
     Impl::Entry* entry = nullptr;
     {
@@ -117,24 +117,25 @@ const Kernel* KernelCache::find_or_make(const char* module, const std::vector<ui
     return nullptr;
 }
 
-Result<Kernel> KernelCache::make(const char* module, const std::vector<uint32_t>& constants,
+Result<Kernel> KernelCache::make(const char* module, std::span<const uint32_t> constants,
                                  uint32_t subgroup_size) const {
     if (std::ranges::find(refused_, module) != refused_.end()) {
         return make_error(ErrorCode::kKernelRefused,
                           lorad::format("kernel '{}' is refused, as a test wants it", module));
     }
+    CHECK(!constants.empty());
     KernelOptions kernel_options;
     kernel_options.module = module;
-    kernel_options.constants = constants;
+    kernel_options.constants.assign(constants.begin(), constants.end());
     kernel_options.params_in_buffer = is_operation(module);
     if (is_from_text(module)) {
-        kernel_options.text = kernel_text(module, constants);
-        kernel_options.threads = constants.at(0);
+        kernel_options.text = kernel_text(module, kernel_options.constants);
+        kernel_options.threads = constants[0];
     }
     kernel_options.required_subgroup_size = subgroup_size;
     // Shaders that give work to lanes need all lanes; that may be required only if subgroups divide the workgroup.
     const uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;
-    kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
+    kernel_options.require_full_subgroups = divisor != 0 && constants[0] % divisor == 0;
     Result<Kernel> made = Kernel::create(device_, kernel_options);
     if (made.ok() || made.error().code != ErrorCode::kInternal) return made;
     Error error = std::move(made).error();

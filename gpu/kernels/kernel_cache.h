@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -32,9 +33,9 @@ class KernelCache {
     explicit KernelCache(Device& device);
     ~KernelCache();
 
-    // Null after a failure, which status() tells. constants: specialization constants, of which the first is the
-    // workgroup's size. subgroup_size: the required one; 0: any.
-    const Kernel* find_or_make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
+    // Null after a failure, which status() tells. constants: the words of a struct (words_of) of specialization
+    // constants, of which the first is the workgroup's size. subgroup_size: the required one; 0: any.
+    const Kernel* find_or_make(const char* module, std::span<const uint32_t> constants, uint32_t subgroup_size = 0);
 
     // Says why a kernel could not be made in this thread since the last call. kKernelRefused: the driver will not take
     // it; kOutOfMemory: it may be made the next time.
@@ -48,14 +49,19 @@ class KernelCache {
 
   private:
     struct Impl;
-    Result<Kernel> make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) const;
+    Result<Kernel> make(const char* module, std::span<const uint32_t> constants, uint32_t subgroup_size) const;
 
     Device& device_;
     std::vector<std::string> refused_;  // set before several threads record
     std::unique_ptr<Impl> impl_;
 };
 
-// A module's specialization constants as a struct: u32 in the order of their numbers, the workgroup's size first.
+// The constants of a module that has no others.
+struct WorkgroupConstants {
+    uint32_t threads;
+};
+// A module's specialization constants as a struct: u32 in the order of their numbers, the workgroup's size first. A
+// module that has some more than another one has a struct whose first member is the other's.
 template <typename Constants>
 std::vector<uint32_t> words_of(const Constants& constants) {
     static_assert(std::is_aggregate_v<Constants> && sizeof(Constants) % sizeof(uint32_t) == 0);
@@ -75,9 +81,7 @@ Constants constants_from(const std::vector<uint32_t>& words) {
 class KernelRecorder {
   protected:
     explicit KernelRecorder(KernelCache& cache) : cache_(cache) {}
-    const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0) {
-        return cache_.find_or_make(module, constants, subgroup_size);
-    }
+    // The only way to a kernel: constants have names.
     template <typename Constants>
         requires std::is_aggregate_v<Constants>
     const Kernel* kernel(const char* module, const Constants& constants, uint32_t subgroup_size = 0) {

@@ -15,7 +15,7 @@ namespace {
 // Norm of the difference over norm of the reference; NaN counts as infinite.
 double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
     double difference = 0, norm = 0;
-    for (size_t i = 0; i < want.size(); i++) {
+    for (size_t i = 0; i < want.size(); ++i) {
         difference += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
         norm += double{want[i]} * want[i];
     }
@@ -39,7 +39,7 @@ void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& rand
 }
 
 void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride, uint32_t order) {
-    for (uint32_t t = 0; t < rows.size() / 2 / stride; t++) {
+    for (uint32_t t = 0; t < rows.size() / 2 / stride; ++t) {
         for (uint32_t k = 0; k < stride; k += 2)
             std::memcpy(&blocks[block_offset(t, k, stride, order)], &rows[(size_t{t} * stride + k) * 2], 4);
     }

@@ -19,10 +19,9 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
     CHECK(is_from_text(module));
     const ScalarType type = module.ends_with("_bf16") ? ScalarType::kBf16 : ScalarType::kF16;
     if (module.starts_with("decode_rows")) {
-        CHECK(constants.size() == 6);
+        const auto of = constants_from<DecodeRowsConstants>(constants);
         return decode_rows_text(
-            {{.type = type, .hidden = constants[1], .q = constants[2], .ffn = constants[3], .qkv = constants[4]},
-             constants[5]});
+            {{.type = type, .hidden = of.hidden, .q = of.q, .ffn = of.ffn, .qkv = of.qkv}, of.workgroups});
     }
     if (module.starts_with("matmul_warpgroup_direct")) {
         const auto of = constants_from<DirectConstants>(constants);

@@ -12,7 +12,8 @@ constexpr size_t kNameBytesMax = 128;
 
 std::string lower_case(std::string_view name) {
     std::string out(name.substr(0, kNameBytesMax));
-    std::ranges::transform(out, out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c + ('a' - 'A')) : c; });
+    std::ranges::transform(out, out.begin(),
+                           [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; });
     return out;
 }
 
@@ -20,11 +21,11 @@ std::string lower_case(std::string_view name) {
 size_t edit_distance(std::string_view a, std::string_view b, size_t n_max) {
     if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > n_max) return n_max + 1;
     std::vector<size_t> before(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
-    std::iota(row.begin(), row.end(), size_t(0));
+    std::iota(row.begin(), row.end(), size_t{0});
     for (size_t i = 0; i < a.size(); ++i) {
         next[0] = i + 1;
         for (size_t j = 0; j < b.size(); ++j) {
-            next[j + 1] = std::min({next[j] + 1, row[j + 1] + 1, row[j] + size_t(a[i] != b[j])});
+            next[j + 1] = std::min({next[j] + 1, row[j + 1] + 1, row[j] + size_t{a[i] != b[j]}});
             if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j])
                 next[j + 1] = std::min(next[j + 1], before[j - 1] + 1);
         }
@@ -43,7 +44,7 @@ std::optional<size_t> remoteness(std::string_view name, std::string_view other) 
     if (distance <= n_max) return distance;
     const std::string_view shorter = name.size() < other.size() ? name : other,
                            longer = name.size() < other.size() ? other : name;
-    const size_t n_same = size_t(std::ranges::mismatch(shorter, longer).in1 - shorter.begin());
+    const size_t n_same = static_cast<size_t>(std::ranges::mismatch(shorter, longer).in1 - shorter.begin());
     const bool begins_alike = n_same >= kBeginBytesMin && 4 * n_same >= 3 * shorter.size();
     if (!begins_alike && (shorter.size() < kPartBytesMin || longer.find(shorter) == std::string_view::npos))
         return std::nullopt;

@@ -8,7 +8,7 @@
 namespace lorad {
 
 // For threads with libraries that recurse on a client's input. It is only address space until it is used.
-inline constexpr size_t kBigStackBytes = size_t(64) << 20;
+inline constexpr size_t kBigStackBytes = size_t{64} << 20;
 
 // False where the system gives no more threads; `to` is as it was. stack_bytes 0: as much as the system gives.
 bool start_thread(std::thread& to, std::function<void()> run, size_t stack_bytes = 0);

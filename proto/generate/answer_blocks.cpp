@@ -10,7 +10,7 @@ void AnswerBlocks::close(std::vector<BlockChange>& changes, bool cut) {
     if (blocks_.empty() || blocks_.back().ended) return;
     blocks_.back().ended = true;
     blocks_.back().cut = cut;
-    changes.push_back({BlockChange::What::kEnds, uint32_t(blocks_.size()) - 1});
+    changes.push_back({BlockChange::What::kEnds, static_cast<uint32_t>(blocks_.size()) - 1});
 }
 
 AnswerBlock& AnswerBlocks::open(BlockKind kind, std::vector<BlockChange>& changes) {
@@ -23,11 +23,11 @@ void AnswerBlocks::grow(BlockKind kind, const std::string& delta, std::vector<Bl
     if (delta.empty()) return;
     if (blocks_.empty() || blocks_.back().ended || blocks_.back().kind != kind) {
         open(kind, changes);
-        changes.push_back({BlockChange::What::kBegins, uint32_t(blocks_.size()) - 1});
+        changes.push_back({BlockChange::What::kBegins, static_cast<uint32_t>(blocks_.size()) - 1});
     }
     AnswerBlock& block = blocks_.back();
     block.text += delta;
-    BlockChange change{BlockChange::What::kGrows, uint32_t(blocks_.size()) - 1, delta};
+    BlockChange change{BlockChange::What::kGrows, static_cast<uint32_t>(blocks_.size()) - 1, delta};
     if (kind == BlockKind::kText) {
         change.logprobs = std::exchange(logprobs_, {});
         block.logprobs.insert(block.logprobs.end(), change.logprobs.begin(), change.logprobs.end());
@@ -54,7 +54,7 @@ std::vector<BlockChange> AnswerBlocks::take(const ChoicePart& part) {
             AnswerBlock& block = open(BlockKind::kToolCall, changes);
             block.call_id = call.id;
             block.name = call.name;
-            changes.push_back({BlockChange::What::kBegins, uint32_t(blocks_.size()) - 1});
+            changes.push_back({BlockChange::What::kBegins, static_cast<uint32_t>(blocks_.size()) - 1});
         }
         grow(BlockKind::kToolCall, call.arguments, changes);
     }

@@ -13,7 +13,7 @@ float shown(float logprob) { return std::max(logprob, -9999.0f); }
 
 void write_bytes(JsonWriter& writer, std::string_view bytes) {
     writer.key("bytes").begin_array();
-    for (char byte : bytes) writer.value(int(uint8_t(byte)));
+    for (char byte : bytes) writer.value(int{static_cast<uint8_t>(byte)});
     writer.end_array();
 }
 
@@ -27,7 +27,8 @@ void write_chat_token(JsonWriter& writer, const ResponseHead& head, const TokenL
 }  // namespace
 
 uint64_t n_characters(std::string_view text) {
-    return uint64_t(std::count_if(text.begin(), text.end(), [](char byte) { return (uint8_t(byte) & 0xc0) != 0x80; }));
+    return static_cast<uint64_t>(
+        std::count_if(text.begin(), text.end(), [](char byte) { return (static_cast<uint8_t>(byte) & 0xc0) != 0x80; }));
 }
 
 std::string token_name(const ResponseHead& head, TokenId token) {
@@ -35,7 +36,7 @@ std::string token_name(const ResponseHead& head, TokenId token) {
     std::string bytes = head.token_bytes(token);
     if (replace_invalid_utf8(bytes) == bytes) return bytes;
     std::string name = "bytes:";
-    for (char byte : bytes) name += format("\\x{:02x}", uint8_t(byte));
+    for (char byte : bytes) name += format("\\x{:02x}", static_cast<uint8_t>(byte));
     return name;
 }
 
@@ -107,7 +108,7 @@ void write_prompt_logprobs(JsonWriter& writer, const ResponseHead& head, std::sp
             writer.key(format("{}", one.id))
                 .begin_object()
                 .field("logprob", shown(one.logprob))
-                .field("rank", uint64_t(one.rank))
+                .field("rank", uint64_t{one.rank})
                 .field("decoded_token", replace_invalid_utf8(head.token_bytes(one.id)))
                 .end_object();
         };

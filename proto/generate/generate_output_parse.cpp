@@ -29,8 +29,8 @@ Status parse_stream(const JsonValue& root, GenerateRequest& request) {
 Status parse_counts(const JsonValue& root, GenerateRequest& request) {
     TRY_ASSIGN(int64_t n, root.int_or("n", 1, 1, kChoicesMax));
     TRY_ASSIGN(int64_t best_of, root.int_or("best_of", n, 1, kChoicesMax));
-    request.n = uint32_t(n);
-    request.best_of = uint32_t(best_of);
+    request.n = static_cast<uint32_t>(n);
+    request.best_of = static_cast<uint32_t>(best_of);
     if (best_of < n) {
         return root.find("best_of")->error(format("expected at least n, {}, found {}", n, best_of));
     }
@@ -52,19 +52,19 @@ Status parse_logprobs(const JsonValue& root, GenerateRequest& request) {
     if (std::optional<JsonValue> prompt = root.find("prompt_logprobs")) {
         TRY_ASSIGN(int64_t number, prompt->as_int(0, kTopLogprobsMax));
         if (request.stream) return prompt->error("not sent in streams: leave out \"stream\"");
-        request.n_prompt_logprobs = uint32_t(number);
+        request.n_prompt_logprobs = static_cast<uint32_t>(number);
     }
     std::optional<JsonValue> logprobs = root.find("logprobs");
     if (request.kind == ApiKind::kCompletion) {
         if (!logprobs || is_bool(*logprobs, false)) return ok_status();
         TRY_ASSIGN(int64_t number, logprobs->as_int(0, kTopLogprobsMax));
-        request.n_logprobs = uint32_t(number);
+        request.n_logprobs = static_cast<uint32_t>(number);
         return ok_status();
     }
     TRY_ASSIGN(bool wanted, root.bool_or("logprobs", false));
     TRY_ASSIGN(int64_t number, root.int_or("top_logprobs", 0, 0, kTopLogprobsMax));
     if (number > 0 && !wanted) return root.find("top_logprobs")->error("only allowed with \"logprobs\": true");
-    if (wanted) request.n_logprobs = uint32_t(number);
+    if (wanted) request.n_logprobs = static_cast<uint32_t>(number);
     return ok_status();
 }
 
@@ -76,7 +76,7 @@ Status parse_output(const JsonValue& root, GenerateRequest& request) {
     TRY(parse_logprobs(root, request));
     TRY_ASSIGN(request.skip_special_tokens, root.bool_or("skip_special_tokens", true));
     TRY_ASSIGN(int64_t priority, root.int_or("priority", 0, INT32_MIN, INT32_MAX));
-    request.priority = int32_t(priority);
+    request.priority = static_cast<int32_t>(priority);
     TRY_ASSIGN(request.user, short_text(root, "user", kUserBytesMax));
     TRY_ASSIGN(request.cache_salt, short_text(root, "cache_salt", kUserBytesMax));
     if (root.find("cache_salt") && request.cache_salt.empty())

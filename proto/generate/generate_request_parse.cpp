@@ -43,7 +43,7 @@ Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kin
     if (std::optional<JsonValue> n_max = root.find("truncate_prompt_tokens")) {
         TRY_ASSIGN(int64_t n, n_max->as_int(-1, std::numeric_limits<int32_t>::max()));
         if (n == 0) return n_max->error("expected -1 or at least 1, found 0");
-        request.n_prompt_max = int32_t(n);
+        request.n_prompt_max = static_cast<int32_t>(n);
     }
     TRY_ASSIGN(request.add_special_tokens, root.bool_or("add_special_tokens", !chat));
     return request;

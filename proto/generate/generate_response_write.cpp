@@ -18,7 +18,7 @@ void begin(JsonWriter& writer, const ResponseHead& head, std::string_view object
 void write_ids(JsonWriter& writer, std::string_view name, const std::optional<std::vector<TokenId>>& ids) {
     if (!ids) return;
     writer.key(name).begin_array();
-    for (TokenId id : *ids) writer.value(int64_t(id));
+    for (TokenId id : *ids) writer.value(int64_t{id});
     writer.end_array();
 }
 
@@ -40,7 +40,7 @@ void write_tool_calls(JsonWriter& writer, const ChoicePart& part, bool with_inde
     writer.key("tool_calls").begin_array();
     for (const ToolCallPart& call : part.tool_calls) {
         writer.begin_object();
-        if (with_index) writer.field("index", uint64_t(call.index));
+        if (with_index) writer.field("index", uint64_t{call.index});
         const char* type = call.is_custom ? "custom" : "function";
         if (!call.id.empty()) writer.field("id", call.id).field("type", type);
         writer.key(type).begin_object();
@@ -107,7 +107,7 @@ std::string whole_response(const ResponseHead& head, std::span<const ChoicePart>
     begin(writer, head, chat ? "chat.completion" : "text_completion");
     writer.key("choices").begin_array();
     for (const ChoicePart& choice : choices) {
-        writer.begin_object().field("index", uint64_t(choice.index));
+        writer.begin_object().field("index", uint64_t{choice.index});
         if (chat) {
             write_message(writer, choice);
         } else {
@@ -134,7 +134,7 @@ std::string chunk_response(const ResponseHead& head, const ChoicePart& part, con
     JsonWriter writer;
     begin(writer, head, chunk_object(head.kind));
     if (chat) write_ids(writer, "prompt_token_ids", part.prompt_ids);
-    writer.key("choices").begin_array().begin_object().field("index", uint64_t(part.index));
+    writer.key("choices").begin_array().begin_object().field("index", uint64_t{part.index});
     if (chat) {
         write_delta(writer, part);
     } else {

@@ -23,7 +23,7 @@ Status parse_logit_bias(const JsonValue& root, GenerateRequest& request, uint32_
         TokenId id = -1;
         const char* end = member.key.data() + member.key.size();
         auto [stopped, error] = std::from_chars(member.key.data(), end, id);
-        if (error != std::errc() || stopped != end || id < 0 || uint32_t(id) >= vocab_size) {
+        if (error != std::errc() || stopped != end || id < 0 || static_cast<uint32_t>(id) >= vocab_size) {
             return map->error(format("expected token ids from 0 to {} as keys, found {}", vocab_size - 1,
                                      json_quote_short(member.key)));
         }
@@ -33,7 +33,7 @@ Status parse_logit_bias(const JsonValue& root, GenerateRequest& request, uint32_
             return member.value.error(
                 format("expected a number from {} to {}, found {}", -kBiasMax, kBiasMax, member.value.describe()));
         }
-        if (bias != 0.0) request.logit_bias.push_back({id, float(bias)});
+        if (bias != 0.0) request.logit_bias.push_back({id, static_cast<float>(bias)});
     }
     return ok_status();
 }
@@ -70,12 +70,13 @@ Result<std::optional<float>> optional_number(const JsonValue& root, std::string_
     if (!value) return std::optional<float>();
     TRY_ASSIGN(double number, value->as_number());
     // The least value above 0 that a float holds is more than 0.
-    bool too_small = float(number) < float(min) || (float(number) == float(min) && !min_allowed);
+    bool too_small = static_cast<float>(number) < static_cast<float>(min) ||
+                     (static_cast<float>(number) == static_cast<float>(min) && !min_allowed);
     if (number > max || number < min || too_small) {
         return value->error(format("expected a number {} {} and at most {}, found {}",
                                    min_allowed ? "of at least" : "above", min, max, value->describe()));
     }
-    return std::optional<float>(float(number));
+    return std::optional<float>(static_cast<float>(number));
 }
 
 Result<std::vector<TokenId>> parse_ids(const JsonValue& value, uint32_t vocab_size, size_t n_max) {
@@ -86,7 +87,7 @@ Result<std::vector<TokenId>> parse_ids(const JsonValue& value, uint32_t vocab_si
     std::vector<TokenId> ids;
     ids.reserve(elements.size());
     for (const JsonValue& element : elements) {
-        TRY_ASSIGN(int64_t id, element.as_int(0, int64_t(vocab_size) - 1));
+        TRY_ASSIGN(int64_t id, element.as_int(0, int64_t{vocab_size} - 1));
         ids.push_back(TokenId(id));
     }
     return ids;
@@ -116,11 +117,11 @@ Status parse_sampling(const JsonValue& root, GenerateRequest& request, uint32_t 
     request.frequency_penalty = frequency.value_or(0.0f);
     if (std::optional<JsonValue> top_k = root.find("top_k")) {
         TRY_ASSIGN(int64_t number, top_k->as_int(-1, 0x7fffffff));  // -1 turns it off as 0 does
-        request.top_k = number < 0 ? 0u : uint32_t(number);
+        request.top_k = number < 0 ? 0u : static_cast<uint32_t>(number);
     }
     if (std::optional<JsonValue> seed = root.find("seed")) {
         TRY_ASSIGN(int64_t number, seed->as_int());
-        request.seed = uint64_t(number);
+        request.seed = static_cast<uint64_t>(number);
     }
     TRY(parse_logit_bias(root, request, vocab_size));
     return parse_allowed(root, request, vocab_size);
@@ -133,13 +134,13 @@ Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vo
         if (!value) continue;
         // With echo 0 is valid: only the prompt's own log-probabilities are wanted.
         TRY_ASSIGN(int64_t number, value->as_int(request.echo ? 0 : 1, 0x7fffffff));
-        if (request.n_tokens_max && *request.n_tokens_max != uint32_t(number)) {
+        if (request.n_tokens_max && *request.n_tokens_max != static_cast<uint32_t>(number)) {
             return value->error("differs from max_tokens: give one of the two");
         }
-        request.n_tokens_max = uint32_t(number);
+        request.n_tokens_max = static_cast<uint32_t>(number);
     }
     TRY_ASSIGN(int64_t n_min, root.int_or("min_tokens", 0, 0, 0x7fffffff));
-    request.n_tokens_min = uint32_t(n_min);
+    request.n_tokens_min = static_cast<uint32_t>(n_min);
     if (request.n_tokens_max && request.n_tokens_min > *request.n_tokens_max) {
         return make_error(ErrorCode::kInvalidRequest,
                           format("min_tokens: expected at most max_tokens, {}, found {}", *request.n_tokens_max,

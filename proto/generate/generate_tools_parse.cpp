@@ -84,7 +84,7 @@ Result<std::string> calls_schema(const std::vector<Tool>& tools, bool parallel, 
         writer.end_object().key("required").begin_array().value("name").value("arguments");
         writer.end_array().field("additionalProperties", false).end_object();
         calls.definitions.insert(calls.definitions.end(), arguments.definitions.begin(), arguments.definitions.end());
-        request.tools.push_back({tools[i].name, std::move(arguments), uint32_t(i)});
+        request.tools.push_back({tools[i].name, std::move(arguments), static_cast<uint32_t>(i)});
     }
     calls.root = writer.end_array().end_object().end_object().take();
     return calls.whole(kOneLineSwitches);
@@ -134,7 +134,7 @@ Status take_callable(const JsonValue& list, const std::vector<Tool>& tools, Gene
     const bool has_grammar = any_strict || request.is_response_format;
     size_t n_bytes = 0;
     for (size_t i = 0; i < tools.size(); ++i) {
-        CallableTool callable{tools[i].name, {}, uint32_t(i)};
+        CallableTool callable{tools[i].name, {}, static_cast<uint32_t>(i)};
         if (request.is_response_format || tools[i].strict.value_or(false)) {
             TRY_ASSIGN(callable.arguments, arguments_of(tools[i], i, request));
         } else if (has_grammar) {
@@ -186,7 +186,7 @@ Status parse_tools(const JsonValue& root, GenerateRequest& request) {
             if (tools[i].name != request.forced_function) continue;
             TRY_ASSIGN(GrammarSchema arguments, arguments_of(tools[i], i, request));
             structure.source = arguments.whole(kOneLineSwitches);
-            request.tools.push_back({tools[i].name, std::move(arguments), uint32_t(i)});
+            request.tools.push_back({tools[i].name, std::move(arguments), static_cast<uint32_t>(i)});
         }
     } else {
         TRY_ASSIGN(structure.source, calls_schema(tools, parallel, request));

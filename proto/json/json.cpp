@@ -99,7 +99,7 @@ Result<double> JsonValue::as_number() const {
     const JsonNode& node = tree_->nodes[node_];
     if (type() == JsonType::kNumber) return node.number;
     if (!is_integer()) return wrong_type("number");
-    return node.is_unsigned ? double(node.bits) : double(node.integer);
+    return node.is_unsigned ? static_cast<double>(node.bits) : static_cast<double>(node.integer);
 }
 
 Result<std::string_view> JsonValue::as_string() const {

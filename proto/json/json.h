@@ -21,7 +21,7 @@ enum class JsonType : uint8_t { kNull, kBool, kInteger, kNumber, kString, kArray
 struct JsonParseOptions {
     std::string name = {};  // begins every message of this document ("config.json"); empty for request bodies
     ErrorCode code = ErrorCode::kInvalidRequest;  // for every error about this document
-    size_t max_bytes = size_t(16) << 20;
+    size_t max_bytes = size_t{16} << 20;
     uint32_t max_depth = 64;            // nested arrays and objects
     uint32_t max_values = 1u << 18;     // values in all, 56 bytes of memory each; counted before any is built
     bool allow_duplicate_keys = false;  // true: the last one counts, as in Python
@@ -133,8 +133,8 @@ class JsonWriter {
     JsonWriter& value(const std::string& text) { return value(std::string_view(text)); }
     JsonWriter& value(const char* text) { return value(std::string_view(text)); }
     JsonWriter& value(bool flag);
-    JsonWriter& value(int number) { return value(int64_t(number)); }
-    JsonWriter& value(unsigned number) { return value(uint64_t(number)); }
+    JsonWriter& value(int number) { return value(int64_t{number}); }
+    JsonWriter& value(unsigned number) { return value(uint64_t{number}); }
     JsonWriter& value(int64_t number);
     JsonWriter& value(uint64_t number);
     JsonWriter& value(double number);  // shortest text that reads back the same; null if not finite

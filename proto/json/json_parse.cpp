@@ -41,7 +41,7 @@ class JsonReader {
     bool bad(std::string_view expected) {
         if (at_end()) return builder_.parse_error(at_, format("expected {}, found the end", expected));
         size_t n = 1;  // the whole character
-        while (at_ + n < text_.size() && (uint8_t(text_[at_ + n]) & 0xc0) == 0x80 && n < 4) ++n;
+        while (at_ + n < text_.size() && (static_cast<uint8_t>(text_[at_ + n]) & 0xc0) == 0x80 && n < 4) ++n;
         return builder_.parse_error(at_, format("expected {}, found {}", expected, json_quote(text_.substr(at_, n))));
     }
 
@@ -113,7 +113,7 @@ class JsonReader {
             out.append(text_.substr(at_, n));
             at_ += n;
             if (at_end()) return bad("the end of a string");
-            const auto byte = uint8_t(text_[at_]);
+            const auto byte = static_cast<uint8_t>(text_[at_]);
             if (byte == '"') {
                 ++at_;
                 return true;
@@ -170,13 +170,13 @@ class JsonReader {
 
     static void append_utf8(std::string& out, uint32_t code) {
         if (code < 0x80) {
-            out += char(code);
+            out += static_cast<char>(code);
             return;
         }
         const int n_more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
         constexpr uint8_t kLead[] = {0, 0xc0, 0xe0, 0xf0};
-        out += char(kLead[n_more] | (code >> (6 * n_more)));
-        for (int i = n_more - 1; i >= 0; --i) out += char(0x80 | ((code >> (6 * i)) & 0x3f));
+        out += static_cast<char>(kLead[n_more] | (code >> (6 * n_more)));
+        for (int i = n_more - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3f));
     }
 
     size_t n_digits() const {
@@ -259,7 +259,7 @@ Result<JsonDocument> parse_json(std::string_view text, const JsonParseOptions& o
     tree->name = options.name;
     tree->code = options.code;
     // Offsets into the arena's text are 32 bits.
-    const size_t max_bytes = std::min<size_t>(options.max_bytes, size_t(1) << 31);
+    const size_t max_bytes = std::min<size_t>(options.max_bytes, size_t{1} << 31);
     if (text.size() > max_bytes) {
         return json_error(*tree, "", format("{} bytes of JSON, at most {} allowed", text.size(), max_bytes));
     }

@@ -37,15 +37,15 @@ class JsonTreeBuilder {
         JsonNode* node = add(JsonType::kInteger);
         if (!node) return false;
         node->bits = number;
-        node->is_unsigned = number > uint64_t(std::numeric_limits<int64_t>::max());
+        node->is_unsigned = number > uint64_t{std::numeric_limits<int64_t>::max()};
         return true;
     }
     bool number_float(double number, std::string_view written) {
         JsonNode* node = add(JsonType::kNumber);
         if (!node) return false;
         node->number = number;
-        node->text_begin = uint32_t(tree_.text.size());
-        node->text_bytes = uint32_t(written.size());
+        node->text_begin = static_cast<uint32_t>(tree_.text.size());
+        node->text_bytes = static_cast<uint32_t>(written.size());
         tree_.text += written;
         return true;
     }
@@ -54,13 +54,13 @@ class JsonTreeBuilder {
     bool string(size_t begin) {
         JsonNode* node = add(JsonType::kString);
         if (!node) return false;
-        node->text_begin = uint32_t(begin);
-        node->text_bytes = uint32_t(tree_.text.size() - begin);
+        node->text_begin = static_cast<uint32_t>(begin);
+        node->text_bytes = static_cast<uint32_t>(tree_.text.size() - begin);
         return true;
     }
     void key(size_t begin) {
-        key_begin_ = uint32_t(begin);
-        key_bytes_ = uint32_t(tree_.text.size() - begin);
+        key_begin_ = static_cast<uint32_t>(begin);
+        key_bytes_ = static_cast<uint32_t>(tree_.text.size() - begin);
         has_key_ = true;
     }
     bool start_object() { return open(JsonType::kObject); }
@@ -75,7 +75,7 @@ class JsonTreeBuilder {
 
     bool parse_error(size_t byte, std::string_view what) {
         const std::string_view before = source_.substr(0, byte);
-        const size_t line = size_t(std::count(before.begin(), before.end(), '\n')) + 1;
+        const size_t line = static_cast<size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
         const size_t newline = before.rfind('\n');
         const size_t column = newline == std::string_view::npos ? byte + 1 : byte - newline;
         error = json_error(tree_, place(),
@@ -109,7 +109,7 @@ class JsonTreeBuilder {
             return nullptr;
         }
         has_key_ = false;
-        const uint32_t index = uint32_t(tree_.nodes.size());
+        const uint32_t index = static_cast<uint32_t>(tree_.nodes.size());
         JsonNode node;
         node.type = type;
         node.parent = open_;
@@ -137,7 +137,7 @@ class JsonTreeBuilder {
         }
         if (!add(type)) return false;
         ++depth_;
-        open_ = uint32_t(tree_.nodes.size() - 1);
+        open_ = static_cast<uint32_t>(tree_.nodes.size() - 1);
         return true;
     }
 
@@ -165,7 +165,7 @@ class JsonTreeBuilder {
             }
         }
         if (members.size() >= kLookupMembers) {
-            object.lookup = uint32_t(tree_.lookups.size());
+            object.lookup = static_cast<uint32_t>(tree_.lookups.size());
             tree_.lookups.push_back(std::move(members));
         }
         return true;

@@ -10,7 +10,7 @@
 namespace lorad {
 
 size_t utf8_sequence_bytes(std::string_view text) {
-    const auto byte = [&](size_t i) { return uint8_t(text[i]); };
+    const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
     const uint8_t lead = byte(0);
     if (lead < 0x80) return 1;
     size_t length = 0;
@@ -98,8 +98,8 @@ std::string json_quote(std::string_view text) {
             out += "\\r";
         } else if (c == '\t') {
             out += "\\t";
-        } else if (uint8_t(c) < 0x20 || c == 0x7f) {
-            out += format("\\u{:04x}", uint8_t(c));
+        } else if (static_cast<uint8_t>(c) < 0x20 || c == 0x7f) {
+            out += format("\\u{:04x}", static_cast<uint8_t>(c));
         } else {
             out += c;
         }

@@ -27,8 +27,8 @@ std::string stored_response_text(const StoredResponse& response) {
         .field("id", response.id)
         .field("tenant", response.tenant)
         .field("created_s", response.created_s)
-        .field("input_begin", uint64_t(response.input_begin))
-        .field("input_end", uint64_t(response.input_end));
+        .field("input_begin", uint64_t{response.input_begin})
+        .field("input_end", uint64_t{response.input_end});
     writer.key("response").raw(response.json).key("items");
     write_items(writer, response.items);
     return writer.end_object().take();
@@ -58,16 +58,16 @@ Result<StoredResponse> parse_stored_response(std::string_view text, size_t bytes
         TRY_ASSIGN(std::string_view item_text, item_id.as_string());
         out.items.push_back(std::make_shared<const ResponseItem>(ResponseItem{std::string(item_text), item.dump()}));
     }
-    TRY_ASSIGN(int64_t begin, root.int_or("input_begin", 0, 0, int64_t(items.size())));
-    TRY_ASSIGN(int64_t end, root.int_or("input_end", begin, begin, int64_t(items.size())));
-    out.input_begin = size_t(begin);
-    out.input_end = size_t(end);
+    TRY_ASSIGN(int64_t begin, root.int_or("input_begin", 0, 0, static_cast<int64_t>(items.size())));
+    TRY_ASSIGN(int64_t end, root.int_or("input_end", begin, begin, static_cast<int64_t>(items.size())));
+    out.input_begin = static_cast<size_t>(begin);
+    out.input_end = static_cast<size_t>(end);
     return out;
 }
 
 Result<std::string> input_items_response(const StoredResponse& response, const ItemPage& page) {
-    ResponseItems items(response.items.begin() + int64_t(response.input_begin),
-                        response.items.begin() + int64_t(response.input_end));
+    ResponseItems items(response.items.begin() + static_cast<int64_t>(response.input_begin),
+                        response.items.begin() + static_cast<int64_t>(response.input_end));
     if (!page.oldest_first) std::ranges::reverse(items);
     if (!page.after.empty()) {
         auto found = std::ranges::find_if(items, [&](const auto& item) { return item->id == page.after; });

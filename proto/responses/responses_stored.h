@@ -46,7 +46,7 @@ inline constexpr uint32_t kStoredDepthMax = 96;
 inline constexpr uint32_t kStoredValuesMax = UINT32_MAX;
 
 // The limit on the continued conversation and the items that the request refers to, counted per reference.
-inline constexpr size_t kConversationBytesMax = size_t(32) << 20;
+inline constexpr size_t kConversationBytesMax = size_t{32} << 20;
 
 // One file for each response.
 std::string stored_response_text(const StoredResponse& response);

@@ -107,7 +107,7 @@ void write_echo(JsonWriter& writer, const ResponsesHead& head) {
     writer.key("text").begin_object().key("format").raw(request.format_json).end_object();
     writer.key("tool_choice").raw(request.tool_choice_json);
     writer.key("tools").raw(request.tools_json);
-    writer.field("top_logprobs", uint64_t(generate.n_logprobs.value_or(0)));
+    writer.field("top_logprobs", uint64_t{generate.n_logprobs.value_or(0)});
     writer.field("truncation", "disabled").key("user");
     if (generate.user.empty()) {
         writer.null();

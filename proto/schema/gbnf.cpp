@@ -65,7 +65,7 @@ class Converter {
 
     Error bad(std::string_view what) const {
         const std::string_view before = text_.substr(0, at_);
-        const size_t line = size_t(std::count(before.begin(), before.end(), '\n')) + 1;
+        const size_t line = static_cast<size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
         const size_t newline = before.rfind('\n');
         const size_t column = newline == std::string_view::npos ? at_ + 1 : at_ - newline;
         return make_error(ErrorCode::kInvalidRequest,
@@ -82,7 +82,7 @@ class Converter {
         std::string out = format("r{}_", rule.number);
         for (char c : name) {
             const bool is_upper = c >= 'A' && c <= 'Z';
-            out += is_upper ? char(c - 'A' + 'a') : c == '-' ? '_' : c;
+            out += is_upper ? static_cast<char>(c - 'A' + 'a') : c == '-' ? '_' : c;
         }
         return out;
     }
@@ -164,7 +164,7 @@ class Converter {
         if (end == begin) return expected("a number");
         if (error != std::errc() || value > kRepetitionsMax)
             return bad(format("more than {} repetitions", kRepetitionsMax));
-        at_ += size_t(end - begin);
+        at_ += static_cast<size_t>(end - begin);
         return value;
     }
 
@@ -202,11 +202,11 @@ class Converter {
     // The code point of a character, or of an escape.
     Result<uint32_t> character() {
         if (at_end()) return expected("a character");
-        const auto first = uint8_t(peek());
+        const auto first = static_cast<uint8_t>(peek());
         if (first == '\\') return escape();
         const size_t n = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
         uint32_t code = n == 1 ? first : first & (0xffu >> (n + 1));
-        for (size_t i = 1; i < n; ++i) code = code << 6 | (uint8_t(peek(i)) & 0x3f);
+        for (size_t i = 1; i < n; ++i) code = code << 6 | (static_cast<uint8_t>(peek(i)) & 0x3f);
         at_ += n;
         return code;
     }
@@ -228,7 +228,7 @@ class Converter {
         const size_t found = kind == '\0' ? std::string_view::npos : kKinds.find(kind);
         if (found == std::string_view::npos) return bad("an escape that grammars do not have");
         at_ += 2;
-        return uint32_t(uint8_t(kMeant[found]));
+        return uint32_t{static_cast<uint8_t>(kMeant[found])};
     }
 
     static std::string code_text(uint32_t code) { return format("\\x{{{:X}}}", code); }

@@ -101,7 +101,7 @@ bool Writer::closes(const JsonValue& schema, bool alone) const {
     std::optional<JsonValue> properties = schema.find("properties"), least = schema.find("minProperties");
     if (!properties && !is_root(schema)) return false;
     const size_t n_named = properties ? properties->size() : 0;
-    if (least && !least->as_int(0, int64_t(n_named)).ok()) return false;
+    if (least && !least->as_int(0, static_cast<int64_t>(n_named)).ok()) return false;
     return names_what_it_requires(schema) && !others_speak_of_parts(schema);
 }
 

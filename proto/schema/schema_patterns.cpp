@@ -89,7 +89,7 @@ class PatternReader {
 
     uint32_t add(Automaton::State state) {
         automaton_.states.push_back(std::move(state));
-        return uint32_t(automaton_.states.size() - 1);
+        return static_cast<uint32_t>(automaton_.states.size() - 1);
     }
     bool is_too_large() const { return automaton_.states.size() > kStatesMax; }
     bool take(char byte) {
@@ -235,7 +235,7 @@ class PatternReader {
         uint32_t n = 0;
         size_t n_digits = 0;
         for (; n_digits < rest_.size() && n_digits < 5 && rest_[n_digits] >= '0' && rest_[n_digits] <= '9'; ++n_digits)
-            n = n * 10 + uint32_t(rest_[n_digits] - '0');
+            n = n * 10 + static_cast<uint32_t>(rest_[n_digits] - '0');
         rest_.remove_prefix(n_digits);
         return n_digits == 0 || n_digits == 5 ? std::nullopt : std::optional(n);
     }
@@ -270,8 +270,8 @@ class PatternReader {
             default: {
                 const bool is_word =
                     (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
-                if (is_word || uint8_t(byte) >= 0x80) return std::nullopt;
-                return single_of(uint8_t(byte));
+                if (is_word || static_cast<uint8_t>(byte) >= 0x80) return std::nullopt;
+                return single_of(static_cast<uint8_t>(byte));
             }
         }
     }
@@ -280,10 +280,10 @@ class PatternReader {
         uint32_t point = 0;
         if (rest_.size() < n_digits) return std::nullopt;
         for (const char byte : rest_.substr(0, n_digits)) {
-            const size_t digit =
-                std::string_view("0123456789abcdef").find(char(byte >= 'A' && byte <= 'F' ? byte - 'A' + 'a' : byte));
+            const size_t digit = std::string_view("0123456789abcdef")
+                                     .find(static_cast<char>(byte >= 'A' && byte <= 'F' ? byte - 'A' + 'a' : byte));
             if (digit == std::string_view::npos) return std::nullopt;
-            point = point * 16 + uint32_t(digit);
+            point = point * 16 + static_cast<uint32_t>(digit);
         }
         rest_.remove_prefix(n_digits);
         if (point >= 0xd800 && point <= 0xdfff) return std::nullopt;  // half of a character
@@ -293,11 +293,11 @@ class PatternReader {
     // The text is valid UTF-8.
     std::optional<uint32_t> code_point() {
         if (rest_.empty()) return std::nullopt;
-        const auto lead = uint8_t(rest_.front());
+        const auto lead = static_cast<uint8_t>(rest_.front());
         const size_t n = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
         if (rest_.size() < n) return std::nullopt;
         uint32_t point = n == 1 ? lead : lead & (0x7fu >> n);
-        for (const char byte : rest_.substr(1, n - 1)) point = point << 6 | (uint8_t(byte) & 0x3fu);
+        for (const char byte : rest_.substr(1, n - 1)) point = point << 6 | (static_cast<uint8_t>(byte) & 0x3fu);
         rest_.remove_prefix(n);
         return point;
     }

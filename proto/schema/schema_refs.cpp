@@ -13,7 +13,7 @@ namespace {
 // The longest chain of references to references.
 constexpr int kHopsMax = 64;
 constexpr size_t kMembersMax = 16;  // in a schema that is only a reference
-constexpr size_t kElementsSeenMax = size_t(1) << 24;
+constexpr size_t kElementsSeenMax = size_t{1} << 24;
 
 // One part of a pointer: "~1" is a slash, "~0" a tilde.
 std::string unescaped(std::string_view part) {

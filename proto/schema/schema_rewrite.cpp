@@ -152,9 +152,9 @@ std::optional<std::string> distinct_lists(const JsonValue& schema) {
         if (member.key == "items" && member.value.is_object()) {
             values = few_values(member.value);
         } else if (Result<int64_t> n = member.value.as_int(0); n.ok() && member.key == "minItems") {
-            n_min = size_t(*n);
+            n_min = static_cast<size_t>(*n);
         } else if (n.ok() && member.key == "maxItems") {
-            n_max = size_t(*n);
+            n_max = static_cast<size_t>(*n);
         } else {
             return std::nullopt;
         }

@@ -91,7 +91,7 @@ Result<std::optional<uint32_t>> whole_in(const JsonValue& object, std::string_vi
     const std::optional<JsonValue> value = object.find(name);
     if (!value || is_auto(*value)) return std::optional<uint32_t>();
     TRY_ASSIGN(const int64_t number, value->as_int(min, max));
-    return std::optional(uint32_t(number));
+    return std::optional(static_cast<uint32_t>(number));
 }
 
 template <typename T>
@@ -159,7 +159,7 @@ Status read_modules(const JsonValue& root, TrainingRecipe& recipe) {
         recipe.layers_to_transform.clear();
         for (const JsonValue& layer : layers) {
             TRY_ASSIGN(const uint64_t number, layer.as_uint(100'000));
-            recipe.layers_to_transform.push_back(uint32_t(number));
+            recipe.layers_to_transform.push_back(static_cast<uint32_t>(number));
         }
     }
     return ok_status();
@@ -171,7 +171,7 @@ Status read_patterns(const JsonValue& root, TrainingRecipe& recipe) {
         recipe.rank_pattern.clear();
         for (const JsonMember& member : members) {
             TRY_ASSIGN(const int64_t rank, member.value.as_int(1, kLoraRankMax));
-            recipe.rank_pattern.emplace_back(member.key, uint32_t(rank));
+            recipe.rank_pattern.emplace_back(member.key, static_cast<uint32_t>(rank));
         }
     }
     if (const std::optional<JsonValue> value = root.find("alpha_pattern")) {
@@ -326,7 +326,7 @@ Result<FineTuningRequest> parse_fine_tuning_request(std::string_view body) {
     TRY_ASSIGN(request.suffix, job_text(root, "suffix"));
     TRY_ASSIGN(request.init_from, job_text(root, "init_from"));
     if (const std::optional<JsonValue> seed = root.find("seed")) {
-        TRY_ASSIGN(const uint64_t number, seed->as_uint(uint64_t(1) << 53));
+        TRY_ASSIGN(const uint64_t number, seed->as_uint(uint64_t{1} << 53));
         request.seed = number;
     }
     TRY_ASSIGN(request.replace, root.bool_or("replace", true));

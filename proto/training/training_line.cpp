@@ -215,7 +215,7 @@ Status parse_labels(const JsonValue& root, uint32_t vocab_size, TrainingLine& li
                                      place, kUntrained, line.tokens[i], numbers[i]),
                               place);
         }
-        line.labels.push_back(int32_t(numbers[i]));
+        line.labels.push_back(static_cast<int32_t>(numbers[i]));
     }
     return ok_status();
 }

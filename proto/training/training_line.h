@@ -44,7 +44,7 @@ struct TrainingLine {
 };
 inline constexpr int32_t kUntrained = -100;  // PyTorch's cross entropy ignores this label
 
-inline constexpr size_t kTrainingLineBytesMax = size_t(4) << 20;
+inline constexpr size_t kTrainingLineBytesMax = size_t{4} << 20;
 inline constexpr size_t kTrainingMessagesMax = 2048;
 
 // Returns the format that the line's keys show; nothing if it is no JSON object or has none of them.

@@ -11,6 +11,7 @@
 
 #include "gpu/kernels/kernel_facts.h"
 #include "gpu/kernels/products/matmul_plan.h"
+#include "gpu/kernels/products/product_ways.h"
 #include "proto/base/format.h"
 
 namespace lorad::testing {
@@ -80,6 +81,7 @@ inline std::deque<PlannedDevice> planned_devices() {
     return all;
 }
 
+// As digests have it; of a way that came later its own name.
 inline const char* name_of(gpu::MatmulVariant variant) {
     switch (variant) {
         case gpu::MatmulVariant::kMatvec: return "matvec";
@@ -95,8 +97,8 @@ inline const char* name_of(gpu::MatmulVariant variant) {
         case gpu::MatmulVariant::kGatedLora: return "warpgroup";
         case gpu::MatmulVariant::kResidual: return "residual";
         case gpu::MatmulVariant::kRegisters: return "registers";
+        default: return gpu::way_of(variant).name;
     }
-    return "?";
 }
 
 // All that a plan says, for digests.

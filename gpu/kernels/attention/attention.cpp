@@ -9,7 +9,7 @@ namespace {
 
 // Query heads that one workgroup takes: a divisor of the group, small enough for the registers.
 uint32_t heads_per_workgroup(uint32_t group) {
-    for (uint32_t heads = std::min(group, 8u); heads > 1; heads--) {
+    for (uint32_t heads = std::min(group, 8u); heads > 1; --heads) {
         if (group % heads == 0) return heads;
     }
     return 1;
@@ -51,7 +51,7 @@ struct RegistersTile {
         // Two matrices of rows and results of large heads leave no registers for queries, but shared memory may not
         // hold all of them.
         if (row_matrices == 1 || head_dim <= 64) held = matrices();
-        while (held < matrices() && !fits(shared_memory_bytes)) held++;
+        while (held < matrices() && !fits(shared_memory_bytes)) ++held;
     }
     uint32_t matrices() const { return head_dim / 16; }
     // Counts shared memory as attention_registers.comp lays it out, in 16-byte words.
@@ -72,6 +72,30 @@ bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& op
            shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && shape.n_splits == 1 && params.single_rows == 0 &&
            options.kv_type == KvType::kF16 && options.attention_heads == 0;
 }
+
+// Of attention_group.comp, from products' sums; the same from q and a cache, whose keys may be f16 where the rest is
+// int8.
+struct FromQkvConstants {
+    uint32_t threads, act_type, head_dim, group, kv_heads, split, listed, sum_splits, has_bias, has_norm, rotary_dim,
+        y_in_blocks;
+};
+struct GroupConstants {
+    FromQkvConstants both;
+    uint32_t keys_f16;
+};
+
+// Of each kernel of tiles, and what one of them has beside.
+struct TileConstants {
+    uint32_t threads, act_type, head_dim, group, kv_heads, split;
+};
+struct StagedTileConstants {
+    TileConstants tile;
+    uint32_t keys_f16;
+};
+struct RegistersTileConstants {
+    TileConstants tile;
+    uint32_t subgroups, row_matrices, held, step_tokens, window, softcap;
+};
 
 }  // namespace
 
@@ -108,14 +132,23 @@ void AttentionKernels::attention(Recorder& recorder, const AttentionParams& para
     CHECK(params.y_blocks == 0 || attends_in_blocks(shape, act_type));
     CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= kAttendedDimMax && shape.sinks == (params.sinks != 0) &&
           shape.n_q_heads % shape.n_kv_heads == 0);
-    const uint32_t group = shape.n_q_heads / shape.n_kv_heads, act = static_cast<uint32_t>(act_type);
-    const bool split = shape.n_splits > 1, listed = params.single_rows != 0;
+    const bool split = shape.n_splits > 1;
     if (groups_heads(shape)) {
-        const Kernel* k =
-            kernel(has_int8(options().kv_type) ? "attention_group_kv8" : "attention_group",
-                   {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0,
-                    0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0, shape.keys_f16},
-                   kMatrixSubgroup);
+        const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_group_kv8" : "attention_group",
+                                 GroupConstants{.both = {.threads = kGroupThreads,
+                                                         .act_type = static_cast<uint32_t>(act_type),
+                                                         .head_dim = shape.head_dim,
+                                                         .group = shape.n_q_heads / shape.n_kv_heads,
+                                                         .kv_heads = shape.n_kv_heads,
+                                                         .split = split,
+                                                         .listed = params.single_rows != 0,
+                                                         .sum_splits = 0,
+                                                         .has_bias = 0,
+                                                         .has_norm = 0,
+                                                         .rotary_dim = 0,
+                                                         .y_in_blocks = params.y_blocks != 0 ? 1 + block_order : 0},
+                                                .keys_f16 = shape.keys_f16},
+                                 kMatrixSubgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
     } else {
@@ -132,10 +165,17 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
     const DeviceCapabilities& caps = capabilities();
     if (attends_by_lanes(caps, options(), params, shape)) {
         const uint32_t taken = heads_per_workgroup(group);
-        const Kernel* k = kernel(
-            "attention_lanes",
-            {kSoftwareLanes, static_cast<uint32_t>(act_type), shape.head_dim, taken, shape.n_kv_heads, group / taken},
-            kSoftwareLanes);
+        struct Constants {
+            uint32_t threads, act_type, head_dim, group, kv_heads, groups_per_kv;
+        };
+        const Kernel* k = kernel("attention_lanes",
+                                 Constants{.threads = kSoftwareLanes,
+                                           .act_type = static_cast<uint32_t>(act_type),
+                                           .head_dim = shape.head_dim,
+                                           .group = taken,
+                                           .kv_heads = shape.n_kv_heads,
+                                           .groups_per_kv = group / taken},
+                                 kSoftwareLanes);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / taken, 1, {"attention_lanes", 0, 0});
         return;
@@ -154,12 +194,27 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
     uint32_t one_head = size / lanes * lanes;
     uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
-    const Kernel* k =
-        kernel(has_int8(options().kv_type)         ? "attention_kv8"
-               : options().kv_type == KvType::kF32 ? "attention_kv32"
-                                                   : "attention",
-               {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad,
-                shape.n_splits > 1, pool, slots, in_flight, params.single_rows != 0, shape.keys_f16, shape.sinks});
+    struct Constants {
+        uint32_t threads, act_type, head_dim, group, kv_heads, groups_per_kv, per_quad, split, pool_vectors, slots,
+            ahead, listed, keys_f16, sinks;
+    };
+    const Kernel* k = kernel(has_int8(options().kv_type)         ? "attention_kv8"
+                             : options().kv_type == KvType::kF32 ? "attention_kv32"
+                                                                 : "attention",
+                             Constants{.threads = size,
+                                       .act_type = static_cast<uint32_t>(act_type),
+                                       .head_dim = shape.head_dim,
+                                       .group = heads,
+                                       .kv_heads = shape.n_kv_heads,
+                                       .groups_per_kv = group / heads,
+                                       .per_quad = per_quad,
+                                       .split = shape.n_splits > 1,
+                                       .pool_vectors = pool,
+                                       .slots = slots,
+                                       .ahead = in_flight,
+                                       .listed = params.single_rows != 0,
+                                       .keys_f16 = shape.keys_f16,
+                                       .sinks = shape.sinks});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
 }
@@ -196,9 +251,18 @@ void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFro
     const bool split = shape.n_splits > 1;
     CHECK(!y_order || (!split && act_type != ScalarType::kF32));
     const Kernel* k = kernel("attention_from_qkv",
-                             {kGroupThreads, static_cast<uint32_t>(act_type), shape.head_dim,
-                              shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, split, 0, qkv.base.n_splits,
-                              params.bias != 0, params.q_gamma != 0, qkv.rotary_dim, y_order ? 1 + *y_order : 0},
+                             FromQkvConstants{.threads = kGroupThreads,
+                                              .act_type = static_cast<uint32_t>(act_type),
+                                              .head_dim = shape.head_dim,
+                                              .group = shape.n_q_heads / shape.n_kv_heads,
+                                              .kv_heads = shape.n_kv_heads,
+                                              .split = split,
+                                              .listed = 0,
+                                              .sum_splits = qkv.base.n_splits,
+                                              .has_bias = params.bias != 0,
+                                              .has_norm = params.q_gamma != 0,
+                                              .rotary_dim = qkv.rotary_dim,
+                                              .y_in_blocks = y_order ? 1 + *y_order : 0},
                              kMatrixSubgroup);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});
@@ -218,8 +282,13 @@ void AttentionKernels::attention_combine(Recorder& recorder, AttentionParams par
     const uint32_t lanes = std::bit_ceil(shape.head_dim / 4);
     const bool few = lanes * ceil_div(shape.n_splits, kCombineInFlight) <= kCombineFewThreads;
     const uint32_t size = std::max(threads(few ? kCombineFewThreads : kCombineManyThreads, 32), lanes);
-    const Kernel* k =
-        kernel("attention_combine", {size, static_cast<uint32_t>(act_type), shape.head_dim, kCombineInFlight});
+    struct Constants {
+        uint32_t threads, act_type, head_dim, in_flight;
+    };
+    const Kernel* k = kernel("attention_combine", Constants{.threads = size,
+                                                            .act_type = static_cast<uint32_t>(act_type),
+                                                            .head_dim = shape.head_dim,
+                                                            .in_flight = kCombineInFlight});
     if (k == nullptr) return;
     params.n_splits = shape.n_splits;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads, 1,
@@ -270,21 +339,31 @@ void AttentionKernels::attention_tiles(Recorder& recorder, const AttentionParams
     const TileAttention kind = tile_attention(shape.head_dim);
     CHECK(kind != TileAttention::kAuto);
     const char* module = tile_attention_module(kind, options().kv_type);
-    std::vector<uint32_t> constants = {kAttentionTileRows / 16 * kMatrixSubgroup,
-                                       static_cast<uint32_t>(act_type),
-                                       shape.head_dim,
-                                       shape.n_q_heads / shape.n_kv_heads,
-                                       shape.n_kv_heads,
-                                       shape.n_splits > 1 ? 1u : 0u};
-    if (kind == TileAttention::kStaged) constants.push_back(shape.keys_f16);
+    TileConstants constants{.threads = kAttentionTileRows / 16 * kMatrixSubgroup,
+                            .act_type = static_cast<uint32_t>(act_type),
+                            .head_dim = shape.head_dim,
+                            .group = shape.n_q_heads / shape.n_kv_heads,
+                            .kv_heads = shape.n_kv_heads,
+                            .split = shape.n_splits > 1};
+    const Kernel* k = nullptr;
     if (kind == TileAttention::kRegisters) {
         const RegistersTile tile(shape.head_dim, attention_tile_rows(shape.head_dim, shape.rows),
                                  capabilities().shared_memory_bytes);
-        constants[0] = tile.kSubgroups * kMatrixSubgroup;
-        constants.insert(constants.end(), {tile.kSubgroups, tile.row_matrices, tile.held, tile.kStepTokens,
-                                           params.window != 0 ? 1u : 0u, params.softcap != 0 ? 1u : 0u});
+        constants.threads = tile.kSubgroups * kMatrixSubgroup;
+        k = kernel(module,
+                   RegistersTileConstants{.tile = constants,
+                                          .subgroups = tile.kSubgroups,
+                                          .row_matrices = tile.row_matrices,
+                                          .held = tile.held,
+                                          .step_tokens = tile.kStepTokens,
+                                          .window = params.window != 0,
+                                          .softcap = params.softcap != 0},
+                   kMatrixSubgroup);
+    } else if (kind == TileAttention::kStaged) {
+        k = kernel(module, StagedTileConstants{.tile = constants, .keys_f16 = shape.keys_f16}, kMatrixSubgroup);
+    } else {
+        k = kernel(module, constants, kMatrixSubgroup);
     }
-    const Kernel* k = kernel(module, constants, kMatrixSubgroup);
     if (k == nullptr) return;
     recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0});
 }

@@ -54,9 +54,9 @@ struct FromQkvTest {
         std::memcpy(test.step.mapped().data(), &header, sizeof(header));
         std::vector<uint32_t> blocks(kBlocks);
         // 5 and kBlocks have no common factor
-        for (uint32_t i = 0; i < kBlocks; i++) blocks[i] = (i * 5 + 3) % kBlocks;
+        for (uint32_t i = 0; i < kBlocks; ++i) blocks[i] = (i * 5 + 3) % kBlocks;
         std::memcpy(test.tables.mapped().data(), blocks.data(), kBlocks * 4);
-        for (uint32_t i = 0; i < kRows; i++) {
+        for (uint32_t i = 0; i < kRows; ++i) {
             StepRow row{};
             row.position = kPositions[i];
             row.set_blocks(i * kBlocksPerRow, &blocks[i * kBlocksPerRow], kBlocksPerRow);
@@ -69,7 +69,7 @@ struct FromQkvTest {
         fill_random(test.bias.mapped(), ScalarType::kF32, random);
         fill_random(test.gammas.mapped(), ScalarType::kF32, random);
         auto* turns = reinterpret_cast<float*>(test.rope.mapped().data());
-        for (uint32_t i = 0; i < n_turns * head_dim / 2; i++) {
+        for (uint32_t i = 0; i < n_turns * head_dim / 2; ++i) {
             turns[2 * i] = std::cos(0.03f * static_cast<float>(i));
             turns[2 * i + 1] = std::sin(0.03f * static_cast<float>(i));
         }
@@ -147,7 +147,7 @@ struct FromQkvTest {
             return values;
         }
         const auto* halves = reinterpret_cast<const uint16_t*>(y.mapped().data());
-        for (uint32_t i = 0; i < values.size(); i++)
+        for (uint32_t i = 0; i < values.size(); ++i)
             values[i] = decode16(halves[block_offset(i / stride, i % stride, stride, *y_order) / 2], ScalarType::kF16);
         return values;
     }

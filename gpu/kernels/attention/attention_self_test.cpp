@@ -56,7 +56,7 @@ struct AttentionTest {
         TRY(make(device, test.kv, uint64_t{kTokens} * kv_token_bytes(kv_type, head_dim), MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{kRows} * test.stride * 4, MemoryKind::kHostReadback));
         constexpr uint32_t kTable[kBlocks] = {1, 3, 0, 2};
-        for (uint32_t i = 0; i < kRows; i++) {
+        for (uint32_t i = 0; i < kRows; ++i) {
             StepRow row{};
             row.position = kFirstPosition + i;
             row.set_blocks(0, kTable, kBlocks);
@@ -158,7 +158,7 @@ struct AttentionTest {
     // As a step of few rows would be computed, and one of many, without and with splits.
     Deviation deviation(Device& device, KernelSet& kernels, bool by_tile) {
         Deviation sum;
-        for (size_t i = 0; i < scales.size(); i++) {
+        for (size_t i = 0; i < scales.size(); ++i) {
             const float scale = scales[i];
             sum.add(run(device, kernels, scale, by_tile, 1, kRows), want[i]);
             if (by_tile) sum.add(run(device, kernels, scale, by_tile, 1, kManyRows), want[i]);
@@ -187,7 +187,7 @@ Status LadderTests::attention() {
     }
 
     facts_.ladder.attention_group = offered;
-    for (size_t i = 0; i < tests.size() && facts_.ladder.attention_group; i++) {
+    for (size_t i = 0; i < tests.size() && facts_.ladder.attention_group; ++i) {
         const Deviation deviation = tests[i].deviation(device_, kernels_, false);
         if (deviation.error <= kAttentionTolerance) continue;
         facts_.ladder.attention_group = false;
@@ -200,7 +200,7 @@ Status LadderTests::attention() {
         const Deviation deviation =
             kind == TileAttention::kAuto ? Deviation{} : tests[i].deviation(device_, kernels_, true);
         if (deviation.error <= kAttentionTolerance) {
-            i++;
+            ++i;
             continue;
         }
         facts_.ladder.attention_tile[static_cast<uint32_t>(kind)] = false;

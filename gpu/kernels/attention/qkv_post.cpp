@@ -15,14 +15,31 @@ void AttentionKernels::qkv_post(Recorder& recorder, const QkvPostParams& params,
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(64, 32), std::bit_ceil(lanes));
     uint32_t n_heads = shape.n_q_heads + 2 * shape.n_kv_heads;
-    const Kernel* k = kernel(
-        has_int8(options().kv_type)         ? "qkv_post_kv8"
-        : options().kv_type == KvType::kF32 ? "qkv_post_kv32"
-                                            : "qkv_post",
-        {size, shape.n_q_heads, shape.n_kv_heads, shape.head_dim, shape.rotary_dim, shape.base.n_splits,
-         static_cast<uint32_t>(shape.base.lora), params.bias != 0, params.q_gamma != 0, params.q_slot_norms != 0,
-         shape.base.whole_rows, shape.keys_f16, pair_stride, shape.v_norm, shape.k_is_v,
-         std::bit_cast<uint32_t>(shape.position_beta), std::max(shape.position_original, 1u), shape.output_gate});
+    struct Constants {
+        uint32_t threads, q_heads, kv_heads, head_dim, rotary_dim, splits, lora, has_bias, has_norm, slot_norms,
+            whole_rows, keys_f16, pair_stride, v_norm, k_is_v, position_beta, position_original, gated;
+    };
+    const Kernel* k = kernel(has_int8(options().kv_type)         ? "qkv_post_kv8"
+                             : options().kv_type == KvType::kF32 ? "qkv_post_kv32"
+                                                                 : "qkv_post",
+                             Constants{.threads = size,
+                                       .q_heads = shape.n_q_heads,
+                                       .kv_heads = shape.n_kv_heads,
+                                       .head_dim = shape.head_dim,
+                                       .rotary_dim = shape.rotary_dim,
+                                       .splits = shape.base.n_splits,
+                                       .lora = static_cast<uint32_t>(shape.base.lora),
+                                       .has_bias = params.bias != 0,
+                                       .has_norm = params.q_gamma != 0,
+                                       .slot_norms = params.q_slot_norms != 0,
+                                       .whole_rows = shape.base.whole_rows,
+                                       .keys_f16 = shape.keys_f16,
+                                       .pair_stride = pair_stride,
+                                       .v_norm = shape.v_norm,
+                                       .k_is_v = shape.k_is_v,
+                                       .position_beta = std::bit_cast<uint32_t>(shape.position_beta),
+                                       .position_original = std::max(shape.position_original, 1u),
+                                       .gated = shape.output_gate});
     if (k == nullptr) return;
     uint64_t row_bytes = uint64_t{n_heads} * shape.head_dim * 4 * shape.base.n_splits +
                          uint64_t{shape.n_q_heads + shape.n_kv_heads} * shape.head_dim * 4;

@@ -34,10 +34,16 @@ const ExpertTileShape* tile_for(uint32_t rows, uint32_t n, uint32_t stride, cons
 }
 
 // The constants of a product that ends in the activation, or that does not.
-void add_gate(std::vector<uint32_t>& constants, const std::optional<ExpertGate>& gate, bool has_bias) {
+struct ExpertGateConstants {
+    uint32_t gated, activation, clamped, in_turns, has_bias;
+};
+ExpertGateConstants constants_of(const std::optional<ExpertGate>& gate, bool has_bias) {
     const ExpertGate of = gate.value_or(ExpertGate());
-    constants.insert(constants.end(), {gate.has_value(), static_cast<uint32_t>(of.activation), of.clamped, of.in_turns,
-                                       gate.has_value() && has_bias});
+    return {.gated = gate.has_value(),
+            .activation = static_cast<uint32_t>(of.activation),
+            .clamped = of.clamped,
+            .in_turns = of.in_turns,
+            .has_bias = gate.has_value() && has_bias};
 }
 
 }  // namespace
@@ -85,9 +91,19 @@ void ExpertKernels::route(Recorder& recorder, const ExpertRouteParams& params, c
     CHECK(shape.top >= 1 && shape.top <= kTopExpertsMax && shape.top <= shape.experts && shape.experts <= kExpertsMax &&
           params.stride >= shape.experts);
     const uint32_t size = threads(threads_for(shape.experts, 32, 256), 32);
-    const Kernel* k =
-        kernel("expert_route", {size, shape.experts, shape.top, shape.rule, shape.normalises, params.bias != 0,
-                                params.expert_scale != 0, n_splits, params.logit_bias != 0, rows == 1});
+    struct Constants {
+        uint32_t threads, experts, top, rule, normalises, has_bias, has_scale, splits, has_logit_bias, groups;
+    };
+    const Kernel* k = kernel("expert_route", Constants{.threads = size,
+                                                       .experts = shape.experts,
+                                                       .top = shape.top,
+                                                       .rule = shape.rule,
+                                                       .normalises = shape.normalises,
+                                                       .has_bias = params.bias != 0,
+                                                       .has_scale = params.expert_scale != 0,
+                                                       .splits = n_splits,
+                                                       .has_logit_bias = params.logit_bias != 0,
+                                                       .groups = rows == 1});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows, 1, 1, {"expert_route", uint64_t{rows} * shape.experts * 4 * n_splits, 0});
 }
@@ -97,7 +113,7 @@ void ExpertKernels::group(Recorder& recorder, ExpertGroupParams params, const Ro
     params.tile_rows = plan.tile_rows;
     params.top = shape.top;
     const uint32_t size = threads(threads_for(rows * shape.top, 32, 256), 32);
-    const Kernel* k = kernel("expert_group", {size}, capabilities().subgroup_size);
+    const Kernel* k = kernel("expert_group", WorkgroupConstants{.threads = size}, capabilities().subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.experts, 1, 1, {"expert_group", uint64_t{rows} * shape.top * 8, 0});
 }
@@ -113,11 +129,16 @@ void ExpertKernels::product(Recorder& recorder, const ExpertProductParams& param
     if (plan.on_matrices) return on_matrices(recorder, params, shape, plan, weight_type, rows, gate, info);
     constexpr uint32_t kOutputs = 2;  // of a subgroup
     const uint32_t size = threads(128, 32);
-    std::vector<uint32_t> constants{size, static_cast<uint32_t>(weight_type),
-                                    static_cast<uint32_t>(act_type(weight_type)), plan.tile_rows,
-                                    gate ? 2 * kOutputs : kOutputs};
-    add_gate(constants, gate, params.bias != 0);
-    const Kernel* k = kernel("expert_product", constants);
+    struct Constants {
+        uint32_t threads, weight_type, act_type, columns, rows;
+        ExpertGateConstants gate;
+    };
+    const Kernel* k = kernel("expert_product", Constants{.threads = size,
+                                                         .weight_type = static_cast<uint32_t>(weight_type),
+                                                         .act_type = static_cast<uint32_t>(act_type(weight_type)),
+                                                         .columns = plan.tile_rows,
+                                                         .rows = gate ? 2 * kOutputs : kOutputs,
+                                                         .gate = constants_of(gate, params.bias != 0)});
     if (k == nullptr) return;
     const uint32_t subgroups = std::max(size / std::max(capabilities().subgroup_size, 1u), 1u);
     recorder.dispatch(*k, params, tiles_max(rows * shape.top, shape.experts, plan.tile_rows),
@@ -130,10 +151,20 @@ void ExpertKernels::on_matrices(Recorder& recorder, const ExpertProductParams& p
     const ExpertTileShape* tile = tile_for(plan.tile_rows, params.n, params.w_stride, capabilities());
     CHECK(tile != nullptr && params.y_stride % 4 == 0);
     const uint32_t subgroup = capabilities().subgroup_size;
-    std::vector<uint32_t> constants{tile->subgroups * subgroup, tile->columns,   tile->rows, tile->k,
-                                    tile->subgroups_n,          params.w_stride, subgroup};
-    add_gate(constants, gate, params.bias != 0);
-    const Kernel* k = kernel(matrix_module(weight_type), constants, subgroup);
+    struct Constants {
+        uint32_t threads, columns, rows, k, subgroups_n, stride, subgroup;
+        ExpertGateConstants gate;
+    };
+    const Kernel* k = kernel(matrix_module(weight_type),
+                             Constants{.threads = tile->subgroups * subgroup,
+                                       .columns = tile->columns,
+                                       .rows = tile->rows,
+                                       .k = tile->k,
+                                       .subgroups_n = tile->subgroups_n,
+                                       .stride = params.w_stride,
+                                       .subgroup = subgroup,
+                                       .gate = constants_of(gate, params.bias != 0)},
+                             subgroup);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.n, tile->columns),
                       tiles_max(rows * shape.top, shape.experts, plan.tile_rows), 1, info);
@@ -143,8 +174,15 @@ void ExpertKernels::act(Recorder& recorder, const ExpertActParams& params, Activ
                         bool in_turns, ScalarType act_type, uint32_t rows) {
     CHECK(params.act_stride >= params.ffn && params.y_stride >= 2 * params.ffn);
     const uint32_t size = threads(128, 32), pairs = rows * params.top;
-    const Kernel* k = kernel("expert_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
-                                            clamped, in_turns, params.bias != 0});
+    struct Constants {
+        uint32_t threads, act_type, activation, clamped, in_turns, has_bias;
+    };
+    const Kernel* k = kernel("expert_act", Constants{.threads = size,
+                                                     .act_type = static_cast<uint32_t>(act_type),
+                                                     .activation = static_cast<uint32_t>(activation),
+                                                     .clamped = clamped,
+                                                     .in_turns = in_turns,
+                                                     .has_bias = params.bias != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, pairs, ceil_div(params.act_stride / 4, size), 1,
                       {"expert_act", uint64_t{pairs} * params.ffn * (8 + bytes_of(act_type)), 0});
@@ -153,8 +191,12 @@ void ExpertKernels::act(Recorder& recorder, const ExpertActParams& params, Activ
 void ExpertKernels::lora(Recorder& recorder, const ExpertLoraParams& params, LoraLevel level, ScalarType act_type,
                          uint32_t rows) {
     CHECK(level != LoraLevel::kNone);
-    const Kernel* k =
-        kernel("expert_lora", {threads(128, 32), static_cast<uint32_t>(act_type), static_cast<uint32_t>(level)});
+    struct Constants {
+        uint32_t threads, act_type, lora;
+    };
+    const Kernel* k = kernel("expert_lora", Constants{.threads = threads(128, 32),
+                                                      .act_type = static_cast<uint32_t>(act_type),
+                                                      .lora = static_cast<uint32_t>(level)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows * params.top, 1, 1, {"expert_lora", 0, 0});
 }
@@ -162,8 +204,14 @@ void ExpertKernels::lora(Recorder& recorder, const ExpertLoraParams& params, Lor
 void ExpertKernels::sum(Recorder& recorder, const ExpertSumParams& params, uint32_t top, uint32_t rows) {
     CHECK(params.shared_gate == 0 || params.shared_y != 0);
     const uint32_t size = threads(128, 32);
-    const Kernel* k =
-        kernel("expert_sum", {size, top, params.bias != 0, params.shared_y != 0, params.shared_gate != 0});
+    struct Constants {
+        uint32_t threads, top, has_bias, has_shared, has_gate;
+    };
+    const Kernel* k = kernel("expert_sum", Constants{.threads = size,
+                                                     .top = top,
+                                                     .has_bias = params.bias != 0,
+                                                     .has_shared = params.shared_y != 0,
+                                                     .has_gate = params.shared_gate != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.hidden, size), rows, 1,
                       {"expert_sum", uint64_t{rows} * params.hidden * 4 * (top + 1), 0});

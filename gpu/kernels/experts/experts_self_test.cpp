@@ -35,7 +35,7 @@ struct ExpertProduct {
         fill_random(test.w.mapped(), type, random);
         fill_random(test.x.mapped(), type, random);
         auto* pairs = reinterpret_cast<uint32_t*>(test.sorted.mapped().data());
-        for (uint32_t i = 0; i < kPairs; i++) pairs[i] = i * 3 % kPairs;
+        for (uint32_t i = 0; i < kPairs; ++i) pairs[i] = i * 3 % kPairs;
         return test;
     }
 

@@ -93,6 +93,7 @@ FORMAT_FUNCTION uint32_t bricks_of_row(uint32_t f, uint32_t columns) {
 INTEROP_END
 
 #ifdef __cplusplus
+#include <array>
 #include <string_view>
 
 #include "gpu/kernels/scalar_type.h"
@@ -124,7 +125,34 @@ enum class WeightFormat : uint32_t {
 constexpr WeightFormat format_of(ScalarType type) { return static_cast<WeightFormat>(type); }
 constexpr uint32_t number_of(WeightFormat format) { return static_cast<uint32_t>(format); }
 constexpr bool is_packed(WeightFormat format) { return is_packed_format(number_of(format)); }
-std::string_view name_of(WeightFormat format);
+// For people.
+constexpr std::string_view name_of(WeightFormat format) {
+    constexpr std::array<std::string_view, kWeightFormats> kNames = {"f32",
+                                                                     "f16",
+                                                                     "bf16",
+                                                                     "q8_0",
+                                                                     "q4_0",
+                                                                     "q4_1",
+                                                                     "q5_0",
+                                                                     "q5_1",
+                                                                     "q4_K",
+                                                                     "q5_K",
+                                                                     "q6_K",
+                                                                     "iq4_nl",
+                                                                     "iq4_xs",
+                                                                     "mxfp4",
+                                                                     "4-bit table",
+                                                                     "int4, groups of 32",
+                                                                     "int4, groups of 128",
+                                                                     "int8, groups of 32",
+                                                                     "int8, groups of 128",
+                                                                     "fp8"};
+    static_assert(!kNames.back().empty(), "each format has a name");
+    return kNames[number_of(format)];
+}
+
+// Returns true if matmul_packed.comp reads the format. Products of others are portable, or of a plain copy.
+constexpr bool is_for_matrices(WeightFormat format) { return is_packed(format); }
 
 // Returns true if weights are rounded to the type of the model's matrices, as the file's library does for formats of
 // Hugging Face folders, which say in which type training saw them. In GGUF a weight is the f32 itself.

@@ -7,7 +7,10 @@ namespace lorad::gpu {
 
 void LoraKernels::embed_extras(Recorder& recorder, const EmbedExtrasParams& params, WeightKind table, uint32_t rows) {
     uint32_t size = threads(128, 32);
-    const Kernel* k = kernel("embed_extras", {size, table.constant()});
+    struct Constants {
+        uint32_t threads, weights;
+    };
+    const Kernel* k = kernel("embed_extras", Constants{.threads = size, .weights = table.constant()});
     if (k == nullptr) return;
     DispatchInfo info{
         "embed_extras",
@@ -21,11 +24,17 @@ void LoraKernels::head_extras(Recorder& recorder, const HeadExtrasParams& params
     enum Mode : uint32_t { kTable, kTokens, kShrink };
     constexpr uint32_t kGroup = 4;
     uint32_t size = threads(128, 32);
-    uint32_t act = static_cast<uint32_t>(act_type);
-    const Kernel* table = kernel("head_rows", {size, act, kTable});
-    const Kernel* tokens = kernel("head_rows", {size, act, kTokens});
-    const Kernel* shrink = kernel("head_rows", {size, act, kShrink});
-    const Kernel* expand = kernel("head_expand", {size});
+    struct Constants {
+        uint32_t threads, act_type, mode;
+    };
+    const auto of_mode = [&](Mode mode) {
+        return kernel("head_rows",
+                      Constants{.threads = size, .act_type = static_cast<uint32_t>(act_type), .mode = mode});
+    };
+    const Kernel* table = of_mode(kTable);
+    const Kernel* tokens = of_mode(kTokens);
+    const Kernel* shrink = of_mode(kShrink);
+    const Kernel* expand = kernel("head_expand", WorkgroupConstants{.threads = size});
     if (table == nullptr || tokens == nullptr || shrink == nullptr || expand == nullptr) return;
     // Subgroups go on in strides, so these only have to be enough to fill the device.
     uint32_t groups = ceil_div(logit_rows, kGroup);

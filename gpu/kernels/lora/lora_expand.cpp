@@ -23,8 +23,13 @@ bool LoraPlanner::expands_apart(uint32_t rank_max, uint32_t rows) const {
 void LoraKernels::lora_expand(Recorder& recorder, const LoraExpandParams& params) {
     const DeviceCapabilities& caps = capabilities();
     const uint32_t size = std::max(threads(kExpandThreads, 32), caps.subgroup_size);
-    const Kernel* k =
-        kernel("lora_expand", {size, kExpandPieces, std::min(kLanesMax, caps.subgroup_size)}, caps.subgroup_size);
+    struct Constants {
+        uint32_t threads, pieces, lanes_max;
+    };
+    const Kernel* k = kernel(
+        "lora_expand",
+        Constants{.threads = size, .pieces = kExpandPieces, .lanes_max = std::min(kLanesMax, caps.subgroup_size)},
+        caps.subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, kExpandsOfAUnit * multiprocessors(caps), 1, 1, {"lora_expand", 0, 0});
 }

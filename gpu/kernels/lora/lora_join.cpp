@@ -11,7 +11,11 @@ constexpr uint32_t kJoinsOfAUnit = 8;  // as many as a multiprocessor is expecte
 
 void LoraKernels::lora_join(Recorder& recorder, const LoraJoinParams& params, ScalarType weight_type) {
     CHECK(weight_type != ScalarType::kF32);
-    const Kernel* k = kernel("lora_join", {threads(kJoinThreads, 32), static_cast<uint32_t>(weight_type)});
+    struct Constants {
+        uint32_t threads, type;
+    };
+    const Kernel* k = kernel(
+        "lora_join", Constants{.threads = threads(kJoinThreads, 32), .type = static_cast<uint32_t>(weight_type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, kJoinsOfAUnit * multiprocessors(capabilities()), 1, 1, {"lora_join", 0, 0});
 }

@@ -38,7 +38,7 @@ struct ShrinkTest {
         std::memcpy(test.segments.mapped().data(), &segment, sizeof(segment));
         std::mt19937 random(21);
         LoraModule entries[kLoraModules] = {};
-        for (uint32_t m = 0; m < kModules; m++) {
+        for (uint32_t m = 0; m < kModules; ++m) {
             const uint64_t offset = uint64_t{m} * kRank * kK * 4;
             const auto a_type = static_cast<ScalarType>(m);
             entries[m].a = entries[m].b = test.a.address() + offset;
@@ -70,7 +70,7 @@ struct ShrinkTest {
         TRY(submit_and_wait(device, std::move(recorder)));
         std::vector<float> all;
         const auto* values = reinterpret_cast<const float*>(low.mapped().data());
-        for (uint32_t i = 0; i < kRows * kModules; i++) {
+        for (uint32_t i = 0; i < kRows * kModules; ++i) {
             all.insert(all.end(), values + i * kMaxRank, values + i * kMaxRank + round_up(kRank, 8));
         }
         return all;
@@ -94,14 +94,14 @@ struct GatedActTest {
         StepHeader header{};
         header.n_rows = kRows - 1;
         std::memcpy(test.step.mapped().data(), &header, sizeof(header));
-        for (uint32_t t = 0; t < kRows; t++) {
+        for (uint32_t t = 0; t < kRows; ++t) {
             StepRow row{};
             row.adapter_slot = t / 8 < kSlots ? t / 8 : kNoSlot;
             std::memcpy(test.step.mapped().data() + sizeof(header) + t * sizeof(row), &row, sizeof(row));
         }
         std::mt19937 random(22);
         std::vector<LoraModule> entries(kSlots * kLoraModules);
-        for (uint32_t i = 0; i < kSlots * 2; i++) {
+        for (uint32_t i = 0; i < kSlots * 2; ++i) {
             const uint64_t offset = uint64_t{i} * kFfn * kRank * 4;
             const uint32_t slot = i / 2;
             LoraModule& entry = entries[slot * kLoraModules + (i % 2 == 0 ? kLoraGate : kLoraUp)];
@@ -136,7 +136,7 @@ struct GatedActTest {
         TRY(submit_and_wait(device, std::move(recorder)));
         std::vector<float> all(size_t{kRows - 1} * kFfn);
         const auto* values = reinterpret_cast<const uint16_t*>(act.mapped().data());
-        for (size_t i = 0; i < all.size(); i++) all[i] = decode16(values[i], type);
+        for (size_t i = 0; i < all.size(); ++i) all[i] = decode16(values[i], type);
         return all;
     }
 };

@@ -45,8 +45,15 @@ void LoraKernels::lora_shrink(Recorder& recorder, LoraShrinkParams params, Scala
     if (shrinks_by_matrix(act_type, rows)) {
         const char* name = act_type == ScalarType::kBf16 ? "lora_shrink_bf16" : "lora_shrink_f16";
         const uint32_t size = matrix_subgroups(caps) * caps.subgroup_size;
-        const Kernel* k =
-            kernel(name, {size, caps.subgroup_size, params.x_stride, params.joined != 0 ? 1u : 0u}, caps.subgroup_size);
+        struct Constants {
+            uint32_t threads, subgroup, x_stride, joined;
+        };
+        const Kernel* k = kernel(name,
+                                 Constants{.threads = size,
+                                           .subgroup = caps.subgroup_size,
+                                           .x_stride = params.x_stride,
+                                           .joined = params.joined != 0 ? 1u : 0u},
+                                 caps.subgroup_size);
         if (k == nullptr) return;
         recorder.dispatch_indirect(*k, params, step_state, grid_offset, {name, uint64_t{rows} * params.k * 2, 0});
         return;
@@ -56,9 +63,15 @@ void LoraKernels::lora_shrink(Recorder& recorder, LoraShrinkParams params, Scala
     const uint32_t size =
         std::max(threads(threads_for(ceil_div(params.k, 8), 64, first ? kShrinkThreadsFirst : kShrinkThreads), 32),
                  caps.subgroup_size);
+    struct Constants {
+        uint32_t threads, act_type, ranks, ahead, in_turns;
+    };
     const Kernel* k = kernel("lora_shrink",
-                             {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kShrinkPieceRanks,
-                              first ? kAheadFirst : kAhead, !first},
+                             Constants{.threads = size,
+                                       .act_type = static_cast<uint32_t>(act_type),
+                                       .ranks = first ? kShrinkRanks : kShrinkPieceRanks,
+                                       .ahead = first ? kAheadFirst : kAhead,
+                                       .in_turns = !first},
                              caps.subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch_indirect(*k, params, step_state, first ? grid_offset : turns_offset, {"lora_shrink", 0, 0});

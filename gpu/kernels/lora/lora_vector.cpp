@@ -122,10 +122,23 @@ void LoraKernels::lora_vector(Recorder& recorder, const LoraVectorParams& params
     const bool with_base = params.w != 0;
     const LoraVectorPlan plan = plan_lora_vector(caps, params, weight_type, options);
     const uint32_t n_polls = caps.is_cpu ? 16 : 4096;
+    struct Constants {
+        uint32_t threads, weight_type, act_type, k, rank, group_rows, parts, with_base, slices, rows_at_once,
+            steps_at_once, polls;
+    };
     const Kernel* k = kernel(plan.shares ? "lora_vector_shared" : "lora_vector",
-                             {plan.threads, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type),
-                              params.k, params.rank, plan.group_rows, plan.n_parts, with_base, plan.sums.slices,
-                              plan.sums.rows_at_once, plan.sums.steps_at_once, n_polls});
+                             Constants{.threads = plan.threads,
+                                       .weight_type = static_cast<uint32_t>(weight_type),
+                                       .act_type = static_cast<uint32_t>(act_type),
+                                       .k = params.k,
+                                       .rank = params.rank,
+                                       .group_rows = plan.group_rows,
+                                       .parts = plan.n_parts,
+                                       .with_base = with_base,
+                                       .slices = plan.sums.slices,
+                                       .rows_at_once = plan.sums.rows_at_once,
+                                       .steps_at_once = plan.sums.steps_at_once,
+                                       .polls = n_polls});
     if (k == nullptr) return;
     const uint64_t products =
         uint64_t{params.rank} * (uint64_t{params.n} + params.k) + (with_base ? uint64_t{params.n} * params.k : 0);

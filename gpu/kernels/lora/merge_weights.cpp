@@ -13,7 +13,12 @@ void LoraKernels::merge_weights(Recorder& recorder, const MergeWeightsParams& pa
     CHECK(params.from != params.to);
     // 512 columns are a whole part of the usual widths.
     uint32_t size = threads(64, 32);
-    const Kernel* k = kernel("merge_weights", {size, static_cast<uint32_t>(from.type), from.constant()});
+    struct Constants {
+        uint32_t threads, weight_type, from;
+    };
+    const Kernel* k =
+        kernel("merge_weights",
+               Constants{.threads = size, .weight_type = static_cast<uint32_t>(from.type), .from = from.constant()});
     if (k == nullptr) return;
     uint64_t bytes = uint64_t{params.n_rows} * params.stride * bytes_of(from.type) +
                      bytes_of(from.format, params.n_rows, params.stride);
@@ -24,7 +29,7 @@ void LoraKernels::merge_weights(Recorder& recorder, const MergeWeightsParams& pa
 void LoraKernels::merge_bias(Recorder& recorder, const MergeWeightsParams& params) {
     CHECK(params.n_parts <= kMergeParts && params.n_changed <= params.n_rows && params.from != params.to);
     uint32_t size = threads(128, 32);
-    const Kernel* k = kernel("merge_bias", {size});
+    const Kernel* k = kernel("merge_bias", WorkgroupConstants{.threads = size});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.n_rows, size), 1, 1, {"merge_bias", uint64_t{params.n_rows} * 8, 0});
 }
@@ -32,7 +37,10 @@ void LoraKernels::merge_bias(Recorder& recorder, const MergeWeightsParams& param
 void LoraKernels::weight_norm(Recorder& recorder, const WeightNormParams& params, WeightKind from) {
     CHECK(params.rank <= kMaxRank && params.stride % kWeightAlign == 0 && params.gain != 0);
     uint32_t size = threads(256, 32);
-    const Kernel* k = kernel("weight_norm", {size, from.constant()});
+    struct Constants {
+        uint32_t threads, weights;
+    };
+    const Kernel* k = kernel("weight_norm", Constants{.threads = size, .weights = from.constant()});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.n, kDeltaRows), 1, 1,
                       {"weight_norm", bytes_of(from.format, params.n, params.stride), 0});

@@ -83,17 +83,17 @@ class DeltaTest {
             return low + (high - low) * static_cast<float>(random() >> 8) * 0x1p-24f;
         };
         const float of_key = 1.0f / std::sqrt(static_cast<float>(shape_.key_size));
-        for (uint32_t row = 0; row < kRows; row++) {
+        for (uint32_t row = 0; row < kRows; ++row) {
             float* at = c() + size_t{row} * shape_.outputs();
-            for (uint32_t i = 0; i < 2 * shape_.keys(); i++) *at++ = number(-of_key, of_key);
-            for (uint32_t i = 0; i < shape_.values(); i++) *at++ = number(-1.0f, 1.0f);
-            for (uint32_t i = 0; i < shape_.value_heads; i++) *at++ = number(-1.0f, 0.0f);
-            for (uint32_t i = 0; i < shape_.value_heads; i++) *at++ = number(0.0f, 1.0f);
+            for (uint32_t i = 0; i < 2 * shape_.keys(); ++i) *at++ = number(-of_key, of_key);
+            for (uint32_t i = 0; i < shape_.values(); ++i) *at++ = number(-1.0f, 1.0f);
+            for (uint32_t i = 0; i < shape_.value_heads; ++i) *at++ = number(-1.0f, 0.0f);
+            for (uint32_t i = 0; i < shape_.value_heads; ++i) *at++ = number(0.0f, 1.0f);
         }
         // Elements behind key_size are zero in states that kernels have written.
         const uint32_t column = round_up(shape_.key_size, 16);
         auto* state = reinterpret_cast<float*>(state_.mapped().data());
-        for (uint32_t i = 0; i < shape_.state_floats(); i++)
+        for (uint32_t i = 0; i < shape_.state_floats(); ++i)
             state[i] = i % column < shape_.key_size ? number(-1.0f, 1.0f) : 0.0f;
     }
 
@@ -110,7 +110,7 @@ Status LadderTests::recurrences() {
     const KernelSetOptions& options = facts_.options;
     if (!facts_.ladder.delta_blocks || options.batch_invariant) return ok_status();
     const size_t n_delta = options.delta_shapes.size(), n_mamba = options.mamba_shapes.size();
-    for (size_t i = 0; i < n_delta + n_mamba && facts_.ladder.delta_blocks; i++) {
+    for (size_t i = 0; i < n_delta + n_mamba && facts_.ladder.delta_blocks; ++i) {
         const bool corrects = i < n_delta;
         const DeltaShape shape = corrects ? options.delta_shapes[i] : options.mamba_shapes[i - n_delta].recurrence();
         TRY_ASSIGN(DeltaTest test, DeltaTest::create(device_, shape, corrects));

@@ -29,8 +29,18 @@ void MixerKernels::convolve(Recorder& recorder, const DeltaConvParams& params, c
                             uint32_t rows) {
     const uint32_t wide = shape.key_size % 4 == 0 && shape.value_size % 4 == 0 ? 4 : 1;  // elements of a thread at once
     const uint32_t size = threads(threads_for(std::max(shape.key_size, shape.value_size) / wide, 32, 256), 32);
-    const Kernel* k = kernel("delta_conv", {size, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size,
-                                            shape.taps, is_mamba, params.bias != 0, wide});
+    struct Constants {
+        uint32_t threads, key_heads, value_heads, key_size, value_size, taps, is_mamba, has_bias, wide;
+    };
+    const Kernel* k = kernel("delta_conv", Constants{.threads = size,
+                                                     .key_heads = shape.key_heads,
+                                                     .value_heads = shape.value_heads,
+                                                     .key_size = shape.key_size,
+                                                     .value_size = shape.value_size,
+                                                     .taps = shape.taps,
+                                                     .is_mamba = is_mamba,
+                                                     .has_bias = params.bias != 0,
+                                                     .wide = wide});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, 2 * shape.key_heads + shape.value_heads, rows, 1,
                       {is_mamba ? "mamba_conv" : "delta_conv", uint64_t{rows} * shape.channels() * 8, 0});
@@ -39,7 +49,10 @@ void MixerKernels::convolve(Recorder& recorder, const DeltaConvParams& params, c
 void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params, uint32_t taps, uint32_t runs) {
     CHECK(taps >= 2 && taps <= kConvTapsMax);
     const uint32_t size = threads(128, 32);
-    const Kernel* k = kernel("conv_state", {size, taps, params.factor != 0});
+    struct Constants {
+        uint32_t threads, taps, has_factor;
+    };
+    const Kernel* k = kernel("conv_state", Constants{.threads = size, .taps = taps, .has_factor = params.factor != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.channels, size), runs, 1,
                       {"conv_state", uint64_t{params.channels} * taps * 8, 0});
@@ -79,9 +92,19 @@ void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, cons
                          uint32_t runs, uint32_t rows) {
     CHECK(params.c_stride >= shape.outputs() && params.to_stride >= shape.values());
     const DeltaPlan plan = delta_plan(shape, runs, rows);
+    struct Constants {
+        uint32_t threads, key_heads, value_heads, key_size, value_size, corrects, block, stage, lanes;
+    };
     const Kernel* k = kernel("delta_step",
-                             {plan.threads, shape.key_heads, shape.value_heads, shape.key_size, shape.value_size,
-                              corrects, plan.block, plan.stage, plan.lanes},
+                             Constants{.threads = plan.threads,
+                                       .key_heads = shape.key_heads,
+                                       .value_heads = shape.value_heads,
+                                       .key_size = shape.key_size,
+                                       .value_size = shape.value_size,
+                                       .corrects = corrects,
+                                       .block = plan.block,
+                                       .stage = plan.stage,
+                                       .lanes = plan.lanes},
                              capabilities().subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(shape.value_size, plan.threads / plan.lanes * kColumnsOfLanes),
@@ -106,7 +129,13 @@ void MixerKernels::mamba_norm(Recorder& recorder, const GatedNormParams& params,
                               ScalarType act_type, uint32_t rows) {
     CHECK(can_mix(shape) && params.x_stride >= shape.inner() && params.y_stride >= shape.inner());
     const uint32_t group = shape.inner() / shape.groups, n_threads = threads(threads_for(group / 4, 32, 512), 32);
-    const Kernel* k = kernel("gated_norm", {n_threads, static_cast<uint32_t>(act_type), group, shape.head_size});
+    struct Constants {
+        uint32_t threads, act_type, size, head_size;
+    };
+    const Kernel* k = kernel("gated_norm", Constants{.threads = n_threads,
+                                                     .act_type = static_cast<uint32_t>(act_type),
+                                                     .size = group,
+                                                     .head_size = shape.head_size});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.groups, rows, 1, {"mamba_norm", uint64_t{rows} * shape.inner() * 16, 0});
 }
@@ -115,7 +144,12 @@ void MixerKernels::gated_norm(Recorder& recorder, const GatedNormParams& params,
                               ScalarType act_type, uint32_t rows) {
     CHECK(size % 4 == 0 && heads * size <= params.y_stride);
     const uint32_t n_threads = threads(threads_for(size / 4, 32, 64), 32);
-    const Kernel* k = kernel("gated_norm", {n_threads, static_cast<uint32_t>(act_type), size, 0});
+    struct Constants {
+        uint32_t threads, act_type, size, head_size;
+    };
+    const Kernel* k = kernel(
+        "gated_norm",
+        Constants{.threads = n_threads, .act_type = static_cast<uint32_t>(act_type), .size = size, .head_size = 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, heads, rows, 1, {"gated_norm", uint64_t{rows} * heads * size * 12, 0});
 }
@@ -125,7 +159,13 @@ void MixerKernels::short_conv(Recorder& recorder, const ShortConvParams& params,
     CHECK(taps >= 2 && taps <= kConvTapsMax && params.m_stride >= 3 * params.channels &&
           params.y_stride >= params.channels);
     const uint32_t size = threads(128, 32);
-    const Kernel* k = kernel("short_conv", {size, static_cast<uint32_t>(act_type), taps, params.bias != 0});
+    struct Constants {
+        uint32_t threads, act_type, taps, has_bias;
+    };
+    const Kernel* k = kernel(
+        "short_conv",
+        Constants{
+            .threads = size, .act_type = static_cast<uint32_t>(act_type), .taps = taps, .has_bias = params.bias != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.y_stride / 4, size), rows, 1,
                       {"short_conv", uint64_t{rows} * params.channels * 16, 0});
@@ -135,7 +175,11 @@ void MixerKernels::gate_rows(Recorder& recorder, const GateRowsParams& params, u
                              uint32_t rows) {
     CHECK(size % 4 == 0 && params.width % size == 0 && params.width <= params.y_stride);
     const uint32_t n_threads = threads(128, 32);
-    const Kernel* k = kernel("gate_rows", {n_threads, static_cast<uint32_t>(act_type), size});
+    struct Constants {
+        uint32_t threads, act_type, size;
+    };
+    const Kernel* k =
+        kernel("gate_rows", Constants{.threads = n_threads, .act_type = static_cast<uint32_t>(act_type), .size = size});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.width / 4, n_threads), rows, 1,
                       {"gate_rows", uint64_t{rows} * params.width * 12, 0});

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <span>
+#include <optional>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -20,6 +20,16 @@ constexpr uint32_t kTokensPerDecodeSplit = 320;
 constexpr uint32_t kPollsMax = 1u << 21;
 static_assert(kPollsMax < 1u << 31);      // the shaders take its highest bit for a zero that compilers do not know
 static_assert(kDecodeRankMax % 16 == 0);  // decode_lora.glsl takes two words of eight ranks at once
+
+// Of decode_layers.comp; and of those of its modules that take adapters or attention's result in some type.
+struct DecodeConstants {
+    uint32_t threads, type, hidden, q_heads, kv_heads, head_dim, rotary_dim, ffn, splits, lanes, staged, partials,
+        own_rows, workgroups, speakers;
+};
+struct DecodeConstantsOfType {
+    DecodeConstants decode;
+    uint32_t other_type;  // kLoraType or kAttentionType
+};
 
 struct DecodeLaunch {
     uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0, own_rows = 0;
@@ -97,35 +107,36 @@ uint32_t PersistentPlanner::plan_decode_splits(const DecodeLayersShape& shape, u
 }
 
 const Kernel* PersistentKernels::decode_kernel(const char* name, const char* name_with_homes,
-                                               const DecodeLayersShape& shape, std::span<const uint32_t> more) {
+                                               const DecodeLayersShape& shape, std::optional<uint32_t> other_type) {
     CHECK(can_decode_layers(shape));
     const DeviceCapabilities& caps = capabilities();
     const DecodeLaunch launch = launch_of(caps, options(), shape);
     const bool homes = caps.multiprocessor_ids && launch.workgroups <= kDecodeHomes;
-    std::vector<uint32_t> constants = {launch.threads,
-                                       static_cast<uint32_t>(shape.type),
-                                       shape.hidden,
-                                       shape.n_q_heads,
-                                       shape.n_kv_heads,
-                                       shape.head_dim,
-                                       shape.rotary_dim,
-                                       shape.ffn,
-                                       shape.n_splits,
-                                       caps.subgroup_size,
-                                       launch.staged_words,
-                                       launch.partials,
-                                       launch.own_rows,
-                                       launch.workgroups,
-                                       caps.is_cpu ? caps.subgroup_size : launch.threads};
-    constants.insert(constants.end(), more.begin(), more.end());
-    return kernel(homes ? name_with_homes : name, constants, caps.subgroup_size);
+    const char* module = homes ? name_with_homes : name;
+    const DecodeConstants constants{.threads = launch.threads,
+                                    .type = static_cast<uint32_t>(shape.type),
+                                    .hidden = shape.hidden,
+                                    .q_heads = shape.n_q_heads,
+                                    .kv_heads = shape.n_kv_heads,
+                                    .head_dim = shape.head_dim,
+                                    .rotary_dim = shape.rotary_dim,
+                                    .ffn = shape.ffn,
+                                    .splits = shape.n_splits,
+                                    .lanes = caps.subgroup_size,
+                                    .staged = launch.staged_words,
+                                    .partials = launch.partials,
+                                    .own_rows = launch.own_rows,
+                                    .workgroups = launch.workgroups,
+                                    .speakers = caps.is_cpu ? caps.subgroup_size : launch.threads};
+    return other_type ? kernel(module, DecodeConstantsOfType{constants, *other_type}, caps.subgroup_size)
+                      : kernel(module, constants, caps.subgroup_size);
 }
 
 void PersistentKernels::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
     const DecodeLaunch launch = launch_of(capabilities(), options(), shape);
-    const Kernel* k =
-        shape.lora ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, std::array{shape.lora_type})
-                   : decode_kernel("decode_layers", "decode_layers_homes", shape, {});
+    const Kernel* k = shape.lora
+                          ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, shape.lora_type)
+                          : decode_kernel("decode_layers", "decode_layers_homes", shape, std::nullopt);
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,
@@ -138,7 +149,7 @@ void PersistentKernels::decode_layers(Recorder& recorder, DecodeLayersParams par
 void PersistentKernels::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape,
                                       ScalarType attention_type) {
     const Kernel* k =
-        decode_kernel("decode_behind", "decode_behind_homes", shape, std::array{static_cast<uint32_t>(attention_type)});
+        decode_kernel("decode_behind", "decode_behind_homes", shape, static_cast<uint32_t>(attention_type));
     if (k == nullptr) return;
     params.layers.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch_of(capabilities(), options(), shape).workgroups, 1, 1,

@@ -27,8 +27,12 @@ uint64_t PersistentPlanner::decode_rows_sync_bytes(const DecodeRowsShape& shape)
 void PersistentKernels::decode_rows(Recorder& recorder, DecodeRowsParams params, const DecodeRowsShape& shape) {
     const DecodeRowsProgram program = program_of(shape, capabilities());
     const char* name = shape.type == ScalarType::kBf16 ? "decode_rows_bf16" : "decode_rows_f16";
-    const Kernel* k =
-        kernel(name, {kDecodeRowsThreads, shape.hidden, shape.q, shape.ffn, shape.qkv, program.workgroups});
+    const Kernel* k = kernel(name, DecodeRowsConstants{.threads = kDecodeRowsThreads,
+                                                       .hidden = shape.hidden,
+                                                       .q = shape.q,
+                                                       .ffn = shape.ffn,
+                                                       .qkv = shape.qkv,
+                                                       .workgroups = program.workgroups});
     if (k == nullptr) return;
     params.max_polls = kMeetingPollsMax;
     const uint64_t elements =

@@ -26,7 +26,7 @@ class DecodeRowsEnds : protected TextWriter {
     explicit DecodeRowsEnds(const DecodeRowsProgram& program) : p_(program) {}
 
     void share_sums(uint32_t n, const char* to) {
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n; ++i)
             line("add.f32 %v0, %a{0}, %b{0}; st.shared.f32 [{1}+{2}], %v0;", i, to, i * 128);
         line("bar.sync 0;");
     }
@@ -40,7 +40,7 @@ class DecodeRowsEnds : protected TextWriter {
     // The warps' sums of a component.
     void add_up(const char* into, const char* base, const char* component, uint32_t warp_bytes) {
         line("mad.lo.u32 %at, {}, 128, {};", component, base);
-        for (uint32_t w = 0; w < kDecodeRowsWarps; w++) line("ld.shared.f32 %v{}, [%at+{}];", w, w * warp_bytes);
+        for (uint32_t w = 0; w < kDecodeRowsWarps; ++w) line("ld.shared.f32 %v{}, [%at+{}];", w, w * warp_bytes);
         line("add.f32 %v0, %v0, %v1; add.f32 %v2, %v2, %v3; add.f32 {}, %v0, %v2;", into);
     }
     void add_up_tile(const char* into, const char* component) {
@@ -111,8 +111,8 @@ class DecodeRowsEnds : protected TextWriter {
              "%lane, 16; add.u64 %ptr, %ptr, %wide; add.u64 %ptr, %ptr, {}; shl.b32 %j, %lane, 2;",
              2 * p_.square_entries(), sizeof(MeetingSync));
         line("mov.f32 %s0, 0f00000000; mov.f32 %s1, 0f00000000;");
-        for (uint32_t i = 0; i < loads; i++) {
-            for (uint32_t r = 0; r < 8; r++) line("mov.f32 %v{}, 0f00000000;", r);
+        for (uint32_t i = 0; i < loads; ++i) {
+            for (uint32_t r = 0; r < 8; ++r) line("mov.f32 %v{}, 0f00000000;", r);
             line("add.u32 %i, %j, {}; setp.lt.u32 %is, %i, {};", i * 128, entries);
             line("@%is ld.global.cg.v4.f32 {{%v0, %v1, %v2, %v3}}, [%ptr+{}]; @%is ld.global.cg.v4.f32 {{%v4, %v5, "
                  "%v6, %v7}}, [%ptr+{}];",

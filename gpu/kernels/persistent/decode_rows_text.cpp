@@ -136,7 +136,7 @@ class RowsWriter : DecodeRowsEnds {
         line("ld.param.u64 %x_at, [params+{}]; mul.wide.u32 %wide, %g, {}; add.u64 %x_at, %x_at, %wide; add.u64 %x_at, "
              "%x_at, %in_row;",
              param, k * 2);
-        for (uint32_t s = 0; s < steps(k); s++) load_step_of_x(s, s);
+        for (uint32_t s = 0; s < steps(k); ++s) load_step_of_x(s, s);
     }
     // xn, and the factors that the norm deferred.
     void load_normed(const char* name, bool tells) {
@@ -145,7 +145,7 @@ class RowsWriter : DecodeRowsEnds {
         norm(name, tells);
     }
     void load_step_of_x(uint32_t set, uint32_t from_here) {
-        for (uint32_t c = 0; c < 2; c++) {
+        for (uint32_t c = 0; c < 2; ++c) {
             const uint32_t r = set * 8 + c * 4;
             line("ld.global.cg.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%x_at+{}];", r, r + 1, r + 2, r + 3,
                  from_here * kStepBytes + c * 64);
@@ -194,7 +194,7 @@ class RowsWriter : DecodeRowsEnds {
     // Of four rows at once: rows of a tile that are none are its last one.
     // %first: the tile's first row
     void point_at_rows(const std::string& into, uint32_t rows, uint32_t all, size_t param, uint32_t k) {
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < 4; ++i) {
             line("shr.u32 %n, %lane, 3; add.u32 %n, %n, {}; min.u32 %n, %n, {}; add.u32 %n, %n, %first; min.u32 %n, "
                  "%n, {};",
                  4 * i, rows - 1, all - 1);
@@ -203,13 +203,13 @@ class RowsWriter : DecodeRowsEnds {
     }
     void point_at_matrices() {
         const auto columns = [&](const char* name, size_t param, uint32_t k) {
-            for (uint32_t b = 0; b < p_.blocks(); b++) {
+            for (uint32_t b = 0; b < p_.blocks(); ++b) {
                 line("mul.lo.u32 %first, %part, {}; add.u32 %first, %first, {};", p_.blocks() * p_.block_rows(),
                      b * p_.block_rows());
                 point_at_rows(lorad::format("%{}", name), p_.block_rows(), p_.hidden, param, k);
                 if (b == 0 && p_.blocks() > 1) {
                     // the first block's are the last four
-                    for (uint32_t i = 0; i < 4; i++) line("mov.u64 %{0}{1}, %{0}{2};", name, 4 + i, i);
+                    for (uint32_t i = 0; i < 4; ++i) line("mov.u64 %{0}{1}, %{0}{2};", name, 4 + i, i);
                 }
             }
         };
@@ -227,7 +227,7 @@ class RowsWriter : DecodeRowsEnds {
         line("mov.u32 %j, %first; mul.lo.u32 %first, %first, {};", p_.qkv_rows());
         point_at_rows("%q", p_.qkv_rows(), p_.qkv, DECODE_ROWS_PARAM(qkv), p_.hidden);
         line("mov.u32 %first, %j;");
-        for (uint32_t i = 0; i < 4; i++) line("@%no_qkv mov.u64 %q{0}, %d{0};", i);
+        for (uint32_t i = 0; i < 4; ++i) line("@%no_qkv mov.u64 %q{0}, %d{0};", i);
     }
 
     // %first, %count: the tiles of this workgroup, neighbours.
@@ -247,19 +247,19 @@ class RowsWriter : DecodeRowsEnds {
     // Of o or down. position: the slot's number, of which the block follows; step: from where the pointers are.
     void load_columns(const char* name, uint32_t position, uint32_t step, const char* predicate = "") {
         const uint32_t b = position % p_.blocks(), first = p_.blocks() > 1 && b == 0 ? 4 : 0;
-        for (uint32_t i = 0; i < ceil_div(p_.block_rows(), 4u); i++)
+        for (uint32_t i = 0; i < ceil_div(p_.block_rows(), 4u); ++i)
             load_four(i, lorad::format("%{}{}", name, first + i), uint64_t{step} * kStepBytes, predicate);
     }
     // A slot of the tile at hand, or of the next one.
     void load_gate(uint32_t position, const char* predicate = "") {
         const uint64_t at = position / steps(p_.hidden) * 8 * p_.hidden * 2 + position % steps(p_.hidden) * kStepBytes;
-        for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t i = 0; i < 4; ++i)
             load_four(i, i < 2 ? "%gate" : "%up", at + i % 2 * 4 * p_.hidden * 2, predicate);
     }
     void load_qkv(uint32_t position, const char* predicate = "") {
         const uint64_t at =
             position / steps(p_.hidden) * p_.qkv_rows() * p_.hidden * 2 + position % steps(p_.hidden) * kStepBytes;
-        for (uint32_t i = 0; i < ceil_div(p_.qkv_rows(), 4u); i++)
+        for (uint32_t i = 0; i < ceil_div(p_.qkv_rows(), 4u); ++i)
             load_four(i, lorad::format("%q{}", i), at, predicate);
     }
     void next_slot() {
@@ -268,7 +268,7 @@ class RowsWriter : DecodeRowsEnds {
     }
     template <typename Load>
     void fill_ring(const Load& load) {
-        for (uint32_t i = 0; i < kDecodeRowsSlots; i++) {
+        for (uint32_t i = 0; i < kDecodeRowsSlots; ++i) {
             line("add.u32 %into, %slot, %write_at;");
             load(i);
             line("cp.async.commit_group;");
@@ -282,7 +282,7 @@ class RowsWriter : DecodeRowsEnds {
         line("cp.async.wait_group {}; bar.warp.sync 0xffffffff;", kDecodeRowsSlots - 1);
         line("add.u32 %at, %slot, %read_at; xor.b32 %other, %read_at, {0}; add.u32 %other, %slot, %other;",
              kChunkBytes / 2);
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < 4; ++i) {
             line("ld.shared.v4.b32 {{{0}{1}, {0}{2}, {0}{3}, {0}{4}}}, [{5}+{6}];", to, r + 4 * i, r + 4 * i + 1,
                  r + 4 * i + 2, r + 4 * i + 3, i % 2 == 0 ? "%at" : "%other", i / 2 * 8 * kChunkBytes);
         }
@@ -294,7 +294,7 @@ class RowsWriter : DecodeRowsEnds {
     // The first slots of what is next to registers, so that more of it is on its way while workgroups meet.
     template <typename Load>
     void hold(uint32_t n, const Load& load) {
-        for (uint32_t i = 0; i < n; i++) fetch_slot("%p", 16 * i, [&] { load(i); });
+        for (uint32_t i = 0; i < n; ++i) fetch_slot("%p", 16 * i, [&] { load(i); });
     }
     // Slot number i since the last meeting, its rows by x of eight registers, to the sums of a block.
     template <typename Load>
@@ -303,7 +303,7 @@ class RowsWriter : DecodeRowsEnds {
         if (!is_held) fetch_slot("%w", 0, load);
         const char* rows = is_held ? "%p" : "%w";
         const uint32_t w = is_held ? 16 * i : 0;
-        for (uint32_t half = 0; half < 2; half++) {
+        for (uint32_t half = 0; half < 2; ++half) {
             mma("%a", block * 4, rows, w + 2 * half, x + 2 * half);
             mma("%b", block * 4, rows, w + 4 + 2 * half, x + 4 + 2 * half);
         }
@@ -316,7 +316,7 @@ class RowsWriter : DecodeRowsEnds {
     }
 
     void clear(uint32_t n) {
-        for (uint32_t i = 0; i < n; i++) line("mov.f32 %a{0}, 0f00000000; mov.f32 %b{0}, 0f00000000;", i);
+        for (uint32_t i = 0; i < n; ++i) line("mov.f32 %a{0}, 0f00000000; mov.f32 %b{0}, 0f00000000;", i);
     }
 
     // ---- The four products ----
@@ -325,7 +325,7 @@ class RowsWriter : DecodeRowsEnds {
         line("@%idle bra no_o;");
         fill_ring([&](uint32_t i) { load_columns("o", i, i / p_.blocks()); });
         clear(4 * p_.blocks());
-        for (uint32_t i = 0; i < o_slots(); i++) {
+        for (uint32_t i = 0; i < o_slots(); ++i) {
             take_slot(kNotHeld, i % p_.blocks(), i / p_.blocks() * 8, [&] {
                 const uint32_t next = i + kDecodeRowsSlots;
                 if (next < o_slots())
@@ -344,7 +344,7 @@ class RowsWriter : DecodeRowsEnds {
     template <typename Load>
     void tile(bool is_first, const Load& load) {
         clear(4);
-        for (uint32_t s = 0; s < steps(p_.hidden); s++)
+        for (uint32_t s = 0; s < steps(p_.hidden); ++s)
             take_slot(is_first ? s : kNotHeld, 0, s * 8, [&] { load(s + kDecodeRowsSlots); });
     }
 
@@ -387,11 +387,11 @@ class RowsWriter : DecodeRowsEnds {
         line("ld.param.u64 %x_at, [params+{}]; mul.wide.u32 %wide, %g, {}; add.u64 %x_at, %x_at, %wide; add.u64 %x_at, "
              "%x_at, %in_row;",
              DECODE_ROWS_PARAM(act), p_.ffn * 2);
-        for (uint32_t s = 0; s + 1 < kAheadX; s++) load_step_of_x(s, s);
+        for (uint32_t s = 0; s + 1 < kAheadX; ++s) load_step_of_x(s, s);
         clear(4 * p_.blocks());
         const auto step = [&](uint32_t s, uint32_t from_here, bool is_first) {
             if (s + kAheadX - 1 < n) load_step_of_x((s + kAheadX - 1) % kAheadX, from_here + kAheadX - 1);
-            for (uint32_t b = 0; b < p_.blocks(); b++) {
+            for (uint32_t b = 0; b < p_.blocks(); ++b) {
                 const uint32_t position = s * p_.blocks() + b, next = position + kDecodeRowsSlots;
                 take_slot(is_first && position < kHeld ? position : kNotHeld, b, s % kAheadX * 8, [&] {
                     if (next < slots)
@@ -403,18 +403,18 @@ class RowsWriter : DecodeRowsEnds {
         };
         const auto move_on = [&] {
             line("add.u64 %x_at, %x_at, {};", kAheadX * kStepBytes);
-            for (uint32_t i = 0; i < 4 * p_.blocks(); i++) line("add.u64 %d{0}, %d{0}, {1};", i, kAheadX * kStepBytes);
+            for (uint32_t i = 0; i < 4 * p_.blocks(); ++i) line("add.u64 %d{0}, %d{0}, {1};", i, kAheadX * kStepBytes);
         };
         // Groups of steps for which all that is asked for is down's own.
         const uint32_t groups = std::min((n - kAheadX) / kAheadX, (slots - kDecodeRowsSlots) / (kAheadX * p_.blocks()));
-        for (uint32_t s = 0; s < kAheadX; s++) step(s, s, true);
+        for (uint32_t s = 0; s < kAheadX; ++s) step(s, s, true);
         move_on();
         line("mov.u32 %j, {};", groups - 1);
         line("down_group:");
-        for (uint32_t s = 0; s < kAheadX; s++) step(s, s, false);
+        for (uint32_t s = 0; s < kAheadX; ++s) step(s, s, false);
         move_on();
         line("sub.u32 %j, %j, 1; setp.ne.u32 %is, %j, 0; @%is bra down_group;");
-        for (uint32_t s = groups * kAheadX; s < n; s++) step(s, s - groups * kAheadX, false);
+        for (uint32_t s = groups * kAheadX; s < n; ++s) step(s, s - groups * kAheadX, false);
         residual("down", "next", false);
         line("bra down_done;");
         line("no_down: cp.async.wait_group 0;");
@@ -431,7 +431,7 @@ class RowsWriter : DecodeRowsEnds {
         line("pass_qkv: setp.ne.u32 %more, %count, 1;");
         tile(false, load);
         line("sum_qkv:");
-        for (uint32_t i = 0; i < 4; i++) line("add.u64 %q{0}, %q{0}, {1};", i, p_.qkv_rows() * p_.hidden * 2);
+        for (uint32_t i = 0; i < 4; ++i) line("add.u64 %q{0}, %q{0}, {1};", i, p_.qkv_rows() * p_.hidden * 2);
         share_tile_sums();
         add_up_tile("%s", "%warp");
         line("shl.b32 %row, %t, 1; and.b32 %i, %warp, 1; add.u32 %row, %row, %i; mov.u32 %at, factors; mad.lo.u32 %at, "

@@ -30,6 +30,11 @@ constexpr uint32_t kDecodeRowsK = 256;           // elements of k of a step
 constexpr uint32_t kDecodeRowsSlots = 5;         // of a warp's ring
 constexpr uint32_t kDecodeRowsHiddenMax = 4096;  // x in registers
 
+// What a program is made for, beside the type, which is in the module's name.
+struct DecodeRowsConstants {
+    uint32_t threads, hidden, q, ffn, qkv, workgroups;
+};
+
 struct DecodeRowsProgram : DecodeRowsShape {
     uint32_t workgroups = 0;  // all at work at once
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <optional>
 
 #include "gpu/command.h"
 #include "gpu/kernels/kernel_cache.h"
@@ -56,7 +56,7 @@ class PersistentKernels : public PersistentPlanner, private KernelRecorder {
 
   private:
     const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape,
-                                std::span<const uint32_t> more);
+                                std::optional<uint32_t> other_type);
 };
 
 }  // namespace lorad::gpu

@@ -42,7 +42,7 @@ Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
     // A multiprocessor needs about this many bytes in flight.
     const double saturating = std::max(1.0, 20.0 * 1024 / (tile.k * 2.0 * tile.columns));
     const uint32_t max_splits = tile.whole_k ? 1 : std::min(wish.max_splits, steps);
-    for (uint32_t n_splits = 1; n_splits <= max_splits; n_splits++) {
+    for (uint32_t n_splits = 1; n_splits <= max_splits; ++n_splits) {
         const uint32_t split_steps = ceil_div(steps, n_splits);
         if (ceil_div(steps, split_steps) != n_splits) continue;
         if (k_per_split != 0 && split_steps * tile.k != k_per_split) continue;
@@ -70,7 +70,7 @@ Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
     const uint32_t slots = 2 * units;
     const uint32_t row_tiles = ceil_div(wish.rows, tile.rows), column_tiles = ceil_div(wish.n, tile.columns);
     const double long_time = steps + kFillSteps, short_time = split_steps + kFillSteps;
-    for (uint32_t whole = 1; whole < row_tiles; whole++) {
+    for (uint32_t whole = 1; whole < row_tiles; ++whole) {
         const uint32_t n_long = whole * column_tiles, n_short = (row_tiles - whole) * column_tiles * n_splits;
         const uint32_t rounds = ceil_div(n_long, slots),
                        beside = (rounds * slots - n_long) * static_cast<uint32_t>(long_time / short_time);
@@ -121,7 +121,7 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
         k_per_split = choose_tile(caps, invariant).k_per_split;
     }
     TileChoice best;
-    for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
+    for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); ++tile_idx) {
         CoopmatTile tile = kCoopmatTiles[tile_idx];
         const bool in_blocks = wish.in_blocks && tile_idx == kBlocksTile;
         if (in_blocks) tile.factor *= kBlocksGain;
@@ -134,7 +134,7 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
         const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * wish.rows;
         if (tile_idx != 0 && (too_small || too_large)) continue;
         Split split = best_split(tile, wish, multiprocessors(caps), k_per_split);
-        for (uint32_t n_splits = 2; n_splits <= std::min(wish.max_splits, kMixedSplits); n_splits++) {
+        for (uint32_t n_splits = 2; n_splits <= std::min(wish.max_splits, kMixedSplits); ++n_splits) {
             const Split mixed = best_mixed(tile, wish, multiprocessors(caps), n_splits);
             if (mixed.cost < split.cost * (split.whole_rows == 0 ? kMixedGain : 1.0)) split = mixed;
         }

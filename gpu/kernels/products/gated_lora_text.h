@@ -23,6 +23,18 @@
 namespace lorad::gpu {
 
 #define GATED_LORA_PARAM(member) offsetof(GatedLoraParams, member)
+static_assert(GATED_LORA_PARAM(product) == 0);
+
+// A row's gates or ups, in shared memory.
+struct SharedModule {
+    uint64_t b;  // address
+    float scale;
+    uint32_t row_bytes;  // of B
+};
+// What loads and stores of several words take together.
+static_assert(offsetof(SharedModule, row_bytes) == offsetof(SharedModule, scale) + 4);
+static_assert(offsetof(LoraModule, b) == offsetof(LoraModule, a) + 8 &&
+              offsetof(LoraModule, scale) == offsetof(LoraModule, rank) + 4);
 
 class GatedLora : protected WarpgroupWriter {
   protected:
@@ -51,9 +63,9 @@ class GatedLora : protected WarpgroupWriter {
 
     // Comes behind the first loads of w and x.
     void begin_lora() {
-        line("ld.param.u64 %rows_at, [params]; ld.global.u32 %n_rows, [%rows_at]; ld.param.u64 %table, [params+{}]; "
-             "ld.param.u32 %slot_stride, [params+{}]; ld.param.u64 %w_all, [params+8];",
-             GATED_LORA_PARAM(lora_layer), GATED_LORA_PARAM(lora_slot_stride));
+        line("ld.param.u64 %rows_at, [params+{}]; ld.global.u32 %n_rows, [%rows_at]; ld.param.u64 %table, [params+{}]; "
+             "ld.param.u32 %slot_stride, [params+{}]; ld.param.u64 %w_all, [params+{}];",
+             MATMUL_PARAM(n_rows), GATED_LORA_PARAM(lora_layer), GATED_LORA_PARAM(lora_slot_stride), MATMUL_PARAM(w));
         line("ld.param.u64 %at, [params+{}]; ld.relaxed.gpu.global.u32 %target, [%at]; mov.u32 %first, %nctaid.z; "
              "add.u32 %target, %target, %first;",
              GATED_LORA_PARAM(sync));
@@ -63,8 +75,9 @@ class GatedLora : protected WarpgroupWriter {
         line("add.u32 %first, %m_rank, 7; shr.u32 %first, %first, 3; shl.b32 %first, %first, 4; mov.u32 %entry, "
              "modules; mad.lo.u32 %entry, %thread, {}, %entry;",
              kModuleBytes);
-        line("st.shared.u64 [%entry], %m_b; st.shared.v2.b32 [%entry+8], {{%m_scale, %first}};");
-        for (uint32_t i = 0; i < n_pieces(); i++) {
+        line("st.shared.u64 [%entry+{}], %m_b; st.shared.v2.b32 [%entry+{}], {{%m_scale, %first}};",
+             offsetof(SharedModule, b), offsetof(SharedModule, scale));
+        for (uint32_t i = 0; i < n_pieces(); ++i) {
             find_piece(i);
             line("shr.u32 %m_row, %piece, 2; shr.u32 %m_idx, %piece, 1; and.b32 %m_idx, %m_idx, 1; and.b32 %first, "
                  "%piece, 1; shr.u32 %rank, %thread, 4; mad.lo.u32 %rank, %first, 8, %rank;");
@@ -87,8 +100,8 @@ class GatedLora : protected WarpgroupWriter {
         line("setp.eq.u32 %is, %step, 0; setp.gt.or.u32 %is, %step, {}, %is; @%is bra shrunk{};", n_shrink_steps() + 1,
              set);
         line("setp.eq.u32 %is, %step, {}; @%is bra tell{};", n_shrink_steps() + 1, set);
-        for (uint32_t i = 0; i < n_pieces(); i++) {
-            for (uint32_t word = 0; word < kAhead * 4; word++) {
+        for (uint32_t i = 0; i < n_pieces(); ++i) {
+            for (uint32_t word = 0; word < kAhead * 4; ++word) {
                 const uint32_t r = i * kAhead * 4 + word;
                 unpack("%p", lorad::format("%av{}", r));
                 unpack("%q", lorad::format("%xv{}", r));
@@ -96,7 +109,7 @@ class GatedLora : protected WarpgroupWriter {
             }
         }
         line("setp.ne.u32 %is, %step, {}; @%is bra shrunk{};", n_shrink_steps(), set);
-        for (uint32_t i = 0; i < n_pieces(); i++) {
+        for (uint32_t i = 0; i < n_pieces(); ++i) {
             for (const uint32_t lanes : {8u, 4u, 2u, 1u})
                 line("shfl.sync.bfly.b32 %p0, %dot{0}, {1}, 31, 0xffffffff; add.f32 %dot{0}, %dot{0}, %p0;", i, lanes);
             // For ranks that do not exist the sum is minus infinity.
@@ -119,9 +132,9 @@ class GatedLora : protected WarpgroupWriter {
     // Loads the next step's part.
     void load_shrink() {
         line("setp.lt.u32 %is, %step, {};", n_shrink_steps());
-        for (uint32_t c = 0; c < kAhead; c++) {
+        for (uint32_t c = 0; c < kAhead; ++c) {
             if (c > 0 && n_steps() % kAhead != 0) line("setp.lt.u32 %is, %step, {};", n_steps() / kAhead);
-            for (uint32_t i = 0; i < n_pieces(); i++) {
+            for (uint32_t i = 0; i < n_pieces(); ++i) {
                 const uint32_t r = (i * kAhead + c) * 4;
                 if (c > 0 && n_steps() % kAhead != 0)
                     line("@!%is mov.b32 %av{0}, 0; @!%is mov.b32 %av{1}, 0; @!%is mov.b32 %av{2}, 0; @!%is mov.b32 "
@@ -132,7 +145,7 @@ class GatedLora : protected WarpgroupWriter {
                      r, r + 1, r + 2, r + 3, i, c * kChunkBytes);
             }
         }
-        for (uint32_t i = 0; i < n_pieces(); i++)
+        for (uint32_t i = 0; i < n_pieces(); ++i)
             line("add.u64 %a_at{0}, %a_at{0}, {1}; add.u64 %xr_at{0}, %xr_at{0}, {1};", i, kAhead * kChunkBytes);
     }
 
@@ -145,13 +158,13 @@ class GatedLora : protected WarpgroupWriter {
              "%entry, %first, {}, %entry;",
              2 * kModuleBytes);
         line("and.b32 %second, %lane, 3; shl.b32 %second, %second, 1; add.u32 %second, %second, %n0;");
-        for (uint32_t own = 0; own < 4; own++) {
+        for (uint32_t own = 0; own < 4; ++own) {
             const uint32_t at = own / 2 * 8 * 2 * kModuleBytes + own % 2 * kModuleBytes;
             line("ld.shared.u64 %b{0}, [%entry+{1}]; ld.shared.u32 %b_row{0}, [%entry+{2}]; mad.wide.u32 %b{0}, "
                  "%second, %b_row{0}, %b{0};",
-                 own, at, at + 12);
+                 own, at + offsetof(SharedModule, b), at + offsetof(SharedModule, row_bytes));
         }
-        for (uint32_t round = 0; round < kRoundsAhead; round++) load_b(round);
+        for (uint32_t round = 0; round < kRoundsAhead; ++round) load_b(round);
         // All have told.
         line("setp.ne.u32 %is, %thread, 0; @%is bra met_low; mov.u32 %polls, 0; ld.param.u64 %sync, [params+{}]; "
              "ld.param.u32 %polls_max, [params+{}];",
@@ -167,8 +180,8 @@ class GatedLora : protected WarpgroupWriter {
         // Low to shared memory, times the scale: [row][module], rows a word of 16 bytes further, so that those of a
         // warp are in different banks.
         line("mov.u32 %entry, modules; mad.lo.u32 %entry, %thread, {}, %entry; ld.shared.v2.b32 {{%m_scale, %second}}, "
-             "[%entry+8]; mov.b32 %scale, %m_scale; setp.eq.u32 %is, %second, 0;",
-             kModuleBytes);
+             "[%entry+{}]; mov.b32 %scale, %m_scale; setp.eq.u32 %is, %second, 0;",
+             kModuleBytes, offsetof(SharedModule, scale));
         line("ld.param.u64 %at, [params+{}]; mul.wide.u32 %wide, %thread, {}; add.u64 %at, %at, %wide;",
              GATED_LORA_PARAM(low), kGatedLoraRanks * 4);
         line("shr.u32 %first, %thread, 1; and.b32 %second, %thread, 1; mad.lo.u32 %entry, %first, {}, %ring; "
@@ -176,14 +189,14 @@ class GatedLora : protected WarpgroupWriter {
              kLowRowBytes, kGatedLoraRanks * 4);
         for (uint32_t i = 0; i < kGatedLoraRanks; i += 4)
             line("ld.global.cg.v4.f32 {{%low{}, %low{}, %low{}, %low{}}}, [%at+{}];", i, i + 1, i + 2, i + 3, i * 4);
-        for (uint32_t i = 0; i < kGatedLoraRanks; i++)
+        for (uint32_t i = 0; i < kGatedLoraRanks; ++i)
             line("mul.f32 %low{0}, %low{0}, %scale; selp.f32 %low{0}, 0f00000000, %low{0}, %is;", i);
         for (uint32_t i = 0; i < kGatedLoraRanks; i += 4)
             line("st.shared.v4.f32 [%entry+{}], {{%low{}, %low{}, %low{}, %low{}}};", i * 4, i, i + 1, i + 2, i + 3);
         line("bar.sync 0; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; mad.lo.u32 %entry, %first, "
              "{}, %ring;",
              kLowRowBytes);
-        for (uint32_t round = 0; round < n_rounds(); round++) {
+        for (uint32_t round = 0; round < n_rounds(); ++round) {
             if (round % rounds_of_own() == 0) {
                 const uint32_t own = round / rounds_of_own(),
                                at = own / 2 * 8 * kLowRowBytes + own % 2 * kGatedLoraRanks * 4;
@@ -202,7 +215,7 @@ class GatedLora : protected WarpgroupWriter {
         line("mov.u32 %piece, %ctaid.z; mov.u32 %second, %nctaid.z; mad.lo.u32 %piece, %second, {}, %piece;", i);
     }
 
-    static constexpr uint32_t kModuleBytes = 16;  // B's address, scale, bytes of a row of B
+    static constexpr uint32_t kModuleBytes = sizeof(SharedModule);
     static constexpr uint32_t kChunkBytes = 256;  // of a row of A or x, for 16 threads
     static constexpr uint32_t kAhead = 2;         // chunks of a thread for each step
     static constexpr uint32_t kLowRowBytes = 2 * kGatedLoraRanks * 4 + 16;
@@ -248,7 +261,7 @@ class GatedLora : protected WarpgroupWriter {
                        set = round % kRoundsAhead * 32;
         // A row of 8 ranks has no second half: its first one again, times zero.
         line("sub.u32 %past, %b_row{}, 16; min.u32 %past, %past, 16;", own);
-        for (uint32_t column = 0; column < 4; column++) {
+        for (uint32_t column = 0; column < 4; ++column) {
             const uint32_t r = set + column * 8;
             line("mad.wide.u32 %b_at, %b_row{0}, {1}, %b{0}; ld.global.v4.b32 {{%x{2}, %x{3}, %x{4}, %x{5}}}, [%b_at];",
                  own, (group + column / 2) * 8 + column % 2, r, r + 1, r + 2, r + 3);
@@ -260,8 +273,8 @@ class GatedLora : protected WarpgroupWriter {
     void add_b(uint32_t round) {
         const uint32_t own = round / rounds_of_own(), group = round % rounds_of_own() * 2,
                        set = round % kRoundsAhead * 32;
-        for (uint32_t word = 0; word < kGatedLoraRanks / 2; word++) {
-            for (uint32_t column = 0; column < 4; column++) {
+        for (uint32_t word = 0; word < kGatedLoraRanks / 2; ++word) {
+            for (uint32_t column = 0; column < 4; ++column) {
                 const uint32_t sum = (group + column / 2) * 8 + own % 2 * 4 + own / 2 * 2 + column % 2;
                 unpack("%p", lorad::format("%x{}", set + column * 8 + word));
                 line("fma.rn.f32 %sum{0}, %p0, %low{1}, %sum{0}; fma.rn.f32 %sum{0}, %p1, %low{2}, %sum{0};", sum,

@@ -37,7 +37,7 @@ const char* refusal_of_matvec(const WayFacts& on, const Product& product) {
 }
 
 std::optional<MatmulPlan> plan_lanes(const WayFacts& on, const Product& product) {
-    MatmulPlan plan = plan_for(MatmulVariant::kLanes, on, product);
+    MatmulPlan plan = portable_plan_for(MatmulVariant::kLanes, on, product);
     plan.row_tile = std::min(product.rows, kLanesMaxRows);
     set_splits(plan, product.k, 1);
     return plan;
@@ -45,7 +45,7 @@ std::optional<MatmulPlan> plan_lanes(const WayFacts& on, const Product& product)
 
 std::optional<MatmulPlan> plan_matvec(const WayFacts& on, const Product& product) {
     const uint32_t n = product.n, rows = product.rows;
-    MatmulPlan plan = plan_for(MatmulVariant::kMatvec, on, product);
+    MatmulPlan plan = portable_plan_for(MatmulVariant::kMatvec, on, product);
     plan.row_tile = rows;
     plan.column_tile = rows > 4 ? 4 : n >= 8192 || rows > 2 ? 2 : 1;
     uint32_t subgroups = ceil_div(n, plan.column_tile);
@@ -55,7 +55,7 @@ std::optional<MatmulPlan> plan_matvec(const WayFacts& on, const Product& product
 
 std::optional<MatmulPlan> plan_tiled(const WayFacts& on, const Product& product) {
     const uint32_t rows = product.rows;
-    MatmulPlan plan = plan_for(MatmulVariant::kTiled, on, product);
+    MatmulPlan plan = portable_plan_for(MatmulVariant::kTiled, on, product);
     plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
     plan.column_tile = kTiledColumns;
     // With batch_invariant the splits may not depend on the rows either.

@@ -74,8 +74,7 @@ std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const TileChoice choice =
         choose_tile(on.capabilities(), wish_for(on, product, product.result == ProductResult::kGated));
     if (choice.k_per_split == 0) return std::nullopt;
-    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, on, product);
-    plan.act_type = product.type;
+    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, product);
     take(plan, choice);
     if (product.norm_is_deferred && plan.row_tile != kDeferredRows) return std::nullopt;
     return plan;
@@ -177,9 +176,8 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     const uint32_t n = product.n, stride = product.stride(), rows = product.rows;
     const size_t begin = all.size();
-    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, on, product);
-    plan.act_type = product.type;
-    for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); plan.tile++) {
+    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, product);
+    for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); ++plan.tile) {
         const CoopmatTile& tile = kCoopmatTiles[plan.tile];
         if (tile.whole_k) continue;  // there is the same one that may be split
         if (!fits(tile, n, stride, on.capabilities()) || tile.rows >= rows * 2 + 15 ||
@@ -188,7 +186,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
         plan.row_tile = tile.rows;
         plan.column_tile = tile.columns;
         add_splits(on, product, plan, tile.k, all);
-        for (uint32_t n_splits = 2; n_splits <= std::min(product.max_splits, kMixedSplits); n_splits++) {
+        for (uint32_t n_splits = 2; n_splits <= std::min(product.max_splits, kMixedSplits); ++n_splits) {
             const TileWish wish{.n = n, .stride = stride, .rows = rows, .max_splits = product.max_splits};
             const uint32_t whole_rows = best_whole_rows(tile, wish, n_splits, on.capabilities());
             if (whole_rows == 0) continue;
@@ -201,7 +199,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
     Product in_blocks = product;
     in_blocks.may_be_in_blocks = true;
     if (!can_be_in_blocks(on, in_blocks)) return;
-    for (size_t i = begin, end = all.size(); i < end; i++) {
+    for (size_t i = begin, end = all.size(); i < end; ++i) {
         if (all[i].tile != kBlocksTile) continue;
         all.push_back(all[i]);
         all.back().x_in_blocks = true;
@@ -232,6 +230,7 @@ const ProductWay kCoopmatWay{.variant = MatmulVariant::kCoopmat,
                              .name = "KHR matrices",
                              .forms = {.results = bit_of(ProductResult::kSums) | bit_of(ProductResult::kGated),
                                        .adapters = bit_of(AdapterForm::kApart) | bit_of(AdapterForm::kRuns),
+                                       .reads_16_bits = true,
                                        .deferred_norms = true},
                              .refusal = coopmat_way::refusal,
                              .plan = coopmat_way::plan,

@@ -19,9 +19,8 @@ const char* refusal(const WayFacts& on, const Product& product) {
                                          : "nobody asked for it, rows are few, or no tile divides the columns";
 }
 
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
-    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat2, on, product);
-    plan.act_type = product.type;
+std::optional<MatmulPlan> plan(const WayFacts&, const Product& product) {
+    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat2, product);
     plan.tile = padded(product.n) % kTiles[0].columns == 0 ? 0 : 1;
     plan.row_tile = kTiles[plan.tile].rows;
     plan.column_tile = kTiles[plan.tile].columns;
@@ -55,7 +54,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
     constexpr uint32_t kSweptRowsMin = 512;
     if (product.rows < kSweptRowsMin || !on.ladder().has2(product.type)) return;
     MatmulPlan of_tile = *plan(on, product);
-    for (of_tile.tile = 0; of_tile.tile < kTiles.size(); of_tile.tile++) {
+    for (of_tile.tile = 0; of_tile.tile < kTiles.size(); ++of_tile.tile) {
         const Tile& tile = kTiles[of_tile.tile];
         if (padded(product.n) % tile.columns != 0 || product.stride() % tile.k != 0) continue;
         of_tile.row_tile = tile.rows;
@@ -76,7 +75,7 @@ bool is_for_matrices2(const WayFacts& on, const Product& product) {
 
 const ProductWay kCoopmat2Way{.variant = MatmulVariant::kCoopmat2,
                               .name = "NV matrices 2",
-                              .forms = {},
+                              .forms = {.reads_16_bits = true},
                               .refusal = coopmat2_way::refusal,
                               .plan = coopmat2_way::plan,
                               .module = coopmat2_way::module,

@@ -71,14 +71,16 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 
 namespace lorad::gpu {
 
-const ProductWay kGatedLoraWay{
-    .variant = MatmulVariant::kGatedLora,
-    .name = "warpgroups with shrink and expand in them",
-    .forms = {.results = bit_of(ProductResult::kGated), .adapters = bit_of(AdapterForm::kInside), .needs_blocks = true},
-    .refusal = gated_lora_way::refusal,
-    .plan = gated_lora_way::plan,
-    .module = gated_lora_way::module,
-    .record = gated_lora_way::record,
-    .describe = gated_lora_way::describe_tile};
+const ProductWay kGatedLoraWay{.variant = MatmulVariant::kGatedLora,
+                               .name = "warpgroups with shrink and expand in them",
+                               .forms = {.results = bit_of(ProductResult::kGated),
+                                         .adapters = bit_of(AdapterForm::kInside),
+                                         .reads_16_bits = true,
+                                         .needs_blocks = true},
+                               .refusal = gated_lora_way::refusal,
+                               .plan = gated_lora_way::plan,
+                               .module = gated_lora_way::module,
+                               .record = gated_lora_way::record,
+                               .describe = gated_lora_way::describe_tile};
 
 }  // namespace lorad::gpu

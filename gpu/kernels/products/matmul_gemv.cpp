@@ -19,7 +19,7 @@ uint32_t unroll_for(uint32_t threads, uint32_t n_k, uint32_t subgroup_size) {
     if (threads == kThreads[0] && loads % 7 == 0) return 7;
     if (loads >= 8) return 4;
     uint32_t best = 1;
-    for (uint32_t unroll = 2; unroll <= 6; unroll++) {
+    for (uint32_t unroll = 2; unroll <= 6; ++unroll) {
         if (unroll <= n_k / (8 * subgroup_size) && loads % unroll <= loads % best) best = unroll;
     }
     return best;
@@ -32,8 +32,7 @@ const char* refusal(const WayFacts& on, const Product& product) {
 
 std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const uint32_t stride = product.stride();
-    MatmulPlan plan = plan_for(MatmulVariant::kGemv, on, product);
-    plan.act_type = product.type;
+    MatmulPlan plan = plan_for(MatmulVariant::kGemv, product);
     plan.tile = tile_for(product.n, stride);
     plan.k_per_split = stride;
     // A matrix of few rows is cut along k until there are subgroups enough.
@@ -73,7 +72,7 @@ bool is_one_row_alone(const WayFacts& on, const Product& product) {
 
 const ProductWay kGemvWay{.variant = MatmulVariant::kGemv,
                           .name = "one row",
-                          .forms = {},
+                          .forms = {.reads_16_bits = true},
                           .refusal = gemv_way::refusal,
                           .plan = gemv_way::plan,
                           .module = gemv_way::module,

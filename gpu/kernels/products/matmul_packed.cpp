@@ -1,6 +1,7 @@
 // Products that read packed weights on cooperative matrices (matmul_packed.comp).
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 
 #include "gpu/kernels/products/packed_tiles.h"
@@ -24,7 +25,7 @@ uint32_t packed_splits_for(const PackedTile& tile, uint32_t n, uint32_t steps, u
     const uint32_t tiles = ceil_div(n, tile.columns()) * ceil_div(rows, tile.rows), slots = units * tile.at_once;
     double least = std::numeric_limits<double>::infinity();
     uint32_t best = 1;
-    for (uint32_t n_splits = 1; n_splits <= std::min(max_splits, steps); n_splits++) {
+    for (uint32_t n_splits = 1; n_splits <= std::min(max_splits, steps); ++n_splits) {
         const uint32_t split_steps = ceil_div(steps, n_splits);
         if (ceil_div(steps, split_steps) != n_splits) continue;
         // In steps of one workgroup, of which a step moves about half a byte a weight; a split's sums are written and
@@ -45,8 +46,7 @@ const char* refusal(const WayFacts& on, const Product& product) {
 }
 
 std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
-    MatmulPlan plan = plan_for(MatmulVariant::kPacked, on, product);
-    plan.act_type = product.type;
+    MatmulPlan plan = plan_for(MatmulVariant::kPacked, product);
     plan.tile = packed_tile_for(product.rows);
     const PackedTile& tile = kPackedTiles[plan.tile];
     plan.row_tile = tile.rows;
@@ -92,13 +92,16 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 namespace lorad::gpu {
 
 bool can_read_bricks(const WayFacts& on, const Product& product) {
+    for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
+        if (!is_for_matrices(static_cast<WeightFormat>(std::countr_zero(rest)))) return false;
+    }
     return on.ladder().has_packed(product.type) && product.stride() % packed_way::kPackedStep == 0 &&
            product.align % kBrickRows == 0;
 }
 
 const ProductWay kPackedWay{.variant = MatmulVariant::kPacked,
                             .name = "packed weights on matrices",
-                            .forms = {.reads_plain = false, .reads_packed = true},
+                            .forms = {.reads_plain = false, .reads_packed = true, .reads_16_bits = true},
                             .refusal = packed_way::refusal,
                             .plan = packed_way::plan,
                             .module = packed_way::module,

@@ -19,7 +19,7 @@ MatmulPlan plan_of(const MatmulPlan& of, uint32_t tile, uint32_t k, uint32_t n_s
     plan.tile = tile;
     plan.row_tile = kRegisterTiles[tile].rows();
     plan.column_tile = kRegisterTiles[tile].columns();
-    const uint32_t unit = std::max(kRegisterTiles[tile].staged_k(of.short_sum != 0), kWeightAlign);
+    const uint32_t unit = std::max(kRegisterTiles[tile].staged_k(of.short_sum), kWeightAlign);
     plan.k_per_split = round_up(ceil_div(padded(k), n_splits), unit);
     plan.n_splits = ceil_div(padded(k), plan.k_per_split);
     return plan;
@@ -40,7 +40,7 @@ double time_of(const MatmulPlan& plan, uint32_t n, uint32_t units) {
 // With the cut of k that is the fastest.
 MatmulPlan best_cut(const MatmulPlan& of, uint32_t tile, uint32_t n, uint32_t k, uint32_t max_splits, uint32_t units) {
     MatmulPlan best = plan_of(of, tile, k, 1);
-    for (uint32_t n_splits = 2; n_splits <= std::min(max_splits, kRegistersSplitsMax); n_splits++) {
+    for (uint32_t n_splits = 2; n_splits <= std::min(max_splits, kRegistersSplitsMax); ++n_splits) {
         const MatmulPlan plan = plan_of(of, tile, k, n_splits);
         if (plan.n_splits == n_splits && time_of(plan, n, units) < time_of(best, n, units)) best = plan;
     }
@@ -50,9 +50,9 @@ MatmulPlan best_cut(const MatmulPlan& of, uint32_t tile, uint32_t n, uint32_t k,
 std::vector<MatmulPlan> candidates_of(const MatmulPlan& of, uint32_t n, uint32_t k, uint32_t max_splits,
                                       const DeviceCapabilities& caps) {
     std::vector<MatmulPlan> all;
-    for (uint32_t i = 0; i < kRegisterTiles.size(); i++) {
+    for (uint32_t i = 0; i < kRegisterTiles.size(); ++i) {
         const RegisterTile& tile = kRegisterTiles[i];
-        if (!fits(tile, of.short_sum != 0, of.short_sum, caps)) continue;
+        if (!fits(tile, of.short_sum, caps)) continue;
         if (tile.rows() >= of.rows * 2 + 8 || (tile.rows() < of.rows && tile.rows() < 64)) continue;
         all.push_back(best_cut(of, i, n, k, max_splits, multiprocessors(caps)));
     }
@@ -68,7 +68,7 @@ const char* refusal(const WayFacts& on, const Product& product) {
 
 // What the plan has before there is a tile.
 MatmulPlan plan_without_tile(const WayFacts& on, const Product& product, uint32_t short_sum) {
-    MatmulPlan plan = plan_for(MatmulVariant::kRegisters, on, product);
+    MatmulPlan plan = portable_plan_for(MatmulVariant::kRegisters, on, product);
     plan.short_sum = short_sum;
     return plan;
 }
@@ -77,8 +77,8 @@ std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     const uint32_t n = product.n, k = product.k, units = on.units();
     const MatmulPlan of = plan_without_tile(on, product, has_short_sums(on, product) ? kShortSum : 0);
     std::optional<MatmulPlan> best;
-    for (uint32_t i = 0; i < kRegisterTiles.size(); i++) {
-        if (!fits(kRegisterTiles[i], of.short_sum != 0, of.short_sum, on.capabilities())) continue;
+    for (uint32_t i = 0; i < kRegisterTiles.size(); ++i) {
+        if (!fits(kRegisterTiles[i], of.short_sum, on.capabilities())) continue;
         const MatmulPlan plan = best_cut(of, i, n, k, product.max_splits, units);
         if (!best || time_of(plan, n, units) < time_of(*best, n, units)) best = plan;
     }
@@ -90,7 +90,7 @@ const char* module(const MatmulPlan& plan) { return plan.short_sum != 0 ? "matmu
 std::string describe_tile(const MatmulPlan& plan) {
     const RegisterTile& t = kRegisterTiles[plan.tile];
     return lorad::format("registers {}x{}x{} each {}x{} slices{} buffers{} short{}", t.rows(), t.columns(),
-                         t.staged_k(plan.short_sum != 0), t.each_t, t.each_n, t.slices, t.buffers, plan.short_sum);
+                         t.staged_k(plan.short_sum), t.each_t, t.each_n, t.slices, t.buffers, plan.short_sum);
 }
 
 struct Constants {
@@ -104,8 +104,7 @@ struct ShortConstants {
 void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     const RegisterTile& tile = kRegisterTiles[plan.tile];
-    const bool short_sums = plan.short_sum != 0;
-    CHECK(fits(tile, short_sums, plan.short_sum, to.capabilities()));
+    CHECK(fits(tile, plan.short_sum, to.capabilities()));
     const DispatchInfo info = product_info(module(plan), params, plan);
     const Constants constants{.threads = tile.threads(),
                               .weights = plan.weights().constant(),
@@ -114,13 +113,13 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
                               .lanes_t = tile.lanes_t,
                               .each_n = tile.each_n,
                               .each_t = tile.each_t,
-                              .slice_k = tile.words * (short_sums ? 8 : 4),
+                              .slice_k = tile.slice_k(plan.short_sum),
                               .slices = tile.slices,
                               .buffers = tile.buffers,
                               .group_n = tile.group_n()};
     const WayRecorder::Grid grid{ceil_div(plan.rows, tile.rows()), ceil_div(padded(params.n), tile.columns()),
                                  plan.n_splits};
-    if (short_sums)
+    if (plan.short_sum != 0)
         to.dispatch(info, ShortConstants{constants, plan.short_sum}, 0, params, grid);
     else
         to.dispatch(info, constants, 0, params, grid);
@@ -152,11 +151,11 @@ bool has_short_sums(const WayFacts& on, const Product& product) {
     return on.ladder().short_sums && (product.type == ScalarType::kF16 || product.is_packed());
 }
 
-bool fits(const RegisterTile& tile, bool short_sums, uint32_t length, const DeviceCapabilities& caps) {
+bool fits(const RegisterTile& tile, uint32_t short_sum, const DeviceCapabilities& caps) {
     // Lanes of such subgroups have 256 registers, which is not enough for 8 x 8 elements and two slices: radv spills.
     if (caps.subgroup_size_max > 32 && tile.slices > 1 && tile.each_n * tile.each_t >= 64) return false;
-    return tile.is_valid(short_sums, length) && within_limit(caps, tile.threads()) == tile.threads() &&
-           tile.shared_bytes(short_sums, length) <= caps.shared_memory_bytes;
+    return tile.is_valid(short_sum) && within_limit(caps, tile.threads()) == tile.threads() &&
+           tile.shared_bytes(short_sum) <= caps.shared_memory_bytes;
 }
 
 const ProductWay kRegistersWay{.variant = MatmulVariant::kRegisters,

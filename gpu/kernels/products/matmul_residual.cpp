@@ -38,9 +38,8 @@ bool fits(const MatmulPlan& plan, const DeviceCapabilities& caps) {
            plan.subgroups * 16 * row_sums * 4 <= caps.shared_memory_bytes;
 }
 
-MatmulPlan plan_of(const WayFacts& on, const Product& product, uint32_t columns, uint32_t subgroups, uint32_t k_step) {
-    MatmulPlan plan = plan_for(MatmulVariant::kResidual, on, product);
-    plan.act_type = product.type;
+MatmulPlan plan_of(const Product& product, uint32_t columns, uint32_t subgroups, uint32_t k_step) {
+    MatmulPlan plan = plan_for(MatmulVariant::kResidual, product);
     plan.row_tile = kDeferredRows;
     plan.column_tile = columns;
     plan.subgroups = subgroups;
@@ -62,7 +61,7 @@ std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
     // So many that two workgroups on a multiprocessor have registers for them.
     const uint32_t subgroups =
         std::clamp(stride / k_step, kSubgroupsMin, deferred_norm_rows(product.rows) == kDeferredRows ? 6u : 8u);
-    const MatmulPlan plan = plan_of(on, product, columns, subgroups, k_step);
+    const MatmulPlan plan = plan_of(product, columns, subgroups, k_step);
     return fits(plan, on.capabilities()) ? std::optional(plan) : std::nullopt;
 }
 
@@ -114,7 +113,7 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
         for (const uint32_t subgroups : {4u, 6u, 7u, 8u, 12u, 16u}) {
             for (const uint32_t k_step : {32u, 64u, 128u}) {
                 if (product.n % columns != 0 || product.stride() % k_step != 0) continue;
-                const MatmulPlan plan = plan_of(on, product, columns, subgroups, k_step);
+                const MatmulPlan plan = plan_of(product, columns, subgroups, k_step);
                 if (fits(plan, on.capabilities())) all.push_back(plan);
             }
         }
@@ -128,7 +127,7 @@ namespace lorad::gpu {
 
 const ProductWay kResidualWay{.variant = MatmulVariant::kResidual,
                               .name = "to the residual stream",
-                              .forms = {.results = bit_of(ProductResult::kResidual)},
+                              .forms = {.results = bit_of(ProductResult::kResidual), .reads_16_bits = true},
                               .refusal = residual_way::refusal,
                               .plan = residual_way::plan,
                               .module = residual_way::module,

@@ -22,7 +22,7 @@ uint32_t digits_of(uint32_t count) {
 
 // The fewest equal splits of so many units that have at most `most` each; 0: there are none.
 uint32_t equal_splits(uint32_t units, uint32_t most, uint32_t max_splits) {
-    for (uint32_t n = ceil_div(units, most); n <= max_splits; n++) {
+    for (uint32_t n = ceil_div(units, most); n <= max_splits; ++n) {
         if (units % n == 0) return n;
     }
     return 0;
@@ -37,13 +37,12 @@ const char* refusal(const WayFacts& on, const Product& product) {
 }
 
 // nullopt if equal pieces do not divide a long k.
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan(const WayFacts&, const Product& product) {
     const uint32_t units = product.stride() / kWeightAlign;
     uint32_t n_splits = equal_splits(units, kSplitElements / kWeightAlign, product.max_splits);
     if (n_splits == 0) n_splits = equal_splits(units, kWholeElements / kWeightAlign, product.max_splits);
     if (n_splits == 0) return std::nullopt;
-    MatmulPlan plan = plan_for(MatmulVariant::kUnrolled, on, product);
-    plan.act_type = ScalarType::kF32;
+    MatmulPlan plan = plan_for(MatmulVariant::kUnrolled, product);
     plan.row_tile = product.rows <= kFewRows ? kFewRows : kManyRows;
     plan.column_tile = kColumns;
     plan.n_splits = n_splits;

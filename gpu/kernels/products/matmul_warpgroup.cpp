@@ -129,7 +129,7 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 
 void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     if (!is_for_warpgroups(on, product)) return;
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         if (!fits(kWarpgroupTiles[tile], {.n = product.n, .stride = product.stride(), .rows = product.rows})) continue;
         add_splits(on, product, plan_of_warpgroup(tile, product, 1, product.stride()), kWarpgroupTiles[tile].k, all);
     }
@@ -151,9 +151,7 @@ bool consumers_add_runs_faster(const WayFacts& on, const Product& product) {
 }
 
 MatmulPlan plan_of_warpgroup(uint32_t tile, const Product& product, uint32_t n_splits, uint32_t k_per_split) {
-    MatmulPlan plan;
-    plan.variant = MatmulVariant::kWarpgroup;
-    plan.rows = product.rows;
+    MatmulPlan plan = plan_for(MatmulVariant::kWarpgroup, product);
     plan.n_splits = n_splits;
     plan.k_per_split = k_per_split;
     plan.tile = tile;
@@ -161,11 +159,6 @@ MatmulPlan plan_of_warpgroup(uint32_t tile, const Product& product, uint32_t n_s
     plan.column_tile = kWarpgroupTiles[tile].columns;
     plan.x_in_blocks = true;
     plan.x_order = kBlocksByRows;
-    plan.weight_type = plan.act_type = product.type;
-    plan.adapters = product.adapters;
-    plan.result = product.result;
-    plan.activation = product.activation;
-    plan.has_rows_of_k = product.has_rows_of_k;
     plan.writes_blocks_alone = plan.is_gated();
     return plan;
 }
@@ -179,6 +172,7 @@ const ProductWay kWarpgroupWay{.variant = MatmulVariant::kWarpgroup,
                                .forms = {.results = bit_of(ProductResult::kSums) | bit_of(ProductResult::kGated) |
                                                     bit_of(ProductResult::kGreatest),
                                          .adapters = bit_of(AdapterForm::kApart) | bit_of(AdapterForm::kStacked),
+                                         .reads_16_bits = true,
                                          .needs_blocks = true,
                                          .rows_of_k = true},
                                .refusal = warpgroup_way::refusal,

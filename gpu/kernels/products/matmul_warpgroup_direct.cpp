@@ -27,7 +27,7 @@ std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
                                                .multiprocessors = on.units(),
                                                .leaves_room = product.leaves_room});
     if (choice.k_per_split == 0) return std::nullopt;
-    return plan_of_direct(choice.column_blocks, product.rows, choice.n_splits, choice.k_per_split, product.type);
+    return plan_of_direct(choice.column_blocks, product, choice.n_splits, choice.k_per_split);
 }
 
 const char* module(const MatmulPlan& plan) {
@@ -60,24 +60,20 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
 
 namespace lorad::gpu {
 
-MatmulPlan plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split,
-                          ScalarType type) {
-    MatmulPlan plan;
-    plan.variant = MatmulVariant::kWarpgroupDirect;
-    plan.rows = rows;
+MatmulPlan plan_of_direct(uint32_t column_blocks, const Product& product, uint32_t n_splits, uint32_t k_per_split) {
+    MatmulPlan plan = plan_for(MatmulVariant::kWarpgroupDirect, product);
     plan.n_splits = n_splits;
     plan.k_per_split = k_per_split;
-    plan.row_tile = round_up(rows, kBlockRows);
+    plan.row_tile = round_up(product.rows, kBlockRows);
     plan.column_tile = column_blocks * kDirectColumnBlock;
     plan.x_in_blocks = true;
     plan.x_order = kBlocksOfARow;
-    plan.weight_type = plan.act_type = type;
     return plan;
 }
 
 const ProductWay kWarpgroupDirectWay{.variant = MatmulVariant::kWarpgroupDirect,
                                      .name = "warpgroups, w in registers",
-                                     .forms = {.needs_blocks = true},
+                                     .forms = {.reads_16_bits = true, .needs_blocks = true},
                                      .refusal = warpgroup_direct_way::refusal,
                                      .plan = warpgroup_direct_way::plan,
                                      .module = warpgroup_direct_way::module,

@@ -67,7 +67,7 @@ void fill_part(uint32_t format, std::span<std::byte> part, std::mt19937& random)
             byte = static_cast<std::byte>(random());
             if (format == kWeightsFP8 && (byte & std::byte{0x7f}) == std::byte{0x7f}) byte = std::byte{0};  // no NaN
         }
-        for (uint32_t row = 0; row < kBrickRows; row++) {
+        for (uint32_t row = 0; row < kBrickRows; ++row) {
             const uint32_t records = record_offset(format);
             put_scales(format, bytes.subspan(records + row * first, first),
                        bytes.subspan(records + kBrickRows * first + row * second, second), random);
@@ -109,8 +109,8 @@ struct PackedProduct {
         TRY(submit_and_wait(device, std::move(recorder)));
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
         std::vector<float> sums(size_t{plan.rows} * kN);
-        for (size_t i = 0; i < sums.size(); i++) {
-            for (uint32_t split = 0; split < plan.n_splits; split++)
+        for (size_t i = 0; i < sums.size(); ++i) {
+            for (uint32_t split = 0; split < plan.n_splits; ++split)
                 sums[i] += values[(size_t{split} * kBufferRows + i / kN) * padded(kN) + i % kN];
         }
         return sums;
@@ -125,8 +125,9 @@ double tolerance_of(ScalarType type) { return type == ScalarType::kF16 ? 2e-3 : 
 
 Status LadderTests::packed(ScalarType type) {
     using namespace packed_test;
-    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; format++) {
-        if ((facts_.options.packed_formats >> format & 1u) == 0) continue;
+    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
+        if ((facts_.options.packed_formats >> format & 1u) == 0 || !is_for_matrices(static_cast<WeightFormat>(format)))
+            continue;
         TRY_ASSIGN(PackedProduct test, PackedProduct::create(device_, static_cast<WeightFormat>(format), type));
         for (const PackedTile& tile : kPackedTiles) {
             MatmulPlan plan = *kernels_.products.plan_by(

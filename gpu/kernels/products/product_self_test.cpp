@@ -15,6 +15,7 @@
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/products/coopmat_tiles.h"
+#include "gpu/kernels/products/product_ways.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
 #include "gpu/kernels/self_test.h"
 
@@ -70,7 +71,7 @@ struct TestProduct {
     static constexpr uint32_t kCounted = kN - 5;
     static std::vector<float> argmax(const std::vector<float>& sums) {
         std::vector<float> all;
-        for (uint32_t t = 0; t < kRows; t++) {
+        for (uint32_t t = 0; t < kRows; ++t) {
             const std::span row = std::span(sums).subspan(size_t{t} * kN, kCounted);
             const float top = *std::ranges::max_element(row);
             double exponentials = 0;
@@ -88,7 +89,7 @@ struct TestProduct {
         }));
         const uint32_t n_parts = plan.column_tiles(kCounted);
         std::vector<float> all;
-        for (uint32_t t = 0; t < kRows; t++) {
+        for (uint32_t t = 0; t < kRows; ++t) {
             const std::span parts(reinterpret_cast<const SamplePart*>(y.mapped().data()) + size_t{t} * n_parts,
                                   n_parts);
             const SamplePart& best = *std::ranges::max_element(parts, {}, &SamplePart::top);
@@ -134,8 +135,8 @@ struct TestProduct {
     // SiLU of the first half of a result's columns, times the second half.
     static std::vector<float> gated(const std::vector<float>& sums) {
         std::vector<float> act(size_t{kRows} * kHalf);
-        for (uint32_t t = 0; t < kRows; t++) {
-            for (uint32_t f = 0; f < kHalf; f++) {
+        for (uint32_t t = 0; t < kRows; ++t) {
+            for (uint32_t f = 0; f < kHalf; ++f) {
                 const float gate = sums[size_t{t} * kN + f], up = sums[size_t{t} * kN + kHalf + f];
                 act[size_t{t} * kHalf + f] = gate / (1.0f + std::exp(-gate)) * up;
             }
@@ -163,15 +164,15 @@ struct TestProduct {
     std::vector<float> sum_of_splits(uint32_t n_splits) const {
         std::vector<float> sum(size_t{kRows} * kN);
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
-        for (uint32_t split = 0; split < n_splits; split++) {
-            for (size_t i = 0; i < sum.size(); i++) sum[i] += values[size_t{split} * kBufferRows * kN + i];
+        for (uint32_t split = 0; split < n_splits; ++split) {
+            for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[size_t{split} * kBufferRows * kN + i];
         }
         return sum;
     }
     std::vector<float> act_of(const MatmulPlan& plan, uint32_t y_order) const {
         std::vector<float> act(size_t{kRows} * kHalf);
         const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
-        for (uint32_t i = 0; i < act.size(); i++) {
+        for (uint32_t i = 0; i < act.size(); ++i) {
             uint16_t bits = 0;
             std::memcpy(&bits,
                         got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2),
@@ -222,6 +223,15 @@ Product test_product(ScalarType type, ProductResult result = ProductResult::kSum
             .result = result};
 }
 
+// What others are compared with, of x in f32.
+MatmulPlan tiled_plan(ScalarType type) {
+    MatmulPlan plan = plan_for(MatmulVariant::kTiled, test_product(type));
+    plan.k_per_split = TestProduct::kK;
+    plan.row_tile = 32;
+    plan.column_tile = 64;
+    return plan;
+}
+
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
 // Short sums round a few times by 2^-11, of what is as often positive as negative.
@@ -239,10 +249,7 @@ constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, Gated
 // Of the product and the gated product of x in blocks, where it is not allowed.
 std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
                                              const std::vector<float>& want) {
-    MatmulPlan plan;
-    plan.variant = MatmulVariant::kCoopmat;
-    plan.weight_type = plan.act_type = type;
-    plan.rows = TestProduct::kRows;
+    MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, test_product(type));
     take(plan, {.tile = kBlocksTile, .k_per_split = TestProduct::kK, .x_in_blocks = true});
     Deviation plain, gated;
     plain.add(test.run(device, kernels, plan), want);
@@ -256,7 +263,7 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
 // Of all tiles, with k whole and cut, and of their gated products, where it is not allowed.
 std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
                                                 const std::vector<float>& want) {
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         for (const uint32_t n_splits : {1u, 2u}) {
             Deviation plain;
             plain.add(test.run(device, kernels,
@@ -283,7 +290,7 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
 // Of all tiles that say rows' greatest sums, where it is not allowed.
 std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
                                              const std::vector<float>& want) {
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         Deviation deviation;
         const Product product = test_product(type, ProductResult::kGreatest);
         deviation.add(test.run_argmax(device, kernels, plan_of_warpgroup(tile, product, 1, TestProduct::kK), want),
@@ -300,8 +307,8 @@ std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels,
     Deviation failed;
     failed.add(more, want);
     if (!more.ok()) return failed;
-    for (size_t i = 0; i < want.size(); i++) want[i] += more.value()[i];
-    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+    for (size_t i = 0; i < want.size(); ++i) want[i] += more.value()[i];
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
         Deviation plain;
         Product product = test_product(type);
@@ -327,10 +334,12 @@ std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels,
     };
     for (const Form& form : {Form{3, 48, 1}, Form{7, 64, 2}, Form{9, 64, 4}}) {
         Deviation deviation;
-        deviation.add(test.run(device, kernels,
-                               plan_of_direct(form.column_blocks, form.rows, form.n_splits,
-                                              TestProduct::kK / form.n_splits, type)),
-                      want);
+        Product product = test_product(type);
+        product.rows = form.rows;
+        deviation.add(
+            test.run(device, kernels,
+                     plan_of_direct(form.column_blocks, product, form.n_splits, TestProduct::kK / form.n_splits)),
+            want);
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
     return std::nullopt;
@@ -342,13 +351,8 @@ std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels,
 Status LadderTests::products(ScalarType type) {
     const auto type_idx = static_cast<uint32_t>(type);
     TRY_ASSIGN(TestProduct test, TestProduct::create(device_, type));
-    MatmulPlan portable;
-    portable.variant = MatmulVariant::kTiled;
-    portable.k_per_split = TestProduct::kK;
-    portable.row_tile = 32;
-    portable.column_tile = 64;
-    portable.rows = TestProduct::kRows;
-    portable.weight_type = portable.act_type = type;
+    MatmulPlan portable = tiled_plan(type);
+    portable.act_type = type;
     TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, portable));
     for (const MatmulVariant variant : {MatmulVariant::kGemv, MatmulVariant::kCoopmat, MatmulVariant::kCoopmat2}) {
         if (variant == MatmulVariant::kCoopmat2 && !facts_.ladder.has2(type)) continue;
@@ -441,14 +445,7 @@ Status LadderTests::registers() {
     if (!ladder.registers || device_.capabilities().is_cpu) return ok_status();
     TRY_ASSIGN(TestProduct test, TestProduct::create(device_, ScalarType::kF16));
     TRY(test.take_f32_rows(device_));
-    MatmulPlan plain;
-    plain.variant = MatmulVariant::kTiled;
-    plain.k_per_split = TestProduct::kK;
-    plain.row_tile = 32;
-    plain.column_tile = 64;
-    plain.rows = TestProduct::kRows;
-    plain.weight_type = ScalarType::kF16;
-    TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, plain));
+    TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, tiled_plan(ScalarType::kF16)));
     const auto works = [&](const char* module) {
         const auto deviation = deviation_of_registers(device_, kernels_, test, want);
         if (deviation) tell_left_out(module, device_, *deviation);

@@ -50,12 +50,12 @@ const ProductWay& way_of(MatmulVariant variant) {
     return **found;
 }
 
-MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product) {
+MatmulPlan plan_for(MatmulVariant variant, const Product& product) {
     MatmulPlan plan;
     plan.variant = variant;
     plan.rows = product.rows;
     plan.weight_type = product.type;
-    plan.act_type = on.act_type(product.type);
+    if (way_of(variant).forms.reads_16_bits) plan.act_type = product.type;
     if (product.is_packed()) plan.packed = static_cast<WeightFormat>(std::countr_zero(product.formats));
     plan.adapters = product.adapters;
     plan.result = product.result;
@@ -65,12 +65,18 @@ MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& pr
     return plan;
 }
 
+MatmulPlan portable_plan_for(MatmulVariant variant, const WayFacts& on, const Product& product) {
+    MatmulPlan plan = plan_for(variant, product);
+    plan.act_type = on.act_type(product.type);
+    return plan;
+}
+
 void add_splits(const WayFacts& on, const Product& product, const MatmulPlan& of_tile, uint32_t step_k,
                 std::vector<MatmulPlan>& all) {
     constexpr uint32_t kWorkgroupsPerUnit = 9;
     const uint32_t unit = std::max(step_k, kWeightAlign), steps = product.stride() / unit;
     const uint32_t tiles = ceil_div(product.rows, of_tile.row_tile) * ceil_div(product.n, of_tile.column_tile);
-    for (uint32_t n_splits = 1; n_splits <= std::min(product.max_splits, steps); n_splits++) {
+    for (uint32_t n_splits = 1; n_splits <= std::min(product.max_splits, steps); ++n_splits) {
         const uint32_t split_steps = ceil_div(steps, n_splits);
         if (ceil_div(steps, split_steps) != n_splits) continue;
         if (n_splits > 1 && tiles * n_splits > on.units() * kWorkgroupsPerUnit) continue;

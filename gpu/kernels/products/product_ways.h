@@ -60,6 +60,7 @@ struct WayForms {
     uint32_t results = bit_of(ProductResult::kSums);  // bits by ProductResult
     uint32_t adapters = bit_of(AdapterForm::kApart);  // bits by AdapterForm
     bool reads_plain = true, reads_packed = false;
+    bool reads_16_bits = false;   // x is of the weights' type, which has 16 bits
     bool needs_blocks = false;    // x has to be in blocks
     bool deferred_norms = false;  // it can apply the factor of Product::norm_is_deferred
     bool rows_of_k = false;       // it can read w as Product::has_rows_of_k says, beside rows of n
@@ -88,8 +89,11 @@ extern const ProductWay kMatvecWay, kLanesWay, kTiledWay, kRegistersWay, kUnroll
 
 const ProductWay& way_of(MatmulVariant variant);  // every variant has one
 
-// Fills in what all plans take from the product: sizes, types, forms.
-MatmulPlan plan_for(MatmulVariant variant, const WayFacts& on, const Product& product);
+// What all plans take from the product: sizes, types, forms. x is of the weights' type if the way reads 16 bits, else
+// f32.
+MatmulPlan plan_for(MatmulVariant variant, const Product& product);
+// Of the ways that read x in whichever type the device's other kernels write it.
+MatmulPlan portable_plan_for(MatmulVariant variant, const WayFacts& on, const Product& product);
 
 // Serves ProductWay::candidates: the plan of a tile with each number of splits that makes a difference, step_k elements
 // at least, and gives no more workgroups than a few rounds have room for.

@@ -24,17 +24,20 @@ struct RegisterTile {
     constexpr uint32_t threads() const { return lanes_n * lanes_t * slices; }
     // Of 32 neighbouring threads, those along n: 8 with 4 along t, where there are as many.
     constexpr uint32_t group_n() const { return lanes_t >= 4 ? 8 : 32 / lanes_t; }
+    // short_sum, here and below: MatmulPlan::short_sum; with short sums x and w are f16 in shared memory.
+    // Elements of k that a slice has of a row at once.
+    constexpr uint32_t slice_k(uint32_t short_sum) const { return words * (short_sum != 0 ? 8 : 4); }
     // Elements of k in shared memory at once.
-    constexpr uint32_t staged_k(bool short_sums) const { return words * (short_sums ? 8 : 4) * slices; }
-    constexpr uint32_t shared_bytes(bool short_sums, uint32_t length) const {
-        const uint32_t scales = short_sums ? buffers * slices * (words * 8 / length) * rows() * 4 : 0;
+    constexpr uint32_t staged_k(uint32_t short_sum) const { return slice_k(short_sum) * slices; }
+    constexpr uint32_t shared_bytes(uint32_t short_sum) const {
+        const uint32_t scales = short_sum != 0 ? buffers * slices * (slice_k(short_sum) / short_sum) * rows() * 4 : 0;
         return buffers * slices * (columns() + rows()) * words * 16 + scales;
     }
-    constexpr bool is_valid(bool short_sums, uint32_t length) const {
+    constexpr bool is_valid(uint32_t short_sum) const {
         // Slices join through the memory of the tiles.
         const bool joins =
             slices == 1 || columns() * rows() * 4 <= buffers * slices * (columns() + rows()) * words * 16;
-        return joins && (!short_sums || words * 8 % length == 0);
+        return joins && (short_sum == 0 || slice_k(short_sum) % short_sum == 0);
     }
 };
 
@@ -48,6 +51,6 @@ inline constexpr std::array kRegisterTiles = {
 // Elements of k that f16 adds, half of them each half of a pair. 32 are no faster.
 inline constexpr uint32_t kShortSum = 16;
 
-bool fits(const RegisterTile& tile, bool short_sums, uint32_t length, const DeviceCapabilities& caps);
+bool fits(const RegisterTile& tile, uint32_t short_sum, const DeviceCapabilities& caps);
 
 }  // namespace lorad::gpu

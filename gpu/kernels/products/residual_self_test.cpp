@@ -71,7 +71,7 @@ struct ResidualTest {
         exact.add(run_behind(device, kernels, plan, false), want);
         if (!(exact.error <= kSumTolerance)) return exact;
         std::vector<float> act(size_t{rows} * kFfn);
-        for (uint32_t i = 0; i < act.size(); i++) {
+        for (uint32_t i = 0; i < act.size(); ++i) {
             const float gate = want[size_t{i / kFfn} * kOut + i % kFfn],
                         up = want[size_t{i / kFfn} * kOut + kFfn + i % kFfn];
             act[i] = gate / (1.0f + std::exp(-gate)) * up;
@@ -98,7 +98,7 @@ struct ResidualTest {
         fill_random(bytes, type, random);
         if (buffer != nullptr) std::memcpy(buffer->mapped().data(), bytes.data(), bytes.size());
         std::vector<float> values(n);
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n; ++i) {
             if (type == ScalarType::kF32)
                 std::memcpy(&values[i], &bytes[i * 4], 4);
             else
@@ -112,7 +112,7 @@ struct ResidualTest {
         std::memcpy(stream.mapped().data(), old_stream.data(), old_stream.size() * 4);
         std::memset(xn.mapped().data(), 0, xn.size());
         std::memset(norms.mapped().data(), 0xff, norms.size());
-        for (uint32_t t = 0; t < kDeferredRows; t++)
+        for (uint32_t t = 0; t < kDeferredRows; ++t)
             std::memcpy(norms.mapped().data() + kDeferredInverse + t * 4, &kInverse, 4);
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         MatmulParams product{};
@@ -137,10 +137,10 @@ struct ResidualTest {
 
     std::vector<float> sums(uint32_t rows) const {
         std::vector<float> want(size_t{rows} * kHidden);
-        for (uint32_t i = 0; i < want.size(); i++) {
+        for (uint32_t i = 0; i < want.size(); ++i) {
             const uint32_t t = i / kHidden, n = i % kHidden;
             double sum = double{old_stream[i]} + bias_values[n];
-            for (uint32_t k = 0; k < kK; k++)
+            for (uint32_t k = 0; k < kK; ++k)
                 sum += double{w_values[size_t{n} * kK + k]} * x_values[size_t{t} * kK + k];
             want[i] = static_cast<float>(sum);
         }
@@ -149,12 +149,12 @@ struct ResidualTest {
 
     std::vector<float> xn_values(uint32_t rows) const {
         std::vector<float> values(size_t{rows} * kHidden);
-        for (size_t i = 0; i < values.size(); i++) values[i] = element(xn, i);
+        for (size_t i = 0; i < values.size(); ++i) values[i] = element(xn, i);
         return values;
     }
     std::vector<float> scaled(uint32_t rows) const {
         std::vector<float> values(size_t{rows} * kHidden);
-        for (size_t i = 0; i < values.size(); i++)
+        for (size_t i = 0; i < values.size(); ++i)
             values[i] = at<float>(stream)[i] * gamma_values[i % kHidden] * kScale;
         return values;
     }
@@ -163,13 +163,13 @@ struct ResidualTest {
     std::vector<float> products(uint32_t rows) const {
         const std::vector<float> normed = xn_values(rows);
         std::vector<float> want(size_t{rows} * kOut);
-        for (uint32_t t = 0; t < rows; t++) {
+        for (uint32_t t = 0; t < rows; ++t) {
             double squares = 0;
-            for (uint32_t n = 0; n < kHidden; n++) squares += std::pow(at<float>(stream)[size_t{t} * kHidden + n], 2.0);
+            for (uint32_t n = 0; n < kHidden; ++n) squares += std::pow(at<float>(stream)[size_t{t} * kHidden + n], 2.0);
             const double factor = 1.0 / std::sqrt(squares / kHidden + kEps) / kScale;
-            for (uint32_t n = 0; n < kOut; n++) {
+            for (uint32_t n = 0; n < kOut; ++n) {
                 double sum = 0;
-                for (uint32_t k = 0; k < kHidden; k++)
+                for (uint32_t k = 0; k < kHidden; ++k)
                     sum += double{normed[size_t{t} * kHidden + k]} * w_out_values[size_t{n} * kHidden + k];
                 want[size_t{t} * kOut + n] = static_cast<float>(sum * factor);
             }
@@ -207,12 +207,12 @@ struct ResidualTest {
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         std::vector<float> all(size_t{rows} * product.n);
-        for (uint32_t i = 0; i < all.size(); i++) {
+        for (uint32_t i = 0; i < all.size(); ++i) {
             if (gated) {
                 all[i] = element(y, i);
                 continue;
             }
-            for (uint32_t split = 0; split < plan.n_splits; split++)
+            for (uint32_t split = 0; split < plan.n_splits; ++split)
                 all[i] += at<float>(y)[size_t{split} * product.split_stride + i];
         }
         return all;

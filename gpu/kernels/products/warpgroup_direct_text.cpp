@@ -61,9 +61,10 @@ class DirectWriter : WarpgroupWriter {
         line(".reg .b32 %held<{}>, %a<8>;", kSets * kPieces * 8);
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %t, %thread, 3; shr.u32 %g, %thread, 2; "
              "and.b32 %g, %g, 7;");
-        line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, "
-             "[params+64];");
-        line("ld.param.u32 %zero, [params+68];");  // to the compiler any number
+        line("ld.param.u32 %y_stride, [params+{}]; ld.param.u32 %split_stride, [params+{}]; ld.param.u32 %k_per_split, "
+             "[params+{}];",
+             MATMUL_PARAM(y_stride), MATMUL_PARAM(split_stride), MATMUL_PARAM(k_per_split));
+        line("ld.param.u32 %zero, [params+{}];", MATMUL_PARAM(pad));  // to the compiler any number
         line("mov.u32 %split, %ctaid.y; mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; "
              "min.u32 %steps, %steps, {};",
              p_.stride);
@@ -81,9 +82,9 @@ class DirectWriter : WarpgroupWriter {
              "%has;",
              p_.column_blocks, kDirectK * 2);
         line("sub.u32 %first, %y_stride, 2; min.u32 %first, %first, %column;");
-        line("ld.param.u64 %w, [params+8]; mul.wide.u32 %wide, %first, {}; add.u64 %w, %w, %wide; mul.wide.u32 %wide, "
-             "%begin, 2; add.u64 %w, %w, %wide;",
-             row_bytes());
+        line("ld.param.u64 %w, [params+{}]; mul.wide.u32 %wide, %first, {}; add.u64 %w, %w, %wide; mul.wide.u32 "
+             "%wide, %begin, 2; add.u64 %w, %w, %wide;",
+             MATMUL_PARAM(w), row_bytes());
         line("mul.wide.u32 %wide, %t, 16; add.u64 %w, %w, %wide; add.u64 %w_next, %w, {};", row_bytes());
         line("sub.u32 %k_last, %steps, 1; mul.lo.u32 %k_last, %k_last, {}; mov.u32 %k, 0;", kDirectK * 2);
     }
@@ -92,9 +93,9 @@ class DirectWriter : WarpgroupWriter {
     void point_at_x() {
         line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {}; setp.lt.u32 %loads, %thread, {};",
              std::countr_zero(kChunks), kChunks - 1, loaders());
-        line("ld.param.u64 %x, [params+16]; mul.wide.u32 %wide, %first, {}; add.u64 %x, %x, %wide; mul.wide.u32 %wide, "
-             "%begin, 2; add.u64 %x, %x, %wide;",
-             row_bytes());
+        line("ld.param.u64 %x, [params+{}]; mul.wide.u32 %wide, %first, {}; add.u64 %x, %x, %wide; mul.wide.u32 "
+             "%wide, %begin, 2; add.u64 %x, %x, %wide;",
+             MATMUL_PARAM(x), row_bytes());
         line("mul.wide.u32 %wide, %second, 16; add.u64 %x, %x, %wide;");
         line("xor.b32 %into, %first, %second; and.b32 %into, %into, 7; shl.b32 %into, %into, 4; mad.lo.u32 %into, "
              "%first, {}, %into;",
@@ -127,13 +128,13 @@ class DirectWriter : WarpgroupWriter {
     }
 
     void begin() {
-        for (uint32_t i = 0; i < sums(); i++) line("mov.f32 %sum{}, 0f00000000;", i);
-        for (uint32_t set = 0; set < kSets; set++) {
+        for (uint32_t i = 0; i < sums(); ++i) line("mov.f32 %sum{}, 0f00000000;", i);
+        for (uint32_t set = 0; set < kSets; ++set) {
             point_at_step();
-            for (uint32_t piece = 0; piece < kPieces; piece++) load_w(set, piece);
+            for (uint32_t piece = 0; piece < kPieces; ++piece) load_w(set, piece);
             next_step();
         }
-        for (uint32_t slot = 0; slot + 1 < kSlots; slot++) {
+        for (uint32_t slot = 0; slot + 1 < kSlots; ++slot) {
             line("setp.le.u32 %is, %steps, {0}; @%is bra begun{0}; @!%loads bra begun{0}; add.u32 %first, %into, {1};",
                  slot, slot * slot_bytes());
             load_x();
@@ -144,7 +145,7 @@ class DirectWriter : WarpgroupWriter {
 
     void loop() {
         line("loop:");
-        for (uint32_t set = 0; set < kSets; set++) {
+        for (uint32_t set = 0; set < kSets; ++set) {
             // This step's x is there for all threads, and all are done with that of the step before, in whose slot the
             // next but one goes.
             line("cp.async.wait_group {}; bar.sync 0;", kSlots - 2);
@@ -157,7 +158,7 @@ class DirectWriter : WarpgroupWriter {
             turn("%slot_in", slot_bytes(), ring_bytes());
             turn("%slot_out", slot_bytes(), ring_bytes());
             point_at_step();
-            for (uint32_t piece = 0; piece < kPieces; piece++) {
+            for (uint32_t piece = 0; piece < kPieces; ++piece) {
                 take(set, piece);
                 load_w(set, piece);
                 multiply(piece);
@@ -172,12 +173,12 @@ class DirectWriter : WarpgroupWriter {
     // compiler cannot drop; otherwise the copy would be made at the loads, and wait for them there.
     void take(uint32_t set, uint32_t piece) {
         const uint32_t r = (set * kPieces + piece) * 8;
-        for (uint32_t i = 0; i < 8; i++) line("or.b32 %a{}, %held{}, %zero;", i, r + i / 2 + i % 2 * 4);
+        for (uint32_t i = 0; i < 8; ++i) line("or.b32 %a{}, %held{}, %zero;", i, r + i / 2 + i % 2 * 4);
     }
 
     void multiply(uint32_t piece) {
         line("wgmma.fence.sync.aligned;");
-        for (uint32_t half = 0; half < 2; half++) {
+        for (uint32_t half = 0; half < 2; ++half) {
             line("add.u64 %wide, %slot, {};", swizzled_offset(2 * piece + half, rows()));
             multiply_16(rows(), p_.type, 0, "%a", 4 * half, "%wide");
         }
@@ -188,8 +189,9 @@ class DirectWriter : WarpgroupWriter {
     void store_sums() {
         line("store:");
         ask_for_pages(offsetof(MatmulDirectParams, ahead));
-        line("@!%has bra done; ld.param.u64 %y, [params+24]; mul.wide.u32 %at, %split, %split_stride; shl.b32 %first, "
-             "%t, 1;");
+        line("@!%has bra done; ld.param.u64 %y, [params+{}]; mul.wide.u32 %at, %split, %split_stride; shl.b32 %first, "
+             "%t, 1;",
+             MATMUL_PARAM(y));
         line("mul.wide.u32 %wide, %first, %y_stride; add.u64 %at, %at, %wide; cvt.u64.u32 %wide, %column; add.u64 %at, "
              "%at, %wide; shl.b64 %at, %at, 2;");
         line("add.u64 %y, %y, %at; mul.wide.u32 %to_row, %y_stride, 4; mul.wide.u32 %to_rows, %y_stride, 32;");

@@ -18,6 +18,11 @@ namespace {
 
 constexpr uint32_t kXSets = 2;  // steps of x in registers
 
+// What loads and stores of several words take together.
+static_assert(offsetof(JoinedWindow, begin) == 0 && offsetof(JoinedWindow, n) == 4);
+static_assert(offsetof(SamplePart, index) == 0 && offsetof(SamplePart, top) == 4 && offsetof(SamplePart, sum) == 8 &&
+              offsetof(SamplePart, finite) == 12 && sizeof(SamplePart) == kSamplePartBytes);
+
 // The program, line by line. Registers: see declare().
 class Writer : GatedLora {
   public:
@@ -113,9 +118,10 @@ class Writer : GatedLora {
         if (joins())
             line(".reg .pred %joined; .reg .b32 %window, %more, %all, %asked; .reg .b64 %joined_w, %joined_x;");
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
-        line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, "
-             "[params+64];");
-        line("ld.param.u32 %zero, [params+68];");  // to the compiler any number
+        line("ld.param.u32 %y_stride, [params+{}]; ld.param.u32 %split_stride, [params+{}]; ld.param.u32 %k_per_split, "
+             "[params+{}];",
+             MATMUL_PARAM(y_stride), MATMUL_PARAM(split_stride), MATMUL_PARAM(k_per_split));
+        line("ld.param.u32 %zero, [params+{}];", MATMUL_PARAM(pad));  // to the compiler any number
     }
 
     // This workgroup's rows, split and first tile.
@@ -124,7 +130,9 @@ class Writer : GatedLora {
              t_.rows());
         // The first rows are always there.
         line("setp.eq.u32 %is, %row0, 0; @%is bra has_rows;");
-        line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; setp.ge.u32 %is, %row0, %first; @%is bra done;");
+        line("ld.param.u64 %at, [params+{}]; ld.global.u32 %first, [%at]; setp.ge.u32 %is, %row0, %first; @%is bra "
+             "done;",
+             MATMUL_PARAM(n_rows));
         line("has_rows:");
         if (p_.units > 0) find_own_place();
         if (p_.in_turns) take_turns();
@@ -164,8 +172,8 @@ class Writer : GatedLora {
 
     // The tiles from %tile to %end_tile, of all a share as large as that of %tile's neighbours.
     void take_turns() {
-        line("ld.param.u32 %first, [params+40]; add.u32 %first, %first, {0}; div.u32 %first, %first, {1};",
-             columns_of_y() - 1, columns_of_y());
+        line("ld.param.u32 %first, [params+{}]; add.u32 %first, %first, {}; div.u32 %first, %first, {};",
+             MATMUL_PARAM(n), columns_of_y() - 1, columns_of_y());
         line("mov.u32 %second, %nctaid.z; mad.lo.u32 %end_tile, %tile, %first, %first; div.u32 %end_tile, %end_tile, "
              "%second;");
         line("mul.lo.u32 %tile, %tile, %first; div.u32 %tile, %tile, %second;");
@@ -191,9 +199,9 @@ class Writer : GatedLora {
             line("mov.u32 %next, %first;");
         }
         // If w's rows are those of k, this thread's row is counted from the split's first one.
-        line("ld.param.u64 %w, [params+8]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, "
+        line("ld.param.u64 %w, [params+{}]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, "
              "%wide;",
-             is_transposed() ? "%begin" : "%n0", row_bytes());
+             MATMUL_PARAM(w), is_transposed() ? "%begin" : "%n0", row_bytes());
         if (joins())
             line(
                 "ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, {}, {}; add.u64 %joined_w, %joined_w, %wide;",
@@ -216,7 +224,7 @@ class Writer : GatedLora {
 
     // %x: this lane's 16 bytes of the first block.
     void point_at_x() {
-        line("ld.param.u64 %x, [params+16]; shr.u32 %next, %row0, 4;");
+        line("ld.param.u64 %x, [params+{}]; shr.u32 %next, %row0, 4;", MATMUL_PARAM(x));
         if (p_.row_blocks > 0 && p_.row_blocks < 4 * t_.groups)
             line("rem.u32 %first, %warp, {}; add.u32 %next, %next, %first;", p_.row_blocks);
         else
@@ -243,7 +251,7 @@ class Writer : GatedLora {
         }
         line("mul.wide.u32 %wide, %first, {}; add.u64 %at, {}, %wide;", k16s() * kBlockBytes, x);
         line("cvt.u64.u32 %wide, %used; add.u64 %at, %at, %wide;");
-        for (uint32_t k = 0; k < k16s(); k++) {
+        for (uint32_t k = 0; k < k16s(); ++k) {
             const uint32_t r = set * x_registers() + k * 4;
             line("ld.global.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%at+{}];", r, r + 1, r + 2, r + 3, k * kBlockBytes);
         }
@@ -273,7 +281,7 @@ class Writer : GatedLora {
     // Prefetches 256 bytes of a row to the L2 cache in the measured cases: they are two steps', and the output layer
     // and `down` are a few per cent faster.
     void load_rows_of(const char* w, uint32_t part, uint64_t row_bytes) {
-        for (uint32_t i = 0; i < n_loads(); i++) {
+        for (uint32_t i = 0; i < n_loads(); ++i) {
             const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
             line("{}cp.async.cg.shared.global{} [%second+{}], [{}+{}], 16;", is_partial ? "@%last " : "",
                  t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes, w,
@@ -284,11 +292,11 @@ class Writer : GatedLora {
     }
 
     void begin_sums() {
-        for (uint32_t i = 0; i < n_parts() * sums(); i++) line("mov.f32 %sum{}, 0f00000000;", i);
+        for (uint32_t i = 0; i < n_parts() * sums(); ++i) line("mov.f32 %sum{}, 0f00000000;", i);
         line("setp.eq.u32 %is, {}, 0; @%is bra store;", all_steps());
         line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;{}", joins() ? " mov.u32 %asked, 0;" : "");
         load_x(0);
-        for (uint32_t slot = 0; slot < ahead(); slot++) {
+        for (uint32_t slot = 0; slot < ahead(); ++slot) {
             line("setp.le.u32 %is, %parts, {0}; @%is bra begun{0};", slot);
             load_w(slot % n_parts());
             line("add.u32 %slot_in, %slot_in, {};", slot_bytes());
@@ -301,8 +309,8 @@ class Writer : GatedLora {
 
     void loop() {
         line("loop:");
-        for (uint32_t set = 0; set < kXSets; set++) {
-            for (uint32_t part = 0; part < n_parts(); part++) {
+        for (uint32_t set = 0; set < kXSets; ++set) {
+            for (uint32_t part = 0; part < n_parts(); ++part) {
                 // Behind the barrier all threads see what cp.async has written. (The fence between the generic and the
                 // asynchronous proxy would wait for all loads in flight.)
                 line("cp.async.wait_group {}; bar.sync 0;", ahead() - 1);
@@ -342,7 +350,7 @@ class Writer : GatedLora {
     void multiply(uint32_t set, uint32_t part) {
         line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
         line("wgmma.fence.sync.aligned;");
-        for (uint32_t k = 0; k < k16s(); k++) {
+        for (uint32_t k = 0; k < k16s(); ++k) {
             line("add.u64 %at, %slot, {};",
                  is_transposed() ? k * 16 * kSwizzledRowBytes / 16 : swizzled_offset(k, t_.part));
             multiply_16(t_.part, p_.type, part * sums(), "%x", set * x_registers() + k * 4, "%at", is_transposed());
@@ -355,14 +363,15 @@ class Writer : GatedLora {
     // one for them, too. In front of the product, whose registers nobody may touch until it is waited for.
     void use_x(uint32_t set) {
         line("mov.u32 %used, 0;");
-        for (uint32_t k = 0; k < k16s(); k++)
+        for (uint32_t k = 0; k < k16s(); ++k)
             line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * x_registers() + k * 4 + 3);
     }
 
     // A thread has of each 8 columns two neighbouring ones, of row lane / 4 of its warp's 16 and of the row 8 behind.
     void store_sums() {
-        line("ld.param.u64 %y, [params+24]; mul.wide.u32 %wide, %split, %split_stride; shr.u32 %first, %lane, 2; "
-             "mad.lo.u32 %first, %warp, 16, %first;");
+        line("ld.param.u64 %y, [params+{}]; mul.wide.u32 %wide, %split, %split_stride; shr.u32 %first, %lane, 2; "
+             "mad.lo.u32 %first, %warp, 16, %first;",
+             MATMUL_PARAM(y));
         line("add.u32 %first, %first, %row0; mul.wide.u32 %at, %first, %y_stride; add.u64 %at, %at, %wide;");
         line("and.b32 %first, %lane, 3; shl.b32 %first, %first, 1; add.u32 %first, %first, %n0; cvt.u64.u32 %wide, "
              "%first; add.u64 %at, %at, %wide;");
@@ -382,21 +391,21 @@ class Writer : GatedLora {
         line("and.b32 %second, %lane, 3; shl.b32 %second, %second, 1; add.u32 %second, %second, %n0;");
         // Zero times a sum is zero, or NaN if it is not finite.
         line("mov.f32 %check0, 0f00000000; mov.f32 %check1, 0f00000000;");
-        for (uint32_t i = 0; i < n_sums; i++) line("fma.rn.f32 %check{0}, %sum{1}, 0f00000000, %check{0};", row(i), i);
+        for (uint32_t i = 0; i < n_sums; ++i) line("fma.rn.f32 %check{0}, %sum{1}, 0f00000000, %check{0};", row(i), i);
         // Columns that the neighbour of a tile that was moved back has, too, and such as there are not.
-        line("ld.param.u32 %to, [params+40]; sub.u32 %to, %to, %second; mul.lo.u32 %from, %tile, {}; sub.u32 %from, "
+        line("ld.param.u32 %to, [params+{}]; sub.u32 %to, %to, %second; mul.lo.u32 %from, %tile, {}; sub.u32 %from, "
              "%from, %second;",
-             t_.columns);
+             MATMUL_PARAM(n), t_.columns);
         line("setp.le.s32 %is, %from, 0; setp.gt.and.s32 %is, %to, {}, %is; @%is bra all_count;", column(n_sums - 1));
-        for (uint32_t i = 0; i < n_sums; i++)
+        for (uint32_t i = 0; i < n_sums; ++i)
             line("setp.le.s32 %is, %from, {0}; setp.gt.and.s32 %is, %to, {0}, %is; @!%is mov.f32 %sum{1}, 0fFF800000;",
                  column(i), i);
         line("all_count:");
-        for (uint32_t r = 0; r < 2; r++) line("mov.f32 %top{0}, 0fFF800000; mov.u32 %best{0}, 0;", r);
-        for (uint32_t i = 0; i < n_sums; i++)
+        for (uint32_t r = 0; r < 2; ++r) line("mov.f32 %top{0}, 0fFF800000; mov.u32 %best{0}, 0;", r);
+        for (uint32_t i = 0; i < n_sums; ++i)
             line("setp.gt.f32 %is, %sum{0}, %top{1}; @%is mov.f32 %top{1}, %sum{0}; @%is mov.u32 %best{1}, {2};", i,
                  row(i), column(i));
-        for (uint32_t r = 0; r < 2; r++) {
+        for (uint32_t r = 0; r < 2; ++r) {
             line("add.u32 %best{0}, %best{0}, %second;", r);
             for (const uint32_t lanes : {1u, 2u}) {
                 line("shfl.sync.bfly.b32 %other, %top{0}, {1}, 31, 0xffffffff; shfl.sync.bfly.b32 %their, %best{0}, "
@@ -410,21 +419,21 @@ class Writer : GatedLora {
             }
         }
         // If nothing is above minus infinity, the sum is zero.
-        for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t r = 0; r < 2; ++r)
             line("setp.eq.f32 %is, %top{0}, 0fFF800000; selp.f32 %act{0}, 0f00000000, %top{0}, %is; mov.f32 %total{0}, "
                  "0f00000000;",
                  r);
-        for (uint32_t i = 0; i < n_sums; i++) {
+        for (uint32_t i = 0; i < n_sums; ++i) {
             line("sub.f32 %e, %sum{0}, %act{1}; mul.f32 %e, %e, 0f3FB8AA3B; ex2.approx.f32 %e, %e; add.f32 %total{1}, "
                  "%total{1}, %e;",
                  i, row(i));
         }
-        line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; ld.param.u64 %y, [params+{}]; ld.param.u32 %to, "
-             "[params+{}];",
-             offsetof(MatmulArgmaxParams, partials), offsetof(MatmulArgmaxParams, n_parts));
+        line("ld.param.u64 %at, [params+{}]; ld.global.u32 %first, [%at]; ld.param.u64 %y, [params+{}]; ld.param.u32 "
+             "%to, [params+{}];",
+             MATMUL_PARAM(n_rows), offsetof(MatmulArgmaxParams, partials), offsetof(MatmulArgmaxParams, n_parts));
         line("shr.u32 %next, %lane, 2; mad.lo.u32 %next, %warp, 16, %next; add.u32 %next, %next, %row0; and.b32 %from, "
              "%lane, 3;");
-        for (uint32_t r = 0; r < 2; r++) {
+        for (uint32_t r = 0; r < 2; ++r) {
             for (const uint32_t lanes : {1u, 2u}) {
                 line("shfl.sync.bfly.b32 %e, %total{0}, {1}, 31, 0xffffffff; add.f32 %total{0}, %total{0}, %e; "
                      "shfl.sync.bfly.b32 %e, %check{0}, {1}, 31, 0xffffffff; add.f32 %check{0}, %check{0}, %e;",
@@ -446,11 +455,11 @@ class Writer : GatedLora {
         else
             point_at_blocks();
         if (p_.adds_lora) point_at_rows();
-        for (uint32_t i = 0; i < columns_of_y() / 16; i++) {
-            for (uint32_t word = 0; word < 4; word++) {
+        for (uint32_t i = 0; i < columns_of_y() / 16; ++i) {
+            for (uint32_t word = 0; word < 4; ++word) {
                 // four sums for eight columns, then those of their ups
                 const uint32_t gates = i * 16 + word / 2 * 8 + word % 2 * 2;
-                for (uint32_t e = 0; e < 2; e++) gate(e, gates + e, gates + 4 + e);
+                for (uint32_t e = 0; e < 2; ++e) gate(e, gates + e, gates + 4 + e);
                 line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
                 if (p_.adds_lora)
                     line("@%in_rows st.global.b32 [%{}+{}], %word{};", word % 2 == 0 ? "row" : "row8",
@@ -469,8 +478,9 @@ class Writer : GatedLora {
 
     // %y: this lane's 16 bytes of the first block.
     void point_at_blocks() {
-        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, "
-             "%y_stride, 4;");
+        line("ld.param.u64 %y, [params+{}]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, "
+             "%y_stride, 4;",
+             MATMUL_PARAM(y_blocks));
         line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; "
              "mul.wide.u32 %wide, %first, {};",
              kBlockBytes);
@@ -481,8 +491,9 @@ class Writer : GatedLora {
     // %y, %at: in the first block of the row, for pairs of an even and of an odd number; %y8, %wide: of the row 8
     // behind.
     void point_at_row_blocks() {
-        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; add.u32 "
-             "%first, %first, %row0;");
+        line("ld.param.u64 %y, [params+{}]; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; add.u32 "
+             "%first, %first, %row0;",
+             MATMUL_PARAM(y_blocks));
         line("mul.wide.u32 %wide, %first, %y_stride; shl.b64 %wide, %wide, 1; add.u64 %y, %y, %wide;");
         line("shr.u32 %first, %n0, 5; mul.wide.u32 %wide, %first, 64; add.u64 %y, %y, %wide;");
         line("and.b32 %first, %lane, 3; mul.wide.u32 %wide, %first, 16; add.u64 %y, %y, %wide;");
@@ -494,9 +505,10 @@ class Writer : GatedLora {
     // %row, %row8: this lane's pair of the first eight columns in y, of row lane / 4 and of the row 8 behind. Down's
     // shrink reads them there.
     void point_at_rows() {
-        line("ld.param.u64 %row, [params+24]; setp.ne.u64 %in_rows, %row, 0; shr.u32 %first, %lane, 2; mad.lo.u32 "
+        line("ld.param.u64 %row, [params+{}]; setp.ne.u64 %in_rows, %row, 0; shr.u32 %first, %lane, 2; mad.lo.u32 "
              "%first, %warp, 16, %first; mul.wide.u32 %row8, %first, %y_stride; shl.b64 %row8, %row8, 1; add.u64 %row, "
-             "%row, %row8;");
+             "%row, %row8;",
+             MATMUL_PARAM(y));
         line("and.b32 %first, %lane, 3; mad.lo.u32 %first, %first, 2, %n0; mul.wide.u32 %row8, %first, 2; add.u64 "
              "%row, %row, %row8; mul.wide.u32 %row8, %y_stride, 16; add.u64 %row8, %row8, %row;");
     }

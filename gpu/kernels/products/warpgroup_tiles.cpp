@@ -43,7 +43,7 @@ DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_
     best.us = std::numeric_limits<double>::infinity();
     if (wish.rows > kDirectRowsMax || wish.stride % kDirectK != 0) return best;
     const uint32_t blocks = ceil_div(wish.n, kDirectColumnBlock), steps = wish.stride / kDirectK;
-    for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); wanted++) {
+    for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); ++wanted) {
         const uint32_t split_steps = ceil_div(steps, wanted), n_splits = ceil_div(steps, split_steps);
         const uint32_t column_blocks = ceil_div(blocks, wish.multiprocessors / n_splits);
         if (column_blocks > column_blocks_max) continue;
@@ -68,14 +68,14 @@ bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
     WarpgroupChoice best;
     best.us = std::numeric_limits<double>::infinity();
-    for (uint32_t i = 0; i < kWarpgroupTiles.size(); i++) {
+    for (uint32_t i = 0; i < kWarpgroupTiles.size(); ++i) {
         const WarpgroupTile& tile = kWarpgroupTiles[i];
         if (!fits(tile, wish)) continue;
         const uint32_t steps = wish.stride / tile.k, slots = wish.multiprocessors * tile.at_once;
         const uint32_t column_tiles = ceil_div(wish.n, tile.columns), row_tiles = ceil_div(wish.rows, tile.rows());
         const double share = tile.groups == 1 ? 0 : tile.overlaps ? kMemoryShareOfOverlapping : kMemoryShare;
         const double memory = share * 2.0 * wish.n * wish.stride / kMemoryBytesPerUs;
-        for (uint32_t n_splits = 1; n_splits <= std::min(wish.max_splits, steps); n_splits++) {
+        for (uint32_t n_splits = 1; n_splits <= std::min(wish.max_splits, steps); ++n_splits) {
             const uint32_t split_steps = ceil_div(steps, n_splits);
             if (ceil_div(steps, split_steps) != n_splits) continue;
             const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;

@@ -86,9 +86,8 @@ DirectChoice choose_direct(const WarpgroupWish& wish);
 
 // A plan with this of kWarpgroupTiles; of the product rows, type and forms count.
 MatmulPlan plan_of_warpgroup(uint32_t tile, const Product& product, uint32_t n_splits, uint32_t k_per_split);
-// A plan with so many blocks of 16 rows of w for each workgroup.
-MatmulPlan plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split,
-                          ScalarType type);
+// The same with so many blocks of 16 rows of w for each workgroup.
+MatmulPlan plan_of_direct(uint32_t column_blocks, const Product& product, uint32_t n_splits, uint32_t k_per_split);
 // WarpgroupProgram::row_blocks
 uint32_t warpgroup_row_blocks(const MatmulPlan& plan);
 

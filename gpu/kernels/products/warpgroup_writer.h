@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/products/matmul.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
 #include "gpu/kernels/products/pages_ahead.h"
 #include "proto/base/format.h"
@@ -58,6 +59,10 @@ class TextWriter {
     std::string text_;
 };
 
+// Where a product's parameter lies, whatever stands behind MatmulParams.
+#define MATMUL_PARAM(member) offsetof(MatmulParams, member)
+static_assert(offsetof(MatmulJoinedParams, product) == 0 && offsetof(MatmulArgmaxParams, product) == 0);
+
 // The base of the writers of products by warpgroups.
 class WarpgroupWriter : protected TextWriter {
   protected:
@@ -89,7 +94,7 @@ class WarpgroupWriter : protected TextWriter {
     void multiply_16(uint32_t n, ScalarType type, uint32_t first_sum, const char* a, uint32_t first_a, const char* b,
                      bool is_transposed = false) {
         std::string sums;
-        for (uint32_t i = 0; i < n / 2; i++) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
+        for (uint32_t i = 0; i < n / 2; ++i) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
         line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}{4}, {3}{5}, {3}{6}, {3}{7}}}, {8}, 1, "
              "1, 1, {9};",
              n, type == ScalarType::kBf16 ? "bf16" : "f16", sums, a, first_a, first_a + 1, first_a + 2, first_a + 3, b,

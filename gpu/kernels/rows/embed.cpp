@@ -5,7 +5,10 @@ namespace lorad::gpu {
 
 void RowKernels::embed(Recorder& recorder, const EmbedParams& params, WeightKind table, uint32_t rows) {
     uint32_t size = threads(128, 32);
-    const Kernel* k = kernel("embed", {size, table.constant()});
+    struct Constants {
+        uint32_t threads, weights;
+    };
+    const Kernel* k = kernel("embed", Constants{.threads = size, .weights = table.constant()});
     if (k == nullptr) return;
     DispatchInfo info{
         "embed", uint64_t{rows} * (bytes_of(table.format, kBrickRows, params.hidden) / kBrickRows + params.hidden * 4),

@@ -28,11 +28,19 @@ void RowKernels::gated_act(Recorder& recorder, const GatedActParams& params, con
         CHECK(params.act != 0 && params.act_blocks == 0);
         const char* name = act_type == ScalarType::kBf16 ? "gated_act_bf16" : "gated_act_f16";
         const uint32_t subgroup = capabilities().subgroup_size;
-        const Kernel* k =
-            kernel(name,
-                   {kMatrixSubgroups * subgroup, subgroup, kMatrixSubgroups, static_cast<uint32_t>(activation),
-                    shape.n_splits, params.ffn, params.y_stride, shape.whole_rows},
-                   subgroup);
+        struct Constants {
+            uint32_t threads, subgroup, subgroups, activation, splits, ffn, stride, whole_rows;
+        };
+        const Kernel* k = kernel(name,
+                                 Constants{.threads = kMatrixSubgroups * subgroup,
+                                           .subgroup = subgroup,
+                                           .subgroups = kMatrixSubgroups,
+                                           .activation = static_cast<uint32_t>(activation),
+                                           .splits = shape.n_splits,
+                                           .ffn = params.ffn,
+                                           .stride = params.y_stride,
+                                           .whole_rows = shape.whole_rows},
+                                 subgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, params.ffn / kMatrixColumns, shape.rows / kAdapterTileRows, 1,
                           {name, shape.rows * row_bytes, 0});
@@ -52,10 +60,23 @@ void RowKernels::gated_act(Recorder& recorder, const GatedActParams& params, con
         else
             rows_each = std::min({turns, kRowsEachMax, shape.rows});
     }
-    const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
-                                           shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0,
-                                           params.ffn % 4 == 0, params.ffn % 16 == 0, side_by_side, shape.whole_rows,
-                                           rows_each, params.act != 0, params.act_blocks != 0 ? 1 + block_order : 0});
+    struct Constants {
+        uint32_t threads, act_type, activation, splits, lora, has_bias, aligned, exchange, rows, whole_rows, rows_each,
+            in_rows, in_blocks;
+    };
+    const Kernel* k = kernel("gated_act", Constants{.threads = size,
+                                                    .act_type = static_cast<uint32_t>(act_type),
+                                                    .activation = static_cast<uint32_t>(activation),
+                                                    .splits = shape.n_splits,
+                                                    .lora = static_cast<uint32_t>(shape.lora),
+                                                    .has_bias = params.bias != 0,
+                                                    .aligned = params.ffn % 4 == 0,
+                                                    .exchange = params.ffn % 16 == 0,
+                                                    .rows = side_by_side,
+                                                    .whole_rows = shape.whole_rows,
+                                                    .rows_each = rows_each,
+                                                    .in_rows = params.act != 0,
+                                                    .in_blocks = params.act_blocks != 0 ? 1 + block_order : 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, column_groups, ceil_div(shape.rows, side_by_side * rows_each), 1,
                       {"gated_act", shape.rows * row_bytes, 0});

@@ -7,7 +7,10 @@ namespace lorad::gpu {
 
 void RowKernels::read_stream(Recorder& recorder, const ReadStreamParams& params, uint32_t loads) {
     const uint32_t size = threads(256, 32);
-    const Kernel* k = kernel("read_stream", {size, loads});
+    struct Constants {
+        uint32_t threads, loads;
+    };
+    const Kernel* k = kernel("read_stream", Constants{.threads = size, .loads = loads});
     if (k == nullptr) return;
     const uint32_t units = std::max(capabilities().n_compute_units_hint, 4u);
     const uint32_t grid = std::clamp(params.n_words / (size * loads), 1u, 16 * units);

@@ -16,9 +16,16 @@ void RowKernels::row_normalize(Recorder& recorder, RowOperation operation, const
     if (row_threads != 0) size = within_limit(capabilities(), std::bit_floor(row_threads));
     const uint32_t lanes = capabilities().subgroup_size;
     size = std::max(size, lanes);
-    const Kernel* k =
-        kernel("row_normalize",
-               {size, static_cast<uint32_t>(type), params.n_columns, static_cast<uint32_t>(operation), lanes}, lanes);
+    struct Constants {
+        uint32_t threads, type, columns, operation, lanes;
+    };
+    const Kernel* k = kernel("row_normalize",
+                             Constants{.threads = size,
+                                       .type = static_cast<uint32_t>(type),
+                                       .columns = params.n_columns,
+                                       .operation = static_cast<uint32_t>(operation),
+                                       .lanes = lanes},
+                             lanes);
     if (k == nullptr) return;
     const char* const names[] = {"softmax", "layer_norm", "rms_norm_rows"};
     recorder.dispatch(

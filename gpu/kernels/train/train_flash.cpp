@@ -19,7 +19,10 @@ constexpr uint32_t kFlashThreads = 128, kFlashLanes = 32;
 constexpr uint32_t kFlashHeadDimMax = 128, kFlashHeadDimStep = 32;
 
 const char* flash_module(ScalarType type) { return type == ScalarType::kBf16 ? "train_flash_bf16" : "train_flash_f16"; }
-// Values of kBackward in train_flash.glsl.
+struct FlashConstants {
+    uint32_t threads, head_dim, group, backward;
+};
+// Values of `backward`.
 constexpr uint32_t kFlashForward = 0, kFlashQueries = 1, kFlashKeys = 2;
 
 }  // namespace
@@ -34,23 +37,30 @@ bool TrainKernels::may_have_flash(const DeviceCapabilities& caps, const TrainKer
 void TrainKernels::flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params,
                          uint32_t n_heads) {
     const bool is_backward = direction == TrainDirection::kBackward;
-    const Kernel* k = cache_.find_or_make(
-        flash_module(matrix_type_),
-        {kFlashThreads, options_.head_dim, options_.head_group, is_backward ? kFlashQueries : kFlashForward},
-        kFlashLanes);
+    const Kernel* k = kernel(flash_module(matrix_type_),
+                             FlashConstants{.threads = kFlashThreads,
+                                            .head_dim = options_.head_dim,
+                                            .group = options_.head_group,
+                                            .backward = is_backward ? kFlashQueries : kFlashForward},
+                             kFlashLanes);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, n_heads, params.n_tiles, 1,
                       {is_backward ? "train_flash_queries" : "train_flash", 0, 0});
     if (!is_backward) return;
-    k = cache_.find_or_make(flash_module(matrix_type_),
-                            {kFlashThreads, options_.head_dim, options_.head_group, kFlashKeys}, kFlashLanes);
+    k = kernel(flash_module(matrix_type_),
+               FlashConstants{.threads = kFlashThreads,
+                              .head_dim = options_.head_dim,
+                              .group = options_.head_group,
+                              .backward = kFlashKeys},
+               kFlashLanes);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, n_heads, params.n_tiles, 1, {"train_flash_keys", 0, 0});
 }
 
 void TrainKernels::dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows) {
     const Kernel* k =
-        kernel("train_sum_heads", {workgroup_size(facts_.capabilities, 32, 32), static_cast<uint32_t>(matrix_type_)});
+        kernel("train_sum_heads", SumHeadsConstants{.threads = workgroup_size(facts_.capabilities, 32, 32),
+                                                    .type = static_cast<uint32_t>(matrix_type_)});
     if (k == nullptr) return;
     const TrainHeadSumsParams of_kernel{.from = params.o,
                                         .to = params.dots,

@@ -22,6 +22,10 @@ constexpr uint32_t kLanesOfTiles = 16;
 constexpr uint32_t kTestSeed = 55;
 constexpr uint32_t kGroupsAcross = 32768;  // workgroups along one side of a grid
 
+struct TrainEmbedConstants {
+    uint32_t threads, backward, table_type, transposed;
+};
+
 TrainProductParams product_params_of(const TrainProduct& p) {
     return {.a = p.a.address,
             .b = p.b.address,
@@ -237,11 +241,19 @@ void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
             ? cut_k(recorder, params, across * (product.has_few_rows ? ceil_div(planned_m, kMatrixTile) : down),
                     product)
             : 1;
-    const Kernel* k = cache_.find_or_make(
-        matrix_module(matrix_type_),
-        {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type),
-         product.adds && n_splits == 1, a_along_k, b_along_k, facts_.capabilities.subgroup_size, tile_n},
-        facts_.capabilities.subgroup_size);
+    struct Constants {
+        uint32_t threads, a_type, b_type, adds, a_along_k, b_along_k, subgroup, tile_n;
+    };
+    const Kernel* k = kernel(matrix_module(matrix_type_),
+                             Constants{.threads = kTrainTileThreads,
+                                       .a_type = static_cast<uint32_t>(product.a.type),
+                                       .b_type = static_cast<uint32_t>(product.b.type),
+                                       .adds = product.adds && n_splits == 1,
+                                       .a_along_k = a_along_k,
+                                       .b_along_k = b_along_k,
+                                       .subgroup = facts_.capabilities.subgroup_size,
+                                       .tile_n = tile_n},
+                             facts_.capabilities.subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, across, down, product.items == 0 ? n_splits : product.n_items,
                       train_product_info(matrix_module(matrix_type_), product));
@@ -290,7 +302,10 @@ void TrainKernels::barrier(Recorder& recorder) {
     }
     for (const LeftJoin& join : left_) {
         const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
-        const Kernel* k = kernel("train_join", {size, join.adds});
+        struct Constants {
+            uint32_t threads, adds;
+        };
+        const Kernel* k = kernel("train_join", Constants{.threads = size, .adds = join.adds});
         if (k == nullptr) continue;
         recorder.dispatch(*k, join.params, ceil_div(join.params.n, size), join.params.m, 1,
                           {"train_join", uint64_t{join.params.n_parts + 1} * join.params.m * join.params.n * 4, 0});
@@ -303,7 +318,8 @@ void TrainKernels::barrier(Recorder& recorder) {
 void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows) {
     CHECK(params.columns % 4 == 0);
     const uint32_t size = workgroup_size(facts_.capabilities, params.columns < 256 ? 32 : 128, 32);
-    const Kernel* k = kernel("train_round", {size, static_cast<uint32_t>(to), 0, 0});
+    const Kernel* k = kernel(
+        "train_round", RoundConstants{.threads = size, .to = static_cast<uint32_t>(to), .in_blocks = 0, .type = 0});
     if (k == nullptr) return;
     const TrainRoundKernelParams of_kernel{.from = params.from,
                                            .to = params.to,
@@ -319,7 +335,7 @@ void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, Sca
 
 void TrainKernels::sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
-    const Kernel* k = kernel("train_sum_heads", {size, 0});
+    const Kernel* k = kernel("train_sum_heads", SumHeadsConstants{.threads = size, .type = 0});
     if (k == nullptr) return;
     const TrainHeadSumsParams of_kernel{.from = params.from,
                                         .to = params.to,
@@ -347,20 +363,33 @@ void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
     const bool has_few = lanes <= kLanesOfTiles;  // sums of all rows and columns of a tile are in registers
     const uint32_t row_loads = has_few && params.m > lanes ? kLaneRowLoads : 1,
                    columns = has_few && params.n > lanes ? kLaneColumns : 1;
-    const Kernel* k =
-        cache_.find_or_make("train_product_lanes",
-                            {lanes, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type),
-                             product.adds, lanes, row_loads, columns},
-                            lanes);
+    struct Constants {
+        uint32_t threads, a_type, b_type, adds, lanes, row_loads, columns;
+    };
+    const Kernel* k = kernel("train_product_lanes",
+                             Constants{.threads = lanes,
+                                       .a_type = static_cast<uint32_t>(product.a.type),
+                                       .b_type = static_cast<uint32_t>(product.b.type),
+                                       .adds = product.adds,
+                                       .lanes = lanes,
+                                       .row_loads = row_loads,
+                                       .columns = columns},
+                             lanes);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.n, lanes * columns), ceil_div(params.m, lanes * row_loads),
                       product.n_items, train_product_info("train_product_lanes", product));
 }
 
 void TrainKernels::product_tiled(Recorder& recorder, const TrainProduct& product) {
-    const Kernel* k = kernel("train_product_tiled", {kTrainTileThreads, static_cast<uint32_t>(product.a.type),
-                                                     static_cast<uint32_t>(product.b.type), product.adds,
-                                                     !product.a_has_rows_of_k, !product.b_has_rows_of_k});
+    struct Constants {
+        uint32_t threads, a_type, b_type, adds, a_along_k, b_along_k;
+    };
+    const Kernel* k = kernel("train_product_tiled", Constants{.threads = kTrainTileThreads,
+                                                              .a_type = static_cast<uint32_t>(product.a.type),
+                                                              .b_type = static_cast<uint32_t>(product.b.type),
+                                                              .adds = product.adds,
+                                                              .a_along_k = !product.a_has_rows_of_k,
+                                                              .b_along_k = !product.b_has_rows_of_k});
     if (k == nullptr) return;
     recorder.dispatch(*k, product_params_of(product), ceil_div(product.n, kTrainTile), ceil_div(product.m, kTrainTile),
                       product.n_items, train_product_info("train_product_tiled", product));
@@ -371,8 +400,10 @@ void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, Wei
     const bool is_packed_table = is_packed(table.format);
     CHECK(!is_packed_table || (!is_transposed && params.x_stride == params.table_stride));
     const uint32_t rounding = is_packed_table ? static_cast<uint32_t>(table.type) << kWeightRoundShift : 0;
-    const Kernel* k =
-        kernel("train_embed", {row_threads(params.hidden), 0, number_of(table.format) | rounding, is_transposed});
+    const Kernel* k = kernel("train_embed", TrainEmbedConstants{.threads = row_threads(params.hidden),
+                                                                .backward = 0,
+                                                                .table_type = number_of(table.format) | rounding,
+                                                                .transposed = is_transposed});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows, 1, 1,
                       {"train_embed", uint64_t{rows} * params.hidden * (4 + bytes_of(table.type)), 0});
@@ -381,7 +412,9 @@ void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, Wei
 void TrainKernels::embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed,
                                   uint32_t n_tokens) {
     const uint32_t size = row_threads(64);
-    const Kernel* k = kernel("train_embed", {size, 1, 0, is_transposed});
+    const Kernel* k =
+        kernel("train_embed",
+               TrainEmbedConstants{.threads = size, .backward = 1, .table_type = 0, .transposed = is_transposed});
     if (k == nullptr) return;
     const TrainEmbedParams of_kernel{.table = params.dtable,
                                      .tokens = params.tokens,
@@ -398,7 +431,12 @@ void TrainKernels::embed_backward(Recorder& recorder, const TrainEmbedBackwardPa
 void TrainKernels::norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows,
                         ScalarType y_type) {
     const bool is_backward = direction == TrainDirection::kBackward;
-    const Kernel* k = kernel("train_norm", {row_threads(params.hidden), is_backward, static_cast<uint32_t>(y_type)});
+    struct Constants {
+        uint32_t threads, backward, type;
+    };
+    const Kernel* k = kernel("train_norm", Constants{.threads = row_threads(params.hidden),
+                                                     .backward = is_backward,
+                                                     .type = static_cast<uint32_t>(y_type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows, 1, 1,
                       {is_backward ? "train_norm_backward" : "train_norm",
@@ -411,8 +449,14 @@ void TrainKernels::heads(Recorder& recorder, TrainDirection direction, const Tra
     CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim && (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool is_backward = direction == TrainDirection::kBackward;
     const uint32_t size = workgroup_size(facts_.capabilities, threads_for(head_dim, 32, 128), 32);
-    const Kernel* k =
-        kernel("train_heads", {size, is_backward, head_dim, rotary_dim, static_cast<uint32_t>(turned_type)});
+    struct Constants {
+        uint32_t threads, backward, head_dim, rotary_dim, type;
+    };
+    const Kernel* k = kernel("train_heads", Constants{.threads = size,
+                                                      .backward = is_backward,
+                                                      .head_dim = head_dim,
+                                                      .rotary_dim = rotary_dim,
+                                                      .type = static_cast<uint32_t>(turned_type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, n_heads, rows, 1,
                       {is_backward ? "train_heads_backward" : "train_heads",
@@ -422,7 +466,10 @@ void TrainKernels::heads(Recorder& recorder, TrainDirection direction, const Tra
 void TrainKernels::softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params,
                            uint32_t n_queries, uint32_t n_runs) {
     const bool is_backward = direction == TrainDirection::kBackward;
-    const Kernel* k = kernel("train_softmax", {row_threads(256), is_backward});
+    struct Constants {
+        uint32_t threads, backward;
+    };
+    const Kernel* k = kernel("train_softmax", Constants{.threads = row_threads(256), .backward = is_backward});
     if (k == nullptr) return;
     recorder.dispatch(
         *k, params, n_queries, 1, n_runs,
@@ -434,7 +481,11 @@ void TrainKernels::act(Recorder& recorder, TrainDirection direction, const Train
     const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
     const uint32_t columns = type == ScalarType::kF32 ? 1 : 4, element = bytes_of(type);
     CHECK(params.ffn % columns == 0);
-    const Kernel* k = kernel("train_act", {size, is_backward, static_cast<uint32_t>(type)});
+    struct Constants {
+        uint32_t threads, backward, type;
+    };
+    const Kernel* k =
+        kernel("train_act", Constants{.threads = size, .backward = is_backward, .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     const uint32_t column_bytes = is_backward ? 4 * element + 4 : 3 * element + (params.sums != 0 ? 8 : 0);
     recorder.dispatch(
@@ -444,7 +495,7 @@ void TrainKernels::act(Recorder& recorder, TrainDirection direction, const Train
 
 void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {
     const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
-    const Kernel* k = kernel("train_affine", {size});
+    const Kernel* k = kernel("train_affine", WorkgroupConstants{.threads = size});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.n, size), params.rows, 1,
                       {"train_affine", uint64_t{params.rows} * params.n * (params.base != 0 ? 12 : 8), 0});
@@ -452,7 +503,10 @@ void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {
 
 void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
-    const Kernel* k = kernel("train_dropout", {size, adds});
+    struct Constants {
+        uint32_t threads, adds;
+    };
+    const Kernel* k = kernel("train_dropout", Constants{.threads = size, .adds = adds});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1,
                       {"train_dropout", uint64_t{rows} * params.columns * (adds ? 12 : 8), 0});
@@ -460,7 +514,7 @@ void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params,
 
 void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params) {
     const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
-    const Kernel* k = kernel("train_column_sums", {size});
+    const Kernel* k = kernel("train_column_sums", WorkgroupConstants{.threads = size});
     if (k == nullptr) return;
     const uint64_t n_bytes = uint64_t{params.rows} * params.n_columns * params.n_parts * (params.b != 0 ? 8 : 4);
     recorder.dispatch(*k, params, ceil_div(params.n_columns, size), 1, 1, {"train_column_sums", n_bytes, 0});
@@ -468,21 +522,25 @@ void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& 
 
 void TrainKernels::cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient,
                                  uint32_t rows) {
-    const Kernel* k = kernel("train_cross_entropy", {row_threads(params.vocab), with_gradient});
+    struct Constants {
+        uint32_t threads, gradient;
+    };
+    const Kernel* k =
+        kernel("train_cross_entropy", Constants{.threads = row_threads(params.vocab), .gradient = with_gradient});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, rows, 1, 1,
                       {"train_cross_entropy", uint64_t{rows} * params.vocab * (with_gradient ? 16 : 8), 0});
 }
 
 void TrainKernels::grad_norm(Recorder& recorder, const TrainGradNormParams& params) {
-    const Kernel* k = kernel("train_grad_norm", {row_threads(params.n_per_group)});
+    const Kernel* k = kernel("train_grad_norm", WorkgroupConstants{.threads = row_threads(params.n_per_group)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, grad_norm_groups(params), 1, 1, {"train_grad_norm", uint64_t{params.n} * 4, 0});
 }
 
 void TrainKernels::adamw(Recorder& recorder, const TrainAdamwParams& params) {
     const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
-    const Kernel* k = kernel("train_adamw", {size});
+    const Kernel* k = kernel("train_adamw", WorkgroupConstants{.threads = size});
     if (k == nullptr) return;
     const uint32_t n_groups = ceil_div(params.n, size), across = std::min(n_groups, kGroupsAcross);
     recorder.dispatch(*k, params, across, ceil_div(n_groups, across), 1, {"train_adamw", uint64_t{params.n} * 28, 0});

@@ -146,9 +146,17 @@ class TrainKernels {
     Status status() { return cache_.status(); }
 
   private:
-    const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants) {
-        return cache_.find_or_make(module, constants);
+    template <typename Constants>
+    const Kernel* kernel(const char* module, const Constants& constants, uint32_t subgroup_size = 0) {
+        return cache_.find_or_make(module, words_of(constants), subgroup_size);
     }
+    // Of modules that several files dispatch.
+    struct RoundConstants {
+        uint32_t threads, to, in_blocks, type;
+    };
+    struct SumHeadsConstants {
+        uint32_t threads, type;
+    };
     TrainKernels(Device& device, const TrainKernelOptions& options);
     struct TestShape {
         uint32_t m, n, k;

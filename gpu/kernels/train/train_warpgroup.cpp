@@ -134,7 +134,10 @@ void TrainKernels::matmul_by_warpgroup(Recorder& recorder, const TrainProduct& p
 void TrainKernels::blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to) {
     constexpr uint32_t kLanes = 32;  // of a block, whatever the device's subgroups
     const uint32_t size = workgroup_size(facts_.capabilities, 256, kLanes);
-    const Kernel* k = kernel("train_round", {size, static_cast<uint32_t>(to), 1, static_cast<uint32_t>(type)});
+    const Kernel* k = kernel(
+        "train_round",
+        RoundConstants{
+            .threads = size, .to = static_cast<uint32_t>(to), .in_blocks = 1, .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     const TrainRoundKernelParams of_kernel{.from = params.x,
                                            .to = params.blocks,

@@ -103,7 +103,7 @@ TEST_F(RegisterProducts, EveryTileMatchesTheReference) {
         const RegisterTile& t = kRegisterTiles[tile];
         for (const uint32_t short_sum : {0u, kShortSum}) {
             // A software device with subgroups of 4 has workgroups of 128 threads at most.
-            if (!fits(t, short_sum != 0, short_sum, device().capabilities())) continue;
+            if (!fits(t, short_sum, device().capabilities())) continue;
             n_tiles++;
             const Type weight =
                 short_sum != 0 ? Type::kF16 : std::array{Type::kBf16, Type::kF16, Type::kF32}[++turn % 3];
@@ -122,7 +122,7 @@ TEST_F(RegisterProducts, ARowsBitsDoNotDependOnTheTileWhereAllOfKIsOneThreads) {
         uint32_t last = 0;
         for (uint32_t tile = 0; tile < kRegisterTiles.size(); tile++) {
             if (kRegisterTiles[tile].slices != 1) continue;
-            if (!fits(kRegisterTiles[tile], short_sum != 0, short_sum, device().capabilities())) continue;
+            if (!fits(kRegisterTiles[tile], short_sum, device().capabilities())) continue;
             last = tile;
             const std::vector<float> y = multiply(all, plan(all, tile, short_sum, 2));
             if (first.empty()) first = y;

@@ -369,8 +369,8 @@ TEST_F(Warpgroup, DirectMatchesTheReference) {
                      {Case{type, 448, 1024, 3, 16}, Case{type, 1000, 640, 30, 32}, Case{type, 330, 1150, 40, 48},
                       Case{type, 512, 1408, 50, 64}, Case{type, 512, 384, 64, 64}}) {
                     const uint32_t steps = padded(c.k) / kDirectK, split_steps = ceil_div(steps, n_splits);
-                    check(c, plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps),
-                                            split_steps * kDirectK, scalar(type)));
+                    check(c, plan_of_direct(column_blocks, {.type = scalar(type), .rows = c.bucket},
+                                            ceil_div(steps, split_steps), split_steps * kDirectK));
                 }
             }
         }

@@ -17,15 +17,16 @@ only=
 slow=false
 install=true
 jobs=$(nproc)
+test_jobs=$((jobs + 1))  # many tests wait for a daemon
 while [ $# -gt 0 ]; do
     case $1 in
-        --asan) preset=asan ;;
-        --tsan) preset=tsan ;;
+        --asan) preset=asan test_jobs=$jobs ;;
+        --tsan) preset=tsan test_jobs=$jobs ;;
         --release) preset=release ;;
         --slow) slow=true ;;
         --only) only=${2:?--only needs a regular expression}; shift ;;
         --no-install) install=false ;;
-        -j) jobs=${2:?-j needs a number}; shift ;;
+        -j) jobs=${2:?-j needs a number} test_jobs=$2; shift ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
         *) echo "tests/run.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
     esac
@@ -56,62 +57,27 @@ quietly() {
 if $install; then deploy/install-deps.sh $($slow && echo --clients) || give_up "installing what is missing failed"; fi
 PATH=$PATH:${HOME:-/root}/.cargo/bin
 quietly "configure ($preset)" cmake --preset "$preset"
-quietly "build ($preset)" cmake --build --preset "$preset" -j "$jobs"
+# With what T1 would else build while it runs.
+reader=adapter_reader_asan
+case $preset in asan | tsan) reader= ;; esac
+quietly "build ($preset)" cmake --build --preset "$preset" -j "$jobs" --target all $reader
 
 if [ -z "${LORAD_TEST_DEVICE:-}" ]; then
     # Results must not depend on what graphics card a machine has: only the software driver is offered to the tests.
     icd=$(find /usr/share/vulkan/icd.d /etc/vulkan/icd.d -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
     [ -n "$icd" ] || give_up "lavapipe is not installed (package mesa-vulkan-drivers)"
     export VK_DRIVER_FILES=$icd VK_ICD_FILENAMES=$icd
+    # Its compiler takes most of the suite's time: without the optimizer less than half of it. The slow set, and with it tests/nightly.sh, runs with it.
+    $slow || export GALLIVM_PERF=${GALLIVM_PERF-nopt}
 fi
 
-report=$repo/$build/tests.xml
-rm -f "$report"
-began=$SECONDS
 # The default port is taken while tests run, by the daemon of deploy/quickstart.sh or else by this: each test takes ports of its own.
 python3 -c 'import signal, socket; taken = socket.create_server(("127.0.0.1", 8080)); signal.pause()' 2>/dev/null &
 port_holder=$!
 trap 'kill "$port_holder" 2>/dev/null || true' EXIT
 $slow && only=${only:-^Slow}
-ctest --preset "$preset" -j "$jobs" $($slow && echo "-C slow") ${only:+-R "$only"} --output-junit "$report" >"$log" 2>&1 || true
-kill "$port_holder" 2>/dev/null || true
-[ -s "$report" ] || { tail -n 30 "$log"; give_up "ctest wrote no report (whole output: $log)"; }
-
-# Failed tests are shown in full, skipped ones by name and reason: a skip must never pass for a success unseen.
-exec python3 - "$report" "$((SECONDS - began))" <<'PY'
-import collections
-import re
-import sys
-import xml.etree.ElementTree as ElementTree
-
-passed, failed, skipped, times = 0, [], [], []
-for case in ElementTree.parse(sys.argv[1]).getroot().iter("testcase"):
-    output = case.findtext("system-out") or ""
-    status = case.get("status")
-    times.append((float(case.get("time") or 0), case.get("name")))
-    if status in ("disabled", "notrun"):
-        (skipped if case.find("skipped") is not None and "SKIPPED" in output else failed).append((case.get("name"), output))
-    elif status == "fail" or case.find("failure") is not None:
-        failed.append((case.get("name"), output))
-    else:
-        passed += 1
-for name, output in failed:
-    lines = output.strip().splitlines()
-    print(f"\n==== FAILED {name}")
-    print("\n".join(lines[:20] + ["..."] + lines[-60:] if len(lines) > 80 else lines))
-for name, output in skipped:
-    reason = re.findall(r"(?m)^(?!\[|Note|Running|$).*\S", output)
-    print(f"skipped: {name}: {' '.join(reason[1:3]) or 'no reason given'}")
-for name, _ in failed:
-    print(f"failed: {name}")
-for seconds, name in sorted(times, reverse=True)[:10]:
-    print(f"slowest: {seconds:5.0f} s  {name}")
-together = collections.defaultdict(list)
-for seconds, name in times:
-    together[name.split(".")[0].split("/")[-1]].append(seconds)
-for name, of in sorted(together.items(), key=lambda item: -sum(item[1]))[:10]:
-    print(f"slowest together: {sum(of):5.0f} s  {name} ({len(of)})")
-print(f"tests/run.sh: {int(sys.argv[2])} s of tests, {len(skipped)} skipped")
-print(f"{passed} passed, {len(failed)} failed")
-sys.exit(0 if passed and not failed else 1)
-PY
+# As ctest would, but with a process for each suite instead of each case; its last lines are this script's.
+status=0
+python3 tests/suite.py --preset "$preset" -j "$test_jobs" $($slow && echo "--config slow") ${only:+--only "$only"} || status=$?
+[ "$status" -le 1 ] || give_up "tests/suite.py ended with status $status"
+exit "$status"

@@ -487,12 +487,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lorad", required=True)
     parser.add_argument("--only", default="", help="run the checks whose name contains this, or one of these: a,b")
+    parser.add_argument("--without", default="", help="leave these out: a,b")
     args = parser.parse_args()
+    left_out = set(filter(None, args.without.split(",")))
+    unknown = left_out - {test.__name__ for test in (*SHARED, *INVARIANT, *OWN)}
+    if unknown:
+        parser.error(f"no check is called {', '.join(sorted(unknown))}")
     failed = []
     default_port = take_default_port()
 
     def wanted(test):
-        return any(part in test.__name__ for part in args.only.split(","))
+        return test.__name__ not in left_out and any(part in test.__name__ for part in args.only.split(","))
 
     def run(test, argument):
         begin = time.monotonic()

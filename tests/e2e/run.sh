@@ -1,7 +1,7 @@
 #!/bin/bash
 # The end-to-end checks, with the official openai client where pip can bring it (once, into build/e2e-venv).
 #
-#   tests/e2e/run.sh --lorad build/dev/lorad [--only NAME]
+#   tests/e2e/run.sh --lorad build/dev/lorad [--only NAME] [--without NAME]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$here/../../build/e2e-venv

@@ -25,7 +25,9 @@ not do all that reliability asks for says so with card.short_of("what is missing
 
     card.part(name)           with-block; a failure ends the block, is recorded, and the test goes on
     card.gtest(part, program, filter, env={}, seconds=600)   one part; RecordProperty values become figures. No test run, or one skipped: failed;
-                              with may_skip those may be left out that say that the device is not made for them
+                              with may_skip those may be left out that say that the device is not made for them. In the quick form, where tests/suite.py
+                              runs all of them itself (LORAD_SUITE_RUNS), they are not run twice. With an env they are other tests, except with
+                              less_when_quick: env then asks for less than the tests do without it
     card.command(part, [argv], seconds=600, env={})          one part: exit status 0; returns stdout
     card.server(*flags, adapters=(), env={})                 a daemon on lavapipe and a free port
     card.figure(name, value)  goes into the line and the table of docs/RELIABILITY.md: few and short
@@ -184,7 +186,25 @@ class Card:
             return run.stdout
         return ""
 
-    def gtest(self, part, program, tests, env=None, seconds=600, may_skip=False):
+    def runs_in_suite(self, program, tests):
+        """Whether the suite that this run is a part of runs each of these cases by itself."""
+        listed = os.environ.get("LORAD_SUITE_RUNS") if self.quick else None
+        if not listed:
+            return False
+        run = subprocess.run([str(self.build / "tests" / program), "--gtest_list_tests", f"--gtest_filter={tests}"], capture_output=True, text=True, check=False)
+        cases, suite = [], ""
+        for line in run.stdout.splitlines():
+            if line.startswith("  "):
+                cases.append(suite + line.split("#")[0].strip())
+            elif line.split("#")[0].strip().endswith("."):
+                suite = line.split("#")[0].strip()
+        known = set(json.loads(pathlib.Path(listed).read_text()).get(program, []))
+        return bool(cases) and known.issuperset(cases)
+
+    def gtest(self, part, program, tests, env=None, seconds=600, may_skip=False, less_when_quick=False):
+        if (not env or less_when_quick) and self.runs_in_suite(program, tests):
+            self.short_of(f"{part}: the suite's own {program} {tests}")
+            return
         with self.part(part):
             report = self.folder / f"{program}.{next(self.n_reports)}.json"
             run = subprocess.run([str(self.build / "tests" / program), f"--gtest_filter={tests}", f"--gtest_output=json:{report}"], cwd=ROOT,

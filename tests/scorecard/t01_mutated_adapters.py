@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T1: of ten thousand damaged adapters each is refused with a reason, or means what a reader of another make finds in it; nothing else happens."""
+# beside others: yes
 # sanitizers: no, builds a reader with sanitizers of its own
 
 import random

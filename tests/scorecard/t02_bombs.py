@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T2: lengths, dimensions, counts and depths that ask for everything cost a refusal: on a stack of 256 KiB, with 16 MiB of memory, in a quarter of a second."""
+# beside others: yes
 # sanitizers: no, judges the stack that the readers take
 
 import http.client

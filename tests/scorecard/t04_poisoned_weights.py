@@ -42,7 +42,7 @@ def run(card):
     card.gtest("refused where numbers are checked", "server_tests", "PoisonedAdapter.IsRefused*")
     n_tokens = 300 if card.quick else 100_000
     card.gtest("without the check: its own requests end, others keep every bit", "server_tests", "PoisonedAdapter.EndsItsOwn*",
-               env={"LORAD_TEST_TOKENS": str(n_tokens)}, seconds=7200)
+               env={"LORAD_TEST_TOKENS": str(n_tokens)}, seconds=7200, less_when_quick=True)
     files = files_of("pirate")
     with card.part("refused over HTTP, with the place"), card.server("--batch-invariant", "--log-level", "error") as server:
         check_equal(register(server, "pirate", files)[0], 201, "the adapter as it is")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T7: what a client can make the daemon hold in memory, before anybody knows who it is and after."""
+# beside others: yes
 # sanitizers: no, judges memory
 
 import concurrent.futures

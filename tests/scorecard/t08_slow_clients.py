@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T8: clients that take their time take nobody else's."""
+# beside others: yes
 
 import concurrent.futures
 import json

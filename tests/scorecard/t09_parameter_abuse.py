@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T9: no value of any parameter makes the server fail, takes memory, or slows others down: each that is refused is refused before it is admitted."""
+# beside others: yes
 # sanitizers: no, judges memory
 
 import http.client

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T10: every route asks for its key, in whatever form its path is written, and the time of a comparison says nothing about the key."""
+# beside others: yes
 
 import hashlib
 import http.client

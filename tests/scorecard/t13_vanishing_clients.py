@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T13: clients that vanish, at any moment and in any way, leave nothing: no KV block, no adapter held, no token computed for them later."""
+# beside others: yes
 
 import dataclasses
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T14: clients that stop reading their streams cost the others nothing, are held in little memory, and are cut."""
+# beside others: yes
 
 import http.client
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T15: SIGTERM under load drops nothing that was accepted, refuses what comes after, ends what takes too long with an error, and is over in time."""
+# beside others: yes
 
 import collections
 import contextlib

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T16: SIGHUP under load takes a valid configuration as a whole and of a broken one nothing; no request fails, nothing leaks."""
+# beside others: yes
 
 import hashlib
 import os

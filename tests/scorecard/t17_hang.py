@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T17: what hangs is seen: not ready within 2 s, no watchdog message any more, not alive; what is only slow is not taken for it."""
+# beside others: yes
 
 import contextlib
 import os

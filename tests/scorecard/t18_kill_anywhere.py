@@ -112,7 +112,7 @@ def kill_at_random_points(card, n_kills):
 
 def run(card):
     card.gtest("killed before its system calls" if card.quick else "killed before each of its system calls", "store_faults",
-               "KilledStore.*", env={"LORAD_TEST_KILLS": "50" if card.quick else "0", "TMPDIR": str(card.memory)}, seconds=3600)
+               "KilledStore.*", env={"LORAD_TEST_KILLS": "50" if card.quick else "0", "TMPDIR": str(card.memory)}, seconds=3600, less_when_quick=True)
     card.gtest("a thousand adapters open, and nothing of them is read", "store_faults", "BitRot.ThousandAdaptersOpenAtOnce", env={"LORAD_TEST_ADAPTERS": "1000"})
     if "opened in ms" in card.figures:
         with card.part("within two seconds"):

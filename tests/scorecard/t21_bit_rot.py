@@ -16,7 +16,7 @@ def flip(path, random):
 
 def run(card):
     card.gtest("bits, cuts, swaps in files of adapters", "store_faults", "BitRot.InAnyFileIsFoundBeforeItIsServed",
-               env={"LORAD_TEST_ADAPTERS": "40" if card.quick else "500"}, seconds=3600)
+               env={"LORAD_TEST_ADAPTERS": "40" if card.quick else "500"}, seconds=3600, less_when_quick=True)
     card.gtest("the registry is mended from its copy", "store_faults", "BitRot.InTheRegistryIsMendedFromItsCopy")
     state = card.folder / "state"
     flags = ("--state-dir", str(state), "--log-level", "error")

@@ -4,6 +4,7 @@
 The attacker guesses a prompt that the victim has sent a moment ago, and one that nobody has sent, in random order; AUC is how well times tell the two
 apart (0.5: not at all). Each guess is another prompt: the second guess of one would find the attacker's own.
 """
+# beside others: yes
 
 import json
 import math

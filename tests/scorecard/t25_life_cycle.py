@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T25: sixteen clients register, replace, activate, delete and generate at once; what each saw can have happened in one order, and none waits long."""
+# beside others: yes
 
 import collections
 import http.client

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T27: a lost device ends requests with an error and the process with status 75, which serves again when restarted; without memory, only what needs it fails."""
+# beside others: yes
 
 import collections
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T28: validation has nothing to say; what stands between barriers may run in any order; and a barrier that is left out shows."""
+# beside others: yes
 
 import concurrent.futures
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T29: the unit is hardened, the program built hardened, it listens where it says and talks to nobody, and what it is made of is known."""
+# beside others: yes
 
 import contextlib
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T31: grammars, schemas, tools and adapters' chat templates made to overflow, grow, stall or panic: one 4xx each, the daemon goes on, and others get their tokens."""
+# beside others: yes
 # sanitizers: no, judges memory and time
 
 import http.client

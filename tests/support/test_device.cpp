@@ -1,5 +1,6 @@
 #include "tests/support/test_device.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -16,8 +17,23 @@ namespace {
 
 gpu::Device* g_device = nullptr;
 
+// The test in which validation says something fails, and not only the process.
+class SilentTests : public ::testing::EmptyTestEventListener {
+  public:
+    void OnTestEnd(const ::testing::TestInfo&) override {
+        if (!g_device) return;
+        const uint64_t n = g_device->validation_message_count();
+        EXPECT_EQ(n, n_before_) << "validation has messages of this test";
+        n_before_ = n;
+    }
+
+  private:
+    uint64_t n_before_ = 0;
+};
+
 class SilentValidation : public ::testing::Environment {
   public:
+    void SetUp() override { ::testing::UnitTest::GetInstance()->listeners().Append(new SilentTests); }
     void TearDown() override {
         if (!g_device) return;
         EXPECT_EQ(g_device->validation_message_count(), 0u);

@@ -91,10 +91,13 @@ struct Config {
     double training_latency_factor = 1.25;  // the most that a step may slow down with training behind it
     uint32_t training_memory_mib = 0;       // 0: what is free when a job begins
     uint32_t training_file_mib = 512;
-    uint32_t training_store_mib = 32768;  // files of all
-    uint32_t training_quota_mib = 4096;   // files of a tenant
-    uint32_t training_jobs = 4;           // per tenant, not ended; 0: nothing is trained
-    uint32_t training_together = 4;       // jobs that run beside each other
+    uint32_t training_store_mib = 32768;    // files of all
+    uint32_t training_quota_mib = 4096;     // files of a tenant
+    uint32_t training_jobs = 4;             // per tenant, not ended; 0: nothing is trained
+    uint32_t training_together = 4;         // jobs that run beside each other
+    uint32_t training_models = 2;           // per tenant, that are trained by calls; 0: none
+    uint32_t training_model_tokens = 4096;  // of a sequence of these
+    uint32_t training_idle_s = 1800;        // without a call such a model ends
     uint32_t training_checkpoint_s = 120;
 
     std::string log_level = "info";

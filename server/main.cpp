@@ -41,6 +41,9 @@ class KeyCommand {
         new_->add_option("--tokens-per-minute", key_.tokens_per_minute, "of prompts and answers; 0: no limit");
         new_->add_option("--max-queued-requests", key_.max_queued_requests, "0: no limit");
         new_->add_option("--max-queued-tokens", key_.max_queued_tokens, "of prompts; 0: no limit");
+        new_->add_option("--prefix", key_.prefix,
+                         "what the key begins with; some clients ask for one: tml- is Tinker's")
+            ->type_name("TEXT");
         new_->add_option("--priority-min", key_.priority_min,
                          "lowest priority of its requests, where lower ones come earlier (default: 0)")
             ->type_name("N");

@@ -1,5 +1,6 @@
 #include "server/training_setup.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "proto/base/log.h"
@@ -16,6 +17,15 @@ training::TrainingLimits training_limits(const Config& config) {
     limits.n_active_max = config.training_jobs;
     limits.n_together = config.training_together;
     limits.checkpoint_every = std::chrono::seconds(config.training_checkpoint_s);
+    return limits;
+}
+
+tinker::SessionLimits session_limits(const Config& config, uint32_t n_positions_max) {
+    tinker::SessionLimits limits;
+    limits.n_models_max = config.training_models;
+    limits.n_positions_max = std::min(config.training_model_tokens, n_positions_max);
+    limits.n_together_max = config.training_together;
+    limits.idle_max = std::chrono::seconds(config.training_idle_s);
     return limits;
 }
 
@@ -36,6 +46,7 @@ Result<TrainingSetup> open_training(const Config& config, const std::string& bas
     training::ServerHost::Options options;
     options.facts = {base_name, base.fingerprint,         loaded.device->capabilities().name,
                      version(), loaded.config.vocab_size, loaded.executor->options().n_positions_max};
+    const uint32_t n_positions_max = options.facts.n_positions_max;
     options.memory_bytes = uint64_t(config.training_memory_mib) << 20;
     options.n_together = config.training_together;
     options.wake = [&engine] { engine.wake(); };
@@ -47,6 +58,13 @@ Result<TrainingSetup> open_training(const Config& config, const std::string& bas
         training::ServerParts{*loaded.device, loaded.config, loaded.executor->weights(), *loaded.registry, pieces},
         std::move(training_text), std::move(options));
     TRY_ASSIGN(setup.service, training::TrainingService::open(folder, *setup.host, training_limits(config)));
+    if (config.training_models == 0) return setup;
+    setup.models = std::make_unique<tinker::ModelSessions>(
+        *setup.host,
+        tinker::StateStore(folder / "states", base.fingerprint,
+                           {.bytes_max = uint64_t(config.training_quota_mib) << 20}),
+        session_limits(config, n_positions_max), [service = setup.service.get()] { service->wake(); });
+    setup.service->set_called_work(setup.models.get());
     return setup;
 }
 

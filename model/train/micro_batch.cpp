@@ -26,9 +26,13 @@ void add_example(MicroBatch& batch, const TrainExample& example, uint32_t index,
         batch.tokens.push_back(static_cast<uint32_t>(example.tokens[t]));
         batch.turns.push_back(turn_begin + t);
         batch.row_keys.push_back({index, t});
-        if (t == 0 || example.weights[t] == 0.0f) continue;
-        batch.target_rows.push_back(first_row + t - 1);
-        batch.targets.push_back({static_cast<uint32_t>(example.tokens[t]), example.weights[t]});
+        const bool has_targets = !example.targets.empty();
+        if (!has_targets && (t == 0 || example.weights[t] == 0.0f)) continue;
+        const bool has_ratio = !example.sampled.empty();
+        const TokenId target = has_targets ? example.targets[t] : example.tokens[t];
+        batch.target_rows.push_back(first_row + t - (has_targets ? 0 : 1));
+        batch.targets.push_back({static_cast<uint32_t>(target), example.weights[t],
+                                 has_ratio ? example.sampled[t] : 0.0f, has_ratio ? 1u : 0u});
         batch.target_examples.push_back(place);
     }
 }

@@ -47,7 +47,7 @@ struct MicroBatch {
         uint32_t example, position;
     };
     std::vector<RowKey> row_keys;  // [rows]: index among the examples of the job's step
-    // Rows whose next token is trained, in order.
+    // Rows whose next token, or target, is looked at, in order.
     std::vector<uint32_t> target_rows;
     std::vector<gpu::TrainTarget> targets;
     std::vector<uint32_t> target_examples;  // place in `examples`

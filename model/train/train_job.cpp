@@ -30,12 +30,30 @@ Status check_example(const ModelConfig& config, const TrainerOptions& options, c
     }
     if (!std::ranges::all_of(example.weights, [](float weight) { return std::isfinite(weight); }))
         return refuse("a weight that is not finite");
+    if (example.targets.empty() && example.sampled.empty()) return ok_status();
+    if (example.targets.size() != example.tokens.size())
+        return refuse(
+            format("{} targets: expected {}, one for each token", example.targets.size(), example.tokens.size()));
+    for (const TokenId token : example.targets) {
+        if (token < 0 || static_cast<uint32_t>(token) >= config.vocab_size)
+            return refuse(format("target {}: the vocabulary has {}", token, config.vocab_size));
+    }
+    if (!example.sampled.empty() && example.sampled.size() != example.tokens.size())
+        return refuse(format("{} sampled log-probabilities: expected {}, one for each token", example.sampled.size(),
+                             example.tokens.size()));
+    if (!std::ranges::all_of(example.sampled, [](float value) { return std::isfinite(value); }))
+        return refuse("a sampled log-probability that is not finite");
     return ok_status();
+}
+
+uint64_t n_trained(const MicroBatch& batch) {
+    return static_cast<uint64_t>(
+        std::ranges::count_if(batch.targets, [](const gpu::TrainTarget& target) { return target.weight != 0.0f; }));
 }
 
 }  // namespace
 
-Status TrainJob::begin(const ModelConfig& config, const TrainSizes& sizes, std::vector<TrainExample> of, bool steps,
+Status TrainJob::begin(const ModelConfig& config, const TrainSizes& sizes, std::vector<TrainExample> of, Work of_kind,
                        double rate) {
     CHECK(phase == Phase::kIdle);
     for (size_t i = 0; i < of.size(); ++i) TRY(check_example(config, options, of[i], i));
@@ -47,13 +65,20 @@ Status TrainJob::begin(const ModelConfig& config, const TrainSizes& sizes, std::
     TrainReport begun;
     begun.examples.resize(of.size());
     begun.n_micro_batches = static_cast<uint32_t>(made.size());
+    bool has_targets = false;
     for (const MicroBatch& one : made) {
         begun.n_tokens += one.n_rows();
-        begun.n_trained_tokens += one.targets.size();
+        begun.n_trained_tokens += n_trained(one);
+        has_targets |= !one.targets.empty();
     }
-    if (begun.n_trained_tokens == 0)
+    if (of_kind == Work::kStep ? begun.n_trained_tokens == 0 : !has_targets)
         return make_error(ErrorCode::kInvalidRequest, "no token of the examples is trained: every weight is 0");
-    is_step = steps;
+    for (size_t i = 0; i < of.size(); ++i) begun.examples[i].log_probabilities.reserve(of[i].targets.size());
+    has_own_targets.clear();
+    for (const TrainExample& one : of) has_own_targets.push_back(!one.targets.empty());
+    work = of_kind;
+    adds_gradients = work == Work::kGradients && has_gradients;
+    if (work == Work::kStep) has_gradients = false;
     learning_rate = rate;
     batches = std::move(made);
     batch_idx = 0;
@@ -62,15 +87,27 @@ Status TrainJob::begin(const ModelConfig& config, const TrainSizes& sizes, std::
     return ok_status();
 }
 
+void TrainJob::begin_update(double rate) {
+    CHECK(phase == Phase::kIdle);
+    work = Work::kUpdate;
+    learning_rate = rate;
+    report = {};
+    n_tokens_of_gradients = 1;
+    phase = Phase::kNorm;
+}
+
 void TrainJob::abandon() {
     phase = Phase::kIdle;
     batches.clear();
     report = {};
     n_tokens_of_gradients = 0;
+    has_gradients = false;
 }
 
 TrainDropout TrainJob::dropout() const {
-    return {.p = is_step ? options.lora_dropout : 0.0f, .seed = options.seed, .step = static_cast<uint32_t>(n_steps)};
+    return {.p = has_backward() ? options.lora_dropout : 0.0f,
+            .seed = options.seed,
+            .step = static_cast<uint32_t>(n_steps)};
 }
 
 void TrainJob::end_batch(const gpu::TrainLoss* losses, bool is_shared) {
@@ -79,14 +116,19 @@ void TrainJob::end_batch(const gpu::TrainLoss* losses, bool is_shared) {
     for (size_t i = 0; i < done.targets.size(); ++i) {
         ExampleLoss& example = report.examples[done.examples[done.target_examples[i]]];
         example.loss_sum += losses[i].loss;
+        if (has_own_targets[done.examples[done.target_examples[i]]])
+            example.log_probabilities.push_back(losses[i].log_probability);
+        if (done.targets[i].weight == 0.0f) continue;
         example.n_trained += 1;
         example.n_correct += losses[i].is_best;
     }
     if (++batch_idx < batches.size()) return;
     for (const ExampleLoss& example : report.examples) report.loss += example.loss_sum;
-    report.loss /= static_cast<double>(report.n_trained_tokens);
-    if (is_step) n_tokens_of_gradients = report.n_trained_tokens;
-    phase = is_step && std::isfinite(report.loss) ? Phase::kNorm : Phase::kDone;
+    const uint64_t n_divided_by = work == Work::kGradients ? 1 : std::max<uint64_t>(report.n_trained_tokens, 1);
+    report.loss /= static_cast<double>(n_divided_by);
+    if (has_backward()) n_tokens_of_gradients = n_divided_by;
+    if (work == Work::kGradients) has_gradients = std::isfinite(report.loss);
+    phase = work == Work::kStep && std::isfinite(report.loss) ? Phase::kNorm : Phase::kDone;
 }
 
 gpu::TrainGradNormParams TrainJob::norm_params() const {
@@ -101,8 +143,9 @@ void TrainJob::end_norm() {
     const auto* sums = reinterpret_cast<const float*>(slot->norm_sums.mapped().data());
     double squares = 0;
     for (uint32_t i = 0; i < gpu::TrainKernels::grad_norm_groups(norm_params()); ++i) squares += sums[i];
-    report.grad_norm = std::sqrt(squares) / static_cast<double>(report.n_trained_tokens);
+    report.grad_norm = std::sqrt(squares) / static_cast<double>(n_tokens_of_gradients);
     if (!std::isfinite(report.grad_norm)) {
+        has_gradients = false;
         phase = Phase::kDone;
         return;
     }
@@ -121,7 +164,7 @@ gpu::TrainAdamwParams TrainJob::update_params() const {
             .first = parameters.range(TrainParameters::Range::kFirst).address(),
             .second = parameters.range(TrainParameters::Range::kSecond).address(),
             .n = static_cast<uint32_t>(parameters.n_elements()),
-            .factor = static_cast<float>(clip / static_cast<double>(report.n_trained_tokens)),
+            .factor = static_cast<float>(clip / static_cast<double>(n_tokens_of_gradients)),
             .keep = static_cast<float>(1.0 - learning_rate * o.weight_decay),
             .one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
             .beta2 = static_cast<float>(o.beta2),
@@ -134,6 +177,7 @@ gpu::TrainAdamwParams TrainJob::update_params() const {
 
 void TrainJob::end_update() {
     ++n_steps;
+    has_gradients = false;
     report.is_applied = true;
     phase = Phase::kDone;
 }

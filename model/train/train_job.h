@@ -25,9 +25,17 @@ struct TrainJob {
     // The work that the job waits for. kNorm and kUpdate follow when a step's micro-batches are all done.
     enum class Phase : uint8_t { kIdle, kBatches, kNorm, kUpdate, kDone };
 
-    // Errors as Trainer::begin_step() has them.
-    Status begin(const ModelConfig& config, const TrainSizes& sizes, std::vector<TrainExample> of, bool is_step,
+    // The work that was begun: a step is gradients and an update by them.
+    enum class Work : uint8_t { kStep, kEvaluation, kGradients, kUpdate };
+
+    // Errors as Trainer::begin_step() and begin_gradients() have them. The last argument is of steps.
+    Status begin(const ModelConfig& config, const TrainSizes& sizes, std::vector<TrainExample> of, Work of_kind,
                  double rate);
+    // By the gradients that were added up.
+    void begin_update(double rate);
+    bool has_backward() const { return work == Work::kStep || work == Work::kGradients; }
+    // Returns true if the micro-batch is the first whose gradients count.
+    bool clears_gradients() const { return has_backward() && batch_idx == 0 && !adds_gradients; }
     void abandon();
 
     const MicroBatch& batch() const { return batches[batch_idx]; }
@@ -47,14 +55,17 @@ struct TrainJob {
     uint64_t slot_bytes = 0;
     std::optional<std::string> why_alone;  // train_sharing.h
     uint64_t n_steps = 0;
-    uint64_t n_tokens_of_gradients = 0;
-    uint64_t last_round = 0;  // jobs take turns by it
+    uint64_t n_tokens_of_gradients = 0;  // by which they are divided
+    uint64_t last_round = 0;             // jobs take turns by it
 
     Phase phase = Phase::kIdle;
-    bool is_step = false;
+    Work work = Work::kStep;
+    bool has_gradients = false;   // of Work::kGradients, which no update has used
+    bool adds_gradients = false;  // to those, by the work under way
     double learning_rate = 0;
     std::vector<MicroBatch> batches;
     size_t batch_idx = 0;
+    std::vector<bool> has_own_targets;  // of each example
     double clip = 1.0;
     TrainReport report;
 };

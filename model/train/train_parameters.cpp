@@ -88,6 +88,11 @@ Status TrainParameters::write(Range range, std::span<const float> elements) {
     return device_.uploader().finish();
 }
 
+Status TrainParameters::clear(Range range) {
+    TRY(device_.uploader().fill_zero(ranges_[static_cast<uint32_t>(range)], 0, n_elements() * sizeof(float)));
+    return device_.uploader().finish();
+}
+
 std::vector<float> TrainParameters::dense(const TrainedPlace& place, std::span<const float> elements) {
     std::vector<float> values(size_t{place.rows} * place.columns);
     for (size_t row = 0; row < place.rows; ++row) {

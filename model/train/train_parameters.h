@@ -65,6 +65,7 @@ class TrainParameters {
     // A whole range to the host and back; padding is part of it.
     Result<std::vector<float>> read(Range range) const;
     Status write(Range range, std::span<const float> elements);
+    Status clear(Range range);
     // The tensor's own numbers of what read() gave.
     static std::vector<float> dense(const TrainedPlace& place, std::span<const float> elements);
 

@@ -90,9 +90,9 @@ std::vector<std::shared_ptr<TrainJob>> TrainStage::members_of_batch(
     const uint32_t n_rows_max = std::min(sizes.n_rows, gpu::kTrainFewRowsMax);
     uint32_t n_rows = 0;
     for (const auto& job : waiting) {
-        const bool fits = members.empty() ||
-                          (members.front()->may_share_batch() && job->may_share_batch() &&
-                           members.front()->is_step == job->is_step && n_rows + job->batch().n_rows() <= n_rows_max);
+        const bool fits = members.empty() || (members.front()->may_share_batch() && job->may_share_batch() &&
+                                              members.front()->has_backward() == job->has_backward() &&
+                                              n_rows + job->batch().n_rows() <= n_rows_max);
         if (!fits) continue;
         n_rows += job->batch().n_rows();
         members.push_back(job);
@@ -131,9 +131,9 @@ Status TrainStage::begin_batch() {
     for (const Member& member : round.members) {
         TrainJob& job = *member.job;
         batches.push_back(&job.batch());
-        round.is_step = job.is_step;
+        round.has_backward = job.has_backward();
         round.first_trained_layer = std::min(round.first_trained_layer, job.slot->model.first_trained_layer);
-        if (job.batch_idx == 0) round.first.push_back(job.slot.get());
+        if (job.batch_idx == 0) round.first.push_back({job.slot.get(), job.clears_gradients()});
     }
     round.has_few_rows = round.members.front().job->may_share_batch();
     round.batch = batches.size() == 1 ? *batches.front() : join_micro_batches(config, batches, sizes.score_elements);
@@ -167,21 +167,21 @@ TrainRows TrainStage::rows() const {
 // The tables, and what a step begins with.
 void TrainStage::begin_rows(gpu::Recorder& recorder) const {
     recorder.copy(host_tables_, 0, device_tables_, 0, round_->tables.bytes.size());
-    for (const TrainSlot* slot : round_->first) {
-        if (!round_->is_step) continue;
-        recorder.fill(slot->parameters->range(TrainParameters::Range::kGradients), 0,
-                      slot->parameters->n_elements() * sizeof(float), 0);
+    for (const First& first : round_->first) {
+        if (!first.clears_gradients) continue;
+        recorder.fill(first.slot->parameters->range(TrainParameters::Range::kGradients), 0,
+                      first.slot->parameters->n_elements() * sizeof(float), 0);
     }
     recorder.barrier();
-    for (const TrainSlot* slot : round_->first) {
-        pass().shadows(recorder, *slot);
-        pass().inverse_norms(recorder, *slot);
+    for (const First& first : round_->first) {
+        pass().shadows(recorder, *first.slot);
+        pass().inverse_norms(recorder, *first.slot);
     }
 }
 
 void TrainStage::list_batch_pieces() {
     Round& round = *round_;
-    const bool has_backward = round.is_step && !round.batch.targets.empty();
+    const bool has_backward = round.has_backward && !round.batch.targets.empty();
     const double n_rows = round.batch.n_rows();
     const LayerWeights& w = weights.layers.front();
     const double layer_flops = 2.0 * n_rows *

@@ -82,6 +82,11 @@ class TrainStage {
         std::shared_ptr<TrainJob> job;
         bool has_left = false;
     };
+    // What is made ready before a job's first micro-batch.
+    struct First {
+        TrainSlot* slot = nullptr;
+        bool clears_gradients = false;
+    };
     struct Round {
         TrainJob::Phase phase = TrainJob::Phase::kBatches;
         std::vector<Member> members;
@@ -90,9 +95,9 @@ class TrainStage {
         // The following are for a micro-batch.
         MicroBatch batch;
         TrainTables tables;
-        std::vector<TrainJobRows> rows;              // of each member
-        std::vector<TrainSlot*> first;               // of members that begin a step or an evaluation
-        bool is_step = false, has_few_rows = false;  // of which others' may be beside
+        std::vector<TrainJobRows> rows;                   // of each member
+        std::vector<First> first;                         // of members that begin with it
+        bool has_backward = false, has_few_rows = false;  // of which others' may be beside
         uint32_t first_trained_layer = 0;
     };
 

@@ -39,8 +39,12 @@ TrainerOptions filled_in(const ModelConfig& config, const ModelWeights& weights,
     return options;
 }
 
-Status check_options(const TrainerOptions& options) {
-    const OptimizerSettings& o = options.optimizer;
+Status check_learning_rate(double rate) {
+    if (std::isfinite(rate) && rate >= 0) return ok_status();
+    return make_error(ErrorCode::kInvalidRequest, format("learning rate {}: expected a number from 0 on", rate));
+}
+
+Status check_optimizer(const OptimizerSettings& o) {
     const bool is_right = o.beta1 >= 0 && o.beta1 < 1 && o.beta2 >= 0 && o.beta2 < 1 && o.eps > 0 &&
                           std::isfinite(o.eps) && o.weight_decay >= 0 && std::isfinite(o.weight_decay) &&
                           o.max_grad_norm >= 0 && std::isfinite(o.max_grad_norm);
@@ -78,6 +82,16 @@ struct Trainer::Impl {
                                                  const TrainableAdapter& adapter, SlotSizes sizes,
                                                  const TrainerOptions& options, const TrainMemory& memory);
 
+    // For steps and gradients.
+    Status begin_backward(std::vector<TrainExample> examples, TrainJob::Work work, double learning_rate) {
+        TRY(job->begin(stage->config, stage->sizes, std::move(examples), work, learning_rate));
+        const Status warm = stage->warm_up(job);
+        if (warm.ok()) return warm;
+        stage->leave(*job);
+        job->abandon();
+        return warm;
+    }
+
     std::shared_ptr<TrainStage> stage;
     std::shared_ptr<TrainJob> job;
 };
@@ -100,7 +114,7 @@ Result<TrainMemory> Trainer::plan_memory(const gpu::DeviceCapabilities& capabili
 Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const ModelConfig& config,
                                                  const ModelWeights& weights, const TrainableAdapter& adapter,
                                                  const TrainerOptions& options) {
-    TRY(check_options(options));
+    TRY(check_optimizer(options.optimizer));
     TRY_ASSIGN(TrainModel model, TrainModel::create(config, weights, adapter));
     TRY(check_dropout(options, adapter));
     auto stage = std::make_shared<TrainStage>(device, config, weights);
@@ -143,7 +157,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
 Result<std::unique_ptr<Trainer>> Trainer::create_beside(const Trainer& other, const TrainableAdapter& adapter,
                                                         const TrainerOptions& options) {
     const std::shared_ptr<TrainStage>& stage = other.impl_->stage;
-    TRY(check_options(options));
+    TRY(check_optimizer(options.optimizer));
     TRY_ASSIGN(TrainModel model, TrainModel::create(stage->config, stage->weights, adapter));
     TRY(check_dropout(options, adapter));
     TrainerOptions filled = options;
@@ -208,18 +222,29 @@ Result<TrainReport> Trainer::evaluate(std::span<const TrainExample> examples) {
 }
 
 Status Trainer::begin_step(std::vector<TrainExample> examples, double learning_rate) {
-    if (!std::isfinite(learning_rate) || learning_rate < 0)
-        return make_error(ErrorCode::kInvalidRequest,
-                          format("learning rate {}: expected a number from 0 on", learning_rate));
-    TRY(impl_->job->begin(impl_->stage->config, impl_->stage->sizes, std::move(examples), true, learning_rate));
-    const Status warm = impl_->stage->warm_up(impl_->job);
-    if (!warm.ok()) abandon();
-    return warm;
+    TRY(check_learning_rate(learning_rate));
+    return impl_->begin_backward(std::move(examples), TrainJob::Work::kStep, learning_rate);
 }
 
 Status Trainer::begin_evaluation(std::vector<TrainExample> examples) {
-    return impl_->job->begin(impl_->stage->config, impl_->stage->sizes, std::move(examples), false, 0);
+    return impl_->job->begin(impl_->stage->config, impl_->stage->sizes, std::move(examples),
+                             TrainJob::Work::kEvaluation, 0);
 }
+
+Status Trainer::begin_gradients(std::vector<TrainExample> examples) {
+    return impl_->begin_backward(std::move(examples), TrainJob::Work::kGradients, 0);
+}
+
+Status Trainer::begin_update(const OptimizerSettings& optimizer, double learning_rate) {
+    TRY(check_learning_rate(learning_rate));
+    TRY(check_optimizer(optimizer));
+    impl_->job->options.optimizer = optimizer;
+    if (!impl_->job->has_gradients) TRY(impl_->job->slot->parameters->clear(TrainParameters::Range::kGradients));
+    impl_->job->begin_update(learning_rate);
+    return ok_status();
+}
+
+bool Trainer::has_gradients() const { return impl_->job->has_gradients; }
 
 Result<bool> Trainer::run_piece(std::chrono::microseconds budget) {
     CHECK(is_busy());
@@ -292,6 +317,16 @@ Status Trainer::restore(std::span<const std::byte> checkpoint) {
     CHECK(!is_busy());
     TRY_ASSIGN(impl_->job->n_steps,
                read_train_checkpoint(checkpoint, impl_->job->shape, *impl_->job->slot->parameters));
+    impl_->job->has_gradients = false;
+    return ok_status();
+}
+
+Status Trainer::reset_optimizer() {
+    CHECK(!is_busy());
+    TrainParameters& parameters = *impl_->job->slot->parameters;
+    TRY(parameters.clear(TrainParameters::Range::kFirst));
+    TRY(parameters.clear(TrainParameters::Range::kSecond));
+    impl_->job->n_steps = 0;
     return ok_status();
 }
 

@@ -1,8 +1,9 @@
 // Trains an adapter beside a frozen base model on one device: loss, gradients of all trained tensors, AdamW.
 //
 // The loss of a step is the sum of weight[t] * cross entropy of token t over all examples, divided once by the number
-// of tokens whose weight is not 0. How examples are put together to micro-batches changes no result beyond rounding;
-// the same calls on the same device give the same bits.
+// of tokens whose weight is not 0. Gradients can also be added up over calls, without division, until an update. How
+// examples are put together to micro-batches changes no result beyond rounding; the same calls on the same device give
+// the same bits.
 #pragma once
 
 #include <chrono>
@@ -29,6 +30,12 @@ struct TrainExample {
     // [tokens.size()]: of token t's loss, which is predicted from the tokens before it; 0: not trained. weights[0]
     // counts as 0
     std::vector<float> weights;
+    // [tokens.size()], or empty: what is predicted behind token t, with its loss's weight in weights[t]; then the
+    // report has the log-probability of each, whatever its weight.
+    std::vector<TokenId> targets;
+    // [tokens.size()], or empty; with targets: the log-probabilities that they were sampled with. Then the loss of
+    // target t is -weight * exp(log-probability - sampled[t]): importance sampling, with the advantage as weight.
+    std::vector<float> sampled;
 };
 
 // AdamW as PyTorch computes it, one group for all tensors.
@@ -69,16 +76,17 @@ struct TrainMemory {
 };
 
 struct ExampleLoss {
-    double loss_sum = 0.0;   // of weight * cross entropy
-    uint32_t n_trained = 0;  // tokens whose weight is not 0
-    uint32_t n_correct = 0;  // of those the most probable
+    double loss_sum = 0.0;                 // of weight * cross entropy
+    uint32_t n_trained = 0;                // tokens whose weight is not 0
+    uint32_t n_correct = 0;                // of those the most probable
+    std::vector<float> log_probabilities;  // of the example's targets
 };
 
 struct TrainReport {
-    double loss = 0.0;       // sum over all examples / n_trained_tokens
+    double loss = 0.0;       // sum over all examples / n_trained_tokens; without division where gradients are added
     double grad_norm = 0.0;  // of the divided gradients, before clipping; 0 in evaluations
     bool is_clipped = false;
-    bool is_applied = false;  // false: a loss or gradient was not finite, and nothing was changed; and in evaluations
+    bool is_applied = false;  // false: a loss or gradient was not finite, and nothing was changed; and without update
     uint64_t n_trained_tokens = 0, n_tokens = 0;
     uint32_t n_micro_batches = 0;
     uint32_t n_shared = 0;              // of them those with rows of others beside
@@ -118,6 +126,13 @@ class Trainer {
     // pass of one micro-batch.
     Status begin_step(std::vector<TrainExample> examples, double learning_rate);
     Status begin_evaluation(std::vector<TrainExample> examples);
+    // Adds the gradients of the examples' losses, summed and not divided, to those that are there since the last
+    // update. Errors as begin_step(), but that every weight may be 0. A loss that is not finite, or abandon(), forgets
+    // them all.
+    Status begin_gradients(std::vector<TrainExample> examples);
+    // AdamW by what was added up, which is forgotten then. Without any it goes by zeros. kInvalidConfig: the settings.
+    Status begin_update(const OptimizerSettings& optimizer, double learning_rate);
+    bool has_gradients() const;  // that begin_gradients() has added, and no update has used
     // Runs pieces until `budget` is used up, at least one. True: all are done. Returns when the device has finished
     // them. A piece that takes longer than the budget is cut into parts, of which one counts as a piece then; no bit
     // depends on it.
@@ -151,6 +166,8 @@ class Trainer {
     Result<std::vector<std::byte>> checkpoint() const;
     // kInvalidRequest: not a checkpoint of such an adapter; nothing is changed then.
     Status restore(std::span<const std::byte> checkpoint);
+    // Forgets moments and steps made, as if the values were a start. Not while busy.
+    Status reset_optimizer();
 
     // The time of each kernel of a step at rate 0, slowest first: for benchmarks. It counts as a step.
     Result<std::vector<gpu::KernelProfile>> profile(std::span<const TrainExample> examples);

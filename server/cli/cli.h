@@ -32,6 +32,7 @@ struct KeyArguments {
     uint32_t requests_per_minute = 0, max_queued_requests = 0;  // 0: no limit
     uint64_t tokens_per_minute = 0, max_queued_tokens = 0;
     int32_t priority_min = 0;  // lower ones, which come earlier, are not for this key
+    std::string prefix;        // of the key; empty: lorad's
     std::string file;          // the entry is appended to it; empty: it is printed
 };
 // Makes a key and prints it, this once.

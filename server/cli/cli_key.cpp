@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -32,6 +33,17 @@ Status append_line(const std::string& path, std::string line) {
     return ok_status();
 }
 
+Status check_prefix(std::string_view prefix) {
+    constexpr size_t kBytesMax = 32;
+    const auto fits = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    };
+    if (prefix.size() <= kBytesMax && std::ranges::all_of(prefix, fits)) return ok_status();
+    return make_error(
+        ErrorCode::kInvalidConfig,
+        format("prefix: expected up to {} letters, digits, hyphens and underscores, found \"{}\"", kBytesMax, prefix));
+}
+
 }  // namespace
 
 Status run_key_new(const KeyArguments& arguments) {
@@ -54,6 +66,10 @@ Status run_key_new(const KeyArguments& arguments) {
                     arguments.max_queued_tokens};
     principal.priority_min = arguments.priority_min;
     TRY_ASSIGN(std::string key, new_key());
+    if (!arguments.prefix.empty()) {
+        TRY(check_prefix(arguments.prefix));
+        key.replace(0, key.find('-') + 1, arguments.prefix);
+    }
     entry.digest = digest_of_key(key);
     const std::string line = key_line(entry);
     // Whatever the server would refuse is refused here, with its words.

@@ -22,6 +22,7 @@
 #include "server/http/guard/guard_metrics.h"
 #include "server/http/listener.h"
 #include "server/http/routes.h"
+#include "server/http/tinker_samples.h"
 #include "server/memory_reserve.h"
 #include "server/memory_return.h"
 #include "server/model_text.h"
@@ -239,6 +240,9 @@ Status serve_loaded(Serving serving) {
     configure(context, config);
     context.responses = responses.get();
     context.training = training.service.get();
+    TinkerSamples tinker_samples;
+    context.tinker = training.models.get();
+    context.tinker_samples = &tinker_samples;
     context.tokenizer_info = std::move(serving.tokenizer_info);
     context.http_metrics = [&listener] { return guard_metrics_text(listener.counts()); };
     for (const LoraArgument& argument : serving.lora) context.lora_scales.add(argument.name);

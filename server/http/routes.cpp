@@ -146,7 +146,7 @@ void add_routes(Router& router, const ContextGate& gate) {
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(), compat_routes(), text_routes(),
           tokenizer_routes(), responses_routes(), stored_response_routes(), messages_routes(), embeddings_routes(),
-          file_routes(), fine_tuning_routes()}) {
+          file_routes(), fine_tuning_routes(), tinker_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
                 route.method, route.path, route.access,

@@ -24,14 +24,19 @@
 namespace lorad::server {
 
 class ResponseStore;
+class TinkerSamples;
 namespace training {
 class TrainingService;
 }
+namespace tinker {
+class ModelSessions;
+}
 
 // Limits on calls that hold an HTTP worker for long; each is shared fairly.
-inline constexpr uint32_t kUploadsMax = 16;    // and validations; more are answered 429
-inline constexpr uint32_t kWatchersMax = 16;   // readers of events; more are answered 429
-inline constexpr uint32_t kDrainWaitsMax = 8;  // removals that wait for running requests; more answer at once
+inline constexpr uint32_t kUploadsMax = 16;      // and validations; more are answered 429
+inline constexpr uint32_t kWatchersMax = 16;     // readers of events; more are answered 429
+inline constexpr uint32_t kFutureWaitsMax = 64;  // looks at futures; more are answered 429
+inline constexpr uint32_t kDrainWaitsMax = 8;    // removals that wait for running requests; more answer at once
 
 // Bounds on what clients send to be kept.
 struct UploadLimits {
@@ -62,6 +67,8 @@ struct ServerContext {
     bool strict = false;                             // refuses what would else be ignored and listed in a header
     ResponseStore* responses = nullptr;              // null: none are kept
     training::TrainingService* training = nullptr;   // null: nothing is trained here
+    tinker::ModelSessions* tinker = nullptr;         // null: no models are trained by calls
+    TinkerSamples* tinker_samples = nullptr;         // null: as above
     std::string tokenizer_info = {};                 // JSON; empty: the model has no such file
     std::string adapter_root = {};                   // folder that loads may read from; empty: any
     std::function<std::string()> http_metrics = {};  // the listener's metrics, for /metrics
@@ -73,6 +80,7 @@ struct ServerContext {
     access::BlobOwners blob_owners = {};
     access::SharedPlaces uploads_now{kUploadsMax};
     access::SharedPlaces watchers_now{kWatchersMax};
+    access::SharedPlaces futures_now{kFutureWaitsMax};
     access::SharedPlaces drain_waits_now{kDrainWaitsMax};
     access::SharedPlaces texts_now{uint64_t{4} << 20};  // bytes that are being tokenized
     model::ThoughtMarks thought_marks = {};
@@ -118,6 +126,7 @@ std::span<const ContextRoute> messages_routes();         // /v1/messages
 std::span<const ContextRoute> embeddings_routes();       // /v1/embeddings
 std::span<const ContextRoute> file_routes();             // /v1/files
 std::span<const ContextRoute> fine_tuning_routes();      // /v1/fine_tuning/jobs
+std::span<const ContextRoute> tinker_routes();           // /api/v1
 std::span<const ContextRoute> compat_routes();           // the faces of other servers on the same registry
 
 // Returns the answer of GET /tokenizer_info for a model; empty if its files have none. kInvalidModel.

@@ -32,7 +32,7 @@ class TrainingService::JobRun {
     StepTrainer& trainer() { return *trainer_; }
 
     // Changes nothing of the job yet. beside: whose passes are its own, too; null: nobody's.
-    Status prepare(JobRun* beside) {
+    Status prepare(StepTrainer* beside) {
         const HostFacts& facts = service_.host_.facts();
         if (job_.base_fingerprint != facts.base_fingerprint)
             return make_error(ErrorCode::kInvalidModel, "the base model is not the one that the job began with",
@@ -43,8 +43,7 @@ class TrainingService::JobRun {
         }
         TRY_ASSIGN(plan_, plan_run(job_.recipe, job_.n_sequences));
         plan_.n_positions = std::max(data_->longest(), validation_ ? validation_->longest() : 0);
-        TRY_ASSIGN(MadeTrainer made, service_.host_.make_trainer(plan_, job_.init_from,
-                                                                 beside != nullptr ? &beside->trainer() : nullptr));
+        TRY_ASSIGN(MadeTrainer made, service_.host_.make_trainer(plan_, job_.init_from, beside));
         trainer_ = std::move(made.trainer);
         job_.n_parameters = made.n_parameters;
         identity_ = {job_.data_digest, job_.validation_digest, job_.base_fingerprint, proto::recipe_json(job_.recipe),

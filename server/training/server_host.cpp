@@ -6,6 +6,7 @@
 #include "model/train/trainer.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 
 namespace lorad::server::training {
 
@@ -86,6 +87,12 @@ Result<std::string> ServerHost::publish(const std::string& name, const adapters:
         if (!active.ok() && active.error().code == ErrorCode::kStorageFailed) return active.error();
     }
     return info.generation;
+}
+
+void ServerHost::remove(const std::string& name) {
+    const Result<adapters::AdapterInfo> removed = parts_.registry.remove(name, {});
+    if (!removed.ok() && removed.error().code != ErrorCode::kAdapterNotFound)
+        log_warn("the adapter {} cannot be removed: {}", name, removed.error().message);
 }
 
 }  // namespace lorad::server::training

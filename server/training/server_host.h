@@ -22,7 +22,7 @@ struct ServerParts {
     PieceQueue& pieces;
 };
 
-// The training thread, but check_trains(), generation_of() and publish(), which are any thread's.
+// The training thread, but check_trains(), generation_of(), publish() and remove(), which are any thread's.
 class ServerHost final : public TrainingHost {
   public:
     struct Options {
@@ -44,6 +44,7 @@ class ServerHost final : public TrainingHost {
     std::string generation_of(const adapters::PeftFiles& files) const override;
     Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace,
                                 const std::string& expected, bool activate) override;
+    void remove(const std::string& name) override;
 
   private:
     const ServerParts parts_;

@@ -14,6 +14,12 @@ class ModelTrainer final : public StepTrainer {
     Status begin_evaluation(std::vector<model::TrainExample> examples) override {
         return trainer_->begin_evaluation(std::move(examples));
     }
+    Status begin_gradients(std::vector<model::TrainExample> examples) override {
+        return trainer_->begin_gradients(std::move(examples));
+    }
+    Status begin_update(const model::OptimizerSettings& optimizer, double learning_rate) override {
+        return trainer_->begin_update(optimizer, learning_rate);
+    }
     Result<bool> run_piece(std::chrono::microseconds budget) override { return trainer_->run_piece(budget); }
     Result<bool> start_piece(std::chrono::microseconds budget) override { return trainer_->start_piece(budget); }
     Status settle() override { return trainer_->settle(); }
@@ -24,6 +30,7 @@ class ModelTrainer final : public StepTrainer {
     Result<model::TrainableAdapter> adapter() const override { return trainer_->adapter(); }
     Result<std::vector<std::byte>> checkpoint() const override { return trainer_->checkpoint(); }
     Status restore(std::span<const std::byte> checkpoint) override { return trainer_->restore(checkpoint); }
+    Status reset_optimizer() override { return trainer_->reset_optimizer(); }
     uint64_t device_bytes() const override { return trainer_->memory().sum(); }
     model::Trainer* of_model() override { return trainer_.get(); }
 

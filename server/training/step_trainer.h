@@ -18,6 +18,8 @@ class StepTrainer {
     virtual ~StepTrainer() = default;
     virtual Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) = 0;
     virtual Status begin_evaluation(std::vector<model::TrainExample> examples) = 0;
+    virtual Status begin_gradients(std::vector<model::TrainExample> examples) = 0;
+    virtual Status begin_update(const model::OptimizerSettings& optimizer, double learning_rate) = 0;
     virtual Result<bool> run_piece(std::chrono::microseconds budget) = 0;
     virtual Result<bool> start_piece(std::chrono::microseconds budget) = 0;
     virtual Status settle() { return ok_status(); }
@@ -28,6 +30,7 @@ class StepTrainer {
     virtual Result<model::TrainableAdapter> adapter() const = 0;
     virtual Result<std::vector<std::byte>> checkpoint() const = 0;
     virtual Status restore(std::span<const std::byte> checkpoint) = 0;
+    virtual Status reset_optimizer() = 0;
     virtual uint64_t device_bytes() const = 0;
     virtual model::Trainer* of_model() { return nullptr; }  // null: it shares nothing with others
 };

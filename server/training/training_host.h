@@ -64,6 +64,8 @@ class TrainingHost {
     // whatever it is.
     virtual Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace,
                                         const std::string& expected, bool activate) = 0;
+    // Takes a name away again; running requests go on. Nothing where there is no such name.
+    virtual void remove(const std::string& name) = 0;
 };
 
 }  // namespace lorad::server::training

@@ -22,6 +22,7 @@
 #include "proto/base/result.h"
 #include "proto/training/fine_tuning_request.h"
 #include "proto/training/training_write.h"
+#include "server/training/called_work.h"
 #include "server/training/dataset.h"
 #include "server/training/file_store.h"
 #include "server/training/job.h"
@@ -49,6 +50,10 @@ class TrainingService {
     TrainingService(const TrainingService&) = delete;
     TrainingService& operator=(const TrainingService&) = delete;
 
+    // Before start(): work beside the jobs, which outlives the threads. Null: none.
+    void set_called_work(CalledWork* work) { called_ = work; }
+    // Any thread: the called work has some.
+    void wake();
     // Begins to work. Before it nothing runs.
     void start();
     // The jobs under way are checkpointed and stay as they are for the next start.
@@ -110,6 +115,9 @@ class TrainingService {
     void admit(Running& running);
     std::unique_ptr<JobRun> begin_run(const std::string& id, const Running& running);
     void take_turn(Running& running);
+    void run_pieces(Running& running);
+    bool wait_for_work();
+    StepTrainer* company_of(const Running& running) const;
     void end_run(JobRun& run, Status how);
     bool is_fault(const Status& status);
     DataOptions options_of(const proto::TrainingRecipe& recipe) const;
@@ -138,6 +146,7 @@ class TrainingService {
     std::map<std::string, Entry, std::less<>> entries_ GUARDED_BY(mutex_);  // by id
     uint64_t next_number_ GUARDED_BY(mutex_) = 1;
     std::atomic<bool> stopping_{false};
+    CalledWork* called_ = nullptr;
     std::string waits_;  // the training thread's: the job that cannot run beside those that do
     std::thread reader_, trainer_;
 };

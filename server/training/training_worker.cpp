@@ -60,11 +60,45 @@ void TrainingService::run_training() {
     give_way();
     Running running;
     while (!stopping_) {
-        if (running.empty() && !wait_for_job(JobState::kQueued)) break;
+        const bool is_idle = running.empty() && (called_ == nullptr || called_->busy().empty());
+        if (is_idle && !wait_for_work()) break;
         admit(running);
         take_turn(running);
     }
     for (const auto& one : running) end_run(*one, JobRun::stopped());
+    running.clear();
+    if (called_ != nullptr) called_->end();
+}
+
+// Until a job can begin or calls have come; returns now and then, so that models end that nobody calls. False: the
+// service stops.
+bool TrainingService::wait_for_work() {
+    constexpr std::chrono::seconds kLook{1};
+    MutexLock lock(mutex_);
+    const auto has_work = [&]() REQUIRES(mutex_) {
+        if (stopping_ || (called_ != nullptr && called_->has_work())) return true;
+        const std::optional<std::string> next = next_job(JobState::kQueued);
+        return next && *next != waits_;
+    };
+    if (called_ == nullptr) {
+        changed_.wait(lock, has_work);
+    } else {
+        changed_.wait_for(lock, kLook, has_work);
+    }
+    return !stopping_;
+}
+
+void TrainingService::wake() {
+    {
+        const MutexLock lock(mutex_);
+    }  // or the thread misses it between its look and its sleep
+    changed_.notify_all();
+}
+
+// A trainer whose passes the next one shares; null: nobody is trained.
+StepTrainer* TrainingService::company_of(const Running& running) const {
+    if (!running.empty()) return &running.front()->trainer();
+    return called_ != nullptr ? called_->any_trainer() : nullptr;
 }
 
 // Returns true if it fails a job. A lost device ends the process, and jobs go on after a restart.
@@ -78,7 +112,8 @@ bool TrainingService::is_fault(const Status& status) {
 // Admits in the order of arrival: a job that does not fit beside the running ones holds back later ones, or they would
 // always go before it.
 void TrainingService::admit(Running& running) {
-    while (!stopping_ && running.size() < limits_.n_together) {
+    const auto n_running = [&] { return running.size() + (called_ != nullptr ? called_->n_trainers() : 0); };
+    while (!stopping_ && n_running() < limits_.n_together) {
         std::optional<std::string> id;
         {
             MutexLock lock(mutex_);
@@ -100,8 +135,9 @@ std::unique_ptr<TrainingService::JobRun> TrainingService::begin_run(const std::s
         return nullptr;
     }
     auto run = std::make_unique<JobRun>(*this, std::move(job));
-    const Status prepared = run->prepare(running.empty() ? nullptr : running.front().get());
-    if (!prepared.ok() && !running.empty() &&
+    StepTrainer* const company = company_of(running);
+    const Status prepared = run->prepare(company);
+    if (!prepared.ok() && company != nullptr &&
         (prepared.error().code == ErrorCode::kInvalidConfig || prepared.error().code == ErrorCode::kOutOfMemory)) {
         waits_ = id;
         tell(id, format("Waits for the jobs under way: {}", prepared.error().message));
@@ -129,16 +165,31 @@ void TrainingService::take_turn(Running& running) {
         waits_.clear();
         return true;
     });
-    if (running.empty() || stopping_) return;
+    if (called_ != nullptr && !stopping_) {
+        StepTrainer* const beside = running.empty() ? nullptr : &running.front()->trainer();
+        if (called_->advance(beside, static_cast<uint32_t>(running.size()))) waits_.clear();
+    }
+    if (!stopping_) run_pieces(running);
+}
+
+void TrainingService::run_pieces(Running& running) {
     std::vector<StepTrainer*> trainers;
     for (const auto& one : running) trainers.push_back(&one->trainer());
+    if (called_ != nullptr) {
+        for (StepTrainer* trainer : called_->busy()) trainers.push_back(trainer);
+    }
+    if (trainers.empty()) return;
     const Result<bool> ran = host_.run_pieces(trainers, [&] {
-        return std::ranges::any_of(running, [&](const auto& one) { return is_wanted_to_stop(one->id()); });
+        return stopping_ || (called_ != nullptr && called_->has_work()) ||
+               std::ranges::any_of(running, [&](const auto& one) { return is_wanted_to_stop(one->id()); });
     });
     if (ran.ok()) return;
     for (const auto& one : running) end_run(*one, ran.error());
     running.clear();
     waits_.clear();
+    if (called_ == nullptr) return;
+    called_->fail(ran.error());
+    if (ran.error().code == ErrorCode::kDeviceLost) stopping_ = true;
 }
 
 // how: what ended it; ok: it is over.

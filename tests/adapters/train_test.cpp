@@ -127,6 +127,108 @@ INSTANTIATE_TEST_SUITE_P(Runs, TrainerIn16Bits,
                                                               "phi3-sharded-saved"),
                                             ::testing::Values(gpu::ScalarType::kBf16, gpu::ScalarType::kF16)));
 
+// The same examples with their targets beside their tokens; the last token predicts nothing.
+std::vector<model::TrainExample> with_targets(std::vector<model::TrainExample> examples) {
+    for (model::TrainExample& example : examples) {
+        example.targets.assign(example.tokens.begin() + 1, example.tokens.end());
+        example.weights.erase(example.weights.begin());
+        example.tokens.pop_back();
+    }
+    return examples;
+}
+
+model::TrainReport ran(model::Trainer& trainer, const Status& begun) {
+    EXPECT_TRUE(begun.ok()) << begun.error().message;
+    while (true) {
+        const auto done = trainer.run_piece(std::chrono::hours(1));
+        if (!done.ok()) ADD_FAILURE() << done.error().message;
+        if (!done.ok() || *done) break;
+    }
+    return *trainer.finish();
+}
+
+TEST(Trainer, GradientsAddUpOverCallsToThoseOfOneStep) {
+    const auto step = llama().trainer(llama().options(128)), calls = llama().trainer(llama().options(128));
+    const auto examples = llama().examples(0);
+    ASSERT_GT(examples.size(), 1u);
+    const auto want = step->step(examples, 1e-3);
+    ASSERT_TRUE(want.ok());
+    double loss = 0;
+    EXPECT_FALSE(calls->has_gradients());
+    for (const auto& example : with_targets(examples)) {
+        const auto report = ran(*calls, calls->begin_gradients({example}));
+        ASSERT_EQ(report.examples[0].log_probabilities.size(), example.tokens.size());
+        double sum = 0;
+        for (size_t t = 0; t < example.tokens.size(); ++t)
+            sum -= double{example.weights[t]} * report.examples[0].log_probabilities[t];
+        EXPECT_NEAR(report.loss, sum, 1e-5 * std::abs(sum));
+        EXPECT_FALSE(report.is_applied);
+        loss += report.loss;
+    }
+    const auto n = static_cast<double>(want->n_trained_tokens);
+    EXPECT_NEAR(loss / n, want->loss, 1e-5 * want->loss);
+    auto got = calls->gradients();
+    const auto wanted = step->gradients();
+    ASSERT_TRUE(got.ok() && wanted.ok());
+    for (TrainedTensor& tensor : *got) {
+        for (float& value : tensor.values) value = static_cast<float>(value / n);
+    }
+    // Sums of some hundred rows in f32, cut at other places.
+    EXPECT_LT(difference(*got, *wanted), 1e-5);
+    EXPECT_TRUE(calls->has_gradients());
+    const auto update = ran(*calls, calls->begin_update({}, 1e-3));
+    EXPECT_TRUE(update.is_applied);
+    EXPECT_NEAR(update.grad_norm, n * want->grad_norm, 1e-5 * n * want->grad_norm);
+    EXPECT_FALSE(calls->has_gradients());
+    EXPECT_EQ(calls->n_steps(), 1u);
+    // What an update has used is gone: the next call's gradients are its own.
+    const auto alone = llama().trainer(llama().options(128));
+    ASSERT_TRUE(alone->restore(*calls->checkpoint()).ok());
+    ran(*calls, calls->begin_gradients(with_targets(llama().examples(1))));
+    ran(*alone, alone->begin_gradients(with_targets(llama().examples(1))));
+    EXPECT_EQ(difference(*calls->gradients(), *alone->gradients()), 0.0);
+}
+
+TEST(Trainer, ImportanceSamplingWeighsEachTokenByItsRatio) {
+    const auto sampled = llama().trainer(llama().options(128)), weighed = llama().trainer(llama().options(128));
+    auto examples = with_targets(llama().examples(0));
+    const auto forward = ran(*sampled, sampled->begin_evaluation(examples));
+    EXPECT_FALSE(sampled->has_gradients());
+    auto by_hand = examples;
+    double loss = 0;
+    for (size_t i = 0; i < examples.size(); ++i) {
+        for (size_t t = 0; t < examples[i].tokens.size(); ++t) {
+            const float now = forward.examples[i].log_probabilities[t];
+            examples[i].sampled.push_back(now + 0.5f * std::sin(static_cast<float>(t)));
+            examples[i].weights[t] = std::cos(static_cast<float>(3 * t + i));  // advantages of both signs
+            by_hand[i].weights[t] = static_cast<float>(double{examples[i].weights[t]} *
+                                                       std::exp(double{now} - double{examples[i].sampled[t]}));
+            loss -= by_hand[i].weights[t];
+        }
+    }
+    const auto report = ran(*sampled, sampled->begin_gradients(examples));
+    EXPECT_NEAR(report.loss, loss, 1e-4);
+    ran(*weighed, weighed->begin_gradients(by_hand));
+    EXPECT_LT(difference(*sampled->gradients(), *weighed->gradients()), 1e-5);
+}
+
+TEST(Trainer, AnUpdateWithoutFiniteGradientsChangesNothing) {
+    const auto trainer = llama().trainer(llama().options(128));
+    const auto before = values_of(*trainer);
+    auto examples = with_targets(llama().examples(0));
+    for (auto& example : examples) example.sampled.assign(example.tokens.size(), -1e4f);  // e^10000
+    EXPECT_FALSE(std::isfinite(ran(*trainer, trainer->begin_gradients(examples)).loss));
+    EXPECT_FALSE(trainer->has_gradients());
+    const auto update = ran(*trainer, trainer->begin_update({}, 1e-3));
+    EXPECT_TRUE(update.is_applied);
+    EXPECT_EQ(update.grad_norm, 0.0);
+    EXPECT_EQ(values_of(*trainer), before);
+    examples[0].sampled.pop_back();
+    EXPECT_NE(refusal(trainer->begin_gradients(examples)).find("sampled log-probabilities: expected"),
+              std::string::npos);
+    EXPECT_NE(refusal(trainer->begin_update({.beta1 = 1.0}, 1e-3)).find("betas"), std::string::npos);
+}
+
 TEST(Trainer, GoesOnFromACheckpointWithTheSameBits) {
     const auto first = llama().trainer(llama().options(128));
     for (size_t step = 0; step < 2; ++step) ASSERT_TRUE(first->step(llama().examples(step), 1e-3).ok());

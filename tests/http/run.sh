@@ -8,10 +8,11 @@
 #   tests/http/run.sh langchain --lorad build/dev/lorad                               LangChain
 #   tests/http/run.sh openai_js --lorad build/dev/lorad                               openai for JavaScript (needs node and npm)
 #   tests/http/run.sh fine_tuning --lorad build/dev/lorad                               openai for Python: trains an adapter and asks it
+#   tests/http/run.sh tinker --lorad build/dev/lorad                                  Tinker's client: trains by calls and samples
 #   tests/http/run.sh recipe_CLIENT --lorad build/dev/lorad                           a recipe of docs/CLIENTS.md
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-test=${1:?which test: schemathesis, schemas, calls, langchain, openai_js, fine_tuning or recipe_CLIENT}
+test=${1:?which test: schemathesis, schemas, calls, langchain, openai_js, fine_tuning, tinker or recipe_CLIENT}
 shift
 place=$here/../../build/http-$test
 case $test in
@@ -21,6 +22,7 @@ case $test in
     langchain) packages=('langchain-openai>=0.3' 'openai>=1,<3') ;;
     openai_js) packages=('openai@^6') ;;
     fine_tuning) packages=('openai>=3,<4') ;;
+    tinker) packages=('tinker>=0.38,<0.39') ;;
     recipe_openai) packages=('openai>=3,<4') ;;
     recipe_anthropic) packages=('anthropic>=2,<3') ;;
     recipe_langchain) packages=('langchain-openai>=1,<2') ;;

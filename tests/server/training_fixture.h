@@ -13,13 +13,16 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "server/training/training_service.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::server::training {
 
-// Fits a number w to the mean token of what is trained: loss (w - mean)^2. Each step is `n_pieces` pieces.
+// Fits a number w to the mean token of what is trained: loss (w - mean)^2. Each step is `n_pieces` pieces. Where there
+// are targets beside the tokens, the log-probability of each is -(w - target)^2 / 1000, and updates go along the
+// gradient.
 class NumberTrainer : public StepTrainer {
   public:
     explicit NumberTrainer(int n_pieces, std::function<void()> on_piece = {})
@@ -34,6 +37,20 @@ class NumberTrainer : public StepTrainer {
         is_step_ = false;
         return begin(std::move(examples));
     }
+    Status begin_gradients(std::vector<model::TrainExample> examples) override {
+        adds_ = true;
+        is_step_ = false;
+        return begin(std::move(examples));
+    }
+    Status begin_update(const model::OptimizerSettings&, double learning_rate) override {
+        is_update_ = true;
+        learning_rate_ = learning_rate;
+        return begin({});
+    }
+    Status reset_optimizer() override {
+        momentum_ = 0.0;
+        return ok_status();
+    }
     Result<bool> run_piece(std::chrono::microseconds) override {
         if (on_piece_) on_piece_();
         return --n_left_ <= 0;
@@ -43,6 +60,14 @@ class NumberTrainer : public StepTrainer {
     bool is_done() const override { return n_left_ <= 0; }
     Result<model::TrainReport> finish() override {
         model::TrainReport report;
+        if (std::exchange(is_update_, false)) {
+            report.grad_norm = std::abs(added_);
+            report.is_applied = std::isfinite(added_);
+            if (report.is_applied) w_ -= learning_rate_ * added_;
+            added_ = 0.0;
+            return report;
+        }
+        if (!examples_.empty() && !examples_[0].targets.empty()) return finish_targets();
         double gradient = 0.0;
         for (const model::TrainExample& example : examples_) {
             model::ExampleLoss loss;
@@ -87,9 +112,33 @@ class NumberTrainer : public StepTrainer {
     uint64_t device_bytes() const override { return 8; }
 
     static constexpr TokenId kPoison = 666;
+    static constexpr size_t kTokensMax = 1000;
 
   private:
+    Result<model::TrainReport> finish_targets() {
+        model::TrainReport report;
+        for (const model::TrainExample& example : examples_) {
+            model::ExampleLoss loss;
+            for (size_t t = 0; t < example.targets.size(); ++t) {
+                const double apart = w_ - example.targets[t], log_probability = -apart * apart / 1000;
+                const bool has_ratio = !example.sampled.empty();
+                const double weight = has_ratio ? example.weights[t] * std::exp(log_probability - example.sampled[t])
+                                                : double{example.weights[t]};
+                loss.loss_sum -= has_ratio ? weight : weight * log_probability;
+                if (adds_) added_ += weight * 2 * apart / 1000;
+                loss.log_probabilities.push_back(float(log_probability));
+            }
+            report.loss += loss.loss_sum;
+            report.examples.push_back(std::move(loss));
+        }
+        adds_ = false;
+        return report;
+    }
     Status begin(std::vector<model::TrainExample> examples) {
+        for (size_t i = 0; i < examples.size(); ++i) {
+            if (examples[i].tokens.size() > kTokensMax)
+                return make_error(ErrorCode::kInvalidRequest, "example " + std::to_string(i) + ": too long");
+        }
         examples_ = std::move(examples);
         n_left_ = n_pieces_;
         return ok_status();
@@ -99,7 +148,8 @@ class NumberTrainer : public StepTrainer {
     const std::function<void()> on_piece_;
     std::vector<model::TrainExample> examples_;
     double w_ = 0.0, momentum_ = 0.0, learning_rate_ = 0.0;
-    bool is_step_ = false;
+    bool is_step_ = false, is_update_ = false, adds_ = false;
+    double added_ = 0.0;  // gradients
     int n_left_ = 0;
 };
 
@@ -143,6 +193,10 @@ class FakeHost : public TrainingHost {
         if (publish_refusal) return *publish_refusal;
         std::lock_guard lock(mutex_);
         return published_[name] = generation_of(files);
+    }
+    void remove(const std::string& name) override {
+        std::lock_guard lock(mutex_);
+        published_.erase(name);
     }
 
     std::optional<Error> untrained, refusal, refusal_beside, publish_refusal;

@@ -1,5 +1,6 @@
-// train_cross_entropy, of each row of logits z with its target y and weight w:
-//   loss = w (log sum exp z - z[y]);  with GRADIENT z becomes w (softmax(z) - onehot(y)), its padding 0
+// train_cross_entropy, of each row of logits z with its target y and weight w, l = z[y] - log sum exp z:
+//   loss = -w l, or with a ratio -v where v = w exp(l - sampled);
+//   with GRADIENT z becomes w (softmax(z) - onehot(y)), with a ratio v (...), its padding 0
 // grid (T); one workgroup a row
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -27,7 +28,7 @@ float workgroup_max(float value) {
 void main() {
     uint t = gl_WorkGroupID.x;
     uint64_t z = p.logits + uint64_t(t) * p.stride * 4;
-    TrainTarget target = TargetRef(p.targets + uint64_t(t) * 8).v;
+    TrainTarget target = TargetRef(p.targets + uint64_t(t) * 16).v;
     uint first = gl_LocalInvocationIndex, step = gl_WorkGroupSize.x;
     // This invocation's greatest logit and sum, in one pass: rows of large vocabularies are in no cache.
     float own_top = -3.402823466e38, sum = 0.0;
@@ -41,16 +42,20 @@ void main() {
     }
     float top = workgroup_max(own_top);
     sum = workgroup_sum(sum * exp(own_top - top));
+    float of_target = FloatRef(z + uint64_t(target.token) * 4).v;
+    float entropy = log(sum) + (top - of_target);
+    float weight = target.weight;
+    if (target.has_ratio != 0) weight *= exp(-entropy - target.sampled);
     if (first == 0) {
-        float of_target = FloatRef(z + uint64_t(target.token) * 4).v;
-        LossRef(p.losses + uint64_t(t) * 8).v = TrainLoss(target.weight * (log(sum) + (top - of_target)), of_target == top ? 1 : 0);
+        float loss = target.has_ratio != 0 ? -weight : weight * entropy;
+        LossRef(p.losses + uint64_t(t) * 12).v = TrainLoss(loss, -entropy, of_target == top ? 1 : 0);
     }
     if (kGradient == 0) return;
     barrier();  // the target's logit has been read
-    float inverse = target.weight / sum;
+    float inverse = weight / sum;
     for (uint n = first; n < p.stride; n += step) {
         FloatRef d = FloatRef(z + uint64_t(n) * 4);
         float value = n < p.vocab ? exp(d.v - top) * inverse : 0.0;
-        d.v = n == target.token ? value - target.weight : value;
+        d.v = n == target.token ? value - weight : value;
     }
 }

@@ -219,17 +219,21 @@ struct TrainColumnSumsParams {
 };
 INTEROP_SIZE(TrainColumnSumsParams, 56);
 
-// One row of the output layer.
+// One row of the output layer. With a ratio the loss is -weight * exp(log-probability - sampled), else
+// -weight * log-probability.
 struct TrainTarget {
     uint32_t token;
     float weight;
+    float sampled;  // log-probability that the token had when it was sampled
+    uint32_t has_ratio;
 };
-INTEROP_SIZE(TrainTarget, 8);
+INTEROP_SIZE(TrainTarget, 16);
 struct TrainLoss {
-    float loss;        // weight * cross entropy
-    uint32_t is_best;  // the target has the greatest logit
+    float loss;
+    float log_probability;  // of the target
+    uint32_t is_best;       // the target has the greatest logit
 };
-INTEROP_SIZE(TrainLoss, 8);
+INTEROP_SIZE(TrainLoss, 12);
 
 struct TrainDropoutParams {
     uint64_t x;         // [t][x_stride]
@@ -245,7 +249,7 @@ struct TrainDropoutParams {
 INTEROP_SIZE(TrainDropoutParams, 56);
 
 struct TrainCrossEntropyParams {
-    uint64_t logits;   // [t][stride]; with gradient out: weight * (softmax - target), padding zeroed
+    uint64_t logits;   // [t][stride]; with gradient out: the loss's gradient, padding zeroed
     uint64_t targets;  // TrainTarget[t]
     uint64_t losses;   // TrainLoss[t]
     uint32_t vocab;

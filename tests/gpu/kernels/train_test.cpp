@@ -460,11 +460,18 @@ TEST_P(TrainIn16BitsTest, BlocksHaveWhatTheRowsHave) {
 INSTANTIATE_TEST_SUITE_P(Types, TrainIn16BitsTest, ::testing::Values(Type::kF16, Type::kBf16));
 
 TEST_F(TrainKernelTest, CrossEntropyAndItsGradientMatchTheReference) {
-    const uint32_t vocab = 333, stride = 384, n_rows = 3;
+    const uint32_t vocab = 333, stride = 384, n_rows = 6;
     const auto logits = random(n_rows * vocab, 8.0f);
-    std::vector<TrainTarget> targets = {{0, 1.0f}, {332, 0.25f}, {0, 2.0f}};
+    // Those with a ratio to the log-probability that a token was sampled with are importance sampling's.
+    std::vector<TrainTarget> targets = {{0, 1.0f, 0, 0}, {332, 0.25f, 0, 0}, {0, 2.0f, 0, 0},
+                                        {7, 1.5f, 0, 1}, {100, -0.5f, 0, 1}, {331, 0.0f, 0, 1}};
     targets[2].token =
         static_cast<uint32_t>(std::max_element(&logits[2 * vocab], &logits[3 * vocab - 1] + 1) - &logits[2 * vocab]);
+    for (uint32_t t = 3; t < n_rows; t++) {  // ratios from 0.6 to 1.7
+        double sum = 0;
+        for (uint32_t n = 0; n < vocab; n++) sum += std::exp(double{logits[t * vocab + n]});
+        targets[t].sampled = static_cast<float>(logits[t * vocab + targets[t].token] - std::log(sum) + 0.5 * (4.0 - t));
+    }
     std::vector<float> wide(n_rows * stride, NAN);
     for (size_t i = 0; i < logits.size(); i++) wide[i / vocab * stride + i % vocab] = logits[i];
     const Buffer logits_at = result(wide), targets_at = input(targets),
@@ -484,11 +491,17 @@ TEST_F(TrainKernelTest, CrossEntropyAndItsGradientMatchTheReference) {
         const auto loss = [&](std::span<const double> z) {
             double sum = 0;
             for (const double value : z) sum += std::exp(value);
-            return Vector{targets[t].weight * (std::log(sum) - z[targets[t].token])};
+            const double log_probability = z[targets[t].token] - std::log(sum);
+            return targets[t].has_ratio != 0
+                       ? Vector{-targets[t].weight * std::exp(log_probability - double{targets[t].sampled})}
+                       : Vector{-targets[t].weight * log_probability};
         };
         const auto z = to_doubles({&logits[size_t{t} * vocab], vocab});
         expect_near(loss(z), &losses[t].loss, kRowTolerance, 10.0, "loss");
         EXPECT_EQ(losses[t].is_best, t == 2 ? 1u : 0u);
+        double sum = 0;
+        for (const double value : z) sum += std::exp(value);
+        EXPECT_NEAR(losses[t].log_probability, z[targets[t].token] - std::log(sum), 1e-5);
         expect_near(gradient(loss, z, Vector{1.0}), &got[t * stride], kRowTolerance, 1.0, "gradient of logits");
         for (uint32_t n = vocab; n < stride; n++) ASSERT_EQ(got[t * stride + n], 0.0f);
     }

@@ -1,0 +1,126 @@
+// Tinker's messages: what is read, what is refused by name, and any cut or flip of bytes.
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "proto/tinker/protobuf.h"
+#include "proto/tinker/tinker_data.h"
+#include "proto/tinker/tinker_requests.h"
+
+namespace lorad::proto {
+namespace {
+
+template <typename T>
+std::string packed(const std::vector<T>& values) {
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+std::string request() {
+    const std::string text = ProtoWriter().bytes(1, packed<int32_t>({5, 6, 7})).take();
+    const std::string targets =
+        ProtoWriter().bytes(1, packed<int64_t>({6, 7, 8})).number(3, 2).bytes(4, std::string("\x03", 1)).take();
+    const std::string weights = ProtoWriter().bytes(1, packed<float>({0, 1, 0.5f})).number(3, 1).number(4, 3).take();
+    const std::string datum = ProtoWriter()
+                                  .bytes(1, ProtoWriter().bytes(1, text).take())
+                                  .bytes(2, ProtoWriter().bytes(1, "target_tokens").bytes(2, targets).take())
+                                  .bytes(2, ProtoWriter().bytes(1, "weights").bytes(2, weights).take())
+                                  .bytes(3, "where they come from")
+                                  .take();
+    return ProtoWriter().bytes(1, "ts-x:train:0").number(2, 300).bytes(3, datum).bytes(4, "cross_entropy").take();
+}
+
+TEST(TinkerData, ACallIsRead) {
+    const auto read = parse_tinker_forward_backward(request());
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_FALSE(read->refusal);
+    EXPECT_EQ(read->model_id, "ts-x:train:0");
+    EXPECT_EQ(read->seq_id, 300u);
+    EXPECT_FALSE(read->is_forward_only);
+    ASSERT_EQ(read->data.size(), 1u);
+    EXPECT_EQ(read->data[0].tokens, (std::vector<TokenId>{5, 6, 7}));
+    EXPECT_EQ(read->data[0].targets, (std::vector<TokenId>{6, 7, 8}));
+    EXPECT_EQ(read->data[0].weights, (std::vector<float>{0, 1, 0.5f}));
+    EXPECT_TRUE(read->data[0].sampled.empty());
+}
+
+TEST(TinkerData, NoCutAndNoFlipIsReadBeyondItsEnd) {
+    const std::string whole = request();
+    size_t n_refused = 0;
+    for (size_t n = 0; n < whole.size(); ++n) {
+        const auto read =
+            parse_tinker_forward_backward(std::string(whole.data(), n));  // its own memory, for sanitizers
+        n_refused += !read.ok() || read->refusal.has_value();
+    }
+    EXPECT_EQ(n_refused, whole.size());
+    std::mt19937 random(1);
+    for (int i = 0; i < 20'000; ++i) {
+        std::string broken = whole;
+        for (int k = 0; k < 3; ++k) broken[random() % broken.size()] = static_cast<char>(random());
+        const auto read = parse_tinker_forward_backward(broken);
+        if (!read.ok()) continue;
+        for (const TinkerDatum& datum : read->data) {
+            ASSERT_EQ(datum.targets.size(), datum.tokens.size());
+            ASSERT_EQ(datum.weights.size(), datum.tokens.size());
+        }
+    }
+}
+
+TEST(TinkerData, SamplesAndPromptsAreWritten) {
+    const std::string bytes =
+        tinker_sample_output({{true, {7, 8}, {-0.5f, -1.0f}}, {false, {9}, {-2.0f}}}, {-1.0f, -2.0f, -3.0f}, 2, 4);
+    ProtoReader reader(bytes, "sample");
+    std::vector<ProtoField> fields;
+    for (auto field = reader.next(); field.ok() && *field; field = reader.next()) fields.push_back(**field);
+    ASSERT_EQ(fields.size(), 4u);
+    ProtoReader first(fields[0].bytes, "sequence");
+    EXPECT_EQ((*first.next())->value, 0u);
+    EXPECT_EQ((*first.next())->bytes, packed<int32_t>({7, 8}));
+    EXPECT_EQ((*first.next())->bytes, packed<float>({-0.5f, -1.0f}));
+    ProtoReader second(fields[1].bytes, "sequence");
+    EXPECT_EQ((*second.next())->value, 1u);
+    float prompt[4];
+    ASSERT_EQ(fields[2].bytes.size(), sizeof(prompt));
+    std::memcpy(prompt, fields[2].bytes.data(), sizeof(prompt));
+    EXPECT_TRUE(std::isnan(prompt[0]) && std::isnan(prompt[1]));
+    EXPECT_EQ(prompt[2], -2.0f);
+    EXPECT_EQ(prompt[3], -3.0f);
+    EXPECT_EQ(fields[3].value, 4u);
+}
+
+TEST(TinkerRequests, AreReadOrRefusedByName) {
+    const auto sample = parse_tinker_sample(
+        R"({"sampling_session_id":"s","seq_id":3,"num_samples":2,"prompt":{"chunks":[{"type":"encoded_text","tokens":[1,2]}]},
+            "sampling_params":{"max_tokens":5,"seed":-1,"stop":["x"],"temperature":0.5,"top_k":-1},"prompt_logprobs":true})",
+        10);
+    ASSERT_TRUE(sample.ok()) << sample.error().message;
+    EXPECT_EQ(sample->generate.prompts[0].ids, (std::vector<TokenId>{1, 2}));
+    EXPECT_EQ(sample->generate.best_of, 2u);
+    EXPECT_EQ(sample->generate.top_k, 0u);
+    EXPECT_EQ(sample->generate.stop, std::vector<std::string>{"x"});
+    EXPECT_TRUE(sample->generate.ignore_eos);
+    EXPECT_EQ(sample->generate.n_prompt_logprobs, 0u);
+    const auto refusal = [](std::string_view params, std::string_view more) {
+        const auto read = parse_tinker_sample("{\"prompt\":{\"chunks\":[{\"tokens\":[1]}]},\"sampling_params\":" +
+                                                  std::string(params) + std::string(more) + "}",
+                                              10);
+        return read.ok() ? std::string("taken") : read.error().message;
+    };
+    EXPECT_EQ(refusal("{}", ""), "taken");
+    EXPECT_NE(refusal("{}", ",\"topk_prompt_logprobs\":1").find("topk_prompt_logprobs"), std::string::npos);
+    EXPECT_NE(refusal("{\"top_p\":0}", "").find("top_p"), std::string::npos);
+    EXPECT_NE(refusal("{\"min_p\":0.1}", "").find("min_p"), std::string::npos);
+    EXPECT_NE(refusal("{\"stop\":[11]}", "").find("stop"), std::string::npos);
+    const auto step = parse_tinker_optim_step(R"({"model_id":"m","seq_id":2,"adam_params":{"beta2":1}})");
+    ASSERT_TRUE(step.ok());
+    EXPECT_EQ(step->seq_id, 2u);
+    EXPECT_TRUE(step->refusal) << "it takes its place in the order all the same";
+    EXPECT_FALSE(parse_tinker_create_model(R"({"session_id":"s","base_model":"b"})").ok()) << "no lora_config";
+    EXPECT_FALSE(parse_tinker_path("tinker://m/weights/../x", kTinkerWeights, "path").ok());
+    EXPECT_FALSE(parse_tinker_path("tinker://m/weights/x", kTinkerSamplerWeights, "path").ok());
+    EXPECT_EQ(parse_tinker_path("tinker://m/weights/x", kTinkerWeights, "path")->name, "x");
+}
+
+}  // namespace
+}  // namespace lorad::proto

@@ -177,6 +177,9 @@ void Climb::climb(ScalarType type) {
     bool has_experts = false;  // who uses it asks ExpertPlanner, which knows the modules that were left out
     add(has_experts, experts, "experts' products", of, "KHR cooperative matrices",
         "prompts about ten times and many rows several times as fast, in models with experts");
+    modules(experts, {"expert_matrix_packed"});
+    add(has_experts, experts, "experts' products of weights in few bits", of, "KHR cooperative matrices",
+        "the same where experts lie in few bits");
     climb_warpgroups(type, suffix, matrices);
 
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).

@@ -10,6 +10,7 @@ Status LadderTests::run() {
         TRY(residual(type));
         if (facts_.ladder.has_packed(type)) TRY(packed(type));
         if (facts_.options.has_experts && kernels_.experts.has_matrices(type)) TRY(experts(type));
+        if (facts_.options.has_experts) TRY(packed_experts(type));
         TRY(shrink(type));
         TRY(gated_act(type));
     }

@@ -20,7 +20,8 @@ class LadderTests {
     Status products(ScalarType type);
     Status residual(ScalarType type);
     Status packed(ScalarType type);
-    Status experts(ScalarType type);
+    Status experts(WeightKind weights);
+    Status packed_experts(ScalarType type);
     Status shrink(ScalarType type);
     Status gated_act(ScalarType type);
     Status attention();

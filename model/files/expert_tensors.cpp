@@ -25,6 +25,7 @@ class TransposedSource final : public MatrixSource {
   public:
     TransposedSource(Tensor tensor, uint64_t n, uint64_t k) : tensor_(std::move(tensor)), n_(n), k_(k) {}
     std::string_view format() const override { return name_of(tensor_.dtype); }
+    bool is_plain() const override { return true; }
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
         // Rows of one expert side by side, so that the file is read along its lines.
         for (uint64_t first = 0, end = 0; first < n_rows; first = end) {
@@ -42,10 +43,12 @@ class TransposedSource final : public MatrixSource {
     const uint64_t n_, k_;
 };
 
-// Blocks of 32 numbers of four bits with one scale of eight, a power of two.
+// Blocks of 32 numbers of four bits with one scale of eight, a power of two. The device's own format has the very codes
+// and scales, but for -0, which is 0 there.
 class Mxfp4Source final : public MatrixSource {
   public:
     static constexpr uint64_t kBlock = 32, kBlockBytes = 16;
+    static constexpr uint8_t kMinusZero = 8;
     Mxfp4Source(Tensor blocks, Tensor scales, uint64_t k)
         : blocks_(std::move(blocks)), scales_(std::move(scales)), k_(k) {}
     std::string_view format() const override { return "MXFP4"; }
@@ -63,6 +66,24 @@ class Mxfp4Source final : public MatrixSource {
                 const auto byte = static_cast<uint8_t>(blocks_.data[block * kBlockBytes + i]);
                 out[b * kBlock + 2 * i] = kNumbers[byte & 15] * scale;
                 out[b * kBlock + 2 * i + 1] = kNumbers[byte >> 4] * scale;
+            }
+        }
+    }
+    std::optional<gpu::WeightFormat> device_format() const override { return gpu::WeightFormat::kMXFP4; }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
+              std::span<std::byte> records) const override {
+        const uint64_t blocks_of_row = k_ / kBlock, record_bytes = records.size() / n_rows;
+        CHECK(record_bytes >= blocks_of_row);
+        for (uint64_t row = 0; row < n_rows; ++row) {
+            const uint64_t first = (row_begin + row) * blocks_of_row;
+            // Of each brick four neighbouring blocks have a record of four bytes.
+            std::ranges::copy(scales_.data.subspan(first, blocks_of_row),
+                              records.begin() + static_cast<ptrdiff_t>(row * record_bytes));
+            for (uint64_t i = 0; i < blocks_of_row * kBlockBytes; ++i) {
+                const auto byte = static_cast<uint8_t>(blocks_.data[first * kBlockBytes + i]);
+                const auto low = static_cast<uint8_t>(byte & 15), high = static_cast<uint8_t>(byte >> 4);
+                codes[row * k_ + 2 * i] = low == kMinusZero ? 0 : low;
+                codes[row * k_ + 2 * i + 1] = high == kMinusZero ? 0 : high;
             }
         }
     }

@@ -22,14 +22,14 @@ gpu::RouterShape ExpertParts::router_shape(const ExpertFacts& experts) const {
 gpu::ExpertPlan ExpertParts::product_plan(uint32_t layer) const {
     const LayerWeights& w = weights_.layers[layer];
     const ExpertFacts& facts = facts_[layer].ffn.experts;
-    return kernels_.experts.plan(
-        router_shape(facts),
-        {.gate_up = 2 * facts.size,
-         .down = config_.hidden_size,
-         .gate_up_stride = w.expert_gate_up.k_stride,
-         .down_stride = w.expert_down.k_stride,
-         .type = w.expert_gate_up.type == w.expert_down.type ? w.expert_gate_up.type : ScalarType::kF32},
-        rows_);
+    return kernels_.experts.plan(router_shape(facts),
+                                 {.gate_up = 2 * facts.size,
+                                  .down = config_.hidden_size,
+                                  .gate_up_stride = w.expert_gate_up.k_stride,
+                                  .down_stride = w.expert_down.k_stride,
+                                  .gate_up_kind = w.expert_gate_up.kind(),
+                                  .down_kind = w.expert_down.kind()},
+                                 rows_);
 }
 
 ExpertParts::Product ExpertParts::experts(uint32_t layer, const Input& input) {
@@ -201,7 +201,7 @@ void ExpertParts::multiply_gated(uint32_t layer, DeviceAddress x) {
                              {.sorted = at(places_.sorted),
                               .n_tiles = at(places_.n_tiles),
                               .tiles = at(places_.tiles),
-                              .w = w.expert_gate_up.buffer.address(),
+                              .w = w.expert_gate_up.address(),
                               .x = x,
                               .y = at(places_.act),
                               .bias = address_of(w.expert_gate_up_bias),
@@ -211,7 +211,7 @@ void ExpertParts::multiply_gated(uint32_t layer, DeviceAddress x) {
                               .pairs_of_a_row = ffn.experts.top_k,
                               .alpha = ffn.clamp_alpha,
                               .limit = ffn.clamp_limit},
-                             router_shape(ffn.experts), product_plan(layer), w.expert_gate_up.type, rows_,
+                             router_shape(ffn.experts), product_plan(layer), w.expert_gate_up.kind(), rows_,
                              gpu::ExpertGate{.activation = ffn.activation,
                                              .clamped = ffn.clamp_limit != 0.0f,
                                              .in_turns = ffn.experts.gate_up_interleaved});
@@ -226,7 +226,7 @@ void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearMo
                              {.sorted = at(places_.sorted),
                               .n_tiles = at(places_.n_tiles),
                               .tiles = at(places_.tiles),
-                              .w = w.buffer.address(),
+                              .w = w.address(),
                               .x = x,
                               .y = at(places_.y),
                               .bias = 0,
@@ -236,7 +236,7 @@ void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearMo
                               .pairs_of_a_row = pairs_of_a_row,
                               .alpha = 0,
                               .limit = 0},
-                             shape, product_plan(layer), w.type, rows_);
+                             shape, product_plan(layer), w.kind(), rows_);
     recorder_.barrier();
     if (!shape_.has_adapters()) return;
     kernels_.experts.lora(recorder_,

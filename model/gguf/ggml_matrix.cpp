@@ -15,6 +15,9 @@ GgmlMatrix::GgmlMatrix(std::vector<const GgufTensor*> tensors, std::function<Pla
         uint64_t n_rows = 1;
         for (size_t i = 0; i + 1 < tensor->shape.size(); ++i) n_rows *= tensor->shape[i];
         pieces_.push_back({tensor->type, tensor->data, tensor->data.size() / n_rows});
+        if (pieces_.size() > 1 && tensor->type == pieces_.front().type) continue;
+        if (pieces_.size() > 1) format_ += " and ";
+        format_ += name_of(tensor->type);
     }
 }
 
@@ -22,8 +25,6 @@ std::span<const std::byte> GgmlMatrix::row_of(const Place& place) const {
     const Piece& piece = pieces_[place.tensor];
     return piece.data.subspan(place.row * piece.row_bytes, piece.row_bytes);
 }
-
-std::string_view GgmlMatrix::format() const { return name_of(pieces_.front().type); }
 
 bool GgmlMatrix::is_plain() const {
     return std::ranges::all_of(pieces_, [](const Piece& piece) {

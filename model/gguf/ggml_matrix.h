@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/gguf/gguf_file.h"
@@ -21,7 +22,7 @@ class GgmlMatrix final : public MatrixSource {
     GgmlMatrix(std::vector<const GgufTensor*> tensors, std::function<Place(uint64_t)> place,
                std::vector<uint32_t> columns = {});
 
-    std::string_view format() const override;
+    std::string_view format() const override { return format_; }  // "Q4_K", "Q4_K and Q6_K"
     bool is_plain() const override;
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override;
     // nullopt if the tensors are of several types, or if columns move, which would break up blocks.
@@ -38,6 +39,7 @@ class GgmlMatrix final : public MatrixSource {
     std::span<const std::byte> row_of(const Place& place) const;
 
     std::vector<Piece> pieces_;
+    std::string format_;
     std::function<Place(uint64_t)> place_;
     std::vector<uint32_t> columns_;
     uint64_t n_columns_;

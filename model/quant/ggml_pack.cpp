@@ -1,5 +1,6 @@
 #include "model/quant/ggml_pack.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -31,6 +32,11 @@ template <uint32_t kScaleBytes>
 void pack_4(BlockBytes block, uint32_t entry, uint8_t* codes, std::byte* record) {
     std::memcpy(record + entry * kScaleBytes, block, kScaleBytes);
     split_nibbles(block + kScaleBytes, 0, codes);
+}
+void pack_mxfp4(BlockBytes block, uint32_t entry, uint8_t* codes, std::byte* record) {
+    constexpr uint8_t kMinusZero = 8;
+    pack_4<1>(block, entry, codes, record);
+    std::replace(codes, codes + 32, kMinusZero, uint8_t{0});
 }
 template <uint32_t kScaleBytes>
 void pack_5(BlockBytes block, uint32_t entry, uint8_t* codes, std::byte* record) {
@@ -105,7 +111,7 @@ PackBlock packer_of(GgmlType type) {
         case GgmlType::kQ4_0:
         case GgmlType::kIQ4_NL: return pack_4<2>;
         case GgmlType::kQ4_1: return pack_4<4>;
-        case GgmlType::kMXFP4: return pack_4<1>;
+        case GgmlType::kMXFP4: return pack_mxfp4;
         case GgmlType::kQ5_0: return pack_5<2>;
         case GgmlType::kQ5_1: return pack_5<4>;
         case GgmlType::kQ8_0: return pack_q8_0;

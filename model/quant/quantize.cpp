@@ -183,9 +183,14 @@ void quantize_q4_k(std::span<const float> x, uint8_t* block) {
     }
 }
 
-void widen_row(const Tensor& tensor, uint64_t row, std::span<float> out) {
-    if (tensor.source) return tensor.source->decode(row, 1, out);
-    for (size_t i = 0; i < out.size(); ++i) out[i] = number_at(tensor, row * out.size() + i);
+// Rows at once, as some sources read theirs side by side.
+std::vector<float> widened(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows) {
+    std::vector<float> numbers(n_rows * tensor.shape[1]);
+    if (tensor.source)
+        tensor.source->decode(row_begin, n_rows, numbers);
+    else
+        for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = number_at(tensor, row_begin * tensor.shape[1] + i);
+    return numbers;
 }
 
 bool are_finite(std::span<const float> numbers) {
@@ -200,24 +205,35 @@ class QuantizedMatrix final : public MatrixSource {
     std::string_view format() const override { return name_of(type_); }
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
         const uint64_t k = tensor_.shape[1];
-        for (uint64_t i = 0; i < n_rows; ++i) decode_ggml(type_, blocks_of_row(row_begin + i), out.subspan(i * k, k));
+        const std::vector<std::byte> blocks = blocks_of(row_begin, n_rows);
+        for (uint64_t i = 0; i < n_rows; ++i) decode_ggml(type_, row_of(blocks, i), out.subspan(i * k, k));
     }
     std::optional<gpu::WeightFormat> device_format() const override { return device_format_of(type_); }
     void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
               std::span<std::byte> records) const override {
         const uint64_t k = tensor_.shape[1], record_bytes = records.size() / n_rows;
+        const std::vector<std::byte> blocks = blocks_of(row_begin, n_rows);
         for (uint64_t i = 0; i < n_rows; ++i)
-            pack_ggml_row(type_, blocks_of_row(row_begin + i), codes.subspan(i * k, k),
+            pack_ggml_row(type_, row_of(blocks, i), codes.subspan(i * k, k),
                           records.subspan(i * record_bytes, record_bytes));
     }
 
   private:
-    std::vector<std::byte> blocks_of_row(uint64_t row) const {
-        std::vector<float> numbers(tensor_.shape[1]);
-        widen_row(tensor_, row, numbers);
+    uint64_t row_bytes() const {
         const GgmlTypeInfo& info = info_of(type_);
-        std::vector<std::byte> blocks(numbers.size() / info.block_numbers * info.block_bytes, kNanScale);
-        if (are_finite(numbers)) quantize_row(type_, numbers, blocks);
+        return tensor_.shape[1] / info.block_numbers * info.block_bytes;
+    }
+    std::span<const std::byte> row_of(std::span<const std::byte> blocks, uint64_t i) const {
+        return blocks.subspan(i * row_bytes(), row_bytes());
+    }
+    std::vector<std::byte> blocks_of(uint64_t row_begin, uint64_t n_rows) const {
+        const uint64_t k = tensor_.shape[1];
+        const std::vector<float> numbers = widened(tensor_, row_begin, n_rows);
+        std::vector<std::byte> blocks(n_rows * row_bytes(), kNanScale);
+        for (uint64_t i = 0; i < n_rows; ++i) {
+            const std::span<const float> row = std::span(numbers).subspan(i * k, k);
+            if (are_finite(row)) quantize_row(type_, row, std::span(blocks).subspan(i * row_bytes(), row_bytes()));
+        }
         return blocks;
     }
 
@@ -251,13 +267,13 @@ class Nf4Matrix final : public MatrixSource {
     void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
               std::span<std::byte> records) const override {
         const uint64_t k = tensor_.shape[1], record_bytes = records.size() / n_rows;
-        std::vector<float> x(k);
+        const std::vector<float> numbers = widened(tensor_, row_begin, n_rows);
         for (uint64_t r = 0; r < n_rows; ++r) {
-            widen_row(tensor_, row_begin + r, x);
+            const std::span<const float> x = std::span(numbers).subspan(r * k, k);
             for (uint64_t begin = 0; begin < k; begin += kBlock) {
                 float largest = 0;
                 for (uint64_t i = begin; i < begin + kBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
-                if (!are_finite(std::span(x).subspan(begin, kBlock))) largest = NAN;
+                if (!are_finite(x.subspan(begin, kBlock))) largest = NAN;
                 std::memcpy(records.data() + r * record_bytes + begin / kBlock * sizeof largest, &largest,
                             sizeof largest);
                 const float inverse = largest != 0 ? 1 / largest : 0;
@@ -296,10 +312,9 @@ class Nf4Matrix final : public MatrixSource {
 bool is_table(const Tensor& tensor) {
     return tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight";
 }
-// Layers of a decoder have matrices of no other kind, but for experts, whose products read plain ones.
+// Layers of a decoder have matrices of no other kind, but for routers, which stay.
 bool is_linear(const Tensor& tensor) {
-    return tensor.name.starts_with("model.layers.") && tensor.name.ends_with("_proj.weight") &&
-           tensor.name.find(".experts.") == std::string::npos;
+    return tensor.name.starts_with("model.layers.") && tensor.name.ends_with("_proj.weight");
 }
 bool is_plain_matrix(const Tensor& tensor) {
     return tensor.shape.size() == 2 && (tensor.source ? tensor.source->is_plain() : is_weight_type(tensor.dtype));

@@ -23,8 +23,8 @@ Result<QuantizeType> parse_quantize_type(std::string_view text);
 void quantize_row(GgmlType type, std::span<const float> numbers, std::span<std::byte> blocks);
 
 // The type for a tensor of a model in 16 or 32 bits; nullopt: it stays. Linear layers get the requested type; embedding
-// and output layer get Q8_0 with q8_0 and Q6_K with q4_k and q6_k, and stay with nf4. Experts stay. Rows that are no
-// whole blocks of a K type get Q8_0, or stay.
+// and output layer get Q8_0 with q8_0 and Q6_K with q4_k and q6_k, and stay with nf4. Rows that are no whole
+// blocks of a K type get Q8_0, or stay.
 std::optional<GgmlType> ggml_type_for(const Tensor& tensor, QuantizeType type);
 
 // `files` with every such tensor told as a packed matrix, which is quantized when somebody reads it: for --quantize.

@@ -40,6 +40,16 @@ const MatrixPart& Matrix::part_of(uint32_t row) const {
     return *part;
 }
 
+gpu::WeightKind Matrix::kind() const {
+    CHECK(parts.size() <= 1);
+    return is_packed() ? gpu::WeightKind(parts.front().format, type) : gpu::WeightKind(type);
+}
+
+gpu::DeviceAddress Matrix::address() const {
+    CHECK(parts.size() <= 1);
+    return is_packed() ? address_of(parts.front()) : buffer.address();
+}
+
 std::string describe_formats(const ModelWeights& weights) {
     std::map<std::string_view, uint64_t> bytes;
     for_each_matrix(weights, [&](const Matrix& matrix) {

@@ -36,7 +36,7 @@ struct WeightLoader::Part {
     // of the tensor where they are others than {n} or {n, k}, in the same order of numbers
     std::vector<uint64_t> dims = {};
     const Matrix* like = nullptr;  // a matrix that reads the same input, and so has the same type
-    bool is_of_experts = false;    // whose products read no packed weights
+    bool is_of_experts = false;    // whose products read all experts' matrices as one part
 
     std::vector<uint64_t> shape() const {
         return !dims.empty() ? dims : k == 0 ? std::vector<uint64_t>{n} : std::vector<uint64_t>{n, k};
@@ -314,7 +314,8 @@ bool are_alike(std::span<const float> a, std::span<const float> b) {
 
 }  // namespace
 
-// Decides which matrices stay packed, and where the parts of each lie.
+// Decides which matrices stay packed, and where the parts of each lie. Says which experts do not, though their files
+// have them in few bits.
 void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_plain) {
     constexpr uint32_t kColumnsAtOnce = 4;  // that a product writes of a joined result
     // Biases may lie between the parts of a matrix.
@@ -322,13 +323,29 @@ void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_p
     for (const Part& part : parts) {
         if (part.matrix && part.matrix != &always_plain) parts_of[part.matrix].push_back(&part);
     }
+    std::map<std::string, uint32_t> decoded;  // matrices of experts, by what they become and why
+    const auto tell_decoded = [&](const Matrix& matrix, std::string_view why) {
+        ++decoded[format("{}: {}", gpu::name_of(gpu::format_of(matrix.type)), why)];
+    };
     for (const auto& [place, own] : parts_of) {
         Matrix& matrix = *place;
+        const auto is_in_few_bits = [](const Part* part) {
+            return part->tensor->source && !part->tensor->source->is_plain();
+        };
+        const bool are_experts = own.front()->is_of_experts && std::ranges::any_of(own, is_in_few_bits);
         const bool can = std::ranges::all_of(own, [&](const Part* part) {
-            return !part->is_of_experts && part->from == 0 && part->dims.empty() && part->tensor->source &&
+            return part->from == 0 && part->dims.empty() && part->tensor->source &&
                    part->tensor->source->device_format() && (own.size() == 1 || part->n % kColumnsAtOnce == 0);
         });
-        if (!can) continue;
+        if (!can) {
+            if (!are_experts) continue;
+            const auto odd = std::ranges::find_if(
+                own, [&](const Part* part) { return is_in_few_bits(part) && !part->tensor->source->device_format(); });
+            tell_decoded(matrix, odd == own.end() ? "some of them are plain, or have rows that are no multiple of 4"
+                                                  : format("{} as the file has it has no format on the device",
+                                                           (*odd)->tensor->source->format()));
+            continue;
+        }
         const MatrixSource* before = nullptr;
         for (const Part* part : own) {
             const MatrixSource& source = *part->tensor->source;
@@ -347,7 +364,12 @@ void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_p
             }
             before = &source;
         }
+        if (are_experts && matrix.parts.size() > 1) {
+            matrix.parts.clear();
+            tell_decoded(matrix, "single experts are of several formats, or of rows that are no multiple of 16");
+        }
     }
+    for (const auto& [what, n] : decoded) log_info("weights: the experts of {} products become {}", n, what);
 }
 
 // Finds each part's tensor and the type of each matrix.

@@ -45,6 +45,9 @@ struct Matrix {
     // The part of a packed matrix that has this row.
     const MatrixPart& part_of(uint32_t row) const;
     gpu::DeviceAddress address_of(const MatrixPart& part) const { return buffer.address() + part.offset; }
+    // Of a matrix that is plain or has one part: what a kernel needs to read it as a whole.
+    gpu::WeightKind kind() const;
+    gpu::DeviceAddress address() const;
 };
 
 // f32 [size rounded up to 64], widened from the file's type.

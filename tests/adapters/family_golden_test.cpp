@@ -10,6 +10,7 @@
 #include "adapters/pool/registry.h"
 #include "model/config/topology.h"
 #include "model/exec/runner.h"
+#include "model/weights/weights.h"
 #include "tests/adapters/served.h"
 #include "tests/support/families.h"
 
@@ -50,6 +51,8 @@ class FamilyModel : public ::testing::TestWithParam<GoldenFamily> {
         const std::string model = GetParam().model;
         served_ = Served::load(families_dir() / "models" / model);
         ASSERT_NE(served_, nullptr);
+        const bool is_packed = served_->executor().weights().layers.front().expert_gate_up.is_packed();
+        EXPECT_EQ(is_packed, served_->executor().config().quantization.method == model::QuantMethod::kMxfp4);
         answers_.push_back(read("base", families_dir() / "expected/models" / model));
         std::vector<std::string> names;
         for (const auto& entry : std::filesystem::directory_iterator(families_dir() / "adapters" / model))

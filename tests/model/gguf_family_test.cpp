@@ -24,7 +24,7 @@ constexpr double kRelativeErrorMax = 2e-3;  // activations are f32
 struct FamilyFile {
     const char* model;
     const char* gguf;
-    bool packs_experts = false;
+    ExpertsAs experts = ExpertsAs::kPlain;
     bool turns_by_its_name = false;  // every fourth layer turns nothing: the file cannot say the golden's own layers
 };
 std::ostream& operator<<(std::ostream& out, const FamilyFile& file) { return out << file.model; }
@@ -38,7 +38,7 @@ class GgufFamily : public ::testing::TestWithParam<FamilyFile> {
         numbers_ = meaning_of((*folder)->tensors().value(), config_);
         file_ = dir_.path() / "model.gguf";
         std::ofstream(file_, std::ios::binary)
-            << family_as_gguf(numbers_, config_, GetParam().gguf, GetParam().packs_experts);
+            << family_as_gguf(numbers_, config_, GetParam().gguf, GetParam().experts);
     }
 
     lorad::testing::TempDir dir_;
@@ -129,13 +129,13 @@ constexpr FamilyFile kFiles[] = {{"gemma4-dense", "gemma4"},
                                  {"ministral3-nested", "mistral3"},
                                  {"olmo2", "olmo2"},
                                  {"olmo3", "olmo2"},
-                                 {"smollm3", "smollm3", false, true},
+                                 {"smollm3", "smollm3", ExpertsAs::kPlain, true},
                                  {"qwen35", "qwen35"},
                                  {"lfm2", "lfm2"},
                                  {"qwen3-next", "qwen3next"},
                                  {"qwen35-moe", "qwen35moe"},
                                  {"gpt-oss", "gpt-oss"},
-                                 {"gpt-oss-mxfp4", "gpt-oss", true}};
+                                 {"gpt-oss-mxfp4", "gpt-oss", ExpertsAs::kMxfp4}};
 std::vector<FamilyFile> files_of_goldens() {
     std::vector<FamilyFile> files;
     std::ranges::copy_if(kFiles, std::back_inserter(files),

@@ -12,21 +12,14 @@
 
 #include <gtest/gtest.h>
 
-#include "gpu/command.h"
-#include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/products/register_tiles.h"
-#include "gpu/queue.h"
 #include "model/files/model_files.h"
-#include "model/quant/brick_packer.h"
-#include "model/quant/ggml_blocks.h"
-#include "model/quant/ggml_pack.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
 #include "model/weights/weights.h"
 #include "tests/support/goldens.h"
-#include "tests/support/source_dir.h"
-#include "tests/support/test_device.h"
+#include "tests/support/packed_fixture.h"
 
 namespace lorad::model::packed_weights_test {
 namespace {
@@ -35,179 +28,8 @@ using namespace lorad::testing;
 using gpu::ScalarType;
 using gpu::WeightFormat;
 
-// The value of a Result that the test takes for granted.
-template <typename T>
-T must(Result<T> result) {
-    if (!result.ok()) ADD_FAILURE() << result.error().message;
-    CHECK(result.ok());
-    return std::move(result).value();
-}
-
-// Rows of GGUF blocks, some of which are as far out as their type goes.
-class BlockRows final : public MatrixSource {
-  public:
-    BlockRows(GgmlType type, std::vector<std::byte> blocks, uint64_t row_bytes)
-        : type_(type), blocks_(std::move(blocks)), row_bytes_(row_bytes) {}
-    std::string_view format() const override { return name_of(type_); }
-    void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
-        decode_ggml(type_, std::span(blocks_).subspan(row_begin * row_bytes_, n_rows * row_bytes_), out);
-    }
-    std::optional<WeightFormat> device_format() const override { return device_format_of(type_); }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
-              std::span<std::byte> records) const override {
-        const uint64_t columns = codes.size() / n_rows, record_bytes = records.size() / n_rows;
-        for (uint64_t i = 0; i < n_rows; ++i) {
-            pack_ggml_row(type_, std::span(blocks_).subspan((row_begin + i) * row_bytes_, row_bytes_),
-                          codes.subspan(i * columns, columns), records.subspan(i * record_bytes, record_bytes));
-        }
-    }
-
-  private:
-    GgmlType type_;
-    std::vector<std::byte> blocks_;
-    uint64_t row_bytes_;
-};
-
-// Integers of 8 bits with scales in bf16, which no golden folder has.
-class Int8Rows final : public MatrixSource {
-  public:
-    Int8Rows(WeightFormat format, uint64_t k, uint32_t group) : format_(format), k_(k), group_(group) {}
-    std::string_view format() const override { return "int8"; }
-    uint8_t code(uint64_t row, uint64_t i) const { return static_cast<uint8_t>(row * 37 + i * 11 + i / 7); }
-    uint8_t zero(uint64_t row, uint64_t g) const { return static_cast<uint8_t>(100 + row + 3 * g); }
-    // 2^-7 and a little more
-    uint32_t scale(uint64_t row, uint64_t g) const { return 0x3c00u + static_cast<uint32_t>(row * 5 + g * 9) % 64; }
-    void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
-        for (uint64_t r = 0; r < n_rows; ++r) {
-            for (uint64_t i = 0; i < k_; ++i) {
-                const uint64_t row = row_begin + r, g = i / group_;
-                out[r * k_ + i] =
-                    static_cast<float>(code(row, i) - zero(row, g)) * std::bit_cast<float>(scale(row, g) << 16);
-            }
-        }
-    }
-    std::optional<WeightFormat> device_format() const override { return format_; }
-    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
-              std::span<std::byte> records) const override {
-        for (uint64_t r = 0; r < n_rows; ++r) {
-            for (uint64_t i = 0; i < k_; ++i) codes[r * k_ + i] = code(row_begin + r, i);
-            for (uint64_t g = 0; g < (k_ + group_ - 1) / group_; ++g) {
-                const uint32_t word = scale(row_begin + r, g) | zero(row_begin + r, g) << 16 | 0x80000000u;
-                std::memcpy(records.data() + r * (records.size() / n_rows) + g * sizeof word, &word, sizeof word);
-            }
-        }
-    }
-
-  private:
-    WeightFormat format_;
-    uint64_t k_;
-    uint32_t group_;
-};
-
-Tensor matrix_of(std::shared_ptr<const MatrixSource> source, uint64_t n, uint64_t k) {
-    return {.name = std::string(source->format()),
-            .dtype = DType::kPacked,
-            .shape = {n, k},
-            .data = {},
-            .source = std::move(source)};
-}
-
-// Every type of blocks.safetensors, in rows of several blocks, without those whose numbers are not finite.
-std::vector<Tensor> matrices_of_blocks() {
-    const TensorFiles files =
-        must(TensorFiles::map(source_dir() / "tests/goldens/quantized/blocks.safetensors", ErrorCode::kIo));
-    std::vector<Tensor> all;
-    for (uint32_t number = 0; number < 64; ++number) {
-        const GgmlTypeInfo* info = ggml_type_info(number);
-        if (info == nullptr || !info->is_read || !device_format_of(static_cast<GgmlType>(number))) continue;
-        const auto type = static_cast<GgmlType>(number);
-        const Tensor* blocks = files.find(std::string(info->name) + ".blocks");
-        const uint64_t row_blocks = info->block_numbers == 32 ? 11 : 2;  // 352 columns: the last brick is not full
-        std::vector<std::byte> finite;
-        for (uint64_t block = 0; block < blocks->shape[0]; ++block) {
-            const auto bytes = blocks->data.subspan(block * info->block_bytes, info->block_bytes);
-            std::vector<float> numbers(info->block_numbers);
-            decode_ggml(type, bytes, numbers);
-            if (std::ranges::all_of(numbers, [](float x) { return std::isfinite(x) && std::fabs(x) < 65504.0f; }))
-                finite.insert(finite.end(), bytes.begin(), bytes.end());
-        }
-        const uint64_t row_bytes = row_blocks * info->block_bytes;
-        // Blocks come round again, so that there are rows for more than a brick.
-        const size_t n_own = finite.size() / info->block_bytes;
-        EXPECT_GT(n_own, 8u) << info->name;
-        constexpr uint64_t kRows = 37;
-        std::vector<std::byte> rows;
-        for (uint64_t i = 0; i < kRows * row_blocks; ++i) {
-            const size_t block = (i * 5 + i / 7) % n_own;
-            rows.insert(rows.end(), finite.begin() + static_cast<ptrdiff_t>(block * info->block_bytes),
-                        finite.begin() + static_cast<ptrdiff_t>((block + 1) * info->block_bytes));
-        }
-        all.push_back(matrix_of(std::make_shared<BlockRows>(type, std::move(rows), row_bytes), kRows,
-                                row_blocks * info->block_numbers));
-    }
-    all.push_back(matrix_of(std::make_shared<Int8Rows>(WeightFormat::kI8G32, 160, 32), 21, 160));
-    all.push_back(matrix_of(std::make_shared<Int8Rows>(WeightFormat::kI8G128, 320, 128), 21, 320));
-    return all;
-}
-
-// The files of the golden models that are kept open, and a matrix of each format that they add.
-struct FolderMatrices {
-    std::vector<TensorFiles> files;
-    std::vector<Tensor> matrices;
-};
-FolderMatrices matrices_of_folders() {
-    FolderMatrices found;
-    std::set<WeightFormat> known;
-    for (const auto& entry : std::filesystem::directory_iterator(goldens_dir() / "quantized/hf")) {
-        TensorFiles files = must(must(ModelFiles::open(entry.path()))->tensors());
-        for (const Tensor& tensor : files.tensors()) {
-            const auto format = tensor.source ? tensor.source->device_format() : std::nullopt;
-            if (format && known.insert(*format).second) found.matrices.push_back(tensor);
-        }
-        found.files.push_back(std::move(files));
-    }
-    return found;
-}
-
-class PackedWeights : public ::testing::Test {
+class PackedWeights : public PackedFixture {
   protected:
-    void SetUp() override { kernels_ = must(gpu::KernelSet::create(device_, {.path = gpu::KernelPath::kPortable})); }
-
-    gpu::Buffer memory(uint64_t n_bytes, gpu::MemoryKind kind = gpu::MemoryKind::kHostUpload) {
-        gpu::Buffer buffer = must(device_.create_buffer(n_bytes, kind, "test"));
-        std::memset(buffer.mapped().data(), 0xff, n_bytes);
-        return buffer;
-    }
-    template <typename T>
-    gpu::Buffer input(const std::vector<T>& values) {
-        gpu::Buffer buffer = memory(values.size() * sizeof(T));
-        std::memcpy(buffer.mapped().data(), values.data(), values.size() * sizeof(T));
-        return buffer;
-    }
-
-    // One part, with its table in front.
-    gpu::Buffer pack(const Tensor& tensor, ScalarType type) {
-        const auto n = tensor.shape[0];
-        std::vector<std::byte> bricks(
-            gpu::bytes_of(*tensor.source->device_format(), n, static_cast<uint32_t>(tensor.shape[1])));
-        const Status packed = pack_rows(tensor, 0, n, type, bricks);
-        EXPECT_TRUE(packed.ok()) << tensor.name << ": " << packed.error().message;
-        gpu::Buffer buffer = memory(gpu::kPartAlign + bricks.size());
-        const auto table = std::as_bytes(tensor.source->table());
-        std::ranges::copy(table, buffer.mapped().begin() + gpu::kPartAlign - gpu::kPartTableBytes);
-        std::ranges::copy(bricks, buffer.mapped().begin() + gpu::kPartAlign);
-        return buffer;
-    }
-
-    void execute(const std::function<void(gpu::Recorder&)>& record) {
-        gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
-        record(recorder);
-        ASSERT_TRUE(kernels_->status().ok());
-        const gpu::CommandBuffer recording = must(std::move(recorder).end());
-        const gpu::CommandBuffer* recordings[] = {&recording};
-        ASSERT_TRUE(device_.compute_queue().wait(must(device_.compute_queue().submit(recordings))).ok());
-    }
-
     // Reads the matrix back in `type`, as a model of that type has it, from row `first` on.
     void expect_bits(const Tensor& tensor, ScalarType type, uint32_t first) {
         const auto n = static_cast<uint32_t>(tensor.shape[0]), k = static_cast<uint32_t>(tensor.shape[1]),
@@ -318,8 +140,6 @@ class PackedWeights : public ::testing::Test {
         }
     }
 
-    gpu::Device& device_ = test_device();
-    std::unique_ptr<gpu::KernelSet> kernels_;
     std::mt19937 random_{20260729};
 };
 

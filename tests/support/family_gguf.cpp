@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include <gtest/gtest.h>
 
 #include "model/quant/matrix_source.h"
+#include "model/quant/quantize.h"
 #include "tests/support/gguf_writer.h"
 
 namespace lorad::testing {
@@ -105,8 +107,8 @@ void separate_gate_up(NamedNumbers& numbers) {
 
 class Converter {
   public:
-    Converter(const NamedNumbers& numbers, const ModelConfig& config, std::string gguf, bool packs_experts)
-        : numbers_(numbers), config_(config), gguf_(std::move(gguf)), packs_experts_(packs_experts) {}
+    Converter(const NamedNumbers& numbers, const ModelConfig& config, std::string gguf, ExpertsAs experts)
+        : numbers_(numbers), config_(config), gguf_(std::move(gguf)), experts_as_(experts) {}
 
     std::string run() {
         write_fields();
@@ -431,9 +433,17 @@ class Converter {
         }
         return out;
     }
-    // ggml's MXFP4: a scale, then 16 bytes whose low halves are the first 16 numbers.
     void put_stack(const std::string& name, const Numbers& numbers, const Shape& shape) {
-        if (!packs_experts_) return put(name, numbers, shape);
+        if (experts_as_ == ExpertsAs::kMxfp4) return put_mxfp4(name, numbers, shape);
+        const bool is_gate = name.find("_gate_") != std::string::npos;
+        if (experts_as_ == ExpertsAs::kPlain || (experts_as_ == ExpertsAs::kMixed && !is_gate))
+            return put(name, numbers, shape);
+        std::string bytes(numbers.size() / 32 * 34, '\0');
+        model::quantize_row(model::GgmlType::kQ8_0, numbers, std::as_writable_bytes(std::span(bytes)));
+        writer_.tensor(name, 8, shape, bytes);
+    }
+    // ggml's MXFP4: a scale, then 16 bytes whose low halves are the first 16 numbers.
+    void put_mxfp4(const std::string& name, const Numbers& numbers, const Shape& shape) {
         constexpr float kNumbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
         std::string bytes;
         for (size_t at = 0; at < numbers.size(); at += 32) {
@@ -479,7 +489,7 @@ class Converter {
     const NamedNumbers& numbers_;
     const ModelConfig& config_;
     const std::string gguf_;
-    const bool packs_experts_;
+    const ExpertsAs experts_as_;
     GgufWriter writer_;
 };
 
@@ -498,8 +508,8 @@ NamedNumbers meaning_of(const model::TensorFiles& files, const ModelConfig& conf
 }
 
 std::string family_as_gguf(const NamedNumbers& numbers, const ModelConfig& config, const std::string& gguf,
-                           bool packs_experts) {
-    return Converter(numbers, config, gguf, packs_experts).run();
+                           ExpertsAs experts) {
+    return Converter(numbers, config, gguf, experts).run();
 }
 
 }  // namespace lorad::testing

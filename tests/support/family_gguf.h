@@ -17,9 +17,11 @@ namespace lorad::testing {
 using NamedNumbers = std::map<std::string, std::vector<float>>;
 NamedNumbers meaning_of(const model::TensorFiles& files, const model::ModelConfig& config);
 
-// The bytes of the file. gguf: general.architecture. packs_experts: the experts of gpt-oss are MXFP4, of whose blocks
-// their numbers are.
+// kMxfp4: the experts of gpt-oss, of whose blocks their numbers are. kMixed: gates in Q8_0, all else plain.
+enum class ExpertsAs { kPlain, kMxfp4, kQ8_0, kMixed };
+
+// The bytes of the file. gguf: general.architecture.
 std::string family_as_gguf(const NamedNumbers& numbers, const model::ModelConfig& config, const std::string& gguf,
-                           bool packs_experts = false);
+                           ExpertsAs experts = ExpertsAs::kPlain);
 
 }  // namespace lorad::testing

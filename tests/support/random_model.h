@@ -1,4 +1,4 @@
-// A Qwen2 folder with random f16 weights of some size, where no golden is as large.
+// A Qwen2 or Qwen3 MoE folder with random f16 weights of some size, where no golden is as large.
 #pragma once
 
 #include <algorithm>
@@ -25,23 +25,35 @@ class RandomModel {
         uint32_t hidden, heads, kv_heads, head_dim, ffn, layers, vocab;
         // of the slowest pair of channels of layer 0's keys, and half as much of its queries, as Qwen2.5 has them
         float large_bias = 0.0f;
+        // Not 0: Qwen3 MoE, of whose experts `top` are chosen, each of size ffn
+        uint32_t experts = 0, top = 0;
     };
 
     explicit RandomModel(const Shape& shape) : shape_(shape) {
-        std::ofstream(folder() / "config.json") << nlohmann::json{{"architectures", {"Qwen2ForCausalLM"}},
-                                                                  {"model_type", "qwen2"},
-                                                                  {"vocab_size", shape.vocab},
-                                                                  {"hidden_size", shape.hidden},
-                                                                  {"intermediate_size", shape.ffn},
-                                                                  {"num_hidden_layers", shape.layers},
-                                                                  {"num_attention_heads", shape.heads},
-                                                                  {"num_key_value_heads", shape.kv_heads},
-                                                                  {"hidden_act", "silu"},
-                                                                  {"max_position_embeddings", 128},
-                                                                  {"rms_norm_eps", 1e-6},
-                                                                  {"rope_theta", 10000.0},
-                                                                  {"tie_word_embeddings", true},
-                                                                  {"torch_dtype", "float16"}};
+        nlohmann::json config{{"architectures", {"Qwen2ForCausalLM"}},
+                              {"model_type", "qwen2"},
+                              {"vocab_size", shape.vocab},
+                              {"hidden_size", shape.hidden},
+                              {"intermediate_size", shape.ffn},
+                              {"num_hidden_layers", shape.layers},
+                              {"num_attention_heads", shape.heads},
+                              {"num_key_value_heads", shape.kv_heads},
+                              {"hidden_act", "silu"},
+                              {"max_position_embeddings", 128},
+                              {"rms_norm_eps", 1e-6},
+                              {"rope_theta", 10000.0},
+                              {"tie_word_embeddings", true},
+                              {"torch_dtype", "float16"}};
+        if (shape.experts != 0) {
+            config["architectures"] = {"Qwen3MoeForCausalLM"};
+            config["model_type"] = "qwen3_moe";
+            config["head_dim"] = shape.head_dim;
+            config["num_experts"] = shape.experts;
+            config["num_experts_per_tok"] = shape.top;
+            config["moe_intermediate_size"] = shape.ffn;
+            config["norm_topk_prob"] = true;
+        }
+        std::ofstream(folder() / "config.json") << config;
         add("model.embed_tokens.weight", shape.vocab, shape.hidden, 1.0f);
         add_ones("model.norm.weight");
         for (uint32_t l = 0; l < shape.layers; ++l) {
@@ -51,12 +63,20 @@ class RandomModel {
                                           {"k", shape.kv_heads * shape.head_dim},
                                           {"v", shape.kv_heads * shape.head_dim}}) {
                 add(layer + "self_attn." + name + "_proj.weight", n, shape.hidden, 0.05f);
-                add(layer + "self_attn." + name + "_proj.bias", n, 0, biases(n, l == 0 ? *name : 'v'));
+                if (shape.experts == 0)
+                    add(layer + "self_attn." + name + "_proj.bias", n, 0, biases(n, l == 0 ? *name : 'v'));
             }
             add(layer + "self_attn.o_proj.weight", shape.hidden, shape.heads * shape.head_dim, 0.05f);
-            add(layer + "mlp.gate_proj.weight", shape.ffn, shape.hidden, 0.05f);
-            add(layer + "mlp.up_proj.weight", shape.ffn, shape.hidden, 0.05f);
-            add(layer + "mlp.down_proj.weight", shape.hidden, shape.ffn, 0.03f);
+            if (shape.experts == 0) {
+                add_feed_forward(layer + "mlp.");
+                continue;
+            }
+            for (const char* norm : {"q_norm", "k_norm"})
+                add(layer + "self_attn." + norm + ".weight", shape.head_dim, 0,
+                    std::vector<float>(shape.head_dim, 1.0f));
+            add(layer + "mlp.gate.weight", shape.experts, shape.hidden, 0.5f);
+            for (uint32_t e = 0; e < shape.experts; ++e)
+                add_feed_forward(layer + "mlp.experts." + std::to_string(e) + ".");
         }
         const std::string header = header_.dump();
         const uint64_t header_bytes = header.size();
@@ -69,6 +89,11 @@ class RandomModel {
     const std::filesystem::path& folder() const { return dir_.path(); }
 
   private:
+    void add_feed_forward(const std::string& prefix) {
+        add(prefix + "gate_proj.weight", shape_.ffn, shape_.hidden, 0.05f);
+        add(prefix + "up_proj.weight", shape_.ffn, shape_.hidden, 0.05f);
+        add(prefix + "down_proj.weight", shape_.hidden, shape_.ffn, 0.03f);
+    }
     void add(const std::string& name, uint32_t n, uint32_t k, float bound) {
         add(name, n, k, reference::random_values(size_t{n} * std::max(k, 1u), reference::Type::kF16, random_, bound));
     }

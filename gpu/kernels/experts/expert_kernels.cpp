@@ -50,7 +50,9 @@ ExpertGateConstants constants_of(const std::optional<ExpertGate>& gate, bool has
 
 ExpertPlan ExpertPlanner::plan(const RouterShape& shape, const ExpertMatrices& m, uint32_t rows) const {
     const bool always = options().batch_invariant;
-    if (has_matrices(m.type) && (always || rows >= kMatrixMinRows)) {
+    const bool has_both =
+        m.gate_up_kind.type == m.down_kind.type && has_matrices(m.gate_up_kind) && has_matrices(m.down_kind);
+    if (has_both && (always || rows >= kMatrixMinRows)) {
         const uint32_t pairs = ceil_div(rows * shape.top, shape.experts), wanted = pairs > 32   ? 64
                                                                                    : pairs > 12 ? 32
                                                                                                 : 16;
@@ -66,13 +68,15 @@ ExpertPlan ExpertPlanner::plan(const RouterShape& shape, const ExpertMatrices& m
     return {always || rows > 8 ? kExpertTileRows : rows > 1 ? 2u : 1u, false, true};
 }
 
-const char* ExpertPlanner::matrix_module(ScalarType type) {
-    return type == ScalarType::kBf16 ? "expert_matrix_bf16" : "expert_matrix_f16";
+const char* ExpertPlanner::matrix_module(WeightKind weights) {
+    const bool is_bf16 = weights.type == ScalarType::kBf16;
+    if (is_packed(weights.format)) return is_bf16 ? "expert_matrix_packed_bf16" : "expert_matrix_packed_f16";
+    return is_bf16 ? "expert_matrix_bf16" : "expert_matrix_f16";
 }
 
-bool ExpertPlanner::has_matrices(ScalarType type) const {
-    const std::string module = matrix_module(type);
-    return ladder().has(type) && has_kernel_module(module) &&
+bool ExpertPlanner::has_matrices(WeightKind weights) const {
+    const std::string module = matrix_module(weights);
+    return ladder().has(weights.type) && has_kernel_module(module) &&
            std::ranges::find(options().left_out, module) == options().left_out.end();
 }
 
@@ -119,23 +123,23 @@ void ExpertKernels::group(Recorder& recorder, ExpertGroupParams params, const Ro
 }
 
 void ExpertKernels::product(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
-                            const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
+                            const ExpertPlan& plan, WeightKind weights, uint32_t rows,
                             const std::optional<ExpertGate>& gate) {
     CHECK(params.w_stride % kWeightAlign == 0 && (!gate || (plan.can_gate && params.y_stride * 2 >= params.n)));
     const uint64_t n_experts = std::min(shape.experts, rows * shape.top);
     const DispatchInfo info{plan.on_matrices ? "expert_matrix" : "expert_product",
-                            n_experts * params.n * params.w_stride * bytes_of(weight_type),
+                            n_experts * bytes_of(weights.format, params.n, params.w_stride),
                             uint64_t{rows} * shape.top * params.n * params.w_stride * 2};
-    if (plan.on_matrices) return on_matrices(recorder, params, shape, plan, weight_type, rows, gate, info);
+    if (plan.on_matrices) return on_matrices(recorder, params, shape, plan, weights, rows, gate, info);
     constexpr uint32_t kOutputs = 2;  // of a subgroup
     const uint32_t size = threads(128, 32);
     struct Constants {
-        uint32_t threads, weight_type, act_type, columns, rows;
+        uint32_t threads, weights, act_type, columns, rows;
         ExpertGateConstants gate;
     };
     const Kernel* k = kernel("expert_product", Constants{.threads = size,
-                                                         .weight_type = static_cast<uint32_t>(weight_type),
-                                                         .act_type = static_cast<uint32_t>(act_type(weight_type)),
+                                                         .weights = weights.constant(),
+                                                         .act_type = static_cast<uint32_t>(act_type(weights.type)),
                                                          .columns = plan.tile_rows,
                                                          .rows = gate ? 2 * kOutputs : kOutputs,
                                                          .gate = constants_of(gate, params.bias != 0)});
@@ -146,7 +150,7 @@ void ExpertKernels::product(Recorder& recorder, const ExpertProductParams& param
 }
 
 void ExpertKernels::on_matrices(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
-                                const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
+                                const ExpertPlan& plan, WeightKind weights, uint32_t rows,
                                 const std::optional<ExpertGate>& gate, const DispatchInfo& info) {
     const ExpertTileShape* tile = tile_for(plan.tile_rows, params.n, params.w_stride, capabilities());
     CHECK(tile != nullptr && params.y_stride % 4 == 0);
@@ -155,16 +159,22 @@ void ExpertKernels::on_matrices(Recorder& recorder, const ExpertProductParams& p
         uint32_t threads, columns, rows, k, subgroups_n, stride, subgroup;
         ExpertGateConstants gate;
     };
-    const Kernel* k = kernel(matrix_module(weight_type),
-                             Constants{.threads = tile->subgroups * subgroup,
-                                       .columns = tile->columns,
-                                       .rows = tile->rows,
-                                       .k = tile->k,
-                                       .subgroups_n = tile->subgroups_n,
-                                       .stride = params.w_stride,
-                                       .subgroup = subgroup,
-                                       .gate = constants_of(gate, params.bias != 0)},
-                             subgroup);
+    struct PackedConstants {
+        Constants constants;
+        uint32_t weights;
+    };
+    const Constants constants{.threads = tile->subgroups * subgroup,
+                              .columns = tile->columns,
+                              .rows = tile->rows,
+                              .k = tile->k,
+                              .subgroups_n = tile->subgroups_n,
+                              .stride = params.w_stride,
+                              .subgroup = subgroup,
+                              .gate = constants_of(gate, params.bias != 0)};
+    const std::string module = matrix_module(weights);
+    const Kernel* k = is_packed(weights.format)
+                          ? kernel(module, PackedConstants{constants, weights.constant()}, subgroup)
+                          : kernel(module, constants, subgroup);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.n, tile->columns),
                       tiles_max(rows * shape.top, shape.experts, plan.tile_rows), 1, info);

@@ -15,6 +15,7 @@
 #include "gpu/kernels/experts/expert_product.params.h"
 #include "gpu/kernels/experts/expert_route.params.h"
 #include "gpu/kernels/experts/expert_sum.params.h"
+#include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/kernel_cache.h"
 #include "gpu/kernels/kernel_facts.h"
 #include "proto/base/rounding.h"
@@ -31,7 +32,7 @@ struct RouterShape {
 struct ExpertMatrices {
     uint32_t gate_up = 0, down = 0;                // rows of one expert's
     uint32_t gate_up_stride = 0, down_stride = 0;  // elements of a row
-    ScalarType type = ScalarType::kF32;
+    WeightKind gate_up_kind = ScalarType::kF32, down_kind = ScalarType::kF32;
 };
 
 // The plan of both products of the experts.
@@ -54,9 +55,9 @@ class ExpertPlanner : public Planner {
     // Plans a recording of so many rows: with few rows few share an expert. With batch_invariant the kernel is always
     // the same.
     ExpertPlan plan(const RouterShape& shape, const ExpertMatrices& matrices, uint32_t rows) const;
-    // Returns true if products of this type may be on KHR cooperative matrices.
-    bool has_matrices(ScalarType type) const;
-    static const char* matrix_module(ScalarType type);
+    // Returns true if products of such weights may be on KHR cooperative matrices.
+    bool has_matrices(WeightKind weights) const;
+    static const char* matrix_module(WeightKind weights);
     // Tiles on matrices that the device and such products take, by their pairs; for the test at the start.
     std::vector<uint32_t> matrix_tiles(const ExpertMatrices& matrices) const;
     // The most tiles of so many pairs: one for each expert that is not full, and full ones.
@@ -78,7 +79,7 @@ class ExpertKernels : public ExpertPlanner, private KernelRecorder {
     void group(Recorder& recorder, ExpertGroupParams params, const RouterShape& shape, const ExpertPlan& plan,
                uint32_t rows);
     void product(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
-                 const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
+                 const ExpertPlan& plan, WeightKind weights, uint32_t rows,
                  const std::optional<ExpertGate>& gate = std::nullopt);
     void act(Recorder& recorder, const ExpertActParams& params, Activation activation, bool clamped, bool in_turns,
              ScalarType act_type, uint32_t rows);
@@ -88,8 +89,8 @@ class ExpertKernels : public ExpertPlanner, private KernelRecorder {
 
   private:
     void on_matrices(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
-                     const ExpertPlan& plan, ScalarType weight_type, uint32_t rows,
-                     const std::optional<ExpertGate>& gate, const DispatchInfo& info);
+                     const ExpertPlan& plan, WeightKind weights, uint32_t rows, const std::optional<ExpertGate>& gate,
+                     const DispatchInfo& info);
 };
 
 }  // namespace lorad::gpu

@@ -5,6 +5,8 @@
 // multiplied. A sum's order does not depend on N_TILE, ROWS or the other pairs of the tile.
 // grid (tiles of w rows, tiles at most): neighbours share rows of x, and then a matrix. Moves each expert's matrix once
 // for each of its tiles.
+// With PACKED w is a packed part (weight_format.h): a thread has its codes and scales of the next step in registers, and
+// stages what they stand for, rounded to ELEMENT.
 // With GATED a workgroup has the gates of N_TILE / 2 outputs and their ups.
 // Workgroup: SUB_N subgroups along n, the others along the pairs.
 #version 460
@@ -22,6 +24,9 @@
 #define ELEMENT float16_t
 #endif
 #include "gpu/kernels/common.glsl"
+#ifdef PACKED
+#include "gpu/kernels/formats/weights.glsl"
+#endif
 #include "gpu/kernels/experts/expert_route.params.h"
 #include "gpu/kernels/experts/expert_product.params.h"
 #include "gpu/kernels/rows/activation.glsl"
@@ -38,6 +43,9 @@ layout(constant_id = 8) const uint kActivation = 0;
 layout(constant_id = 9) const uint kClamped = 0;
 layout(constant_id = 10) const uint IN_TURNS = 0;
 layout(constant_id = 11) const uint HAS_BIAS = 0;
+#ifdef PACKED
+layout(constant_id = 12) const uint kWeight = kWeightsMXFP4;  // WeightKind::constant()
+#endif
 #include "gpu/kernels/experts/expert_gate.glsl"
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer ExpertTileRef { ExpertTile v; };
@@ -67,20 +75,56 @@ const uint kTypeOfElement =
 shared uvec4 stage[(N_TILE + ROWS) * kStride];
 shared uint pairs[ROWS];
 
-uvec4 held[kWLoads + kXLoads];  // the next step
-uint64_t w_at, x_at[kXLoads];   // where this thread's words of it lie
-uint64_t part_bytes;            // from a gate's row of w to its up's
+// The next step, and where this thread's words of it lie.
+uvec4 x_held[kXLoads];
+uint64_t x_at[kXLoads];
+#ifdef PACKED
+uvec3 codes_held[kWLoads];
+uvec4 scales_held[kWLoads];
+uint w_row;      // of all experts' rows
+uint part_rows;  // from a gate's row of w to its up's
+#else
+uvec4 w_held[kWLoads];
+uint64_t w_at, part_bytes;  // from a gate's row of w to its up's
+#endif
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
 
+#ifdef PACKED
+uint row_of_load(const uint i) { return w_row + i / kLoadsOfAPart * part_rows + i % kLoadsOfAPart * (kLoadRows * kRowStep); }
+// The column of this thread's eight weights in a step.
+uint column_in(uint step_idx) { return step_idx * K_TILE + gl_LocalInvocationIndex % kWords * 8; }
+uint piece_at(uint column) { return column % brick_columns(format_in(kWeight)) / kPieceColumns; }
+
+void fetch_w(uint step_idx) {
+    const uint format = format_in(kWeight), column = column_in(step_idx), piece = piece_at(column);
+    [[unroll]] for (uint i = 0; i < kWLoads; ++i) {
+        const uint row = row_of_load(i);
+        const uint64_t brick = brick_at(p.w, row, column, STRIDE, format);
+        codes_held[i] = code_words(brick, row, piece, column / 8 % 4, format);
+        scales_held[i] = scale_words(brick, row, piece, format);
+    }
+}
+uvec4 w_word(const uint i, uint step_idx) {
+    const uint format = format_in(kWeight), column = column_in(step_idx);
+    const PieceScale scale = scale_of(scales_held[i], row_of_load(i), piece_at(column), format);
+    return pack8(numbers_in(codes_held[i], column / 8 % 4, scale, p.w - kPartTableBytes, format), kTypeOfElement);
+}
+#else
+void fetch_w(uint step_idx) {
+    [[unroll]] for (uint i = 0; i < kWLoads; ++i) w_held[i] = Words(w_at + i / kLoadsOfAPart * part_bytes).data[i % kLoadsOfAPart * (kLoadRows * kRowStep * (STRIDE / 8)) + step_idx * kWords];
+}
+uvec4 w_word(const uint i, uint step_idx) { return w_held[i]; }
+#endif
+
 void fetch(uint step_idx) {
-    [[unroll]] for (uint i = 0; i < kWLoads; ++i) held[i] = Words(w_at + i / kLoadsOfAPart * part_bytes).data[i % kLoadsOfAPart * (kLoadRows * kRowStep * (STRIDE / 8)) + step_idx * kWords];
-    [[unroll]] for (uint i = 0; i < kXLoads; ++i) held[kWLoads + i] = Words(x_at[i]).data[step_idx * kWords];
+    fetch_w(step_idx);
+    [[unroll]] for (uint i = 0; i < kXLoads; ++i) x_held[i] = Words(x_at[i]).data[step_idx * kWords];
 }
 
-void put() {
+void put(uint step_idx) {
     const uint at = gl_LocalInvocationIndex / kWords * kStride + gl_LocalInvocationIndex % kWords;
-    [[unroll]] for (uint i = 0; i < kWLoads; ++i) stage[at + i * kLoadRows * kStride] = held[i];
-    [[unroll]] for (uint i = 0; i < kXLoads; ++i) stage[at + (N_TILE + i * kLoadRows) * kStride] = held[kWLoads + i];
+    [[unroll]] for (uint i = 0; i < kWLoads; ++i) stage[at + i * kLoadRows * kStride] = w_word(i, step_idx);
+    [[unroll]] for (uint i = 0; i < kXLoads; ++i) stage[at + (N_TILE + i * kLoadRows) * kStride] = x_held[i];
 }
 
 // 16 of the step's k.
@@ -139,8 +183,14 @@ void main() {
     // the same bits.
     const uint n0 = min(gl_WorkGroupID.x * kColumns, (GATED != 0 ? p.n / 2 : p.n) - kColumns);
     const uint first_row = gl_LocalInvocationIndex / kWords, first_k = gl_LocalInvocationIndex % kWords * 8;
+    const uint to_up = IN_TURNS != 0 ? 1 : p.n / 2;
+#ifdef PACKED
+    w_row = tile.expert * p.n + (n0 + first_row) * kRowStep;
+    part_rows = to_up;
+#else
     w_at = p.w + 2 * ((uint64_t(tile.expert) * p.n + (n0 + first_row) * kRowStep) * STRIDE + first_k);
-    part_bytes = uint64_t(IN_TURNS != 0 ? 1 : p.n / 2) * (2 * STRIDE);
+    part_bytes = uint64_t(to_up) * (2 * STRIDE);
+#endif
     // Pairs that there are not are read as the last one.
     [[unroll]] for (uint i = 0; i < kXLoads; ++i) {
         const uint pair = UintRef(p.sorted + uint64_t(tile.begin + min(first_row + i * kLoadRows, tile.n - 1)) * 4).v;
@@ -154,7 +204,7 @@ void main() {
     fetch(0);
     for (uint step_idx = 0; step_idx < n_steps; ++step_idx) {
         barrier();
-        put();
+        put(step_idx);
         // The last step is loaded again: a branch around loads costs more.
         fetch(min(step_idx + 1, n_steps - 1));
         barrier();

@@ -1,5 +1,5 @@
 // expert_product: y[pair][i] = w[expert of pair][i] . x[row of pair]; with kGated what gate and up become (expert_act)
-//   w  [experts * n][w_stride]  WEIGHT_TYPE
+//   w  [experts * n][w_stride]  WEIGHT_TYPE, or a packed part of so many rows (weight_format.h)
 //   x  [row][w_stride]          ACT_TYPE
 //   y  [pair][y_stride]         f32, gated ACT_TYPE
 // A workgroup takes a tile of up to COLS pairs of one expert. A subgroup takes ROWS neighbouring rows of w; its lanes
@@ -10,11 +10,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/experts/expert_route.params.h"
 #include "gpu/kernels/experts/expert_product.params.h"
 #include "gpu/kernels/rows/activation.glsl"
 
-layout(constant_id = 1) const uint kWeightType = 0;
+layout(constant_id = 1) const uint kWeight = 0;  // WeightKind::constant()
 layout(constant_id = 2) const uint kActType = 0;
 layout(constant_id = 3) const uint kCols = 1;  // the tiles' rows
 layout(constant_id = 4) const uint kRows = 2;  // gated: 4, of two neighbouring outputs
@@ -34,6 +35,11 @@ uint row_of(uint n0, uint i) {
     if (kGated == 0) return min(n0 + i, p.n - 1);
     const uint f = min(n0 + i % kOutputs, p.n / 2 - 1), part = i / kOutputs;
     return kInTurns != 0 ? 2 * f + part : part * (p.n / 2) + f;
+}
+
+// Weights 8 chunk .. + 7 of a row, which lies at `at` unless w is packed.
+Eight weights_of(uint64_t at, uint row, uint chunk) {
+    return is_packed_weight(kWeight) ? load8_packed(p.w, row, chunk, p.w_stride, kWeight) : load8(at, chunk, format_in(kWeight));
 }
 
 const uint kFirstUp = kRows > 2 ? 2 : 0;
@@ -56,8 +62,8 @@ void store_gated(uint pair, uint expert, uint n0, float sums[kRows]) {
 void main() {
     if (gl_WorkGroupID.x >= UintRef(p.n_tiles).v) return;
     const ExpertTile tile = ExpertTileRef(p.tiles + uint64_t(gl_WorkGroupID.x) * 16).v;
-    const uint64_t w_row_bytes = uint64_t(p.w_stride) * bytes_of(kWeightType);
-    const uint64_t w_base = p.w + uint64_t(tile.expert) * p.n * w_row_bytes;
+    const uint64_t w_row_bytes = uint64_t(p.w_stride) * bytes_of(format_in(kWeight));
+    const uint first_row = tile.expert * p.n;
     const uint n_chunks = p.w_stride / 8;
     uint pair[kCols];
     uint64_t x[kCols];
@@ -67,15 +73,17 @@ void main() {
     }
     const uint step = gl_NumWorkGroups.y * gl_NumSubgroups * kOutputs, end = kGated != 0 ? p.y_stride : p.n;
     for (uint n0 = (gl_WorkGroupID.y * gl_NumSubgroups + gl_SubgroupID) * kOutputs; n0 < end; n0 += step) {
+        uint row[kRows];
         uint64_t w[kRows];
         float acc[kRows][kCols];
         [[unroll]] for (uint i = 0; i < kRows; i++) {
-            w[i] = w_base + uint64_t(row_of(n0, i)) * w_row_bytes;
+            row[i] = first_row + row_of(n0, i);
+            w[i] = p.w + uint64_t(row[i]) * w_row_bytes;
             [[unroll]] for (uint j = 0; j < kCols; j++) acc[i][j] = 0.0;
         }
         for (uint chunk = gl_SubgroupInvocationID; chunk < n_chunks; chunk += gl_SubgroupSize) {
             Eight a[kRows];
-            [[unroll]] for (uint i = 0; i < kRows; i++) a[i] = load8(w[i], chunk, kWeightType);
+            [[unroll]] for (uint i = 0; i < kRows; i++) a[i] = weights_of(w[i], row[i], chunk);
             [[unroll]] for (uint j = 0; j < kCols; j++) {
                 if (j >= tile.n) break;
                 const Eight b = load8(x[j], chunk, kActType);

@@ -9,7 +9,8 @@ struct ExpertProductParams {
     uint64_t sorted;  // ExpertGroupParams
     uint64_t n_tiles;
     uint64_t tiles;
-    uint64_t w;  // [experts * n][w_stride] of the weight type: the matrices one behind the other
+    // [experts * n][w_stride] of the weight type, the matrices one behind the other; packed: the bricks of such rows
+    uint64_t w;
     uint64_t x;  // [x row][w_stride] of the activation type, elements k.. are zero
     // [pair][y_stride] f32; gated: of the activation type, what n / 2 gates and as many ups become; elements behind
     // them are written with zeros

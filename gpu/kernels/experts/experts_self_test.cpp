@@ -1,9 +1,12 @@
-// At start-up, of models with experts: a small product of experts on matrices by each tile, against the portable one.
+// At start-up, of models with experts: a small product of experts on matrices by each tile, of plain weights and each
+// of the model's packed formats, against the portable one.
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "gpu/kernels/formats/random_bricks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/self_test.h"
@@ -21,25 +24,33 @@ constexpr uint32_t kOfFirst = 65, kLastExpert = kExperts - 1;  // pairs of exper
 constexpr RouterShape kShape{.experts = kExperts, .top = 2};
 
 struct ExpertProduct {
+    WeightKind weights;
     Buffer w, x, y, sorted, tiles, n_tiles;
 
-    static Result<ExpertProduct> create(Device& device, ScalarType type) {
-        ExpertProduct test;
-        TRY(make(device, test.w, uint64_t{kExperts} * kN * kK * 2, MemoryKind::kHostUpload));
+    DeviceAddress matrix() const { return w.address() + (is_packed(weights.format) ? kPartAlign : 0); }
+
+    static Result<ExpertProduct> create(Device& device, WeightKind weights) {
+        const ScalarType type = weights.type;
+        ExpertProduct test{.weights = weights, .w = {}, .x = {}, .y = {}, .sorted = {}, .tiles = {}, .n_tiles = {}};
+        TRY(make(device, test.w, kPartAlign + bytes_of(weights.format, uint64_t{kExperts} * kN, kK),
+                 MemoryKind::kHostUpload));
         TRY(make(device, test.x, uint64_t{kRowsOfX} * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{kPairs} * kN * 4, MemoryKind::kHostReadback));
         TRY(make(device, test.sorted, kPairs * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.tiles, kPairs * sizeof(ExpertTile), MemoryKind::kHostUpload));
         TRY(make(device, test.n_tiles, 16, MemoryKind::kHostUpload));
         std::mt19937 random(81);
-        fill_random(test.w.mapped(), type, random);
+        if (is_packed(weights.format))
+            fill_part(weights.format, test.w.mapped(), random);
+        else
+            fill_random(test.w.mapped(), type, random);
         fill_random(test.x.mapped(), type, random);
         auto* pairs = reinterpret_cast<uint32_t*>(test.sorted.mapped().data());
         for (uint32_t i = 0; i < kPairs; ++i) pairs[i] = i * 3 % kPairs;
         return test;
     }
 
-    Result<std::vector<float>> run(Device& device, KernelSet& kernels, const ExpertPlan& plan, ScalarType type) {
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, const ExpertPlan& plan) {
         std::vector<ExpertTile> list;
         for (const uint32_t expert : {0u, kLastExpert}) {
             const uint32_t end = expert == 0 ? kOfFirst : kPairs;
@@ -55,7 +66,7 @@ struct ExpertProduct {
                                 {.sorted = sorted.address(),
                                  .n_tiles = n_tiles.address(),
                                  .tiles = tiles.address(),
-                                 .w = w.address(),
+                                 .w = matrix(),
                                  .x = x.address(),
                                  .y = y.address(),
                                  .bias = 0,
@@ -65,7 +76,7 @@ struct ExpertProduct {
                                  .pairs_of_a_row = 2,
                                  .alpha = 0,
                                  .limit = 0},
-                                kShape, plan, type, kRowsOfX);
+                                kShape, plan, weights, kRowsOfX);
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
@@ -75,21 +86,33 @@ struct ExpertProduct {
 
 }  // namespace experts_test
 
-Status LadderTests::experts(ScalarType type) {
+Status LadderTests::experts(WeightKind weights) {
     using namespace experts_test;
-    TRY_ASSIGN(ExpertProduct test, ExpertProduct::create(device_, type));
-    TRY_ASSIGN(
-        const std::vector<float> want,
-        test.run(device_, kernels_, {.tile_rows = kExpertTileRows, .on_matrices = false, .can_gate = false}, type));
-    const ExpertMatrices matrices{kN, kN, kK, kK, type};
+    TRY_ASSIGN(ExpertProduct test, ExpertProduct::create(device_, weights));
+    TRY_ASSIGN(const std::vector<float> want,
+               test.run(device_, kernels_, {.tile_rows = kExpertTileRows, .on_matrices = false, .can_gate = false}));
+    const ExpertMatrices matrices{kN, kN, kK, kK, weights, weights};
+    // The same products in f32, added in another order. Packed weights are rounded to the type, each by half a unit of
+    // its last place, and their errors fall out as the summands do.
+    const bool is_f16 = weights.type == ScalarType::kF16;
+    const double tolerance = is_packed(weights.format) ? std::ldexp(1.0, is_f16 ? -11 : -8) : 1e-4;
     for (const uint32_t rows : kernels_.experts.matrix_tiles(matrices)) {
         Deviation deviation;
-        deviation.add(test.run(device_, kernels_, {.tile_rows = rows, .on_matrices = true, .can_gate = false}, type),
-                      want);
-        if (deviation.error <= 1e-4) continue;  // the same products in f32, added in another order
-        facts_.options.left_out.emplace_back(ExpertPlanner::matrix_module(type));
-        tell_left_out(lorad::format("expert_matrix by {} rows", rows), device_, deviation);
+        deviation.add(test.run(device_, kernels_, {.tile_rows = rows, .on_matrices = true, .can_gate = false}), want);
+        if (deviation.error <= tolerance) continue;
+        facts_.options.left_out.emplace_back(ExpertPlanner::matrix_module(weights));
+        tell_left_out(lorad::format("expert_matrix of {} by {} rows", name_of(weights.format), rows), device_,
+                      deviation);
         return ok_status();
+    }
+    return ok_status();
+}
+
+Status LadderTests::packed_experts(ScalarType type) {
+    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; format++) {
+        const WeightKind weights(static_cast<WeightFormat>(format), type);
+        const bool is_asked = (facts_.options.packed_formats >> format & 1u) != 0;
+        if (is_asked && kernels_.experts.has_matrices(weights)) TRY(experts(weights));
     }
     return ok_status();
 }

@@ -101,8 +101,9 @@ float number_of_code(uint code, uint zero, uint64_t table, const uint format) {
         return float(bitfieldExtract(int(word), int(code & 3u) * 8, 8));
     }
     if (format == kWeightsMXFP4) {
-        const int magnitude = int(0xc8643210u >> (4 * (code & 7u))) & 15;
-        return float((code & 8u) != 0 ? -magnitude : magnitude);
+        // 1 1.5 2 3 4 6 8 12 by their bits, without conversions or subnormal numbers. No packer writes the code of -0.
+        const float steps = uintBitsToFloat(0x3f800000u + ((code & 7u) << 22)), magnitude = min(steps, 2.0 * steps - 2.0);
+        return uintBitsToFloat(floatBitsToUint(magnitude) | (code & 8u) << 28);
     }
     if (format == kWeightsTable) return FloatRef(table + code * 4).v;
     if (format == kWeightsFP8) {
@@ -113,40 +114,48 @@ float number_of_code(uint code, uint zero, uint64_t table, const uint format) {
     return float(int(code) - int(zero));
 }
 
-// Eight codes: number `eight` of four in the piece.
-uvec4[2] codes_of(uint64_t brick, uint row, uint piece, uint eight, const uint format) {
+// Loads the words of eight codes, number `eight` of four in the piece: at 8 bits xy, else x, and z the bits above four.
+uvec3 code_words(uint64_t brick, uint row, uint piece, uint eight, const uint format) {
     const uint place = (piece / 4 * kBrickRows + row % kBrickRows) * 4 + piece % 4;
+    if (has_codes_of_8(format)) return uvec3(Uvec2Ref(brick + eight / 2 * (high_offset(format) / 2) + place * 16 + eight % 2 * 8).v, 0);
+    uvec3 words = uvec3(UintRef(brick + place * 16 + eight * 4).v, 0, 0);
+    if (high_bits_of(format) == 1) words.z = UintRef(brick + high_offset(format) + place * 4).v >> (4 * eight);
+    else if (high_bits_of(format) == 2) words.z = UintRef(brick + high_offset(format) + place * 8 + eight / 2 * 4).v >> (8 * (eight % 2));
+    return words;
+}
+
+uvec4[2] codes_in(uvec3 words, const uint format) {
     if (has_codes_of_8(format)) {
-        const uint plane_bytes = high_offset(format) / 2;
-        const uvec2 words = Uvec2Ref(brick + eight / 2 * plane_bytes + place * 16 + eight % 2 * 8).v;
         const uvec4 shifts = uvec4(0, 16, 8, 24);
         return uvec4[2]((uvec4(words.x) >> shifts) & 255u, (uvec4(words.y) >> shifts) & 255u);
     }
-    const uint word = UintRef(brick + place * 16 + eight * 4).v;
-    uvec4 lo = (uvec4(word) >> uvec4(0, 16, 4, 20)) & 15u, hi = (uvec4(word) >> uvec4(8, 24, 12, 28)) & 15u;
+    uvec4 lo = (uvec4(words.x) >> uvec4(0, 16, 4, 20)) & 15u, hi = (uvec4(words.x) >> uvec4(8, 24, 12, 28)) & 15u;
     if (high_bits_of(format) == 1) {
-        const uint high = UintRef(brick + high_offset(format) + place * 4).v >> (4 * eight);
-        lo |= ((uvec4(high) >> uvec4(0, 16, 1, 17)) & 1u) << 4;
-        hi |= ((uvec4(high) >> uvec4(2, 18, 3, 19)) & 1u) << 4;
+        lo |= ((uvec4(words.z) >> uvec4(0, 16, 1, 17)) & 1u) << 4;
+        hi |= ((uvec4(words.z) >> uvec4(2, 18, 3, 19)) & 1u) << 4;
     } else if (high_bits_of(format) == 2) {
-        const uint high = UintRef(brick + high_offset(format) + place * 8 + eight / 2 * 4).v >> (8 * (eight % 2));
-        lo |= ((uvec4(high) >> uvec4(0, 16, 2, 18)) & 3u) << 4;
-        hi |= ((uvec4(high) >> uvec4(4, 20, 6, 22)) & 3u) << 4;
+        lo |= ((uvec4(words.z) >> uvec4(0, 16, 2, 18)) & 3u) << 4;
+        hi |= ((uvec4(words.z) >> uvec4(4, 20, 6, 22)) & 3u) << 4;
     }
     return uvec4[2](lo, hi);
+}
+
+// The weights of eight codes, number `eight` of the piece that has this scale, in f32.
+Eight numbers_in(uvec3 words, uint eight, PieceScale scale, uint64_t table, const uint format) {
+    const uvec4 codes[2] = codes_in(words, format);
+    const float s = eight < 2 ? scale.first : scale.second;
+    vec4 numbers[2];
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        [[unroll]] for (uint j = 0; j < 4; j++) numbers[i][j] = s * number_of_code(codes[i][j], scale.zero, table, format) - scale.t;
+    }
+    return Eight(numbers[0], numbers[1]);
 }
 
 // Eight weights of a piece whose scale is known.
 Eight piece_eight(uint64_t base, uint64_t brick, uint row, uint piece, uint eight, PieceScale scale, const uint weight) {
     const uint format = format_in(weight);
-    const uvec4 codes[2] = codes_of(brick, row, piece, eight, format);
-    const float s = eight < 2 ? scale.first : scale.second;
-    const uint64_t table = base - kPartTableBytes;
-    vec4 numbers[2];
-    [[unroll]] for (uint i = 0; i < 2; i++) {
-        [[unroll]] for (uint j = 0; j < 4; j++) numbers[i][j] = s * number_of_code(codes[i][j], scale.zero, table, format) - scale.t;
-    }
-    return Eight(rounded_to(numbers[0], rounding_in(weight)), rounded_to(numbers[1], rounding_in(weight)));
+    const Eight e = numbers_in(code_words(brick, row, piece, eight, format), eight, scale, base - kPartTableBytes, format);
+    return Eight(rounded_to(e.lo, rounding_in(weight)), rounded_to(e.hi, rounding_in(weight)));
 }
 
 // Weights 8 chunk .. + 7 of a row of a packed part.

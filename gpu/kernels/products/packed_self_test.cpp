@@ -1,10 +1,9 @@
 // At start-up: a small product of packed weights in each of the model's formats on matrices, against the portable one.
-#include <bit>
 #include <cstring>
 #include <random>
-#include <span>
 #include <vector>
 
+#include "gpu/kernels/formats/random_bricks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
@@ -21,60 +20,6 @@ namespace packed_test {
 constexpr uint32_t kN = 176, kK = 640;  // the last workgroup has bands that there are not, the last split fewer steps
 constexpr uint32_t kBufferRows = 64 + kSlackRows;
 
-// Scales between 2^-4 and 2^-3, with a mantissa.
-uint16_t small_half(std::mt19937& random) { return static_cast<uint16_t>(0x2c00u | (random() & 0x3ff)); }
-
-void put(std::span<std::byte> to, size_t at, uint32_t value, size_t n_bytes) {
-    std::memcpy(to.data() + at, &value, n_bytes);
-}
-
-// What the records have beside bits that may be any.
-void put_scales(uint32_t format, std::span<std::byte> record, std::span<std::byte> second, std::mt19937& random) {
-    switch (static_cast<WeightFormat>(format)) {
-        case WeightFormat::kQ8_0:
-        case WeightFormat::kQ4_0:
-        case WeightFormat::kQ4_1:
-        case WeightFormat::kQ5_0:
-        case WeightFormat::kQ5_1:
-        case WeightFormat::kIQ4_NL:
-            for (size_t i = 0; i < record.size(); i += 2) put(record, i, small_half(random), 2);
-            return;
-        case WeightFormat::kQ4_K:
-        case WeightFormat::kQ5_K:
-            for (size_t i = 0; i < 4; i += 2) put(record, i, small_half(random), 2);
-            return;
-        case WeightFormat::kQ6_K: return put(second, 0, small_half(random), 2);
-        case WeightFormat::kIQ4_XS: return put(record, 0, small_half(random), 2);
-        case WeightFormat::kMXFP4:
-            for (std::byte& e : record) e = static_cast<std::byte>(120 + random() % 8);
-            return;
-        case WeightFormat::kTable:
-        case WeightFormat::kFP8:
-            for (size_t i = 0; i < record.size(); i += 4)
-                put(record, i, std::bit_cast<uint32_t>(0.25f) | (random() & 0x7fffff), 4);
-            return;
-        default:
-            for (size_t i = 0; i < record.size(); i += 4) put(record, i, small_half(random) | (random() % 16) << 16, 4);
-    }
-}
-
-void fill_part(uint32_t format, std::span<std::byte> part, std::mt19937& random) {
-    fill_random(part.first(kPartAlign), ScalarType::kF32, random);  // the table among it
-    const uint32_t first = record_bytes(format), second = second_record_bytes(format);
-    for (size_t brick = kPartAlign; brick < part.size(); brick += brick_bytes(format)) {
-        const std::span<std::byte> bytes = part.subspan(brick, brick_bytes(format));
-        for (std::byte& byte : bytes) {
-            byte = static_cast<std::byte>(random());
-            if (format == kWeightsFP8 && (byte & std::byte{0x7f}) == std::byte{0x7f}) byte = std::byte{0};  // no NaN
-        }
-        for (uint32_t row = 0; row < kBrickRows; ++row) {
-            const uint32_t records = record_offset(format);
-            put_scales(format, bytes.subspan(records + row * first, first),
-                       bytes.subspan(records + kBrickRows * first + row * second, second), random);
-        }
-    }
-}
-
 struct PackedProduct {
     Buffer count, w, x, y;
 
@@ -85,7 +30,7 @@ struct PackedProduct {
         TRY(make(device, test.x, uint64_t{kBufferRows} * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{4} * kBufferRows * padded(kN) * 4, MemoryKind::kHostReadback));
         std::mt19937 random(54);
-        fill_part(number_of(format), test.w.mapped(), random);
+        fill_part(format, test.w.mapped(), random);
         fill_random(test.x.mapped(), type, random);
         return test;
     }

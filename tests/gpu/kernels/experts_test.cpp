@@ -447,7 +447,7 @@ TEST_F(KernelTest, ExpertsOnMatricesMatchTheReferenceAndWriteTheirPairsAlone) {
             std::vector<uint32_t> sorted(kPairs);
             for (uint32_t i = 0; i < kPairs; i++) sorted[i] = i * 7 % kPairs;
             const Buffer sorted_buffer = input(sorted);
-            const ExpertMatrices matrices{n, n, stride, stride, scalar(type)};
+            const ExpertMatrices matrices{n, n, stride, stride, scalar(type), scalar(type)};
             ASSERT_FALSE(kernels_->experts.matrix_tiles(matrices).empty());
             for (const uint32_t tile_rows : kernels_->experts.matrix_tiles(matrices)) {
                 std::vector<ExpertTile> tiles;
@@ -520,7 +520,8 @@ TEST_F(KernelTest, ExpertsOnMatricesEndInTheActivation) {
         for (const GateCase& c :
              {GateCase{Activation::kSilu, false, false, false}, GateCase{Activation::kGeluTanh, false, false, true},
               GateCase{Activation::kSilu, true, true, true}}) {
-            for (const uint32_t tile_rows : kernels_->experts.matrix_tiles({kN, kN, kK, kK, scalar(type)})) {
+            for (const uint32_t tile_rows :
+                 kernels_->experts.matrix_tiles({kN, kN, kK, kK, scalar(type), scalar(type)})) {
                 std::vector<ExpertTile> tiles;
                 std::vector<uint32_t> expert_of(kPairs);
                 for (uint32_t begin = 0; begin < kPairs;) {
@@ -586,7 +587,7 @@ TEST(ExpertPlans, FollowThePairsOfAnExpertAndTheMatrices) {
     facts.ladder.coopmat = {false, true, true};
     const ExpertPlanner planner(facts);
     const RouterShape shape{.experts = 128, .top = 8};
-    ExpertMatrices matrices{1536, 2048, 2048, 768, ScalarType::kBf16};
+    ExpertMatrices matrices{1536, 2048, 2048, 768, ScalarType::kBf16, ScalarType::kBf16};
     const auto plan = [&](uint32_t rows) {
         const ExpertPlan made = planner.plan(shape, matrices, rows);
         return std::pair(made.tile_rows, made.on_matrices);
@@ -600,11 +601,19 @@ TEST(ExpertPlans, FollowThePairsOfAnExpertAndTheMatrices) {
     EXPECT_EQ(plan(2048), std::pair(32u, true));
     matrices.gate_up = 40;
     EXPECT_EQ(plan(2048), std::pair(kExpertTileRows, false));
-    matrices = {1536, 2048, 2048, 768, ScalarType::kF32};
+    matrices = {1536, 2048, 2048, 768, ScalarType::kF32, ScalarType::kF32};
     EXPECT_EQ(plan(2048), std::pair(kExpertTileRows, false));
     facts.options.batch_invariant = true;
-    matrices.type = ScalarType::kBf16;
+    matrices.gate_up_kind = matrices.down_kind = ScalarType::kBf16;
     EXPECT_TRUE(plan(1).second);
+    facts.options.batch_invariant = false;
+    // Of a layer in which one of both products reads packed weights.
+    matrices.gate_up_kind = {WeightFormat::kMXFP4, ScalarType::kBf16};
+    EXPECT_EQ(plan(2048), std::pair(64u, true));
+    facts.options.left_out = {"expert_matrix_packed_bf16"};
+    EXPECT_EQ(plan(2048), std::pair(kExpertTileRows, false));
+    matrices.gate_up_kind = ScalarType::kBf16;
+    EXPECT_EQ(plan(2048), std::pair(64u, true));
 }
 
 }  // namespace

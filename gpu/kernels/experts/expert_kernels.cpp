@@ -171,7 +171,7 @@ void ExpertKernels::on_matrices(Recorder& recorder, const ExpertProductParams& p
                               .stride = params.w_stride,
                               .subgroup = subgroup,
                               .gate = constants_of(gate, params.bias != 0)};
-    const std::string module = matrix_module(weights);
+    const char* const module = matrix_module(weights);
     const Kernel* k = is_packed(weights.format)
                           ? kernel(module, PackedConstants{constants, weights.constant()}, subgroup)
                           : kernel(module, constants, subgroup);

@@ -109,7 +109,7 @@ Status LadderTests::experts(WeightKind weights) {
 }
 
 Status LadderTests::packed_experts(ScalarType type) {
-    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; format++) {
+    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
         const WeightKind weights(static_cast<WeightFormat>(format), type);
         const bool is_asked = (facts_.options.packed_formats >> format & 1u) != 0;
         if (is_asked && kernels_.experts.has_matrices(weights)) TRY(experts(weights));

@@ -57,7 +57,7 @@ void fill_part(WeightFormat of, std::span<std::byte> part, std::mt19937& random)
             byte = static_cast<std::byte>(random());
             if (format == kWeightsFP8 && (byte & std::byte{0x7f}) == std::byte{0x7f}) byte = std::byte{0};  // no NaN
         }
-        for (uint32_t row = 0; row < kBrickRows; row++) {
+        for (uint32_t row = 0; row < kBrickRows; ++row) {
             const uint32_t records = record_offset(format);
             put_scales(of, bytes.subspan(records + row * first, first),
                        bytes.subspan(records + kBrickRows * first + row * second, second), random);

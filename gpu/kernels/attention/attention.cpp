@@ -117,7 +117,8 @@ void AttentionKernels::attention(Recorder& recorder, const AttentionParams& para
                     0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0, shape.keys_f16},
                    kMatrixSubgroup);
         if (k == nullptr) return;
-        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
+        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits,
+                          {"attention_group", 0, 0, shape.flops_most()});
     } else {
         attention_by_heads(recorder, params, shape, act_type);
     }
@@ -137,7 +138,8 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
             {kSoftwareLanes, static_cast<uint32_t>(act_type), shape.head_dim, taken, shape.n_kv_heads, group / taken},
             kSoftwareLanes);
         if (k == nullptr) return;
-        recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / taken, 1, {"attention_lanes", 0, 0});
+        recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / taken, 1,
+                          {"attention_lanes", 0, 0, shape.flops_most()});
         return;
     }
     // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
@@ -161,7 +163,8 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
                {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad,
                 shape.n_splits > 1, pool, slots, in_flight, params.single_rows != 0, shape.keys_f16, shape.sinks});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits,
+                      {"attention", 0, 0, shape.flops_most()});
 }
 
 bool AttentionPlanner::attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const {
@@ -201,7 +204,8 @@ void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFro
                               params.bias != 0, params.q_gamma != 0, qkv.rotary_dim, y_order ? 1 + *y_order : 0},
                              kMatrixSubgroup);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});
+    recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits,
+                      {"attention_from_qkv", 0, 0, shape.flops_most()});
     if (!split || !shape.joined) return;
     recorder.barrier();
     AttentionParams joined{};
@@ -286,7 +290,7 @@ void AttentionKernels::attention_tiles(Recorder& recorder, const AttentionParams
     }
     const Kernel* k = kernel(module, constants, kMatrixSubgroup);
     if (k == nullptr) return;
-    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0});
+    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0, shape.flops_most()});
 }
 
 }  // namespace lorad::gpu

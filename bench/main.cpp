@@ -19,7 +19,7 @@
 namespace lorad::bench {
 
 server::DeviceArguments device_arguments(const CommonOptions& common) {
-    return {.device = common.device, .validation = false, .pipeline_cache = {}, .kernel_statistics = common.statistics};
+    return {.device = common.device, .kernel_statistics = common.statistics};
 }
 
 std::unique_ptr<gpu::Device> open_device(const CommonOptions& common) {

@@ -21,7 +21,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 DeviceAddress Buffer::address() const { return impl_ ? impl_->slab->address + impl_->offset : 0; }
 uint64_t Buffer::size() const { return impl_ ? impl_->size : 0; }
 std::span<std::byte> Buffer::mapped() const {
-    if (!impl_ || impl_->slab->mapped == nullptr) return {};
+    if (!impl_ || impl_->slab->mapped == nullptr || impl_->kind == MemoryKind::kDeviceLocal) return {};
     return {impl_->slab->mapped + impl_->offset, impl_->size};
 }
 

@@ -11,7 +11,7 @@ namespace lorad::gpu {
 using DeviceAddress = uint64_t;  // as in shaders' buffer references; 0 is "none"
 
 enum class MemoryKind {
-    kDeviceLocal,   // not mapped
+    kDeviceLocal,   // not mapped for users: Uploader writes it
     kHostUpload,    // host-visible, coherent; CPU writes, GPU reads (or copies from)
     kHostReadback,  // host-visible, coherent, cached where possible; GPU writes, CPU reads
 };

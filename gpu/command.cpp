@@ -1,6 +1,8 @@
 #include "gpu/command.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -118,14 +120,15 @@ bool bind_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<co
 
 // False if what is recorded has failed, see CommandBufferImpl::failure: nobody submits it.
 bool before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
-                     const DispatchInfo& info) {
+                     const DispatchInfo& info, VkPipeline instead = VK_NULL_HANDLE) {
     const KernelImpl& k = kernel.impl();
+    const VkPipeline pipeline = instead != VK_NULL_HANDLE ? instead : k.pipeline;
     CHECK(params.size() % 4 == 0 && (params.size() <= kPushConstantBytes || k.function != VK_NULL_HANDLE));
     if (k.function != VK_NULL_HANDLE) {
         impl.bound = VK_NULL_HANDLE;
     } else {
-        if (impl.bound != k.pipeline) vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
-        impl.bound = k.pipeline;
+        if (impl.bound != pipeline) vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+        impl.bound = pipeline;
         if (!k.params_in_buffer) {
             vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                                static_cast<uint32_t>(params.size()), params.data());
@@ -133,9 +136,93 @@ bool before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<co
             return false;
         }
     }
-    ++impl.n_dispatches;
     if (impl.timestamps) begin_timed(impl, info);
     return true;
+}
+
+Work work_of(const DispatchInfo& info) {
+    return {static_cast<double>(std::max(info.flops, info.flops_most)), static_cast<double>(info.bytes), 1};
+}
+
+Result<VkCommandBuffer> begin_command(const CommandBufferImpl& impl) {
+    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+    allocate.commandPool = impl.pool;
+    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    allocate.commandBufferCount = 1;
+    VkCommandBuffer command = VK_NULL_HANDLE;
+    VK_TRY(vkAllocateCommandBuffers(impl.device->vk, &allocate, &command));
+    VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    info.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;  // may be submitted again while pending
+    VK_TRY(vkBeginCommandBuffer(command, &info));
+    return command;
+}
+
+// Begins to take the time of what comes, for WorkRates.
+void begin_timer(CommandBufferImpl& impl) {
+    constexpr uint32_t kQueries = WorkTimers::kPairsMax * 2;
+    if (impl.device->physical.timestamp_bits == 0) return;
+    if (!impl.timers) {
+        VkQueryPoolCreateInfo info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+        info.queryType = VK_QUERY_TYPE_TIMESTAMP;
+        info.queryCount = kQueries;
+        auto timers = std::make_shared<WorkTimers>();
+        timers->device = impl.device;
+        if (vkCreateQueryPool(impl.device->vk, &info, nullptr, &timers->pool) != VK_SUCCESS) return;
+        vkCmdResetQueryPool(impl.command, timers->pool, 0, kQueries);
+        impl.timers = std::move(timers);
+    }
+    if (impl.timers->timed.size() == WorkTimers::kPairsMax) return;
+    vkCmdWriteTimestamp2(impl.command, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, impl.timers->pool,
+                         static_cast<uint32_t>(impl.timers->timed.size()) * 2);
+    impl.timers->timed.emplace_back();
+    impl.is_timing = true;
+}
+
+void end_timer(CommandBufferImpl& impl) {
+    if (!std::exchange(impl.is_timing, false)) return;
+    vkCmdWriteTimestamp2(impl.command, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, impl.timers->pool,
+                         static_cast<uint32_t>(impl.timers->timed.size()) * 2 - 1);
+}
+
+// The next recording, or the next segment, and the host once the timeline says so, see everything that this one wrote.
+void record_last_barrier(VkCommandBuffer command) {
+    record_barrier(command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
+                   kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,
+                   kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_2_HOST_READ_BIT);
+}
+
+void keep_segment(CommandBufferImpl& impl) {
+    impl.segments.push_back({impl.command, impl.work, impl.device->rates->us_of(impl.work)});
+    impl.work = {};
+}
+
+Status cut_segment(CommandBufferImpl& impl) {
+    end_timer(impl);
+    record_last_barrier(impl.command);
+    VK_TRY(vkEndCommandBuffer(impl.command));
+    keep_segment(impl);
+    TRY_ASSIGN(impl.command, begin_command(impl));
+    impl.bound = VK_NULL_HANDLE;
+    impl.transfers_pending = impl.dispatches_hidden = false;
+    return ok_status();
+}
+
+// Called before what has this work is recorded: where it would make the segment too long, another one begins.
+// is_known: the device does just this work, so that its time tells how fast it is.
+void make_room(CommandBufferImpl& impl, const Work& work, bool is_known) {
+    if (impl.us_max == 0) return;
+    const WorkRates& rates = *impl.device->rates;
+    const double us = rates.us_of(work);
+    // Half of a submission's: then more may turn out to be as slow as a device's later work tells.
+    if (impl.work.n > 0 && rates.us_of(impl.work) + us > impl.us_max / 2) {
+        if (Status cut = cut_segment(impl); !cut.ok() && impl.failure.ok()) impl.failure = std::move(cut);
+    }
+    // What takes less time is timed beside what takes more.
+    constexpr double kTimedShare = 0.004;
+    if (!is_known) end_timer(impl);
+    if (is_known && !impl.is_timing && us > impl.us_max * kTimedShare) begin_timer(impl);
+    impl.work += work;
+    if (impl.is_timing) impl.timers->timed.back() += work;
 }
 
 // Microseconds, about, of a device that does 500 operations for each 3 bytes that it moves.
@@ -180,7 +267,57 @@ void after_dispatch(CommandBufferImpl& impl) {
     record_full_barrier(impl);
 }
 
+bool is_known(const DispatchInfo& info) { return info.flops_most == 0 && (info.flops != 0 || info.bytes != 0); }
+
+// A dispatch that is too long for a submission, by ranges of workgroups that each may be in another one. False: its
+// workgroups may not be parted.
+bool dispatch_in_slices(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
+                        std::array<uint32_t, 3> grid, const DispatchInfo& info) {
+    const KernelImpl& k = kernel.impl();
+    const SlicedPipeline sliced = k.sliced();
+    if (sliced.vk == VK_NULL_HANDLE) return false;
+    const Work work = work_of(info);
+    size_t axis = 0;
+    for (size_t i = 1; i < grid.size() && sliced.all_axes; ++i) {
+        if (grid[i] > grid[axis]) axis = i;
+    }
+    const auto wanted =
+        static_cast<uint32_t>(std::clamp(std::ceil(impl.device->rates->us_of(work) / (impl.us_max / 2)), 1.0, 4096.0));
+    const uint32_t n_slices = std::min(wanted, grid[axis] / SlicedPipeline::kLeastWidth);
+    if (n_slices < 2) return false;
+    for (uint32_t i = 0; i < n_slices; ++i) {
+        const auto border = [&](uint32_t slice) {
+            return static_cast<uint32_t>(uint64_t{grid[axis]} * slice / n_slices);
+        };
+        std::array<uint32_t, 3> base{}, size = grid;
+        base[axis] = border(i);
+        size[axis] = border(i + 1) - base[axis];
+        const double share = static_cast<double>(size[axis]) / grid[axis];
+        make_room(impl, {work.flops * share, work.bytes * share, 1}, is_known(info));
+        if (!before_dispatch(impl, kernel, params, info, sliced.vk)) return true;
+        vkCmdDispatchBase(impl.command, base[0], base[1], base[2], size[0], size[1], size[2]);
+    }
+    return true;
+}
+
 }  // namespace
+
+WorkTimers::~WorkTimers() {
+    if (pool != VK_NULL_HANDLE && !device->health.lost()) vkDestroyQueryPool(device->vk, pool, nullptr);
+}
+
+void WorkTimers::learn() const {
+    const PhysicalDevice& physical = device->physical;
+    const uint64_t mask = physical.timestamp_bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << physical.timestamp_bits) - 1;
+    std::vector<uint64_t> ticks(timed.size() * 2);
+    if (vkGetQueryPoolResults(device->vk, pool, 0, static_cast<uint32_t>(ticks.size()), ticks.size() * sizeof(uint64_t),
+                              ticks.data(), sizeof(uint64_t), VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
+        return;
+    for (size_t i = 0; i < timed.size(); ++i) {
+        const uint64_t elapsed = (ticks[2 * i + 1] - ticks[2 * i]) & mask;
+        device->rates->learn(timed[i], static_cast<double>(elapsed) * physical.timestamp_period_ns / 1000.0);
+    }
+}
 
 CommandBufferImpl::~CommandBufferImpl() {
     if (device == nullptr || device->health.lost() || device->compiles_only()) return;
@@ -195,6 +332,15 @@ CommandBuffer::CommandBuffer(CommandBuffer&&) noexcept = default;
 CommandBuffer& CommandBuffer::operator=(CommandBuffer&&) noexcept = default;
 uint32_t CommandBuffer::n_dispatches() const { return impl_->n_dispatches; }
 
+bool CommandBuffer::wants_cuts() const {
+    if (impl_->us_max == 0) return false;
+    constexpr double kSlower = 2;  // else it would be cut as it is
+    return std::ranges::any_of(impl_->segments, [&](const CommandBufferImpl::Segment& segment) {
+        const double us = impl_->device->rates->us_of(segment.work);
+        return us > impl_->us_max && us > kSlower * segment.us_when_recorded;
+    });
+}
+
 Recorder::Recorder(std::unique_ptr<CommandBufferImpl> impl) : impl_(std::move(impl)) {}
 Recorder::Recorder(Recorder&&) noexcept = default;
 Recorder::~Recorder() = default;
@@ -208,14 +354,8 @@ Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options)
     VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
     pool.queueFamilyIndex = impl->device->physical.compute_family;
     VK_TRY(vkCreateCommandPool(impl->device->vk, &pool, nullptr, &impl->pool));
-    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-    allocate.commandPool = impl->pool;
-    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    allocate.commandBufferCount = 1;
-    VK_TRY(vkAllocateCommandBuffers(impl->device->vk, &allocate, &impl->command));
-    VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-    info.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;  // may be submitted again while pending
-    VK_TRY(vkBeginCommandBuffer(impl->command, &info));
+    TRY_ASSIGN(impl->command, begin_command(*impl));
+    if (!options.timestamps) impl->us_max = static_cast<double>(impl->device->submission_max.count());
     impl->span = options.span_timestamps && !options.timestamps && impl->device->physical.timestamp_bits > 0;
     if (impl->span) impl->span = begin_timed(*impl, {.name = "recording"});
     return Recorder(std::move(impl));
@@ -226,6 +366,12 @@ void Recorder::dispatch_raw(const Kernel& kernel, std::span<const std::byte> par
     if (impl_->device->compiles_only()) return only_count(*impl_, kernel, uint64_t{x} * y * z, info);
     if (impl_->part) impl_->part->costs.back() += cost_of(info);
     if (leaves_out()) return;
+    ++impl_->n_dispatches;
+    const Work work = work_of(info);
+    if (impl_->us_max != 0 && impl_->device->rates->us_of(work) > impl_->us_max &&
+        dispatch_in_slices(*impl_, kernel, params, {x, y, z}, info))
+        return;
+    make_room(*impl_, work, is_known(info));
     if (!before_dispatch(*impl_, kernel, params, info)) return;
     const KernelImpl& k = kernel.impl();
     if (k.function != VK_NULL_HANDLE)
@@ -242,6 +388,8 @@ void Recorder::dispatch_indirect_raw(const Kernel& kernel, std::span<const std::
     if (impl_->device->compiles_only()) return only_count(*impl_, kernel, 0, info);
     if (impl_->part) impl_->part->costs.back() += cost_of(info);
     if (leaves_out()) return;
+    ++impl_->n_dispatches;
+    make_room(*impl_, work_of(info), is_known(info));
     if (!before_dispatch(*impl_, kernel, params, info)) return;
     vkCmdDispatchIndirect(impl_->command, grid.impl().vk(), grid.impl().offset + grid_offset);
     after_dispatch(*impl_);
@@ -286,6 +434,7 @@ void Recorder::copy(const Buffer& from, uint64_t from_offset, const Buffer& to, 
     if (impl_->device->compiles_only()) return;
     if (impl_->part) impl_->part->costs.back() += cost_of({.bytes = size_bytes});
     if (leaves_out()) return;
+    make_room(*impl_, {.bytes = static_cast<double>(size_bytes), .n = 1}, true);
     before_transfer(*impl_);
     const VkBufferCopy region{from.impl().offset + from_offset, to.impl().offset + to_offset, size_bytes};
     vkCmdCopyBuffer(impl_->command, from.impl().vk(), to.impl().vk(), 1, &region);
@@ -296,6 +445,7 @@ void Recorder::fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, 
     if (impl_->device->compiles_only()) return;
     if (impl_->part) impl_->part->costs.back() += cost_of({.bytes = size_bytes});
     if (leaves_out()) return;
+    make_room(*impl_, {.bytes = static_cast<double>(size_bytes), .n = 1}, true);
     before_transfer(*impl_);
     vkCmdFillBuffer(impl_->command, buffer.impl().vk(), buffer.impl().offset + offset, size_bytes, word);
 }
@@ -303,16 +453,12 @@ void Recorder::fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, 
 Result<CommandBuffer> Recorder::end() && {
     CommandBufferImpl& impl = *impl_;
     if (impl.device->compiles_only()) return CommandBuffer(std::move(impl_));
+    end_timer(impl);
     if (impl.span) end_timed(impl);
-    // Without ends_open the next recording, and the host once the timeline says so, see everything that this one wrote.
-    if (!impl.ends_open) {
-        record_barrier(
-            impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
-            kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,
-            kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_2_HOST_READ_BIT);
-    }
+    if (!impl.ends_open) record_last_barrier(impl.command);
     VK_TRY(vkEndCommandBuffer(impl.command));
     if (!impl.failure.ok()) return impl.failure.error();
+    keep_segment(impl);
     return CommandBuffer(std::move(impl_));
 }
 

@@ -28,17 +28,23 @@ class CommandBuffer {
     CommandBuffer& operator=(CommandBuffer&&) noexcept;
 
     uint32_t n_dispatches() const;
+    // A part of it is longer than a submission may be, now that it is known how slow the device is: a new recording of
+    // the same would be cut finer. Any thread.
+    bool wants_cuts() const;
     CommandBufferImpl& impl() const { return *impl_; }  // gpu/*.cpp only
 
   private:
     std::unique_ptr<CommandBufferImpl> impl_;
 };
 
-// Describes a dispatch to the profiler: name, bytes it must move, FLOPs it must do. Zero where unknown.
+// Describes a dispatch to the profiler, and to who cuts long work into submissions: name, bytes it must move, FLOPs it
+// must do. Zero where unknown.
 struct DispatchInfo {
     const char* name = "";
     uint64_t bytes = 0;
     uint64_t flops = 0;
+    // Where the work depends on what is in the step, the most that it may be: long work is cut by it.
+    uint64_t flops_most = 0;
 };
 
 struct RecorderOptions {
@@ -49,7 +55,9 @@ struct RecorderOptions {
     bool ends_open = false;
 };
 
-// Records one command buffer. Engine thread only.
+// Records one command buffer. What would take the device longer than DeviceOptions::submission_max, by what is known of
+// it, is cut into several submissions, between dispatches and, where its workgroups are independent, within one: with
+// the same results. Recordings with timestamps of each dispatch are not cut. Engine thread only.
 class Recorder {
   public:
     static Result<Recorder> begin(Device& device, const RecorderOptions& options = {});

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +13,23 @@
 #include "gpu/device_impl.h"
 
 namespace lorad::gpu {
+
+// Timestamps around long parts of a recording, for WorkRates: read when a submission of it is done, by the queue, which
+// the recording need not outlive.
+struct WorkTimers {
+    static constexpr uint32_t kPairsMax = 32;
+
+    DeviceImpl* device = nullptr;
+    VkQueryPool pool = VK_NULL_HANDLE;
+    std::vector<Work> timed;               // entry i: queries 2i and 2i + 1
+    std::atomic<uint64_t> last_value = 0;  // of the queue's timeline, of its last submission
+
+    WorkTimers() = default;
+    ~WorkTimers();
+    WorkTimers(const WorkTimers&) = delete;
+    WorkTimers& operator=(const WorkTimers&) = delete;
+    void learn() const;  // the submission of last_value is done
+};
 
 struct CommandBufferImpl {
     struct Timed {
@@ -22,7 +41,13 @@ struct CommandBufferImpl {
 
     DeviceImpl* device = nullptr;
     VkCommandPool pool = VK_NULL_HANDLE;  // its own, so that any thread may destroy it
-    VkCommandBuffer command = VK_NULL_HANDLE;
+    // What is submitted at once at least; in order.
+    struct Segment {
+        VkCommandBuffer command = VK_NULL_HANDLE;
+        Work work;
+        double us_when_recorded = 0;
+    };
+    std::vector<Segment> segments;  // those that are ended
     uint32_t n_dispatches = 0;
     uint64_t last_submission = 0;  // compute timeline value; 0: never submitted
 
@@ -34,7 +59,13 @@ struct CommandBufferImpl {
     std::vector<ParamMemory::Block> params;  // of its dispatches; none where they are push constants
     uint32_t params_used = 0;                // bytes of the last one
 
+    std::shared_ptr<WorkTimers> timers;  // null: no part of it is long
+
     // While recording.
+    VkCommandBuffer command = VK_NULL_HANDLE;  // of the open segment,
+    Work work;                                 // and what it has so far
+    bool is_timing = false;                    // the last of the timers has begun and not ended
+    double us_max = 0;                         // of a submission; 0: it is not cut
     // The last parameters that were put into the blocks. A dispatch that has the same reads these: they are in the
     // cache by then.
     struct PutParams {

@@ -2,13 +2,16 @@
 
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "gpu/device_features.h"
 #include "gpu/device_impl.h"
 #include "gpu/upload_impl.h"
+#include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/version.h"
 
 namespace lorad::gpu {
 namespace {
@@ -80,6 +83,42 @@ void pretend_memory(PhysicalDevice& physical, uint64_t n_bytes) {
     physical.has_memory_budget = false;
 }
 
+constexpr const char* kRatesKey = "rates";
+
+std::string hex(std::span<const uint8_t> bytes) {
+    std::string text;
+    for (const uint8_t byte : bytes) text += format("{:02x}", byte);
+    return text;
+}
+
+std::filesystem::path cache_path_of(const DeviceOptions& options, const VkPhysicalDeviceProperties& properties) {
+    if (!options.pipeline_cache.empty() || options.cache_folder.empty()) return options.pipeline_cache;
+    return options.cache_folder / format("pipelines-{:04x}-{:04x}.bin", properties.vendorID, properties.deviceID);
+}
+
+DeviceSpeed speed_of(const PhysicalDevice& physical) {
+    const DeviceCapabilities& capabilities = physical.capabilities;
+    if (capabilities.is_cpu) return DeviceSpeed::kCpu;
+    if (physical.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU) return DeviceSpeed::kOther;
+    return capabilities.coopmat_f16 ? DeviceSpeed::kMatrices : DeviceSpeed::kDiscrete;
+}
+
+void open_record(DeviceImpl& impl, const DeviceOptions& options) {
+    const VkPhysicalDeviceProperties& properties = impl.physical.properties;
+    const DeviceCapabilities& capabilities = impl.physical.capabilities;
+    const bool keeps = !impl.cache_path.empty() && !options.compile_only;
+    impl.record =
+        std::make_unique<StartRecord>(keeps ? impl.cache_path.string() + ".start" : std::string(),
+                                      RecordOwner{format("{}, {}, {:04x}:{:04x} {:08x} {}", capabilities.name,
+                                                         capabilities.driver, properties.vendorID, properties.deviceID,
+                                                         properties.driverVersion, hex(properties.pipelineCacheUUID)),
+                                                  build_id()});
+    impl.repeats_tests = options.repeats_tests;
+    impl.submission_max = options.submission_max;
+    impl.rates = std::make_unique<WorkRates>(speed_of(impl.physical), options.slowness);
+    if (const auto known = impl.record->find(kRatesKey)) impl.rates->take(*known);
+}
+
 // Keeps what a lost device may still use for the life of the process, where leak checkers see that it is meant.
 void keep_for_ever(std::unique_ptr<Instance> instance) {
     static std::mutex mutex;
@@ -136,11 +175,14 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     impl->physical = std::move(devices[index]);
     if (options.compile_only) pretend_memory(impl->physical, options.pretended_memory_bytes);
     impl->physical.capabilities.small_workgroups = impl->physical.capabilities.is_cpu && !options.workgroups_of_gpu;
-    impl->cache_path = options.pipeline_cache;
+    impl->cache_path = cache_path_of(options, impl->physical.properties);
     impl->all_params_in_buffer = options.params_in_buffer;
     impl->physical.params_in_buffer |= options.params_in_buffer;
     TRY(create_logical_device(*impl, options.kernel_statistics));
-    impl->pipeline_cache = load_pipeline_cache(impl->vk, impl->physical.properties, impl->cache_path);
+    impl->pipeline_cache =
+        load_pipeline_cache(impl->vk, impl->physical.properties, impl->cache_path, impl->cache_digest);
+    open_record(*impl, options);
+    if (options.stages_uploads) impl->physical.capabilities.unified_memory = false;
     impl->memory = std::make_unique<MemoryPool>();
     TRY(impl->memory->init(impl->physical, impl->vk, impl->health));
 
@@ -153,6 +195,7 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
 
     impl->queue_impl = std::make_unique<QueueImpl>();
     impl->queue_impl->queue = &impl->compute;
+    impl->queue_impl->device = impl.get();
     impl->queue_impl->uploads = &impl->uploader_impl->timeline();
     if (impl->physical.capabilities.is_cpu) impl->queue_impl->patience = std::chrono::minutes(10);
     if (!options.compile_only)
@@ -192,9 +235,19 @@ void Device::wait_idle() {
     if (!impl_->health.lost()) vkDeviceWaitIdle(impl_->vk);  // one that hangs never is
 }
 
-void Device::save_pipeline_cache() const {
-    if (!impl_->cache_path.empty() && !impl_->health.lost())
-        write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path);
+void Device::save_caches() const {
+    if (impl_->cache_path.empty() || impl_->health.lost() || impl_->compiles_only()) return;
+    const std::lock_guard lock(impl_->cache_mutex);
+    write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path, impl_->cache_digest);
+    impl_->record->put(kRatesKey, impl_->rates->text());
+    impl_->record->save();
+}
+
+StartRecord& Device::start_record() const { return *impl_->record; }
+bool Device::repeats_tests() const { return impl_->repeats_tests; }
+std::chrono::microseconds Device::submission_max() const { return impl_->submission_max; }
+uint64_t Device::n_submissions() const {
+    return impl_->compiles_only() ? 0 : impl_->queue_impl->timeline.last_submitted();
 }
 
 }  // namespace lorad::gpu

@@ -2,6 +2,7 @@
 // No Vulkan type appears here: gpu/vk.h is the only header that includes it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -32,6 +33,8 @@ struct DeviceCapabilities {
     uint32_t max_push_constant_bytes = 0;
     uint32_t n_compute_units_hint = 0;  // multiprocessors where the driver tells, else 0
     bool has_transfer_queue = false;
+    // the host writes uploads into the device's memory, which is its own: without staging, and without copies
+    bool unified_memory = false;
     bool subgroup_vote = false;
     bool subgroup_ballot = false;
     bool kernel_statistics = false;  // VK_KHR_pipeline_executable_properties
@@ -65,9 +68,19 @@ struct DeviceReport {
 };
 
 struct DeviceOptions {
-    int device_index = -1;                 // -1: the best usable device; else this one or an error
-    bool validation = false;               // core + synchronisation validation; every message is counted and logged
-    std::filesystem::path pipeline_cache;  // empty: no cache file. A stale or foreign file is ignored.
+    int device_index = -1;    // -1: the best usable device; else this one or an error
+    bool validation = false;  // core + synchronisation validation; every message is counted and logged
+    // Where compiled pipelines are kept; beside it, with .start behind its name, the StartRecord. A stale or foreign
+    // file is ignored.
+    std::filesystem::path pipeline_cache;
+    // Without the former: the folder in which these files have a name of the device. Empty: nothing is kept.
+    std::filesystem::path cache_folder;
+    bool repeats_tests = false;  // also those at the start of which the StartRecord has the results
+    // What is submitted at once is expected to take no longer: longer work is cut into several submissions. 0: no
+    // bound.
+    std::chrono::microseconds submission_max = std::chrono::milliseconds(500);
+    double slowness = 1;             // for tests: the device is taken to be so many times as slow when work is cut
+    bool stages_uploads = false;     // for tests: also where the host could write into the device's memory
     bool workgroups_of_gpu = false;  // on a software device, too: tests reach what many subgroups do together, slowly
     // all kernels read their parameters from a buffer, not only those that gain by it where a device does: for tests
     bool params_in_buffer = false;
@@ -86,6 +99,7 @@ Result<std::vector<DeviceReport>> list_devices(const DeviceOptions& options);
 class Queue;
 class Kernel;
 class Uploader;
+class StartRecord;
 struct DeviceImpl;
 
 // Owns instance, logical device, queues, memory slabs and the pipeline cache. Outlives everything made from it.
@@ -111,7 +125,14 @@ class Device {
     uint64_t free_bytes_estimate() const;  // what could still be allocated device-local
     uint64_t validation_message_count() const;
     bool validation_active() const;  // it was requested, and the layer is installed
-    void save_pipeline_cache() const;
+    // Writes what the next start takes over: the pipeline cache and the StartRecord. What has not changed is not
+    // written again. Any thread.
+    void save_caches() const;
+    // What earlier starts have found out, and this one; repeats_tests(): their tests are run all the same.
+    StartRecord& start_record() const;
+    bool repeats_tests() const;
+    std::chrono::microseconds submission_max() const;  // DeviceOptions::submission_max
+    uint64_t n_submissions() const;                    // to the compute queue, counting each part of what was cut
     void wait_idle();  // until no queue has work, also after a failed wait: before buffers in use are given up
 
     DeviceImpl& impl() { return *impl_; }  // gpu/*.cpp only

@@ -8,9 +8,13 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "gpu/device.h"
 #include "gpu/device_health.h"
+#include "gpu/facts/start_record.h"
+#include "gpu/facts/work_rates.h"
 #include "gpu/instance.h"
 #include "gpu/memory_pool.h"
 #include "gpu/param_memory.h"
@@ -38,9 +42,10 @@ class Timeline {
     Status wait(uint64_t value, std::chrono::milliseconds deadline);
     Result<uint64_t> completed();
 
-    // Submits to `queue`, after `after` has reached after_value (nullptr: no wait). Returns the value signalled.
-    Result<uint64_t> submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands, Timeline* after,
-                            uint64_t after_value);
+    // Submits to `queue`, after `after` has reached after_value (nullptr: no wait), in parts: `ends` says behind how
+    // many of the commands each of them ends. Each has a value of its own; returns that of the last.
+    Result<uint64_t> submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands,
+                            std::span<const uint32_t> ends, Timeline* after, uint64_t after_value);
     uint64_t last_submitted() const { return last_submitted_.load(); }
     bool is_known_completed(uint64_t value) const { return value <= seen_completed_.load(); }
     Status status() const { return health_->status(); }
@@ -56,12 +61,20 @@ class Timeline {
     std::atomic<uint64_t> seen_completed_ = 0;  // the largest value that was read or waited for
 };
 
+struct WorkTimers;
+
 struct QueueImpl {
     SharedQueue* queue = nullptr;
+    DeviceImpl* device = nullptr;
+    std::mutex timers_mutex;
+    std::vector<std::shared_ptr<WorkTimers>> timers;  // guarded by timers_mutex; of submissions that are not read yet
     Timeline timeline;
     Timeline* uploads = nullptr;
     std::chrono::milliseconds patience = std::chrono::minutes(1);  // of a wait without a deadline
     std::string refusal;  // of a device that only compiles: why nothing can be submitted
+
+    void note_timers(const std::shared_ptr<WorkTimers>& of_recording, uint64_t value);
+    void learn_up_to(uint64_t value);  // what is submitted up to it is done
 };
 
 // VK_NVX_binary_import. Null where the device lacks it.
@@ -83,6 +96,12 @@ struct DeviceImpl {
     std::unique_ptr<Instance> instance;
     PhysicalDevice physical;
     std::filesystem::path cache_path;
+    std::mutex cache_mutex;    // guards the following
+    std::string cache_digest;  // of what lies in cache_path; empty: nothing that is known
+    std::unique_ptr<StartRecord> record;
+    bool repeats_tests = false;
+    std::chrono::microseconds submission_max{0};  // 0: no bound
+    std::unique_ptr<WorkRates> rates;
     DeviceHealth health;
     VkDevice vk = VK_NULL_HANDLE;
     VkPipelineLayout push_layout = VK_NULL_HANDLE;    // of kernels: 128 bytes of push constants,
@@ -112,9 +131,12 @@ struct DeviceImpl {
 inline constexpr uint32_t kPushConstantBytes = 128;
 static_assert(kPushConstantBytes == ParamMemory::kParamBytesMax);
 
-// gpu/pipeline_cache.cpp. A file that cannot be used is ignored with a warning; so is a failure to write.
+// gpu/pipeline_cache.cpp. A file of another device, driver or version of lorad, or one that is damaged, is ignored with
+// a warning; so is a failure to write. `digest` becomes that of what the file holds: what is the same is not written
+// again.
 VkPipelineCache load_pipeline_cache(VkDevice device, const VkPhysicalDeviceProperties& properties,
-                                    const std::filesystem::path& path);
-void write_pipeline_cache(VkDevice device, VkPipelineCache cache, const std::filesystem::path& path);
+                                    const std::filesystem::path& path, std::string& digest);
+void write_pipeline_cache(VkDevice device, VkPipelineCache cache, const std::filesystem::path& path,
+                          std::string& digest);
 
 }  // namespace lorad::gpu

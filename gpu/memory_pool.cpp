@@ -33,6 +33,7 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device, DeviceH
     physical_ = physical.vk;
     memory_is_a_file_ = physical.capabilities.is_cpu;
     has_budget_ = physical.has_memory_budget;
+    is_unified_ = physical.capabilities.unified_memory && !physical.capabilities.compiles_only;
     max_buffer_ = physical.capabilities.max_allocation_bytes;
     if (physical.capabilities.compiles_only) {
         pretended_bytes_ = physical.capabilities.device_local_bytes;
@@ -64,6 +65,11 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device, DeviceH
         if (kind.type < 0) {
             return make_error(ErrorCode::kNoDevice,
                               format("{} has no memory for {} buffers", physical.capabilities.name, kind_text(k)));
+        }
+        if (is_unified_ && k == MemoryKind::kDeviceLocal) {
+            const int shared = find_unified_type(memory, needs.memoryRequirements.memoryTypeBits);
+            is_unified_ = shared >= 0;
+            if (is_unified_) kind.type = shared;
         }
         kind.heap = memory.memoryTypes[kind.type].heapIndex;
         kind.slab_bytes = k == MemoryKind::kDeviceLocal ? kDeviceSlabBytes : kHostSlabBytes;
@@ -115,7 +121,7 @@ Result<std::unique_ptr<BufferImpl>> MemoryPool::allocate(uint64_t size_bytes, Me
         // Large buffers get a slab of their own size, so that no hole is left beside them.
         const uint64_t own = rounded + address_slack_;
         const uint64_t wanted = rounded * 2 > kind.slab_bytes ? own : kind.slab_bytes;
-        const bool host_visible = kind_name != MemoryKind::kDeviceLocal;
+        const bool host_visible = kind_name != MemoryKind::kDeviceLocal || is_unified_;
         const uint64_t free_bytes = free_in_heap(kind);
         if (own > free_bytes) return out_of_memory(size_bytes, name, kind);
         TRY(check_file_size(own));

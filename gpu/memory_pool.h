@@ -40,6 +40,10 @@ struct BufferImpl {
     std::atomic<uint64_t> last_upload = 0;  // value of the uploader's timeline after its last write; 0: none
 
     VkBuffer vk() const { return slab->buffer; }
+    // Where the host may write a buffer in device memory; null where it may not.
+    std::byte* device_bytes() const {
+        return kind == MemoryKind::kDeviceLocal && slab->mapped != nullptr ? slab->mapped + offset : nullptr;
+    }
 };
 
 class MemoryPool {
@@ -76,6 +80,7 @@ class MemoryPool {
     DeviceHealth* health_ = nullptr;
     std::function<void(uint64_t)> settle_;
     bool has_budget_ = false;
+    bool is_unified_ = false;  // DeviceCapabilities::unified_memory
     bool memory_is_a_file_ = false;
     uint64_t pretended_bytes_ = 0;                    // of each kind, on a device that only compiles; else 0
     DeviceAddress next_address_ = uint64_t{1} << 32;  // there

@@ -69,6 +69,10 @@ void read_memory(PhysicalDevice& device) {
     const int type = find_memory_type(memory, ~0u, MemoryKind::kDeviceLocal);
     if (type < 0) return;
     const uint32_t heap = memory.memoryTypes[type].heapIndex;
+    const VkPhysicalDeviceType kind = device.properties.deviceType;
+    device.capabilities.unified_memory =
+        (kind == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU || kind == VK_PHYSICAL_DEVICE_TYPE_CPU) &&
+        find_unified_type(memory, ~0u) >= 0;
     device.capabilities.device_local_bytes = memory.memoryHeaps[heap].size;
     device.capabilities.device_local_free_bytes = free_device_bytes(device.vk, device.has_memory_budget, heap);
 }
@@ -226,6 +230,29 @@ uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint
     const uint64_t limit = budget.heapBudget[heap];
     const uint64_t used = budget.heapUsage[heap];
     return limit > used ? limit - used : 0;
+}
+
+int find_unified_type(const VkPhysicalDeviceMemoryProperties& memory, uint32_t allowed_types) {
+    constexpr VkMemoryPropertyFlags kWanted = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
+                                              VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                              VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    constexpr VkMemoryPropertyFlags kUnwanted = VK_MEMORY_PROPERTY_PROTECTED_BIT |
+                                                VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
+                                                VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD;
+    const int plain = find_memory_type(memory, allowed_types, MemoryKind::kDeviceLocal);
+    if (plain < 0) return -1;
+    int best = -1;
+    for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
+        const VkMemoryType& type = memory.memoryTypes[i];
+        if ((allowed_types >> i & 1) == 0 || type.heapIndex != memory.memoryTypes[plain].heapIndex ||
+            (type.propertyFlags & kWanted) != kWanted || (type.propertyFlags & kUnwanted) != 0)
+            continue;
+        // The host only writes: without the caches the device need not look into them.
+        const bool is_cached = type.propertyFlags & VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+        if (best < 0 || !is_cached) best = static_cast<int>(i);
+        if (!is_cached) break;
+    }
+    return best;
 }
 
 int find_memory_type(const VkPhysicalDeviceMemoryProperties& memory, uint32_t allowed_types, MemoryKind kind) {

@@ -43,5 +43,7 @@ uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint
 
 // The memory type for a kind of buffer among `allowed_types`, or -1.
 int find_memory_type(const VkPhysicalDeviceMemoryProperties& memory, uint32_t allowed_types, MemoryKind kind);
+// The one for device-local buffers that the host writes in place, in the same heap, or -1.
+int find_unified_type(const VkPhysicalDeviceMemoryProperties& memory, uint32_t allowed_types);
 
 }  // namespace lorad::gpu

@@ -1,6 +1,7 @@
 #include "gpu/pipeline.h"
 
 #include "gpu/device_impl.h"
+#include "gpu/facts/workgroup_use.h"
 #include "gpu/kernel_modules.h"
 #include "gpu/kernel_statistics.h"
 #include "gpu/param_spirv.h"
@@ -13,6 +14,7 @@ namespace lorad::gpu {
 KernelImpl::~KernelImpl() {
     if (health == nullptr || health->lost()) return;
     if (pipeline != VK_NULL_HANDLE) vkDestroyPipeline(device, pipeline, nullptr);
+    if (sliced_known && sliced_known->vk != VK_NULL_HANDLE) vkDestroyPipeline(device, sliced_known->vk, nullptr);
     if (function != VK_NULL_HANDLE) text->destroy_function(device, function, nullptr);
     if (text_module != VK_NULL_HANDLE) text->destroy_module(device, text_module, nullptr);
 }
@@ -69,25 +71,11 @@ KernelUse Kernel::use() const {
     return impl_->use;
 }
 
-Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
-    if (!options.text.empty()) return create_from_text(device, options);
-    const std::span<const uint32_t> words = kernel_spirv(options.module);
-    if (words.empty()) {
-        return make_error(
-            ErrorCode::kInternal,
-            format("kernel '{}' is not in this build: its shader compiler could not compile it", options.module));
-    }
-    const DeviceCapabilities& caps = device.capabilities();
-    const uint32_t subgroup = options.required_subgroup_size;
-    if (subgroup != 0 && (subgroup < caps.subgroup_size_min || subgroup > caps.subgroup_size_max)) {
-        return make_error(ErrorCode::kInternal,
-                          format("kernel '{}' needs subgroups of {}, {} has {} to {}", options.module, subgroup,
-                                 caps.name, caps.subgroup_size_min, caps.subgroup_size_max));
-    }
-    DeviceImpl& impl = device.impl();
+namespace {
 
-    const bool in_buffer = impl.params && (options.params_in_buffer || impl.all_params_in_buffer);
-    const VkPipelineLayout pipeline_layout = in_buffer ? impl.buffer_layout : impl.push_layout;
+Result<VkPipeline> make_pipeline(DeviceImpl& impl, const KernelOptions& options, bool in_buffer,
+                                 VkPipelineCreateFlags flags) {
+    const std::span<const uint32_t> words = kernel_spirv(options.module);
     const std::vector<uint32_t> changed = in_buffer ? with_params_in_buffer(words) : std::vector<uint32_t>();
     const std::span<const uint32_t> code = in_buffer ? std::span(changed) : words;
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -106,31 +94,79 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
 
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo required{
         VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
-    required.requiredSubgroupSize = subgroup;
+    required.requiredSubgroupSize = options.required_subgroup_size;
     VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
-    if (impl.kernel_statistics) info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    info.layout = pipeline_layout;
+    info.flags = flags;
+    info.layout = in_buffer ? impl.buffer_layout : impl.push_layout;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
-    info.stage.pNext = subgroup != 0 ? &required : nullptr;
+    info.stage.pNext = options.required_subgroup_size != 0 ? &required : nullptr;
     info.stage.flags = options.require_full_subgroups ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0;
     info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
     info.stage.module = module;
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &constants;
 
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    const VkResult result = vkCreateComputePipelines(impl.vk, impl.pipeline_cache, 1, &info, nullptr, &pipeline);
+    vkDestroyShaderModule(impl.vk, module, nullptr);
+    if (result == VK_SUCCESS) return pipeline;
+    Error error = vk_error("vkCreateComputePipelines", result);
+    error.message += format(" for kernel '{}'", options.module);
+    return error;
+}
+
+// Of these kernels the number of workgroups along the first axis says only whether there is more than one row.
+bool counts_rows_alone(std::string_view module) {
+    return module == "attention" || module == "attention_kv8" || module == "attention_kv32" ||
+           module == "attention_lanes";
+}
+
+}  // namespace
+
+SlicedPipeline KernelImpl::sliced() const {
+    if (function != VK_NULL_HANDLE) return {};
+    const std::lock_guard lock(sliced_mutex);
+    if (sliced_known) return *sliced_known;
+    SlicedPipeline made;
+    const WorkgroupUse workgroups = workgroup_use(kernel_spirv(module));
+    made.all_axes = !workgroups.counts;
+    if (!workgroups.has_atomics && (!workgroups.counts || counts_rows_alone(module))) {
+        // Where it cannot be made, the dispatch stays whole.
+        const Result<VkPipeline> for_slices =
+            make_pipeline(*owner, options, params_in_buffer, VK_PIPELINE_CREATE_DISPATCH_BASE_BIT);
+        if (for_slices.ok()) made.vk = for_slices.value();
+    }
+    return sliced_known.emplace(made);
+}
+
+Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
+    if (!options.text.empty()) return create_from_text(device, options);
+    if (kernel_spirv(options.module).empty()) {
+        return make_error(
+            ErrorCode::kInternal,
+            format("kernel '{}' is not in this build: its shader compiler could not compile it", options.module));
+    }
+    const DeviceCapabilities& caps = device.capabilities();
+    const uint32_t subgroup = options.required_subgroup_size;
+    if (subgroup != 0 && (subgroup < caps.subgroup_size_min || subgroup > caps.subgroup_size_max)) {
+        return make_error(ErrorCode::kInternal,
+                          format("kernel '{}' needs subgroups of {}, {} has {} to {}", options.module, subgroup,
+                                 caps.name, caps.subgroup_size_min, caps.subgroup_size_max));
+    }
+    DeviceImpl& impl = device.impl();
+    const bool in_buffer = impl.params && (options.params_in_buffer || impl.all_params_in_buffer);
     auto kernel = std::make_unique<KernelImpl>();
     kernel->device = impl.vk;
     kernel->health = &impl.health;
-    kernel->layout = pipeline_layout;
+    kernel->layout = in_buffer ? impl.buffer_layout : impl.push_layout;
     kernel->params_in_buffer = in_buffer;
-    const VkResult result =
-        vkCreateComputePipelines(impl.vk, impl.pipeline_cache, 1, &info, nullptr, &kernel->pipeline);
-    vkDestroyShaderModule(impl.vk, module, nullptr);
-    if (result != VK_SUCCESS) {
-        Error error = vk_error("vkCreateComputePipelines", result);
-        error.message += format(" for kernel '{}'", options.module);
-        return error;
-    }
+    kernel->owner = &impl;
+    kernel->module = options.module;
+    kernel->options = options;
+    kernel->options.module = kernel->module;
+    TRY_ASSIGN(kernel->pipeline,
+               make_pipeline(impl, options, in_buffer,
+                             impl.kernel_statistics ? VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0));
     if (impl.kernel_statistics) {
         kernel->statistics = kernel_statistics(impl.vk, kernel->pipeline);
         if (!impl.compiles_only())

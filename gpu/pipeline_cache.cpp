@@ -1,35 +1,45 @@
-// The pipeline cache on disk: saves compile time at the next start, and nothing but that depends on it.
+// The pipeline cache on disk: saves compile time at the next start, and nothing but that depends on it. The file is a
+// line with lorad's version and a digest, and behind it what the driver gave.
 #include <cstring>
-#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
-#include <unistd.h>
-
 #include "gpu/device_impl.h"
+#include "gpu/facts/cache_file.h"
+#include "proto/base/digest.h"
+#include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/version.h"
 
 namespace lorad::gpu {
 namespace {
 
-constexpr uintmax_t kFileBytesMax = uintmax_t{1} << 30;
+constexpr std::string_view kFirstWords = "lorad pipelines 1 ";
 
-// Empty for what is no file of a cache's size: a folder, a device.
-std::vector<char> read_file(const std::filesystem::path& path) {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) return {};
-    const uintmax_t size = std::filesystem::file_size(path, error);
-    if (error || size > kFileBytesMax) return {};
-    std::vector<char> bytes(size);
-    std::ifstream in(path, std::ios::binary);
-    in.read(bytes.data(), static_cast<std::streamsize>(size));
-    bytes.resize(static_cast<size_t>(in.gcount()));
-    return bytes;
+std::string first_line(std::span<const char> bytes) {
+    return format("{}{} {}\n", kFirstWords, version(), sha256_hex(std::as_bytes(bytes)));
+}
+
+// Takes off the line that lorad has put in front. Returns why what is behind it is nothing that this version has
+// written whole; empty if it is.
+std::string line_fault(std::span<const char>& bytes) {
+    const std::string_view all(bytes.data(), bytes.size());
+    const size_t end = all.find('\n');
+    if (!all.starts_with(kFirstWords) || end == std::string_view::npos) return "not a pipeline cache of lorad's";
+    const std::string_view words = all.substr(kFirstWords.size(), end - kFirstWords.size());
+    const std::string_view made_by = words.substr(0, words.find(' '));
+    const std::string_view line = all.substr(0, end + 1);
+    bytes = bytes.subspan(end + 1);
+    if (made_by != version()) return format("of lorad {}, not {}", made_by, version());
+    return line == first_line(bytes) ? std::string() : "damaged";
 }
 
 // Why the bytes are not a cache of this device and driver; empty if they are. Drivers should check the same, but
 // not all survive a damaged file.
-std::string header_fault(const std::vector<char>& bytes, const VkPhysicalDeviceProperties& properties) {
+std::string header_fault(std::span<const char> bytes, const VkPhysicalDeviceProperties& properties) {
     VkPipelineCacheHeaderVersionOne header;
     if (bytes.size() < sizeof header) return "no file of one, or too short";
     std::memcpy(&header, bytes.data(), sizeof header);
@@ -48,15 +58,18 @@ std::string header_fault(const std::vector<char>& bytes, const VkPhysicalDeviceP
 }  // namespace
 
 VkPipelineCache load_pipeline_cache(VkDevice device, const VkPhysicalDeviceProperties& properties,
-                                    const std::filesystem::path& path) {
-    std::vector<char> bytes;
+                                    const std::filesystem::path& path, std::string& digest) {
+    std::vector<char> file;
+    std::span<const char> bytes;
     std::error_code error;
     if (!path.empty() && std::filesystem::exists(path, error)) {
-        bytes = read_file(path);
-        const std::string fault = header_fault(bytes, properties);
+        file = read_cache_file(path);
+        bytes = file;
+        std::string fault = line_fault(bytes);
+        if (fault.empty()) fault = header_fault(bytes, properties);
         if (!fault.empty()) {
             log_warn("pipeline cache {} is {}: starting without it", path.string(), fault);
-            bytes.clear();
+            bytes = {};
         }
     }
     VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
@@ -66,40 +79,26 @@ VkPipelineCache load_pipeline_cache(VkDevice device, const VkPhysicalDevicePrope
     if (vkCreatePipelineCache(device, &info, nullptr, &cache) != VK_SUCCESS && !bytes.empty()) {
         log_warn("pipeline cache {} was refused by the driver: starting without it", path.string());
         info.initialDataSize = 0;
+        bytes = {};
         vkCreatePipelineCache(device, &info, nullptr, &cache);
     }
+    digest = bytes.empty() ? std::string() : sha256_hex(std::as_bytes(bytes));
     return cache;
 }
 
-void write_pipeline_cache(VkDevice device, VkPipelineCache cache, const std::filesystem::path& path) {
+void write_pipeline_cache(VkDevice device, VkPipelineCache cache, const std::filesystem::path& path,
+                          std::string& digest) {
     size_t size = 0;
     if (cache == VK_NULL_HANDLE || vkGetPipelineCacheData(device, cache, &size, nullptr) != VK_SUCCESS) return;
     std::vector<char> bytes(size);
     if (vkGetPipelineCacheData(device, cache, &size, bytes.data()) != VK_SUCCESS) return;
-
-    std::error_code error;
-    if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
-        log_warn("pipeline cache {} is not written: it is no regular file", path.string());
-        return;
-    }
-    // Readers see the old file or the new one, never half of one.
-    if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-    const std::filesystem::path partial = path.string() + format(".{}.partial", getpid());
-    {
-        std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-        out.write(bytes.data(), static_cast<std::streamsize>(size));
-        out.close();
-        if (!out) {
-            log_warn("pipeline cache {} could not be written", path.string());
-            std::filesystem::remove(partial, error);
-            return;
-        }
-    }
-    std::filesystem::rename(partial, path, error);
-    if (error) {
-        log_warn("pipeline cache {} could not be written: {}", path.string(), error.message());
-        std::filesystem::remove(partial, error);
-    }
+    bytes.resize(size);
+    const std::string now = sha256_hex(std::as_bytes(std::span(bytes)));
+    if (now == digest) return;
+    digest = now;
+    std::string file = first_line(bytes);
+    file.append(bytes.data(), bytes.size());
+    write_cache_file(path, file, "pipeline cache");
 }
 
 }  // namespace lorad::gpu

@@ -1,5 +1,6 @@
 #include "gpu/queue.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "gpu/command_impl.h"
@@ -50,8 +51,9 @@ void Timeline::saw_completed(uint64_t value) {
     }
 }
 
-Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands, Timeline* after,
-                                  uint64_t after_value) {
+Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands,
+                                  std::span<const uint32_t> ends, Timeline* after, uint64_t after_value) {
+    CHECK(!ends.empty() && ends.back() == commands.size());
     TRY(status());
     std::vector<VkCommandBufferSubmitInfo> infos;
     for (VkCommandBuffer command : commands) {
@@ -61,11 +63,15 @@ Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandB
     VkSemaphoreSubmitInfo signal{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
     signal.semaphore = semaphore_;
     signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
-    VkSubmitInfo2 info{VK_STRUCTURE_TYPE_SUBMIT_INFO_2};
-    info.commandBufferInfoCount = static_cast<uint32_t>(infos.size());
-    info.pCommandBufferInfos = infos.data();
-    info.signalSemaphoreInfoCount = 1;
-    info.pSignalSemaphoreInfos = &signal;
+    std::vector<VkSemaphoreSubmitInfo> signals(ends.size(), signal);
+    std::vector<VkSubmitInfo2> parts(ends.size(), {VK_STRUCTURE_TYPE_SUBMIT_INFO_2});
+    for (size_t i = 0, begin = 0; i < parts.size(); begin = ends[i++]) {
+        parts[i].commandBufferInfoCount = static_cast<uint32_t>(ends[i] - begin);
+        parts[i].pCommandBufferInfos = infos.data() + begin;
+        // Also in the middle: drivers join parts that signal nothing into one submission.
+        parts[i].signalSemaphoreInfoCount = 1;
+        parts[i].pSignalSemaphoreInfos = &signals[i];
+    }
     // A value that is known to be reached needs no wait: a wait costs the device time even then.
     if (after != nullptr && after_value > after->seen_completed_.load()) {
         TRY(after->completed());
@@ -76,20 +82,21 @@ Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandB
         wait.semaphore = after->semaphore_;
         wait.value = after_value;
         wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
-        info.waitSemaphoreInfoCount = 1;
-        info.pWaitSemaphoreInfos = &wait;
+        parts.front().waitSemaphoreInfoCount = 1;
+        parts.front().pWaitSemaphoreInfos = &wait;
     }
     std::lock_guard lock(queue.mutex);  // also keeps the values of one timeline in submission order
-    signal.value = last_submitted_.load() + 1;
-    const VkResult result = with_retries([&] { return vkQueueSubmit2(queue.vk, 1, &info, VK_NULL_HANDLE); });
+    for (size_t i = 0; i < signals.size(); ++i) signals[i].value = last_submitted_.load() + 1 + i;
+    const VkResult result = with_retries(
+        [&] { return vkQueueSubmit2(queue.vk, static_cast<uint32_t>(parts.size()), parts.data(), VK_NULL_HANDLE); });
     if (result != VK_SUCCESS) {
         Error error = vk_error("vkQueueSubmit2", result);
         error.message += format(" on the {}", what_);
         if (is_out_of_memory(result)) return error;
         return health_->note_loss(std::move(error));
     }
-    last_submitted_ = signal.value;
-    return signal.value;
+    last_submitted_ = signals.back().value;
+    return signals.back().value;
 }
 
 Status Timeline::wait(uint64_t value, std::chrono::milliseconds deadline) {
@@ -129,17 +136,53 @@ Result<uint64_t> Queue::submit(std::span<const CommandBuffer* const> recordings)
 Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const> recordings, uint64_t upload_value) {
     if (!impl_->refusal.empty()) return make_error(ErrorCode::kInternal, impl_->refusal);
     std::vector<VkCommandBuffer> commands;
-    for (const CommandBuffer* recording : recordings) commands.push_back(recording->impl().command);
-    TRY_ASSIGN(const uint64_t value, impl_->timeline.submit(*impl_->queue, commands, impl_->uploads, upload_value));
-    for (const CommandBuffer* recording : recordings) recording->impl().last_submission = value;
+    std::vector<uint32_t> ends;
+    const auto us_max = static_cast<double>(impl_->device->submission_max.count());
+    double us = 0;
+    for (const CommandBuffer* recording : recordings) {
+        for (const CommandBufferImpl::Segment& segment : recording->impl().segments) {
+            const double more = impl_->device->rates->us_of(segment.work);
+            if (us_max != 0 && !commands.empty() && us + more > us_max) {
+                ends.push_back(static_cast<uint32_t>(commands.size()));
+                us = 0;
+            }
+            commands.push_back(segment.command);
+            us += more;
+        }
+    }
+    ends.push_back(static_cast<uint32_t>(commands.size()));
+    TRY_ASSIGN(const uint64_t value,
+               impl_->timeline.submit(*impl_->queue, commands, ends, impl_->uploads, upload_value));
+    for (const CommandBuffer* recording : recordings) {
+        recording->impl().last_submission = value;
+        if (recording->impl().timers) impl_->note_timers(recording->impl().timers, value);
+    }
     return value;
+}
+
+void QueueImpl::note_timers(const std::shared_ptr<WorkTimers>& of_recording, uint64_t value) {
+    const std::lock_guard lock(timers_mutex);
+    of_recording->last_value = value;
+    if (std::ranges::find(timers, of_recording) == timers.end()) timers.push_back(of_recording);
+}
+
+// A recording that was submitted again is read behind its last submission.
+void QueueImpl::learn_up_to(uint64_t value) {
+    const std::lock_guard lock(timers_mutex);
+    std::erase_if(timers, [&](const std::shared_ptr<WorkTimers>& one) {
+        if (one->last_value > value) return false;
+        one->learn();
+        return true;
+    });
 }
 
 Status Queue::wait(uint64_t value) { return wait(value, impl_->patience); }
 
 Status Queue::wait(uint64_t value, std::chrono::milliseconds deadline) {
     if (!impl_->refusal.empty()) return ok_status();  // nothing was submitted
-    return impl_->timeline.wait(value, deadline);
+    TRY(impl_->timeline.wait(value, deadline));
+    impl_->learn_up_to(value);
+    return ok_status();
 }
 
 Status Queue::health() const { return impl_->refusal.empty() ? impl_->timeline.status() : ok_status(); }

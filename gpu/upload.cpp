@@ -1,6 +1,7 @@
 #include "gpu/upload.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "gpu/upload_impl.h"
 #include "proto/base/rounding.h"
@@ -69,9 +70,10 @@ Status UploaderImpl::submit_current() {
     Chunk& chunk = chunks_[current_];
     open_ = false;
     const VkCommandBuffer commands[] = {chunk.command};
+    constexpr uint32_t kEnds[] = {1};
     const VkResult ended = vkEndCommandBuffer(chunk.command);
     const Result<uint64_t> submitted = ended == VK_SUCCESS
-                                           ? timeline_.submit(*device_.upload_queue, commands, nullptr, 0)
+                                           ? timeline_.submit(*device_.upload_queue, commands, kEnds, nullptr, 0)
                                            : Result<uint64_t>(vk_error("vkEndCommandBuffer of an upload", ended));
     // The chunk holds uploads of other threads as well, which have been told that theirs would come.
     if (!submitted.ok()) return device_.health.note_loss(submitted.error());
@@ -113,14 +115,29 @@ Status UploaderImpl::append(const Buffer& to, std::span<const std::byte> bytes, 
     return ok_status();
 }
 
+// Into memory that the device reads in place: what is submitted from now on sees it.
+void UploaderImpl::write_rows(std::byte* to, uint64_t to_stride, std::span<const std::byte> bytes, uint64_t row_bytes,
+                              uint64_t n_rows) {
+    if (to_stride == row_bytes || n_rows == 1) {
+        copy_pool_.copy(to, bytes.data(), bytes.size());
+        return;
+    }
+    for (uint64_t row = 0; row < n_rows; ++row)
+        std::memcpy(to + row * to_stride, bytes.data() + row * row_bytes, row_bytes);
+}
+
 Status UploaderImpl::upload_rows(const Buffer& to, uint64_t to_offset, uint64_t to_stride,
                                  std::span<const std::byte> bytes, uint64_t row_bytes, uint64_t n_rows) {
     CHECK(bytes.size() == row_bytes * n_rows && to_stride >= row_bytes);
     if (bytes.empty()) return ok_status();
     CHECK(to_offset + (n_rows - 1) * to_stride + row_bytes <= to.size());
     if (device_.compiles_only()) return ok_status();
-    const uint64_t base = to.impl().offset + to_offset;
     std::lock_guard lock(mutex_);
+    if (std::byte* const there = to.impl().device_bytes()) {
+        write_rows(there + to_offset, to_stride, bytes, row_bytes, n_rows);
+        return ok_status();
+    }
+    const uint64_t base = to.impl().offset + to_offset;
     std::vector<VkBufferCopy> regions;
     for (uint64_t done = 0; done < bytes.size();) {
         if (!open_) TRY(open_chunk());
@@ -149,6 +166,10 @@ Status UploaderImpl::fill_zero(const Buffer& to, uint64_t to_offset, uint64_t si
     CHECK(size_bytes % 4 == 0 && to_offset % 4 == 0 && to_offset + size_bytes <= to.size());
     if (size_bytes == 0 || device_.compiles_only()) return ok_status();
     std::lock_guard lock(mutex_);
+    if (std::byte* const there = to.impl().device_bytes()) {
+        std::memset(there + to_offset, 0, size_bytes);
+        return ok_status();
+    }
     if (!open_) TRY(open_chunk());
     note_write(to, to_offset, size_bytes);
     to.impl().last_upload = timeline_.last_submitted() + 1;

@@ -1,5 +1,7 @@
 // Host to device copies through a ring of staging memory, on the transfer queue when the device has one, so that
-// decoding goes on meanwhile. Thread-safe; calls from several threads take turns.
+// decoding goes on meanwhile. On a device whose memory is the host's (DeviceCapabilities::unified_memory) the host
+// writes into the buffers instead. Either way nothing that is submitted may still read what is overwritten.
+// Thread-safe; calls from several threads take turns.
 #pragma once
 
 #include <cstddef>

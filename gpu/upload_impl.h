@@ -40,6 +40,8 @@ struct UploaderImpl {
 
     Status open_chunk();      // makes chunk current_ ready for recording
     Status submit_current();  // and moves on to the next
+    void write_rows(std::byte* to, uint64_t to_stride, std::span<const std::byte> bytes, uint64_t row_bytes,
+                    uint64_t n_rows);
     void note_write(const Buffer& to, uint64_t offset, uint64_t size);
     Status append(const Buffer& to, std::span<const std::byte> bytes, std::vector<VkBufferCopy>& regions);
 

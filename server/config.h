@@ -56,7 +56,9 @@ struct Config {
     std::string persistent_decode = "auto";  // auto, on, off
     bool batch_invariant = false;
     bool validation = false;
-    std::string pipeline_cache;  // empty: in the user's cache folder
+    std::string pipeline_cache;            // empty: in the user's cache folder, by device
+    std::string self_test = "remembered";  // or always
+    uint32_t submission_ms = 500;          // 0: no bound
 
     uint32_t max_model_len = 0;  // 0: the model's own
     uint32_t max_num_seqs = 64;
@@ -152,8 +154,8 @@ Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::st
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
 inline bool has_keys(const Config& config) { return !config.api_key_file.empty() || !config.api_key.empty(); }
 
-// The default folder for compiled pipelines; empty without a home folder.
-std::string default_pipeline_cache();
+// The default folder for compiled pipelines and what tests at the start have shown; empty without a home folder.
+std::string default_cache_folder();
 // The default folder for registered adapters: systemd's STATE_DIRECTORY, or a folder of the user; empty without a home
 // folder.
 std::string default_state_dir();

@@ -164,10 +164,7 @@ Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::st
     return sources;
 }
 
-std::string default_pipeline_cache() {
-    const std::string folder = own_folder("CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache");
-    return folder.empty() ? folder : folder + "/pipelines.bin";
-}
+std::string default_cache_folder() { return own_folder("CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache"); }
 
 std::string default_state_dir() { return own_folder("STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state"); }
 

@@ -154,7 +154,21 @@ constexpr Setting kSettings[] = {
      "bit"},
     {"validation", &Config::validation, "", "Vulkan validation layers with synchronization checks (slow)"},
     {"pipeline-cache", &Config::pipeline_cache, "FILE",
-     "where compiled pipelines are kept (default: in the user's cache folder)"},
+     "where compiled pipelines are kept, and beside it, in FILE.start, what tests at the start have shown (default: in "
+     "the user's cache folder, a file for each device)"},
+    {"self-test",
+     &Config::self_test,
+     "WHEN",
+     "tests of fast kernels at the start: remembered (the results of an earlier start with the same device, driver and "
+     "program count) or always",
+     {},
+     [] { return Names{"remembered", "always"}; }},
+    {"submission-ms",
+     &Config::submission_ms,
+     "MS",
+     "longest time that work submitted to the device at once is expected to take, as drivers reset a device that is "
+     "busy for some seconds; longer work is cut, with the same results; 0: no bound",
+     {0, 60000}},
     {"max-model-len",
      &Config::max_model_len,
      "TOKENS",

@@ -34,6 +34,7 @@ Result<ModelSurvey> survey_model(const SurveyArguments& arguments) {
     TRY_ASSIGN(ModelTensors tensors, tensors_of(*files, arguments.load.folder, result.config));
     result.has_weights = tensors.has_weights;
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.load.device, true));
+    options.cache_folder.clear();
     options.pipeline_cache.clear();  // cached pipelines have no statistics
     options.compile_only = true;
     options.kernel_statistics = true;

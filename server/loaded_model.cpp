@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "gpu/facts/start_record.h"
 #include "model/exec/kv_cache.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -81,7 +82,15 @@ Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments, bool
     options.compile_only = compile_only;
     options.validation = arguments.validation;
     options.kernel_statistics = arguments.kernel_statistics;
-    options.pipeline_cache = arguments.pipeline_cache.empty() ? default_pipeline_cache() : arguments.pipeline_cache;
+    options.pipeline_cache = arguments.pipeline_cache;
+    options.cache_folder = default_cache_folder();
+    if (arguments.self_test != "always" && arguments.self_test != "remembered") {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("self-test: expected remembered or always, found \"{}\"", arguments.self_test),
+                          "self-test");
+    }
+    options.repeats_tests = arguments.self_test == "always";
+    options.submission_max = std::chrono::milliseconds(arguments.submission_ms);
     if (arguments.device.empty()) return options;
     const char* end = arguments.device.data() + arguments.device.size();
     int index = 0;
@@ -142,7 +151,11 @@ bool keeps_packed(std::optional<bool> wish, bool quantizes, const gpu::DeviceCap
 
 LoadArguments load_arguments(const Config& config, const std::string& base_name) {
     LoadArguments load;
-    load.device = {config.device, config.validation, config.pipeline_cache};
+    load.device = {.device = config.device,
+                   .validation = config.validation,
+                   .pipeline_cache = config.pipeline_cache,
+                   .self_test = config.self_test,
+                   .submission_ms = config.submission_ms};
     load.folder = config.model;
     load.base_name = base_name;
     load.kernel_path = config.kernel_path;
@@ -191,6 +204,9 @@ Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments,
     TRY_ASSIGN(options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
     TRY_ASSIGN(options.decode, parse_persistent_decode(arguments.persistent_decode));
     options.keeps_packed = keeps_packed(wish, arguments.quantize != "none", capabilities);
+    // Software devices compile a kernel when it first runs, whenever it was made: to make them all in advance takes
+    // longer than the rest of a start, and saves the first request little.
+    if (capabilities.is_cpu && options.kernel_path <= gpu::KernelPath::kPortable) options.warm_up = false;
     options.adapter_bytes = arguments.adapter_bytes;
     if (options.adapter_bytes == 0)
         options.adapter_bytes = std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
@@ -214,6 +230,8 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     TRY_ASSIGN(const model::ExecutorOptions options_of_executor, executor_options(arguments, capabilities));
     log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver, capabilities.api_version,
              capabilities.is_cpu ? ", a software device: no GPU was found or chosen" : "");
+    if (!loaded.device->start_record().was_there())
+        log_info("first start of this build on this device: kernels are compiled and tested, later starts are shorter");
 
     ProgressLog progress;
     TRY_ASSIGN(loaded.executor,

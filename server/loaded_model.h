@@ -21,8 +21,10 @@ struct Config;
 struct DeviceArguments {
     std::string device;  // index, or part of the name; empty: the best one
     bool validation = false;
-    std::string pipeline_cache;      // empty: the user's
-    bool kernel_statistics = false;  // see gpu::DeviceOptions
+    std::string pipeline_cache;            // empty: in the user's cache folder, by device
+    std::string self_test = "remembered";  // or always
+    uint32_t submission_ms = 500;          // 0: no bound
+    bool kernel_statistics = false;        // see gpu::DeviceOptions
 };
 
 // compile_only: devices that kernels can only be compiled for count as well.

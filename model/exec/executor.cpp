@@ -68,6 +68,17 @@ std::vector<Shape> shapes_of(const ModelConfig& config, Mixer mixer, Shape (*sha
 gpu::DeltaShape delta_shape_of(const LayerFacts& facts) { return delta_shape(facts.delta); }
 gpu::MambaShape mamba_shape_of(const LayerFacts& facts) { return mamba_shape(facts.mamba); }
 
+// Other weights have another one, as far as one can know without reading them.
+std::string identity_of(const std::filesystem::path& folder, const TensorFiles& files) {
+    std::error_code error;
+    const auto written = std::filesystem::last_write_time(folder, error);
+    if (error) return {};
+    uint64_t n_bytes = 0;
+    for (const Tensor& tensor : files.tensors()) n_bytes += tensor.data.size();
+    return format("{} {} {} {}", std::filesystem::weakly_canonical(folder, error).string(), files.tensors().size(),
+                  n_bytes, written.time_since_epoch().count());
+}
+
 uint32_t count_dispatches(std::span<const gpu::CommandBuffer* const> recordings) {
     uint32_t n = 0;
     for (const gpu::CommandBuffer* recording : recordings) n += recording->n_dispatches();
@@ -319,6 +330,7 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
 Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgress& progress) {
     TRY_ASSIGN(const auto model_files, ModelFiles::open(folder));
     TRY_ASSIGN(TensorFiles files, model_files->tensors());
+    model_identity = identity_of(folder, files);
     TRY_ASSIGN(const auto loader, prepare(files));
     Status warmed = ok_status();
     std::thread warmer;

@@ -108,6 +108,7 @@ struct Executor::Impl {
     std::unique_ptr<Meeting> decode_rows;         // null in the same cases
     std::unique_ptr<Meeting> gated_lora;          // null in the same cases
     ProgramStates programs;                       // of the three
+    std::string model_identity;                   // where its files lie, their size and time
     RingSlot ring[kRingSlots];
     RecordingCache recordings;
     uint64_t n_recordings = 0;
@@ -152,6 +153,7 @@ struct Executor::Impl {
     Status add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order);
     void record_prelude(gpu::Recorder& recorder, RingSlot& slot, uint64_t n_bytes);
     void record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs);
+    void retire(std::optional<RecordingCache::Entry> recording);
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
     Result<const gpu::CommandBuffer*> whole_recording_of(RingSlot& slot, const StepShape& shape);
     Result<const gpu::CommandBuffer*> recording_for(InFlight& step);
@@ -197,6 +199,8 @@ struct Executor::Impl {
     Result<std::string> fault_of(const Trial& trial, const GivenUp& given_up);
     Result<std::string> fault_of(const ProgramTrials& trials, const ProgramState& state);
     Result<TrialTimes> trial_times(const Trial& trial);
+    std::string trial_key(PersistentProgram program) const;
+    bool remembers_trial(PersistentProgram program);
     Status try_program(PersistentProgram program);
     Status try_programs();
     void free_retired() {

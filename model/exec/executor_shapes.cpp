@@ -52,7 +52,8 @@ Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& sha
                                  host_logits.address(),
                                  decode_layers.get(),
                                  decode_rows.get(),
-                                 gated_lora.get()};
+                                 gated_lora.get(),
+                                 options.n_positions_max};
     return record_forward(
         recorder, context,
         plan_step(kernels->planner(), config, weights, shape.weight_set != 0 ? merged_weights : nullptr, shape));
@@ -89,15 +90,30 @@ Result<gpu::CommandBuffer> Executor::Impl::record_whole_step(RingSlot& slot, con
     return std::move(recorder).end();
 }
 
+// Keeps a recording as long as steps in flight may run it.
+void Executor::Impl::retire(std::optional<RecordingCache::Entry> recording) {
+    if (!recording) return;
+    Retired old{.merged = merged, .recordings = {}, .until_step = n_submitted};
+    old.recordings.push_back(std::move(*recording));
+    retired.push_back(std::move(old));
+}
+
+// A recording that was made for a faster device than this one turned out to be is made again.
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
-    if (const gpu::CommandBuffer* known = recordings.find(shape)) return known;
+    if (const gpu::CommandBuffer* known = recordings.find(shape)) {
+        if (!known->wants_cuts()) return known;
+        retire(recordings.take_one(shape));
+    }
     TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false, merged.get()));
     ++n_recordings;
     return recordings.insert(shape, std::move(made));
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& slot, const StepShape& shape) {
-    if (const gpu::CommandBuffer* known = slot.whole_steps.find(shape)) return known;
+    if (const gpu::CommandBuffer* known = slot.whole_steps.find(shape)) {
+        if (!known->wants_cuts()) return known;
+        retire(slot.whole_steps.take_one(shape));
+    }
     TRY_ASSIGN(gpu::CommandBuffer made, record_whole_step(slot, shape));
     ++n_recordings;
     return slot.whole_steps.insert(shape, std::move(made));

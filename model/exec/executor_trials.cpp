@@ -4,10 +4,14 @@
 #include <chrono>
 #include <cmath>
 #include <random>
+#include <span>
+#include <string_view>
 
 #include "gpu/kernels/self_test.h"
+#include "gpu/facts/start_record.h"
 #include "gpu/upload.h"
 #include "model/exec/executor_impl.h"
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 
@@ -17,6 +21,9 @@ namespace {
 // Both ways of a trial round the inputs of products to the weights' type, but add in another order.
 constexpr uint32_t kTrialTokens = 3;
 constexpr double kTrialToleranceF16 = 1e-2, kTrialToleranceBf16 = 5e-2;
+
+// What the StartRecord has of a trial.
+constexpr std::string_view kTrialWorks = "works", kTrialSlower = "slower", kTrialAgain = "again";
 
 // The trials' adapters: one A and one B for all modules of all layers, of a rank that fills no word of 16 bytes.
 constexpr uint32_t kTrialSlot = 0, kTrialRank = 20, kTrialGatedRank = 12;
@@ -32,6 +39,11 @@ Status Executor::Impl::redo_in_flight() {
     const char* which = programs.waited_in_vain();
     log_warn("kernels: {} gave up waiting on {}; all steps use separate dispatches from now on",
              which != nullptr ? which : "a program (a planted fault)", device.capabilities().name);
+    using enum PersistentProgram;
+    for (const PersistentProgram program : {kDecodeLayers, kDecodeLayersAdapter, kDecodeRows, kGatedLora}) {
+        if (programs[program].given_up != nullptr)
+            device.start_record().put(trial_key(program), std::string(kTrialAgain));
+    }
     programs.give_up();
     for (const InFlight& step : in_flight) TRY(device.compute_queue().wait(step.value));
     for (InFlight& step : in_flight) {
@@ -239,11 +251,34 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times(const Trial& tria
     return times;
 }
 
+// Of what the trial and its times depend on beside device, driver and build, which the StartRecord knows.
+std::string Executor::Impl::trial_key(PersistentProgram program) const {
+    const std::string text = format(
+        "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", model_identity, describe_formats(weights),
+        static_cast<uint32_t>(options.kernel_path), options.batch_invariant, static_cast<uint32_t>(options.decode),
+        options.decode_workgroups, options.one_dispatch_context_max, options.n_rows_max, options.n_sequences_max,
+        options.n_outputs_max, options.n_positions_max, plan.n_kv_blocks, options.n_adapter_slots > 0,
+        static_cast<uint32_t>(options.kv_type), fmt::join(options.left_out_kernels, ","));
+    return format("trial-{}-{}", static_cast<uint32_t>(program),
+                  sha256_hex(std::as_bytes(std::span(text))).substr(0, 16));
+}
+
+// Takes the result of an earlier start. One that was not right is tried again, as is one that has given up since.
+bool Executor::Impl::remembers_trial(PersistentProgram program) {
+    ProgramState& state = programs[program];
+    if (device.repeats_tests() || model_identity.empty() || !state.refusal.empty()) return false;
+    const auto known = device.start_record().find(trial_key(program));
+    if (!known || (*known != kTrialWorks && *known != kTrialSlower)) return false;
+    state.works = *known == kTrialWorks;
+    log_debug("kernels: {} on {}: {} at an earlier start", state.kernel, device.capabilities().name, *known);
+    return true;
+}
+
 // A program works if it is right, and faster than separate dispatches where that is asked, with the model's own
 // weights.
 Status Executor::Impl::try_program(PersistentProgram program) {
     ProgramState& state = programs[program];
-    if (state.given_up == nullptr) return ok_status();
+    if (state.given_up == nullptr || remembers_trial(program)) return ok_status();
     const ProgramTrials trials = trials_of(program);
     TRY_ASSIGN(const std::string why, fault_of(trials, state));
     state.works = why.empty();
@@ -256,9 +291,11 @@ Status Executor::Impl::try_program(PersistentProgram program) {
                  why);
         return ok_status();
     }
+    device.start_record().put(trial_key(program), std::string(kTrialWorks));
     if (!trials.must_be_faster || options.decode != gpu::PersistentDecode::kAuto) return ok_status();
     TRY_ASSIGN(const TrialTimes times, trial_times(trials.trials.front()));
     state.works = !state.given_up->is_set() && times.one_ms < times.separate_ms;
+    if (!state.works) device.start_record().put(trial_key(program), std::string(kTrialSlower));
     log_info("kernels: a step of {} rows takes {:.3f} ms by {}, {:.3f} in separate dispatches",
              trials.trials.front().step.n_sequences, times.one_ms, state.kernel, times.separate_ms);
     return ok_status();

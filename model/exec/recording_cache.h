@@ -1,9 +1,11 @@
 // The last recordings of steps, by shape.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <list>
+#include <optional>
 #include <utility>
 
 #include "gpu/command.h"
@@ -16,6 +18,7 @@ namespace lorad::model {
 class RecordingCache {
   public:
     static constexpr size_t kRecordingsMax = 512;
+    using Entry = std::pair<StepShape, gpu::CommandBuffer>;
 
     const gpu::CommandBuffer* find(const StepShape& shape) {
         for (auto it = entries_.begin(); it != entries_.end(); ++it) {
@@ -30,6 +33,15 @@ class RecordingCache {
         if (entries_.size() == kRecordingsMax) entries_.pop_back();
         entries_.emplace_front(shape, std::move(recording));
         return &entries_.front().second;
+    }
+
+    // Takes out that of a shape which another recording is to replace, for the caller to keep as below.
+    std::optional<Entry> take_one(const StepShape& shape) {
+        const auto found = std::ranges::find(entries_, shape, &Entry::first);
+        if (found == entries_.end()) return std::nullopt;
+        std::optional<Entry> taken = std::move(*found);
+        entries_.erase(found);
+        return taken;
     }
 
     // Takes out those of one weight set, for the caller to keep until no step in flight runs them.

@@ -39,6 +39,7 @@ struct ForwardContext {
     const DecodeLayers* decode_layers;       // of LayerSchedule::kOneDispatch and kApart
     const Meeting* decode_rows;              // of LayerSchedule::kBetween
     const Meeting* gated_lora;               // of AdapterMethod::kGatedProduct
+    uint32_t n_positions_max;                // of a sequence
 
     // The address at which steps of a weight set (StepShape) read a matrix or a bias.
     template <typename MatrixOrVector>

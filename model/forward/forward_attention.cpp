@@ -1,5 +1,6 @@
 #include "model/forward/forward_attention.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace lorad::model {
@@ -74,6 +75,12 @@ void AttentionPass::keep(uint32_t layer, gpu::ConsumerShape product, uint32_t sp
                                 qkv);
 }
 
+gpu::AttentionShape AttentionPass::rows_of(const AttentionFacts& facts) const {
+    gpu::AttentionShape rows = attention_shape(facts, shape_);
+    rows.context_max = facts.window != 0 ? std::min(facts.window, context_.n_positions_max) : context_.n_positions_max;
+    return rows;
+}
+
 bool AttentionPass::has_f16_keys(uint32_t layer) const {
     return context_.kv_cache.format.of(config_.layer(layer).attention.kv_from.value_or(layer)) ==
            gpu::KvType::kInt8Values;
@@ -122,7 +129,7 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
                                            .softcap = facts.softcap,
                                            .eps = config_.rms_norm_eps,
                                            .pad = 0},
-                                          qkv_shape(config_, facts, product), attention_shape(facts, shape_),
+                                          qkv_shape(config_, facts, product), rows_of(facts),
                                           kernels_.act_type(w.o.type), y_order);
     recorder_.barrier();
 }
@@ -147,7 +154,7 @@ void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> 
                                       .n_splits = shape_.attention_splits,
                                       .y_blocks = y_order ? blocks_of(scratch_.attention) : 0,
                                       .sinks = context_.weights.layers[layer].sinks.address()};
-    gpu::AttentionShape rows = attention_shape(facts, shape_);
+    gpu::AttentionShape rows = rows_of(facts);
     rows.keys_f16 = has_f16_keys(layer);
     rows.sinks = facts.sinks;
     if (by_tiles) {

@@ -30,6 +30,7 @@ class AttentionPass {
                           std::optional<uint32_t> y_order) const;
     void norm_wide(uint32_t layer, const AttentionFacts& facts, const gpu::ConsumerShape& product,
                    uint32_t split_stride) const;
+    gpu::AttentionShape rows_of(const AttentionFacts& facts) const;
     bool has_f16_keys(uint32_t layer) const;
     gpu::DeviceAddress kv_of(uint32_t layer, const AttentionFacts& facts) const;
     gpu::DeviceAddress step_of(uint32_t layer) const;

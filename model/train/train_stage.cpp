@@ -12,8 +12,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Phase = TrainJob::Phase;
 
-// The estimated time of one submission stays below this, so that no driver takes the device for hung.
-constexpr std::chrono::microseconds kSubmissionMax = std::chrono::milliseconds(500);
+// The estimated time of one submission stays below this, so that no driver takes the device for hung, and that jobs
+// which end are seen soon.
+std::chrono::microseconds submission_max(const gpu::Device& device) {
+    constexpr std::chrono::microseconds kLongest = std::chrono::milliseconds(500);
+    return device.submission_max().count() == 0 ? kLongest : std::min(device.submission_max(), kLongest);
+}
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
     return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
@@ -28,7 +32,7 @@ Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, st
     while (ran.ok() && !any_is(jobs, Phase::kDone)) {
         const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
         if (!round_) ran = begin_round(jobs);
-        if (ran.ok()) ran = submit_pieces(std::clamp(left, std::chrono::microseconds(1), kSubmissionMax));
+        if (ran.ok()) ran = submit_pieces(std::clamp(left, std::chrono::microseconds(1), submission_max(device)));
         if (!waits) break;
         if (ran.ok()) ran = settle();
         if (Clock::now() >= deadline) break;

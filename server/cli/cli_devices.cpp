@@ -56,7 +56,9 @@ std::string table_entry(size_t index, const gpu::DeviceReport& report) {
                   "(bf16 {}, functions {})\n",
                   yes_no(c.float16), yes_no(c.coopmat_f16), yes_no(c.bfloat16_coopmat), yes_no(c.coopmat2),
                   yes_no(c.coopmat2_bfloat16), yes_no(c.matrix_functions));
-    out += format("     copies       {}\n", c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
+    out += format("     copies       {}\n", c.unified_memory       ? "none: the host writes the device's memory"
+                                            : c.has_transfer_queue ? "own transfer queue"
+                                                                   : "on the compute queue");
     return out + rungs_text(c);
 }
 
@@ -81,6 +83,7 @@ void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& repor
         .field("max_push_constant_bytes", c.max_push_constant_bytes)
         .field("compute_units", c.n_compute_units_hint)
         .field("transfer_queue", c.has_transfer_queue)
+        .field("unified_memory", c.unified_memory)
         .field("float16", c.float16)
         .field("coopmat_f16", c.coopmat_f16)
         .field("bfloat16_coopmat", c.bfloat16_coopmat)

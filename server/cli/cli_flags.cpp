@@ -14,8 +14,16 @@ void add_device_flags(CLI::App& app, DeviceArguments& device) {
         ->type_name("INDEX|NAME");
     app.add_flag("--validation", device.validation, "Vulkan validation layers with synchronization checks (slow)");
     app.add_option("--pipeline-cache", device.pipeline_cache,
-                   "where compiled pipelines are kept (default: in the user's cache folder)")
+                   "where compiled pipelines are kept (default: in the user's cache folder, a file for each device)")
         ->type_name("FILE");
+    app.add_option("--self-test", device.self_test,
+                   "tests of fast kernels at the start: remembered (those of an earlier start count) or always")
+        ->type_name("WHEN");
+    app.add_option("--submission-ms", device.submission_ms,
+                   "longest time that work submitted to the device at once is expected to take; 0: no bound")
+        ->type_name("MS")
+        ->check(CLI::Range(0u, 60000u))
+        ->capture_default_str();
 }
 
 void add_model_flags(CLI::App& app, ModelArguments& model) {

@@ -342,7 +342,7 @@ std::string print_man_lorad(const CLI::App& app) {
                   kExitError, kExitDeviceLost, ops::kExitAtOnce) +
            ".SH FILES\n.TP\n.I /etc/lorad/lorad.toml\nsettings of the service\n.TP\n.I /var/lib/lorad\nadapters with "
            "their names and earlier generations\n"
-           ".TP\n.I /var/cache/lorad\ncompiled pipelines; may be deleted\n.SH SEE ALSO\n.BR lorad.toml (5)\n";
+           ".TP\n.I /var/cache/lorad\ncompiled pipelines and what tests at the start have shown; may be deleted\n.SH SEE ALSO\n.BR lorad.toml (5)\n";
 }
 
 std::string print_completion(const CLI::App& app, const std::vector<ConfigOption>& options, std::string_view shell) {

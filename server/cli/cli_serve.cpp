@@ -155,7 +155,7 @@ void add_reload_steps(ops::Reload& reload, access::KeyStore* keys, Listener& lis
 void end_serving(Listener& listener, const LoadedModel& loaded, bool failed) {
     listener.stop_accepting();
     const bool all_ended = listener.stop();
-    loaded.device->save_pipeline_cache();
+    loaded.device->save_caches();
     if (all_ended) return;
     log_error("a request still computes although its client is told that the server ends; the process ends without it");
     std::fflush(nullptr);
@@ -259,6 +259,7 @@ Status serve_loaded(Serving serving) {
     announce(config, serving.base_name, serving.lora.size(), listener.port());
     add_reload_steps(reload, serving.front.keys.get(), listener);
 
+    loaded.device->save_caches();  // now, as nobody knows how this process ends
     if (training.service) training.service->start();
     lifecycle.serve(
         format("serves {} and {} adapters on port {}", serving.base_name, serving.lora.size(), listener.port()));

@@ -355,7 +355,7 @@ class TrainCommand {
         TRY(write_durably(out_ / kCardFile, model_card(provenance)));
         std::error_code ignored;
         fs::remove_all(work_, ignored);
-        device_->save_pipeline_cache();
+        device_->save_caches();
         std::fprintf(stderr, "%s has the adapter\n", out_.string().c_str());
         return ok_status();
     }

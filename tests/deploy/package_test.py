@@ -109,7 +109,7 @@ def installed(package, folder):
     command, environment = unit_command(pathlib.Path("/usr/lib/systemd/system/lorad.service").read_text())
     environment.update(STATE_DIRECTORY="/var/lib/lorad", CACHE_DIRECTORY="/var/cache/lorad")
     serves(command, environment, folder, user)
-    check(pathlib.Path("/var/cache/lorad/pipelines.bin").exists(), "no pipeline cache was kept")
+    check(list(pathlib.Path("/var/cache/lorad").glob("pipelines-*.bin")), "no pipeline cache was kept")
     print("ok   installed: the unit's command line serves the demo model as the user lorad")
     with open("/etc/lorad/lorad.toml", "a", encoding="utf-8") as file:
         file.write("# changed here\n")

@@ -1,5 +1,7 @@
 #include "gpu/pipeline.h"
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -7,9 +9,12 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include "gpu/facts/workgroup_use.h"
 #include "gpu/kernel_modules.h"
 #include "gpu/kernels/self_test.params.h"
 #include "gpu/param_spirv.h"
+#include "proto/base/digest.h"
+#include "proto/base/version.h"
 #include "tests/gpu/gpu_fixture.h"
 
 namespace lorad::gpu::testing::pipeline_test {
@@ -95,6 +100,21 @@ TEST(ParamsInBuffer, EveryModulesPushConstantsBecomeTheBufferOfTheFirstSet) {
     EXPECT_GT(n_with_params, 40u);
 }
 
+// Those that wait for one another, or for the last one, have atomics; those that are told how many there are read it.
+TEST(WorkgroupUses, AreTheOnesThatTheShadersHave) {
+    const auto use = [](std::string_view module) { return workgroup_use(kernel_spirv(module)); };
+    for (const char* module : {"self_test", "lora_vector_shared", "decode_layers"})
+        EXPECT_TRUE(use(module).has_atomics) << module;
+    for (const char* module : {"attention", "attention_lanes", "qkv_post", "add_norm"}) {
+        EXPECT_TRUE(use(module).counts) << module;
+        EXPECT_FALSE(use(module).has_atomics) << module;
+    }
+    for (const char* module : {"matmul_tiled", "matmul_registers", "matmul_registers_f16", "unpack_weights"}) {
+        ASSERT_TRUE(has_kernel_module(module)) << module;
+        EXPECT_FALSE(use(module).counts || use(module).has_atomics) << module;
+    }
+}
+
 class PipelineCacheTest : public GpuTest {
   protected:
     PipelineCacheTest()
@@ -120,7 +140,7 @@ class PipelineCacheTest : public GpuTest {
             std::memcpy(&count, counter.mapped().data(), 4);
             EXPECT_EQ(count, 128u);
         }
-        if (save) own->save_pipeline_cache();
+        if (save) own->save_caches();
         EXPECT_EQ(own->validation_message_count(), 0u);
     }
 
@@ -143,24 +163,62 @@ TEST_F(PipelineCacheTest, IsWrittenWholeAndReadAgain) {
     use_cache(true);
     size_t n_files = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(file_.parent_path())) ++n_files;
-    EXPECT_EQ(n_files, 1u);  // no partial file is left behind
+    EXPECT_EQ(n_files, 2u);  // beside it the StartRecord; no partial file is left behind
 }
 
 TEST_F(PipelineCacheTest, ABrokenOrForeignFileIsIgnored) {
     use_cache(true);
     const auto good = read();
     ASSERT_GE(good.size(), 32u);
-    auto foreign = good;
-    foreign[8] = static_cast<char>(foreign[8] + 1);  // the vendor
-    auto other_driver = good;
+    const auto line_end = std::ranges::find(good, '\n');
+    ASSERT_NE(line_end, good.end());
+    const std::string driver_bytes(line_end + 1, good.end());
+    // With the line that lorad puts in front.
+    const auto file_of = [](const std::string& by, const std::string& bytes) {
+        const std::string whole =
+            "lorad pipelines 1 " + by + " " + sha256_hex(std::as_bytes(std::span(bytes))) + "\n" + bytes;
+        return std::vector<char>(whole.begin(), whole.end());
+    };
+    EXPECT_EQ(file_of(version(), driver_bytes), good);
+    std::string foreign = driver_bytes, other_driver = driver_bytes, damaged(good.begin(), good.end());
+    foreign[8] = static_cast<char>(foreign[8] + 1);              // the vendor
     other_driver[20] = static_cast<char>(other_driver[20] + 1);  // the UUID
-    const std::vector<std::vector<char>> faulty = {
-        {}, std::vector<char>(5, 'x'), std::vector<char>(5000, 'x'), foreign, other_driver};
-    for (const std::vector<char>& bytes : faulty) {
+    damaged.back() = static_cast<char>(damaged.back() + 1);
+    const std::pair<std::vector<char>, const char*> faulty[] = {
+        {{}, "not a pipeline cache of lorad's"},
+        {std::vector<char>(5, 'x'), "not a pipeline cache of lorad's"},
+        {std::vector<char>(5000, 'x'), "not a pipeline cache of lorad's"},
+        {{driver_bytes.begin(), driver_bytes.end()}, "not a pipeline cache of lorad's"},
+        {file_of(version(), foreign), "of another device"},
+        {file_of(version(), other_driver), "of another driver version"},
+        {file_of(version(), "short"), "no file of one, or too short"},
+        {file_of("0.0.1", driver_bytes), "of lorad 0.0.1, not "},
+        {{damaged.begin(), damaged.end()}, "damaged"}};
+    for (const auto& [bytes, why] : faulty) {
         write(bytes);
+        ::testing::internal::CaptureStderr();
         use_cache(false);
+        EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(std::string("is ") + why));
         EXPECT_EQ(read(), bytes);
     }
+}
+
+TEST_F(PipelineCacheTest, WhatHasNotChangedIsNotWrittenAgain) {
+    use_cache(true);
+    const auto long_ago = std::filesystem::last_write_time(file_) - std::chrono::hours(1);
+    std::filesystem::last_write_time(file_, long_ago);
+    use_cache(true);
+    EXPECT_EQ(std::filesystem::last_write_time(file_), long_ago);
+}
+
+TEST_F(PipelineCacheTest, InAFolderEachDeviceHasItsFile) {
+    auto own = must(Device::create({.cache_folder = folder_}));
+    own->save_caches();
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    EXPECT_THAT(
+        names, ::testing::UnorderedElementsAre(::testing::MatchesRegex("pipelines-[0-9a-f]+-[0-9a-f]+\\.bin"),
+                                               ::testing::MatchesRegex("pipelines-[0-9a-f]+-[0-9a-f]+\\.bin\\.start")));
 }
 
 TEST_F(PipelineCacheTest, AFileThatCannotBeWrittenIsOnlyAWarning) {

@@ -162,5 +162,43 @@ TEST_F(UploadTest, FourThreadsUploadWhileTheComputeQueueWorks) {
     }
 }
 
+// The host's writes are the device's where the memory is one; else, and where a test wants it, they are staged.
+TEST(UnifiedMemory, TakesNoStagingAndHoldsTheSameBytes) {
+    struct Shape {
+        uint64_t row_bytes, stride, n_rows;
+    };
+    std::vector<std::vector<uint8_t>> held[2];
+    for (const bool is_staged : {false, true}) {
+        auto own = must(Device::create({.validation = true, .stages_uploads = is_staged}));
+        if (!is_staged && !own->capabilities().unified_memory) GTEST_SKIP() << "this device has memory of its own";
+        EXPECT_EQ(own->capabilities().unified_memory, !is_staged);
+        for (const Shape s : {Shape{333, 333, 1}, {6, 16, 5}, {70000, 70016, 200}, {1 << 20, 1 << 20, 20}}) {
+            const uint64_t size = ((s.n_rows - 1) * s.stride + s.row_bytes + 8 + 3) / 4 * 4;
+            const Buffer to = must(own->create_buffer(size, MemoryKind::kDeviceLocal, "test"));
+            EXPECT_TRUE(to.mapped().empty()) << "only the uploader writes it";
+            const uint64_t before = own->reserved_bytes();
+            must(own->uploader().fill_zero(to, 0, size));
+            const auto bytes = random_bytes(s.row_bytes * s.n_rows, 5);
+            must(own->uploader().upload_rows(to, 8, s.stride, std::as_bytes(std::span(bytes)), s.row_bytes, s.n_rows));
+            must(own->uploader().upload(to, 9, std::as_bytes(std::span(bytes).first(3))));
+            must(own->uploader().finish());
+            if (!is_staged) {
+                EXPECT_EQ(own->reserved_bytes(), before) << "memory for staging was taken";
+            }
+            const Buffer host = must(own->create_buffer(size, MemoryKind::kHostReadback, "test"));
+            auto recorder = must(Recorder::begin(*own));
+            recorder.copy(to, 0, host, 0, size);
+            const CommandBuffer recording = must(std::move(recorder).end());
+            const CommandBuffer* once[] = {&recording};
+            must(own->compute_queue().wait(
+                must(own->compute_queue().submit_after_upload(once, must(own->uploader().flush())))));
+            const auto* values = reinterpret_cast<const uint8_t*>(host.mapped().data());
+            held[is_staged].emplace_back(values, values + size);
+        }
+        EXPECT_EQ(own->validation_message_count(), 0u);
+    }
+    EXPECT_TRUE(held[0] == held[1]);
+}
+
 }  // namespace
 }  // namespace lorad::gpu::testing::upload_test

@@ -150,7 +150,8 @@ void AttentionKernels::attention(Recorder& recorder, const AttentionParams& para
                                                 .keys_f16 = shape.keys_f16},
                                  kMatrixSubgroup);
         if (k == nullptr) return;
-        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
+        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits,
+                          {"attention_group", 0, 0, shape.flops_most()});
     } else {
         attention_by_heads(recorder, params, shape, act_type);
     }
@@ -177,7 +178,8 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
                                            .groups_per_kv = group / taken},
                                  kSoftwareLanes);
         if (k == nullptr) return;
-        recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / taken, 1, {"attention_lanes", 0, 0});
+        recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / taken, 1,
+                          {"attention_lanes", 0, 0, shape.flops_most()});
         return;
     }
     // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
@@ -216,7 +218,8 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
                                        .keys_f16 = shape.keys_f16,
                                        .sinks = shape.sinks});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits,
+                      {"attention", 0, 0, shape.flops_most()});
 }
 
 bool AttentionPlanner::attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const {
@@ -265,7 +268,8 @@ void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFro
                                               .y_in_blocks = y_order ? 1 + *y_order : 0},
                              kMatrixSubgroup);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});
+    recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits,
+                      {"attention_from_qkv", 0, 0, shape.flops_most()});
     if (!split || !shape.joined) return;
     recorder.barrier();
     AttentionParams joined{};
@@ -365,7 +369,7 @@ void AttentionKernels::attention_tiles(Recorder& recorder, const AttentionParams
         k = kernel(module, constants, kMatrixSubgroup);
     }
     if (k == nullptr) return;
-    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0});
+    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0, shape.flops_most()});
 }
 
 }  // namespace lorad::gpu

@@ -33,10 +33,13 @@ struct QkvShape {
 struct AttentionShape {
     uint32_t rows = 0;
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
-    uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax
-    bool joined = true;     // by a second dispatch; otherwise the pieces stay in params.partials
-    bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
-    bool sinks = false;     // AttentionParams::sinks, which attention() alone knows
+    uint32_t n_splits = 1;     // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax
+    bool joined = true;        // by a second dispatch; otherwise the pieces stay in params.partials
+    bool keys_f16 = false;     // the layer's cache is KvType::kInt8Values
+    bool sinks = false;        // AttentionParams::sinks, which attention() alone knows
+    uint32_t context_max = 0;  // tokens that a row sees at most, for who cuts long work; 0: not known
+
+    uint64_t flops_most() const { return uint64_t{rows} * n_q_heads * head_dim * 4 * context_max; }
 };
 
 class AttentionPlanner : public Planner {

@@ -295,6 +295,7 @@ TEST_F(HttpTinker, BoundsHoldAndTenantsSeeTheirOwnAlone) {
     EXPECT_FALSE(models->unload("other", model).ok());
     const json future = optim_step(model, 1, 0);
     EXPECT_FALSE(models->wait("other", future["request_id"].get<std::string>(), {}).is_known);
+    result(future);
     // The first of the order is taken whatever waits; of those behind it as many as may.
     uint64_t seq = 3;
     while (models->add_call("", model, seq, {.kind = tinker::CallKind::kUpdate}).ok()) ++seq;

@@ -130,6 +130,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--mixed-prompts", type=int, default=6)
+    parser.add_argument("--text-tokens", type=int, help="of the text whose perplexity is taken (default: all)")
     parser.add_argument("--dtype", choices=NEAR_TIE, default="auto")
     parser.add_argument("--threads", type=int, default=1, help="of the reference")
     parser.add_argument("--adapters", type=pathlib.Path, help="where the trained adapters are kept (default: nowhere)")
@@ -156,7 +157,7 @@ def main():
         print(f"greedy: {len(prompts)} prompts, {greedy}", flush=True)
         check_chats(server, reference, CHATS, args.tokens, Greedy(limit))
 
-        windows = windows_of(ids_of(server, prompt=TEXT), reference.tokenizer.bos_token_id)
+        windows = windows_of(ids_of(server, prompt=TEXT)[:args.text_tokens], reference.tokenizer.bos_token_id)
         n_tokens = sum(len(ids) - 1 for ids in windows)
         found = math.exp(-sum(log_likelihood(server, ids) for ids in windows) / n_tokens)
         expected = perplexity(reference, windows)

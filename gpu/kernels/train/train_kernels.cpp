@@ -442,27 +442,32 @@ void TrainKernels::act(Recorder& recorder, TrainDirection direction, const Train
         {is_backward ? "train_act_backward" : "train_act", uint64_t{params.rows} * params.ffn * column_bytes, 0});
 }
 
-void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {
-    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
-    const Kernel* k = kernel("train_affine", {size});
+void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params, ScalarType type) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32), columns = type == ScalarType::kF32 ? 1 : 4;
+    CHECK(columns == 1 || (params.n % columns == 0 && params.base == 0 && params.bias == 0));
+    const Kernel* k = kernel("train_affine", {size, static_cast<uint32_t>(type)});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.n, size), params.rows, 1,
-                      {"train_affine", uint64_t{params.rows} * params.n * (params.base != 0 ? 12 : 8), 0});
+    recorder.dispatch(
+        *k, params, ceil_div(params.n, size * columns), params.rows, 1,
+        {"train_affine", uint64_t{params.rows} * params.n * (2 * bytes_of(type) + (params.base != 0 ? 4 : 0)), 0});
 }
 
-void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows) {
+void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows,
+                           ScalarType type) {
+    CHECK(!adds || type == ScalarType::kF32);
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
-    const Kernel* k = kernel("train_dropout", {size, adds});
+    const Kernel* k = kernel("train_dropout", {size, adds, static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1,
-                      {"train_dropout", uint64_t{rows} * params.columns * (adds ? 12 : 8), 0});
+                      {"train_dropout", uint64_t{rows} * params.columns * (adds ? 3 : 2) * bytes_of(type), 0});
 }
 
-void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params) {
+void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params, ScalarType type) {
     const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
-    const Kernel* k = kernel("train_column_sums", {size});
+    const Kernel* k = kernel("train_column_sums", {size, static_cast<uint32_t>(type)});
     if (k == nullptr) return;
-    const uint64_t n_bytes = uint64_t{params.rows} * params.n_columns * params.n_parts * (params.b != 0 ? 8 : 4);
+    const uint64_t n_bytes =
+        uint64_t{params.rows} * params.n_columns * params.n_parts * bytes_of(type) * (params.b != 0 ? 2 : 1);
     recorder.dispatch(*k, params, ceil_div(params.n_columns, size), 1, 1, {"train_column_sums", n_bytes, 0});
 }
 

@@ -185,8 +185,10 @@ class TrainCommand {
         if (arguments_.init_adapter.empty()) {
             TRY_ASSIGN(adapter_, adapters::make_trainable(lora_recipe(recipe), *base_));
         } else {
-            TRY_ASSIGN(const auto checked,
-                       adapters::check_adapter(adapters::AdapterLocation(arguments_.init_adapter), *base_));
+            const auto found = adapters::check_adapter(adapters::AdapterLocation(arguments_.init_adapter), *base_);
+            if (!found.ok())
+                return bad_argument("init-adapter", format("{}: {}", arguments_.init_adapter, found.error().message));
+            const auto& checked = *found;
             TRY_ASSIGN(adapter_, adapters::to_trainable(*checked, *base_));
             take_form(*checked, recipe);
         }

@@ -108,7 +108,9 @@ void TrainCommandFlags::add_data_flags(CLI::App& app) {
         ->check(CLI::IsMember({"assistant", "last", "expand", "all"}));
     app.add_flag("--skip-bad-lines", recipe.skip_bad_lines, "leave out lines that cannot be used instead of ending");
     app.add_flag("--no-shuffle", no_shuffle_, "take the lines in the file's order");
-    app.add_option("--seed", recipe.seed, "of the order and of the adapter's start")->capture_default_str();
+    app.add_option("--seed", recipe.seed, "of the order and of the adapter's start")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
 }
 
 void TrainCommandFlags::add_adapter_flags(CLI::App& app) {

@@ -76,7 +76,7 @@ void place_layer(TrainSizes& sizes, uint32_t n_heads) {
     at.middle = take(sizes.hidden_stride);
     at.middle_normed = take(sizes.hidden_stride, sizes.act_type);
     at.gate_up = take(sizes.gate_up_stride, sizes.act_type);
-    at.gate_up_sums = has_magnitudes[kTrainGateUp] ? take(sizes.gate_up_stride) : at.gate_up;
+    at.gate_up_sums = has_magnitudes[kTrainGateUp] ? take(sizes.gate_up_stride, sizes.act_type) : at.gate_up;
     at.down_sums = has_magnitudes[kTrainDown] ? take(sizes.hidden_stride) : 0;
     at.n_bytes = end;
 }
@@ -116,9 +116,9 @@ gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const Mo
 
 // Products that read 16 bits, and what writes these four columns at a time.
 gpu::ScalarType train_act_type(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
-                               const ModelWeights& weights, const TrainerOptions& options, bool has_magnitudes) {
+                               const ModelWeights& weights, const TrainerOptions& options) {
     const bool pays = (capabilities.coopmat_f16 && !capabilities.small_workgroups) || options.keeps_16_bits;
-    const bool can = options.lora_dropout == 0 && config.intermediate_size % 4 == 0 && !has_magnitudes;
+    const bool can = config.intermediate_size % 4 == 0;
     return pays && can ? train_kernel_options(config, weights, options).matrix_type : gpu::ScalarType::kF32;
 }
 
@@ -142,10 +142,9 @@ Result<TrainPlan> plan_training(const gpu::TrainRungs& rungs, const gpu::DeviceC
     for (const TrainLayer& layer : model.layers) {
         for (uint32_t g = 0; g < kTrainGroups; ++g) sizes.has_magnitudes[g] |= layer.groups[g].has_magnitudes();
     }
-    sizes.act_type = train_act_type(capabilities, config, weights, options,
-                                    std::ranges::any_of(sizes.has_magnitudes, std::identity()));
+    sizes.act_type = train_act_type(capabilities, config, weights, options);
     sizes.has_flash = rungs.has_flash && sizes.act_type == rungs.matrix_type;
-    sizes.keeps_qkv = !sizes.has_flash || config.qk_norm;
+    sizes.keeps_qkv = !sizes.has_flash || config.qk_norm || sizes.has_magnitudes[kTrainQkv];
     plan.slot = SlotSizes::plan(sizes, model, layout, options);
     const uint32_t outer_rank = std::max(round_up(layout.embedding.rank, 8), round_up(layout.head.rank, 8));
     sizes.head_low_bytes = uint64_t{2} * sizes.n_rows * outer_rank * sizeof(float);

@@ -29,7 +29,7 @@ struct LayerPlaces {
     uint64_t o_sums = 0;             // [R][H], with magnitudes
     uint64_t middle = 0;             // [R][H]: the stream between attention and MLP
     uint64_t middle_normed = 0;      // [R][H] *
-    uint64_t gate_up_sums = 0;       // [R][2F], with magnitudes
+    uint64_t gate_up_sums = 0;       // [R][2F] *, with magnitudes
     uint64_t gate_up = 0;            // [R][2F] *
     uint64_t down_sums = 0;          // [R][H], with magnitudes
     uint64_t n_bytes = 0;
@@ -64,9 +64,9 @@ struct TrainSizes {
 gpu::TrainKernelOptions train_kernel_options(const ModelConfig& config, const ModelWeights& weights,
                                              const TrainerOptions& options);
 
-// The type of a job's activations between products. Magnitudes and dropout work on f32.
+// The type of a job's activations between products.
 gpu::ScalarType train_act_type(const gpu::DeviceCapabilities& capabilities, const ModelConfig& config,
-                               const ModelWeights& weights, const TrainerOptions& options, bool has_magnitudes);
+                               const ModelWeights& weights, const TrainerOptions& options);
 
 // The plan of the passes, and of the job that they are made for.
 struct TrainPlan {

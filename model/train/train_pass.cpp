@@ -203,11 +203,26 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     const GroupAt gate_up =
         group(rows, here, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride), sums);
     product(recorder, gate_up);
+    if (has_sums && gate_up.group.has_magnitudes()) keep_gate_up_sums(recorder, here, sums, n_rows);
     finish(recorder, gate_up, has_sums ? sums : TrainMatrix{here.gate_up, sizes_.gate_up_stride}, {});
     act(recorder, here, has_sums ? sums.address : 0, n_rows);
     const GroupAt down = group(rows, here, layer, kTrainDown, kept(context_.buffers.act.address(), sizes_.ffn_stride),
                                {here.down_sums, sizes_.hidden_stride});
     if (with_down) product(recorder, down);
+}
+
+// They are scaled in place.
+void TrainPass::keep_gate_up_sums(gpu::Recorder& recorder, const LayerAt& here, const TrainMatrix& sums,
+                                  uint32_t n_rows) const {
+    kernels_.round(recorder,
+                   {.from = sums.address,
+                    .to = here.gate_up_sums,
+                    .columns = 2 * config_.intermediate_size,
+                    .from_stride = sums.stride,
+                    .to_stride = sizes_.gate_up_stride,
+                    .factor = 1.0f},
+                   sizes_.act_type, n_rows);
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::act(gpu::Recorder& recorder, const LayerAt& here, DeviceAddress sums, uint32_t n_rows) const {
@@ -259,7 +274,7 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
                  sizes_.act_type);
     kernels_.barrier(recorder);
     const GroupAt gate_up = group(rows, here, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride),
-                                  {here.gate_up_sums, sizes_.gate_up_stride});
+                                  kept(here.gate_up_sums, sizes_.gate_up_stride));
     product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
     norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm,
                   n_rows);

@@ -93,6 +93,9 @@ class TrainPass {
     gpu::TrainMatrix kept(gpu::DeviceAddress address, uint32_t stride) const {
         return {address, stride, sizes_.act_type};
     }
+    // Of gate and up, in 16 bits, for the gradients of their magnitudes.
+    void keep_gate_up_sums(gpu::Recorder& recorder, const LayerAt& at, const gpu::TrainMatrix& sums,
+                           uint32_t n_rows) const;
     // h from gate and up, and from their sums, if these are given, what is kept of them.
     void act(gpu::Recorder& recorder, const LayerAt& at, gpu::DeviceAddress sums, uint32_t n_rows) const;
     void norm(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, gpu::DeviceAddress y,
@@ -140,6 +143,8 @@ class TrainPass {
         uint32_t n_rows() const { return rows.batch.n_rows(); }
         // Shadows are more k of the base's product, but where others' rows may be beside.
         bool joins_shadows() const { return !rows.has_few; }
+        // Of the gradients: what a step drops of a pair's input lies between its A and what the base adds.
+        bool joins_shadows_backward() const { return joins_shadows() && rows.jobs.front().dropout.p == 0; }
     };
     // One job's trained part of the group, and its rows.
     struct JobAt {
@@ -152,8 +157,12 @@ class TrainPass {
         gpu::TrainMatrix low(uint32_t set, uint32_t linear) const;
         gpu::TrainMatrix dlow(uint32_t linear) const;
         uint32_t first_linear() const;
+        bool drops() const { return job.dropout.p > 0; }
         gpu::TrainMatrix shadow_a(gpu::ScalarType type) const;
         gpu::TrainMatrix shadow_b(gpu::ScalarType type) const;
+        // One pair's A as products read it, and how many rows it has.
+        gpu::TrainMatrix pair_a(uint32_t linear, gpu::ScalarType shadow_type) const;
+        uint32_t n_pair_rows(uint32_t linear) const;
     };
     // Jobs that train something there.
     std::vector<JobAt> jobs_at(const GroupAt& at) const;

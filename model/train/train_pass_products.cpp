@@ -45,6 +45,20 @@ TrainMatrix TrainPass::JobAt::shadow_b(gpu::ScalarType type) const {
     return {job.slot->shadows.address() + shadow->b, gpu::padded(shadow->n_ranks), type};
 }
 
+TrainMatrix TrainPass::JobAt::pair_a(uint32_t linear, gpu::ScalarType shadow_type) const {
+    const TrainedPairPlaces& pair = parameters().layout().linears[linear];
+    if (shadow == nullptr) return parameters().matrix(pair.a);
+    const TrainMatrix all = shadow_a(shadow_type);
+    const uint64_t row = job.slot->sizes.shadows->rank_begins[linear];
+    return {all.address + row * all.stride * gpu::bytes_of(all.type), all.stride, all.type};
+}
+
+// Shadows have rows of zeros up to the next pair's.
+uint32_t TrainPass::JobAt::n_pair_rows(uint32_t linear) const {
+    const uint32_t rank = parameters().layout().linears[linear].rank;
+    return shadow == nullptr ? rank : round_up(rank, kShadowRankAlign);
+}
+
 TrainPass::GroupAt TrainPass::group(const TrainRows& rows, const LayerAt& here, uint32_t layer, TrainGroupIndex index,
                                     const TrainMatrix& x, const TrainMatrix& sums) const {
     return {context_.model.layers[layer].groups[index], x, sums, rows, layer, index, here.set};
@@ -129,7 +143,7 @@ void TrainPass::lows(gpu::Recorder& recorder, const GroupAt& at) const {
 void TrainPass::lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job) const {
     const uint32_t k = at.group.w->k;
     const TrainMatrix x = job.of(at.x);
-    if (job.shadow != nullptr) {
+    if (job.shadow != nullptr && !job.drops()) {
         kernels_.product(recorder, {.a = x,
                                     .b = job.shadow_a(sizes_.act_type),
                                     .c = job.low(at.set, job.first_linear()),
@@ -139,17 +153,16 @@ void TrainPass::lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt&
                                     .name = "x A"});
         return;
     }
-    const bool drops = job.job.dropout.p > 0;
-    const TrainMatrix dropped{job.job.slot->dropped.address(), x.stride};
+    const bool drops = job.drops();
+    const TrainMatrix dropped{job.job.slot->dropped.address(), x.stride, x.type};
     for (const TrainPart& part : job.group.parts) {
         if (!part.linear) continue;
-        const TrainedPairPlaces& pair = job.parameters().layout().linears[*part.linear];
         if (drops) drop(recorder, at, job, *part.linear, x, dropped, false);
         kernels_.product(recorder, {.a = drops ? dropped : x,
-                                    .b = job.parameters().matrix(pair.a),
+                                    .b = job.pair_a(*part.linear, sizes_.act_type),
                                     .c = job.low(at.set, *part.linear),
                                     .m = job.n_rows(),
-                                    .n = pair.rank,
+                                    .n = job.n_pair_rows(*part.linear),
                                     .k = k,
                                     .name = "x A"});
         if (drops) kernels_.barrier(recorder);  // the next pair's input takes the place
@@ -172,7 +185,7 @@ void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& jo
                       .step = dropout.step,
                       .threshold = static_cast<uint32_t>(static_cast<double>(dropout.p) * 4294967296.0),
                       .factor = 1.0f / (1.0f - dropout.p)},
-                     adds, job.n_rows());
+                     adds, job.n_rows(), x.type);
     kernels_.barrier(recorder);
 }
 
@@ -185,19 +198,22 @@ void TrainPass::finish(gpu::Recorder& recorder, const GroupAt& at, const TrainMa
 
 void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& from, const TrainMatrix& to,
                       const TrainMatrix& base, DeviceAddress bias) const {
+    CHECK(from.type == to.type);
     const auto affine = [&](uint32_t begin, uint32_t n, DeviceAddress gain, DeviceAddress factor) {
-        kernels_.affine(recorder, {.to = to.address + begin * sizeof(float),
-                                   .base = base.address != 0 ? base.address + begin * sizeof(float) : 0,
-                                   .z = from.address + begin * sizeof(float),
-                                   .gain = gain,
-                                   .factor = factor,
-                                   .bias = bias != 0 ? bias + begin * sizeof(float) : 0,
-                                   .n = n,
-                                   .to_stride = to.stride,
-                                   .base_stride = base.stride,
-                                   .z_stride = from.stride,
-                                   .rows = at.n_rows(),
-                                   .pad = 0});
+        kernels_.affine(recorder,
+                        {.to = columns_from(to, begin).address,
+                         .base = base.address != 0 ? base.address + begin * sizeof(float) : 0,
+                         .z = columns_from(from, begin).address,
+                         .gain = gain,
+                         .factor = factor,
+                         .bias = bias != 0 ? bias + begin * sizeof(float) : 0,
+                         .n = n,
+                         .to_stride = to.stride,
+                         .base_stride = base.stride,
+                         .z_stride = from.stride,
+                         .rows = at.n_rows(),
+                         .pad = 0},
+                        from.type);
     };
     if (!at.group.has_magnitudes()) {
         affine(0, at.group.w->n, 0, 0);
@@ -216,20 +232,23 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMat
 TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout,
                                        const TrainMatrix& dsums) const {
     if (!at.group.has_magnitudes()) return dout;
+    CHECK(dout.type == at.sums.type);
     const TrainSlot& slot = *at.rows.jobs.front().slot;
     for (const TrainPart& part : at.group.parts) {
         if (!part.has_magnitude) continue;
         kernels_.column_sums(
-            recorder, {.to = context_.parameters.gradient(context_.parameters.layout().linears[*part.linear].magnitude),
-                       .a = dout.address + part.begin * sizeof(float),
-                       .b = at.sums.address + part.begin * sizeof(float),
-                       .factor = slot.inverse_norms.address() + slot.sizes.norm_begins[*part.linear] * sizeof(float),
-                       .n_columns = part.n,
-                       .n_parts = 1,
-                       .rows = at.n_rows(),
-                       .a_stride = dout.stride,
-                       .b_stride = at.sums.stride,
-                       .pad = 0});
+            recorder,
+            {.to = context_.parameters.gradient(context_.parameters.layout().linears[*part.linear].magnitude),
+             .a = columns_from(dout, part.begin).address,
+             .b = columns_from(at.sums, part.begin).address,
+             .factor = slot.inverse_norms.address() + slot.sizes.norm_begins[*part.linear] * sizeof(float),
+             .n_columns = part.n,
+             .n_parts = 1,
+             .rows = at.n_rows(),
+             .a_stride = dout.stride,
+             .b_stride = at.sums.stride,
+             .pad = 0},
+            dout.type);
     }
     kernels_.barrier(recorder);
     scale(recorder, at, dout, dsums, {}, 0);
@@ -250,7 +269,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                            .has_few_rows = at.rows.has_few,
                            .name = "dy W"};
     const std::vector<JobAt> jobs = jobs_at(at);
-    const bool joins = at.joins_shadows() && !jobs.empty() && jobs.front().shadow != nullptr;
+    const bool joins = at.joins_shadows_backward() && !jobs.empty() && jobs.front().shadow != nullptr;
     if (dx.address != 0 && !joins) {
         if (w.is_packed()) kernels_.barrier(recorder);
         kernels_.product(recorder, base);
@@ -310,8 +329,10 @@ void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
 void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const TrainMatrix& dx) const {
     const TrainParameters& parameters = job.parameters();
     const uint32_t k = at.group.w->k;
-    const TrainMatrix x = job.of(at.x), dropped{job.job.slot->dropped.address(), x.stride};
-    const bool drops = job.job.dropout.p > 0;
+    const bool drops = job.drops();
+    // What is left of the input, and then what the pair's part of its gradient is.
+    const TrainMatrix x = job.of(at.x), dropped{job.job.slot->dropped.address(), x.stride, x.type},
+                      dinput = drops ? TrainMatrix{dropped.address, x.stride} : dx;
     const auto add_to_input = [&](const TrainMatrix& dlow, const TrainMatrix& a, uint32_t n_ranks,
                                   const TrainMatrix& to, bool adds) {
         kernels_.product(recorder, {.a = dlow,
@@ -324,7 +345,7 @@ void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
                                     .adds = adds,
                                     .name = "dlow A"});
     };
-    if (job.shadow != nullptr && dx.address != 0)
+    if (job.shadow != nullptr && !drops && dx.address != 0)
         add_to_input(job.dlow(job.first_linear()), job.shadow_a(sizes_.act_type), job.shadow->n_ranks, dx, true);
     for (const TrainPart& part : job.group.parts) {
         if (!part.linear) continue;
@@ -342,10 +363,10 @@ void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
                                     .adds = true,
                                     .name = "dlow x"});
         if (drops) kernels_.barrier(recorder);  // what was left of the input gives way
-        if (dx.address == 0 || job.shadow != nullptr) continue;
-        add_to_input(dlow, parameters.matrix(pair.a), pair.rank, drops ? dropped : dx, !drops);
+        if (dx.address == 0 || (job.shadow != nullptr && !drops)) continue;
+        add_to_input(dlow, job.pair_a(*part.linear, sizes_.act_type), job.n_pair_rows(*part.linear), dinput, !drops);
         kernels_.barrier(recorder);  // the next pair adds to the same
-        if (drops) drop(recorder, at, job, *part.linear, dropped, dx, true);
+        if (drops) drop(recorder, at, job, *part.linear, dinput, dx, true);
     }
 }
 

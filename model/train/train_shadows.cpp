@@ -5,7 +5,6 @@
 namespace lorad::model {
 namespace {
 
-constexpr uint32_t kRankAlign = 8;
 constexpr uint64_t kShadowAlign = 256;
 
 uint32_t column_of(const GroupShadow& shadow) { return gpu::padded(shadow.n_ranks); }
@@ -21,7 +20,7 @@ std::optional<ShadowPlaces> ShadowPlaces::plan(const TrainModel& model, const Tr
             for (const TrainPart& part : group.parts) {
                 if (!part.linear) continue;
                 places.rank_begins[*part.linear] = shadow.n_ranks;
-                shadow.n_ranks += round_up(layout.linears[*part.linear].rank, kRankAlign);
+                shadow.n_ranks += round_up(layout.linears[*part.linear].rank, kShadowRankAlign);
             }
             if (shadow.n_ranks > gpu::kTrainMoreKMax) return std::nullopt;
             const auto take = [&](uint64_t n_elements) {

@@ -18,6 +18,8 @@
 
 namespace lorad::model {
 
+inline constexpr uint32_t kShadowRankAlign = 8;
+
 struct GroupShadow {
     uint32_t n_ranks = 0;   // columns of low; 0: no pair
     uint64_t a = 0, b = 0;  // bytes from the beginning of the shadows

@@ -23,7 +23,7 @@ Status may_share_passes(const SharedPasses& passes, const TrainableAdapter& adap
     if (const auto why = why_alone(adapter)) return refuse(format("the job is trained alone ({})", *why));
     if (passes.options.in_f32 != options.in_f32) return refuse("one of the jobs is to be trained in f32");
     if (passes.sizes.act_type != passes.act_type)
-        return refuse("of the jobs one keeps its activations in 16 bits, the other in f32, as dropout has them");
+        return refuse("of the jobs one keeps its activations in 16 bits, the other in f32");
     const uint32_t n_rows = std::max(options.n_rows, options.n_positions_max);
     if (n_rows > passes.sizes.n_rows)
         return refuse(format("its micro-batches have up to {} rows: the passes of those under way have room for {}",

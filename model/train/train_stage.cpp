@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "gpu/queue.h"
@@ -21,6 +23,24 @@ std::chrono::microseconds submission_max(const gpu::Device& device) {
 
 bool any_is(std::span<const std::shared_ptr<TrainJob>> jobs, Phase phase) {
     return std::ranges::any_of(jobs, [&](const auto& job) { return job->phase == phase; });
+}
+
+// The jobs with micro-batches left. Owners take turns, and of each owner its jobs: first one of each owner, then the
+// second of each, those first that waited longest.
+std::vector<std::shared_ptr<TrainJob>> in_turn(std::span<const std::shared_ptr<TrainJob>> jobs) {
+    std::map<uint64_t, uint64_t> last_rounds, n_taken;  // by owner
+    for (const auto& job : jobs) {
+        uint64_t& last = last_rounds[job->options.owner];
+        last = std::max(last, job->last_round);
+    }
+    std::vector<std::shared_ptr<TrainJob>> waiting;
+    std::ranges::copy_if(jobs, std::back_inserter(waiting),
+                         [](const auto& job) { return job->phase == Phase::kBatches; });
+    std::ranges::stable_sort(waiting, {}, [](const auto& job) { return job->last_round; });
+    std::map<const TrainJob*, std::pair<uint64_t, uint64_t>> turns;
+    for (const auto& job : waiting) turns[job.get()] = {n_taken[job->options.owner]++, last_rounds[job->options.owner]};
+    std::ranges::stable_sort(waiting, {}, [&](const auto& job) { return turns[job.get()]; });
+    return waiting;
 }
 
 }  // namespace
@@ -83,13 +103,11 @@ Status TrainStage::warm_up(const std::shared_ptr<TrainJob>& job) {
     return kernels->status();
 }
 
-// Whoever was served the longest time ago, and beside few rows the few rows of others.
+// Whoever was served the longest time ago of the owner whose turn it is, and beside few rows the few rows of others.
 std::vector<std::shared_ptr<TrainJob>> TrainStage::members_of_batch(
     std::span<const std::shared_ptr<TrainJob>> jobs) const {
-    std::vector<std::shared_ptr<TrainJob>> waiting, members;
-    std::ranges::copy_if(jobs, std::back_inserter(waiting),
-                         [](const auto& job) { return job->phase == Phase::kBatches; });
-    std::ranges::stable_sort(waiting, {}, [](const auto& job) { return job->last_round; });
+    const std::vector<std::shared_ptr<TrainJob>> waiting = in_turn(jobs);
+    std::vector<std::shared_ptr<TrainJob>> members;
     CHECK(!waiting.empty());
     const uint32_t n_rows_max = std::min(sizes.n_rows, gpu::kTrainFewRowsMax);
     uint32_t n_rows = 0;

@@ -165,7 +165,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create_beside(const Trainer& other, co
     filled = filled_in(stage->config, stage->weights, stage->kernels->rungs(), filled);
     const TrainJob& first = *other.impl_->job;
     const gpu::ScalarType act_type =
-        train_act_type(stage->device.capabilities(), stage->config, stage->weights, filled, false);
+        train_act_type(stage->device.capabilities(), stage->config, stage->weights, filled);
     TRY(may_share_passes({stage->sizes, first.options, first.why_alone, act_type}, adapter, filled));
     TrainPlan plan;
     plan.slot = SlotSizes::plan(stage->sizes, model, TrainLayout(adapter), filled);

@@ -61,6 +61,7 @@ struct TrainerOptions {
     bool in_f32 = false;  // products round nothing to the weights' 16-bit type, which is slower
     // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
     uint64_t memory_bytes = 0;
+    uint64_t owner = 0;  // owners take turns, then the trainers of each
     // of such adapters as this one that memory is left for beside it, as far as layers may be computed again instead
     uint32_t n_beside = 0;
 };
@@ -138,8 +139,8 @@ class Trainer {
     // depends on it.
     Result<bool> run_piece(std::chrono::microseconds budget);
     // The same for several beside each other, all busy, until one is done: true. Micro-batches of few rows are computed
-    // together, and give each trainer the bits that it has by itself; those of many rows take turns. What fails
-    // abandons all.
+    // together, and give each trainer the bits that it has by itself; those of many rows take turns, their owners
+    // first. What fails abandons all.
     // Without `waits` what comes next is only submitted, behind what the device has to do: the next call waits for it.
     static Result<bool> run_together(std::span<Trainer* const> trainers, std::chrono::microseconds budget,
                                      bool waits = true);

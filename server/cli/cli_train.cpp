@@ -21,6 +21,7 @@
 #include "proto/base/log.h"
 #include "proto/base/version.h"
 #include "proto/json/json.h"
+#include "server/cli/step_report.h"
 #include "server/training/dataset.h"
 #include "server/training/durable_file.h"
 #include "server/training/progress.h"
@@ -69,41 +70,6 @@ Result<model::DType> saved_type_of(const std::string& text) {
     return bad_argument("save-dtype", format("expected float32, float16 or bfloat16, found \"{}\"", text));
 }
 
-// One JSON object a step.
-class StepReport {
-  public:
-    Status open(const std::string& path, bool goes_on) {
-        if (path.empty()) return ok_status();
-        file_.reset(std::fopen(path.c_str(), goes_on ? "ae" : "we"));
-        if (!file_) return bad_argument("report", format("{} cannot be written", path));
-        return ok_status();
-    }
-    void add(const StepResult& step, const std::optional<EvalResult>& before, const std::optional<EvalResult>& after,
-             double seconds) {
-        if (!file_) return;
-        JsonWriter writer;
-        writer.begin_object()
-            .field("step", step.step)
-            .field("loss", step.loss)
-            .field("grad_norm", step.grad_norm)
-            .field("lr", step.learning_rate);
-        writer.field("tokens", step.n_trained_tokens)
-            .field("all_tokens", step.n_tokens)
-            .field("accuracy", step.accuracy)
-            .field("s", seconds);
-        if (before) writer.field("valid_loss_before", before->loss);
-        if (after) writer.field("valid_loss", after->loss);
-        std::fprintf(file_.get(), "%s\n", writer.end_object().take().c_str());
-        std::fflush(file_.get());
-    }
-
-  private:
-    struct Closer {
-        void operator()(std::FILE* file) const { std::fclose(file); }
-    };
-    std::unique_ptr<std::FILE, Closer> file_;
-};
-
 class TrainCommand {
   public:
     explicit TrainCommand(const TrainArguments& arguments)
@@ -129,8 +95,13 @@ class TrainCommand {
         if (arguments_.check) return 0;
         TRY(start());
         TRY_ASSIGN(const bool is_whole, train());
+        steps_.close();
         if (!is_whole) return kExitInterrupted;
-        TRY(save());
+        const Status saved = save();
+        // What was trained is not lost with a full disk, if that has room for a checkpoint.
+        if (!saved.ok() && save_checkpoint().ok())
+            std::fprintf(stderr, "the same command with --resume writes the adapter again\n");
+        TRY(saved);
         return 0;
     }
 
@@ -139,6 +110,10 @@ class TrainCommand {
         std::error_code ignored;
         if (out_.empty() && !arguments_.check && arguments_.n_shown == 0)
             return bad_argument("out", "expected the folder that the adapter is written to");
+        if (!out_.empty() && fs::equivalent(out_, arguments_.model, ignored))
+            return bad_argument("out", "is the base model's folder; an adapter has one of its own");
+        if (!out_.empty() && fs::exists(out_, ignored) && !fs::is_directory(out_, ignored))
+            return bad_argument("out", format("{} is not a folder", arguments_.out));
         if (arguments_.resume && (out_.empty() || !fs::exists(work_ / "checkpoint", ignored)))
             return bad_argument("resume", "the folder has no checkpoint of a run that was interrupted");
         TRY(saved_type_of(arguments_.save_dtype));
@@ -210,8 +185,10 @@ class TrainCommand {
         if (arguments_.init_adapter.empty()) {
             TRY_ASSIGN(adapter_, adapters::make_trainable(lora_recipe(recipe), *base_));
         } else {
-            TRY_ASSIGN(const auto checked,
-                       adapters::check_adapter(adapters::AdapterLocation(arguments_.init_adapter), *base_));
+            const auto found = adapters::check_adapter(adapters::AdapterLocation(arguments_.init_adapter), *base_);
+            if (!found.ok())
+                return bad_argument("init-adapter", format("{}: {}", arguments_.init_adapter, found.error().message));
+            const auto& checked = *found;
             TRY_ASSIGN(adapter_, adapters::to_trainable(*checked, *base_));
             take_form(*checked, recipe);
         }
@@ -271,7 +248,7 @@ class TrainCommand {
             std::fprintf(stderr, "goes on behind step %llu\n", static_cast<unsigned long long>(state.step));
         }
         run_ = std::make_unique<TrainingRun>(plan_, *trainer_, *data_, validation_.get(), state);
-        return steps_.open(arguments_.report, arguments_.resume);
+        return steps_.open(arguments_.report, state.step);
     }
 
     Status save_checkpoint() {
@@ -353,8 +330,10 @@ class TrainCommand {
         provenance.seconds = std::chrono::duration<double>(CommandClock::now() - begun_).count();
         TRY(write_durably(out_ / kProvenanceFile, provenance_json(provenance)));
         TRY(write_durably(out_ / kCardFile, model_card(provenance)));
+        // Its own files alone: a folder of this name may have others.
         std::error_code ignored;
-        fs::remove_all(work_, ignored);
+        for (const char* name : {"data.tok", "validation.tok", "checkpoint"}) fs::remove(work_ / name, ignored);
+        fs::remove(work_, ignored);
         device_->save_caches();
         std::fprintf(stderr, "%s has the adapter\n", out_.string().c_str());
         return ok_status();

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "proto/base/format.h"
+
 namespace lorad::server {
 namespace {
 
@@ -22,6 +24,16 @@ std::vector<std::string> split_names(const std::string& text) {
 template <typename To, typename From>
 void set_given(std::optional<To>& to, From value, From not_given) {
     if (value != not_given) to = To(value);
+}
+
+// As CLI::Range, which takes "nan" for a number between any two.
+CLI::Validator number_in(double min, double max) {
+    const auto check = [=](const std::string& text) {
+        double value = 0;
+        const bool is_in = CLI::detail::lexical_cast(text, value) && value >= min && value <= max;
+        return is_in ? std::string() : format("expected a number from {} to {}, found {}", min, max, text);
+    };
+    return CLI::Validator(check, format("FLOAT in [{} - {}]", min, max));
 }
 
 }  // namespace
@@ -47,6 +59,7 @@ TrainCommandFlags::TrainCommandFlags(CLI::App& app) {
         ->check(CLI::Range(64u, 1u << 20));
     app.add_option("--training-memory", arguments_.memory_mib,
                    "device memory beside the weights, in MiB (default: what is free)")
+        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
         ->type_name("MIB");
     app.add_option("--dtype", arguments_.dtype,
                    "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")
@@ -80,7 +93,7 @@ void TrainCommandFlags::add_data_flags(CLI::App& app) {
         ->type_name("FILE");
     app.add_option("--validation-split", recipe.validation_split,
                    "part of the training file that is held out for validation")
-        ->check(CLI::Range(0.0, proto::kValidationSplitMax));
+        ->check(number_in(0.0, proto::kValidationSplitMax));
     app.add_option("--eval-steps", eval_steps_, "validate on one batch each so many steps")
         ->check(CLI::Range(1u, proto::kTrainingStepsMax));
     app.add_option("--max-seq-length", max_seq_length_,
@@ -95,28 +108,33 @@ void TrainCommandFlags::add_data_flags(CLI::App& app) {
         ->check(CLI::IsMember({"assistant", "last", "expand", "all"}));
     app.add_flag("--skip-bad-lines", recipe.skip_bad_lines, "leave out lines that cannot be used instead of ending");
     app.add_flag("--no-shuffle", no_shuffle_, "take the lines in the file's order");
-    app.add_option("--seed", recipe.seed, "of the order and of the adapter's start")->capture_default_str();
+    app.add_option("--seed", recipe.seed, "of the order and of the adapter's start")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
 }
 
 void TrainCommandFlags::add_adapter_flags(CLI::App& app) {
     proto::TrainingRecipe& recipe = arguments_.recipe;
-    app.add_option("--init-adapter", arguments_.init_adapter,
-                   "adapter to go on with, which says rank, modules and the like")
-        ->type_name("DIR");
+    CLI::Option* const init = app.add_option("--init-adapter", arguments_.init_adapter,
+                                             "adapter to go on with, which says rank, modules and the like")
+                                  ->type_name("DIR");
     app.add_option("--lora-r", recipe.lora_r, "rank")
         ->capture_default_str()
         ->check(CLI::Range(1u, proto::kLoraRankMax));
     app.add_option("--lora-alpha", alpha_, "the adapter is scaled by alpha / rank (default: twice the rank)")
-        ->check(CLI::Range(proto::kLoraAlphaMin, proto::kLoraAlphaMax));
+        ->check(number_in(proto::kLoraAlphaMin, proto::kLoraAlphaMax));
     app.add_option("--lora-dropout", recipe.lora_dropout, "part of the inputs of A that is left out")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, proto::kDropoutMax));
+        ->check(number_in(0.0, proto::kDropoutMax));
     app.add_option("--lora-trainable-modules", modules_, "all-linear, or names with commas: q_proj,v_proj")
         ->capture_default_str()
         ->type_name("NAMES");
     app.add_flag("--use-rslora", recipe.use_rslora, "scale by alpha / sqrt(rank)");
     app.add_flag("--use-dora", recipe.use_dora, "train the size of each output beside its direction");
     app.add_option("--modules-to-save", saved_, "modules that are trained whole: norm,lm_head")->type_name("NAMES");
+    for (const char* form :
+         {"--lora-r", "--lora-alpha", "--lora-trainable-modules", "--use-rslora", "--use-dora", "--modules-to-save"})
+        init->excludes(app.get_option(form));
 }
 
 void TrainCommandFlags::add_optimizer_flags(CLI::App& app) {
@@ -128,7 +146,7 @@ void TrainCommandFlags::add_optimizer_flags(CLI::App& app) {
     app.add_option("--batch-size", batch_size_, "sequences of an optimizer step (default: by their number, 4 to 32)")
         ->check(CLI::Range(1u, proto::kTrainingBatchMax));
     app.add_option("--learning-rate", learning_rate_, "the highest rate (default: 0.0002)")
-        ->check(CLI::Range(0.0, proto::kLearningRateMax));
+        ->check(number_in(0.0, proto::kLearningRateMax));
     app.add_option("--lr-scheduler", recipe.lr_scheduler, "constant, linear, cosine, hf-linear or hf-cosine")
         ->capture_default_str()
         ->check(CLI::IsMember({"constant", "linear", "cosine", "hf-linear", "hf-cosine"}));
@@ -136,22 +154,22 @@ void TrainCommandFlags::add_optimizer_flags(CLI::App& app) {
         ->check(CLI::Range(int64_t(0), int64_t(proto::kTrainingStepsMax)));
     app.add_option("--warmup-ratio", recipe.warmup_ratio, "the same as a part of all steps")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, 1.0));
+        ->check(number_in(0.0, 1.0));
     app.add_option("--weight-decay", recipe.weight_decay, "AdamW's")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, proto::kWeightDecayMax));
+        ->check(number_in(0.0, proto::kWeightDecayMax));
     app.add_option("--max-grad-norm", recipe.max_grad_norm, "gradients with a larger norm are scaled to it; 0: never")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, proto::kGradNormMax));
+        ->check(number_in(0.0, proto::kGradNormMax));
     app.add_option("--adam-beta1", recipe.adam_beta1, "AdamW's")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, proto::kBeta1Max));
+        ->check(number_in(0.0, proto::kBeta1Max));
     app.add_option("--adam-beta2", recipe.adam_beta2, "AdamW's")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, proto::kBeta2Max));
+        ->check(number_in(0.0, proto::kBeta2Max));
     app.add_option("--adam-epsilon", recipe.adam_epsilon, "AdamW's")
         ->capture_default_str()
-        ->check(CLI::Range(proto::kAdamEpsilonMin, proto::kAdamEpsilonMax));
+        ->check(number_in(proto::kAdamEpsilonMin, proto::kAdamEpsilonMax));
 }
 
 Result<int> TrainCommandFlags::run() {

@@ -46,7 +46,7 @@ struct Job {
 
     std::string json() const;
     static Result<Job> parse(std::string_view json);
-    // The job for clients. queue_position: among the waiting jobs, from 0.
+    // The job for clients. queue_position: among its tenant's waiting jobs, from 0.
     proto::JobObject object(std::optional<uint32_t> queue_position) const;
 };
 

@@ -27,6 +27,7 @@ constexpr std::array kTransitions = {
     Transition{kQueued, JobEvent::kCancel, kCancelled},
     Transition{kQueued, JobEvent::kRestart, kQueued},
     Transition{kRunning, JobEvent::kLastStep, kPublishing},
+    Transition{kRunning, JobEvent::kGaveWay, kQueued},
     Transition{kRunning, JobEvent::kFault, kFailed},
     Transition{kRunning, JobEvent::kPause, kPaused},
     Transition{kRunning, JobEvent::kCancel, kCancelled},

@@ -21,6 +21,7 @@ enum class JobState : uint8_t {
 enum class JobEvent : uint8_t {
     kValidated,
     kStarted,   // its turn has come
+    kGaveWay,   // to a job of another key, until its next turn
     kLastStep,  // nothing is left to train
     kPublished,
     kFault,  // bad data, a loss that is not finite, a full disk, a device that refuses

@@ -22,6 +22,7 @@ struct RunPlan {
     model::OptimizerSettings optimizer;
     uint64_t n_held_out = 0;   // sequences of the training file that are kept for evaluation
     uint32_t n_positions = 0;  // the longest sequence, if the planner has set it
+    uint64_t owner = 0;        // whose job it is: owners share the device
 
     uint64_t n_steps() const { return schedule.n_steps; }
     // Return indices in the training file: of sequence i in sample order, and of the i-th held-out one.

@@ -34,6 +34,7 @@ Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::str
     options.lora_dropout = float(plan.recipe.lora_dropout);
     options.seed = plan.recipe.seed;
     options.memory_bytes = options_.memory_bytes;
+    options.owner = plan.owner;
     if (options.n_beside > 0)
         options.n_positions_max =
             std::max(options.n_positions_max, std::min(kSharedPositions, parts_.config.max_positions));

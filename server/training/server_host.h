@@ -22,7 +22,7 @@ struct ServerParts {
     PieceQueue& pieces;
 };
 
-// The training thread, but check_trains(), generation_of(), publish() and remove(), which are any thread's.
+// The training thread, but check_trains(), files_of(), generation_of(), publish() and remove(), which are any thread's.
 class ServerHost final : public TrainingHost {
   public:
     struct Options {

@@ -26,7 +26,11 @@ std::string_view verb_of(JobEvent event) {
 }  // namespace
 
 TrainingService::TrainingService(std::filesystem::path folder, TrainingHost& host, const TrainingLimits& limits)
-    : folder_(std::move(folder)), host_(host), limits_(limits) {}
+    : folder_(std::move(folder)),
+      host_(host),
+      limits_(limits),
+      disk_([this](const std::string& id, const Status& how) { end_task(id, how); }),
+      turns_(limits.n_together, limits.turn) {}
 
 Result<std::unique_ptr<TrainingService>> TrainingService::open(const std::filesystem::path& folder, TrainingHost& host,
                                                                const TrainingLimits& limits) {
@@ -41,7 +45,7 @@ Result<std::unique_ptr<TrainingService>> TrainingService::open(const std::filesy
 TrainingService::~TrainingService() { stop(); }
 
 Status TrainingService::read_jobs() {
-    const MutexLock lock(mutex_);
+    MutexLock lock(mutex_);
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / "jobs", error)) {
         const std::string id = entry.path().filename().string();
@@ -55,7 +59,7 @@ Status TrainingService::read_jobs() {
         }
         next_number_ = std::max(next_number_, job->number + 1);
         Entry& known = entries_.emplace(id, Entry{std::move(*job), folder.events()}).first->second;
-        if (!is_ended(known.job.state)) TRY(step(known, JobEvent::kRestart));
+        if (!is_ended(known.job.state)) TRY(step(known, JobEvent::kRestart, lock));
     }
     if (error)
         return make_error(ErrorCode::kStorageFailed,
@@ -64,6 +68,7 @@ Status TrainingService::read_jobs() {
 }
 
 void TrainingService::start() {
+    disk_.start();
     if (!start_thread(reader_, [this] { run_reading(); }) || !start_thread(trainer_, [this] { run_training(); }))
         log_error("the system gives no thread to train with: jobs wait until a restart");
 }
@@ -77,6 +82,7 @@ void TrainingService::stop() {
     for (std::thread* thread : {&reader_, &trainer_}) {
         if (thread->joinable()) thread->join();
     }
+    disk_.stop();  // behind the last checkpoints
 }
 
 const TrainingService::Entry* TrainingService::entry_of(std::string_view tenant, std::string_view id) const {
@@ -89,7 +95,7 @@ proto::JobObject TrainingService::object_of(const Entry& entry) const {
     if (entry.job.state == JobState::kQueued || entry.job.state == JobState::kValidating) {
         position = uint32_t(std::ranges::count_if(entries_, [&](const auto& other) {
             const Job& job = other.second.job;
-            return job.number < entry.job.number &&
+            return job.tenant == entry.job.tenant && job.number < entry.job.number &&
                    (job.state == JobState::kQueued || job.state == JobState::kValidating);
         }));
     }
@@ -195,8 +201,9 @@ void TrainingService::forget_old() {
     while (entries_.size() >= limits_.n_kept_max) {
         auto oldest = entries_.end();
         for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-            if (is_ended(entry->second.job.state) && (oldest == entries_.end() || end_of(*entry) < end_of(*oldest)))
-                oldest = entry;
+            const bool is_over = is_ended(entry->second.job.state) && !entry->second.is_being_saved &&
+                                 entry->second.n_waiting == 0 && !disk_.is_busy(entry->first);
+            if (is_over && (oldest == entries_.end() || end_of(*entry) < end_of(*oldest))) oldest = entry;
         }
         if (oldest == entries_.end()) return;
         folder_of(oldest->first).remove();
@@ -226,15 +233,13 @@ Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::s
     MutexLock lock(mutex_);
     if (entry_of(tenant, id) == nullptr) return no_such_job(id);
     Entry& entry = entries_.find(id)->second;
-    const std::optional<JobState> next = next_state(entry.job.state, event);
-    if (!next)
+    wait_until_saved(entry, lock);
+    if (!next_state(entry.job.state, event))
         return make_error(ErrorCode::kInvalidRequest,
                           format("a job that is {} cannot be {}", wire_name(entry.job.state), verb_of(event)),
                           "fine_tuning_job_id");
-    if (event == JobEvent::kPause) entry.job.paused_by = "user";
-    if (event == JobEvent::kResume) entry.job.paused_by.clear();
     // The thread that works on it sees this at its next check, and drops what it did meanwhile.
-    TRY(step(entry, event));
+    TRY(step(entry, event, lock));
     tell(entry, format("The job was {}.", verb_of(event)));
     changed_.notify_all();
     return object_of(entry);

@@ -1,6 +1,6 @@
-// Files and jobs of a server: what clients ask for, and the threads that work it off: one reads data, one trains. Some
-// jobs run beside each other, in the same steps where they can, and each to the bits that it has alone; others wait in
-// the order they came in.
+// Files and jobs of a server: what clients ask for, and the threads that work it off: one reads data, one trains, one
+// writes what jobs keep. Some jobs run beside each other, in the same steps where they can, and each to the bits that
+// it has alone; others wait for their turns (jobs/turns.h).
 //
 // A job is its record on disk: a change is there before it is told. A daemon that ends at any moment, and however it
 // ends, takes jobs up where their last checkpoints are, and comes to the same bits.
@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -27,6 +28,8 @@
 #include "server/training/file_store.h"
 #include "server/training/job.h"
 #include "server/training/job_folder.h"
+#include "server/training/jobs/disk_thread.h"
+#include "server/training/jobs/turns.h"
 #include "server/training/training_host.h"
 
 namespace lorad::server::training {
@@ -38,6 +41,7 @@ struct TrainingLimits {
     uint32_t n_kept_max = 1000;                 // jobs in all; the oldest that have ended are forgotten
     uint64_t n_tokens_max = uint64_t(1) << 32;  // per job, in its data
     std::chrono::milliseconds checkpoint_every{120'000};
+    std::chrono::milliseconds turn{120'000};  // of a job, where more keys have jobs than may run
 };
 
 // Tenants see their own alone. Any thread, but stop().
@@ -95,6 +99,8 @@ class TrainingService {
     struct Entry {
         Job job;
         std::vector<proto::JobEventObject> events;
+        bool is_being_saved = false;  // without the lock; its state changes behind that
+        uint32_t n_waiting = 0;       // who wait for that
     };
     TrainingService(std::filesystem::path folder, TrainingHost& host, const TrainingLimits& limits);
     Status read_jobs();
@@ -105,24 +111,36 @@ class TrainingService {
     void forget_old() REQUIRES(mutex_);
 
     class JobRun;
+    class JobDisk;
     using Running = std::vector<std::unique_ptr<JobRun>>;
     // The threads', but under mutex_ where they touch entries_.
     void run_reading();
-    void run_training();
-    std::optional<std::string> next_job(JobState state) const REQUIRES(mutex_);
-    std::optional<std::string> wait_for_job(JobState state);
+    std::optional<std::string> wait_for_data();  // of a job, to be read
     Status validate(Job job);
+    void run_training();
+    std::vector<TurnJob> waiting_jobs() const REQUIRES(mutex_);
+    size_t n_ready() const REQUIRES(mutex_);  // of them
     void admit(Running& running);
+    bool admit_one(Running& running);
     std::unique_ptr<JobRun> begin_run(const std::string& id, const Running& running);
     void take_turn(Running& running);
     void run_pieces(Running& running);
     bool wait_for_work();
     StepTrainer* company_of(const Running& running) const;
+    void wait_for_disk(const Running& running);
     void end_run(JobRun& run, Status how);
+    void end_task(const std::string& id, const Status& how);  // of the disk's thread
+    // The error that ends the work on a job without any fault of it: it was paused, cancelled, gives way, or the server
+    // ends.
+    static Error stopped();
     bool is_fault(const Status& status);
     DataOptions options_of(const proto::TrainingRecipe& recipe) const;
-    Status step(Entry& entry, JobEvent event) REQUIRES(mutex_);  // the next state, kept
+    // The next state, kept. Without the lock while it is written.
+    Status step(Entry& entry, JobEvent event, MutexLock& lock) REQUIRES(mutex_);
     Status step(const std::string& id, JobEvent event);
+    void wait_until_saved(Entry& entry, MutexLock& lock) REQUIRES(mutex_);
+    // Saves what `change` makes of the record; the entry stays as it is. Without the lock while it is written.
+    Status save(Entry& entry, MutexLock& lock, const std::function<bool(Job&)>& change) REQUIRES(mutex_);
     void fail(const std::string& id, const Error& error);
     void tell(Entry& entry, std::string message, std::string level = "info",
               const std::optional<proto::StepMetrics>& metrics = {});
@@ -132,9 +150,10 @@ class TrainingService {
     void update(const std::string& id, const std::function<void(Job&)>& change);
     Status keep(const std::string& id);
     Status cut_behind(const std::string& id, const RunState& state);
-    bool is_cancelled(const std::string& id) const;
+    bool has_ended(const std::string& id) const;
     bool was_made_by_job(const std::string& tenant, const std::string& name, const std::string& generation) const;
     bool is_wanted_to_stop(const std::string& id) const;
+    bool is_to_stop(const std::string& id) const REQUIRES(mutex_);
 
     const std::filesystem::path folder_;
     TrainingHost& host_;
@@ -147,7 +166,11 @@ class TrainingService {
     uint64_t next_number_ GUARDED_BY(mutex_) = 1;
     std::atomic<bool> stopping_{false};
     CalledWork* called_ = nullptr;
-    std::string waits_;  // the training thread's: the job that cannot run beside those that do
+    DiskThread disk_;
+    // The training thread's.
+    Turns turns_;
+    std::set<std::string> unfit_;  // jobs that cannot run beside those that do
+    size_t n_ready_ = 0;           // when it was last looked who may begin
     std::thread reader_, trainer_;
 };
 

@@ -1,4 +1,4 @@
-// The threads of TrainingService: one reads data, one trains.
+// The thread of TrainingService that reads data, and what its threads do with the records of jobs.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 #include "proto/base/mutex.h"
 #include "proto/base/thread.h"
 #include "proto/error.h"
-#include "server/training/job_run.h"
+#include "server/training/token_file.h"
 #include "server/training/training_service.h"
 
 namespace lorad::server::training {
@@ -27,78 +27,30 @@ proto::JobError job_error_of(const Error& error) {
 
 }  // namespace
 
-Error TrainingService::JobRun::stopped() { return make_error(ErrorCode::kClientClosed, "the job was stopped"); }
+Error TrainingService::stopped() { return make_error(ErrorCode::kClientClosed, "the job was stopped"); }
 
-// The oldest.
-std::optional<std::string> TrainingService::next_job(JobState state) const {
-    const Job* next = nullptr;
-    for (const auto& [id, entry] : entries_) {
-        if (entry.job.state == state && (next == nullptr || entry.job.number < next->number)) next = &entry.job;
-    }
-    return next == nullptr ? std::nullopt : std::optional(next->id);
-}
-
-// Returns nothing if the service stops.
-std::optional<std::string> TrainingService::wait_for_job(JobState state) {
+// The oldest; nothing if the service stops.
+std::optional<std::string> TrainingService::wait_for_data() {
     MutexLock lock(mutex_);
-    changed_.wait(lock, [&]() REQUIRES(mutex_) { return stopping_ || next_job(state).has_value(); });
-    return stopping_ ? std::nullopt : next_job(state);
+    const Job* next = nullptr;
+    changed_.wait(lock, [&]() REQUIRES(mutex_) {
+        for (const auto& [id, entry] : entries_) {
+            const Job& job = entry.job;
+            if (job.state == JobState::kValidating && (next == nullptr || job.number < next->number)) next = &job;
+        }
+        return stopping_ || next != nullptr;
+    });
+    return stopping_ ? std::nullopt : std::optional(next->id);
 }
 
 // Reads data beside running jobs, so that the owner of a waiting job learns at once if it is invalid.
 void TrainingService::run_reading() {
     name_thread("lorad-dataset");
     give_way();
-    while (const std::optional<std::string> id = wait_for_job(JobState::kValidating)) {
+    while (const std::optional<std::string> id = wait_for_data()) {
         const Status read = validate(copy_of(*id));
         if (is_fault(read)) fail(*id, read.error());
     }
-}
-
-void TrainingService::run_training() {
-    name_thread("lorad-training");
-    give_way();
-    Running running;
-    while (!stopping_) {
-        const bool is_idle = running.empty() && (called_ == nullptr || called_->busy().empty());
-        if (is_idle && !wait_for_work()) break;
-        admit(running);
-        take_turn(running);
-    }
-    for (const auto& one : running) end_run(*one, JobRun::stopped());
-    running.clear();
-    if (called_ != nullptr) called_->end();
-}
-
-// Until a job can begin or calls have come; returns now and then, so that models end that nobody calls. False: the
-// service stops.
-bool TrainingService::wait_for_work() {
-    constexpr std::chrono::seconds kLook{1};
-    MutexLock lock(mutex_);
-    const auto has_work = [&]() REQUIRES(mutex_) {
-        if (stopping_ || (called_ != nullptr && called_->has_work())) return true;
-        const std::optional<std::string> next = next_job(JobState::kQueued);
-        return next && *next != waits_;
-    };
-    if (called_ == nullptr) {
-        changed_.wait(lock, has_work);
-    } else {
-        changed_.wait_for(lock, kLook, has_work);
-    }
-    return !stopping_;
-}
-
-void TrainingService::wake() {
-    {
-        const MutexLock lock(mutex_);
-    }  // or the thread misses it between its look and its sleep
-    changed_.notify_all();
-}
-
-// A trainer whose passes the next one shares; null: nobody is trained.
-StepTrainer* TrainingService::company_of(const Running& running) const {
-    if (!running.empty()) return &running.front()->trainer();
-    return called_ != nullptr ? called_->any_trainer() : nullptr;
 }
 
 // Returns true if it fails a job. A lost device ends the process, and jobs go on after a restart.
@@ -107,96 +59,6 @@ bool TrainingService::is_fault(const Status& status) {
     if (status.error().code != ErrorCode::kDeviceLost) return true;
     stopping_ = true;
     return false;
-}
-
-// Admits in the order of arrival: a job that does not fit beside the running ones holds back later ones, or they would
-// always go before it.
-void TrainingService::admit(Running& running) {
-    const auto n_running = [&] { return running.size() + (called_ != nullptr ? called_->n_trainers() : 0); };
-    while (!stopping_ && n_running() < limits_.n_together) {
-        std::optional<std::string> id;
-        {
-            MutexLock lock(mutex_);
-            id = next_job(JobState::kQueued);
-        }
-        // One that was paused and is wanted again, while what was begun of it is not given up yet, has the next turn.
-        const auto is_running = [&](const auto& one) { return one->id() == *id; };
-        if (!id || *id == waits_ || std::ranges::any_of(running, is_running)) return;
-        if (std::unique_ptr<JobRun> begun = begin_run(*id, running)) running.push_back(std::move(begun));
-    }
-}
-
-// Null: it failed, waits, or is no longer to run.
-std::unique_ptr<TrainingService::JobRun> TrainingService::begin_run(const std::string& id, const Running& running) {
-    Job job = copy_of(id);
-    if (job.data_digest.empty()) {  // its data is read first
-        const Status unread = step(id, JobEvent::kUnread);
-        if (is_fault(unread)) fail(id, unread.error());
-        return nullptr;
-    }
-    auto run = std::make_unique<JobRun>(*this, std::move(job));
-    StepTrainer* const company = company_of(running);
-    const Status prepared = run->prepare(company);
-    if (!prepared.ok() && company != nullptr &&
-        (prepared.error().code == ErrorCode::kInvalidConfig || prepared.error().code == ErrorCode::kOutOfMemory)) {
-        waits_ = id;
-        tell(id, format("Waits for the jobs under way: {}", prepared.error().message));
-        return nullptr;
-    }
-    const Status begun = prepared.ok() ? step(id, JobEvent::kStarted) : prepared;
-    if (begun.ok()) {
-        tell(id, running.empty() ? std::string("Fine-tuning job started")
-                                 : format("Fine-tuning job started beside {} others", running.size()));
-        const Status taken_up = run->take_up();
-        if (taken_up.ok()) return run;
-        end_run(*run, taken_up);
-    } else if (is_fault(begun)) {
-        fail(id, begun.error());
-    }
-    return nullptr;
-}
-
-// Takes finished work, begins the next, and runs pieces until something is done.
-void TrainingService::take_turn(Running& running) {
-    std::erase_if(running, [&](const std::unique_ptr<JobRun>& one) {
-        const Status advanced = one->advance();
-        if (advanced.ok() && !one->is_over()) return false;
-        end_run(*one, advanced);
-        waits_.clear();
-        return true;
-    });
-    if (called_ != nullptr && !stopping_) {
-        StepTrainer* const beside = running.empty() ? nullptr : &running.front()->trainer();
-        if (called_->advance(beside, static_cast<uint32_t>(running.size()))) waits_.clear();
-    }
-    if (!stopping_) run_pieces(running);
-}
-
-void TrainingService::run_pieces(Running& running) {
-    std::vector<StepTrainer*> trainers;
-    for (const auto& one : running) trainers.push_back(&one->trainer());
-    if (called_ != nullptr) {
-        for (StepTrainer* trainer : called_->busy()) trainers.push_back(trainer);
-    }
-    if (trainers.empty()) return;
-    const Result<bool> ran = host_.run_pieces(trainers, [&] {
-        return stopping_ || (called_ != nullptr && called_->has_work()) ||
-               std::ranges::any_of(running, [&](const auto& one) { return is_wanted_to_stop(one->id()); });
-    });
-    if (ran.ok()) return;
-    for (const auto& one : running) end_run(*one, ran.error());
-    running.clear();
-    waits_.clear();
-    if (called_ == nullptr) return;
-    called_->fail(ran.error());
-    if (ran.error().code == ErrorCode::kDeviceLost) stopping_ = true;
-}
-
-// how: what ended it; ok: it is over.
-void TrainingService::end_run(JobRun& run, Status how) {
-    if (how.ok()) how = run.publish();
-    if (!how.ok() && how.error().code == ErrorCode::kClientClosed) run.leave();
-    if (is_fault(how)) fail(run.id(), how.error());
 }
 
 DataOptions TrainingService::options_of(const proto::TrainingRecipe& recipe) const {
@@ -248,7 +110,7 @@ Status TrainingService::validate(Job job) {
     proto::TrainingRecipe recipe = job.recipe;
     recipe.max_seq_length = options.encode.max_seq_length;
     TRY_ASSIGN(const RunPlan plan, plan_run(recipe, report->n_sequences));
-    if (is_wanted_to_stop(job.id)) return JobRun::stopped();
+    if (is_wanted_to_stop(job.id)) return stopped();
     update(job.id, [&](Job& kept) {
         kept.recipe = plan.recipe;
         kept.n_sequences = report->n_sequences;
@@ -266,35 +128,60 @@ Status TrainingService::validate(Job job) {
     return ok_status();
 }
 
-Status TrainingService::step(Entry& entry, JobEvent event) {
-    const std::optional<JobState> next = next_state(entry.job.state, event);
-    if (!next) return JobRun::stopped();  // somebody else was first
-    const JobState before = std::exchange(entry.job.state, *next);
-    if (is_ended(*next) && !entry.job.finished_s) entry.job.finished_s = unix_time_s();
-    const Status kept = folder_of(entry.job.id).save(entry.job);
-    if (!kept.ok()) {
-        entry.job.state = before;
-        return kept;
-    }
-    if (*next == JobState::kCancelled || *next == JobState::kFailed) folder_of(entry.job.id).remove_work();
+void TrainingService::wait_until_saved(Entry& entry, MutexLock& lock) {
+    ++entry.n_waiting;
+    changed_.wait(lock, [&] { return !entry.is_being_saved; });
+    --entry.n_waiting;
+}
+
+Status TrainingService::save(Entry& entry, MutexLock& lock, const std::function<bool(Job&)>& change) {
+    wait_until_saved(entry, lock);
+    Job job = entry.job;
+    if (!change(job)) return stopped();  // somebody else was first
+    entry.is_being_saved = true;
+    mutex_.unlock();
+    const Status saved = folder_of(job.id).save(job);
+    mutex_.lock();
+    entry.is_being_saved = false;
+    changed_.notify_all();
+    return saved;
+}
+
+Status TrainingService::step(Entry& entry, JobEvent event, MutexLock& lock) {
+    const auto change = [&](Job& job) {
+        const std::optional<JobState> next = next_state(job.state, event);
+        if (!next) return false;
+        job.state = *next;
+        if (event == JobEvent::kPause) job.paused_by = "user";
+        if (event == JobEvent::kResume) job.paused_by.clear();
+        if (is_ended(*next) && !job.finished_s) job.finished_s = unix_time_s();
+        return true;
+    };
+    TRY(save(entry, lock, change));
+    // No other step was made meanwhile.
+    (void)change(entry.job);
+    const JobState state = entry.job.state;
+    if (state == JobState::kCancelled || state == JobState::kFailed) folder_of(entry.job.id).remove_work();
     return ok_status();
 }
 
 Status TrainingService::step(const std::string& id, JobEvent event) {
     MutexLock lock(mutex_);
-    const Status stepped = step(entries_.find(id)->second, event);
-    changed_.notify_all();
-    return stepped;
+    return step(entries_.find(id)->second, event, lock);
 }
 
 void TrainingService::fail(const std::string& id, const Error& error) {
     MutexLock lock(mutex_);
     Entry& entry = entries_.find(id)->second;
+    wait_until_saved(entry, lock);
     // Somebody else was first: what was cancelled or paused meanwhile is no failure.
-    if (!next_state(entry.job.state, JobEvent::kFault)) return;
+    if (!next_state(entry.job.state, JobEvent::kFault)) {
+        log_warn("the training job {}, which is {}: {}", id, state_name(entry.job.state), error.message);
+        return;
+    }
     log_warn("the training job {} failed: {}", id, error.message);
     entry.job.error = job_error_of(error);
-    const Status stepped = step(entry, JobEvent::kFault);
+    const Status stepped = step(entry, JobEvent::kFault, lock);
     // If even that cannot be written, a restart finds the job's old state.
     if (!stepped.ok()) entry.job.state = JobState::kFailed;
     tell(entry, format("The job failed: {}", proto::error_message(error)), "error");
@@ -340,11 +227,13 @@ void TrainingService::update(const std::string& id, const std::function<void(Job
 
 Status TrainingService::keep(const std::string& id) {
     MutexLock lock(mutex_);
-    const Job& job = entries_.find(id)->second.job;
-    return folder_of(id).save(job);
+    return save(entries_.find(id)->second, lock, [](Job&) { return true; });
 }
 
-bool TrainingService::is_cancelled(const std::string& id) const { return copy_of(id).state == JobState::kCancelled; }
+bool TrainingService::has_ended(const std::string& id) const {
+    MutexLock lock(mutex_);
+    return is_ended(entries_.find(id)->second.job.state);
+}
 
 bool TrainingService::was_made_by_job(const std::string& tenant, const std::string& name,
                                       const std::string& generation) const {
@@ -356,8 +245,12 @@ bool TrainingService::was_made_by_job(const std::string& tenant, const std::stri
 }
 
 bool TrainingService::is_wanted_to_stop(const std::string& id) const {
-    if (stopping_) return true;
     MutexLock lock(mutex_);
+    return is_to_stop(id);
+}
+
+bool TrainingService::is_to_stop(const std::string& id) const {
+    if (stopping_) return true;
     const JobState state = entries_.find(id)->second.job.state;
     return state != JobState::kValidating && state != JobState::kRunning && state != JobState::kPublishing;
 }

@@ -1,4 +1,8 @@
 // Training as PEFT and torch do it, step by step.
+#include <cmath>
+#include <utility>
+
+#include "tests/support/source_dir.h"
 #include "tests/support/training_goldens.h"
 
 namespace lorad::adapters {
@@ -11,6 +15,23 @@ std::vector<const model::TrainedTensor*> pointers(const std::vector<model::Train
     std::vector<const model::TrainedTensor*> made;
     for (const model::TrainedTensor& tensor : tensors) made.push_back(&tensor);
     return made;
+}
+
+// The cosine of the angle between what training changed and what the reference's training did.
+double agreement(const model::TrainableAdapter& initial, const model::TrainableAdapter& got,
+                 const model::TrainableAdapter& want) {
+    double both = 0, of_got = 0, of_want = 0;
+    const auto begin = initial.tensors(), end = got.tensors(), wanted = want.tensors();
+    for (size_t i = 0; i < begin.size(); ++i) {
+        for (size_t j = 0; j < begin[i]->values.size(); ++j) {
+            const double a = double{end[i]->values[j]} - begin[i]->values[j],
+                         b = double{wanted[i]->values[j]} - begin[i]->values[j];
+            both += a * b;
+            of_got += a * a;
+            of_want += b * b;
+        }
+    }
+    return both / std::sqrt(of_got * of_want);
 }
 
 class TrainGolden : public ::testing::TestWithParam<const char*> {};
@@ -68,11 +89,28 @@ TEST_P(TrainGolden, LossesGradientsAndAdaptersIn16BitsAreNearThoseOfPeft) {
     options.keeps_16_bits = true;
     const auto trainer = golden->trainer(options);
     ASSERT_TRUE(trainer);
+    // Some of the models have weights in f32, or feed-forward widths that four does not divide.
+    if (golden->weights->layers.front().qkv.type != gpu::ScalarType::kF32 &&
+        golden->base->config.intermediate_size % 4 == 0) {
+        model::TrainerOptions in_f32 = options;
+        in_f32.in_f32 = true;
+        EXPECT_LT(trainer->memory().activations, golden->trainer(in_f32)->memory().activations);
+    }
+    const auto held_out = std::vector{golden->held_out()};
+    const auto before = trainer->evaluate(held_out);
+    ASSERT_TRUE(before.ok()) << before.error().message;
+    EXPECT_NEAR(before->loss, golden->expected.at("eval_loss_before").get<double>(), 1e-2 * before->loss);
     for (size_t step = 0; step < golden->n_steps(); ++step) {
+        const auto& expected = golden->expected.at("steps").at(step);
         const auto report = trainer->step(golden->examples(step), model::learning_rate(golden->schedule(), step));
         ASSERT_TRUE(report.ok()) << report.error().message;
-        EXPECT_NEAR(report->loss, golden->expected.at("steps").at(step).at("loss").get<double>(), 1e-2 * report->loss)
+        EXPECT_EQ(report->n_trained_tokens, expected.at("trained_tokens").get<uint64_t>());
+        EXPECT_NEAR(report->loss, expected.at("loss").get<double>(), 1e-2 * report->loss) << "step " << step;
+        EXPECT_NEAR(report->grad_norm, expected.at("grad_norm").get<double>(), 2e-2 * report->grad_norm)
             << "step " << step;
+        for (size_t i = 0; i < report->examples.size(); ++i)
+            EXPECT_NEAR(report->examples[i].loss_sum, expected.at("sequence_loss_sums").at(i).at(1).get<double>(),
+                        1e-2 * report->examples[i].loss_sum);
         if (step != 0) continue;
         const auto gradients = trainer->gradients();
         ASSERT_TRUE(gradients.ok());
@@ -83,6 +121,55 @@ TEST_P(TrainGolden, LossesGradientsAndAdaptersIn16BitsAreNearThoseOfPeft) {
     EXPECT_LT(difference_to(golden->tensors() / ("adapter-step" + std::to_string(golden->n_steps()) + ".safetensors"),
                             std::as_const(*adapter).tensors()),
               2e-2);
+    const auto after = trainer->evaluate(held_out);
+    ASSERT_TRUE(after.ok());
+    EXPECT_NEAR(after->loss, golden->expected.at("eval_loss_after").get<double>(), 1e-2 * after->loss);
+    model::TrainableAdapter wanted = golden->initial;
+    const auto file = model::TensorFiles::map(
+        golden->tensors() / ("adapter-step" + std::to_string(golden->n_steps()) + ".safetensors"), ErrorCode::kIo);
+    ASSERT_TRUE(file.ok());
+    for (model::TrainedTensor* tensor : wanted.tensors())
+        tensor->values = lorad::testing::golden_floats(*file, tensor->name);
+    EXPECT_GT(agreement(golden->initial, *adapter, wanted), 0.98);
+}
+
+// The chats of the demo model, whose tokens and labels tests/server/training_data_test.cpp compares.
+TEST(TrainChats, TheDemoModelsLossesAreTheReferences) {
+    const auto folder = lorad::testing::source_dir() / "deploy/demo-model/base";
+    auto base = BaseModel::load(folder);
+    ASSERT_TRUE(base.ok()) << base.error().message;
+    const auto weights = model::load_base_weights(lorad::testing::test_device(), folder, base->config);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    LoraRecipe recipe;
+    recipe.r = 1;
+    recipe.target_modules = {"q_proj"};
+    const auto adapter = make_trainable(recipe, *base);  // whose B is zero
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    std::ifstream lines(lorad::testing::goldens_dir() / "training-chat/expected.jsonl");
+    std::vector<model::TrainExample> chats;
+    std::vector<double> wanted;
+    for (std::string line; std::getline(lines, line);) {
+        const nlohmann::json expected = nlohmann::json::parse(line);
+        chats.push_back(TrainingGolden::example_of(expected));
+        wanted.push_back(expected.at("loss_sum_base"));
+    }
+    ASSERT_EQ(chats.size(), 40u);
+    for (const bool in_f32 : {true, false}) {
+        const model::TrainerOptions options{
+            .n_rows = 512, .n_positions_max = 512, .keeps_16_bits = !in_f32, .in_f32 = in_f32};
+        const auto trainer =
+            model::Trainer::create(lorad::testing::test_device(), base->config, **weights, *adapter, options);
+        ASSERT_TRUE(trainer.ok()) << trainer.error().message;
+        const auto report = (*trainer)->evaluate(chats);
+        ASSERT_TRUE(report.ok()) << report.error().message;
+        // Tokens that the model is sure of have losses near 0, whose errors are those of logits of some tens.
+        for (size_t i = 0; i < chats.size(); ++i) {
+            const double n_trained = report->examples[i].n_trained;
+            EXPECT_NEAR(report->examples[i].loss_sum, wanted[i],
+                        (in_f32 ? 2e-5 : 1e-2) * wanted[i] + (in_f32 ? 1e-5 : 2e-3) * n_trained)
+                << "line " << i + 1;
+        }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, TrainGolden,

@@ -123,7 +123,7 @@ TEST_P(TrainerIn16Bits, LossesAndGradientsAreNearThoseInF32AndHaveTheSameBitsAga
 
 INSTANTIATE_TEST_SUITE_P(Runs, TrainerIn16Bits,
                          // whose feed-forward widths four divides
-                         ::testing::Combine(::testing::Values("qwen3-plain", "mistral-window-rslora",
+                         ::testing::Combine(::testing::Values("qwen3-plain", "qwen3-dora", "mistral-window-rslora",
                                                               "phi3-sharded-saved"),
                                             ::testing::Values(gpu::ScalarType::kBf16, gpu::ScalarType::kF16)));
 
@@ -227,6 +227,36 @@ TEST(Trainer, AnUpdateWithoutFiniteGradientsChangesNothing) {
     EXPECT_NE(refusal(trainer->begin_gradients(examples)).find("sampled log-probabilities: expected"),
               std::string::npos);
     EXPECT_NE(refusal(trainer->begin_update({.beta1 = 1.0}, 1e-3)).find("betas"), std::string::npos);
+}
+
+// Masks are the same whatever type the inputs have, so that the steps differ by rounding alone.
+TEST(Trainer, DropoutOf16BitsLeavesWhatItLeavesOfF32) {
+    for (const gpu::ScalarType type : {gpu::ScalarType::kBf16, gpu::ScalarType::kF16}) {
+        const auto golden = TrainingGolden::load("qwen3-plain", {.weights = {.type = type}});
+        model::TrainerOptions options = golden->options(128);
+        options.lora_dropout = 0.3f;
+        options.seed = 9;
+        options.keeps_16_bits = true;
+        model::TrainerOptions in_f32 = options, undropped = options, in_parts = options;
+        in_f32.in_f32 = true;
+        undropped.lora_dropout = 0;
+        in_parts.n_rows = 1;
+        const auto examples = golden->examples(0);
+        const auto got = golden->trainer(options), want = golden->trainer(in_f32), all = golden->trainer(undropped),
+                   apart = golden->trainer(in_parts);
+        EXPECT_LT(got->memory().activations, want->memory().activations);
+        EXPECT_EQ(got->evaluate(examples)->loss, all->evaluate(examples)->loss) << "evaluations drop nothing";
+        const auto of_got = got->step(examples, 1e-3), of_want = want->step(examples, 1e-3),
+                   of_all = all->step(examples, 1e-3), of_apart = apart->step(examples, 1e-3);
+        ASSERT_TRUE(of_got.ok() && of_want.ok() && of_all.ok() && of_apart.ok());
+        EXPECT_NEAR(of_got->loss, of_want->loss, 1e-2 * of_want->loss);
+        EXPECT_NEAR(of_apart->loss, of_got->loss, 1e-2 * of_got->loss);
+        const auto gradients = got->gradients(), wanted = want->gradients(), others = all->gradients(),
+                   in_pieces = apart->gradients();
+        EXPECT_LT(difference(*gradients, *wanted), 2e-2);
+        EXPECT_LT(difference(*in_pieces, *wanted), 2e-2);
+        EXPECT_GT(difference(*others, *wanted), 0.1) << "what is dropped is seen";
+    }
 }
 
 TEST(Trainer, GoesOnFromACheckpointWithTheSameBits) {

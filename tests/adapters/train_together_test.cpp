@@ -95,7 +95,8 @@ class TrainTogether : public ::testing::TestWithParam<bool> {
         second.options.n_positions_max = 40;
         second.options.optimizer.max_grad_norm = 0.01;
         third.options.optimizer.weight_decay = 0.1;
-        if (!GetParam()) third.options.lora_dropout = 0.25f, third.options.seed = 3;
+        third.options.lora_dropout = 0.25f;
+        third.options.seed = 3;
         for (size_t step = 0; step < 4; ++step) {
             first.steps.push_back({examples(step, 2), 1e-3});
             second.steps.push_back({short_examples(step + 3, 4), 2e-3});
@@ -223,6 +224,27 @@ TEST_P(TrainTogether, ManyRowsTakeTurnsWithThoseOfOthers) {
     }
 }
 
+// A step here is one micro-batch that fills the device by itself.
+TEST_P(TrainTogether, OwnersTakeTurnsAndThenTheJobsOfEach) {
+    std::vector<Job> all(3, jobs().front());
+    for (size_t i = 0; i < all.size(); ++i) {
+        all[i].steps.assign(i == 2 ? 4 : 3, {examples(0, 14), 1e-3});
+        all[i].options.owner = i / 2;
+    }
+    const Course wanted = alone(all[2]);
+    std::vector<uint64_t> n_steps(3);
+    uint64_t n_of_first_owner = 0;
+    const std::vector<Course> courses = together(all, std::chrono::microseconds(1), [&](Trainers& trainers) {
+        for (size_t i = 0; i < trainers.size(); ++i) {
+            if (trainers[i]) n_steps[i] = trainers[i]->n_steps();
+            if (i == 2 && n_steps[2] < 4) n_of_first_owner = n_steps[0] + n_steps[1];
+        }
+    });
+    EXPECT_GE(n_of_first_owner, 3u);
+    EXPECT_LE(n_of_first_owner, 4u) << "three jobs in turn would have made six steps";
+    EXPECT_TRUE(courses[2] == wanted);
+}
+
 TEST_P(TrainTogether, WhoIsGivenUpInTheMiddleOfAStepChangesNothingForOthers) {
     const std::vector<Job> all = jobs();
     int n_runs = 0;
@@ -304,9 +326,11 @@ TEST_P(TrainTogether, WhatHasToBeAloneIsToldByName) {
     EXPECT_EQ(refusal(*first, all[1].adapter, longer),
               "its longest example has 65 tokens: the passes of those under way have room for 64");
     dropping.lora_dropout = 0.1f;
-    EXPECT_EQ(refusal(*first, all[1].adapter, dropping),
-              GetParam() ? "of the jobs one keeps its activations in 16 bits, the other in f32, as dropout has them"
-                         : "accepted");
+    EXPECT_EQ(refusal(*first, all[1].adapter, dropping), "accepted");
+    model::TrainerOptions other_width = options();
+    other_width.keeps_16_bits = !GetParam();
+    EXPECT_EQ(refusal(*first, all[1].adapter, other_width),
+              "of the jobs one keeps its activations in 16 bits, the other in f32");
     in_f32.in_f32 = true;
     EXPECT_EQ(refusal(*first, all[1].adapter, in_f32), "one of the jobs is to be trained in f32");
     const auto alone_one = trainer({dora, options(), {}});

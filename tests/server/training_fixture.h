@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -14,6 +16,10 @@
 #include <string>
 #include <thread>
 #include <utility>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "server/training/training_service.h"
 #include "tests/support/temp_dir.h"
@@ -173,6 +179,7 @@ class FakeHost : public TrainingHost {
         }
     }
     adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan&) const override {
+        if (on_write) on_write();
         adapters::PeftFiles files{"{}", {}};
         const auto* bytes = reinterpret_cast<const std::byte*>(adapter.wholes[0].weight.values.data());
         files.tensors.assign(bytes, bytes + sizeof(float));
@@ -190,6 +197,7 @@ class FakeHost : public TrainingHost {
     }
     Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool, const std::string&,
                                 bool) override {
+        if (on_publish) on_publish();
         if (publish_refusal) return *publish_refusal;
         std::lock_guard lock(mutex_);
         return published_[name] = generation_of(files);
@@ -202,6 +210,7 @@ class FakeHost : public TrainingHost {
     std::optional<Error> untrained, refusal, refusal_beside, publish_refusal;
     std::atomic<size_t> n_together_max{0};  // trainers that ran beside each other
     std::function<void()> on_piece;
+    std::function<void()> on_write, on_publish;  // on the disk's thread: of an adapter
 
   private:
     HostFacts facts_;
@@ -219,10 +228,10 @@ inline std::string token_lines(int n, int from = 10) {
     return lines;
 }
 
-// Waits until the job is in such a state; its state then, whatever it is after ten seconds.
+// Waits until the job is in such a state; its state then, whatever it is after a minute.
 inline std::string settled(const TrainingService& service, const std::string& id, const std::string& tenant = {},
                            std::vector<std::string> states = {"succeeded", "failed", "cancelled"}) {
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 12'000; ++i) {
         const std::optional<proto::JobObject> job = service.find(tenant, id);
         if (!job) return "gone";
         if (std::find(states.begin(), states.end(), job->status) != states.end()) return job->status;
@@ -230,5 +239,47 @@ inline std::string settled(const TrainingService& service, const std::string& id
     }
     return service.find(tenant, id)->status;
 }
+
+// Runs it in a process of its own. True: that was killed, else it came to its end.
+inline bool is_killed_in(const std::function<void()>& work) {
+    const pid_t child = ::fork();
+    EXPECT_GE(child, 0);
+    if (child == 0) {
+        work();
+        ::_exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status);
+}
+inline void die() { ::kill(::getpid(), SIGKILL); }
+
+// What passes it waits while it is closed.
+class Gate {
+  public:
+    void pass() {
+        std::unique_lock lock(mutex_);
+        ++n_waiting_;
+        changed_.notify_all();
+        changed_.wait(lock, [this] { return !is_closed_; });
+        --n_waiting_;
+    }
+    void wait_for_one() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return n_waiting_ > 0; });
+    }
+    void set_closed(bool closed) {
+        std::lock_guard lock(mutex_);
+        is_closed_ = closed;
+        changed_.notify_all();
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool is_closed_ = false;
+    int n_waiting_ = 0;
+};
 
 }  // namespace lorad::server::training

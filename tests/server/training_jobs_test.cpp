@@ -61,7 +61,7 @@ TEST(JobStates, EndedJobsStayAsTheyAreAndNothingLeavesARunningOneWithoutAnEnd) {
     using enum JobState;
     constexpr JobEvent kAll[] = {JobEvent::kValidated, JobEvent::kStarted, JobEvent::kLastStep, JobEvent::kPublished,
                                  JobEvent::kFault,     JobEvent::kPause,   JobEvent::kResume,   JobEvent::kUnread,
-                                 JobEvent::kCancel,    JobEvent::kRestart};
+                                 JobEvent::kCancel,    JobEvent::kRestart, JobEvent::kGaveWay};
     for (const JobState ended : {kSucceeded, kFailed, kCancelled}) {
         for (const JobEvent event : kAll) EXPECT_FALSE(next_state(ended, event));
     }
@@ -76,6 +76,8 @@ TEST(JobStates, EndedJobsStayAsTheyAreAndNothingLeavesARunningOneWithoutAnEnd) {
     for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused})
         EXPECT_EQ(next_state(state, JobEvent::kUnread), state == kQueued ? std::optional(kValidating) : std::nullopt);
     EXPECT_FALSE(next_state(kPaused, JobEvent::kStarted));
+    for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused})
+        EXPECT_EQ(next_state(state, JobEvent::kGaveWay), state == kRunning ? std::optional(kQueued) : std::nullopt);
     for (const JobState state : {kValidating, kQueued, kRunning, kPublishing, kPaused, kSucceeded, kFailed, kCancelled})
         EXPECT_EQ(state_of(state_name(state)), state);
 }
@@ -162,27 +164,41 @@ TEST_F(Jobs, WhateverMomentTheProcessEndsAtTheBitsAreThoseOfAnUndisturbedRun) {
     wanted.recipe.validation_split = 0.2;
     wanted.recipe.checkpoint_steps = 2;
     wanted.recipe.n_epochs = 4;
-    const std::filesystem::path folder = dir.path() / "training";
-    std::mt19937 random(20261129);
-    std::atomic<int> n_pieces{0};
-    std::set<int> moments;
-    for (int i = 0; i < 12; ++i) moments.insert(1 + int(random() % 80));
-    std::vector<std::filesystem::path> copies;
-    // What is on the disk at that moment is what a process that is killed then leaves.
-    host.on_piece = [&] {
-        if (!moments.contains(++n_pieces)) return;
-        copies.push_back(dir.path() / ("copy-" + std::to_string(n_pieces)));
-        std::filesystem::copy(folder, copies.back(), std::filesystem::copy_options::recursive);
-    };
     const std::string id = create(wanted);
+    service.reset();
+    const auto copy_named = [&](const std::string& name) {
+        std::filesystem::copy(dir.path() / "training", dir.path() / name, std::filesystem::copy_options::recursive);
+        return dir.path() / name;
+    };
+    const std::filesystem::path begin = copy_named("begin");
+    open();
     service->start();
     ASSERT_EQ(settled(*service, id), "succeeded");
-    host.on_piece = {};
     const proto::JobObject undisturbed = *service->find({}, id);
     ASSERT_FALSE(undisturbed.generation.empty());
-    ASSERT_GT(copies.size(), 5u);
-    for (const std::filesystem::path& copy : copies) {
-        SCOPED_TRACE(copy.filename().string());
+    service.reset();
+    // It is killed as it trains, and as its files are written: the disk has whatever it has then.
+    std::mt19937 random(20261129);
+    int n_killed = 0;
+    for (int i = 0; i < 24; ++i) {
+        const std::filesystem::path copy = dir.path() / ("copy-" + std::to_string(i));
+        std::filesystem::copy(begin, copy, std::filesystem::copy_options::recursive);
+        const bool is_piece = i % 2 == 0;
+        const int moment = 1 + static_cast<int>(random() % (is_piece ? 80 : 9));
+        const auto delay = std::chrono::microseconds(random() % 2000);
+        SCOPED_TRACE(std::string(is_piece ? "piece " : "file ") + std::to_string(moment));
+        std::atomic<int> n{0};
+        const auto count = [&] {
+            if (++n != moment) return;
+            std::thread([&] { std::this_thread::sleep_for(delay), die(); }).detach();
+        };
+        const bool was_killed = is_killed_in([&] {
+            (is_piece ? host.on_piece : host.on_write) = count;
+            open(copy);
+            service->start();
+            settled(*service, id);
+        });
+        n_killed += was_killed;
         open(copy);
         service->start();
         ASSERT_EQ(settled(*service, id), "succeeded");
@@ -191,11 +207,13 @@ TEST_F(Jobs, WhateverMomentTheProcessEndsAtTheBitsAreThoseOfAnUndisturbedRun) {
         EXPECT_EQ(job.trained_tokens, undisturbed.trained_tokens);
         EXPECT_EQ(job.generation, undisturbed.generation);
         EXPECT_EQ(job.valid_loss, undisturbed.valid_loss);
+        EXPECT_EQ(service->checkpoints({}, id)->size(), 3u);
         std::ifstream csv(service->files().content_of(job.result_files.at(0)));
         int n_rows = -1;
         for (std::string line; std::getline(csv, line);) ++n_rows;
         EXPECT_EQ(uint64_t(n_rows), undisturbed.n_steps + 1);  // and the evaluation before the first step
     }
+    EXPECT_GT(n_killed, 12);
 }
 
 TEST_F(Jobs, PauseKeepsWhatIsThereAndResumeGoesOnWithIt) {
@@ -468,7 +486,7 @@ TEST_F(Jobs, WhatTheServerRefusesFailsTheJobWithItsWords) {
     host.publish_refusal = make_error(ErrorCode::kStorageFull, "the disk is full");
     const std::string other = create(request(service->list({}).at(0).training_file));
     ASSERT_EQ(settled(*service, other), "failed");
-    EXPECT_EQ(service->find({}, other)->error->message, "the disk is full");
+    EXPECT_EQ(service->find({}, other)->error->message, "the adapter cannot be published: the disk is full");
 }
 
 TEST_F(Jobs, RecordsComeBackAsTheyWere) {

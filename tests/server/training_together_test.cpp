@@ -233,34 +233,33 @@ TEST(PieceQueues, WhatIsSubmittedCountsWhenTheWorkStops) {
 TEST_F(JobsTogether, WhateverMomentTheProcessEndsAtEachHasTheBitsOfAnUndisturbedRun) {
     const std::vector<std::string> wanted = generations_alone<FakeHost>(3);
     const std::filesystem::path folder = dir.path() / "together";
-    std::vector<std::filesystem::path> copies;
     std::vector<std::string> ids;
     {
         FakeHost host;
-        const auto service = open(host, folder, 3);
-        ids = create(*service, 3);
-        std::mt19937 random(20261130);
-        std::set<int> moments;
-        for (int i = 0; i < 6; ++i) moments.insert(1 + static_cast<int>(random() % 90));
-        int n_pieces = 0;
-        host.on_piece = [&] {
-            if (!moments.contains(++n_pieces)) return;
-            copies.push_back(dir.path() / ("copy-" + std::to_string(n_pieces)));
-            std::filesystem::copy(folder, copies.back(), std::filesystem::copy_options::recursive);
-        };
-        service->start();
-        expect_all_succeed(*service, ids);
-        service->stop();
+        ids = create(*open(host, folder, 3), 3);
     }
-    ASSERT_GT(copies.size(), 3u);
-    for (const std::filesystem::path& copy : copies) {
+    std::mt19937 random(20261130);
+    for (int i = 0; i < 6; ++i) {
+        const std::filesystem::path copy = dir.path() / ("copy-" + std::to_string(i));
+        std::filesystem::copy(folder, copy, std::filesystem::copy_options::recursive);
+        const int moment = 1 + static_cast<int>(random() % 90);
+        EXPECT_TRUE(is_killed_in([&] {
+            FakeHost host;
+            std::atomic<int> n_pieces{0};
+            host.on_piece = [&] {
+                if (++n_pieces == moment) die();
+            };
+            const auto service = open(host, copy, 3);
+            service->start();
+            for (const std::string& id : ids) settled(*service, id);
+        }));
         FakeHost host;
         const auto service = open(host, copy, 3);
         service->start();
         expect_all_succeed(*service, ids);
         const std::vector<std::string> made = generations(host, 3);
         // One that had been published before is in the other server's registry.
-        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(made[i] == wanted[i] || made[i].empty()) << copy << i;
+        for (size_t one = 0; one < 3; ++one) EXPECT_TRUE(made[one] == wanted[one] || made[one].empty()) << copy << one;
     }
 }
 

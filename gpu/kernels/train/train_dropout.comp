@@ -1,4 +1,5 @@
-// train_dropout: to[t][k] = x[t][k] / (1 - p), or 0 with probability p; with ADDS that is added to it.
+// train_dropout: to[t][k] = x[t][k] / (1 - p), or 0 with probability p; with ADDS that is added to it. x and to are of
+// TYPE; of 16 bits rows begin at multiples of 8 bytes, and without ADDS.
 // Word k % 4 of Philox4x32-10 of the counter {k / 4, position, example, module} and the key {seed, step} decides what
 // stays: the same wherever the row lies.
 // grid (ceil(columns / 4 / workgroup), T)
@@ -8,6 +9,7 @@
 #include "gpu/kernels/train/train_rows.params.h"
 
 layout(constant_id = 1) const uint kAdds = 0;
+layout(constant_id = 2) const uint kType = 0;
 layout(push_constant, scalar) uniform Push { TrainDropoutParams p; };
 
 uvec4 philox(uvec4 counter, uvec2 key) {
@@ -26,6 +28,12 @@ void main() {
     if (first >= p.columns) return;
     uvec2 row = Uvec2Ref(p.row_keys + uint64_t(t) * 8).v;
     uvec4 words = philox(uvec4(first / 4, row.y, row.x, p.module), uvec2(p.seed, p.step));
+    if (kType != 0) {
+        const vec4 x = load4(p.x + uint64_t(t) * p.x_stride * 2, first / 4, kType);
+        const vec4 left = mix(vec4(0.0), x * p.factor, greaterThanEqual(words, uvec4(p.threshold)));
+        store4(p.to + uint64_t(t) * p.to_stride * 2, first / 4, bounded(left, kType), kType);
+        return;
+    }
     for (uint i = 0; i < 4 && first + i < p.columns; i++) {
         float x = FloatRef(p.x + (uint64_t(t) * p.x_stride + first + i) * 4).v;
         FloatRef to = FloatRef(p.to + (uint64_t(t) * p.to_stride + first + i) * 4);

@@ -13,6 +13,11 @@
 namespace lorad::gpu {
 namespace {
 
+// Of kernels that read rows of a type.
+struct TypedRowConstants {
+    uint32_t threads, type;
+};
+
 constexpr uint32_t kTrainTile = 64;  // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
 constexpr uint32_t kMatrixTile = 128, kHalfTile = 64, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
@@ -493,30 +498,37 @@ void TrainKernels::act(Recorder& recorder, TrainDirection direction, const Train
         {is_backward ? "train_act_backward" : "train_act", uint64_t{params.rows} * params.ffn * column_bytes, 0});
 }
 
-void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {
-    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
-    const Kernel* k = kernel("train_affine", WorkgroupConstants{.threads = size});
+void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params, ScalarType type) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32), columns = type == ScalarType::kF32 ? 1 : 4;
+    CHECK(columns == 1 || (params.n % columns == 0 && params.base == 0 && params.bias == 0));
+    const Kernel* k = kernel("train_affine", TypedRowConstants{.threads = size, .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.n, size), params.rows, 1,
-                      {"train_affine", uint64_t{params.rows} * params.n * (params.base != 0 ? 12 : 8), 0});
+    recorder.dispatch(
+        *k, params, ceil_div(params.n, size * columns), params.rows, 1,
+        {"train_affine", uint64_t{params.rows} * params.n * (2 * bytes_of(type) + (params.base != 0 ? 4 : 0)), 0});
 }
 
-void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows) {
+void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows,
+                           ScalarType type) {
+    CHECK(!adds || type == ScalarType::kF32);
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
     struct Constants {
-        uint32_t threads, adds;
+        uint32_t threads, adds, type;
     };
-    const Kernel* k = kernel("train_dropout", Constants{.threads = size, .adds = adds});
+    const Kernel* k =
+        kernel("train_dropout", Constants{.threads = size, .adds = adds, .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1,
-                      {"train_dropout", uint64_t{rows} * params.columns * (adds ? 12 : 8), 0});
+                      {"train_dropout", uint64_t{rows} * params.columns * (adds ? 3 : 2) * bytes_of(type), 0});
 }
 
-void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params) {
+void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params, ScalarType type) {
     const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
-    const Kernel* k = kernel("train_column_sums", WorkgroupConstants{.threads = size});
+    const Kernel* k =
+        kernel("train_column_sums", TypedRowConstants{.threads = size, .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
-    const uint64_t n_bytes = uint64_t{params.rows} * params.n_columns * params.n_parts * (params.b != 0 ? 8 : 4);
+    const uint64_t n_bytes =
+        uint64_t{params.rows} * params.n_columns * params.n_parts * bytes_of(type) * (params.b != 0 ? 2 : 1);
     recorder.dispatch(*k, params, ceil_div(params.n_columns, size), 1, 1, {"train_column_sums", n_bytes, 0});
 }
 

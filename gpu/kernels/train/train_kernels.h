@@ -124,9 +124,11 @@ class TrainKernels {
     void flash(Recorder& recorder, TrainDirection direction, const TrainFlashParams& params, uint32_t n_heads);
     void dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows);
     void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params, ScalarType type);
-    void affine(Recorder& recorder, const TrainAffineParams& params);
-    void dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows);
-    void column_sums(Recorder& recorder, const TrainColumnSumsParams& params);
+    void affine(Recorder& recorder, const TrainAffineParams& params, ScalarType type = ScalarType::kF32);
+    // adds: of f32 alone.
+    void dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows,
+                 ScalarType type = ScalarType::kF32);
+    void column_sums(Recorder& recorder, const TrainColumnSumsParams& params, ScalarType type = ScalarType::kF32);
     void cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient, uint32_t rows);
     void grad_norm(Recorder& recorder, const TrainGradNormParams& params);
     void adamw(Recorder& recorder, const TrainAdamwParams& params);

@@ -196,9 +196,9 @@ INTEROP_SIZE(TrainActParams, 56);
 
 // to[t][n] = base[t][n] + z[t][n] * gain[n] * factor[n] + bias[n]
 struct TrainAffineParams {
-    uint64_t to, base, z;  // base may be `to`
+    uint64_t to, base, z;  // base and z may be `to`; to and z f32 or of 16 bits, then without base and bias
     uint64_t gain, factor, bias;
-    uint32_t n;
+    uint32_t n;  // of 16 bits a multiple of 4, and rows begin at multiples of 8 bytes
     uint32_t to_stride, base_stride, z_stride;
     uint32_t rows;
     uint32_t pad;
@@ -208,8 +208,8 @@ INTEROP_SIZE(TrainAffineParams, 72);
 // to[n] += factor[n] * sum over rows t and parts q of a[t][q * n_columns + n] * b[t][q * n_columns + n]
 struct TrainColumnSumsParams {
     uint64_t to;
-    uint64_t a;       // [t][a_stride]
-    uint64_t b;       // [t][b_stride], or 0: 1
+    uint64_t a;       // [t][a_stride], f32 or of 16 bits
+    uint64_t b;       // [t][b_stride] of the same type, or 0: 1
     uint64_t factor;  // [n], or 0: 1
     uint32_t n_columns;
     uint32_t n_parts;
@@ -236,8 +236,8 @@ struct TrainLoss {
 INTEROP_SIZE(TrainLoss, 12);
 
 struct TrainDropoutParams {
-    uint64_t x;         // [t][x_stride]
-    uint64_t to;        // [t][to_stride]
+    uint64_t x;         // [t][x_stride], f32 or of 16 bits
+    uint64_t to;        // [t][to_stride] of the same type; of 16 bits four columns at a time
     uint64_t row_keys;  // u32[t][2]: example and position
     uint32_t columns;
     uint32_t x_stride, to_stride;

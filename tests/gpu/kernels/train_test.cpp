@@ -1,5 +1,5 @@
 #include "gpu/kernels/train/train_kernels.h"
-#include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/train_fixture.h"
 #include "tests/reference/gradient.h"
 
 namespace lorad::gpu::testing::train_test {
@@ -11,42 +11,6 @@ using reference::to_doubles;
 // Central differences are right to about 1e-9 of the values, so that only the kernels' own f32 counts: sums of a row,
 // and exp, which has a few units of the last place.
 constexpr double kRowTolerance = 1e-5;
-
-class TrainKernelTest : public GpuTest {
-  protected:
-    void execute(const std::function<void(Recorder&)>& record) {
-        auto recorder = must(Recorder::begin(device()));
-        record(recorder);
-        const Status recorded = kernels_.status();
-        ASSERT_TRUE(recorded.ok()) << recorded.error().message;
-        run(must(std::move(recorder).end()));
-    }
-    std::vector<float> random(size_t n, float bound = 1.0f, Type type = Type::kF32) {
-        return reference::random_values(n, type, random_, bound);
-    }
-    // Rows of `columns` that lie `stride` apart, with numbers between that nobody may read.
-    static Buffer rows(const std::vector<float>& values, size_t columns, size_t stride, Type type = Type::kF32) {
-        std::vector<float> wide(values.size() / columns * stride, NAN);
-        for (size_t i = 0; i < values.size(); i++) wide[i / columns * stride + i % columns] = values[i];
-        return input(reference::encode(wide, stride, stride, type));
-    }
-    static std::vector<float> dense(const Buffer& buffer, size_t n_rows, size_t columns, size_t stride) {
-        const auto wide = content<float>(buffer, n_rows * stride);
-        std::vector<float> values;
-        for (size_t i = 0; i < n_rows * columns; i++) values.push_back(wide[i / columns * stride + i % columns]);
-        return values;
-    }
-    // Where kernels write or add to, on the host's side.
-    static Buffer result(const std::vector<float>& values) {
-        Buffer buffer = make_buffer(values.size() * sizeof(float), MemoryKind::kHostReadback);
-        std::memcpy(buffer.mapped().data(), values.data(), values.size() * sizeof(float));
-        return buffer;
-    }
-
-    std::unique_ptr<TrainKernels> made_ = must(TrainKernels::create(device(), {}));
-    TrainKernels& kernels_ = *made_;
-    std::mt19937 random_{20261129};
-};
 
 struct ProductCase {
     uint32_t m, n, k;
@@ -589,108 +553,6 @@ TEST_F(TrainKernelTest, TransposedTablesGiveTheSame) {
         }
     }
     expect_near(want, content<float>(da_at, want.size()).data(), 1e-7, 2.0, "gradient of A");
-}
-
-TEST_F(TrainKernelTest, ColumnSumsAndAffineMatchTheReference) {
-    const uint32_t columns = 40, parts = 2, n_rows = 7, stride = 96;
-    const auto a = random(n_rows * columns * parts), b = random(n_rows * columns * parts), factor = random(columns),
-               gain = random(columns), bias = random(columns), before = random(columns);
-    const Buffer a_at = rows(a, columns * parts, stride), b_at = rows(b, columns * parts, stride),
-                 factor_at = input(factor), gain_at = input(gain), bias_at = input(bias), sums_at = result(before),
-                 to_at = poisoned(n_rows * stride * 4);
-    execute([&](Recorder& recorder) {
-        kernels_.column_sums(recorder, {.to = sums_at.address(),
-                                        .a = a_at.address(),
-                                        .b = b_at.address(),
-                                        .factor = factor_at.address(),
-                                        .n_columns = columns,
-                                        .n_parts = parts,
-                                        .rows = n_rows,
-                                        .a_stride = stride,
-                                        .b_stride = stride,
-                                        .pad = 0});
-        kernels_.affine(recorder, {.to = to_at.address(),
-                                   .base = b_at.address(),
-                                   .z = a_at.address(),
-                                   .gain = gain_at.address(),
-                                   .factor = factor_at.address(),
-                                   .bias = bias_at.address(),
-                                   .n = columns,
-                                   .to_stride = stride,
-                                   .base_stride = stride,
-                                   .z_stride = stride,
-                                   .rows = n_rows,
-                                   .pad = 0});
-    });
-    std::vector<double> sums(before.begin(), before.end());
-    for (uint32_t t = 0; t < n_rows; t++) {
-        Vector to(columns);
-        for (uint32_t n = 0; n < columns; n++) {
-            for (uint32_t q = 0; q < parts; q++)
-                sums[n] += double{factor[n]} * a[(t * parts + q) * columns + n] * b[(t * parts + q) * columns + n];
-            to[n] = b[t * parts * columns + n] + double{a[t * parts * columns + n]} * gain[n] * factor[n] + bias[n];
-        }
-        expect_near(to, &content<float>(to_at, n_rows * stride)[t * stride], 1e-6, 2.0, "affine");
-    }
-    expect_near(sums, content<float>(sums_at, columns).data(), sum_tolerance(n_rows * parts), 2.0, "column sums");
-}
-
-// The generator is written a second time here, as the paper's C code has it.
-std::array<uint32_t, 4> philox(std::array<uint32_t, 4> x, uint32_t k0, uint32_t k1) {
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        const uint64_t p0 = 0xD2511F53ull * x[0], p1 = 0xCD9E8D57ull * x[2];
-        x = {static_cast<uint32_t>(p1 >> 32) ^ x[1] ^ k0, static_cast<uint32_t>(p1),
-             static_cast<uint32_t>(p0 >> 32) ^ x[3] ^ k1, static_cast<uint32_t>(p0)};
-    }
-    return x;
-}
-
-TEST_F(TrainKernelTest, DropoutLeavesWhatPhiloxSays) {
-    // Known answers of Random123 for zeros and for all ones.
-    EXPECT_EQ(philox({0, 0, 0, 0}, 0, 0),
-              (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
-    EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, ~0u, ~0u),
-              (std::array<uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
-    const uint32_t columns = 150, stride = 192, n_rows = 5;
-    const auto x = random(n_rows * columns), before = random(n_rows * stride);
-    std::vector<uint32_t> keys;
-    for (uint32_t t = 0; t < n_rows; t++) keys.insert(keys.end(), {t / 2, 7 * t});
-    const Buffer x_at = rows(x, columns, stride), keys_at = input(keys), to_at = result(before),
-                 added_at = result(before);
-    TrainDropoutParams params{.x = x_at.address(),
-                              .to = to_at.address(),
-                              .row_keys = keys_at.address(),
-                              .columns = columns,
-                              .x_stride = stride,
-                              .to_stride = stride,
-                              .module = 3,
-                              .seed = 11,
-                              .step = 4,
-                              .threshold = 0x40000000u,
-                              .factor = 4.0f / 3};
-    execute([&](Recorder& recorder) {
-        kernels_.dropout(recorder, params, false, n_rows);
-        params.to = added_at.address();
-        kernels_.dropout(recorder, params, true, n_rows);
-    });
-    const auto to = content<float>(to_at, before.size()), added = content<float>(added_at, before.size());
-    uint32_t n_left = 0;
-    for (uint32_t t = 0; t < n_rows; t++) {
-        for (uint32_t k = 0; k < stride; k++) {
-            const size_t at = t * stride + k;
-            if (k >= columns) {
-                ASSERT_EQ(to[at], before[at]) << "written beyond the columns";
-                continue;
-            }
-            const bool is_left = philox({k / 4, keys[2 * t + 1], keys[2 * t], 3}, 11, 4)[k % 4] >= 0x40000000u;
-            const float value = is_left ? x[t * columns + k] * params.factor : 0.0f;
-            ASSERT_EQ(to[at], value);
-            ASSERT_FLOAT_EQ(added[at], before[at] + value);
-            n_left += is_left;
-        }
-    }
-    // A quarter is dropped: of 750 within four standard deviations.
-    EXPECT_NEAR(n_left, 0.75 * n_rows * columns, 48);
 }
 
 TEST_F(TrainKernelTest, AdamwStepsAsPyTorchDoes) {

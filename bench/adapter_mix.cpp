@@ -13,7 +13,7 @@ Result<Mix> mix_named(const std::string& name) {
     return make_error(ErrorCode::kInvalidConfig, "mix: expected identical, distinct, uniform or zipf, found " + name);
 }
 
-std::vector<uint32_t> adapters_of_rows(Mix mix, uint32_t n_rows, uint32_t n_adapters, uint32_t seed) {
+std::vector<uint32_t> row_adapters(Mix mix, uint32_t n_rows, uint32_t n_adapters, uint32_t seed) {
     CHECK(n_adapters > 0);
     std::vector<double> weights(n_adapters, 1.0);
     if (mix == Mix::kZipf) {

@@ -198,7 +198,7 @@ class EngineBench {
         row_slots_.assign(c.batch, kNoAdapterSlot);
         std::set<uint32_t> distinct;
         if (c.adapters > 0) {
-            const auto drawn = adapters_of_rows(must(mix_named(c.mix)), c.batch, c.adapters, 11);
+            const auto drawn = row_adapters(must(mix_named(c.mix)), c.batch, c.adapters, 11);
             distinct.insert(drawn.begin(), drawn.end());
             for (uint32_t i = 0; i < c.batch; ++i) row_slots_[i] = slots_[drawn[i]];
             std::ranges::sort(row_slots_);

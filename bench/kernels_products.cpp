@@ -15,7 +15,7 @@
 #include "bench/model_shapes.h"
 #include "bench/weight_pool.h"
 #include "gpu/kernels/launch.h"
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/profiler.h"
 #include "gpu/queue.h"
@@ -134,8 +134,12 @@ class KernelsBench {
     // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for
     // warpgroups alone; in steps of decodes it may be in blocks as it comes.
     MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
-        const MatmulPlan in_blocks = *kernels_.products.plan(
-            {.n = s.n, .k = s.k, .type = type_, .rows = rows, .max_splits = max_splits(s), .may_be_in_blocks = true});
+        const MatmulPlan in_blocks = *kernels_.products.plan({.n = s.n,
+                                                              .k = s.k,
+                                                              .type = type_,
+                                                              .rows = rows,
+                                                              .max_splits = max_splits(s),
+                                                              .may_be_in_fragments = true});
         if (std::strcmp(s.name, "o") != 0 || rows <= 64 ||
             (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup))
             return in_blocks;
@@ -170,7 +174,7 @@ class KernelsBench {
         const uint32_t stride = gpu::padded(s.k);
         const auto x = [&](uint32_t t, uint32_t k) {
             const uint64_t element =
-                plan.x_in_blocks ? gpu::block_offset(t, k, stride, plan.x_order) / 2 : uint64_t{t} * stride + k;
+                plan.x_in_fragments ? gpu::fragment_offset(t, k, stride, plan.x_order) / 2 : uint64_t{t} * stride + k;
             if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
             return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };
@@ -240,7 +244,7 @@ class KernelsBench {
                                                                               .type = type_,
                                                                               .rows = rows,
                                                                               .max_splits = max_splits(s),
-                                                                              .may_be_in_blocks = true});
+                                                                              .may_be_in_fragments = true});
                 std::erase_if(plans, [&](const MatmulPlan& p) {
                     const uint64_t tall = round_up(rows, p.row_tile) + gpu::kSlackRows;
                     return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
@@ -376,7 +380,7 @@ class KernelsBench {
             .field("row_tile", plan.row_tile);
         row.field("timed", "chain")
             .field("column_tile", plan.column_tile)
-            .field("x_in_blocks", plan.x_in_blocks)
+            .field("x_in_blocks", plan.x_in_fragments)
             .samples("us", measure({{s, plan}}, rows, kWantedUs));
         const Summary us = row.summary();
         const double tb_s = bytes(s) / us.median * 1e-6, tflop_s = 2e-6 * s.n * s.k * rows / us.median;
@@ -389,7 +393,7 @@ class KernelsBench {
                      lorad::format("{:<8} rows {:4}  {:<21} tile {:3}x{:<3} splits {:2}{} {:8.2f} us ({:.2f}..{:.2f})  "
                                    "{:5.2f} TB/s {:3.0f} %  {:6.1f} TFLOP/s  error {:.0e}",
                                    s.name, rows, variant_name(plan), plan.row_tile, plan.column_tile, plan.n_splits,
-                                   plan.x_in_blocks ? " x in blocks" : "", us.median, us.p10, us.p90, tb_s,
+                                   plan.x_in_fragments ? " x in blocks" : "", us.median, us.p10, us.p90, tb_s,
                                    100 * tb_s / ceiling_, tflop_s, error));
         return us.median;
     }

@@ -174,7 +174,7 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     TRY_ASSIGN(const size_t index, choose_device(candidates_of(devices, options.compile_only), options.device_index));
     impl->physical = std::move(devices[index]);
     if (options.compile_only) pretend_memory(impl->physical, options.pretended_memory_bytes);
-    impl->physical.capabilities.small_workgroups = impl->physical.capabilities.is_cpu && !options.workgroups_of_gpu;
+    impl->physical.capabilities.small_workgroups = impl->physical.capabilities.is_cpu && !options.gpu_workgroups;
     impl->cache_path = cache_path_of(options, impl->physical.properties);
     impl->all_params_in_buffer = options.params_in_buffer;
     impl->physical.params_in_buffer |= options.params_in_buffer;

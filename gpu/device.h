@@ -79,9 +79,9 @@ struct DeviceOptions {
     // What is submitted at once is expected to take no longer: longer work is cut into several submissions. 0: no
     // bound.
     std::chrono::microseconds submission_max = std::chrono::milliseconds(500);
-    double slowness = 1;             // for tests: the device is taken to be so many times as slow when work is cut
-    bool stages_uploads = false;     // for tests: also where the host could write into the device's memory
-    bool workgroups_of_gpu = false;  // on a software device, too: tests reach what many subgroups do together, slowly
+    double slowness = 1;          // for tests: the device is taken to be so many times as slow when work is cut
+    bool stages_uploads = false;  // for tests: also where the host could write into the device's memory
+    bool gpu_workgroups = false;  // on a software device, too: tests reach what many subgroups do together, slowly
     // all kernels read their parameters from a buffer, not only those that gain by it where a device does: for tests
     bool params_in_buffer = false;
     // each kernel that is made says in the log what the driver tells of it: registers, spills

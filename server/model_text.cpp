@@ -101,7 +101,7 @@ void add_unread_kwargs(const ChatInput& chat, const std::function<bool(std::stri
     }
 }
 
-void warn_of_lost_tools(const model::ChatTemplate& chat_template) {
+void warn_lost_tools(const model::ChatTemplate& chat_template) {
     const std::optional<bool> shown =
         shows_tools([&](const std::string& input) { return chat_template.render(input); });
     if (shown && !*shown)
@@ -127,7 +127,7 @@ Result<std::unique_ptr<ModelText>> ModelText::load(const model::ModelFiles& file
     }
     TRY_ASSIGN(text->chat_template_, files.chat_template());
     text->tool_format_ = format_of(*text->chat_template_);
-    if (text->chat_template_->exists()) warn_of_lost_tools(*text->chat_template_);
+    if (text->chat_template_->exists()) warn_lost_tools(*text->chat_template_);
     return text;
 }
 
@@ -149,11 +149,11 @@ std::string ModelText::token_bytes(TokenId token) const {
     return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string();
 }
 
-void ModelText::isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Turns::Options turns) {
+void ModelText::isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Admission::Options admission) {
     helpers_ = std::move(helpers);
-    turns_ = std::make_unique<sandbox::Turns>(std::move(turns));
+    admission_ = std::make_unique<sandbox::Admission>(std::move(admission));
     if (!tokenizer_) return;
-    compiler_ = std::make_unique<sandbox::GrammarCompiler>(tokenizer_, helpers_.get(), *turns_,
+    compiler_ = std::make_unique<sandbox::GrammarCompiler>(tokenizer_, helpers_.get(), *admission_,
                                                            sandbox::GrammarCompiler::Options{});
 }
 
@@ -180,34 +180,35 @@ Result<ModelText::Templates> ModelText::own_templates(const ChatInput& chat) con
 }
 
 Status ModelText::check_template(std::string_view source) const {
-    if (!turns_) return model::ChatTemplate::check_source(source);
+    if (!admission_) return model::ChatTemplate::check_source(source);
     if (!helpers_) return no_helpers();
-    TRY_ASSIGN(sandbox::Turns::Turn turn, turns_->enter({}));
-    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}}, turn);
+    TRY_ASSIGN(sandbox::Admission::Permit permit, admission_->enter({}));
+    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}}, permit);
     return done.ok() ? ok_status() : Status(done.error());
 }
 
 // An adapter's own templates are not the operator's: they run in a helper.
-Result<RenderChat> ModelText::renderer(const Templates& own, sandbox::Turns::Turn& turn) const {
+Result<RenderChat> ModelText::renderer(const Templates& own, sandbox::Admission::Permit& permit) const {
     if (!own) return RenderChat([this](const std::string& input) { return chat_template_->render(input); });
-    if (!turns_) {
+    if (!admission_) {
         TRY_ASSIGN(const std::shared_ptr<const model::ChatTemplate> made, chat_template_->with_sources(*own));
         return RenderChat([made](const std::string& input) { return made->render(input); });
     }
     if (!helpers_) return no_helpers();
     TRY_ASSIGN(std::string tokens, chat_template_->tokens_json());
-    return RenderChat([this, own, &turn, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
-        sandbox::Frame job{
-            sandbox::kRender,
-            {tokens, input, sandbox::number_field(static_cast<uint64_t>(model::ChatTemplate::present()))}};
-        for (const model::NamedTemplate& one : *own) {
-            job.fields.push_back(one.name);
-            job.fields.push_back(one.source);
-        }
-        TRY_ASSIGN(std::vector<std::string> done, helpers_->run(job, turn));
-        if (done.size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
-        return std::move(done[0]);
-    });
+    return RenderChat(
+        [this, own, &permit, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
+            sandbox::Frame job{
+                sandbox::kRender,
+                {tokens, input, sandbox::number_field(static_cast<uint64_t>(model::ChatTemplate::present()))}};
+            for (const model::NamedTemplate& one : *own) {
+                job.fields.push_back(one.name);
+                job.fields.push_back(one.source);
+            }
+            TRY_ASSIGN(std::vector<std::string> done, helpers_->run(job, permit));
+            if (done.size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
+            return std::move(done[0]);
+        });
 }
 
 Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
@@ -217,11 +218,11 @@ Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
         TRY_ASSIGN(own, own_templates(chat));
         if (own->empty()) own = nullptr;
     }
-    // One turn for all renderings, so that waiting does not use up the time for finding the form.
-    sandbox::Turns::Turn turn;
-    TRY_ASSIGN(const RenderChat render, renderer(own, turn));
-    if (own && turns_) {
-        TRY_ASSIGN(turn, turns_->enter(chat.holder));
+    // One permit for all renderings, so that waiting does not use up the time for finding the form.
+    sandbox::Admission::Permit permit;
+    TRY_ASSIGN(const RenderChat render, renderer(own, permit));
+    if (own && admission_) {
+        TRY_ASSIGN(permit, admission_->enter(chat.holder));
     }
     TRY_ASSIGN(FittedChat fitted, fits_.fit(own ? chat.template_digest : std::string(), chat,
                                             chat.continued_text ? kEndMark : std::string_view(), render));

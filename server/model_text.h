@@ -35,10 +35,10 @@ class ModelText final : public TextCodec {
                                                              const access::Holder& holder) const override;
     model::ToolFormat tool_format() const override { return tool_format_; }
 
-    // From now on helpers compile grammars and render adapters' templates, with these turns; with null neither is done
+    // From now on helpers compile grammars and render adapters' templates, with these limits; with null neither is done
     // (kSandboxUnavailable). Called before there are requests. Without this call, as in tools, all is done in this
     // process.
-    void isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Turns::Options turns);
+    void isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Admission::Options admission);
     // Returns ok if an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
     Status check_template(std::string_view source) const;
     // Passed to the helpers at setup.
@@ -48,14 +48,14 @@ class ModelText final : public TextCodec {
     // Null: the model's own templates.
     using Templates = std::shared_ptr<const std::vector<model::NamedTemplate>>;
     Result<Templates> own_templates(const ChatInput& chat) const;
-    // If helpers render, the user of the result must have a turn.
-    Result<RenderChat> renderer(const Templates& own, sandbox::Turns::Turn& turn) const;
+    // If helpers render, the user of the result must have a permit.
+    Result<RenderChat> renderer(const Templates& own, sandbox::Admission::Permit& permit) const;
 
     std::shared_ptr<const model::Tokenizer> tokenizer_;
     std::shared_ptr<const model::ChatTemplate> chat_template_;
     model::ToolFormat tool_format_ = model::ToolFormat::kHermes;
     std::unique_ptr<sandbox::HelperPool> helpers_;
-    std::unique_ptr<sandbox::Turns> turns_;  // null: nothing is isolated
+    std::unique_ptr<sandbox::Admission> admission_;  // null: nothing is isolated
     std::unique_ptr<sandbox::GrammarCompiler> compiler_;
 
     // Adapters' templates by digest, the last used first.

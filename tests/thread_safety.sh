@@ -22,7 +22,7 @@ trap 'rm -rf "$work"' EXIT
 # All of a layer in one unit: headers are read once. That names do not collide is tests/tidy.py's matter.
 unit() {
     local layer=$1
-    grep -lrE --include='*.cpp' 'MutexLock|GUARDED_BY|REQUIRES\(|const Turn ' "$layer" | sort | sed 's/.*/#include "&"/'
+    grep -lrE --include='*.cpp' 'MutexLock|GUARDED_BY|REQUIRES\(|const FifoLock ' "$layer" | sort | sed 's/.*/#include "&"/'
 }
 check() {
     "$compiler" -std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Werror=thread-safety -I . -isystem build/toolchain/include "$@"

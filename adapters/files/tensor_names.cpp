@@ -315,7 +315,7 @@ ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& co
         return parsed;
     }
     if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
-    if (model::is_of_other_tower(name)) {
+    if (model::is_other_tower(name)) {
         parsed.is_elsewhere = true;
         return parsed;
     }

@@ -52,7 +52,7 @@ class LinearPlanner {
     }
 
     // The names under which the file's modules are looked for: fused or split per group, as the file has them.
-    std::vector<uint32_t> names_of_group(uint32_t fused, uint32_t first, uint32_t last, bool base_is_fused) const {
+    std::vector<uint32_t> group_names(uint32_t fused, uint32_t first, uint32_t last, bool base_is_fused) const {
         bool has_split = false;
         for (uint32_t linear = first; linear <= last; ++linear) has_split |= file_has(linear);
         const bool has_fused = file_has(fused);
@@ -66,8 +66,8 @@ class LinearPlanner {
 
     // The modules that the config names must be in the file, and the other way round.
     Status compare_with_targets() {
-        std::vector<uint32_t> modules = names_of_group(kQkv, kQ, kQ + 2, config_.fused_qkv);
-        for (const uint32_t linear : names_of_group(kGateUp, kGate, kGate + 1, config_.fused_gate_up)) {
+        std::vector<uint32_t> modules = group_names(kQkv, kQ, kQ + 2, config_.fused_qkv);
+        for (const uint32_t linear : group_names(kGateUp, kGate, kGate + 1, config_.fused_gate_up)) {
             modules.push_back(linear);
         }
         modules.push_back(kO);
@@ -79,10 +79,10 @@ class LinearPlanner {
             // a router is no linear layer to PEFT
             if (!is_of_delta && !is_of_shared && linear != kRouter) modules.push_back(linear);
         }
-        for (const uint32_t linear : names_of_group(kSharedGateUp, kSharedGate, kSharedGate + 1, config_.fused_gate_up))
+        for (const uint32_t linear : group_names(kSharedGateUp, kSharedGate, kSharedGate + 1, config_.fused_gate_up))
             modules.push_back(linear);
         for (const auto& [fused, first] : {std::pair(kDeltaQkvz, kDeltaQkv), std::pair(kDeltaBa, kDeltaB)}) {
-            for (const uint32_t linear : names_of_group(fused, first, first + 1, config_.fused_delta))
+            for (const uint32_t linear : group_names(fused, first, first + 1, config_.fused_delta))
                 modules.push_back(linear);
         }
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -284,7 +284,7 @@ class LinearPlanner {
 };
 
 // Warns of expressions in the config that nobody here can read.
-void warn_of_unreadable(PlanChecks& checks) {
+void warn_unreadable(PlanChecks& checks) {
     const auto warn = [&](std::string_view field, const ModuleSelector& selector) {
         if (selector.kind != ModuleSelector::Kind::kUnreadableRegex) return;
         checks.warnings.push_back(format("{}: the expression {} is not read ({}); what the file has is applied, and "
@@ -331,7 +331,7 @@ Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const Te
     if (base.config.tied_embeddings && !checks.prefix.empty()) {
         TRY_ASSIGN(checks.ties_lora, peft.ties_lora(checks.budget));
     }
-    warn_of_unreadable(checks);
+    warn_unreadable(checks);
     if (checks.n_elsewhere > 0) {
         checks.warnings.push_back(format(
             "{} tensors are of a part that reads pictures or sound, which is not loaded; for text they change nothing",

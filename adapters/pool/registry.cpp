@@ -61,7 +61,7 @@ std::shared_ptr<const Catalogue> Registry::catalogue() const {
 // ---------------------------------------------------------------------------------------------------- changes of names
 
 Result<AdapterInfo> Registry::commit(const std::string& name, const std::function<Status(Catalogue&)>& change) {
-    const Turn turn(commit_mutex_);
+    const FifoLock commit_lock(commit_mutex_);
     const AdapterInfo before = find(name).value_or(AdapterInfo{});
     Catalogue next = *catalogue_;
     TRY(change(next));
@@ -120,7 +120,7 @@ void Registry::publish(Catalogue next) {
 
 // Deletes blobs of generations that are gone.
 void Registry::collect_files() {
-    const Turn turn(commit_mutex_);
+    const FifoLock commit_lock(commit_mutex_);
     const std::vector<GenerationRecord> dead = pool_->take_dead();
     for (const GenerationRecord& record : dead) {
         for (const FileRecord& file : record.files) {
@@ -132,7 +132,7 @@ void Registry::collect_files() {
 
 // Deletes blobs of a refused adapter, unless others need them.
 void Registry::discard_files(const std::vector<std::string>& blobs) {
-    const Turn turn(commit_mutex_);
+    const FifoLock commit_lock(commit_mutex_);
     unwanted_blobs_.insert(blobs.begin(), blobs.end());
     delete_unwanted();
 }

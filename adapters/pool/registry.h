@@ -31,9 +31,9 @@
 #include "adapters/plan/check.h"
 #include "adapters/plan/report.h"
 #include "adapters/pool/events.h"
+#include "adapters/pool/fifo_mutex.h"
 #include "adapters/pool/lease.h"
 #include "adapters/pool/pool.h"
-#include "adapters/pool/turns.h"
 #include "adapters/pool/weight_store.h"
 #include "adapters/store/catalogue.h"
 #include "adapters/store/store.h"
@@ -241,7 +241,7 @@ class Registry {
     std::shared_ptr<Pool> pool_;  // leases keep it alive
     MergeControl* merge_ = nullptr;
 
-    Turns commit_mutex_;                                               // one change at a time; taken before Pool::mutex
+    FifoMutex commit_mutex_;                                           // one change at a time; taken before Pool::mutex
     std::multiset<std::string> held_blobs_ GUARDED_BY(commit_mutex_);  // by calls under way
     std::set<std::string> unwanted_blobs_ GUARDED_BY(commit_mutex_);   // to be deleted once nobody holds or needs them
     std::shared_ptr<const Catalogue> catalogue_;                       // written under both mutexes, read under either

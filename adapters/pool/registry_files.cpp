@@ -55,7 +55,7 @@ std::vector<std::string> told_warnings(std::string_view name, std::vector<std::s
 class Registry::BlobHold {
   public:
     BlobHold(Registry& registry, std::vector<std::string> blobs) : registry_(registry), blobs_(std::move(blobs)) {
-        const Turn turn(registry_.commit_mutex_);
+        const FifoLock turn(registry_.commit_mutex_);
         registry_.held_blobs_.insert(blobs_.begin(), blobs_.end());
     }
     ~BlobHold() { release(); }
@@ -63,7 +63,7 @@ class Registry::BlobHold {
     BlobHold& operator=(const BlobHold&) = delete;
 
     void release() {
-        const Turn turn(registry_.commit_mutex_);
+        const FifoLock turn(registry_.commit_mutex_);
         for (const std::string& blob : std::exchange(blobs_, {}))
             registry_.held_blobs_.erase(registry_.held_blobs_.find(blob));
         registry_.delete_unwanted();
@@ -94,7 +94,7 @@ class Registry::HeldUpload final : public BlobUpload {
     Status finish() override {
         TRY(upload_->finish());  // first: bytes that are not the blob's save nothing
         const auto is_trash = [&] {
-            const Turn turn(registry_.commit_mutex_);
+            const FifoLock turn(registry_.commit_mutex_);
             registry_.unwanted_blobs_.erase(sha256_);
             return registry_.catalogue_->trash.contains(sha256_);
         };
@@ -108,7 +108,7 @@ class Registry::HeldUpload final : public BlobUpload {
                 });
             if (!saved.ok()) {
                 // A blob that stays in the trash goes when the hold ends.
-                const Turn turn(registry_.commit_mutex_);
+                const FifoLock turn(registry_.commit_mutex_);
                 if (registry_.catalogue_->trash.contains(sha256_)) registry_.unwanted_blobs_.insert(sha256_);
                 return saved.error();
             }

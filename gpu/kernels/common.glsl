@@ -26,7 +26,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ResultRef { 
 uint step_n_rows(uint64_t step) { return UintRef(step).v; }
 // The first four fields of a row in one load: .x token, .y position, .z kv_slot, .w block_table.
 uvec4 step_row_begin(uint64_t step, uint t) { return Uvec4Ref(step + kHeaderBytes + uint64_t(t) * kRowBytes).v; }
-// The last four: .x turn_begin, .yz first_blocks.
+// The last four: .x rope_begin, .yz first_blocks.
 uvec4 step_row_end(uint64_t step, uint t) { return Uvec4Ref(step + kHeaderBytes + uint64_t(t) * kRowBytes + (kRowBytes - 16)).v; }
 RowRef step_row(uint64_t step, uint t) { return RowRef(step + kHeaderBytes + uint64_t(t) * kRowBytes); }
 

@@ -53,16 +53,16 @@ class Needs {
     std::vector<std::string> missing_;
 };
 
-// Climbs the ladder of a device, and keeps why it does not get further.
-class Climb {
+// Builds the ladder of a device, and keeps what it lacks for each rung that it has not.
+class LadderBuilder {
   public:
-    Climb(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out)
+    LadderBuilder(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out)
         : caps_(capabilities), path_(path), left_out_(left_out) {
         ask(all_);
-        for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) climb(type);
-        climb_attention();
-        climb_registers();
-        climb_recurrences();
+        for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) add_products(type);
+        add_attention();
+        add_registers();
+        add_recurrences();
     }
 
     KernelLadder ladder() const { return ladder_; }
@@ -89,11 +89,11 @@ class Climb {
         rungs_.push_back({lorad::format("{}{}", part, type), name, gain, needs.missing()});
     }
 
-    void climb(ScalarType type);
-    void climb_warpgroups(ScalarType type, const char* suffix, const Needs& matrices);
-    void climb_attention();
-    void climb_registers();
-    void climb_recurrences();
+    void add_products(ScalarType type);
+    void add_warpgroups(ScalarType type, const char* suffix, const Needs& matrices);
+    void add_attention();
+    void add_registers();
+    void add_recurrences();
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     void want_smallest_tile(Needs& needs) const {
         needs.want(caps_.subgroup_size >= 8, lorad::format("subgroups of 8 or more, not {}", caps_.subgroup_size));
@@ -112,7 +112,7 @@ class Climb {
     std::vector<Rung> rungs_;
 };
 
-void Climb::climb(ScalarType type) {
+void LadderBuilder::add_products(ScalarType type) {
     const auto t = static_cast<uint32_t>(type);
     const bool is_bf16 = type == ScalarType::kBf16;
     const char* suffix = is_bf16 ? "bf16" : "f16";
@@ -155,13 +155,13 @@ void Climb::climb(ScalarType type) {
     Needs lanes = matrices;
     lanes.want(caps_.subgroup_size == 32, subgroups).want(caps_.float16, "shaderFloat16 with 16-bit storage");
     if (is_bf16) lanes.want(caps_.int16, "shaderInt16");  // by which pairs of bits become bf16
-    Needs blocks = lanes;
-    blocks.want(gated_adapters).want(adapters);
-    blocks.want(fits(kCoopmatTiles[kBlocksTile], kTestProductN, kTestProductK, caps_),
-                "shared memory and threads for the tile of blocks");
-    modules(blocks, {"matmul_coopmat_blocks", "matmul_coopmat_lora_blocks", "matmul_coopmat_gated_blocks",
-                     "matmul_coopmat_gated_lora_blocks"});
-    add(ladder_.blocks[t], blocks, "activations in blocks", of, "KHR cooperative matrices",
+    Needs fragments = lanes;
+    fragments.want(gated_adapters).want(adapters);
+    fragments.want(fits(kCoopmatTiles[kFragmentsTile], kTestProductN, kTestProductK, caps_),
+                   "shared memory and threads for the tile of blocks");
+    modules(fragments, {"matmul_coopmat_fragments", "matmul_coopmat_lora_fragments", "matmul_coopmat_gated_fragments",
+                        "matmul_coopmat_gated_lora_fragments"});
+    add(ladder_.fragments[t], fragments, "activations in blocks", of, "KHR cooperative matrices",
         "many rows: loads without conflicts");
     Needs residual = lanes;
     residual.want(gated);
@@ -180,7 +180,7 @@ void Climb::climb(ScalarType type) {
     modules(experts, {"expert_matrix_packed"});
     add(has_experts, experts, "experts' products of weights in few bits", of, "KHR cooperative matrices",
         "the same where experts lie in few bits");
-    climb_warpgroups(type, suffix, matrices);
+    add_warpgroups(type, suffix, matrices);
 
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     Needs matrices2 = matrices;
@@ -191,7 +191,7 @@ void Climb::climb(ScalarType type) {
     add(ladder_.coopmat2[t], matrices2, "products", of, "NV cooperative matrices 2", "nothing that was measured");
 }
 
-void Climb::climb_warpgroups(ScalarType type, const char* suffix, const Needs& matrices) {
+void LadderBuilder::add_warpgroups(ScalarType type, const char* suffix, const Needs& matrices) {
     const auto t = static_cast<uint32_t>(type);
     const char* of = type == ScalarType::kBf16 ? " (bf16 weights)" : " (f16 weights)";
     const auto without = [&](Needs& needs, std::initializer_list<const char*> kinds) {
@@ -208,19 +208,19 @@ void Climb::climb_warpgroups(ScalarType type, const char* suffix, const Needs& m
     shown.want(matrices);
     rungs_.push_back(
         {lorad::format("products{}", of), "warpgroups", "prompts 1.6 times as fast on that chip", shown.missing()});
-    Needs joined = warpgroup, direct = warpgroup, argmax = warpgroup;
-    joined.want(ladder_.has_warpgroup(type), "cooperative matrices");
+    Needs stacked = warpgroup, direct = warpgroup, argmax = warpgroup;
+    stacked.want(ladder_.has_warpgroup(type), "cooperative matrices");
     direct.want(ladder_.has_warpgroup(type), "cooperative matrices");
     argmax.want(ladder_.has_warpgroup(type), "cooperative matrices");
-    without(joined, {"_joined", "_gated_joined"});
+    without(stacked, {"_stacked", "_gated_stacked"});
     without(direct, {"_direct"});
     without(argmax, {"_argmax"});
-    add(ladder_.joined[t], joined, "adapters as more columns", of, "warpgroups", "prompts of adapters");
+    add(ladder_.stacked[t], stacked, "adapters as more columns", of, "warpgroups", "prompts of adapters");
     add(ladder_.direct[t], direct, "products of few rows", of, "warpgroups", "8 to 64 rows");
     add(ladder_.argmax[t], argmax, "output layer that keeps its logits", of, "warpgroups", "greedy decodes");
 }
 
-void Climb::climb_attention() {
+void LadderBuilder::add_attention() {
     Needs subgroups = all_;
     want_smallest_tile(subgroups);
     subgroups.want(caps_.subgroup_size_min <= 32 && caps_.subgroup_size_max >= 32,
@@ -259,7 +259,7 @@ void Climb::climb_attention() {
 }
 
 // Beside matrices nothing takes them.
-void Climb::climb_registers() {
+void LadderBuilder::add_registers() {
     if (ladder_.has(ScalarType::kF16)) return;
     Needs registers;
     registers.want(!caps_.small_workgroups, "a GPU: software devices have products of their own");
@@ -275,7 +275,7 @@ void Climb::climb_registers() {
 }
 
 // Of what every device has, and so on the portable path, too.
-void Climb::climb_recurrences() {
+void LadderBuilder::add_recurrences() {
     Needs blocks;
     blocks.want(!is_left_out("delta_step"), "blocks of kernel delta_step, which were left out");
     add(ladder_.delta_blocks, blocks, "recurrences of prompts", "",
@@ -286,11 +286,11 @@ void Climb::climb_recurrences() {
 }  // namespace
 
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) {
-    return Climb(capabilities, path, left_out).ladder();
+    return LadderBuilder(capabilities, path, left_out).ladder();
 }
 std::vector<Rung> rungs_of(const DeviceCapabilities& capabilities, KernelPath path,
                            std::span<const std::string> left_out) {
-    return Climb(capabilities, path, left_out).rungs();
+    return LadderBuilder(capabilities, path, left_out).rungs();
 }
 
 }  // namespace lorad::gpu

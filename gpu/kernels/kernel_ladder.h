@@ -22,10 +22,10 @@ struct KernelLadder {
 
     std::array<bool, 3> gated{};                       // products that end in the activation; only with coopmat
     std::array<bool, 3> adapters{}, gated_adapters{};  // of either kind with the adapters of the rows in their sums
-    std::array<bool, 3> blocks{};                      // all four with many rows of x in blocks
+    std::array<bool, 3> fragments{};                   // all four with many rows of x in fragments
 
     std::array<bool, 3> warpgroup{};  // products of many rows by warpgroups; only with coopmat
-    std::array<bool, 3> joined{};     // the same with the adapters of the rows as more k; only with warpgroup
+    std::array<bool, 3> stacked{};    // the same with the adapters of the rows as more k; only with warpgroup
     std::array<bool, 3> direct{};     // the same with w straight in registers, of few rows; only with warpgroup
     // the same of the output layer, whose rows' greatest logits they say; only with warpgroup
     std::array<bool, 3> argmax{};
@@ -53,10 +53,10 @@ struct KernelLadder {
     bool has_gated_adapters(ScalarType type) const {
         return has_gated(type) && gated_adapters[static_cast<uint32_t>(type)];
     }
-    bool has_blocks(ScalarType type) const { return has(type) && blocks[static_cast<uint32_t>(type)]; }
+    bool has_fragments(ScalarType type) const { return has(type) && fragments[static_cast<uint32_t>(type)]; }
     bool has_gated(ScalarType type) const { return has(type) && gated[static_cast<uint32_t>(type)]; }
     bool has_warpgroup(ScalarType type) const { return has(type) && warpgroup[static_cast<uint32_t>(type)]; }
-    bool has_joined(ScalarType type) const { return has_warpgroup(type) && joined[static_cast<uint32_t>(type)]; }
+    bool has_stacked(ScalarType type) const { return has_warpgroup(type) && stacked[static_cast<uint32_t>(type)]; }
     bool has_direct(ScalarType type) const { return has_warpgroup(type) && direct[static_cast<uint32_t>(type)]; }
     bool has_argmax(ScalarType type) const { return has_warpgroup(type) && argmax[static_cast<uint32_t>(type)]; }
     // of any type

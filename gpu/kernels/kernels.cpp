@@ -26,13 +26,13 @@ KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
 
 Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const KernelSetOptions& options) {
     std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));
-    TRY(kernels->climb_ladder(device));
+    TRY(kernels->build_ladder(device));
     kernels->cache_.forget_failures();
     kernels->cache_.refuse(options.refused);
     return kernels;
 }
 
-Status KernelSet::climb_ladder(Device& device) {
+Status KernelSet::build_ladder(Device& device) {
     facts_.ladder = ladder_of(device.capabilities(), wanted_path_, facts_.options.left_out);
     // A device that only compiles can run no test: it has what its capabilities offer.
     if (!device.capabilities().compiles_only) TRY(LadderTests(device, *this, facts_).run());

@@ -91,7 +91,7 @@ class KernelSet {
 
   private:
     KernelSet(Device& device, const KernelSetOptions& options);
-    Status climb_ladder(Device& device);  // sets the ladder and the path
+    Status build_ladder(Device& device);  // sets the ladder and the path
 
     KernelPlanner planner_;
     KernelPath wanted_path_ = KernelPath::kAuto;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/queue.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -38,10 +38,10 @@ void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& rand
     }
 }
 
-void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride, uint32_t order) {
+void to_fragments(std::span<const std::byte> rows, std::span<std::byte> fragments, uint32_t stride, uint32_t order) {
     for (uint32_t t = 0; t < rows.size() / 2 / stride; ++t) {
         for (uint32_t k = 0; k < stride; k += 2)
-            std::memcpy(&blocks[block_offset(t, k, stride, order)], &rows[(size_t{t} * stride + k) * 2], 4);
+            std::memcpy(&fragments[fragment_offset(t, k, stride, order)], &rows[(size_t{t} * stride + k) * 2], 4);
     }
 }
 

@@ -1,6 +1,6 @@
 // What the tests of kernels at start-up share: random data, running a recording, how far results are off. Internal to
-// gpu/kernels, but for fill_random, which model/exec/executor_trials.cpp takes for its trial, and to_blocks, which the
-// tests take.
+// gpu/kernels, but for fill_random, which model/exec/executor_trials.cpp takes for its trial, and to_fragments, which
+// the tests take.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ constexpr uint32_t kTestProductN = 512, kTestProductK = 512;
 
 // Magnitudes of one eighth to just below two, any sign and mantissa.
 void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random);
-// Rows of a 16-bit type as a product reads them in blocks (activation_blocks.h); whole blocks of both.
-void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride, uint32_t order);
+// Rows of a 16-bit type as a product reads them in fragments (activation_fragments.h); whole fragments of both.
+void to_fragments(std::span<const std::byte> rows, std::span<std::byte> fragments, uint32_t stride, uint32_t order);
 Status make(Device& device, Buffer& buffer, uint64_t n_bytes, MemoryKind kind);
 Status submit_and_wait(Device& device, Recorder recorder);
 

@@ -1,8 +1,8 @@
 // Everything that differs from step to step, in device memory. Recordings hold only addresses and shapes.
 //
 // Layout of the step-state buffer: StepHeader, then StepRow[row bucket] right behind it (kernels find both through one
-// address), then in any order LogitRow[], LoraSegment[], StepUse[], JoinedGroup[kLoraGroups],
-// JoinedWindow[kLoraGroups][tiles], AttentionTile[], the rows in no tile (u32[]) and the ragged block tables (u32[]),
+// address), then in any order LogitRow[], LoraSegment[], StepUse[], StackedGroup[kLoraGroups],
+// StackedWindow[kLoraGroups][tiles], AttentionTile[], the rows in no tile (u32[]) and the ragged block tables (u32[]),
 // each at an address of its own. Rows beyond n_rows may hold anything: no kernel reads them.
 #ifdef __cplusplus
 #pragma once
@@ -44,8 +44,8 @@ inline constexpr uint32_t kLoraGroupModules[kLoraGroups] = {3, 1, 2, 1};
 
 // The work of lora_shrink for one group: shrink_dispatch() in lora/lora_kernels.h. Either member may be dispatched.
 struct ShrinkDispatch {
-    uint32_t grid[3];   // units of ranks, segments, modules
-    uint32_t turns[3];  // workgroups that take the grid's pieces in turns, 1, 1
+    uint32_t grid[3];         // units of ranks, segments, modules
+    uint32_t stride_grid[3];  // workgroups that take the grid's pieces in turns, 1, 1
 };
 INTEROP_SIZE(ShrinkDispatch, 24);
 
@@ -69,7 +69,7 @@ struct StepRow {
     uint32_t use_begin;     // its uses are StepUse[use_begin .. use_begin + n_uses)
     uint32_t n_uses;
     uint32_t extras_slot;  // of the only use if that adapter changes more than the linear modules, or kNoSlot
-    uint32_t turn_begin;   // where its sequence's positions begin in the table of cos and sin
+    uint32_t rope_begin;   // where its sequence's positions begin in the table of cos and sin
     // the first two entries of its sequence's block table, so that no kernel waits for the table to read what they
     // hold;
     uint32_t first_blocks[2];
@@ -128,7 +128,7 @@ struct LoraSegment {
     uint32_t row_begin;
     uint32_t n_rows;  // 1..kMaxSegmentRows
     uint32_t slot;
-    // row of the shrink result for row_begin; of a step with joined adapters its number, and rows are of one block
+    // row of the shrink result for row_begin; of a step with stacked adapters its number, and rows are of one block
     uint32_t low_begin;
 };
 INTEROP_SIZE(LoraSegment, 16);
@@ -155,53 +155,53 @@ struct AttentionTile {
 };
 INTEROP_SIZE(AttentionTile, 8);
 
-// Adapters joined to a product (AdapterMethod::kJoined): y = x w^T + low b^T, where b has the B of all of a step's
+// Adapters stacked on a product (AdapterMethod::kStacked): y = x w^T + low b^T, where b has the B of all of a step's
 // adapters side by side, of one group of modules, and low what they get from each row, zero where a row has another
 // adapter. Both are of the weights' type. In units of 16 columns, blocks: 16 ranks of one module of one adapter, once
 // for each product of their parts that is needed to keep more of f32 than the type has.
 // of b and low for each module of the group: the room for all adapters together
-INTEROP_CONST kJoinedModuleColumns = 512;
-INTEROP_CONST kJoinedStep = 64;         // columns that a product takes at once
-INTEROP_CONST kJoinedTileRows = 128;    // of low, which have one window
-INTEROP_CONST kJoinedBlocksMax = 96;    // of three modules
-INTEROP_CONST kJoinedAdaptersMax = 16;  // with two products each
+INTEROP_CONST kStackedModuleColumns = 512;
+INTEROP_CONST kStackedStep = 64;         // columns that a product takes at once
+INTEROP_CONST kStackedTileRows = 128;    // of low, which have one window
+INTEROP_CONST kStackedBlocksMax = 96;    // of three modules
+INTEROP_CONST kStackedAdaptersMax = 16;  // with two products each
 
 // Which product of parts: of the leading parts of B and low in the weights' type, of B's and what low's leaves, or of
 // what B's leaves and low's. The last is left out for an adapter of that type. f16 keeps less of what is below its
 // smallest normal number, 6e-5: of a B of 1e-4 2e-4 is lost, of 1e-5 2e-3.
-INTEROP_CONST kJoinedLeads = 0;
-INTEROP_CONST kJoinedLowRest = 1;
-INTEROP_CONST kJoinedBRest = 2;
+INTEROP_CONST kStackedLeads = 0;
+INTEROP_CONST kStackedLowRest = 1;
+INTEROP_CONST kStackedBRest = 2;
 
-struct JoinedBlock {
+struct StackedBlock {
     uint32_t slot;  // kNoSlot: none, zeros
     uint32_t what;  // the first rank, module of the group << 16, part << 24
 };
-INTEROP_SIZE(JoinedBlock, 8);
+INTEROP_SIZE(StackedBlock, 8);
 
 // The first of an adapter's blocks: [module][16 ranks][part].
-struct JoinedAdapter {
+struct StackedAdapter {
     uint32_t first_block;
     uint32_t rank_blocks;  // for each module
     uint32_t parts;
     uint32_t pad;
 };
-INTEROP_SIZE(JoinedAdapter, 16);
+INTEROP_SIZE(StackedAdapter, 16);
 
-struct JoinedGroup {
+struct StackedGroup {
     uint32_t n_blocks;  // a multiple of four
     uint32_t pad[3];
-    JoinedAdapter adapters[kJoinedAdaptersMax];  // by number; a LoraSegment has its adapter's in low_begin
-    JoinedBlock blocks[kJoinedBlocksMax];
+    StackedAdapter adapters[kStackedAdaptersMax];  // by number; a LoraSegment has its adapter's in low_begin
+    StackedBlock blocks[kStackedBlocksMax];
 };
-INTEROP_SIZE(JoinedGroup, 1040);
+INTEROP_SIZE(StackedGroup, 1040);
 
-// The steps of kJoinedStep columns that the adapters of kJoinedTileRows rows have.
-struct JoinedWindow {
+// The steps of kStackedStep columns that the adapters of kStackedTileRows rows have.
+struct StackedWindow {
     uint32_t begin;
     uint32_t n;
 };
-INTEROP_SIZE(JoinedWindow, 8);
+INTEROP_SIZE(StackedWindow, 8);
 
 // The result of sample_argmax for one logit row.
 struct SampleResult {

@@ -37,10 +37,10 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
                            .gated_rows = of.gated_rows,
                            .y_order = of.y_order,
                            .units = of.units,
-                           .joined_columns = of.joined_columns,
+                           .stacked_columns = of.stacked_columns,
                            .adds_lora = module.starts_with("matmul_warpgroup_gated_lora"),
                            .argmax = module.starts_with("matmul_warpgroup_argmax"),
-                           .in_turns = of.in_turns != 0});
+                           .persistent = of.persistent != 0});
 }
 
 }  // namespace lorad::gpu

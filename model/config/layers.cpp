@@ -10,8 +10,8 @@ namespace lorad::model {
 LoraGroup group_of(LinearModule module) {
     const auto number = static_cast<uint32_t>(module);
     for (uint32_t group = 0; group < kModuleGroups; ++group) {
-        const auto first = static_cast<uint32_t>(kModulesOfGroup[group].first);
-        if (number >= first && number < first + kModulesOfGroup[group].n_modules) return static_cast<LoraGroup>(group);
+        const auto first = static_cast<uint32_t>(kModuleRanges[group].first);
+        if (number >= first && number < first + kModuleRanges[group].n_modules) return static_cast<LoraGroup>(group);
     }
     CHECK(false);
 }

@@ -67,7 +67,7 @@ struct ModuleGroup {
     LinearModule first;
     uint32_t n_modules;
 };
-inline constexpr std::array<ModuleGroup, kModuleGroups> kModulesOfGroup = {{
+inline constexpr std::array<ModuleGroup, kModuleGroups> kModuleRanges = {{
     {LinearModule::kQ, 3},
     {LinearModule::kO, 1},
     {LinearModule::kGate, 2},

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/persistent/grid_barrier.h"
 #include "gpu/upload.h"
 #include "model/config/rope.h"
 #include "model/exec/executor_impl.h"
@@ -145,12 +145,12 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     if (can_decode_rows(*kernels, config, weights)) {
         TRY_ASSIGN(
             decode_rows,
-            Meeting::create(device, kernels->persistent.decode_rows_sync_bytes(decode_rows_shape(config, weights)),
-                            "decode rows"));
+            GridBarrier::create(device, kernels->persistent.decode_rows_sync_bytes(decode_rows_shape(config, weights)),
+                                "decode rows"));
         programs.offer(PersistentProgram::kDecodeRows, "decode_rows", decode_rows->given_up());
     }
     if (!planner->gated_buckets().empty()) {
-        TRY_ASSIGN(gated_lora, Meeting::create(device, sizeof(gpu::MeetingSync), "gated lora"));
+        TRY_ASSIGN(gated_lora, GridBarrier::create(device, sizeof(gpu::GridBarrierSync), "gated lora"));
         programs.offer(PersistentProgram::kGatedLora, "matmul_warpgroup_gated_lora", gated_lora->given_up());
     }
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),

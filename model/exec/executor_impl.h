@@ -105,8 +105,8 @@ struct Executor::Impl {
     std::shared_ptr<const MergedWeights> merged;
     MergedFacts merged_facts;                     // of the merged weights
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
-    std::unique_ptr<Meeting> decode_rows;         // null in the same cases
-    std::unique_ptr<Meeting> gated_lora;          // null in the same cases
+    std::unique_ptr<GridBarrier> decode_rows;     // null in the same cases
+    std::unique_ptr<GridBarrier> gated_lora;      // null in the same cases
     ProgramStates programs;                       // of the three
     std::string model_identity;                   // where its files lie, their size and time
     RingSlot ring[kRingSlots];

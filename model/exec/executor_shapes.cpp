@@ -33,7 +33,7 @@ class ProgressClock {
 }  // namespace
 
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
-    return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs.at_work(),
+    return planner->shape_of(traits_of(batch, slot_lookup(), planner->tile_request(batch.n_rows())), programs.at_work(),
                              merged_facts);
 }
 

@@ -19,7 +19,7 @@ bool is_turned(uint32_t d, const RopeConfig& rope) {
     return d % pair_stride(rope) < rope.rotary_dim / 2 && d < 2 * pair_stride(rope);
 }
 
-// Squares of what a head's channels may hold at some position: rope turns a channel into its partner and back.
+// Squares of what a head's channels may hold at some position: rope rotates a channel into its partner and back.
 std::vector<double> turned_squares(std::span<const float> values, const RopeConfig& rope) {
     std::vector<double> squares(values.size());
     for (size_t d = 0; d < values.size(); ++d) squares[d] = double{values[d]} * values[d];

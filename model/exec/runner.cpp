@@ -12,8 +12,8 @@ namespace {
 
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::ranges::find(ids, id) != ids.end(); }
 
-// RowAdapters::turn_begin for a text of n_tokens.
-uint32_t turn_begin(const Executor& executor, uint32_t n_tokens) {
+// RowAdapters::rope_begin for a text of n_tokens.
+uint32_t rope_begin(const Executor& executor, uint32_t n_tokens) {
     const uint32_t n_short = short_text_tokens(executor.config().rope, executor.options().n_positions_max);
     return n_tokens > n_short ? n_short : 0;
 }
@@ -70,7 +70,7 @@ Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool 
     TRY(check_tokens(tokens, 0));
     const auto n_tokens = static_cast<uint32_t>(tokens.size());
     RowAdapters rows = adapters;
-    rows.turn_begin = turn_begin(*executor_, n_tokens);
+    rows.rope_begin = rope_begin(*executor_, n_tokens);
     const Blocks blocks(pool_, n_tokens);
     if (!blocks.is_enough()) return make_error(ErrorCode::kOutOfMemory, "the KV cache is too small for this text");
     uint32_t n_chunk = std::min(n_chunk_rows ? n_chunk_rows : UINT32_MAX, executor_->options().n_rows_max);
@@ -112,13 +112,13 @@ Result<Generated> Runner::generate(std::span<const TokenId> prompt, const Genera
     Generated generated;
     SamplerScratch scratch;
     StepBatch batch;
-    RowAdapters rows{options.uses, options.uses_from, turn_begin(*executor_, n_prompt)};
+    RowAdapters rows{options.uses, options.uses_from, rope_begin(*executor_, n_prompt)};
     std::vector<TokenId> known(prompt.begin(), prompt.end());
     uint32_t n_computed = 0;
     while (generated.ids.size() < options.n_tokens_max) {
         const auto n_known = static_cast<uint32_t>(known.size());
-        const uint32_t turns = turn_begin(*executor_, n_known);
-        if (std::exchange(rows.turn_begin, turns) != turns) n_computed = 0;
+        const uint32_t turns = rope_begin(*executor_, n_known);
+        if (std::exchange(rows.rope_begin, turns) != turns) n_computed = 0;
         const uint32_t n_rows = std::min(n_chunk, n_known - n_computed);
         batch.clear();
         if (merged_) batch.set_merged();

@@ -56,9 +56,9 @@ class Mxfp4Source final : public MatrixSource {
         constexpr std::array<float, 16> kNumbers = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
         constexpr int kZeroExponent = 127, kNaN = 255;
-        const uint64_t blocks_of_row = k_ / kBlock;
-        for (uint64_t b = 0; b < n_rows * blocks_of_row; ++b) {
-            const uint64_t block = row_begin * blocks_of_row + b;
+        const uint64_t blocks_per_row = k_ / kBlock;
+        for (uint64_t b = 0; b < n_rows * blocks_per_row; ++b) {
+            const uint64_t block = row_begin * blocks_per_row + b;
             const auto exponent = static_cast<int>(scales_.data[block]);
             const float scale =
                 exponent == kNaN ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, exponent - kZeroExponent);
@@ -72,14 +72,14 @@ class Mxfp4Source final : public MatrixSource {
     std::optional<gpu::WeightFormat> device_format() const override { return gpu::WeightFormat::kMXFP4; }
     void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes,
               std::span<std::byte> records) const override {
-        const uint64_t blocks_of_row = k_ / kBlock, record_bytes = records.size() / n_rows;
-        CHECK(record_bytes >= blocks_of_row);
+        const uint64_t blocks_per_row = k_ / kBlock, record_bytes = records.size() / n_rows;
+        CHECK(record_bytes >= blocks_per_row);
         for (uint64_t row = 0; row < n_rows; ++row) {
-            const uint64_t first = (row_begin + row) * blocks_of_row;
+            const uint64_t first = (row_begin + row) * blocks_per_row;
             // Of each brick four neighbouring blocks have a record of four bytes.
-            std::ranges::copy(scales_.data.subspan(first, blocks_of_row),
+            std::ranges::copy(scales_.data.subspan(first, blocks_per_row),
                               records.begin() + static_cast<ptrdiff_t>(row * record_bytes));
-            for (uint64_t i = 0; i < blocks_of_row * kBlockBytes; ++i) {
+            for (uint64_t i = 0; i < blocks_per_row * kBlockBytes; ++i) {
                 const auto byte = static_cast<uint8_t>(blocks_.data[first * kBlockBytes + i]);
                 const auto low = static_cast<uint8_t>(byte & 15), high = static_cast<uint8_t>(byte >> 4);
                 codes[row * k_ + 2 * i] = low == kMinusZero ? 0 : low;

@@ -75,7 +75,7 @@ std::string_view decoder_prefix_of(std::string_view name) {
     return {};
 }
 
-bool is_of_other_tower(std::string_view name) { return tower_of(name) != nullptr; }
+bool is_other_tower(std::string_view name) { return tower_of(name) != nullptr; }
 
 std::string name_from_files(std::string_view name, const ModelConfig& config) {
     std::string ours(name);

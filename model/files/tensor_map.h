@@ -21,7 +21,7 @@ Result<TensorFiles> map_tensors(TensorFiles files, const ModelConfig& config);
 std::string_view decoder_prefix_of(std::string_view name);
 
 // Returns true if the name is of a part that text does not need, "vision_tower. ...".
-bool is_of_other_tower(std::string_view name);
+bool is_other_tower(std::string_view name);
 
 // Maps a name by ModelConfig::spellings.
 std::string name_from_files(std::string_view name, const ModelConfig& config);

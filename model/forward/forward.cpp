@@ -87,9 +87,9 @@ class Pass : private ExpertParts {
             attention.keep(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
             return;
         }
-        const bool in_blocks = plan.o_input == InputForm::kBlocks;
+        const bool in_fragments = plan.o_input == InputForm::kFragments;
         attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan),
-                         in_blocks ? std::optional(plan.o.x_order) : std::nullopt);
+                         in_fragments ? std::optional(plan.o.x_order) : std::nullopt);
         if (is_gated) gate_attention(layer);
     }
 

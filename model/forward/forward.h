@@ -12,7 +12,7 @@
 #include "model/exec/state_cache.h"
 #include "model/forward/decode_layers.h"
 #include "model/forward/decode_rows.h"
-#include "model/forward/meeting.h"
+#include "model/forward/grid_barrier.h"
 #include "model/forward/scratch.h"
 #include "model/step/step_plan.h"
 #include "model/step/step_shape.h"
@@ -37,8 +37,8 @@ struct ForwardContext {
     std::span<const uint64_t> rope_offsets;  // bytes, of ModelConfig::rope_of()
     gpu::DeviceAddress host_logits;          // [readback][V] f32
     const DecodeLayers* decode_layers;       // of LayerSchedule::kOneDispatch and kApart
-    const Meeting* decode_rows;              // of LayerSchedule::kBetween
-    const Meeting* gated_lora;               // of AdapterMethod::kGatedProduct
+    const GridBarrier* decode_rows;          // of LayerSchedule::kBetween
+    const GridBarrier* gated_lora;           // of AdapterMethod::kGatedProduct
     uint32_t n_positions_max;                // of a sequence
 
     // The address at which steps of a weight set (StepShape) read a matrix or a bias.

@@ -7,8 +7,8 @@ namespace {
 
 static_assert(kModuleGroups <= gpu::kShrinkGroups && kLinearModules == gpu::kLoraModules &&
               kDenseGroups == gpu::kLoraGroups);
-uint32_t first_module(LoraGroup group) { return static_cast<uint32_t>(kModulesOfGroup[group].first); }
-uint32_t n_modules(LoraGroup group) { return kModulesOfGroup[group].n_modules; }
+uint32_t first_module(LoraGroup group) { return static_cast<uint32_t>(kModuleRanges[group].first); }
+uint32_t n_modules(LoraGroup group) { return kModuleRanges[group].n_modules; }
 
 }  // namespace
 
@@ -18,7 +18,7 @@ AdapterPass::AdapterPass(gpu::Recorder& recorder, const ForwardContext& context,
       context_(context),
       scratch_(context.scratch),
       has_adapters_(shape.lora != gpu::LoraLevel::kNone),
-      joined_(shape.is_joined()),
+      stacked_(shape.is_stacked()),
       layout_(shape),
       step_(context.scratch.step_state.address()),
       segments_(layout_.segments) {}
@@ -26,7 +26,7 @@ AdapterPass::AdapterPass(gpu::Recorder& recorder, const ForwardContext& context,
 void AdapterPass::keep_rows() {
     header_ = layout_.kept;
     segments_ = layout_.kept_segments;
-    joined_ = false;
+    stacked_ = false;
 }
 
 void AdapterPass::shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows,
@@ -45,36 +45,37 @@ void AdapterPass::shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, 
                                .k = base.k,
                                .x_stride = base.k_stride,
                                .pad = 0,
-                               .joined = joined_ ? step_ + layout_.joined_of(group) : 0,
-                               .joined_low = scratch_.joined_low.address(),
+                               .stacked = stacked_ ? step_ + layout_.stacked_of(group) : 0,
+                               .stacked_low = scratch_.stacked_low.address(),
                                .grid = 0},
                               kernels_.act_type(base.type), rows, place, scratch_.step_state, dispatch);
 }
 
-void AdapterPass::join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const {
+void AdapterPass::stack(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base,
+                        uint32_t rows) const {
     shrink(layer, group, x, base, rows, gpu::ShrinkPlace::kFirst);
-    gpu::LoraJoinParams params{.step = step_,
-                               .group = step_ + layout_.joined_of(group),
-                               .windows = step_ + layout_.windows_of(group),
-                               .lora_layer = context_.lora_layer(layer),
-                               .b = scratch_.joined_b.address(),
-                               .low = scratch_.joined_low.address(),
-                               .lora_slot_stride = context_.lora_slot_stride(),
-                               .first_module = first_module(group),
-                               .n_modules = n_modules(group),
-                               .n = base.n_padded,
-                               .module_end = {},
-                               .pad = 0};
+    gpu::LoraStackParams params{.step = step_,
+                                .group = step_ + layout_.stacked_of(group),
+                                .windows = step_ + layout_.windows_of(group),
+                                .lora_layer = context_.lora_layer(layer),
+                                .b = scratch_.stacked_b.address(),
+                                .low = scratch_.stacked_low.address(),
+                                .lora_slot_stride = context_.lora_slot_stride(),
+                                .first_module = first_module(group),
+                                .n_modules = n_modules(group),
+                                .n = base.n_padded,
+                                .module_end = {},
+                                .pad = 0};
     set_module_ends(layer, group, params.module_end);
-    kernels_.lora.lora_join(recorder_, params, base.type);
+    kernels_.lora.lora_stack(recorder_, params, base.type);
     recorder_.barrier();
 }
 
 gpu::StackedAdapters AdapterPass::stacked(LoraGroup group) const {
     return {.windows = step_ + layout_.windows_of(group),
-            .b = scratch_.joined_b.address(),
-            .low = scratch_.joined_low.address(),
-            .columns = gpu::kLoraGroupModules[group] * gpu::kJoinedModuleColumns};
+            .b = scratch_.stacked_b.address(),
+            .low = scratch_.stacked_low.address(),
+            .columns = gpu::kLoraGroupModules[group] * gpu::kStackedModuleColumns};
 }
 
 gpu::RunAdapters AdapterPass::runs(uint32_t layer, LoraGroup group) const {

@@ -23,9 +23,9 @@ class AdapterPass {
     // product: it writes nothing that that touches.
     void shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows,
                 gpu::ShrinkPlace place) const;
-    // The same of joined adapters, whose x is in blocks, with B of all of them side by side; ends with a barrier. Then
-    // what the product is told of them.
-    void join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const;
+    // The same of stacked adapters, whose x is in fragments, with B of all of them side by side; ends with a barrier.
+    // Then what the product is told of them.
+    void stack(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows) const;
     gpu::StackedAdapters stacked(LoraGroup group) const;
     // The arguments of a product that adds the adapters itself, from what the shrink has written.
     gpu::RunAdapters runs(uint32_t layer, LoraGroup group) const;
@@ -40,7 +40,7 @@ class AdapterPass {
     const ForwardContext& context_;
     const Scratch& scratch_;
     const bool has_adapters_;
-    bool joined_;
+    bool stacked_;
     const StepLayout layout_;
     const gpu::DeviceAddress step_;
     uint64_t header_ = 0;  // where the step state has the rows' StepHeader,

@@ -31,7 +31,7 @@ void AttentionPass::norm_wide(uint32_t layer, const AttentionFacts& facts, const
                                .slot_norms = context_.slot_norms(shape_, layer, LoraTable::Norm::kQ),
                                .lora_slot_stride = context_.lora_slot_stride(),
                                .first_module = gpu::kLoraQ,
-                               .n_modules = kModulesOfGroup[kQkv].n_modules,
+                               .n_modules = kModuleRanges[kQkv].n_modules,
                                .y_stride = w.qkv.n_padded,
                                .split_stride = split_stride,
                                .n_slots = context_.lora_table.n_slots(),
@@ -110,27 +110,27 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
                                      std::optional<uint32_t> y_order) const {
     const LayerWeights& w = context_.weights.layers[layer];
     const AttentionFacts facts = config_.layer(layer).attention;
-    kernels_.attention.attention_from_qkv(recorder_,
-                                          {.step = step_of(layer),
-                                           .block_tables = step_ + layout_.block_tables,
-                                           .sums = scratch_.y.address(),
-                                           .bias = context_.address_of(w.qkv_bias, shape_.weight_set),
-                                           .rope = context_.rope_table(facts),
-                                           .q_gamma = w.q_norm.address(),
-                                           .k_gamma = w.k_norm.address(),
-                                           .kv = kv_of(layer, facts),
-                                           .y = y_order ? blocks_of(scratch_.attention) : scratch_.attention.address(),
-                                           .partials = scratch_.attention_partials.address(),
-                                           .sums_stride = w.qkv.n_padded,
-                                           .split_stride = split_stride,
-                                           .y_stride = w.o.k_stride,
-                                           .window = facts.window,
-                                           .scale = facts.scale,
-                                           .softcap = facts.softcap,
-                                           .eps = config_.rms_norm_eps,
-                                           .pad = 0},
-                                          qkv_shape(config_, facts, product), rows_of(facts),
-                                          kernels_.act_type(w.o.type), y_order);
+    kernels_.attention.attention_from_qkv(
+        recorder_,
+        {.step = step_of(layer),
+         .block_tables = step_ + layout_.block_tables,
+         .sums = scratch_.y.address(),
+         .bias = context_.address_of(w.qkv_bias, shape_.weight_set),
+         .rope = context_.rope_table(facts),
+         .q_gamma = w.q_norm.address(),
+         .k_gamma = w.k_norm.address(),
+         .kv = kv_of(layer, facts),
+         .y = y_order ? fragments_of(scratch_.attention) : scratch_.attention.address(),
+         .partials = scratch_.attention_partials.address(),
+         .sums_stride = w.qkv.n_padded,
+         .split_stride = split_stride,
+         .y_stride = w.o.k_stride,
+         .window = facts.window,
+         .scale = facts.scale,
+         .softcap = facts.softcap,
+         .eps = config_.rms_norm_eps,
+         .pad = 0},
+        qkv_shape(config_, facts, product), rows_of(facts), kernels_.act_type(w.o.type), y_order);
     recorder_.barrier();
 }
 
@@ -152,7 +152,7 @@ void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> 
                                       .scale = facts.scale,
                                       .softcap = facts.softcap,
                                       .n_splits = shape_.attention_splits,
-                                      .y_blocks = y_order ? blocks_of(scratch_.attention) : 0,
+                                      .y_fragments = y_order ? fragments_of(scratch_.attention) : 0,
                                       .sinks = context_.weights.layers[layer].sinks.address()};
     gpu::AttentionShape rows = rows_of(facts);
     rows.keys_f16 = has_f16_keys(layer);
@@ -164,7 +164,7 @@ void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> 
     }
     if (rows.rows > 0)
         kernels_.attention.attention(recorder_, params, rows, kernels_.act_type(o.type),
-                                     y_order.value_or(gpu::kBlocksByColumns));
+                                     y_order.value_or(gpu::kFragmentsByColumns));
     recorder_.barrier();
     if (!shape_.tiles || shape_.attention_splits == 1) return;
     rows.rows = shape_.row_bucket;

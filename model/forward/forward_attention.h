@@ -18,8 +18,9 @@ class AttentionPass {
   public:
     AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
 
-    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in blocks
-    // in this order, at blocks_of(scratch.attention), and in rows as well where there are more kernels than one.
+    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in
+    // fragments in this order, at fragments_of(scratch.attention), and in rows as well where there are more kernels
+    // than one.
     void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride,
                 std::optional<uint32_t> y_order = std::nullopt) const;
     // Keys and values alone: what nobody reads more of. No barrier.

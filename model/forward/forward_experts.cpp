@@ -70,7 +70,7 @@ void ExpertParts::norm_stream(const Vector& gamma, ScalarType weight_type) {
                             .x = x_,
                             .gamma = gamma.address(),
                             .y = scratch_.xn.address(),
-                            .y_blocks = 0,
+                            .y_fragments = 0,
                             .logit_rows = 0,
                             .step = step_,
                             .slot_norms = 0,
@@ -208,19 +208,19 @@ void ExpertParts::multiply_gated(uint32_t layer, DeviceAddress x) {
                               .n = 2 * ffn.experts.size,
                               .w_stride = w.expert_gate_up.k_stride,
                               .y_stride = w.expert_down.k_stride,
-                              .pairs_of_a_row = ffn.experts.top_k,
+                              .pairs_per_row = ffn.experts.top_k,
                               .alpha = ffn.clamp_alpha,
                               .limit = ffn.clamp_limit},
                              router_shape(ffn.experts), product_plan(layer), w.expert_gate_up.kind(), rows_,
                              gpu::ExpertGate{.activation = ffn.activation,
                                              .clamped = ffn.clamp_limit != 0.0f,
-                                             .in_turns = ffn.experts.gate_up_interleaved});
+                                             .interleaved = ffn.experts.gate_up_interleaved});
     recorder_.barrier();
 }
 
 // One of the experts' two products into places_.y, with what adapters add to it.
 void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearModule module, DeviceAddress x,
-                           uint32_t pairs_of_a_row) {
+                           uint32_t pairs_per_row) {
     const gpu::RouterShape shape = router_shape(facts_[layer].ffn.experts);
     kernels_.experts.product(recorder_,
                              {.sorted = at(places_.sorted),
@@ -233,7 +233,7 @@ void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearMo
                               .n = n,
                               .w_stride = w.k_stride,
                               .y_stride = n,
-                              .pairs_of_a_row = pairs_of_a_row,
+                              .pairs_per_row = pairs_per_row,
                               .alpha = 0,
                               .limit = 0},
                              shape, product_plan(layer), w.kind(), rows_);
@@ -253,7 +253,7 @@ void ExpertParts::multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearMo
                            .x_stride = w.k_stride,
                            .y_stride = n,
                            .top = shape.top,
-                           .pairs_of_a_row = pairs_of_a_row},
+                           .pairs_per_row = pairs_per_row},
                           shape_.lora, act_type(w.type), rows_);
     recorder_.barrier();
 }

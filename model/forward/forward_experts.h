@@ -34,7 +34,7 @@ class ExpertParts : protected MixerParts {
     Product finished() const;
     void multiply_gated(uint32_t layer, DeviceAddress x);
     void multiply(uint32_t layer, const Matrix& w, uint32_t n, LinearModule module, DeviceAddress x,
-                  uint32_t pairs_of_a_row);
+                  uint32_t pairs_per_row);
     DeviceAddress at(uint64_t place) const { return scratch_.experts.address() + place; }
     gpu::ExpertPlan product_plan(uint32_t layer) const;
     gpu::RouterShape router_shape(const ExpertFacts& experts) const;

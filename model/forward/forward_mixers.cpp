@@ -6,7 +6,7 @@ namespace lorad::model {
 
 void MixerParts::sum_to(uint32_t layer, LoraGroup group, const Product& product, const Matrix& w, const Vector& bias,
                         DeviceAddress to, uint32_t to_stride) {
-    const ModuleGroup& modules = kModulesOfGroup[group];
+    const ModuleGroup& modules = kModuleRanges[group];
     gpu::SumPartsParams params{.step = rows_state(),
                                .y = scratch_.y.address(),
                                .bias = address_of(bias),

@@ -25,15 +25,15 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const Matrix& head = context_.weights.output();
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
     const gpu::MatmulPlan& plan = plan_.output;
-    // Rows are what adapters and the host want; blocks lie beside them, see blocks_of().
+    // Rows are what adapters and the host want; blocks lie beside them, see fragments_of().
     const gpu::DeviceAddress rows = scratch_.output_xn.address(),
-                             blocks = plan.x_in_blocks ? blocks_of(scratch_.output_xn) : 0;
+                             fragments = plan.x_in_fragments ? fragments_of(scratch_.output_xn) : 0;
     kernels_.rows.rms_norm(recorder_,
                            {.n_rows = n_rows,
                             .x = x,
                             .gamma = context_.weights.final_norm.address(),
                             .y = rows,
-                            .y_blocks = blocks,
+                            .y_fragments = fragments,
                             .logit_rows = has_all_rows ? step_ + layout_.logit_rows : 0,
                             .step = step_,
                             .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
@@ -45,8 +45,8 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                            kernels_.act_type(head.type), shape_.output_bucket, plan.x_order);
     recorder_.barrier();
     const WeightProducts products(recorder_, context_, shape_.weight_set);
-    gpu::MatmulParams product =
-        matmul_params(head, products.plain(head, plan), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows);
+    gpu::MatmulParams product = matmul_params(head, products.plain(head, plan), fragments != 0 ? fragments : rows,
+                                              scratch_.logits, plan, n_rows);
     const gpu::SampleArgmaxParams argmax{.n_logit_rows = n_rows,
                                          .logits = scratch_.logits.address(),
                                          .logit_rows = step_ + layout_.logit_rows,

@@ -28,21 +28,22 @@ PassParts::PassParts(gpu::Recorder& recorder, const ForwardContext& context, con
 }
 
 PassParts::Input PassParts::input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
-    if (!plan.x_in_blocks) return {.plan = plan, .rows = buffer.address()};
-    const bool reads_rows = shape_.has_adapters() && method_ != AdapterMethod::kJoined;
-    return {.plan = plan, .rows = reads_rows ? buffer.address() : 0, .blocks = blocks_of(buffer)};
+    if (!plan.x_in_fragments) return {.plan = plan, .rows = buffer.address()};
+    const bool reads_rows = shape_.has_adapters() && method_ != AdapterMethod::kStacked;
+    return {.plan = plan, .rows = reads_rows ? buffer.address() : 0, .fragments = fragments_of(buffer)};
 }
 
 PassParts::Input PassParts::attention_input(const Matrix& o, const LayerPlan& plan) {
     if (plan.o_input == InputForm::kRows) return {.plan = plan.o, .rows = attention_};
-    const DeviceAddress blocks = blocks_of(scratch_.attention);
+    const DeviceAddress fragments = fragments_of(scratch_.attention);
     if (plan.o_input == InputForm::kArranged) {
-        kernels_.products.arrange_blocks(
-            recorder_, {.n_rows = rows_state(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0},
-            rows_, plan.o.x_order);
+        kernels_.products.arrange_fragments(
+            recorder_,
+            {.n_rows = rows_state(), .rows = attention_, .fragments = fragments, .stride = o.k_stride, .pad = 0}, rows_,
+            plan.o.x_order);
         recorder_.barrier();
     }
-    return {.plan = plan.o, .rows = attention_, .blocks = blocks};
+    return {.plan = plan.o, .rows = attention_, .fragments = fragments};
 }
 
 PassParts::NextNorm PassParts::input_norm(uint32_t layer, const Input& to) const {
@@ -71,7 +72,7 @@ void PassParts::norm_first(const Input& to) {
                             .x = scratch_.x.address(),
                             .gamma = first.gamma,
                             .y = scratch_.xn.address(),
-                            .y_blocks = to.blocks,
+                            .y_fragments = to.fragments,
                             .logit_rows = 0,
                             .step = step_,
                             .slot_norms = first.slot_norms,
@@ -107,7 +108,7 @@ void PassParts::add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, c
     switch (form) {
         case gpu::AdapterForm::kApart: return;
         case gpu::AdapterForm::kStacked:
-            adapters_.join(layer, group, x.blocks, w, rows_);
+            adapters_.stack(layer, group, x.fragments, w, rows_);
             arguments.stacked = adapters_.stacked(group);
             return;
         case gpu::AdapterForm::kRuns:
@@ -116,7 +117,7 @@ void PassParts::add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, c
             arguments.runs = adapters_.runs(layer, group);
             return;
         case gpu::AdapterForm::kInside:
-            arguments.ahead = next_weights(layer, group);
+            arguments.prefetch = next_weights(layer, group);
             arguments.inside = {.x_rows = x.rows,
                                 .lora_layer = context_.lora_layer(layer),
                                 .low = scratch_.low.address(),
@@ -129,8 +130,8 @@ void PassParts::add_adapters(uint32_t layer, LoraGroup group, const Matrix& w, c
 
 PassParts::Product PassParts::linear_apart(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x,
                                            const gpu::MatmulPlan& plan, gpu::ProductArguments& arguments) {
-    CHECK(method_ != AdapterMethod::kJoined);  // whose shrinks write for products alone
-    arguments.ahead = next_weights(layer, group);
+    CHECK(method_ != AdapterMethod::kStacked);  // whose shrinks write for products alone
+    arguments.prefetch = next_weights(layer, group);
     const gpu::ShrinkPlace place = gpu::shrink_place(plan);
     if (place == gpu::ShrinkPlace::kFirst) adapters_.shrink(layer, group, x.rows, w, rows_, place);
     products_.multiply(w, plan, arguments);
@@ -142,14 +143,15 @@ PassParts::Product PassParts::linear_apart(uint32_t layer, LoraGroup group, cons
     return {plan, true};
 }
 
-gpu::PagesAhead PassParts::next_weights(uint32_t layer, LoraGroup group) const {
+gpu::PrefetchPages PassParts::next_weights(uint32_t layer, LoraGroup group) const {
     if (shape_.lora == gpu::LoraLevel::kNone) return {};
     const LayerWeights& w = weights_.layers[layer];
     switch (group) {
-        case kQkv: return pages_of(w.o);
-        case kO: return pages_of(w.gate_up);
-        case kGateUp: return pages_of(w.down);
-        case kDown: return pages_of(layer + 1 < config_.n_layers ? weights_.layers[layer + 1].qkv : weights_.output());
+        case kQkv: return pages_to_prefetch(w.o);
+        case kO: return pages_to_prefetch(w.gate_up);
+        case kGateUp: return pages_to_prefetch(w.down);
+        case kDown:
+            return pages_to_prefetch(layer + 1 < config_.n_layers ? weights_.layers[layer + 1].qkv : weights_.output());
         default: return {};
     }
     return {};
@@ -158,7 +160,7 @@ gpu::PagesAhead PassParts::next_weights(uint32_t layer, LoraGroup group) const {
 void PassParts::gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act) {
     gpu::ProductArguments arguments = arguments_of(w.gate_up, x, scratch_.act);
     arguments.product.y = act.rows;
-    arguments.product.y_blocks = act.blocks;
+    arguments.product.y_fragments = act.fragments;
     arguments.product.n = w.down.k;
     arguments.product.y_stride = w.down.k_stride;
     arguments.y_order = act.plan.x_order;
@@ -213,9 +215,9 @@ void PassParts::add_norm(uint32_t layer, LoraGroup group, const Product& product
          .gamma = norm.gamma,
          .slot_norms = may_have_own && norm.slot_norms == 0 ? next_slot_norms(layer, group) : norm.slot_norms,
          .xn = norm.to.rows,
-         .xn_blocks = norm.to.blocks,
+         .xn_fragments = norm.to.fragments,
          .lora_slot_stride = context_.lora_slot_stride(),
-         .lora_module = static_cast<uint32_t>(kModulesOfGroup[group].first),
+         .lora_module = static_cast<uint32_t>(kModuleRanges[group].first),
          .hidden = config_.hidden_size,
          .y_stride = w.n_padded,
          .split_stride = split_stride(w, product.plan),
@@ -241,7 +243,7 @@ void PassParts::per_layer_inputs() {
                             .x = scratch_.x.address(),
                             .gamma = 0,
                             .y = input.rows,
-                            .y_blocks = 0,
+                            .y_fragments = 0,
                             .logit_rows = 0,
                             .step = step_,
                             .slot_norms = 0,
@@ -309,7 +311,7 @@ PassParts::Product PassParts::finish(uint32_t layer, LoraGroup group, Product pr
                                  .gamma = {0, 0},
                                  .slot_norms = 0,
                                  .lora_slot_stride = context_.lora_slot_stride(),
-                                 .first_module = static_cast<uint32_t>(kModulesOfGroup[group].first),
+                                 .first_module = static_cast<uint32_t>(kModuleRanges[group].first),
                                  .n_modules = 1,
                                  .y_stride = w.n_padded,
                                  .split_stride = split_stride(w, product.plan),
@@ -333,7 +335,7 @@ void PassParts::gated_act(uint32_t layer, const LayerWeights& w, const Product& 
                              .lora_layer = context_.lora_layer(layer),
                              .uses = step_ + layout_.uses,
                              .act = act.rows,
-                             .act_blocks = act.blocks,
+                             .act_fragments = act.fragments,
                              .lora_slot_stride = context_.lora_slot_stride(),
                              .ffn = w.down.k,
                              .y_stride = w.gate_up.n_padded,

@@ -29,15 +29,15 @@ class PassParts {
         bool has_adapters = false;  // its sums include what the rows' adapters add
     };
 
-    // The plan and the input of a product: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or, if
+    // The plan and the input of a product: in rows, in fragments (gpu/kernels/products/activation_fragments.h) or, if
     // adapters' shrinks read the rows, in both.
     struct Input {
         gpu::MatmulPlan plan;
-        DeviceAddress rows = 0, blocks = 0;
+        DeviceAddress rows = 0, fragments = 0;
         // of residual(), which the norm's factors are still to be found from; 0: they are in it
         uint32_t norm_tiles = 0;
 
-        DeviceAddress of_product() const { return blocks != 0 ? blocks : rows; }
+        DeviceAddress of_product() const { return fragments != 0 ? fragments : rows; }
     };
 
     // Header and rows of those that are worked on.
@@ -73,7 +73,7 @@ class PassParts {
     void norm_first(const Input& to);
 
     // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind
-    // both; or the shrink, with joined adapters also lora_join, and after it the product with the adapters.
+    // both; or the shrink, with stacked adapters also lora_stack, and after it the product with the adapters.
     Product linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x);
     // For a product that does not add the adapters itself.
     Product linear_apart(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x, const gpu::MatmulPlan& plan,
@@ -84,15 +84,16 @@ class PassParts {
 
     // The pages that the product behind this group's reads. Without adapters, prefetching them gains nothing
     // (docs/PERFORMANCE.md, "Addresses of what comes next").
-    gpu::PagesAhead next_weights(uint32_t layer, LoraGroup group) const;
-    gpu::PagesAhead pages_of(const Matrix& w) const {
-        return w.n == 0 ? gpu::PagesAhead{}
-                        : gpu::pages_of(address_of(w), is_packed(w, merged()) ? w.device_bytes() : w.plain_bytes());
+    gpu::PrefetchPages next_weights(uint32_t layer, LoraGroup group) const;
+    gpu::PrefetchPages pages_to_prefetch(const Matrix& w) const {
+        return w.n == 0
+                   ? gpu::PrefetchPages{}
+                   : gpu::pages_to_prefetch(address_of(w), is_packed(w, merged()) ? w.device_bytes() : w.plain_bytes());
     }
 
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act);
 
-    // The arguments that every way of multiplying reads, with the sums in y.
+    // The arguments that every implementation of a product reads, with the sums in y.
     gpu::ProductArguments arguments_of(const Matrix& w, const Input& x, const gpu::Buffer& y) const;
 
     // Records o or down, in front of the norm with these weights, whose result goes to `next`.

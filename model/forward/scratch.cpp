@@ -17,7 +17,7 @@
 namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + ple +
+    return step_state + x + xn + y + q + attention + act + low + stacked_b + stacked_low + norms + shrink_parts + ple +
            mixed + experts + attention_partials + output_xn + logits + sample_partials + sampled + results + logprobs +
            masks + unpacked;
 }
@@ -31,7 +31,7 @@ uint64_t step_state_bytes(const ModelConfig& config, const ForwardLimits& limits
     const StepLayout layout({.row_bucket = row_bucket,
                              .output_bucket = bucket_for(limits.n_outputs_max),
                              .lora = gpu::LoraLevel::kFull,
-                             .method = AdapterMethod::kJoined,
+                             .method = AdapterMethod::kStacked,
                              .tiles = true,
                              .single_bucket = row_bucket,
                              .state_runs = has_state(config) ? row_bucket : 0,
@@ -57,13 +57,13 @@ void add_rows(const ModelConfig& config, const ModelWeights& shapes, const Forwa
     bytes.act = std::max<uint64_t>(bytes.act, sizeof(float));
     bytes.attention = bytes.q;
     bytes.mixed = sizeof(float);
-    uint32_t modules_max = kModulesOfGroup[kQkv].n_modules;  // of a group
+    uint32_t modules_max = kModuleRanges[kQkv].n_modules;  // of a group
     for (const LayerFacts& layer : config.layers) {
         if (layer.mixer == Mixer::kMamba)
             bytes.mixed = std::max(bytes.mixed, n_rows * mamba_shape(layer.mamba).outputs() * sizeof(float));
         if (layer.mixer != Mixer::kDeltaNet) continue;
         bytes.mixed = std::max(bytes.mixed, n_rows * delta_shape(layer.delta).outputs() * sizeof(float));
-        modules_max = kModulesOfGroup[kDeltaIn].n_modules;
+        modules_max = kModuleRanges[kDeltaIn].n_modules;
     }
     bytes.experts = std::max<uint64_t>(sizeof(float), ExpertPlaces(config, row_bucket).end);
     if (std::ranges::any_of(shapes.layers, [](const LayerWeights& w) { return w.router.n != 0; }))
@@ -92,11 +92,11 @@ void add_outputs(const ModelConfig& config, const Matrix& head, const ForwardLim
 void add_product(const gpu::ProductPlanner& planner, const Matrix& matrix, uint32_t rows, ScratchBytes& bytes) {
     if (matrix.n == 0) return;
     constexpr bool kEither[] = {false, true};
-    for (const bool in_blocks : kEither) {
+    for (const bool in_fragments : kEither) {
         for (const auto adapters : {gpu::AdapterForm::kApart, gpu::AdapterForm::kRuns}) {
             for (const bool leaves_room : kEither) {
                 const ProductUse use{.rows = rows,
-                                     .may_be_in_blocks = in_blocks,
+                                     .may_be_in_fragments = in_fragments,
                                      .adapters = adapters,
                                      .leaves_room = leaves_room};
                 for (const bool is_packed : kEither) {
@@ -119,13 +119,13 @@ void add_products(const gpu::ProductPlanner& planner, const ModelWeights& shapes
     add_product(planner, shapes.ple_model, rows, bytes);
 }
 
-void add_joined(const LayerWeights& layer, uint32_t rows, ScratchBytes& bytes) {
+void add_stacked_scratch(const LayerWeights& layer, uint32_t rows, ScratchBytes& bytes) {
     const std::array products = products_of(layer);
     for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
         const uint32_t n_modules = gpu::kLoraGroupModules[group];
-        bytes.joined_b =
-            std::max(bytes.joined_b, gpu::ProductPlanner::joined_b_bytes(products[group]->n_padded, n_modules));
-        bytes.joined_low = std::max(bytes.joined_low, gpu::ProductPlanner::joined_low_bytes(rows, n_modules));
+        bytes.stacked_b =
+            std::max(bytes.stacked_b, gpu::ProductPlanner::stacked_b_bytes(products[group]->n_padded, n_modules));
+        bytes.stacked_low = std::max(bytes.stacked_low, gpu::ProductPlanner::stacked_low_bytes(rows, n_modules));
     }
 }
 
@@ -137,10 +137,10 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     bytes.step_state = step_state_bytes(config, limits);
     add_rows(config, shapes, limits, bytes);
     add_outputs(config, shapes.output(), limits, bytes);
-    bytes.joined_b = bytes.joined_low = bytes.attention_partials = bytes.unpacked = sizeof(float);
+    bytes.stacked_b = bytes.stacked_low = bytes.attention_partials = bytes.unpacked = sizeof(float);
     // Fewer rows may be cut into more splits, so every bucket is asked.
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
-        if (planner.joins_adapters(rows)) add_joined(shapes.layers.front(), rows, bytes);
+        if (planner.stacks_adapters(rows)) add_stacked_scratch(shapes.layers.front(), rows, bytes);
         add_products(kernels.products, shapes, rows, bytes);
         const uint32_t splits =
             kernels.attention.attention_splits_max(rows, planner.kv_heads_min(), limits.n_positions_max);
@@ -171,8 +171,8 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.attention, bytes.attention, "attention"},
         {&scratch.act, bytes.act, "act"},
         {&scratch.low, bytes.low, "low"},
-        {&scratch.joined_b, bytes.joined_b, "joined B"},
-        {&scratch.joined_low, bytes.joined_low, "joined low"},
+        {&scratch.stacked_b, bytes.stacked_b, "stacked B"},
+        {&scratch.stacked_low, bytes.stacked_low, "stacked low"},
         {&scratch.norms, bytes.norms, "norms"},
         {&scratch.shrink_parts, bytes.shrink_parts, "shrink parts"},
         {&scratch.ple, bytes.ple, "embeddings per layer"},

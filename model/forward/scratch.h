@@ -33,9 +33,9 @@ inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
 inline uint64_t product_elements(const Matrix& w, const gpu::MatmulPlan& plan) {
     return uint64_t{plan.n_splits} * split_stride(w, plan) + uint64_t{plan.whole_rows + gpu::kSlackRows} * w.n_padded;
 }
-// The place of a 16-bit type in blocks (gpu/kernels/products/activation_blocks.h), beside or instead of rows, in a
-// buffer with room for f32: its second half.
-inline gpu::DeviceAddress blocks_of(const gpu::Buffer& buffer) { return buffer.address() + buffer.size() / 2; }
+// The place of a 16-bit type in fragments (gpu/kernels/products/activation_fragments.h), beside or instead of rows, in
+// a buffer with room for f32: its second half.
+inline gpu::DeviceAddress fragments_of(const gpu::Buffer& buffer) { return buffer.address() + buffer.size() / 2; }
 inline gpu::QkvShape qkv_shape(const ModelConfig& config, const AttentionFacts& attention,
                                const gpu::ConsumerShape& base) {
     return {.base = base,
@@ -72,21 +72,21 @@ inline std::array<const Matrix*, gpu::kLoraGroups> products_of(const LayerWeight
 struct Scratch {
     gpu::Buffer step_state;
     gpu::Buffer x;  // [rows][H] f32, the residual stream
-    // [rows][H] normed, in the next matmul's input type; in blocks, of a 16-bit type, in the second half
+    // [rows][H] normed, in the next matmul's input type; in fragments, of a 16-bit type, in the second half
     gpu::Buffer xn;
-    gpu::Buffer y;                     // [splits][rows][n] f32, result of the last matmul
-    gpu::Buffer q;                     // [rows][Q D] f32
-    gpu::Buffer attention;             // [rows][Q D], input of o; in blocks as xn
-    gpu::Buffer act;                   // [rows][F], input of down; in blocks as xn
-    gpu::Buffer low;                   // shrink results
-    gpu::Buffer joined_b, joined_low;  // of the product's MatmulJoinedParams
-    gpu::Buffer norms;                 // gpu/kernels/products/deferred_norm.h
-    gpu::Buffer shrink_parts;          // LoraShrinkParams::parts
-    gpu::Buffer ple;                   // [rows][layers * numbers] f32, of embeddings per layer
-    gpu::Buffer mixed;                 // [rows][DeltaShape::outputs()] f32, of delta nets
-    gpu::Buffer experts;               // ExpertPlaces
+    gpu::Buffer y;                       // [splits][rows][n] f32, result of the last matmul
+    gpu::Buffer q;                       // [rows][Q D] f32
+    gpu::Buffer attention;               // [rows][Q D], input of o; in fragments as xn
+    gpu::Buffer act;                     // [rows][F], input of down; in fragments as xn
+    gpu::Buffer low;                     // shrink results
+    gpu::Buffer stacked_b, stacked_low;  // of the product's MatmulStackedParams
+    gpu::Buffer norms;                   // gpu/kernels/products/deferred_norm.h
+    gpu::Buffer shrink_parts;            // LoraShrinkParams::parts
+    gpu::Buffer ple;                     // [rows][layers * numbers] f32, of embeddings per layer
+    gpu::Buffer mixed;                   // [rows][DeltaShape::outputs()] f32, of delta nets
+    gpu::Buffer experts;                 // ExpertPlaces
     gpu::Buffer attention_partials;
-    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks as xn
+    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in fragments as xn
     gpu::Buffer logits;     // [outputs][V] f32
     gpu::Buffer sample_partials;
     gpu::Buffer sampled;   // i32[outputs], read by the next step's embed
@@ -100,7 +100,7 @@ constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, ple, mixed,
+    uint64_t step_state, x, xn, y, q, attention, act, low, stacked_b, stacked_low, norms, shrink_parts, ple, mixed,
         experts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks, unpacked;
     uint64_t sum() const;
 };

@@ -30,7 +30,7 @@ gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, g
             .w = w_address,
             .x = x,
             .y = y.address(),
-            .y_blocks = 0,
+            .y_fragments = 0,
             .n = w.n,
             .k = w.k,
             .w_stride = w.k_stride,

@@ -99,7 +99,7 @@ Status check_other_fields(const GgufFile& file, const GgufFields& fields) {
     return ok_status();
 }
 
-Status read_sizes_of_gguf(const GgufFile& file, const GgufFields& fields, ModelConfig& config) {
+Status read_gguf_sizes(const GgufFile& file, const GgufFields& fields, ModelConfig& config) {
     TRY_ASSIGN(config.hidden_size, fields.size_of("embedding_length", 1u << 17));
     TRY_ASSIGN(config.intermediate_size, fields.size_of("feed_forward_length", 1u << 20));
     TRY_ASSIGN(config.n_layers, fields.size_of("block_count", 1024));
@@ -167,7 +167,7 @@ Result<std::vector<double>> rope_factors(const GgufFile& file, std::string_view 
 
 constexpr double kHuge = 1e12;
 
-Status read_yarn_of_gguf(const GgufFields& fields, ModelConfig& config) {
+Status read_gguf_yarn(const GgufFields& fields, ModelConfig& config) {
     RopeConfig& to = config.rope;
     TRY_ASSIGN(to.beta_fast, fields.number_or("rope.scaling.yarn_beta_fast", 32.0, 1e-6, kHuge));
     TRY_ASSIGN(to.beta_slow, fields.number_or("rope.scaling.yarn_beta_slow", 1.0, 1e-6, kHuge));
@@ -181,7 +181,7 @@ Status read_yarn_of_gguf(const GgufFields& fields, ModelConfig& config) {
     return ok_status();
 }
 
-Status read_longrope_of_gguf(const GgufFile& file, const GgufFields& fields, ModelConfig& config) {
+Status read_gguf_longrope(const GgufFile& file, const GgufFields& fields, ModelConfig& config) {
     RopeConfig& to = config.rope;
     to.type = RopeType::kLongRope;
     TRY_ASSIGN(to.short_factors, rope_factors(file, kRopeShort, to));
@@ -196,8 +196,8 @@ Status read_longrope_of_gguf(const GgufFile& file, const GgufFields& fields, Mod
     return ok_status();
 }
 
-Status read_rope_of_gguf(const GgufFile& file, const GgufFields& fields, const GgufArchitecture& architecture,
-                         ModelConfig& config) {
+Status read_gguf_rope(const GgufFile& file, const GgufFields& fields, const GgufArchitecture& architecture,
+                      ModelConfig& config) {
     RopeConfig& to = config.rope;
     TRY_ASSIGN(to.theta, fields.number_or("rope.freq_base", 10000.0, 1e-6, kHuge));
     TRY_ASSIGN(to.rotary_dim, fields.size_or("rope.dimension_count", config.head_dim, config.head_dim));
@@ -216,7 +216,7 @@ Status read_rope_of_gguf(const GgufFile& file, const GgufFields& fields, const G
         to.type = RopeType::kLinear;
     } else if (type == "yarn") {
         to.type = RopeType::kYarn;
-        TRY(read_yarn_of_gguf(fields, config));
+        TRY(read_gguf_yarn(fields, config));
     } else if (type != "none" && type != "longrope") {
         return not_supported(format("{}: rope scaling {} is not supported; supported are none, linear, yarn, longrope",
                                     fields.full("rope.scaling.type"), json_quote_short(type)));
@@ -226,13 +226,13 @@ Status read_rope_of_gguf(const GgufFile& file, const GgufFields& fields, const G
     if (type == "longrope" && !has_longrope)
         return not_supported(format("{}: longrope, but there are no tensors {} and {}",
                                     fields.full("rope.scaling.type"), kRopeShort, kRopeLong));
-    if (has_longrope) TRY(read_longrope_of_gguf(file, fields, config));
+    if (has_longrope) TRY(read_gguf_longrope(file, fields, config));
     return check_rope(config, fields.full("rope"));
 }
 
 // A window that no context can fill is no window. Qwen's files may repeat a number that the model does not use:
 // llama.cpp reads none there either.
-Status read_windows_of_gguf(const GgufFields& fields, ModelConfig& config) {
+Status read_gguf_windows(const GgufFields& fields, ModelConfig& config) {
     config.sliding_windows.assign(config.n_layers, 0);
     const bool has_windows = config.architecture == "LlamaForCausalLM" || config.architecture == "Phi3ForCausalLM";
     const GgufValue* value = fields.find("attention.sliding_window");
@@ -245,7 +245,7 @@ Status read_windows_of_gguf(const GgufFields& fields, ModelConfig& config) {
 constexpr std::string_view kGemma3 = "gemma3";
 
 // Adds what llama.cpp knows by the architecture's name. The file's norms hold the whole weight.
-Status read_gemma3_of_gguf(const GgufFields& fields, ModelConfig& config) {
+Status read_gguf_gemma3(const GgufFields& fields, ModelConfig& config) {
     constexpr uint32_t kFullEvery = 6, kLayersOf27B = 62;
     TRY_ASSIGN(const uint32_t window, fields.size_or("attention.sliding_window", 0, 1u << 30));
     TRY_ASSIGN(const double theta, fields.number_or("rope.freq_base_swa", 10000.0, 1e-6, kHuge));
@@ -336,9 +336,9 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitectur
     config.architecture = architecture.ours;
     config.fused_qkv = config.fused_gate_up = architecture.fused;
     TRY(check_other_fields(file, fields));
-    TRY(read_sizes_of_gguf(file, fields, config));
-    TRY(read_rope_of_gguf(file, fields, architecture, config));
-    TRY(read_windows_of_gguf(fields, config));
+    TRY(read_gguf_sizes(file, fields, config));
+    TRY(read_gguf_rope(file, fields, architecture, config));
+    TRY(read_gguf_windows(fields, config));
     const auto has = [&](std::string_view name) { return find_tensor(file, name) != nullptr; };
     config.tied_embeddings = !has("output.weight");
     config.qk_norm = architecture.gguf == "qwen3" || architecture.gguf == kGemma3;
@@ -346,7 +346,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitectur
     config.o_bias = has("blk.0.attn_output.bias");
     config.mlp_bias = has("blk.0.ffn_down.bias");
     config.dtype = made_in(file);
-    if (architecture.gguf == kGemma3) TRY(read_gemma3_of_gguf(fields, config));
+    if (architecture.gguf == kGemma3) TRY(read_gguf_gemma3(fields, config));
     TRY_ASSIGN(config.generation, generation_from_gguf(file, config.vocab_size));
     return config;
 }

@@ -158,7 +158,7 @@ class FamilyConfig {
     }
 
     // Writes the rotary keys of all layers, or of those without a window.
-    Status write_rope(std::string_view type_of_default = {}) {
+    Status write_rope(std::string_view default_type = {}) {
         TRY_ASSIGN(const double theta, number_or("rope.freq_base", 10000.0));
         TRY_ASSIGN(const uint32_t turned, size_or("rope.dimension_count", head_dim_));
         (void)find("rope.scaling.type");
@@ -166,7 +166,7 @@ class FamilyConfig {
         TRY_ASSIGN(const double factor, number_or("rope.scaling.factor", 1.0));
         TRY_ASSIGN(const uint32_t original, size_or("rope.scaling.original_context_length", 0));
         json_.begin_object().field("rope_theta", theta);
-        if (type_of_default.empty() && turned != head_dim_)
+        if (default_type.empty() && turned != head_dim_)
             json_.field("partial_rotary_factor", static_cast<double>(turned) / head_dim_);
         if (type == "linear" || type == "yarn") {
             json_.field("rope_type", type).field("factor", factor);

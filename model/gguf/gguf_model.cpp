@@ -62,7 +62,7 @@ Result<ParsedGguf> map_gguf(const fs::path& file) {
 }
 
 // 1 where the field is not there.
-Result<uint32_t> number_of_splits(const fs::path& file, const GgufFile& gguf) {
+Result<uint32_t> split_count(const fs::path& file, const GgufFile& gguf) {
     const GgufValue* value = gguf.field("split.count");
     if (value == nullptr) return 1u;
     const auto n = value->as_integer();
@@ -115,7 +115,7 @@ Result<fs::path> gguf_in_folder(const fs::path& folder) {
 
 Status GgufModel::read_files(const fs::path& path) {
     TRY_ASSIGN(ParsedGguf given, map_gguf(path));
-    TRY_ASSIGN(const uint32_t n_files, number_of_splits(path, given.gguf));
+    TRY_ASSIGN(const uint32_t n_files, split_count(path, given.gguf));
     if (n_files == 1) {
         files_.push_back(std::move(given.bytes));
         file_ = std::move(given.gguf);
@@ -134,7 +134,7 @@ Status GgufModel::read_files(const fs::path& path) {
         if (!fs::exists(file, ignored))
             return invalid_gguf(file, format("no such file; the model is split into {} files", n_files));
         TRY_ASSIGN(ParsedGguf part, map_gguf(file));
-        TRY_ASSIGN(const uint32_t n_of_part, number_of_splits(file, part.gguf));
+        TRY_ASSIGN(const uint32_t n_of_part, split_count(file, part.gguf));
         const GgufValue* number = part.gguf.field("split.no");
         if (n_of_part != n_files || number == nullptr || number->as_integer() != int64_t{i}) {
             return invalid_gguf(file, format("expected split.no {} of {}, found {} of {}", i, n_files,

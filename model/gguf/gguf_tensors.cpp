@@ -448,7 +448,7 @@ class Taker {
 };
 
 // A layer behind the model's own, which drafts several tokens at once.
-bool is_of_drafting_layer(std::string_view name, const ModelConfig& config) {
+bool is_drafting_layer(std::string_view name, const ModelConfig& config) {
     constexpr std::string_view kBlock = "blk.";
     if (!name.starts_with(kBlock)) return false;
     uint64_t layer = 0;
@@ -470,7 +470,7 @@ Result<GgufTensors> tensors_from_gguf(const GgufFile& file, const GgufArchitectu
     std::vector<const GgufTensor*> found;
     for (const GgufTensor& tensor : file.tensors) {
         if (tensor.name == kRopeFreqs || tensor.name == kRopeShort || tensor.name == kRopeLong) continue;
-        if (drafts && is_of_drafting_layer(tensor.name, config)) {
+        if (drafts && is_drafting_layer(tensor.name, config)) {
             ++n_drafting;
             continue;
         }

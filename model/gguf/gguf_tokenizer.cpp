@@ -269,7 +269,7 @@ size_t n_characters(std::string_view text) {
 
 // SentencePiece joins the neighbours whose piece has the highest score. As merges: every way to cut a piece into two,
 // the highest score first; the order of equal ones is that of transformers' converter.
-Result<std::vector<Merge>> merges_of_pieces(const GgufFile& file, const GgufVocabulary& vocabulary) {
+Result<std::vector<Merge>> piece_merges(const GgufFile& file, const GgufVocabulary& vocabulary) {
     const std::string key = full_key("scores");
     const GgufValue* value = file.field(key);
     if (value == nullptr) return invalid_text(format("{} is missing", key));
@@ -343,7 +343,7 @@ Result<std::string> pieces_json(const GgufFile& file, const GgufVocabulary& voca
     TRY_ASSIGN(const Around around, read_around(file, vocabulary, true));
     std::vector<Merge> merges;
     if (!has_merges) {
-        TRY_ASSIGN(merges, merges_of_pieces(file, vocabulary));
+        TRY_ASSIGN(merges, piece_merges(file, vocabulary));
     }
     const bool has_bytes = std::ranges::find(vocabulary.types, int64_t{kByte}) != vocabulary.types.end();
     const auto unknown = std::ranges::find(vocabulary.types, int64_t{kUnknown});

@@ -91,7 +91,7 @@ void GgufWriter::tensor(std::string name, GgmlType type, std::vector<uint64_t> s
 
 Status GgufWriter::write(const std::filesystem::path& to, const std::function<void(uint64_t)>& on_bytes) const {
     constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
-    constexpr uint64_t kRowsOfATask = 16;
+    constexpr uint64_t kTaskRows = 16;
     std::ofstream file(to, std::ios::binary | std::ios::trunc);
     const auto give_up = [&](Error error) {
         file.close();
@@ -125,8 +125,8 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
                                                      tensor.n_rows * tensor.row_bytes
                                                : 0;
             bytes.assign(n_bytes + n_padding, std::byte{0});
-            for_pieces(ceil_div(n_rows, kRowsOfATask), [&](uint64_t task) {
-                const uint64_t begin = task * kRowsOfATask, n = std::min(kRowsOfATask, n_rows - begin);
+            for_pieces(ceil_div(n_rows, kTaskRows), [&](uint64_t task) {
+                const uint64_t begin = task * kTaskRows, n = std::min(kTaskRows, n_rows - begin);
                 const Status made = tensor.rows(
                     row + begin, n, std::span(bytes).subspan(begin * tensor.row_bytes, n * tensor.row_bytes));
                 std::lock_guard lock(mutex);

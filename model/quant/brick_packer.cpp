@@ -22,7 +22,7 @@ class PieceWriter {
     PieceWriter(uint32_t format, std::byte* brick) : format_(format), brick_(brick) {}
 
     void write(uint32_t place, const uint8_t* codes) const {
-        if (gpu::has_codes_of_8(format_))
+        if (gpu::has_8bit_codes(format_))
             write_8(place, codes);
         else
             write_4(place, codes);
@@ -95,8 +95,8 @@ Status pack_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu:
     CHECK(row_begin % kBrickRows == 0 && row_begin + n_rows <= tensor.shape[0] &&
           out.size() == gpu::bytes_of(of, n_rows, k));
     const uint64_t record_stride =
-        uint64_t{gpu::bricks_of_row(format, k)} * (gpu::record_bytes(format) + gpu::second_record_bytes(format));
-    const uint64_t brick_row_bytes = uint64_t{gpu::bricks_of_row(format, k)} * gpu::brick_bytes(format);
+        uint64_t{gpu::bricks_per_row(format, k)} * (gpu::record_bytes(format) + gpu::second_record_bytes(format));
+    const uint64_t brick_row_bytes = uint64_t{gpu::bricks_per_row(format, k)} * gpu::brick_bytes(format);
     NumberCheck check(type);
     for_pieces(ceil_div(n_rows, uint64_t{kBrickRows}), [&](uint64_t piece) {
         const uint64_t row = piece * kBrickRows, n = std::min<uint64_t>(kBrickRows, n_rows - row);

@@ -192,7 +192,7 @@ Status read_order(LinearTensors& linear, RowCodes& c) {
     for (uint64_t i = 0; i < c.k; ++i) {
         if (word_at(tensor->data, i) == kNoOrder) return ok_status();
     }
-    TRY_ASSIGN(c.group_of, groups_of_inputs(*tensor, c.k, c.n_groups));
+    TRY_ASSIGN(c.group_of, input_groups(*tensor, c.k, c.n_groups));
     return ok_status();
 }
 

@@ -239,7 +239,7 @@ Result<uint64_t> outputs_of(LinearTensors& linear, std::string_view who) {
 
 // The group of each input, checked; empty where they follow each other.
 Result<std::vector<uint32_t>> read_g_idx(const Tensor& tensor, uint64_t k, const Groups& groups) {
-    TRY_ASSIGN(std::vector<uint32_t> group_of, groups_of_inputs(tensor, k, groups.n_groups));
+    TRY_ASSIGN(std::vector<uint32_t> group_of, input_groups(tensor, k, groups.n_groups));
     bool is_in_order = true;
     for (uint64_t i = 0; i < k && is_in_order; ++i) is_in_order = group_of[i] == groups.of(i);
     if (is_in_order) group_of.clear();

@@ -54,7 +54,7 @@ Status check_one_float(const Tensor& tensor) {
     return wrong_tensor(tensor, "one F32, F16 or BF16");
 }
 
-Result<std::vector<uint32_t>> groups_of_inputs(const Tensor& tensor, uint64_t k, uint64_t n_groups) {
+Result<std::vector<uint32_t>> input_groups(const Tensor& tensor, uint64_t k, uint64_t n_groups) {
     TRY(check_tensor(tensor, DType::kI32, {k}));
     std::vector<uint32_t> group_of(k);
     for (uint64_t i = 0; i < k; ++i) {

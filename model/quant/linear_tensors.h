@@ -46,7 +46,7 @@ Status check_tensor(const Tensor& tensor, DType dtype, std::vector<uint64_t> sha
 Status check_floats(const Tensor& tensor, std::vector<uint64_t> shape);
 Status check_one_float(const Tensor& tensor);
 // The group of each of k inputs (I32 [k], checked against n_groups).
-Result<std::vector<uint32_t>> groups_of_inputs(const Tensor& tensor, uint64_t k, uint64_t n_groups);
+Result<std::vector<uint32_t>> input_groups(const Tensor& tensor, uint64_t k, uint64_t n_groups);
 
 // Word `i` of a tensor of 32-bit words.
 uint32_t word_at(std::span<const std::byte> words, uint64_t i);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/step/step_shape.h"
-#include "model/weights/joined_columns.h"
+#include "model/weights/stacked_columns.h"
 #include "proto/base/rounding.h"
 
 namespace lorad::model {
@@ -15,12 +15,12 @@ constexpr uint32_t kRowsPerLongRun = 32;
 class AdapterRuns {
   public:
     void add(uint32_t row, uint32_t slot) {
-        const bool is_first_of_tile = row % gpu::kAdapterTileRows == 0;
-        if (is_first_of_tile) n_runs_of_tile_ = 0;
+        const bool starts_tile = row % gpu::kAdapterTileRows == 0;
+        if (starts_tile) n_tile_runs_ = 0;
         if (slot != kNoAdapterSlot) {
             ++n_rows_;
             if (slot != last_) ++n_runs_;
-            if (is_first_of_tile || slot != last_) most_ = std::max(most_, ++n_runs_of_tile_);
+            if (starts_tile || slot != last_) most_ = std::max(most_, ++n_tile_runs_);
         }
         last_ = slot;
     }
@@ -28,7 +28,7 @@ class AdapterRuns {
     uint32_t most() const { return most_; }
 
   private:
-    uint32_t last_ = kNoAdapterSlot, n_rows_ = 0, n_runs_ = 0, n_runs_of_tile_ = 0, most_ = 0;
+    uint32_t last_ = kNoAdapterSlot, n_rows_ = 0, n_runs_ = 0, n_tile_runs_ = 0, most_ = 0;
 };
 
 void scan_rows(const StepBatch& batch, const TraitsWish& wish, BatchTraits& traits) {
@@ -83,11 +83,11 @@ BatchTraits traits_of(const StepBatch& batch, const SlotLookup& slots, const Tra
     scan_rows(batch, wish, traits);
     scan_adapters(batch, slots, traits);
     scan_outputs(batch, traits);
-    if (wish.joined_type && traits.lora == gpu::LoraLevel::kPlain && !traits.has_extras) {
-        if (const auto columns = JoinedColumns::of(batch, slots, *wish.joined_type)) {
-            traits.joined_steps.emplace();
+    if (wish.stacked_type && traits.lora == gpu::LoraLevel::kPlain && !traits.has_extras) {
+        if (const auto columns = StackedColumns::of(batch, slots, *wish.stacked_type)) {
+            traits.stacked_steps.emplace();
             for (uint32_t group = 0; group < gpu::kLoraGroups; ++group)
-                (*traits.joined_steps)[group] = columns->mean_steps(group);
+                (*traits.stacked_steps)[group] = columns->mean_steps(group);
         }
     }
     return traits;

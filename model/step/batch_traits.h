@@ -41,9 +41,9 @@ struct BatchTraits {
     bool has_long_runs = false;  // on the average 32 neighbouring rows and more have one adapter
     // the most runs of rows with one adapter in any kAdapterTileRows rows, which gated_act_matrix takes together
     uint32_t most_runs = 0;
-    // JoinedColumns::mean_steps by group; none where the adapters find no room as more k of the products, or nobody
+    // StackedColumns::mean_steps by group; none where the adapters find no room as more k of the products, or nobody
     // asked.
-    std::optional<std::array<double, gpu::kLoraGroups>> joined_steps;
+    std::optional<std::array<double, gpu::kLoraGroups>> stacked_steps;
 
     // Outputs.
     bool has_rules = false, has_changes = false, has_logprobs = false;
@@ -54,7 +54,7 @@ struct BatchTraits {
 struct TraitsWish {
     uint32_t tile_rows = 0;  // the most rows of a tile of attention; 0: there are no tiles
     // of the weights, where the products of so many rows may have adapters as more k
-    std::optional<gpu::ScalarType> joined_type;
+    std::optional<gpu::ScalarType> stacked_type;
 };
 BatchTraits traits_of(const StepBatch& batch, const SlotLookup& slots, const TraitsWish& wish);
 

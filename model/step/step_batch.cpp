@@ -45,7 +45,7 @@ uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_pos
     CHECK(adapters.window_blocks.empty() || adapters.window_blocks.size() == blocks.size());
     row.window_begin = row.table_begin + (adapters.window_blocks.empty() ? 0 : row.n_blocks);
     row.position = first_position;
-    row.turn_begin = adapters.turn_begin;
+    row.rope_begin = adapters.rope_begin;
     row.state_run = static_cast<uint32_t>(state_runs_.size());
     const uint32_t slot = adapters.state_slot != gpu::kNoState ? adapters.state_slot : row.state_run;
     const uint32_t from = adapters.state_from != gpu::kNoState ? adapters.state_from : slot;

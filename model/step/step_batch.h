@@ -32,7 +32,7 @@ struct BatchRow {
     uint32_t use_begin = 0;     // its adapters are lora_uses()[use_begin .. use_begin + n_uses)
     uint32_t n_uses = 0;        // 0: the base
     uint32_t adapter_slot = kNoAdapterSlot;  // of its first adapter
-    uint32_t turn_begin = 0;                 // as in RowAdapters
+    uint32_t rope_begin = 0;                 // as in RowAdapters
     uint32_t state_run = 0;                  // index in state_runs()
 };
 
@@ -40,7 +40,7 @@ struct BatchRow {
 struct RowAdapters {
     std::span<const LoraUse> uses;
     uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)
-    uint32_t turn_begin = 0;     // short_text_tokens() (model/config/rope.h) for a text of more tokens than that
+    uint32_t rope_begin = 0;     // short_text_tokens() (model/config/rope.h) for a text of more tokens than that
     // The sequence's own slot, in models with recurrent state (model/exec/state_cache.h). Without one it has that of
     // its place in the batch, which is right only for a batch that has the device to itself.
     uint32_t state_slot = gpu::kNoState;

@@ -24,7 +24,7 @@ constexpr uint32_t kDeferredNormsSupport = kFeatureRopeByLayer | kFeatureOddPair
 gpu::AdapterForm form_of(AdapterMethod method) {
     switch (method) {
         case AdapterMethod::kLongRuns: return gpu::AdapterForm::kRuns;
-        case AdapterMethod::kJoined: return gpu::AdapterForm::kStacked;
+        case AdapterMethod::kStacked: return gpu::AdapterForm::kStacked;
         case AdapterMethod::kGatedProduct:  // of gate and up alone
         case AdapterMethod::kConsumers:
         case AdapterMethod::kFewRuns:
@@ -63,14 +63,14 @@ class PlanMaker {
         uint32_t n = 0;
         AdapterMethod method = AdapterMethod::kConsumers;
     };
-    ProductUse use_of(const Rows& rows, bool may_be_in_blocks) const {
+    ProductUse use_of(const Rows& rows, bool may_be_in_fragments) const {
         return {.rows = rows.n,
-                .may_be_in_blocks = may_be_in_blocks,
+                .may_be_in_fragments = may_be_in_fragments,
                 .adapters = form_of(rows.method),
-                .leaves_room = shape_.has_adapters() && rows.method != AdapterMethod::kJoined};
+                .leaves_room = shape_.has_adapters() && rows.method != AdapterMethod::kStacked};
     }
-    ProductUse of_step(bool may_be_in_blocks) const {
-        return use_of({shape_.row_bucket, shape_.method}, may_be_in_blocks);
+    ProductUse of_step(bool may_be_in_fragments) const {
+        return use_of({shape_.row_bucket, shape_.method}, may_be_in_fragments);
     }
     // Of a product that reads what one with kResidual has written, if the norm is deferred.
     static ProductUse behind(ProductUse use, bool norm_is_deferred) {
@@ -112,9 +112,9 @@ class PlanMaker {
         const std::optional<gpu::MatmulPlan> gated = gated_product(facts, w, rows, o_ends_in_stream);
         plan.gate_up = gated ? *gated : product(w.gate_up, behind(use_of(rows, true), o_ends_in_stream));
         // gated_act on matrices writes rows alone
-        const bool act_may_be_in_blocks = gated || rows.method != AdapterMethod::kFewRuns;
+        const bool act_may_be_in_fragments = gated || rows.method != AdapterMethod::kFewRuns;
         plan.down =
-            o_ends_in_stream && !is_last ? *residual(w.down) : product(w.down, use_of(rows, act_may_be_in_blocks));
+            o_ends_in_stream && !is_last ? *residual(w.down) : product(w.down, use_of(rows, act_may_be_in_fragments));
         if (facts.ffn.kind == FeedForward::kDenseAndExperts) plan.router = product(w.router, use_of(rows, false));
         if (w.ple_gate.n != 0) {
             plan.ple_gate = product(w.ple_gate, use_of(rows, false));
@@ -132,16 +132,16 @@ class PlanMaker {
         plan.down = product(w.down, use_of(rows, false));
     }
 
-    // Attention may write blocks for it; if it writes rows, these may be arranged.
+    // Attention may write fragments for it; if it writes rows, these may be arranged.
     void plan_o(const LayerFacts& facts, const LayerWeights& w, const Rows& rows, LayerPlan& plan) const {
-        const bool shrink_reads_rows = shape_.has_adapters() && rows.method != AdapterMethod::kJoined;
-        const bool may_have_blocks = facts.mixer == Mixer::kAttention && !facts.attention.output_gate &&
-                                     attention_writes_blocks(facts.attention) && !plan.keeps_rows &&
-                                     !plan_.defers_norms && (!shrink_reads_rows || !shape_.lone_rows);
-        if (may_have_blocks) {
+        const bool shrink_reads_rows = shape_.has_adapters() && rows.method != AdapterMethod::kStacked;
+        const bool may_have_fragments = facts.mixer == Mixer::kAttention && !facts.attention.output_gate &&
+                                        attention_writes_fragments(facts.attention) && !plan.keeps_rows &&
+                                        !plan_.defers_norms && (!shrink_reads_rows || !shape_.lone_rows);
+        if (may_have_fragments) {
             plan.o = product(w.o, use_of(rows, true));
-            plan.o_input = InputForm::kBlocks;
-            if (plan.o.x_in_blocks) return;
+            plan.o_input = InputForm::kFragments;
+            if (plan.o.x_in_fragments) return;
         }
         plan.o = product(w.o, use_of(rows, false));
         plan.o_input = InputForm::kRows;
@@ -152,10 +152,11 @@ class PlanMaker {
         plan.o_input = InputForm::kArranged;
     }
 
-    bool attention_writes_blocks(const AttentionFacts& attention) const {
+    bool attention_writes_fragments(const AttentionFacts& attention) const {
         if (shape_.lone_rows) return shape_.attention_splits == 1;
-        return !shape_.tiles && kernels_.attention.attends_in_blocks(attention_shape(attention, shape_),
-                                                                     kernels_.act_type(weights_.layers.front().o.type));
+        return !shape_.tiles &&
+               kernels_.attention.attends_in_fragments(attention_shape(attention, shape_),
+                                                       kernels_.act_type(weights_.layers.front().o.type));
     }
 
     // Plans gate_up and the activation as one product if that is possible and faster and adds the step's adapters.
@@ -171,7 +172,8 @@ class PlanMaker {
         if (rows.method == AdapterMethod::kGatedProduct) use.adapters = gpu::AdapterForm::kInside;
         if (shape_.has_adapters() && use.adapters == gpu::AdapterForm::kApart) return std::nullopt;
         const std::optional<gpu::MatmulPlan> plan = find(w.gate_up, use);
-        const bool has_reader = plan && (!plan->writes_blocks_alone || product(w.down, use_of(rows, true)).x_in_blocks);
+        const bool has_reader =
+            plan && (!plan->writes_fragments_alone || product(w.down, use_of(rows, true)).x_in_fragments);
         return has_reader ? plan : std::nullopt;
     }
 
@@ -260,7 +262,7 @@ gpu::Product product_of(const Matrix& w, const ProductUse& use, bool is_packed) 
                          .may_unpack = use.may_unpack,
                          .rows = use.rows,
                          .max_splits = use.max_splits,
-                         .may_be_in_blocks = use.may_be_in_blocks,
+                         .may_be_in_fragments = use.may_be_in_fragments,
                          .norm_is_deferred = use.norm_is_deferred,
                          .adapters = use.adapters,
                          .leaves_room = use.leaves_room,
@@ -288,7 +290,7 @@ gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product prod
 
 gpu::Product output_product(const Matrix& head, uint32_t rows, gpu::ProductResult result, const ModelConfig& config) {
     gpu::Product product = product_of(
-        head, {.rows = rows, .may_be_in_blocks = true, .may_unpack = false, .result = result, .max_splits = 1},
+        head, {.rows = rows, .may_be_in_fragments = true, .may_unpack = false, .result = result, .max_splits = 1},
         head.is_packed());
     if (result == gpu::ProductResult::kGreatest) product.n = config.vocab_size;
     return product;

@@ -18,17 +18,17 @@ namespace lorad::model {
 // The most parts that k of a product is split into.
 constexpr uint32_t kProductSplitsMax = 16;
 
-// The form in which a product finds its input (gpu/kernels/products/activation_blocks.h).
+// The form in which a product finds its input (gpu/kernels/products/activation_fragments.h).
 enum class InputForm : uint8_t {
     kRows,
-    kBlocks,    // written so by the kernel before
-    kArranged,  // written in rows; arrange_blocks makes blocks of them
+    kFragments,  // written so by the kernel before
+    kArranged,   // written in rows; arrange_fragments makes fragments of them
 };
 
 // A product with a matrix as a step wants it: what product_of() needs beside the matrix itself.
 struct ProductUse {
-    uint32_t rows = 0;              // capacity
-    bool may_be_in_blocks = false;  // the kernel before can write its input in blocks
+    uint32_t rows = 0;                 // capacity
+    bool may_be_in_fragments = false;  // the kernel before can write its input in fragments
     gpu::AdapterForm adapters = gpu::AdapterForm::kApart;
     bool leaves_room = false;       // a shrink runs beside it
     bool may_unpack = true;         // a packed matrix: there is room for a plain copy, as there is of the layers'
@@ -39,7 +39,7 @@ struct ProductUse {
 };
 // is_packed: whether the step finds the matrix packed, see is_packed() in model/weights/weight_transform.h.
 gpu::Product product_of(const Matrix& w, const ProductUse& use, bool is_packed);
-// The plan of a product's sums. Where no way of multiplying adds what the rows' adapters bring in the form that is
+// The plan of a product's sums. Where no implementation adds what the rows' adapters bring in the form that is
 // asked for, the plan is of the sums alone, and the kernel that reads them adds it.
 gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product product);
 

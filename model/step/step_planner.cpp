@@ -24,7 +24,7 @@ constexpr uint32_t kLoneRowsMax = 128;
 // How much of a step's work its adapters may be as more k of the products, of which each step costs a tile of rows as
 // much as one of w. On an H200 that pays up to about a twelfth of all work; with long runs, whose products would be by
 // KHR matrices, wherever it was measured, a fifth at the most, and of small models other things take the time.
-constexpr double kJoinedShareMax = 1.0 / 12, kJoinedShareOfLongRunsMax = 1.0;
+constexpr double kStackedShareMax = 1.0 / 12, kStackedLongRunShareMax = 1.0;
 
 // Beside Llama's layers (topology.h). Gated products with adapters know SiLU alone; what comes behind a product or is a
 // parameter of attention does not concern either.
@@ -32,7 +32,7 @@ constexpr uint32_t kAroundProducts = kFeatureNormsAfter | kFeatureNoNormsBefore 
                                      kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
                                      kFeatureResidualMultiplier | kFeatureStreamScale | kFeatureEmbedScale |
                                      kFeatureScoreScale | kFeatureLogits;
-constexpr uint32_t kJoiningSupports = kAroundProducts, kGatingSupports = kAroundProducts;
+constexpr uint32_t kStackingSupports = kAroundProducts, kGatingSupports = kAroundProducts;
 constexpr uint32_t kLoneRowsSupport = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureGelu | kFeatureClamps |
                                       kFeatureExperts | kFeatureResidualMultiplier | kFeatureStreamScale |
                                       kFeaturePerLayerInput | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
@@ -53,19 +53,19 @@ StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& c
     }
     kv_heads_min_ = std::max(kv_heads_min_, 1u);
     for (const uint32_t rows : buckets_up_to(limits_.n_rows_max)) {
-        if (can_join(rows)) joined_buckets_.push_back(rows);
+        if (can_stack(rows)) stacked_buckets_.push_back(rows);
         if (can_gate(rows)) gated_buckets_.push_back(rows);
     }
 }
 
-bool StepPlanner::can_join(uint32_t row_bucket) const {
-    if (!topology_.has_only(kJoiningSupports)) return false;
-    const auto joins = [&](const Matrix* w) {
-        const ProductUse use{.rows = row_bucket, .may_be_in_blocks = true, .adapters = gpu::AdapterForm::kStacked};
+bool StepPlanner::can_stack(uint32_t row_bucket) const {
+    if (!topology_.has_only(kStackingSupports)) return false;
+    const auto stacks = [&](const Matrix* w) {
+        const ProductUse use{.rows = row_bucket, .may_be_in_fragments = true, .adapters = gpu::AdapterForm::kStacked};
         return w->type == weight_type() && kernels_.products.plan(product_of(*w, use, w->is_packed()));
     };
     return std::ranges::all_of(
-        weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
+        weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), stacks); });
 }
 
 // Asks the same of each layer as gated_product() in step_plan.cpp.
@@ -74,19 +74,19 @@ bool StepPlanner::can_gate(uint32_t row_bucket) const {
         has_gate_up_bias(weights_, nullptr))
         return false;
     return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
-        const ProductUse down{.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true};
+        const ProductUse down{.rows = row_bucket, .may_be_in_fragments = true, .leaves_room = true};
         const ProductUse gate_up{.rows = row_bucket,
-                                 .may_be_in_blocks = true,
+                                 .may_be_in_fragments = true,
                                  .adapters = gpu::AdapterForm::kInside,
                                  .result = gpu::ProductResult::kGated};
         const gpu::ProductPlanner& products = kernels_.products;
-        return plan_sums(products, product_of(w.down, down, w.down.is_packed())).x_in_blocks &&
+        return plan_sums(products, product_of(w.down, down, w.down.is_packed())).x_in_fragments &&
                products.plan(product_of(w.gate_up, gate_up, w.gate_up.is_packed())).has_value();
     });
 }
 
-bool StepPlanner::joins_adapters(uint32_t row_bucket) const {
-    return std::ranges::binary_search(joined_buckets_, row_bucket);
+bool StepPlanner::stacks_adapters(uint32_t row_bucket) const {
+    return std::ranges::binary_search(stacked_buckets_, row_bucket);
 }
 bool StepPlanner::gates_adapters(uint32_t row_bucket) const {
     return std::ranges::binary_search(gated_buckets_, row_bucket);
@@ -129,11 +129,11 @@ uint32_t StepPlanner::tile_rows_for(uint32_t row_bucket) const {
     return rows;
 }
 
-TraitsWish StepPlanner::wish_for(uint32_t n_rows) const {
+TraitsWish StepPlanner::tile_request(uint32_t n_rows) const {
     const uint32_t row_bucket = bucket_for(n_rows);
     TraitsWish wish;
     wish.tile_rows = tile_rows_for(row_bucket);
-    if (joins_adapters(row_bucket)) wish.joined_type = weight_type();
+    if (stacks_adapters(row_bucket)) wish.stacked_type = weight_type();
     return wish;
 }
 
@@ -156,7 +156,7 @@ StepShape StepPlanner::shape_of(const BatchTraits& traits, ProgramSet programs, 
     plan_attention(traits, shape);
     plan_schedule(traits, programs, merged, shape);
     shape.method = method_for(traits, programs, shape);
-    if (shape.is_joined()) shape.joined_type = weight_type();
+    if (shape.is_stacked()) shape.stacked_type = weight_type();
     shape.lone_rows = shape.schedule != LayerSchedule::kOneDispatch && traits.has_lone_rows && takes_lone_rows(shape);
     return shape;
 }
@@ -201,7 +201,7 @@ void StepPlanner::plan_schedule(const BatchTraits& traits, ProgramSet programs, 
 AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet programs, const StepShape& shape) const {
     if (shape.lora != gpu::LoraLevel::kPlain) return AdapterMethod::kConsumers;
     const uint32_t rows = shape.row_bucket;
-    if (joins_adapters(rows) && joining_pays(traits)) return AdapterMethod::kJoined;
+    if (stacks_adapters(rows) && stacking_pays(traits)) return AdapterMethod::kStacked;
     if (rows >= kLongRunRowsMin && traits.has_long_runs)
         return products_add_runs(traits.rank_max, rows) ? AdapterMethod::kLongRuns : AdapterMethod::kConsumers;
     if (shape.schedule != LayerSchedule::kOneDispatch && kernels_.lora.expands_apart(traits.rank_max, rows))
@@ -210,7 +210,7 @@ AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet prog
     if (programs.has(PersistentProgram::kGatedLora) && gates_adapters(rows) &&
         traits.rank_max <= gpu::kGatedLoraRanks && has_weights_type)
         return AdapterMethod::kGatedProduct;
-    // Long runs are above: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
+    // Long runs are above: gated_act on matrices writes rows alone, and down by warpgroups wants fragments.
     const bool has_few_runs = traits.most_runs > 0 && traits.most_runs <= rows / kRowsPerRun;
     if (has_few_runs && gates_few_runs(rows)) return AdapterMethod::kFewRuns;
     return AdapterMethod::kConsumers;
@@ -220,20 +220,20 @@ AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet prog
 bool StepPlanner::products_add_runs(uint32_t rank_max, uint32_t row_bucket) const {
     const Matrix& w = weights_.layers.front().qkv;
     gpu::Product product = product_of(
-        w, {.rows = row_bucket, .may_be_in_blocks = true, .adapters = gpu::AdapterForm::kRuns}, w.is_packed());
+        w, {.rows = row_bucket, .may_be_in_fragments = true, .adapters = gpu::AdapterForm::kRuns}, w.is_packed());
     product.rank_max = rank_max;
     return kernels_.products.plan(product).has_value();
 }
 
-bool StepPlanner::joining_pays(const BatchTraits& traits) const {
-    if (!traits.joined_steps) return false;
+bool StepPlanner::stacking_pays(const BatchTraits& traits) const {
+    if (!traits.stacked_steps) return false;
     double more = 0, own = 0;
     const std::array products = products_of(weights_.layers.front());
     for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
-        more += (*traits.joined_steps)[group] * gpu::kJoinedStep * products[group]->n;
+        more += (*traits.stacked_steps)[group] * gpu::kStackedStep * products[group]->n;
         own += static_cast<double>(products[group]->k) * products[group]->n;
     }
-    return more <= (traits.has_long_runs ? kJoinedShareOfLongRunsMax : kJoinedShareMax) * own;
+    return more <= (traits.has_long_runs ? kStackedLongRunShareMax : kStackedShareMax) * own;
 }
 
 // Returns true if the activation has a kernel for few runs in steps of so many rows.

@@ -35,14 +35,14 @@ class StepPlanner {
                 const PlannerLimits& limits);
 
     // The traits that traits_of() has to find for a batch of so many rows.
-    TraitsWish wish_for(uint32_t n_rows) const;
+    TraitsWish tile_request(uint32_t n_rows) const;
     StepShape shape_of(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged = {}) const;
     // The shapes of the most frequent batches: decodes of short texts and of texts of n_context_max tokens at every
     // number of sequences, and the end of a prompt at every size of chunk.
     std::vector<StepShape> usual_shapes(ProgramSet programs, uint32_t n_context_max) const;
 
-    // Return true if a recording for so many rows can have AdapterMethod::kJoined, or kGatedProduct.
-    bool joins_adapters(uint32_t row_bucket) const;
+    // Return true if a recording for so many rows can have AdapterMethod::kStacked, or kGatedProduct.
+    bool stacks_adapters(uint32_t row_bucket) const;
     bool gates_adapters(uint32_t row_bucket) const;
     const std::vector<uint32_t>& gated_buckets() const { return gated_buckets_; }  // ascending
     // Returns true if the output layer of so many rows can leave out logits that nobody reads
@@ -64,11 +64,11 @@ class StepPlanner {
     void plan_schedule(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged,
                        StepShape& shape) const;
     AdapterMethod method_for(const BatchTraits& traits, ProgramSet programs, const StepShape& shape) const;
-    bool joining_pays(const BatchTraits& traits) const;
+    bool stacking_pays(const BatchTraits& traits) const;
     bool products_add_runs(uint32_t rank_max, uint32_t row_bucket) const;
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;
-    bool can_join(uint32_t row_bucket) const;
+    bool can_stack(uint32_t row_bucket) const;
     bool can_gate(uint32_t row_bucket) const;
     uint32_t tile_rows_for(uint32_t row_bucket) const;
     uint32_t decode_splits_for(uint32_t n_context) const;
@@ -82,7 +82,7 @@ class StepPlanner {
     const ModelTopology topology_;
     std::vector<AttentionFacts> attentions_;  // that differ
     uint32_t kv_heads_min_ = 0, heads_max_ = 0;
-    std::vector<uint32_t> joined_buckets_, gated_buckets_;  // of rows, ascending
+    std::vector<uint32_t> stacked_buckets_, gated_buckets_;  // of rows, ascending
 };
 
 }  // namespace lorad::model

@@ -37,24 +37,24 @@ StepLayout::StepLayout(const StepShape& shape)
       kept(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
       kept_segments(kept + (kept_max(shape) > 0 ? sizeof(gpu::StepHeader) : 0) +
                     uint64_t{kept_max(shape)} * sizeof(gpu::StepRow)),
-      joined(kept_segments + uint64_t{kept_max(shape)} * sizeof(gpu::LoraSegment)),
-      joined_windows(joined + uint64_t{shape.is_joined() ? gpu::kLoraGroups : 0} * sizeof(gpu::JoinedGroup)),
-      tiles(joined_windows + uint64_t{joined_tiles(shape)} * gpu::kLoraGroups * sizeof(gpu::JoinedWindow)),
+      stacked(kept_segments + uint64_t{kept_max(shape)} * sizeof(gpu::LoraSegment)),
+      stacked_windows(stacked + uint64_t{shape.is_stacked() ? gpu::kLoraGroups : 0} * sizeof(gpu::StackedGroup)),
+      tiles(stacked_windows + uint64_t{stacked_tiles(shape)} * gpu::kLoraGroups * sizeof(gpu::StackedWindow)),
       single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
       state_runs(round_up(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t), 16)),
       window_header(round_up(state_runs + uint64_t{shape.state_runs} * sizeof(gpu::StateRun), 16)),
       block_tables(window_header + (shape.window_rows
                                         ? sizeof(gpu::StepHeader) + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)
                                         : 0)),
-      n_joined_tiles(joined_tiles(shape)) {}
+      n_stacked_tiles(stacked_tiles(shape)) {}
 
 bool StepLayout::may_keep_rows(const StepShape& shape) {
     return shape.output_bucket > 0 && 2 * shape.output_bucket <= shape.row_bucket &&
            shape.lora != gpu::LoraLevel::kFull && !shape.extras;
 }
 
-uint32_t StepLayout::joined_tiles(const StepShape& shape) {
-    return shape.is_joined() ? ceil_div(shape.row_bucket, gpu::kJoinedTileRows) : 0;
+uint32_t StepLayout::stacked_tiles(const StepShape& shape) {
+    return shape.is_stacked() ? ceil_div(shape.row_bucket, gpu::kStackedTileRows) : 0;
 }
 
 uint32_t StepLayout::tiles_max(const StepShape& shape) {

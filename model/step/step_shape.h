@@ -20,7 +20,7 @@ enum class AdapterMethod : uint8_t {
     kFewRuns,       // the same, but the activation adds it on matrices: of few runs of rows with one adapter
     kLongRuns,      // the products add it where they can: of long runs of rows with one adapter
     kExpanded,      // a dispatch of its own behind each product: of few rows and many ranks
-    kJoined,        // the products have the adapters as more k (JoinedColumns)
+    kStacked,       // the products have the adapters as more k (StackedColumns)
     kGatedProduct,  // the product of gate and up shrinks and expands by itself; other products' consumers add theirs
 };
 
@@ -38,8 +38,8 @@ struct StepShape {
     uint32_t output_bucket = 0;  // capacity for logit rows; 0: no row's next token is wanted
     uint32_t attention_splits = 1;
     gpu::LoraLevel lora = gpu::LoraLevel::kNone;
-    AdapterMethod method = AdapterMethod::kConsumers;     // another one at level kPlain alone
-    gpu::ScalarType joined_type = gpu::ScalarType::kF32;  // of kJoined: of the weights
+    AdapterMethod method = AdapterMethod::kConsumers;      // another one at level kPlain alone
+    gpu::ScalarType stacked_type = gpu::ScalarType::kF32;  // of kStacked: of the weights
     LayerSchedule schedule = LayerSchedule::kSeparate;
     // of kOneDispatch, whose row has an adapter with matrices of the weights' type alone: that
     uint32_t lora_type = gpu::kAnyLoraType;
@@ -59,11 +59,11 @@ struct StepShape {
     bool logits_to_host = false;  // some output's logits are copied there, in steps that would not write them otherwise
     StepPart part = StepPart::kWhole;
 
-    bool is_joined() const { return method == AdapterMethod::kJoined; }
+    bool is_stacked() const { return method == AdapterMethod::kStacked; }
     bool has_adapters() const { return lora != gpu::LoraLevel::kNone; }
     // The level of adapters that the consumers of products still have to add.
     gpu::LoraLevel left_to_consumers() const {
-        return method == AdapterMethod::kExpanded || is_joined() ? gpu::LoraLevel::kNone : lora;
+        return method == AdapterMethod::kExpanded || is_stacked() ? gpu::LoraLevel::kNone : lora;
     }
     // Returns true if anybody reads more of the logits than the greatest of each row.
     bool needs_logits() const { return rules || extras || logits_to_host; }
@@ -95,13 +95,13 @@ std::vector<uint32_t> buckets_up_to(uint32_t n);
 // Byte offsets in the step-state buffer; they follow from the shape alone.
 struct StepLayout {
     explicit StepLayout(const StepShape& shape);
-    uint64_t rows, logit_rows, rules, segments, uses, kept, kept_segments, joined, joined_windows, tiles, single_rows,
+    uint64_t rows, logit_rows, rules, segments, uses, kept, kept_segments, stacked, stacked_windows, tiles, single_rows,
         state_runs, window_header, block_tables;
-    uint32_t n_joined_tiles;  // windows of a group
+    uint32_t n_stacked_tiles;  // windows of a group
 
-    uint64_t joined_of(uint32_t group) const { return joined + group * sizeof(gpu::JoinedGroup); }
+    uint64_t stacked_of(uint32_t group) const { return stacked + group * sizeof(gpu::StackedGroup); }
     uint64_t windows_of(uint32_t group) const {
-        return joined_windows + uint64_t{group} * n_joined_tiles * sizeof(gpu::JoinedWindow);
+        return stacked_windows + uint64_t{group} * n_stacked_tiles * sizeof(gpu::StackedWindow);
     }
 
     // Segments of a step: one for each row and use in the worst case.
@@ -112,7 +112,7 @@ struct StepLayout {
     // rows of the whole step.
     static bool may_keep_rows(const StepShape& shape);
     static uint32_t tiles_max(const StepShape& shape);
-    static uint32_t joined_tiles(const StepShape& shape);
+    static uint32_t stacked_tiles(const StepShape& shape);
 };
 
 constexpr uint32_t kListAlign = 16;  // of the rules' lists, behind the block tables

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/exec/kv_cache.h"
-#include "model/weights/joined_columns.h"
+#include "model/weights/stacked_columns.h"
 #include "proto/base/check.h"
 #include "proto/base/rounding.h"
 
@@ -41,7 +41,7 @@ gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotL
     to.use_begin = row.use_begin;
     to.n_uses = row.n_uses;
     to.extras_slot = row.n_uses == 1 && slots(row.adapter_slot).has_extras ? row.adapter_slot : kNoAdapterSlot;
-    to.turn_begin = row.turn_begin;
+    to.rope_begin = row.rope_begin;
     to.state_run = row.state_run;
     return to;
 }
@@ -67,7 +67,7 @@ class LoraWriter {
         : batch_(batch), shape_(shape), layout_(shape), slots_(slots), to_(to) {}
 
     void write(gpu::StepHeader& header) {
-        if (shape_.is_joined()) put_joined();
+        if (shape_.is_stacked()) put_stacked();
         const std::span<const BatchRow> rows = batch_.rows();
         for (uint32_t begin = 0, end = 0; begin < rows.size(); begin = end) {
             const auto same = [&](const BatchRow& row) {
@@ -79,7 +79,7 @@ class LoraWriter {
         header.n_segments = n_segments_;
         const std::array ranks = largest_ranks(batch_, slots_);
         for (size_t group = 0; group < ranks.size(); ++group) {
-            header.shrink[group] = gpu::shrink_dispatch(ranks[group], n_segments_, kModulesOfGroup[group].n_modules);
+            header.shrink[group] = gpu::shrink_dispatch(ranks[group], n_segments_, kModuleRanges[group].n_modules);
         }
         if (layout_.kept_segments > layout_.kept) put_kept(ranks);
     }
@@ -105,16 +105,16 @@ class LoraWriter {
         }
         for (size_t group = 0; group < ranks.size(); ++group)
             header.shrink[group] =
-                gpu::shrink_dispatch(ranks[group], header.n_segments, kModulesOfGroup[group].n_modules);
+                gpu::shrink_dispatch(ranks[group], header.n_segments, kModuleRanges[group].n_modules);
         put(to_, layout_.kept, &header, 1);
     }
 
-    void put_joined() {
-        joined_ = JoinedColumns::of(batch_, slots_, shape_.joined_type);
-        CHECK(joined_);
+    void put_stacked() {
+        stacked_ = StackedColumns::of(batch_, slots_, shape_.stacked_type);
+        CHECK(stacked_);
         for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
-            put(to_, layout_.joined_of(group), &joined_->groups()[group], 1);
-            put(to_, layout_.windows_of(group), joined_->windows(group).data(), joined_->windows(group).size());
+            put(to_, layout_.stacked_of(group), &stacked_->groups()[group], 1);
+            put(to_, layout_.windows_of(group), stacked_->windows(group).data(), stacked_->windows(group).size());
         }
     }
 
@@ -135,8 +135,8 @@ class LoraWriter {
 
     void put_segments(uint32_t begin, uint32_t end, uint32_t slot) {
         for (uint32_t row = begin; row < end;) {
-            const uint32_t n_rows = std::min(end - row, joined_ ? segment_rows_ - row % segment_rows_ : segment_rows_);
-            const gpu::LoraSegment segment{row, n_rows, slot, joined_ ? joined_->number_of(slot) : n_low_rows_};
+            const uint32_t n_rows = std::min(end - row, stacked_ ? segment_rows_ - row % segment_rows_ : segment_rows_);
+            const gpu::LoraSegment segment{row, n_rows, slot, stacked_ ? stacked_->number_of(slot) : n_low_rows_};
             CHECK(n_segments_ < StepLayout::segments_max(shape_));
             put(to_, layout_.segments + n_segments_ * sizeof(segment), &segment, 1);
             ++n_segments_;
@@ -150,7 +150,7 @@ class LoraWriter {
     const StepLayout layout_;
     const SlotLookup& slots_;
     const std::span<std::byte> to_;
-    std::optional<JoinedColumns> joined_;
+    std::optional<StackedColumns> stacked_;
     // One adapter in a step of few rows would otherwise keep only a few workgroups busy; A is read again from the
     // cache.
     const uint32_t segment_rows_ = shape_.row_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;

@@ -20,7 +20,7 @@ class StepPlanner::UsualBatches {
             add_decodes(n_rows, n_rows, n_context_max_);
         }
         for (const uint32_t n_rows : buckets_up_to(limits_.n_rows_max)) {
-            if (planner_.wish_for(n_rows).tile_rows == 0 || n_rows < kTileRowsMin)
+            if (planner_.tile_request(n_rows).tile_rows == 0 || n_rows < kTileRowsMin)
                 add_decodes(n_rows, 1, n_rows);
             else
                 add_prompts(n_rows);
@@ -64,7 +64,7 @@ class StepPlanner::UsualBatches {
                                                               : kOtherTypes;
         traits.most_runs = adapters.most_runs;
         traits.has_long_runs = adapters.long_runs;
-        if (adapters.joined) traits.joined_steps.emplace();
+        if (adapters.joined) traits.stacked_steps.emplace();
         return traits;
     }
     // Adds also the shapes for when a program's trial fails, or a grid barrier has timed out.
@@ -111,7 +111,7 @@ class StepPlanner::UsualBatches {
 
     void add_prompts(uint32_t n_rows) {
         constexpr auto kNone = gpu::LoraLevel::kNone, kPlain = gpu::LoraLevel::kPlain, kFull = gpu::LoraLevel::kFull;
-        const uint32_t tile_rows = planner_.wish_for(n_rows).tile_rows, n_tiles = ceil_div(n_rows, tile_rows);
+        const uint32_t tile_rows = planner_.tile_request(n_rows).tile_rows, n_tiles = ceil_div(n_rows, tile_rows);
         // The end of a long prompt.
         insert({.n_rows = n_rows, .n_outputs = 1, .n_context = n_context_max_, .runs = {.n_tiles = n_tiles}},
                Adapters{});

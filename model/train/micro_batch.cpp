@@ -18,13 +18,13 @@ void add_example(MicroBatch& batch, const TrainExample& example, uint32_t index,
     const uint32_t first_row = batch.n_rows();
     const auto place = static_cast<uint32_t>(batch.examples.size());
     const auto n_tokens = static_cast<uint32_t>(example.tokens.size());
-    const uint32_t turn_begin = n_tokens > short_text_tokens ? short_text_tokens : 0;
+    const uint32_t rope_begin = n_tokens > short_text_tokens ? short_text_tokens : 0;
     batch.examples.push_back(index);
     batch.first_rows.push_back(first_row);
     batch.lengths.push_back(n_tokens);
     for (uint32_t t = 0; t < n_tokens; ++t) {
         batch.tokens.push_back(static_cast<uint32_t>(example.tokens[t]));
-        batch.turns.push_back(turn_begin + t);
+        batch.turns.push_back(rope_begin + t);
         batch.row_keys.push_back({index, t});
         const bool has_targets = !example.targets.empty();
         if (!has_targets && (t == 0 || example.weights[t] == 0.0f)) continue;
@@ -61,12 +61,12 @@ void list_flash_tiles(MicroBatch& batch) {
 void plan_waves(MicroBatch& batch, const ModelConfig& config, uint64_t n_elements_max) {
     uint32_t n_rounds = 0;
     for (size_t place = 0; place < batch.examples.size(); ++place)
-        n_rounds = std::max(n_rounds, ceil_div(batch.lengths[place], queries_of_run(batch.lengths[place])));
+        n_rounds = std::max(n_rounds, ceil_div(batch.lengths[place], run_queries(batch.lengths[place])));
     for (uint32_t round = 0; round < n_rounds; ++round) {
         ScoreWave wave;
         uint64_t n_rows = 0;
         for (size_t place = 0; place < batch.examples.size(); ++place) {
-            const uint32_t n_tokens = batch.lengths[place], at_once = queries_of_run(n_tokens);
+            const uint32_t n_tokens = batch.lengths[place], at_once = run_queries(n_tokens);
             if (uint64_t{round} * at_once >= n_tokens) continue;
             for (uint32_t head = 0; head < config.n_heads; ++head) {
                 const ScoreRun run{.first_row = batch.first_rows[place],
@@ -104,7 +104,7 @@ uint64_t ScoreWave::n_elements() const {
     return n_rows * stride;
 }
 
-uint32_t queries_of_run(uint32_t n_tokens) {
+uint32_t run_queries(uint32_t n_tokens) {
     if (uint64_t{n_tokens} * n_tokens <= kRunElements) return n_tokens;
     return std::max(kRunAlign, static_cast<uint32_t>(kRunElements / n_tokens) / kRunAlign * kRunAlign);
 }

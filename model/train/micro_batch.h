@@ -67,7 +67,7 @@ struct MicroBatchLimits {
 };
 
 // Queries of a run of an example with so many tokens: all, or as many as keep a run's scores within some millions.
-uint32_t queries_of_run(uint32_t n_tokens);
+uint32_t run_queries(uint32_t n_tokens);
 
 // Examples in their order, each micro-batch with as many as it has room for.
 std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples,

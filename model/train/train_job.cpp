@@ -92,7 +92,7 @@ void TrainJob::begin_update(double rate) {
     work = Work::kUpdate;
     learning_rate = rate;
     report = {};
-    n_tokens_of_gradients = 1;
+    n_gradient_tokens = 1;
     phase = Phase::kNorm;
 }
 
@@ -100,7 +100,7 @@ void TrainJob::abandon() {
     phase = Phase::kIdle;
     batches.clear();
     report = {};
-    n_tokens_of_gradients = 0;
+    n_gradient_tokens = 0;
     has_gradients = false;
 }
 
@@ -126,7 +126,7 @@ void TrainJob::end_batch(const gpu::TrainLoss* losses, bool is_shared) {
     for (const ExampleLoss& example : report.examples) report.loss += example.loss_sum;
     const uint64_t n_divided_by = work == Work::kGradients ? 1 : std::max<uint64_t>(report.n_trained_tokens, 1);
     report.loss /= static_cast<double>(n_divided_by);
-    if (has_backward()) n_tokens_of_gradients = n_divided_by;
+    if (has_backward()) n_gradient_tokens = n_divided_by;
     if (work == Work::kGradients) has_gradients = std::isfinite(report.loss);
     phase = work == Work::kStep && std::isfinite(report.loss) ? Phase::kNorm : Phase::kDone;
 }
@@ -143,7 +143,7 @@ void TrainJob::end_norm() {
     const auto* sums = reinterpret_cast<const float*>(slot->norm_sums.mapped().data());
     double squares = 0;
     for (uint32_t i = 0; i < gpu::TrainKernels::grad_norm_groups(norm_params()); ++i) squares += sums[i];
-    report.grad_norm = std::sqrt(squares) / static_cast<double>(n_tokens_of_gradients);
+    report.grad_norm = std::sqrt(squares) / static_cast<double>(n_gradient_tokens);
     if (!std::isfinite(report.grad_norm)) {
         has_gradients = false;
         phase = Phase::kDone;
@@ -164,7 +164,7 @@ gpu::TrainAdamwParams TrainJob::update_params() const {
             .first = parameters.range(TrainParameters::Range::kFirst).address(),
             .second = parameters.range(TrainParameters::Range::kSecond).address(),
             .n = static_cast<uint32_t>(parameters.n_elements()),
-            .factor = static_cast<float>(clip / static_cast<double>(n_tokens_of_gradients)),
+            .factor = static_cast<float>(clip / static_cast<double>(n_gradient_tokens)),
             .keep = static_cast<float>(1.0 - learning_rate * o.weight_decay),
             .one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
             .beta2 = static_cast<float>(o.beta2),

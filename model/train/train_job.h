@@ -55,8 +55,8 @@ struct TrainJob {
     uint64_t slot_bytes = 0;
     std::optional<std::string> why_alone;  // train_sharing.h
     uint64_t n_steps = 0;
-    uint64_t n_tokens_of_gradients = 0;  // by which they are divided
-    uint64_t last_round = 0;             // jobs take turns by it
+    uint64_t n_gradient_tokens = 0;  // by which they are divided
+    uint64_t last_round = 0;         // jobs take turns by it
 
     Phase phase = Phase::kIdle;
     Work work = Work::kStep;

@@ -157,7 +157,7 @@ Result<TrainPlan> plan_training(const gpu::TrainRungs& rungs, const gpu::DeviceC
                                  uint64_t{sizes.chunk_rows} * sizes.vocab_stride) *
                         2;
     const uint64_t longest = round_up(sizes.n_positions, 64u),
-                   longest_run = uint64_t{queries_of_run(sizes.n_positions)} * longest;
+                   longest_run = uint64_t{run_queries(sizes.n_positions)} * longest;
     if (!sizes.has_flash)
         sizes.score_elements =
             std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));

@@ -142,9 +142,9 @@ class TrainPass {
         uint32_t set = 0;  // of the layer's activations
         uint32_t n_rows() const { return rows.batch.n_rows(); }
         // Shadows are more k of the base's product, but where others' rows may be beside.
-        bool joins_shadows() const { return !rows.has_few; }
+        bool stacks_shadows() const { return !rows.has_few; }
         // Of the gradients: what a step drops of a pair's input lies between its A and what the base adds.
-        bool joins_shadows_backward() const { return joins_shadows() && rows.jobs.front().dropout.p == 0; }
+        bool joins_shadows_backward() const { return stacks_shadows() && rows.jobs.front().dropout.p == 0; }
     };
     // One job's trained part of the group, and its rows.
     struct JobAt {

@@ -92,7 +92,7 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
                            .has_few_rows = at.rows.has_few,
                            .name = "x W"};
     const std::vector<JobAt> jobs = jobs_at(at);
-    if (at.joins_shadows() && !jobs.empty() && jobs.front().shadow != nullptr) {
+    if (at.stacks_shadows() && !jobs.empty() && jobs.front().shadow != nullptr) {
         const JobAt& job = jobs.front();
         lows(recorder, at);
         base.more_a = job.low(at.set, job.first_linear());
@@ -261,7 +261,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
     gpu::TrainProduct base{.a = dsums,
                            .b = dx.address != 0 ? plain(recorder, w) : TrainMatrix{},
                            .c = dx,
-                           .b_has_rows_of_k = true,
+                           .b_is_n_major = true,
                            .m = at.n_rows(),
                            .n = w.k,
                            .k = w.n,
@@ -269,15 +269,15 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                            .has_few_rows = at.rows.has_few,
                            .name = "dy W"};
     const std::vector<JobAt> jobs = jobs_at(at);
-    const bool joins = at.joins_shadows_backward() && !jobs.empty() && jobs.front().shadow != nullptr;
-    if (dx.address != 0 && !joins) {
+    const bool stacks = at.joins_shadows_backward() && !jobs.empty() && jobs.front().shadow != nullptr;
+    if (dx.address != 0 && !stacks) {
         if (w.is_packed()) kernels_.barrier(recorder);
         kernels_.product(recorder, base);
     }
     for (const JobAt& job : jobs) b_backward(recorder, at, job, job.of(dsums));
     kernels_.barrier(recorder);
-    for (const JobAt& job : jobs) a_backward(recorder, at, job, dx.address == 0 || joins ? TrainMatrix{} : job.of(dx));
-    if (joins && dx.address != 0) {
+    for (const JobAt& job : jobs) a_backward(recorder, at, job, dx.address == 0 || stacks ? TrainMatrix{} : job.of(dx));
+    if (stacks && dx.address != 0) {
         base.more_a = jobs.front().dlow(jobs.front().first_linear());
         base.more_b = jobs.front().shadow_a(sizes_.act_type);
         base.more_k = jobs.front().shadow->n_ranks;
@@ -293,7 +293,7 @@ void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
         kernels_.product(recorder, {.a = dsums,
                                     .b = job.shadow_b(sizes_.act_type),
                                     .c = job.dlow(job.first_linear()),
-                                    .b_has_rows_of_k = true,
+                                    .b_is_n_major = true,
                                     .m = job.n_rows(),
                                     .n = job.shadow->n_ranks,
                                     .k = at.group.w->n,
@@ -306,7 +306,7 @@ void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
             kernels_.product(recorder, {.a = dpart,
                                         .b = parameters.matrix(pair.b),
                                         .c = job.dlow(*part.linear),
-                                        .b_has_rows_of_k = true,
+                                        .b_is_n_major = true,
                                         .m = job.n_rows(),
                                         .n = pair.rank,
                                         .k = part.n,
@@ -315,8 +315,8 @@ void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
         kernels_.product(recorder, {.a = dpart,
                                     .b = job.low(at.set, *part.linear),
                                     .c = parameters.gradient_matrix(pair.b),
-                                    .a_has_rows_of_k = true,
-                                    .b_has_rows_of_k = true,
+                                    .a_is_m_major = true,
+                                    .b_is_n_major = true,
                                     .m = part.n,
                                     .n = pair.rank,
                                     .k = job.n_rows(),
@@ -338,7 +338,7 @@ void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
         kernels_.product(recorder, {.a = dlow,
                                     .b = a,
                                     .c = to,
-                                    .b_has_rows_of_k = true,
+                                    .b_is_n_major = true,
                                     .m = job.n_rows(),
                                     .n = k,
                                     .k = n_ranks,
@@ -355,8 +355,8 @@ void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
         kernels_.product(recorder, {.a = dlow,
                                     .b = drops ? dropped : x,
                                     .c = parameters.gradient_matrix(pair.a),
-                                    .a_has_rows_of_k = true,
-                                    .b_has_rows_of_k = true,
+                                    .a_is_m_major = true,
+                                    .b_is_n_major = true,
                                     .m = pair.rank,
                                     .n = k,
                                     .k = job.n_rows(),

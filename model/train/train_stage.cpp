@@ -104,7 +104,7 @@ Status TrainStage::warm_up(const std::shared_ptr<TrainJob>& job) {
 }
 
 // Whoever was served the longest time ago of the owner whose turn it is, and beside few rows the few rows of others.
-std::vector<std::shared_ptr<TrainJob>> TrainStage::members_of_batch(
+std::vector<std::shared_ptr<TrainJob>> TrainStage::batch_members(
     std::span<const std::shared_ptr<TrainJob>> jobs) const {
     const std::vector<std::shared_ptr<TrainJob>> waiting = in_turn(jobs);
     std::vector<std::shared_ptr<TrainJob>> members;
@@ -129,7 +129,7 @@ Status TrainStage::begin_round(std::span<const std::shared_ptr<TrainJob>> jobs) 
                                                  : Phase::kBatches;
     ++n_rounds_;
     if (round.phase == Phase::kBatches) {
-        for (auto& job : members_of_batch(jobs)) {
+        for (auto& job : batch_members(jobs)) {
             job->last_round = n_rounds_;
             round.members.push_back({std::move(job)});
         }

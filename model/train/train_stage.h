@@ -102,7 +102,7 @@ class TrainStage {
     };
 
     Status begin_round(std::span<const std::shared_ptr<TrainJob>> jobs);
-    std::vector<std::shared_ptr<TrainJob>> members_of_batch(std::span<const std::shared_ptr<TrainJob>> jobs) const;
+    std::vector<std::shared_ptr<TrainJob>> batch_members(std::span<const std::shared_ptr<TrainJob>> jobs) const;
     Status begin_batch();
     void list_batch_pieces();
     void begin_rows(gpu::Recorder& recorder) const;

@@ -297,7 +297,7 @@ Result<TrainableAdapter> Trainer::adapter() const {
 Result<std::vector<TrainedTensor>> Trainer::gradients() const {
     TRY_ASSIGN(const std::vector<float> gradients,
                impl_->job->slot->parameters->read(TrainParameters::Range::kGradients));
-    const float factor = 1.0f / static_cast<float>(std::max<uint64_t>(impl_->job->n_tokens_of_gradients, 1));
+    const float factor = 1.0f / static_cast<float>(std::max<uint64_t>(impl_->job->n_gradient_tokens, 1));
     std::vector<TrainedTensor> made;
     const std::vector<const TrainedTensor*> tensors = std::as_const(impl_->job->shape).tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {

@@ -55,7 +55,7 @@ std::vector<WeightTransform::Group> WeightTransform::groups(uint32_t layer) cons
     const LayerWeights& w = weights_.layers[layer];
     std::vector<Group> groups;
     const auto add = [&](LoraGroup group, const Matrix& matrix, const Vector& bias) {
-        if (matrix.n != 0) groups.push_back({layer, matrix, bias, kModulesOfGroup[group], config_.lora_stride()});
+        if (matrix.n != 0) groups.push_back({layer, matrix, bias, kModuleRanges[group], config_.lora_stride()});
     };
     const Mixer mixer = config_.layer(layer).mixer;
     add(input_group_of(mixer), w.qkv, w.qkv_bias);

@@ -86,7 +86,7 @@ class WeightLoader::Inventory {
                      config_.hidden_size, layer.ffn_norm);
         const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
         if (facts.ffn.kind != FeedForward::kDense) add_experts(index, facts.ffn.experts, mlp, layer);
-        if (facts.ffn.kind == FeedForward::kDenseAndExperts) add_norms_of_both(prefix, facts.ffn.experts, layer);
+        if (facts.ffn.kind == FeedForward::kDenseAndExperts) add_norm_pairs(prefix, facts.ffn.experts, layer);
         if (facts.ffn.kind != FeedForward::kExperts) add_dense(index, facts.ffn, mlp, layer);
         if (facts.ffn_norm.after)
             add_norm(prefix + "post_feedforward_layernorm.weight", config_.hidden_size, layer.ffn_after_norm);
@@ -115,7 +115,7 @@ class WeightLoader::Inventory {
 
     // Router and experts read the residual stream by norms of their own, and the results of both halves are normed
     // before they are added.
-    void add_norms_of_both(const std::string& prefix, const ExpertFacts& facts, LayerWeights& layer) {
+    void add_norm_pairs(const std::string& prefix, const ExpertFacts& facts, LayerWeights& layer) {
         add_vector(prefix + "router.scale", config_.hidden_size, layer.router_norm);
         parts_.back().times = 1.0f / std::sqrt(static_cast<float>(config_.hidden_size));
         add_vector(prefix + "router.per_expert_scale", facts.n, layer.expert_scale);
@@ -291,7 +291,7 @@ bool is_empty_bias(const TensorFiles& files, const Tensor& tensor) {
     return true;
 }
 
-std::optional<gpu::ScalarType> type_of_all(const TensorFiles& files, const ModelConfig& config,
+std::optional<gpu::ScalarType> common_type(const TensorFiles& files, const ModelConfig& config,
                                            std::optional<gpu::ScalarType> wished) {
     if (wished) return wished;
     if (std::ranges::none_of(files.tensors(), [](const Tensor& tensor) { return tensor.source != nullptr; }))
@@ -495,7 +495,7 @@ Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& fi
                                                            ModelWeights& weights, const WeightOptions& options) {
     for (const std::string& note : files.left_out()) log_info("weights: {}", note);
     Inventory inventory(files, config, weights);
-    TRY(bind(files, config, type_of_all(files, config, options.type), inventory.parts()));
+    TRY(bind(files, config, common_type(files, config, options.type), inventory.parts()));
     if (options.keeps_packed) place_packed(inventory.parts(), weights.ple_table);
     return std::unique_ptr<WeightLoader>(new WeightLoader(std::move(inventory.parts())));
 }

@@ -6,7 +6,7 @@ namespace lorad::proto {
 namespace {
 
 // The references whose schemas the same value has to satisfy: the schema's own, and those of what "allOf" joins to it.
-Result<std::vector<JsonValue>> references_of_same_value(const JsonValue& schema) {
+Result<std::vector<JsonValue>> same_value_references(const JsonValue& schema) {
     std::vector<JsonValue> open{schema}, references;
     while (!open.empty()) {
         const JsonValue at = open.back();
@@ -43,7 +43,7 @@ Status refuse_endless_references(const std::vector<JsonValue>& definitions, Sche
         std::vector<Step> path;
         const auto enter = [&](size_t definition) -> Status {
             visits[definition] = Visit::kOpen;
-            TRY_ASSIGN(std::vector<JsonValue> references, references_of_same_value(definitions[definition]));
+            TRY_ASSIGN(std::vector<JsonValue> references, same_value_references(definitions[definition]));
             path.push_back({definition, std::move(references)});
             return ok_status();
         };

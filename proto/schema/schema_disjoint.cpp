@@ -28,7 +28,7 @@ struct Disjoint {
     // Both by value: 1 and 1.0 are the same number.
     bool may_equal(const JsonValue& a, const JsonValue& b) {
         if (a.is_number() && b.is_number()) return *a.as_number() == *b.as_number();
-        if (types_of_value(a) != types_of_value(b)) return false;
+        if (possible_types(a) != possible_types(b)) return false;
         if (a.is_string()) {
             charge(a.as_string()->size());
             return *a.as_string() == *b.as_string();
@@ -142,7 +142,7 @@ uint8_t schema_type_bit(std::string_view name) {
     return name == "object" ? kSchemaObject : 0;
 }
 
-uint8_t types_of_value(const JsonValue& value) {
+uint8_t possible_types(const JsonValue& value) {
     if (value.is_null()) return kSchemaNull;
     if (value.is_bool()) return kSchemaBool;
     if (value.is_number()) return kSchemaNumber;
@@ -160,11 +160,11 @@ uint8_t schema_types(const JsonValue& schema) {
     }
     if (schema.has("const")) {
         std::optional<JsonValue> value = schema.find("const");
-        types &= value ? types_of_value(*value) : kSchemaNull;
+        types &= value ? possible_types(*value) : kSchemaNull;
     }
     if (std::optional<JsonValue> list = schema.find("enum"); list && list->is_array()) {
         uint8_t of_values = 0;
-        for (const JsonValue& value : *list->as_array()) of_values |= types_of_value(value);
+        for (const JsonValue& value : *list->as_array()) of_values |= possible_types(value);
         types &= of_values;
     }
     return types;

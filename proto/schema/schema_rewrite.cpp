@@ -54,7 +54,7 @@ void leave_out_types(const JsonValue& schema, const JsonValue& unwanted, Negatio
 
 void leave_out_values(const JsonValue& schema, const std::vector<JsonValue>& unwanted, Negation& out) {
     uint8_t types = 0;
-    for (const JsonValue& value : unwanted) types |= types_of_value(value);
+    for (const JsonValue& value : unwanted) types |= possible_types(value);
     if ((schema_types(schema) & types) == 0) {
         out.is_enforced = true;
         return;

@@ -250,7 +250,7 @@ constexpr std::array kLineFormatNames = {
     LineFormatName{LineFormat::kChat, "messages"}, LineFormatName{LineFormat::kCompletion, "prompt and completion"},
     LineFormatName{LineFormat::kText, "text"}, LineFormatName{LineFormat::kTokens, "tokens"}};
 
-std::optional<LineFormat> format_of_keys(const JsonValue& root) {
+std::optional<LineFormat> keys_format(const JsonValue& root) {
     if (!root.is_object()) return std::nullopt;
     if (root.has("messages")) return LineFormat::kChat;
     if (root.has("prompt") || root.has("completion")) return LineFormat::kCompletion;
@@ -272,7 +272,7 @@ std::optional<LineFormat> line_format_named(std::string_view name) {
 
 std::optional<LineFormat> line_format_of(std::string_view line) {
     const Result<JsonDocument> document = parse_json(line, line_options());
-    return document.ok() ? format_of_keys(document->root()) : std::nullopt;
+    return document.ok() ? keys_format(document->root()) : std::nullopt;
 }
 
 Result<TrainingLine> parse_training_line(std::string_view text, LineFormat expected, uint32_t vocab_size) {
@@ -280,7 +280,7 @@ Result<TrainingLine> parse_training_line(std::string_view text, LineFormat expec
     const JsonValue root = document.root();
     if (!root.is_object())
         return root.error(format("expected an object with {}, found {}", line_format_name(expected), root.describe()));
-    const std::optional<LineFormat> found = format_of_keys(root);
+    const std::optional<LineFormat> found = keys_format(root);
     if (found && *found != expected) {
         return root.error(format("expected an object with {} as in the lines before and behind it, found one with {}",
                                  line_format_name(expected), line_format_name(*found)));

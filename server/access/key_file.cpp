@@ -143,7 +143,7 @@ Error bad_file(const std::string& path, std::string_view what) {
 
 }  // namespace
 
-KeyDigest digest_of_key(std::string_view key) {
+KeyDigest key_digest(std::string_view key) {
     Sha256 digest;
     digest.add(key);
     return std::bit_cast<KeyDigest>(digest.digest());

@@ -26,7 +26,7 @@ inline constexpr size_t kKeyBytesMax = 512;  // a client's longer key is never v
 inline constexpr size_t kKeyBytesMin = 16;   // for keys that an operator chooses
 
 using KeyDigest = std::array<uint8_t, 32>;
-KeyDigest digest_of_key(std::string_view key);
+KeyDigest key_digest(std::string_view key);
 
 struct KeyEntry {
     KeyDigest digest{};

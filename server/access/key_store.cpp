@@ -68,7 +68,7 @@ Result<std::vector<KeyEntry>> KeyStore::read() const {
                           "api-key");
     }
     KeyEntry full;
-    full.digest = digest_of_key(options_.full_key);
+    full.digest = key_digest(options_.full_key);
     full.principal.id = full.principal.tenant = std::string(kFullKeyId);
     full.principal.scopes.add(Scope::kAdmin);
     for (const KeyEntry& entry : entries) {
@@ -122,7 +122,7 @@ KeyStore::Found KeyStore::find(std::string_view authorization, std::string_view 
         MutexLock lock(mutex_);
         table = table_;
     }
-    size_t index = find_digest(table->digests, digest_of_key(key));
+    size_t index = find_digest(table->digests, key_digest(key));
     if (index == table->digests.size()) return {Verdict::kUnknown, nullptr};
     const std::shared_ptr<const Principal>& principal = table->principals[index];
     int64_t now_s = options_.unix_time_s ? options_.unix_time_s() : unix_time_s();

@@ -70,7 +70,7 @@ Status run_key_new(const KeyArguments& arguments) {
         TRY(check_prefix(arguments.prefix));
         key.replace(0, key.find('-') + 1, arguments.prefix);
     }
-    entry.digest = digest_of_key(key);
+    entry.digest = key_digest(key);
     const std::string line = key_line(entry);
     // Whatever the server would refuse is refused here, with its words.
     TRY(parse_keys(line, "the new key"));

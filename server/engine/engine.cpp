@@ -27,7 +27,7 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin,
                   kStepStretch, kAloneStepSeconds),
       background_(options.background),
-      background_turns_(options.background_share),
+      background_budget_(options.background_share),
       chooser_(options.n_sampling_threads),
       masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads),
              [this] { queue_.wake(); }) {
@@ -337,7 +337,7 @@ uint32_t Engine::add_rows(const Planned& planned) {
     Sequence& sequence = *planned.sequence;
     std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed, planned.n_rows);
     model::RowAdapters row_adapters = sequence.request.adapter.rows();
-    row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
+    row_adapters.rope_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
     if (batch_.is_merged())
         sequence.first_merged_block =
             std::min(sequence.first_merged_block, sequence.n_computed / options_.limits.block_tokens);

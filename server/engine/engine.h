@@ -33,7 +33,7 @@
 #include "model/step/step_batch.h"
 #include "proto/base/mutex.h"
 #include "server/access/time_debts.h"
-#include "server/engine/background_turns.h"
+#include "server/engine/background_budget.h"
 #include "server/engine/background_work.h"
 #include "server/engine/heartbeat.h"
 #include "server/engine/mask_pool.h"
@@ -304,7 +304,7 @@ class Engine {
     std::chrono::steady_clock::time_point last_finish_;
     PlanAhead plan_ahead_;
     BackgroundWork* const background_;
-    BackgroundTurns background_turns_;
+    BackgroundBudget background_budget_;
     double background_budget_s_ = 0;  // for work submitted behind a step, not yet finished
     double last_step_s_ = 0;          // of the last finished step
     bool was_last_quiet_ = true;      // nothing else ran in its time
@@ -314,7 +314,7 @@ class Engine {
     std::vector<SequenceView> running_views_, waiting_views_;
     std::vector<PrefixCache::Match> matches_;  // by waiting_views_
     std::vector<FairShare::Prompt> prompts_;   // prompts that may have rows in the step
-    std::vector<PromptTurn> turns_;
+    std::vector<PromptChunk> prompt_chunks_;
     model::StepBatch batch_;
     TokenChooser chooser_;
     MaskPool masks_;

@@ -19,7 +19,7 @@ bool Engine::run_background(double budget_s, bool waits) {
         background_->run(std::chrono::microseconds(std::max<int64_t>(1, int64_t(budget_s / kMicrosecond))), waits);
     // Nothing is counted while nobody is served. Else the work done by now was submitted by the call before.
     const double its_budget_s = std::exchange(background_budget_s_, waits ? 0.0 : budget_s);
-    if (!waits && its_budget_s > 0) background_turns_.ran(its_budget_s, done_s);
+    if (!waits && its_budget_s > 0) background_budget_.ran(its_budget_s, done_s);
     background_us_ += uint64_t(done_s / kMicrosecond);
     if (waits) {
         for (Flight& flight : in_flight_) flight.is_disturbed = true;
@@ -30,7 +30,7 @@ bool Engine::run_background(double budget_s, bool waits) {
 
 void Engine::background_behind_step() {
     if (background_ == nullptr || !background_->has_work()) return;
-    const double budget_s = background_turns_.after_step(last_step_s_, was_last_quiet_);
+    const double budget_s = background_budget_.after_step(last_step_s_, was_last_quiet_);
     if (budget_s <= 0) return;
     publish();  // clients waiting for the step's tokens do not wait for this
     run_background(budget_s, false);

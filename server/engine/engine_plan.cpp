@@ -144,7 +144,7 @@ void Engine::deal_prompts() {
         prompts_.back().is_waiting = true;
         prompts_.back().is_starving = order_[i].is_starving;
     }
-    turns_ = fair_share_.deal(prompts_, options_.limits.n_rows_max);
+    prompt_chunks_ = fair_share_.deal(prompts_, options_.limits.n_rows_max);
 }
 
 void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view, uint32_t n_decodes) {
@@ -215,8 +215,8 @@ bool Engine::plan_and_apply() {
     while (!running_.empty() || !waiting_.empty()) {
         make_views();
         deal_prompts();
-        StepPlan plan =
-            plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits, blocks_.n_holders(), turns_);
+        StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits,
+                                  blocks_.n_holders(), prompt_chunks_);
         // Every sequence may be waiting for its last token; without a step in flight the first
         // always gets rows, unless it waits for a mask. Who yields may have been the only one with rows.
         CHECK(!plan.rows.empty() || plan.has_yielded || !in_flight_.empty() || n_held_ > 0);

@@ -165,15 +165,15 @@ class FairShare::Deal {
         }
     }
 
-    std::vector<PromptTurn> turns(uint32_t n_rows) {
+    std::vector<PromptChunk> chunks(uint32_t n_rows) {
         deal(entries_, n_rows);
         // For rows that waiting ones could not take.
         std::span<Entry> running = std::span(entries_).first(n_running_);
         deal(running, n_rows);
         for (const Entry& entry : running) {
-            if (entry.n_left > 0) add_turn(entry, entry.n_left);
+            if (entry.n_left > 0) add_chunk(entry, entry.n_left);
         }
-        return std::move(turns_);
+        return std::move(chunks_);
     }
 
   private:
@@ -215,7 +215,7 @@ class FairShare::Deal {
             entry->tenant->rows += n;
             entry->adapter->rows += n;
             n_rows -= n;
-            add_turn(*entry, n);
+            add_chunk(*entry, n);
         }
     }
 
@@ -246,22 +246,22 @@ class FairShare::Deal {
         return first;
     }
 
-    void add_turn(const Entry& entry, uint32_t n) {
-        if (turns_.empty() || turns_.back().index != entry.prompt->index) turns_.push_back({entry.prompt->index, 0});
-        turns_.back().n_rows += n;
+    void add_chunk(const Entry& entry, uint32_t n) {
+        if (chunks_.empty() || chunks_.back().index != entry.prompt->index) chunks_.push_back({entry.prompt->index, 0});
+        chunks_.back().n_rows += n;
     }
 
     const uint32_t n_ahead_;
     std::map<const Share*, Group> groups_;
     std::vector<Entry> entries_;         // the running ones, then the waiting ones
     size_t n_running_ = 0, n_open_ = 0;  // the running ones; and the waiting ones begun
-    std::vector<PromptTurn> turns_;
+    std::vector<PromptChunk> chunks_;
 };
 
-std::vector<PromptTurn> FairShare::deal(std::span<const Prompt> prompts, uint32_t n_rows) {
+std::vector<PromptChunk> FairShare::deal(std::span<const Prompt> prompts, uint32_t n_rows) {
     if (prompts.empty()) return {};
     begin_deal(prompts);
-    return Deal(*this, prompts).turns(n_rows);
+    return Deal(*this, prompts).chunks(n_rows);
 }
 
 uint64_t FairShare::cost_of(const std::string& tenant) const {

@@ -102,7 +102,7 @@ class FairShare {
     };
     // Deals n_rows of a step, in this order. A waiting prompt comes only after those before it in the order of
     // admission. The running ones come once more at the end, for rows that the others could not take.
-    std::vector<PromptTurn> deal(std::span<const Prompt> prompts, uint32_t n_rows);
+    std::vector<PromptChunk> deal(std::span<const Prompt> prompts, uint32_t n_rows);
 
     uint64_t starvation_ms() const { return starvation_ms_; }
     size_t n_tenants() const { return tenants_.size(); }

@@ -71,7 +71,7 @@ bool MaskPool::wait(std::span<const std::shared_ptr<MaskJob>> jobs, std::chrono:
 }
 
 // The next tenant's first job, where that tenant may have one more thread.
-MaskPool::Turn MaskPool::next(Lane& lane) {
+MaskPool::Task MaskPool::next(Lane& lane) {
     auto at = lane.waiting.upper_bound(lane.last);
     for (size_t i = 0, n = lane.waiting.size(); i < n; ++i) {
         if (at == lane.waiting.end()) at = lane.waiting.begin();
@@ -83,11 +83,11 @@ MaskPool::Turn MaskPool::next(Lane& lane) {
         }
         access::SharedPlaces::Place place = lane.threads_now.take({tenant, {}});
         if (place.taken()) {
-            Turn turn{std::move(jobs.front()), std::move(place)};
+            Task task{std::move(jobs.front()), std::move(place)};
             jobs.pop_front();
             lane.last = tenant;
             if (jobs.empty()) lane.waiting.erase(at);
-            return turn;
+            return task;
         }
         ++at;
     }
@@ -99,22 +99,22 @@ void MaskPool::run(Lane& lane, bool is_patient) {
     if (is_patient) give_way();
     MutexLock lock(mutex_);
     for (;;) {
-        Turn turn;
+        Task task;
         lane.changed.wait(lock, [&]() REQUIRES(mutex_) {
-            if (!stop_) turn = next(lane);
-            return stop_ || turn.job != nullptr;
+            if (!stop_) task = next(lane);
+            return stop_ || task.job != nullptr;
         });
         if (stop_) return;
         lock.unlock();
-        make(*turn.job);
+        make(*task.job);
         lock.lock();
-        turn.job->is_done = true;
-        const bool is_waited_for = !turn.job->is_patient;
-        turn.place.give_back();
+        task.job->is_done = true;
+        const bool is_waited_for = !task.job->is_patient;
+        task.place.give_back();
         done_.notify_all();
         lane.changed.notify_one();  // one whose tenant had its share may be next
         lock.unlock();
-        turn.job.reset();  // perhaps with the grammar
+        task.job.reset();  // perhaps with the grammar
         if (!is_waited_for) on_patient_();
         lock.lock();
     }

@@ -65,12 +65,12 @@ class MaskPool {
         std::map<std::string, std::deque<std::shared_ptr<MaskJob>>> waiting;  // by tenant; none is empty
         std::string last;                                                     // whose turn it was
     };
-    struct Turn {
+    struct Task {
         std::shared_ptr<MaskJob> job;
         access::SharedPlaces::Place place;
     };
     void run(Lane& lane, bool is_patient);
-    static Turn next(Lane& lane);
+    static Task next(Lane& lane);
     static void make(MaskJob& job);
 
     const std::function<void()> on_patient_;

@@ -34,21 +34,21 @@ class Planner {
     // From now on rows are of prompts.
     void end_of_decodes() { has_decodes_ = !plan_.rows.empty(); }
 
-    void plan_prompt(const PromptTurn& turn) {
-        if (!is_admitted(turn.index) && !may_admit(turn.index)) return;
-        const SequenceView& sequence = now_[turn.index];
-        uint32_t n_rows = std::min(turn.n_rows, sequence.n_known - sequence.n_computed);
+    void plan_prompt(const PromptChunk& chunk) {
+        if (!is_admitted(chunk.index) && !may_admit(chunk.index)) return;
+        const SequenceView& sequence = now_[chunk.index];
+        uint32_t n_rows = std::min(chunk.n_rows, sequence.n_known - sequence.n_computed);
         n_rows = std::min({n_rows, n_rows_left_, n_affordable(sequence)});
         if (n_rows == 0) return;
-        if (turn.index < running_.size()) {
-            if (!preempted_[turn.index]) plan_running(turn.index, n_rows);
+        if (chunk.index < running_.size()) {
+            if (!preempted_[chunk.index]) plan_running(chunk.index, n_rows);
             return;
         }
-        if (!is_admitted(turn.index)) {
+        if (!is_admitted(chunk.index)) {
             n_free_ -= sequence.n_idle_blocks;
             ++plan_.n_admitted;
         }
-        add(turn.index, n_rows);
+        add(chunk.index, n_rows);
     }
 
     StepPlan finish() {
@@ -106,12 +106,12 @@ class Planner {
         return n_promised;
     }
 
-    uint32_t n_rows_of_step(const SequenceView& sequence) const {
+    uint32_t n_step_rows(const SequenceView& sequence) const {
         return has_decodes_ ? sequence.n_rows_beside : sequence.n_rows_alone;
     }
     // Rows of its prompt that fit beside the planned prompt rows.
     uint32_t n_affordable(const SequenceView& sequence) const {
-        return static_cast<uint32_t>(std::max(prompts_left_, 0.0) * n_rows_of_step(sequence) + 1e-6);
+        return static_cast<uint32_t>(std::max(prompts_left_, 0.0) * n_step_rows(sequence) + 1e-6);
     }
 
     uint32_t rows_that_fit(uint32_t index, uint32_t n_rows) const {
@@ -135,7 +135,7 @@ class Planner {
         planned.n_new_blocks += n_new;
         n_free_ -= n_new;
         n_rows_left_ -= n_rows;
-        if (!is_decode(index)) prompts_left_ -= static_cast<double>(n_rows) / n_rows_of_step(sequence);
+        if (!is_decode(index)) prompts_left_ -= static_cast<double>(n_rows) / n_step_rows(sequence);
         sequence.n_computed += n_rows;
         sequence.n_blocks += n_new;
     }
@@ -159,7 +159,7 @@ class Planner {
         PlannedRows& rows = plan_.rows[planned_[victim]];
         n_free_ += rows.n_new_blocks;
         n_rows_left_ += rows.n_rows;
-        if (!is_decode(victim)) prompts_left_ += static_cast<double>(rows.n_rows) / n_rows_of_step(now_[victim]);
+        if (!is_decode(victim)) prompts_left_ += static_cast<double>(rows.n_rows) / n_step_rows(now_[victim]);
         rows = {victim, 0, 0};
         planned_[victim] = kNone;
     }
@@ -193,7 +193,7 @@ class Planner {
 
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting, uint32_t n_free_blocks,
                    const SchedulerLimits& limits, std::span<const uint32_t> n_holders,
-                   std::span<const PromptTurn> turns) {
+                   std::span<const PromptChunk> chunks) {
     CHECK(limits.n_sequences_max > 0 && limits.n_rows_max >= limits.n_sequences_max && limits.block_tokens > 0);
     CHECK(running.size() <= limits.n_sequences_max);
     Planner planner(running, waiting, n_free_blocks, limits, n_holders);
@@ -201,8 +201,8 @@ StepPlan plan_step(std::span<const SequenceView> running, std::span<const Sequen
         if (planner.is_decode(i)) planner.plan_decode(i);
     }
     planner.end_of_decodes();
-    for (const PromptTurn& turn : turns) planner.plan_prompt(turn);
-    if (turns.empty()) {
+    for (const PromptChunk& chunk : chunks) planner.plan_prompt(chunk);
+    if (chunks.empty()) {
         for (uint32_t i = 0; i < running.size() + waiting.size(); ++i) {
             if (!planner.is_decode(i)) planner.plan_prompt({i, limits.n_rows_max});
         }

@@ -58,7 +58,7 @@ struct SequenceView {
 };
 
 // Up to n_rows of a prompt. Several turns of one sequence add up.
-struct PromptTurn {
+struct PromptChunk {
     uint32_t index = 0;  // see PlannedRows
     uint32_t n_rows = 0;
 };
@@ -83,7 +83,7 @@ struct StepPlan {
 // each.
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting, uint32_t n_free_blocks,
                    const SchedulerLimits& limits, std::span<const uint32_t> n_holders = {},
-                   std::span<const PromptTurn> turns = {});
+                   std::span<const PromptChunk> chunks = {});
 
 // Blocks that n_tokens take.
 inline uint32_t blocks_for(uint32_t n_tokens, uint32_t block_tokens) { return ceil_div(n_tokens, block_tokens); }

@@ -32,8 +32,8 @@ bool is_lasting(const Error& error) {
     return error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex;
 }
 
-// On a thread with twice the stack that gives way to others; its processor time is the turn's.
-Status run_aside(Turns::Turn& turn, const std::function<Status()>& work) {
+// On a thread with twice the stack that gives way to others; its processor time is the permit's.
+Status run_aside(Admission::Permit& permit, const std::function<Status()>& work) {
     Status done = ok_status();
     double took_s = 0;
     std::thread thread;
@@ -41,14 +41,14 @@ Status run_aside(Turns::Turn& turn, const std::function<Status()>& work) {
         thread,
         [&] {
             name_thread("lorad-grammar");
-            give_way(turn.niceness());
+            give_way(permit.niceness());
             done = work();
             took_s = thread_seconds();
         },
         kBigStackBytes);
     if (!runs) return make_error(ErrorCode::kOverloaded, "the system gives no more threads");
     thread.join();
-    turn.charge(took_s);
+    permit.charge(took_s);
     return done;
 }
 
@@ -69,11 +69,11 @@ model::GrammarKind grammar_kind(proto::StructureKind kind) {
     return model::GrammarKind::kJsonSchema;
 }
 
-GrammarCompiler::GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns,
-                                 Options options)
+GrammarCompiler::GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers,
+                                 Admission& admission, Options options)
     : tokenizer_(std::move(tokenizer)),
       helpers_(helpers),
-      turns_(turns),
+      admission_(admission),
       options_(options),
       memory_(std::make_shared<GrammarMemory>()) {}
 
@@ -120,14 +120,14 @@ Status GrammarCompiler::compile_here(const Source& source, Kept& made) const {
 
 Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Source& source,
                                                                      const access::Holder& holder) {
-    TRY_ASSIGN(Turns::Turn turn, turns_.enter(holder));
+    TRY_ASSIGN(Admission::Permit permit, admission_.enter(holder));
     auto made = std::make_shared<Kept>(memory_);
     Frame job{kCompile,
               {number_field(static_cast<uint64_t>(source.kind)), source.structure.source, ids_field(source.eos_ids),
                number_field(source.vocab_size)}};
-    const Result<std::vector<std::string>> tried = helpers_->run(job, turn);
+    const Result<std::vector<std::string>> tried = helpers_->run(job, permit);
     const Status done =
-        tried.ok() ? run_aside(turn, [&] { return compile_here(source, *made); }) : Status(tried.error());
+        tried.ok() ? run_aside(permit, [&] { return compile_here(source, *made); }) : Status(tried.error());
     if (done.ok()) return made;
     if (!is_lasting(done.error())) return done.error();
     made->refusal = done.error();
@@ -137,7 +137,7 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Sourc
 Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(const Source& source,
                                                                              const access::Holder& holder,
                                                                              const std::string& key) {
-    const auto end = std::chrono::steady_clock::now() + 2 * Turns::kWaitMax;
+    const auto end = std::chrono::steady_clock::now() + 2 * Admission::kWaitMax;
     MutexLock lock(mutex_);
     for (;;) {
         if (std::shared_ptr<Kept> kept = find(key)) return kept;
@@ -180,8 +180,8 @@ Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::follow(Kept& kept, uin
     if (kept.n_bytes < GrammarMemory::kLargeBytes) {
         TRY(duplicate());
     } else {
-        TRY_ASSIGN(Turns::Turn turn, turns_.enter(holder));
-        TRY(run_aside(turn, duplicate));
+        TRY_ASSIGN(Admission::Permit permit, admission_.enter(holder));
+        TRY(run_aside(permit, duplicate));
     }
     auto constraint =
         std::make_unique<GrammarConstraint>(std::move(copy), vocab_size, kept.first_mask, memory_, holder);

@@ -1,6 +1,6 @@
 // Grammars of clients. One not seen before is compiled in a helper (helper.h) first; what that takes within its limits
 // is compiled here, on a thread with twice the stack, and kept for the next request that asks the same. What takes long
-// is done on threads that give way to those that make tokens, in turns (turns.h). Any thread.
+// is done on threads that give way to those that make tokens, under permits (admission.h). Any thread.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@
 #include "proto/base/mutex.h"
 #include "proto/generate/structure.h"
 #include "server/engine/token_constraint.h"
+#include "server/sandbox/admission.h"
 #include "server/sandbox/helper_pool.h"
-#include "server/sandbox/turns.h"
 
 namespace lorad::server::sandbox {
 
@@ -69,7 +69,7 @@ class GrammarCompiler {
         uint32_t n_kept_max = 256;  // grammars and refusals
     };
     // helpers null: there are none, and every grammar is refused (kSandboxUnavailable).
-    GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns,
+    GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Admission& admission,
                     Options options);
 
     // kInvalidRequest for what is no grammar, kInputTooComplex for what takes too much, kOverloaded where too many are
@@ -104,7 +104,7 @@ class GrammarCompiler {
         uint32_t vocab_size;
     };
     std::shared_ptr<Kept> find(const std::string& key) REQUIRES(mutex_);
-    // Finds a kept grammar, or makes it. Others who ask for the same meanwhile wait for that and take no turn.
+    // Finds a kept grammar, or makes it. Others who ask for the same meanwhile wait for that and take no permit.
     Result<std::shared_ptr<Kept>> find_or_make(const Source& source, const access::Holder& holder,
                                                const std::string& key);
     void keep(const std::shared_ptr<Kept>& made) REQUIRES(mutex_);
@@ -114,7 +114,7 @@ class GrammarCompiler {
 
     const std::shared_ptr<const model::Tokenizer> tokenizer_;
     HelperPool* const helpers_;
-    Turns& turns_;
+    Admission& admission_;
     const Options options_;
     const std::shared_ptr<GrammarMemory> memory_;
     mutable Mutex mutex_;

@@ -191,10 +191,10 @@ Result<HelperPool::Helper> HelperPool::take() {
     }
 }
 
-Result<std::vector<std::string>> HelperPool::run(const Frame& job, Turns::Turn& turn) {
-    Effort effort{.niceness = turn.niceness()};
+Result<std::vector<std::string>> HelperPool::run(const Frame& job, Admission::Permit& permit) {
+    Effort effort{.niceness = permit.niceness()};
     auto done = run(job, effort);
-    turn.charge(effort.cpu_seconds);
+    permit.charge(effort.cpu_seconds);
     return done;
 }
 

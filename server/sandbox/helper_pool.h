@@ -13,8 +13,8 @@
 #include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
 #include "proto/base/thread.h"
+#include "server/sandbox/admission.h"
 #include "server/sandbox/helper.h"
-#include "server/sandbox/turns.h"
 
 namespace lorad::server::sandbox {
 
@@ -45,8 +45,8 @@ class HelperPool {
         Effort any;
         return run(job, any);
     }
-    // Runs with the turn's niceness; the turn is charged for it.
-    Result<std::vector<std::string>> run(const Frame& job, Turns::Turn& turn);
+    // Runs with the permit's niceness; the permit is charged for it.
+    Result<std::vector<std::string>> run(const Frame& job, Admission::Permit& permit);
 
     bool filters_calls() const { return filters_calls_; }
     pid_t process() const;  // the one that forks the helpers

@@ -20,17 +20,17 @@ TEST(AdapterMix, NamesAreKnownOrRefusedByName) {
 
 TEST(AdapterMix, RowsOfOneAdapterLieSideBySideWhateverTheMix) {
     for (const Mix mix : {Mix::kIdentical, Mix::kDistinct, Mix::kUniform, Mix::kZipf}) {
-        const auto rows = adapters_of_rows(mix, 100, 7, 3);
+        const auto rows = row_adapters(mix, 100, 7, 3);
         ASSERT_EQ(rows.size(), 100u);
         EXPECT_TRUE(std::ranges::is_sorted(rows));
         EXPECT_LT(rows.back(), 7u);
-        EXPECT_EQ(rows, adapters_of_rows(mix, 100, 7, 3));
+        EXPECT_EQ(rows, row_adapters(mix, 100, 7, 3));
     }
 }
 
 TEST(AdapterMix, IdenticalHasOneAdapterAndDistinctAsManyAsCanBe) {
     const auto count = [](Mix mix, uint32_t n_rows, uint32_t n_adapters) {
-        const auto rows = adapters_of_rows(mix, n_rows, n_adapters, 1);
+        const auto rows = row_adapters(mix, n_rows, n_adapters, 1);
         return std::set<uint32_t>(rows.begin(), rows.end()).size();
     };
     EXPECT_EQ(count(Mix::kIdentical, 64, 64), 1u);
@@ -41,8 +41,7 @@ TEST(AdapterMix, IdenticalHasOneAdapterAndDistinctAsManyAsCanBe) {
 
 TEST(AdapterMix, DrawsHaveTheDistributionThatWasAskedFor) {
     constexpr uint32_t kRows = 20000;
-    const auto zipf = adapters_of_rows(Mix::kZipf, kRows, 16, 5),
-               uniform = adapters_of_rows(Mix::kUniform, kRows, 16, 5);
+    const auto zipf = row_adapters(Mix::kZipf, kRows, 16, 5), uniform = row_adapters(Mix::kUniform, kRows, 16, 5);
     const auto of = [](const std::vector<uint32_t>& rows, uint32_t adapter) {
         return static_cast<double>(std::ranges::count(rows, adapter));
     };

@@ -195,7 +195,7 @@ TEST(Executor, AStepWhoseKernelIsRefusedIsNotBegunAndOthersAre) {
 }
 
 TEST(Executor, WhereOneDispatchForAllLayersIsRefusedThereAreSeparateOnes) {
-    const std::vector<std::string> all = {"decode_layers", "decode_layers_homes"};
+    const std::vector<std::string> all = {"decode_layers", "decode_layers_affinity"};
     for (const bool warm_up : {false, true}) {
         const auto wanted = Refused{all, gpu::PersistentDecode::kOn, warm_up}.load_it();
         ASSERT_FALSE(wanted.ok()) << "separate dispatches were not asked for";

@@ -35,7 +35,7 @@ std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path,
                           .kernel_path = path,
                           .one_dispatch_context_max = one_dispatch_context_max,
                           .decode = decode,
-                          .refused_kernels = {"decode_layers_lora", "decode_layers_lora_homes"}});
+                          .refused_kernels = {"decode_layers_lora", "decode_layers_lora_affinity"}});
 }
 
 class GoldenModel : public ::testing::TestWithParam<const char*> {
@@ -229,7 +229,7 @@ TEST(OneDispatch, ARowWithAnAdapterWhoseProgramTheDriverRefusesHasSeparateDispat
     for (const bool warm_up : {false, true}) {
         const OneRowSteps got =
             one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOn, {reference::Type::kF32},
-                          {"decode_layers_lora", "decode_layers_lora_homes"}, warm_up);
+                          {"decode_layers_lora", "decode_layers_lora_affinity"}, warm_up);
         EXPECT_EQ(got.kernel, "");
         EXPECT_TRUE(got.still_one_dispatch) << "of rows without an adapter";
         EXPECT_EQ(got.logits, want.logits);

@@ -85,7 +85,7 @@ class PackedExperts : public PackedFixture {
                 .n = p.n,
                 .w_stride = p.stride,
                 .y_stride = y_stride,
-                .pairs_of_a_row = kTop,
+                .pairs_per_row = kTop,
                 .alpha = 0,
                 .limit = 0};
     }

@@ -122,7 +122,7 @@ std::vector<std::pair<std::string, BatchTraits>> batches() {
                             traits.types = 1u << static_cast<uint32_t>(ScalarType::kF16);
                             traits.has_long_runs = long_runs;
                             traits.most_runs = most_runs;
-                            if (joined) traits.joined_steps.emplace();
+                            if (joined) traits.stacked_steps.emplace();
                             all.emplace_back(lorad::format("{}, rank {}, long {}, joined {}, runs {}", name, rank,
                                                            long_runs, joined, most_runs),
                                              traits);
@@ -177,18 +177,18 @@ TEST(StepPlanExpectation, StepsRunWhatTheyRan) {
         {"batch invariant, 7b q4_k", "dca524178fa9e953"},
         {"batch invariant, gemma2-2b", "187ba89a1b8021e3"},
         {"batch invariant, 0.5b f32", "9eac20e70c73f16b"},
-        {"coopmat without gated, blocks and packed, 0.5b", "bbf00a7f432f27bb"},
-        {"coopmat without gated, blocks and packed, 1.5b bf16", "1deb39f3ba440b35"},
-        {"coopmat without gated, blocks and packed, 7b", "7cb721ee88df7c79"},
-        {"coopmat without gated, blocks and packed, 7b q4_k", "b5e5ee646e62c0bb"},
-        {"coopmat without gated, blocks and packed, gemma2-2b", "a979137e883ca383"},
-        {"coopmat without gated, blocks and packed, 0.5b f32", "fcb105cbc37c7631"},
-        {"warpgroup without direct, joined and argmax, 0.5b", "fb94def4bacd0631"},
-        {"warpgroup without direct, joined and argmax, 1.5b bf16", "c7585d9bb1852c85"},
-        {"warpgroup without direct, joined and argmax, 7b", "fbabe506264975d5"},
-        {"warpgroup without direct, joined and argmax, 7b q4_k", "2b1e6fc8dea5777d"},
-        {"warpgroup without direct, joined and argmax, gemma2-2b", "e1bfe708e20b5ec3"},
-        {"warpgroup without direct, joined and argmax, 0.5b f32", "6e87c6b29fd6f5f1"},
+        {"coopmat without gated, fragments and packed, 0.5b", "bbf00a7f432f27bb"},
+        {"coopmat without gated, fragments and packed, 1.5b bf16", "1deb39f3ba440b35"},
+        {"coopmat without gated, fragments and packed, 7b", "7cb721ee88df7c79"},
+        {"coopmat without gated, fragments and packed, 7b q4_k", "b5e5ee646e62c0bb"},
+        {"coopmat without gated, fragments and packed, gemma2-2b", "a979137e883ca383"},
+        {"coopmat without gated, fragments and packed, 0.5b f32", "fcb105cbc37c7631"},
+        {"warpgroup without direct, stacked and argmax, 0.5b", "fb94def4bacd0631"},
+        {"warpgroup without direct, stacked and argmax, 1.5b bf16", "c7585d9bb1852c85"},
+        {"warpgroup without direct, stacked and argmax, 7b", "fbabe506264975d5"},
+        {"warpgroup without direct, stacked and argmax, 7b q4_k", "2b1e6fc8dea5777d"},
+        {"warpgroup without direct, stacked and argmax, gemma2-2b", "e1bfe708e20b5ec3"},
+        {"warpgroup without direct, stacked and argmax, 0.5b f32", "6e87c6b29fd6f5f1"},
     };
     lorad::testing::Digests got;
     constexpr ProgramSet kAll{PersistentProgram::kDecodeLayers, PersistentProgram::kDecodeLayersAdapter,

@@ -133,9 +133,9 @@ TEST(StepPlanner, AdaptersAreAddedByTheMethodThatTheStepPaysLeastFor) {
     EXPECT_EQ(method(prompt), AdapterMethod::kLongRuns);
     prompt.rank_max = 16;
     EXPECT_EQ(method(prompt), AdapterMethod::kConsumers) << "products by warpgroups are so much faster without";
-    prompt.joined_steps.emplace();  // they take no columns to speak of
-    EXPECT_EQ(method(prompt), AdapterMethod::kJoined);
-    prompt.joined_steps->fill(1000);
+    prompt.stacked_steps.emplace();  // they take no columns to speak of
+    EXPECT_EQ(method(prompt), AdapterMethod::kStacked);
+    prompt.stacked_steps->fill(1000);
     EXPECT_EQ(method(prompt), AdapterMethod::kConsumers) << "more work than the product itself";
     prompt.has_extras = true;  // whose kernels read lists of uses
     EXPECT_EQ(on.planner->shape_of(prompt, kAll).lora, LoraLevel::kFull);
@@ -237,7 +237,7 @@ TEST(StepPlanner, UsualShapesHoldTheStepsThatCome) {
         }
     }
     for (const uint32_t rows : {512u, 2048u}) {
-        const uint32_t tile_rows = on.planner->wish_for(rows).tile_rows;
+        const uint32_t tile_rows = on.planner->tile_request(rows).tile_rows;
         EXPECT_TRUE(
             holds({.n_rows = rows, .n_outputs = 1, .n_context = rows, .runs = {.n_tiles = rows / tile_rows}}, kAll))
             << rows;

@@ -171,7 +171,7 @@ TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
         {16 / gpu::kShrinkRanks, 3, 3}, {8 / gpu::kShrinkRanks, 3, 1}, {0, 0, 0}, {16 / gpu::kShrinkRanks, 3, 1}};
     const uint32_t pieces[4] = {16 / 2 * 3 * 3, 8 / 2 * 3, 0, 16 / 2 * 3};
     for (uint32_t group = 0; group < 4; ++group) {
-        EXPECT_EQ(header.shrink[group].turns[0], pieces[group]) << group;
+        EXPECT_EQ(header.shrink[group].stride_grid[0], pieces[group]) << group;
         for (uint32_t axis = 0; axis < 3; ++axis)
             EXPECT_EQ(header.shrink[group].grid[axis], grids[group][axis]) << group << axis;
     }

@@ -26,7 +26,7 @@ const std::string kHex(64, 'a');
 std::string hex_digest(std::string_view key) {
     KeyEntry entry;
     entry.principal.id = entry.principal.tenant = "x";
-    entry.digest = digest_of_key(key);
+    entry.digest = key_digest(key);
     std::string line = key_line(entry);
     return line.substr(line.find("\"sha256\":\"") + 10, 64);
 }
@@ -101,7 +101,7 @@ TEST(KeyFile, LinesAreReadAsTheyAreWritten) {
     entry.principal.expires_s = *parse_utc("2027-01-31T12:34:56Z");
     entry.principal.priority_min = -3;
     entry.quotas = {600, 200000, 16, 32768};
-    entry.digest = digest_of_key("k");
+    entry.digest = key_digest("k");
     auto read = parse_keys("# comment\r\n\n" + key_line(entry) + "\r\n", "f");
     ASSERT_TRUE(read.ok()) << read.error().message;
     ASSERT_EQ(read->size(), 1u);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/engine/background_turns.h"
+#include "server/engine/background_budget.h"
 #include "tests/server/engine_fixture.h"
 
 namespace lorad::server {
@@ -69,14 +69,14 @@ struct Simulated {
 };
 Simulated simulate(BackgroundShare share, double piece_s) {
     constexpr double kStep = 0.01;
-    BackgroundTurns turns(share);
+    BackgroundBudget background(share);
     Simulated out;
     bool is_quiet = true;
     for (int i = 0; i < out.n_steps; ++i) {
-        const double budget_s = turns.after_step(is_quiet ? kStep : kStep * 1.3, is_quiet);
+        const double budget_s = background.after_step(is_quiet ? kStep : kStep * 1.3, is_quiet);
         double taken_s = 0;
         while (budget_s > 0 && (taken_s == 0 || taken_s + piece_s <= budget_s)) taken_s += piece_s;
-        if (budget_s > 0) turns.ran(budget_s, taken_s);
+        if (budget_s > 0) background.ran(budget_s, taken_s);
         is_quiet = taken_s == 0;
         out.background_s += taken_s;
         out.worst_s = std::max(out.worst_s, taken_s);
@@ -85,41 +85,41 @@ Simulated simulate(BackgroundShare share, double piece_s) {
     return out;
 }
 
-TEST(BackgroundTurns, SmallPiecesKeepTheBoundAndUseIt) {
+TEST(BackgroundBudget, SmallPiecesKeepTheBoundAndUseIt) {
     const Simulated out = simulate({0.5, 1.25}, 70e-6);
     EXPECT_EQ(out.n_late, 0);
     EXPECT_LE(out.worst_s, 0.0025 + 1e-9);
     EXPECT_GT(out.background_s / (out.n_steps * 0.01), 0.15);  // seven steps of eight, a quarter of each
 }
 
-TEST(BackgroundTurns, TheShareIsACap) {
+TEST(BackgroundBudget, TheShareIsACap) {
     const Simulated out = simulate({0.1, 3.0}, 70e-6);
     const double share = out.background_s / (out.background_s + out.n_steps * 0.01);
     EXPECT_NEAR(share, 0.1, 0.01);
     EXPECT_EQ(simulate({0.0, 1.25}, 70e-6).background_s, 0.0);
 }
 
-TEST(BackgroundTurns, PiecesThatFitNoBoundRunSoRarelyThatThe99thPercentileStays) {
+TEST(BackgroundBudget, PiecesThatFitNoBoundRunSoRarelyThatThe99thPercentileStays) {
     const Simulated out = simulate({0.5, 1.25}, 0.05);
     EXPECT_GT(out.background_s, 0.0);
     EXPECT_LT(out.n_late, out.n_steps / 100);
 }
 
 // How long a turn takes is a guess, which may be wrong by a fifth, or by half.
-TEST(BackgroundTurns, WrongGuessesStayFewerThanOneOfAHundred) {
+TEST(BackgroundBudget, WrongGuessesStayFewerThanOneOfAHundred) {
     for (const double error : {0.2, 0.5}) {
         constexpr double kStep = 0.005;
         constexpr int kSteps = 20'000;
-        BackgroundTurns turns({0.5, 1.25});
+        BackgroundBudget background({0.5, 1.25});
         std::mt19937 random(3);
         std::uniform_real_distribution<double> wrong(1 - error, 1 + error);
         double background_s = 0;
         int n_late = 0;
         for (int i = 0; i < kSteps; ++i) {
-            const double budget_s = turns.after_step(kStep, true);
+            const double budget_s = background.after_step(kStep, true);
             if (budget_s <= 0) continue;
             const double taken_s = budget_s * wrong(random);
-            turns.ran(budget_s, taken_s);
+            background.ran(budget_s, taken_s);
             background_s += taken_s;
             n_late += taken_s > 0.25 * kStep ? 1 : 0;
         }

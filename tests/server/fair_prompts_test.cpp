@@ -33,7 +33,7 @@ struct Prompts {
         all.push_back({fair.enter(tenant, adapter, priority), tenant, n_rows, priority});
         return uint32_t(all.size() - 1);
     }
-    std::vector<PromptTurn> deal(uint32_t n_rows) {
+    std::vector<PromptChunk> deal(uint32_t n_rows) {
         std::vector<FairShare::Prompt> prompts;
         for (uint32_t i = 0; i < all.size(); ++i) {
             const One& one = all[i];
@@ -52,10 +52,10 @@ struct Prompts {
     std::string step(uint32_t n_rows) {
         std::map<uint32_t, uint32_t> given;
         std::string out;
-        for (const PromptTurn& turn : deal(n_rows)) {
-            One& one = all[turn.index];
-            uint32_t n = std::min({turn.n_rows, n_rows, one.n_left - given[turn.index]});
-            given[turn.index] += n;
+        for (const PromptChunk& chunk : deal(n_rows)) {
+            One& one = all[chunk.index];
+            uint32_t n = std::min({chunk.n_rows, n_rows, one.n_left - given[chunk.index]});
+            given[chunk.index] += n;
             n_rows -= n;
             if (n == 0 || one.runs) continue;
             fair.start(one.ticket);

@@ -41,8 +41,8 @@ inline uint64_t fake_delta(std::span<const LoraUse> uses, const SlotDigest& dige
 }
 
 // The same in a text whose positions begin elsewhere in the table of cos and sin.
-inline uint64_t fake_turned(uint64_t delta, uint32_t turn_begin) {
-    return turn_begin == 0 ? delta : fake_mix(delta + 1, turn_begin);
+inline uint64_t fake_turned(uint64_t delta, uint32_t rope_begin) {
+    return rope_begin == 0 ? delta : fake_mix(delta + 1, rope_begin);
 }
 
 // The model: tokens, and what the adapters did at each of them.
@@ -132,7 +132,7 @@ class FakeRunner final : public StepRunner {
             TokenId token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : row.token;
             auto uses = batch.lora_uses().subspan(row.use_begin, row.n_uses);
             cache_[place(batch, row, row.position)] = {token, row.position,
-                                                       fake_turned(fake_delta(uses, digest), row.turn_begin)};
+                                                       fake_turned(fake_delta(uses, digest), row.rope_begin)};
         }
         StepResult result;
         std::vector<gpu::ChoiceLogprobs> logprobs_for_step;

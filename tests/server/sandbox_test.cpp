@@ -259,8 +259,8 @@ class Grammars : public ::testing::Test {
     }
 
     std::unique_ptr<HelperPool> helpers = pool();
-    Turns turns{{.n_running_max = 2}};
-    GrammarCompiler compiler{tokenizer(), helpers.get(), turns, {.kept_bytes_max = 64 << 20, .n_kept_max = 4}};
+    Admission admission{{.n_running_max = 2}};
+    GrammarCompiler compiler{tokenizer(), helpers.get(), admission, {.kept_bytes_max = 64 << 20, .n_kept_max = 4}};
 };
 
 TEST_F(Grammars, OneIsCompiledOnceForAllWhoAskTheSame) {
@@ -285,28 +285,28 @@ TEST_F(Grammars, OneIsCompiledOnceForAllWhoAskTheSame) {
     EXPECT_EQ(compiler.n_compiled(), 7u);
 }
 
-TEST_F(Grammars, ManyWhoAskTheSameAtOnceTakeOneTurn) {
+TEST_F(Grammars, ManyWhoAskTheSameAtOnceTakeOnePermit) {
     std::vector<std::thread> threads;
     std::atomic<int> n_ok = 0;
     // More than one holder may have waiting.
-    for (uint32_t i = 0; i < Turns::kWaitingMax; ++i)
+    for (uint32_t i = 0; i < Admission::kWaitingMax; ++i)
         threads.emplace_back([&] { n_ok += compile("(ab|cd)+x").ok() ? 1 : 0; });
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(n_ok.load(), int(Turns::kWaitingMax));
+    EXPECT_EQ(n_ok.load(), int(Admission::kWaitingMax));
     EXPECT_EQ(compiler.n_compiled(), 1u);
 }
 
 TEST_F(Grammars, WhoeverHasManyWaitingLeavesPlacesToOthers) {
     // Nobody gets on before all have asked.
-    std::vector<Turns::Turn> held;
+    std::vector<Admission::Permit> held;
     for (const char* one : {"x", "y"}) {
-        auto turn = turns.enter({one, ""});
-        ASSERT_TRUE(turn.ok());
-        held.push_back(std::move(*turn));
+        auto permit = admission.enter({one, ""});
+        ASSERT_TRUE(permit.ok());
+        held.push_back(std::move(*permit));
     }
     std::vector<std::thread> threads;
     std::atomic<uint32_t> n_refused = 0;
-    for (uint32_t i = 0; i < Turns::kWaitingMax; ++i) {
+    for (uint32_t i = 0; i < Admission::kWaitingMax; ++i) {
         threads.emplace_back([&, i] {
             auto made = compile(format("a{{{}}}", i + 1));
             // Not those whose wait was too long.
@@ -315,7 +315,7 @@ TEST_F(Grammars, WhoeverHasManyWaitingLeavesPlacesToOthers) {
                 is_refused && made.error().message.find("wait to be read as may") != std::string::npos ? 1u : 0u;
         });
     }
-    EXPECT_TRUE(lorad::testing::soon([&] { return n_refused >= Turns::kWaitingMax / 2; }))
+    EXPECT_TRUE(lorad::testing::soon([&] { return n_refused >= Admission::kWaitingMax / 2; }))
         << "one holder has at most half of the places";
     std::atomic<bool> other_ok = false;
     threads.emplace_back([&] { other_ok = compile("b+", {"other", ""}).ok(); });
@@ -330,25 +330,26 @@ std::function<std::chrono::steady_clock::time_point()> hasty_clock(std::chrono::
     return [&at] { return at += std::chrono::milliseconds(100); };
 }
 
-TEST(TurnsTest, ProcessorTimeIsBoundedWhileAnswersAreComputed) {
+TEST(AdmissionTest, ProcessorTimeIsBoundedWhileAnswersAreComputed) {
     std::chrono::steady_clock::time_point at{};
     bool is_busy = true;
-    Turns turns({.n_running_max = 4, .n_processors = 2, .is_busy = [&] { return is_busy; }, .now = hasty_clock(at)});
+    Admission admission(
+        {.n_running_max = 4, .n_processors = 2, .is_busy = [&] { return is_busy; }, .now = hasty_clock(at)});
     const access::Holder greedy{"greedy", ""}, other{"other", ""};
     const auto seconds_for = [&](const access::Holder& holder) {
         const auto begin = at;
-        EXPECT_TRUE(turns.enter(holder).ok()) << holder.tenant;
+        EXPECT_TRUE(admission.enter(holder).ok()) << holder.tenant;
         return std::chrono::duration<double>(at - begin).count();
     };
-    turns.enter(greedy)->charge(0.45);
+    admission.enter(greedy)->charge(0.45);
     EXPECT_LT(seconds_for(greedy), 1.0) << "half a second at once";
-    turns.enter(greedy)->charge(1.0);
+    admission.enter(greedy)->charge(1.0);
     EXPECT_LT(seconds_for(other), 1.0) << "whoever has had little does not wait for whoever has had much";
     // A second is forgotten in five: a tenth of two processors.
     const double waited = seconds_for(greedy);
     EXPECT_GT(waited, 2.5);
     EXPECT_LT(waited, 6.0);
-    turns.enter(greedy)->charge(0.7);
+    admission.enter(greedy)->charge(0.7);
     is_busy = false;
     EXPECT_LT(seconds_for(greedy), 1.0) << "where no answers are computed nobody waits";
     is_busy = true;
@@ -357,38 +358,39 @@ TEST(TurnsTest, ProcessorTimeIsBoundedWhileAnswersAreComputed) {
 }
 
 // A half of one of two processors, after a second at once; whoever owes nothing is let in all the same.
-TEST(TurnsTest, ProcessorTimeOfAllTogetherIsBounded) {
+TEST(AdmissionTest, ProcessorTimeOfAllTogetherIsBounded) {
     std::chrono::steady_clock::time_point at{};
     bool goes_on = false;
-    Turns turns({.n_running_max = 4,
-                 .n_processors = 2,
-                 .is_busy = [] { return true; },
-                 .now = [&] { return goes_on ? at += std::chrono::milliseconds(100) : at; }});
+    Admission admission({.n_running_max = 4,
+                         .n_processors = 2,
+                         .is_busy = [] { return true; },
+                         .now = [&] { return goes_on ? at += std::chrono::milliseconds(100) : at; }});
     const auto name = [](int i) { return access::Holder{format("t{}", i), ""}; };
-    for (int i = 0; i < 30; ++i) turns.enter(name(i))->charge(0.4);
+    for (int i = 0; i < 30; ++i) admission.enter(name(i))->charge(0.4);
     goes_on = true;
     auto begin = at;
-    EXPECT_TRUE(turns.enter({"another", ""}).ok());
+    EXPECT_TRUE(admission.enter({"another", ""}).ok());
     EXPECT_LT(at - begin, std::chrono::seconds(1));
     // Alone it would not wait, as 0.4 s are within its own bound. In two seconds it owes nothing any more.
     begin = at;
-    EXPECT_TRUE(turns.enter(name(29)).ok());
+    EXPECT_TRUE(admission.enter(name(29)).ok());
     EXPECT_GT(at - begin, std::chrono::seconds(1));
-    turns.enter({"large", ""})->charge(5.0);
-    const Result<Turns::Turn> late = turns.enter({"large", ""});
+    admission.enter({"large", ""})->charge(5.0);
+    const Result<Admission::Permit> late = admission.enter({"large", ""});
     ASSERT_FALSE(late.ok());
     EXPECT_EQ(late.error().code, ErrorCode::kOverloaded);
 }
 
-TEST(TurnsTest, WithoutTenantsAddressesHaveTheirTime) {
+TEST(AdmissionTest, WithoutTenantsAddressesHaveTheirTime) {
     std::chrono::steady_clock::time_point at{};
-    Turns turns({.n_running_max = 4, .n_processors = 2, .is_busy = [] { return true; }, .now = hasty_clock(at)});
-    turns.enter({"", "10.0.0.1"})->charge(0.9);
+    Admission admission(
+        {.n_running_max = 4, .n_processors = 2, .is_busy = [] { return true; }, .now = hasty_clock(at)});
+    admission.enter({"", "10.0.0.1"})->charge(0.9);
     auto begin = at;
-    ASSERT_TRUE(turns.enter({"", "10.0.0.2"}).ok());
+    ASSERT_TRUE(admission.enter({"", "10.0.0.2"}).ok());
     EXPECT_LT(at - begin, std::chrono::seconds(1));
     begin = at;
-    ASSERT_TRUE(turns.enter({"", "10.0.0.1"}).ok());
+    ASSERT_TRUE(admission.enter({"", "10.0.0.1"}).ok());
     EXPECT_GT(at - begin, std::chrono::seconds(1));
 }
 
@@ -428,15 +430,15 @@ TEST(Sandbox, WhoeverHasHadMuchComesLast) {
         EXPECT_EQ(most, std::min(niceness == kNicest ? kNicest : own + kNicer, kNicest));
     }
     std::chrono::steady_clock::time_point at{};
-    Turns turns({.n_running_max = 4, .n_processors = 2, .now = [&] { return at; }});
+    Admission admission({.n_running_max = 4, .n_processors = 2, .now = [&] { return at; }});
     const access::Holder greedy{"greedy", ""};
-    turns.enter(greedy)->charge(0.03);
-    EXPECT_EQ(turns.enter(greedy)->niceness(), kNicer);
-    turns.enter(greedy)->charge(0.03);
-    EXPECT_EQ(turns.enter(greedy)->niceness(), kNicest);
-    EXPECT_EQ(turns.enter({"other", ""})->niceness(), kNicer);
+    admission.enter(greedy)->charge(0.03);
+    EXPECT_EQ(admission.enter(greedy)->niceness(), kNicer);
+    admission.enter(greedy)->charge(0.03);
+    EXPECT_EQ(admission.enter(greedy)->niceness(), kNicest);
+    EXPECT_EQ(admission.enter({"other", ""})->niceness(), kNicer);
     at += std::chrono::seconds(1);
-    EXPECT_EQ(turns.enter(greedy)->niceness(), kNicer) << "forgotten, at a tenth of two processors";
+    EXPECT_EQ(admission.enter(greedy)->niceness(), kNicer) << "forgotten, at a tenth of two processors";
 }
 
 // A helper that is ended does not say what it took: then what it may have taken counts.
@@ -452,7 +454,7 @@ TEST_F(Grammars, WhatACompilationTookIsItsTenants) {
     // Through the compiler: beside answers the next grammar of this tenant waits until enough of it is forgotten,
     // another's does not.
     std::chrono::steady_clock::time_point at{};
-    Turns busy({.n_running_max = 2, .n_processors = 0.01, .is_busy = [] { return true; }, .now = hasty_clock(at)});
+    Admission busy({.n_running_max = 2, .n_processors = 0.01, .is_busy = [] { return true; }, .now = hasty_clock(at)});
     GrammarCompiler beside(tokenizer(), some.get(), busy, {});
     const auto seconds_for = [&](const char* tenant, std::string source, bool is_schema) {
         const auto begin = at;
@@ -468,8 +470,8 @@ TEST_F(Grammars, WhatACompilationTookIsItsTenants) {
     EXPECT_GT(seconds_for("greedy", "[a-c]+", false), 14.0);
 }
 
-// Copying it takes milliseconds: as many copies at a time as there are turns.
-TEST_F(Grammars, ALargeOneIsCopiedInATurn) {
+// Copying it takes milliseconds: as many copies at a time as there are permits.
+TEST_F(Grammars, ALargeOneIsCopiedUnderAPermit) {
     std::string large;
     for (int i = 0; i < 60'000; ++i) large += "[^a]";
     const auto constraint = compile(large);
@@ -478,7 +480,7 @@ TEST_F(Grammars, ALargeOneIsCopiedInATurn) {
     std::atomic<bool> is_copied = false;
     std::thread asks;
     {
-        const auto one = turns.enter({"x", ""}), two = turns.enter({"y", ""});
+        const auto one = admission.enter({"x", ""}), two = admission.enter({"y", ""});
         ASSERT_TRUE(one.ok() && two.ok());
         ASSERT_TRUE(compile("[a-c]+").ok()) << "a small one waits for nobody";
         asks = std::thread([&] { is_copied = compile(large).ok(); });
@@ -503,7 +505,7 @@ TEST_F(Grammars, ARefusalIsKeptToo) {
 }
 
 TEST_F(Grammars, WithoutHelpersNoneIsCompiled) {
-    GrammarCompiler without(tokenizer(), nullptr, turns, {});
+    GrammarCompiler without(tokenizer(), nullptr, admission, {});
     auto refused = without.compile({proto::StructureKind::kRegex, "a", "regex"}, kEnds, tokenizer()->vocab_size(), {});
     EXPECT_EQ(refused.error().code, ErrorCode::kSandboxUnavailable);
 }

@@ -130,12 +130,12 @@ TEST(Scheduler, BlocksThatOthersHoldAreNotFreedByAPreemption) {
     EXPECT_EQ(plan.rows[0].n_new_blocks, 1u);
 }
 
-TEST(Scheduler, PromptsGetRowsInTheOrderOfTheirTurns) {
+TEST(Scheduler, PromptsGetRowsInTheOrderOfTheirChunks) {
     // A long prompt is half computed; a short one that waits comes first.
     std::vector<SequenceView> running{{1000, 512, 8}};
     std::vector<SequenceView> waiting{{48, 0, 0}};
-    std::vector<PromptTurn> turns{{1, 48}, {0, 488}};
-    StepPlan plan = plan_step(running, waiting, 100, kLimits, {}, turns);
+    std::vector<PromptChunk> chunks{{1, 48}, {0, 488}};
+    StepPlan plan = plan_step(running, waiting, 100, kLimits, {}, chunks);
     EXPECT_EQ(plan.n_admitted, 1u);
     ASSERT_EQ(plan.rows.size(), 2u);
     EXPECT_EQ(plan.rows[0].index, 1u);
@@ -148,8 +148,8 @@ TEST(Scheduler, PromptsGetRowsInTheOrderOfTheirTurns) {
 TEST(Scheduler, TurnsOfOneSequenceAddUp) {
     std::vector<SequenceView> running{{1000, 512, 8}};
     std::vector<SequenceView> waiting{{900, 0, 0}};
-    std::vector<PromptTurn> turns{{1, 64}, {0, 64}, {1, 64}, {0, 1000}};
-    StepPlan plan = plan_step(running, waiting, 100, kLimits, {}, turns);
+    std::vector<PromptChunk> chunks{{1, 64}, {0, 64}, {1, 64}, {0, 1000}};
+    StepPlan plan = plan_step(running, waiting, 100, kLimits, {}, chunks);
     ASSERT_EQ(plan.rows.size(), 2u);
     EXPECT_EQ(plan.n_admitted, 1u);
     EXPECT_EQ(plan.rows[0].n_rows, 128u);
@@ -161,13 +161,13 @@ TEST(Scheduler, TurnsOfOneSequenceAddUp) {
 TEST(Scheduler, WhatAWaitingOneCannotTakeIsLeftToThoseThatRun) {
     std::vector<SequenceView> running{{1000, 512, 8}};
     std::vector<SequenceView> waiting{{1000, 0, 0}};
-    std::vector<PromptTurn> turns{{1, 256}, {0, 488}};
+    std::vector<PromptChunk> chunks{{1, 256}, {0, 488}};
     // The running one needs 8 more blocks, the waiting one 16.
-    StepPlan plan = plan_step(running, waiting, 23, kLimits, {}, turns);
+    StepPlan plan = plan_step(running, waiting, 23, kLimits, {}, chunks);
     EXPECT_EQ(plan.n_admitted, 0u);
     ASSERT_EQ(plan.rows.size(), 1u);
     EXPECT_EQ(plan.rows[0].n_rows, 256u);
-    EXPECT_EQ(plan_step(running, waiting, 24, kLimits, {}, turns).n_admitted, 1u);
+    EXPECT_EQ(plan_step(running, waiting, 24, kLimits, {}, chunks).n_admitted, 1u);
 }
 
 TEST(Scheduler, RowsOfPromptsAreLimitedBesideDecodesAndWithout) {
@@ -249,14 +249,14 @@ TEST(SchedulerSimulation, PlansKeepToTheirLimits) {
             waiting.push_back(view);
         }
         if (!waiting.empty()) waiting[0].is_starving = random() % 4 == 0;
-        std::vector<PromptTurn> turns;
+        std::vector<PromptChunk> chunks;
         for (uint32_t n = random() % 8; n > 0; --n) {
             uint32_t i = random() % uint32_t(running.size() + waiting.size() + 1);
-            if (i < running.size() + waiting.size()) turns.push_back({i, 1 + uint32_t(random() % 100)});
+            if (i < running.size() + waiting.size()) chunks.push_back({i, 1 + uint32_t(random() % 100)});
         }
-        for (uint32_t i = 0; i < running.size(); ++i) turns.push_back({i, 1000});
+        for (uint32_t i = 0; i < running.size(); ++i) chunks.push_back({i, 1000});
         const uint32_t n_free = random() % 40;
-        StepPlan plan = plan_step(running, waiting, n_free, limits, {}, turns);
+        StepPlan plan = plan_step(running, waiting, n_free, limits, {}, chunks);
 
         std::set<uint32_t> preempted(plan.preempted.begin(), plan.preempted.end()), planned;
         EXPECT_EQ(preempted.size(), plan.preempted.size());

@@ -329,7 +329,7 @@ TEST_F(Jobs, AnAdapterSaysWhatItsDataHeldButNoneOfItsTexts) {
 }
 
 // The number of this thread's sleeps that the kernel has counted.
-uint64_t n_sleeps_of_training_thread() {
+uint64_t n_training_sleeps() {
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
         std::ifstream comm(task.path() / "comm"), status(task.path() / "status");
         std::string line;
@@ -382,10 +382,10 @@ TEST_F(Jobs, TheThreadSleepsWhileThereIsNothingToDo) {
     service->start();
     ASSERT_EQ(settled(*service, create(request(upload(token_lines(4))))), "succeeded");
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    const uint64_t before = n_sleeps_of_training_thread();
+    const uint64_t before = n_training_sleeps();
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     EXPECT_GT(before, 0u);
-    EXPECT_EQ(n_sleeps_of_training_thread(), before);
+    EXPECT_EQ(n_training_sleeps(), before);
     EXPECT_EQ(settled(*service, create(request(upload(token_lines(4)), "next"))), "succeeded");
     service->stop();  // and wakes for its end
 }

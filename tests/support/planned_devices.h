@@ -11,7 +11,7 @@
 
 #include "gpu/kernels/kernel_facts.h"
 #include "gpu/kernels/products/matmul_plan.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "proto/base/format.h"
 
 namespace lorad::testing {
@@ -72,12 +72,12 @@ inline std::deque<PlannedDevice> planned_devices() {
     all.emplace_back("coopmat2", h200(), gpu::KernelPath::kCoopmat2);
     all.emplace_back("warpgroup", h200(), gpu::KernelPath::kAuto);
     all.emplace_back("batch invariant", h200(), gpu::KernelPath::kAuto, true);
-    all.emplace_back("coopmat without gated, blocks and packed", h200(), gpu::KernelPath::kCoopmat);
+    all.emplace_back("coopmat without gated, fragments and packed", h200(), gpu::KernelPath::kCoopmat);
     gpu::KernelLadder& few = all.back().facts.ladder;
-    few.gated = few.gated_adapters = few.blocks = few.packed = {};
-    all.emplace_back("warpgroup without direct, joined and argmax", h200(), gpu::KernelPath::kAuto);
+    few.gated = few.gated_adapters = few.fragments = few.packed = {};
+    all.emplace_back("warpgroup without direct, stacked and argmax", h200(), gpu::KernelPath::kAuto);
     gpu::KernelLadder& some = all.back().facts.ladder;
-    some.direct = some.joined = some.argmax = {};
+    some.direct = some.stacked = some.argmax = {};
     return all;
 }
 
@@ -97,7 +97,7 @@ inline const char* name_of(gpu::MatmulVariant variant) {
         case gpu::MatmulVariant::kGatedLora: return "warpgroup";
         case gpu::MatmulVariant::kResidual: return "residual";
         case gpu::MatmulVariant::kRegisters: return "registers";
-        default: return gpu::way_of(variant).name;
+        default: return gpu::impl_of(variant).name;
     }
 }
 
@@ -110,7 +110,7 @@ inline std::string text_of(const gpu::MatmulPlan& plan) {
                                      plan.tile, plan.rows);
     text += lorad::format(" k {} by {} whole {}", plan.n_splits, plan.k_per_split, plan.whole_rows);
     text += lorad::format(" types {} {}", static_cast<int>(plan.weight_type), static_cast<int>(plan.act_type));
-    if (plan.x_in_blocks) text += lorad::format(" blocks {}", plan.x_order);
+    if (plan.x_in_fragments) text += lorad::format(" blocks {}", plan.x_order);
     if (gpu::is_packed(plan.packed)) text += lorad::format(" format {}", static_cast<int>(plan.packed));
     if (plan.unpacks) text += " unpacks";
     if (plan.short_sum != 0) text += lorad::format(" short {}", plan.short_sum);

@@ -47,7 +47,7 @@ std::unique_ptr<gpu::Device> make_test_device() {
     const char* const subgroups = std::getenv("LORAD_TEST_SUBGROUPS");
     const bool is_lowered = std::getenv("LORAD_LOWER_TO") != nullptr;
     auto device = gpu::Device::create({.validation = true,
-                                       .workgroups_of_gpu = subgroups != nullptr || is_lowered,
+                                       .gpu_workgroups = subgroups != nullptr || is_lowered,
                                        .params_in_buffer = subgroups != nullptr});
     if (!device.ok()) {
         std::fprintf(stderr, "tests need a Vulkan device: %s\n", device.error().message.c_str());

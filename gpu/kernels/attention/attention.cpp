@@ -128,27 +128,28 @@ uint64_t AttentionPlanner::attention_partial_bytes(const AttentionShape& shape) 
 }
 
 void AttentionKernels::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
-                                 ScalarType act_type, uint32_t block_order) {
-    CHECK(params.y_blocks == 0 || attends_in_blocks(shape, act_type));
+                                 ScalarType act_type, uint32_t fragment_order) {
+    CHECK(params.y_fragments == 0 || attends_in_fragments(shape, act_type));
     CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= kAttendedDimMax && shape.sinks == (params.sinks != 0) &&
           shape.n_q_heads % shape.n_kv_heads == 0);
     const bool split = shape.n_splits > 1;
     if (groups_heads(shape)) {
-        const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_group_kv8" : "attention_group",
-                                 GroupConstants{.both = {.threads = kGroupThreads,
-                                                         .act_type = static_cast<uint32_t>(act_type),
-                                                         .head_dim = shape.head_dim,
-                                                         .group = shape.n_q_heads / shape.n_kv_heads,
-                                                         .kv_heads = shape.n_kv_heads,
-                                                         .split = split,
-                                                         .listed = params.single_rows != 0,
-                                                         .sum_splits = 0,
-                                                         .has_bias = 0,
-                                                         .has_norm = 0,
-                                                         .rotary_dim = 0,
-                                                         .y_in_blocks = params.y_blocks != 0 ? 1 + block_order : 0},
-                                                .keys_f16 = shape.keys_f16},
-                                 kMatrixSubgroup);
+        const Kernel* k =
+            kernel(has_int8(options().kv_type) ? "attention_group_kv8" : "attention_group",
+                   GroupConstants{.both = {.threads = kGroupThreads,
+                                           .act_type = static_cast<uint32_t>(act_type),
+                                           .head_dim = shape.head_dim,
+                                           .group = shape.n_q_heads / shape.n_kv_heads,
+                                           .kv_heads = shape.n_kv_heads,
+                                           .split = split,
+                                           .listed = params.single_rows != 0,
+                                           .sum_splits = 0,
+                                           .has_bias = 0,
+                                           .has_norm = 0,
+                                           .rotary_dim = 0,
+                                           .y_in_blocks = params.y_fragments != 0 ? 1 + fragment_order : 0},
+                                  .keys_f16 = shape.keys_f16},
+                   kMatrixSubgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits,
                           {"attention_group", 0, 0, shape.flops_most()});
@@ -222,7 +223,7 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
                       {"attention", 0, 0, shape.flops_most()});
 }
 
-bool AttentionPlanner::attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const {
+bool AttentionPlanner::attends_in_fragments(const AttentionShape& shape, ScalarType act_type) const {
     return groups_heads(shape) && shape.n_splits == 1 && act_type != ScalarType::kF32;
 }
 

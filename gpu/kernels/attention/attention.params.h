@@ -16,12 +16,12 @@ struct AttentionParams {
     uint64_t single_rows;   // attention: u32[] the rows to compute; 0: all of the step
     uint32_t q_stride;
     uint32_t y_stride;
-    uint32_t window;    // row p sees max(0, p - window + 1)..p; 0: everything up to p
-    float scale;        // on q . k
-    float softcap;      // 0: none; else s = softcap * tanh(s / softcap)
-    uint32_t n_splits;  // of attention_combine; filled in by the launcher
-    uint64_t y_blocks;  // y once more in blocks (activation_blocks.h), or 0
-    uint64_t sinks;     // attention: f32 [Q], one more score of each head, which gives no value; or 0
+    uint32_t window;       // row p sees max(0, p - window + 1)..p; 0: everything up to p
+    float scale;           // on q . k
+    float softcap;         // 0: none; else s = softcap * tanh(s / softcap)
+    uint32_t n_splits;     // of attention_combine; filled in by the launcher
+    uint64_t y_fragments;  // y once more in fragments (activation_fragments.h), or 0
+    uint64_t sinks;        // attention: f32 [Q], one more score of each head, which gives no value; or 0
 };
 INTEROP_SIZE(AttentionParams, 104);
 

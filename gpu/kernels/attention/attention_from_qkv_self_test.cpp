@@ -47,7 +47,7 @@ struct FromQkvTest {
         TRY(make(device, test.kv, test.kv_halves * 2, MemoryKind::kHostReadback));
         TRY(make(device, test.partials, AttentionPlanner::attention_partial_bytes(test.attention_shape(kSplits)),
                  MemoryKind::kHostReadback));
-        TRY(make(device, test.y, uint64_t{round_up(kRows, kBlockRows)} * n_heads * head_dim * 4,
+        TRY(make(device, test.y, uint64_t{round_up(kRows, kFragmentRows)} * n_heads * head_dim * 4,
                  MemoryKind::kHostReadback));
         StepHeader header{};
         header.n_rows = kRows;
@@ -83,7 +83,7 @@ struct FromQkvTest {
     }
     AttentionShape attention_shape(uint32_t n_splits) const { return {kRows, n_heads, kKvHeads, head_dim, n_splits}; }
 
-    // y_order: of results in f16, in blocks; not of both kernels apart.
+    // y_order: of results in f16, in fragments; not of both kernels apart.
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool normed, uint32_t n_splits, bool apart,
                                    std::optional<uint32_t> y_order = std::nullopt) {
         for (Buffer* buffer : {&y, &partials}) std::memset(buffer->mapped().data(), 0xff, buffer->size());
@@ -148,7 +148,8 @@ struct FromQkvTest {
         }
         const auto* halves = reinterpret_cast<const uint16_t*>(y.mapped().data());
         for (uint32_t i = 0; i < values.size(); ++i)
-            values[i] = decode16(halves[block_offset(i / stride, i % stride, stride, *y_order) / 2], ScalarType::kF16);
+            values[i] =
+                decode16(halves[fragment_offset(i / stride, i % stride, stride, *y_order) / 2], ScalarType::kF16);
         return values;
     }
 
@@ -178,9 +179,9 @@ Status LadderTests::attention_from_qkv() {
                 const std::vector<float> want_cache = test.cache();
                 deviation.add(test.run(device_, kernels_, normed, n_splits, false), want);
                 deviation.add(test.cache(), want_cache);
-                // no other product of so few rows reads blocks
+                // no other product of so few rows reads fragments
                 if (n_splits > 1 || !facts_.ladder.has_warpgroup()) continue;
-                for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow})
+                for (const uint32_t y_order : {kFragmentsByRows, kRowFragments})
                     deviation.add(test.run(device_, kernels_, normed, n_splits, false, y_order), want);
             }
         }

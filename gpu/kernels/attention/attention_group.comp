@@ -15,7 +15,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
 #include "gpu/kernels/common.glsl"
-#include "gpu/kernels/products/activation_blocks.glsl"
+#include "gpu/kernels/products/activation_fragments.glsl"
 #ifdef FROM_QKV
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "gpu/kernels/attention/attention_from_qkv.params.h"
@@ -44,7 +44,7 @@ const uint kHeads = kHeadMats * 8;  // with those that are zero
 #ifdef FROM_QKV
 #include "gpu/kernels/attention/attention_qkv.glsl"
 #endif
-layout(constant_id = 11) const uint kYInBlocks = 0;  // y is wanted in blocks, too, or with FROM_QKV instead of in rows: 1 + their order (activation_blocks.h)
+layout(constant_id = 11) const uint kYInFragments = 0;  // y is wanted in fragments, too, or with FROM_QKV instead of in rows: 1 + their order (activation_fragments.h)
 
 shared uvec4 marks[2][kSubgroups * kHeads * 4];  // maxima and sums by subgroup and head, 16 equal f32 each
 
@@ -60,12 +60,12 @@ float seen(const in uint32_t row, const in uint32_t col, const in float e, const
 // Elements 4 * chunk .. + 3 of row t.
 void store_result(uint t, uint chunk, vec4 value) {
 #ifdef FROM_QKV
-    if (kYInBlocks != 0) {
-        store4_in_blocks(p.y, t, chunk, p.y_stride, value, kActType, kYInBlocks - 1);
+    if (kYInFragments != 0) {
+        store4_in_fragments(p.y, t, chunk, p.y_stride, value, kActType, kYInFragments - 1);
         return;
     }
 #else
-    if (kYInBlocks != 0) store4_in_blocks(p.y_blocks, t, chunk, p.y_stride, value, kActType, kYInBlocks - 1);
+    if (kYInFragments != 0) store4_in_fragments(p.y_fragments, t, chunk, p.y_stride, value, kActType, kYInFragments - 1);
 #endif
     store4(p.y + uint64_t(t) * p.y_stride * bytes_of(kActType), chunk, value, kActType);
 }
@@ -93,7 +93,7 @@ void main() {
     const uint64_t table = p.block_tables + uint64_t(row.w) * 4;
     const uint end = is_row ? row.y + 1 : 0;  // tokens
 #ifdef FROM_QKV
-    const Turn turn = turn_of(is_row ? row_end.x + row.y : 0, gl_LocalInvocationIndex % kKvWords);
+    const Rotation rotation = rotation_at(is_row ? row_end.x + row.y : 0, gl_LocalInvocationIndex % kKvWords);
 #endif
     const uint begin = p.window != 0 && end > p.window ? end - p.window : 0;
     uint block_idx = begin / kBlockTokens, end_block = (end + kBlockTokens - 1) / kBlockTokens;
@@ -116,7 +116,7 @@ void main() {
         fetch(block, 1, kv_head);
     }
 #ifdef FROM_QKV
-    put_parts(turn, kv_head, row.z, block_idx < end_block && end_block * kBlockTokens >= end);
+    put_parts(rotation, kv_head, row.z, block_idx < end_block && end_block * kBlockTokens >= end);
     for (uint i = kGroup * kKvWords + gl_LocalInvocationIndex; i < kHeads * kKvWords; i += kThreads) queries[i / kKvWords * kKvStride + i % kKvWords] = uvec4(0);
 #else
     // Queries; columns without a head are zero.

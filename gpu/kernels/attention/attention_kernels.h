@@ -10,7 +10,7 @@
 #include "gpu/kernels/consumer_shape.h"
 #include "gpu/kernels/kernel_cache.h"
 #include "gpu/kernels/kernel_facts.h"
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 
 namespace lorad::gpu {
 
@@ -20,7 +20,7 @@ struct QkvShape {
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;
     bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
     // Only qkv_post reads the following:
-    uint32_t pair_stride = 0;  // from an element of a pair that rope turns to the other; 0: rotary_dim / 2
+    uint32_t pair_stride = 0;  // from an element of a pair that rope rotates to the other; 0: rotary_dim / 2
     bool v_norm = false;       // value heads are normed, without weights
     // values are what the key heads give before norm and rope; the product has no rows for them
     bool k_is_v = false;
@@ -53,7 +53,7 @@ class AttentionPlanner : public Planner {
     // The most that a step with this row bucket may have, for its tiles or the rows outside of them: what the memory of
     // partial results is for.
     uint32_t attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const;
-    bool attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const;
+    bool attends_in_fragments(const AttentionShape& shape, ScalarType act_type) const;
     bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
     bool attends_by_tile(uint32_t head_dim) const { return tile_attention(head_dim) != TileAttention::kAuto; }
     // The kernel for tiles of rows; kAuto: none.
@@ -79,12 +79,12 @@ class AttentionKernels : public AttentionPlanner, private KernelRecorder {
     // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of
     // this step must be in the cache. With splits that are joined this records two dispatches and the barrier between
     // them.
-    // block_order: of params.y_blocks, which is 0 if not attends_in_blocks().
+    // fragment_order: of params.y_fragments, which is 0 if not attends_in_fragments().
     void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
-                   uint32_t block_order = kBlocksByColumns);
+                   uint32_t fragment_order = kFragmentsByColumns);
     // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without
     // adapters. Rounds as both together do. Only where attends_from_qkv().
-    // y_order: y in blocks instead (activation_blocks.h), without splits.
+    // y_order: y in fragments instead (activation_fragments.h), without splits.
     void attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv,
                             const AttentionShape& shape, ScalarType act_type,
                             std::optional<uint32_t> y_order = std::nullopt);

@@ -19,7 +19,7 @@ uint first_word(uint part, uint kv_head) {
     return head * kKvWords;
 }
 
-Eight sum_of_splits(uint64_t sums, uint word) {
+Eight split_sum(uint64_t sums, uint word) {
     Eight parts[kSumSplits];  // all loads before the first use
     [[unroll]] for (uint s = 0; s < kSumSplits; s++) parts[s] = load8(sums + uint64_t(s) * p.split_stride * 4, word, 0);
     Eight e = parts[0];
@@ -32,13 +32,13 @@ Eight sum_of_splits(uint64_t sums, uint word) {
 }
 
 // Cos and sin of the word's eight elements.
-struct Turn {
+struct Rotation {
     Eight cosines, sines;
 };
-Turn turn_of(uint turn, uint word) {
-    const uint64_t at = p.rope + (uint64_t(turn) * (kRotaryDim / 2) + word % kHalfWords * 8) * 8;
+Rotation rotation_at(uint rotation, uint word) {
+    const uint64_t at = p.rope + (uint64_t(rotation) * (kRotaryDim / 2) + word % kHalfWords * 8) * 8;
     const vec4 a = Vec4Ref(at).v, b = Vec4Ref(at + 16).v, c = Vec4Ref(at + 32).v, d = Vec4Ref(at + 48).v;
-    return Turn(Eight(vec4(a.xz, b.xz), vec4(c.xz, d.xz)), Eight(vec4(a.yw, b.yw), vec4(c.yw, d.yw)));
+    return Rotation(Eight(vec4(a.xz, b.xz), vec4(c.xz, d.xz)), Eight(vec4(a.yw, b.yw), vec4(c.yw, d.yw)));
 }
 
 // All threads of a head call it together.
@@ -51,13 +51,13 @@ Eight normed(Eight e, uint64_t gamma, uint word) {
 }
 
 // Likewise.
-Eight turned(Eight e, Turn turn, uint word) {
+Eight rotated(Eight e, Rotation rotation, uint word) {
     const bool is_first = word < kHalfWords;
     const uint lane = gl_SubgroupInvocationID - word + (is_first ? word + kHalfWords : word - kHalfWords) % kKvWords;
     Eight other = Eight(subgroupShuffle(e.lo, lane), subgroupShuffle(e.hi, lane));
     if (word >= 2 * kHalfWords) return e;
     if (is_first) other = Eight(-other.lo, -other.hi);
-    return Eight(fma(e.lo, turn.cosines.lo, other.lo * turn.sines.lo), fma(e.hi, turn.cosines.hi, other.hi * turn.sines.hi));
+    return Eight(fma(e.lo, rotation.cosines.lo, other.lo * rotation.sines.lo), fma(e.hi, rotation.cosines.hi, other.hi * rotation.sines.hi));
 }
 
 Eight summed[kRounds];  // this thread's words
@@ -66,20 +66,20 @@ void load_sums(uint t, uint kv_head) {
     const uint64_t row = p.sums + uint64_t(t) * p.sums_stride * 4;
     [[unroll]] for (uint round = 0; round < kRounds; round++) {
         const uint i = min(round * kThreads + gl_LocalInvocationIndex, kParts - 1);
-        summed[round] = sum_of_splits(row, first_word(i / kKvWords, kv_head) + i % kKvWords);
+        summed[round] = split_sum(row, first_word(i / kKvWords, kv_head) + i % kKvWords);
     }
 }
 
 // Queries go to queries[]; with has_own key and value to own[] and to the cache. The caller's barrier is between this
 // and their use.
-void put_parts(Turn turn, uint kv_head, uint kv_slot, bool has_own) {
+void put_parts(Rotation rotation, uint kv_head, uint kv_slot, bool has_own) {
     const uint word = gl_LocalInvocationIndex % kKvWords;  // in each round
     [[unroll]] for (uint round = 0; round < kRounds; round++) {
         const uint i = round * kThreads + gl_LocalInvocationIndex, part = i / kKvWords;
         Eight e = summed[round];
         if (part <= kGroup) {
             if (kHasNorm != 0) e = normed(e, part < kGroup ? p.q_gamma : p.k_gamma, word);
-            e = turned(e, turn, word);
+            e = rotated(e, rotation, word);
         }
         const uvec4 words = pack8(e, 1);
         if (part < kGroup) {

@@ -87,11 +87,11 @@ struct AttentionTest {
         const uint32_t key_bytes = kBlockTokens * kv_key_bytes(kv_type, head_dim),
                        value_bytes = kBlockTokens * kv_value_bytes(kv_type, head_dim);
         for (uint32_t block = 0; block < kv.size(); block += key_bytes + value_bytes) {
-            if (kv_type == KvType::kInt8) set_scales_of_plane(block, key_bytes, random);
-            set_scales_of_plane(block + key_bytes, value_bytes, random);
+            if (kv_type == KvType::kInt8) set_plane_scales(block, key_bytes, random);
+            set_plane_scales(block + key_bytes, value_bytes, random);
         }
     }
-    void set_scales_of_plane(uint32_t begin, uint32_t n_bytes, std::mt19937& random) {
+    void set_plane_scales(uint32_t begin, uint32_t n_bytes, std::mt19937& random) {
         for (uint32_t at = begin + kBlockTokens * head_dim; at < begin + n_bytes; at += 2) {
             const auto half = static_cast<uint16_t>(0x3c00u | (random() & 0x3ffu));
             std::memcpy(kv.mapped().data() + at, &half, sizeof(half));

@@ -1,10 +1,10 @@
 // qkv_post: v = sum_s y[s][t] + bias + LoRA; q and k heads: optional RMS norm over the head, then rope
 //   y     [S][T][y_stride]                       f32: Q query heads, K key heads, K value heads
-//   rope  [turn][rotary_dim / 2][2]              f32: cos, sin
+//   rope  [position][rotary_dim / 2][2]              f32: cos, sin
 //   q     [T][q_stride]                          f32
 //   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV32 f32, with KV8 planes as
 //       in kv8.glsl
-// Rope turns element i < rotary_dim / 2 with element i + stride. With constants for them: values are normed per head
+// Rope rotates element i < rotary_dim / 2 with element i + stride. With constants for them: values are normed per head
 // without weights, they are what the key heads give, and queries are multiplied by 1 + beta ln(1 + floor(position /
 // original)).
 // grid (ceil((Q + 2K) / heads per workgroup), T); D / 4 threads per head, four elements each.
@@ -73,7 +73,7 @@ void main() {
     const uint n_rows = gl_NumWorkGroups.y > 1 ? step_n_rows(p.step) : 1;
     if (leaves_at_once(kLora != 0 || kSlotNorms != 0, gl_NumWorkGroups.y, t, n_rows)) return;
     StepRow row = step_row(p.step, t).v;
-    const uint turn = t < n_rows ? row.turn_begin + row.position : 0;  // what lies behind the last row may be anything
+    const uint turn = t < n_rows ? row.rope_begin + row.position : 0;  // what lies behind the last row may be anything
     uint thread = gl_LocalInvocationIndex;
     uint local_head = thread / kLanes;
     uint head = gl_WorkGroupID.x * kHeadsPerGroup + local_head;
@@ -86,7 +86,7 @@ void main() {
     bool is_q = head < kQHeads;
     bool is_v = head >= kQHeads + kKvHeads;
 
-    vec2 turns[4];  // cos, sin; loaded before they are needed
+    vec2 rotations[4];  // cos, sin; loaded before they are needed
     vec4 acc;
     if (active_thread) {
         uint module_idx = is_q ? kLoraQ : is_v && kKIsV == 0 ? kLoraV : kLoraK;
@@ -103,7 +103,7 @@ void main() {
         if (!is_v) {
             [[unroll]] for (uint c = 0; c < 4; c++) {
                 uint d = d0 + c;
-                if (is_turned(d)) turns[c] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : d - kPairStride)) * 8).v;
+                if (is_turned(d)) rotations[c] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : d - kPairStride)) * 8).v;
             }
         }
         acc = part[0];
@@ -139,7 +139,7 @@ void main() {
     }
     if (active_thread && !is_v) {
         for (uint c = 0; c < 4; c++) {
-            if (is_turned(d0 + c)) value[c] = rotated(base, d0 + c, value[c], turns[c], gamma, inverse);
+            if (is_turned(d0 + c)) value[c] = rotated(base, d0 + c, value[c], rotations[c], gamma, inverse);
         }
     }
 #ifdef KV8

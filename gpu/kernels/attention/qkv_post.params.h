@@ -12,7 +12,7 @@ struct QkvPostParams {
     uint64_t low;           // shrink result of group qkv; unused without LoRA
     uint64_t lora_layer;    // as in LoraShrinkParams
     uint64_t uses;          // StepUse[]; read at level kFull only
-    uint64_t rope;          // [turn][rotary_dim / 2][2] f32: cos, sin; row turn_begin + position
+    uint64_t rope;          // [position][rotary_dim / 2][2] f32: cos, sin; row rope_begin + position
     uint64_t q_gamma;       // [D] f32, or 0: no norm on q
     uint64_t k_gamma;       // [D] f32, or 0
     uint64_t q_slot_norms;  // as in RmsNormParams; those of k lie n_slots addresses further

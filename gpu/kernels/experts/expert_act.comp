@@ -12,7 +12,7 @@
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kActivation = 0;  // an Activation
 layout(constant_id = 3) const uint kClamped = 0;
-layout(constant_id = 4) const uint kInTurns = 0;     // gate and up of f lie side by side
+layout(constant_id = 4) const uint kInterleaved = 0;     // gate and up of f lie side by side
 layout(constant_id = 5) const uint kHasBias = 0;
 #include "gpu/kernels/experts/expert_gate.glsl"
 layout(push_constant, scalar) uniform Push { ExpertActParams p; };
@@ -26,7 +26,7 @@ void main() {
     for (uint c = 0; c < 4; c++) {
         const uint f = first + c;
         if (f >= p.ffn) break;
-        const uint gate_at = kInTurns != 0 ? 2 * f : f, up_at = kInTurns != 0 ? 2 * f + 1 : p.ffn + f;
+        const uint gate_at = kInterleaved != 0 ? 2 * f : f, up_at = kInterleaved != 0 ? 2 * f + 1 : p.ffn + f;
         float gate = FloatRef(y + gate_at * 4).v, up = FloatRef(y + up_at * 4).v;
         if (kHasBias != 0) {
             gate += FloatRef(bias + gate_at * 4).v;

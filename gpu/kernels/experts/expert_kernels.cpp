@@ -35,14 +35,14 @@ const ExpertTileShape* tile_for(uint32_t rows, uint32_t n, uint32_t stride, cons
 
 // The constants of a product that ends in the activation, or that does not.
 struct ExpertGateConstants {
-    uint32_t gated, activation, clamped, in_turns, has_bias;
+    uint32_t gated, activation, clamped, interleaved, has_bias;
 };
 ExpertGateConstants constants_of(const std::optional<ExpertGate>& gate, bool has_bias) {
     const ExpertGate of = gate.value_or(ExpertGate());
     return {.gated = gate.has_value(),
             .activation = static_cast<uint32_t>(of.activation),
             .clamped = of.clamped,
-            .in_turns = of.in_turns,
+            .interleaved = of.interleaved,
             .has_bias = gate.has_value() && has_bias};
 }
 
@@ -181,17 +181,17 @@ void ExpertKernels::on_matrices(Recorder& recorder, const ExpertProductParams& p
 }
 
 void ExpertKernels::act(Recorder& recorder, const ExpertActParams& params, Activation activation, bool clamped,
-                        bool in_turns, ScalarType act_type, uint32_t rows) {
+                        bool interleaved, ScalarType act_type, uint32_t rows) {
     CHECK(params.act_stride >= params.ffn && params.y_stride >= 2 * params.ffn);
     const uint32_t size = threads(128, 32), pairs = rows * params.top;
     struct Constants {
-        uint32_t threads, act_type, activation, clamped, in_turns, has_bias;
+        uint32_t threads, act_type, activation, clamped, interleaved, has_bias;
     };
     const Kernel* k = kernel("expert_act", Constants{.threads = size,
                                                      .act_type = static_cast<uint32_t>(act_type),
                                                      .activation = static_cast<uint32_t>(activation),
                                                      .clamped = clamped,
-                                                     .in_turns = in_turns,
+                                                     .interleaved = interleaved,
                                                      .has_bias = params.bias != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, pairs, ceil_div(params.act_stride / 4, size), 1,

@@ -45,7 +45,7 @@ struct ExpertPlan {
 // The activation of gate and up, for a product that ends in it.
 struct ExpertGate {
     Activation activation = Activation::kSilu;
-    bool clamped = false, in_turns = false;
+    bool clamped = false, interleaved = false;
 };
 
 class ExpertPlanner : public Planner {
@@ -81,7 +81,7 @@ class ExpertKernels : public ExpertPlanner, private KernelRecorder {
     void product(Recorder& recorder, const ExpertProductParams& params, const RouterShape& shape,
                  const ExpertPlan& plan, WeightKind weights, uint32_t rows,
                  const std::optional<ExpertGate>& gate = std::nullopt);
-    void act(Recorder& recorder, const ExpertActParams& params, Activation activation, bool clamped, bool in_turns,
+    void act(Recorder& recorder, const ExpertActParams& params, Activation activation, bool clamped, bool interleaved,
              ScalarType act_type, uint32_t rows);
     // Level kPlain or kFull. Behind product() and a barrier.
     void lora(Recorder& recorder, const ExpertLoraParams& params, LoraLevel level, ScalarType act_type, uint32_t rows);

@@ -24,7 +24,7 @@ void add_adapter(uint pair, uint expert, uint slot, float use_scale) {
     const uint rank8 = (m.rank + 7) / 8;
     const uint64_t a = m.a + uint64_t(expert) * m.rank * p.x_stride * bytes_of(m.type);
     const uint64_t b = m.b + uint64_t(expert) * p.n * rank8 * 8 * bytes_of(m.type);
-    const uint64_t x = p.x + uint64_t(pair / p.pairs_of_a_row) * p.x_stride * bytes_of(kActType);
+    const uint64_t x = p.x + uint64_t(pair / p.pairs_per_row) * p.x_stride * bytes_of(kActType);
     const uint n_chunks = (p.k + 7) / 8;
     barrier();  // the adapter before has been added
     for (uint r = gl_SubgroupID; r < rank8 * 8; r += gl_NumSubgroups) {

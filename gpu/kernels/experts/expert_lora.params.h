@@ -19,7 +19,7 @@ struct ExpertLoraParams {
     uint32_t x_stride;
     uint32_t y_stride;
     uint32_t top;
-    uint32_t pairs_of_a_row;  // as in ExpertProductParams
+    uint32_t pairs_per_row;  // as in ExpertProductParams
 };
 INTEROP_SIZE(ExpertLoraParams, 80);
 

@@ -41,7 +41,7 @@ layout(constant_id = 6) const uint SUBGROUP = 32;
 layout(constant_id = 7) const uint GATED = 0;
 layout(constant_id = 8) const uint kActivation = 0;
 layout(constant_id = 9) const uint kClamped = 0;
-layout(constant_id = 10) const uint IN_TURNS = 0;
+layout(constant_id = 10) const uint INTERLEAVED = 0;
 layout(constant_id = 11) const uint HAS_BIAS = 0;
 #ifdef PACKED
 layout(constant_id = 12) const uint kWeight = kWeightsMXFP4;  // WeightKind::constant()
@@ -63,9 +63,9 @@ const uint kMatsN = N_TILE / SUB_N / 16;
 const uint kMatsRows = ROWS / kSubRows / 16;
 const uint kResultWords = N_TILE / 4 + 1;  // of 16 bytes, of one row of results
 const uint kColumns = GATED != 0 ? N_TILE / 2 : N_TILE;  // of y
-const uint kRowStep = GATED != 0 && IN_TURNS != 0 ? 2 : 1;  // rows of w from one of a part to the next
-const uint kLoadsOfAPart = GATED != 0 ? kWLoads / 2 : kWLoads;
-const uint kTypeOfElement =
+const uint kRowStep = GATED != 0 && INTERLEAVED != 0 ? 2 : 1;  // rows of w from one of a part to the next
+const uint kPartLoads = GATED != 0 ? kWLoads / 2 : kWLoads;
+const uint kElementType =
 #ifdef BF16
     2;
 #else
@@ -90,7 +90,7 @@ uint64_t w_at, part_bytes;  // from a gate's row of w to its up's
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
 
 #ifdef PACKED
-uint row_of_load(const uint i) { return w_row + i / kLoadsOfAPart * part_rows + i % kLoadsOfAPart * (kLoadRows * kRowStep); }
+uint row_of_load(const uint i) { return w_row + i / kPartLoads * part_rows + i % kPartLoads * (kLoadRows * kRowStep); }
 // The column of this thread's eight weights in a step.
 uint column_in(uint step_idx) { return step_idx * K_TILE + gl_LocalInvocationIndex % kWords * 8; }
 uint piece_at(uint column) { return column % brick_columns(format_in(kWeight)) / kPieceColumns; }
@@ -107,11 +107,11 @@ void fetch_w(uint step_idx) {
 uvec4 w_word(const uint i, uint step_idx) {
     const uint format = format_in(kWeight), column = column_in(step_idx);
     const PieceScale scale = scale_of(scales_held[i], row_of_load(i), piece_at(column), format);
-    return pack8(numbers_in(codes_held[i], column / 8 % 4, scale, p.w - kPartTableBytes, format), kTypeOfElement);
+    return pack8(numbers_in(codes_held[i], column / 8 % 4, scale, p.w - kPartTableBytes, format), kElementType);
 }
 #else
 void fetch_w(uint step_idx) {
-    [[unroll]] for (uint i = 0; i < kWLoads; ++i) w_held[i] = Words(w_at + i / kLoadsOfAPart * part_bytes).data[i % kLoadsOfAPart * (kLoadRows * kRowStep * (STRIDE / 8)) + step_idx * kWords];
+    [[unroll]] for (uint i = 0; i < kWLoads; ++i) w_held[i] = Words(w_at + i / kPartLoads * part_bytes).data[i % kPartLoads * (kLoadRows * kRowStep * (STRIDE / 8)) + step_idx * kWords];
 }
 uvec4 w_word(const uint i, uint step_idx) { return w_held[i]; }
 #endif
@@ -149,12 +149,12 @@ void store_gated(uint pair, uint expert, uint output_idx, uint gates, uint ups) 
         if (HAS_BIAS != 0) {
             const uint64_t bias = p.bias + uint64_t(expert) * p.n * 4;
             gate += FloatRef(bias + (output_idx + i) * kRowStep * 4).v;
-            up += FloatRef(bias + (IN_TURNS != 0 ? 2 * (output_idx + i) + 1 : p.n / 2 + output_idx + i) * 4).v;
+            up += FloatRef(bias + (INTERLEAVED != 0 ? 2 * (output_idx + i) + 1 : p.n / 2 + output_idx + i) * 4).v;
         }
         value[i] = gated(gate, up, p.alpha, p.limit);
     }
     const Eight e = Eight(vec4(value[0], value[1], value[2], value[3]), vec4(value[4], value[5], value[6], value[7]));
-    Uvec4Ref(p.y + 2 * (uint64_t(pair) * p.y_stride + output_idx)).v = pack8(e, kTypeOfElement);
+    Uvec4Ref(p.y + 2 * (uint64_t(pair) * p.y_stride + output_idx)).v = pack8(e, kElementType);
 }
 
 // Through shared memory, 16 rows of each subgroup at a time: the rows of y belong to any pairs.
@@ -183,7 +183,7 @@ void main() {
     // the same bits.
     const uint n0 = min(gl_WorkGroupID.x * kColumns, (GATED != 0 ? p.n / 2 : p.n) - kColumns);
     const uint first_row = gl_LocalInvocationIndex / kWords, first_k = gl_LocalInvocationIndex % kWords * 8;
-    const uint to_up = IN_TURNS != 0 ? 1 : p.n / 2;
+    const uint to_up = INTERLEAVED != 0 ? 1 : p.n / 2;
 #ifdef PACKED
     w_row = tile.expert * p.n + (n0 + first_row) * kRowStep;
     part_rows = to_up;
@@ -194,7 +194,7 @@ void main() {
     // Pairs that there are not are read as the last one.
     [[unroll]] for (uint i = 0; i < kXLoads; ++i) {
         const uint pair = UintRef(p.sorted + uint64_t(tile.begin + min(first_row + i * kLoadRows, tile.n - 1)) * 4).v;
-        x_at[i] = p.x + 2 * (uint64_t(pair / p.pairs_of_a_row) * STRIDE + first_k);
+        x_at[i] = p.x + 2 * (uint64_t(pair / p.pairs_per_row) * STRIDE + first_k);
     }
     for (uint row = gl_LocalInvocationIndex; row < tile.n; row += THREADS) pairs[row] = UintRef(p.sorted + uint64_t(tile.begin + row) * 4).v;
     const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN * 16), sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);

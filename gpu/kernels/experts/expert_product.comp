@@ -22,7 +22,7 @@ layout(constant_id = 4) const uint kRows = 2;  // gated: 4, of two neighbouring 
 layout(constant_id = 5) const uint kGated = 0;
 layout(constant_id = 6) const uint kActivation = 0;
 layout(constant_id = 7) const uint kClamped = 0;
-layout(constant_id = 8) const uint kInTurns = 0;
+layout(constant_id = 8) const uint kInterleaved = 0;
 layout(constant_id = 9) const uint kHasBias = 0;
 #include "gpu/kernels/experts/expert_gate.glsl"
 layout(push_constant, scalar) uniform Push { ExpertProductParams p; };
@@ -34,7 +34,7 @@ const uint kOutputs = kGated != 0 ? kRows / 2 : kRows;  // of a subgroup
 uint row_of(uint n0, uint i) {
     if (kGated == 0) return min(n0 + i, p.n - 1);
     const uint f = min(n0 + i % kOutputs, p.n / 2 - 1), part = i / kOutputs;
-    return kInTurns != 0 ? 2 * f + part : part * (p.n / 2) + f;
+    return kInterleaved != 0 ? 2 * f + part : part * (p.n / 2) + f;
 }
 
 // Weights 8 chunk .. + 7 of a row, which lies at `at` unless w is packed.
@@ -69,7 +69,7 @@ void main() {
     uint64_t x[kCols];
     [[unroll]] for (uint j = 0; j < kCols; j++) {
         pair[j] = UintRef(p.sorted + uint64_t(tile.begin + min(j, tile.n - 1)) * 4).v;
-        x[j] = p.x + uint64_t(pair[j] / p.pairs_of_a_row) * p.w_stride * bytes_of(kActType);
+        x[j] = p.x + uint64_t(pair[j] / p.pairs_per_row) * p.w_stride * bytes_of(kActType);
     }
     const uint step = gl_NumWorkGroups.y * gl_NumSubgroups * kOutputs, end = kGated != 0 ? p.y_stride : p.n;
     for (uint n0 = (gl_WorkGroupID.y * gl_NumSubgroups + gl_SubgroupID) * kOutputs; n0 < end; n0 += step) {

@@ -19,8 +19,8 @@ struct ExpertProductParams {
     uint32_t n;
     uint32_t w_stride;
     uint32_t y_stride;
-    uint32_t pairs_of_a_row;  // pair i reads x row i / pairs_of_a_row
-    float alpha, limit;       // as in ExpertActParams
+    uint32_t pairs_per_row;  // pair i reads x row i / pairs_per_row
+    float alpha, limit;      // as in ExpertActParams
 };
 INTEROP_SIZE(ExpertProductParams, 80);
 

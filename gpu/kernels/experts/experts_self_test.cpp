@@ -73,7 +73,7 @@ struct ExpertProduct {
                                  .n = kN,
                                  .w_stride = kK,
                                  .y_stride = kN,
-                                 .pairs_of_a_row = 2,
+                                 .pairs_per_row = 2,
                                  .alpha = 0,
                                  .limit = 0},
                                 kShape, plan, weights, kRowsOfX);

@@ -62,7 +62,7 @@ INTEROP_CONST kWeightRoundShift = 8;
 #define FORMAT_FUNCTION
 #endif
 FORMAT_FUNCTION bool is_packed_format(uint32_t f) { return f >= kWeightsQ8_0; }
-FORMAT_FUNCTION bool has_codes_of_8(uint32_t f) { return f == kWeightsQ8_0 || f >= kWeightsI8G32; }
+FORMAT_FUNCTION bool has_8bit_codes(uint32_t f) { return f == kWeightsQ8_0 || f >= kWeightsI8G32; }
 FORMAT_FUNCTION uint32_t high_bits_of(uint32_t f) {
     return f == kWeightsQ6_K ? 2u : f == kWeightsQ5_0 || f == kWeightsQ5_1 || f == kWeightsQ5_K ? 1u : 0u;
 }
@@ -78,7 +78,7 @@ FORMAT_FUNCTION uint32_t record_bytes(uint32_t f) {
 }
 FORMAT_FUNCTION uint32_t second_record_bytes(uint32_t f) { return f == kWeightsQ6_K ? 2u : 0u; }
 FORMAT_FUNCTION uint32_t high_offset(uint32_t f) {
-    return kBrickRows * brick_columns(f) / 2u * (has_codes_of_8(f) ? 2u : 1u);
+    return kBrickRows * brick_columns(f) / 2u * (has_8bit_codes(f) ? 2u : 1u);
 }
 FORMAT_FUNCTION uint32_t record_offset(uint32_t f) {
     return high_offset(f) + kBrickRows * brick_columns(f) / 8u * high_bits_of(f);
@@ -86,7 +86,7 @@ FORMAT_FUNCTION uint32_t record_offset(uint32_t f) {
 FORMAT_FUNCTION uint32_t brick_bytes(uint32_t f) {
     return record_offset(f) + kBrickRows * (record_bytes(f) + second_record_bytes(f));
 }
-FORMAT_FUNCTION uint32_t bricks_of_row(uint32_t f, uint32_t columns) {
+FORMAT_FUNCTION uint32_t bricks_per_row(uint32_t f, uint32_t columns) {
     return (columns + brick_columns(f) - 1u) / brick_columns(f);
 }
 
@@ -173,7 +173,7 @@ struct WeightKind {
 // The bytes of n rows of k columns; a packed format has whole bricks.
 constexpr uint64_t bytes_of(WeightFormat format, uint64_t n, uint32_t k) {
     if (!is_packed(format)) return n * k * bytes_of(static_cast<ScalarType>(format));
-    return (n + kBrickRows - 1) / kBrickRows * bricks_of_row(number_of(format), k) * brick_bytes(number_of(format));
+    return (n + kBrickRows - 1) / kBrickRows * bricks_per_row(number_of(format), k) * brick_bytes(number_of(format));
 }
 
 }  // namespace lorad::gpu

@@ -28,7 +28,7 @@ vec4 rounded_to(vec4 v, const uint type) {
 
 // The brick of a row and column; row: of the part that begins at `base`, stride: the matrix's columns.
 uint64_t brick_at(uint64_t base, uint row, uint column, uint stride, const uint format) {
-    return base + (uint64_t(row / kBrickRows) * bricks_of_row(format, stride) + column / brick_columns(format)) * brick_bytes(format);
+    return base + (uint64_t(row / kBrickRows) * bricks_per_row(format, stride) + column / brick_columns(format)) * brick_bytes(format);
 }
 
 // The scale of 32 neighbouring weights: s of the first 16 and of the others, t, and the code that stands for 0.
@@ -94,7 +94,7 @@ PieceScale piece_scale(uint64_t brick, uint row, uint piece, const uint format) 
 
 const uvec4 kIQ4Table = uvec4(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);  // i8[16]
 
-float number_of_code(uint code, uint zero, uint64_t table, const uint format) {
+float code_value(uint code, uint zero, uint64_t table, const uint format) {
     if (format == kWeightsIQ4_NL || format == kWeightsIQ4_XS) {
         const uvec2 half_table = code < 8 ? kIQ4Table.xy : kIQ4Table.zw;
         const uint word = (code & 4u) == 0 ? half_table.x : half_table.y;
@@ -117,7 +117,7 @@ float number_of_code(uint code, uint zero, uint64_t table, const uint format) {
 // Loads the words of eight codes, number `eight` of four in the piece: at 8 bits xy, else x, and z the bits above four.
 uvec3 code_words(uint64_t brick, uint row, uint piece, uint eight, const uint format) {
     const uint place = (piece / 4 * kBrickRows + row % kBrickRows) * 4 + piece % 4;
-    if (has_codes_of_8(format)) return uvec3(Uvec2Ref(brick + eight / 2 * (high_offset(format) / 2) + place * 16 + eight % 2 * 8).v, 0);
+    if (has_8bit_codes(format)) return uvec3(Uvec2Ref(brick + eight / 2 * (high_offset(format) / 2) + place * 16 + eight % 2 * 8).v, 0);
     uvec3 words = uvec3(UintRef(brick + place * 16 + eight * 4).v, 0, 0);
     if (high_bits_of(format) == 1) words.z = UintRef(brick + high_offset(format) + place * 4).v >> (4 * eight);
     else if (high_bits_of(format) == 2) words.z = UintRef(brick + high_offset(format) + place * 8 + eight / 2 * 4).v >> (8 * (eight % 2));
@@ -125,7 +125,7 @@ uvec3 code_words(uint64_t brick, uint row, uint piece, uint eight, const uint fo
 }
 
 uvec4[2] codes_in(uvec3 words, const uint format) {
-    if (has_codes_of_8(format)) {
+    if (has_8bit_codes(format)) {
         const uvec4 shifts = uvec4(0, 16, 8, 24);
         return uvec4[2]((uvec4(words.x) >> shifts) & 255u, (uvec4(words.y) >> shifts) & 255u);
     }
@@ -146,7 +146,7 @@ Eight numbers_in(uvec3 words, uint eight, PieceScale scale, uint64_t table, cons
     const float s = eight < 2 ? scale.first : scale.second;
     vec4 numbers[2];
     [[unroll]] for (uint i = 0; i < 2; i++) {
-        [[unroll]] for (uint j = 0; j < 4; j++) numbers[i][j] = s * number_of_code(codes[i][j], scale.zero, table, format) - scale.t;
+        [[unroll]] for (uint j = 0; j < 4; j++) numbers[i][j] = s * code_value(codes[i][j], scale.zero, table, format) - scale.t;
     }
     return Eight(numbers[0], numbers[1]);
 }

@@ -8,7 +8,7 @@ namespace {
 
 // Measured with rank 64 and with one of 128 beside ranks of 16 (docs/PERFORMANCE.md).
 constexpr uint32_t kExpandThreads = 256;
-constexpr uint32_t kExpandsOfAUnit = 4;  // that a multiprocessor is expected to run side by side
+constexpr uint32_t kExpandsPerUnit = 4;  // that a multiprocessor is expected to run side by side
 constexpr uint32_t kExpandPieces = 4;    // of work for each of them, about
 constexpr uint32_t kLanesMax = 16;       // that share an output's ranks
 
@@ -31,7 +31,7 @@ void LoraKernels::lora_expand(Recorder& recorder, const LoraExpandParams& params
         Constants{.threads = size, .pieces = kExpandPieces, .lanes_max = std::min(kLanesMax, caps.subgroup_size)},
         caps.subgroup_size);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, kExpandsOfAUnit * multiprocessors(caps), 1, 1, {"lora_expand", 0, 0});
+    recorder.dispatch(*k, params, kExpandsPerUnit * multiprocessors(caps), 1, 1, {"lora_expand", 0, 0});
 }
 
 }  // namespace lorad::gpu

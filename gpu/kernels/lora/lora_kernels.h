@@ -12,8 +12,8 @@
 #include "gpu/kernels/kernel_facts.h"
 #include "gpu/kernels/lora/extras.params.h"
 #include "gpu/kernels/lora/lora_expand.params.h"
-#include "gpu/kernels/lora/lora_join.params.h"
 #include "gpu/kernels/lora/lora_shrink.params.h"
+#include "gpu/kernels/lora/lora_stack.params.h"
 #include "gpu/kernels/lora/lora_vector.params.h"
 #include "gpu/kernels/lora/merge_weights.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
@@ -46,16 +46,16 @@ struct LoraVectorOptions {
     uint32_t at_once = 0;
 };
 
-// max_rank: over the group's modules and the adapters of this step's segments. Up to kShrinkTurnsMin pieces have a
-// workgroup each; of more, one takes about two until there are kShrinkTurnsMax: more workgroups have to wait for room,
-// fewer leave the device idle (measured on an H200: docs/PERFORMANCE.md, "Steps with adapters").
+// max_rank: over the group's modules and the adapters of this step's segments. Up to kShrinkWorkgroupsMin pieces have a
+// workgroup each; of more, one takes about two until there are kShrinkWorkgroupsMax: more workgroups have to wait for
+// room, fewer leave the device idle (measured on an H200: docs/PERFORMANCE.md, "Steps with adapters").
 // An odd number, so that with adapters of different ranks all workgroups get a share of the largest one's pieces.
-inline constexpr uint32_t kShrinkTurnsMin = 129, kShrinkTurnsMax = 513;
+inline constexpr uint32_t kShrinkWorkgroupsMin = 129, kShrinkWorkgroupsMax = 513;
 constexpr ShrinkDispatch shrink_dispatch(uint32_t max_rank, uint32_t n_segments, uint32_t n_modules) {
     if (max_rank == 0 || n_segments == 0) return {{0, 0, 0}, {0, 1, 1}};
     const uint32_t n_ranks = round_up(max_rank, 8), n_pieces = n_ranks / kShrinkPieceRanks * n_segments * n_modules;
     return {{n_ranks / kShrinkRanks, n_segments, n_modules},
-            {std::min(n_pieces, std::clamp(n_pieces / 2 | 1, kShrinkTurnsMin, kShrinkTurnsMax)), 1, 1}};
+            {std::min(n_pieces, std::clamp(n_pieces / 2 | 1, kShrinkWorkgroupsMin, kShrinkWorkgroupsMax)), 1, 1}};
 }
 
 class LoraPlanner : public Planner {
@@ -93,7 +93,7 @@ class LoraKernels : public LoraPlanner, private KernelRecorder {
     // LoraLevel::kPlain, in place: y is the first split of the group's product, which is complete, as is its shrink.
     // Its consumers then have LoraLevel::kNone.
     void lora_expand(Recorder& recorder, const LoraExpandParams& params);
-    void lora_join(Recorder& recorder, const LoraJoinParams& params, ScalarType weight_type);
+    void lora_stack(Recorder& recorder, const LoraStackParams& params, ScalarType weight_type);
     // The same as embed, for steps with adapters that change the embedding.
     void embed_extras(Recorder& recorder, const EmbedExtrasParams& params, WeightKind table, uint32_t rows);
     // After the base's output layer: what adapters put in the place of its logits, and what they add to them. Several

@@ -5,7 +5,7 @@
 //   low  [i][n_modules][kMaxRank]  f32; ranks up to the next multiple of 8 are zeroed
 // A piece of work is kRanks ranks of one module for one segment: moves so many rows of A once for every kRowBlock rows
 // of the segment (from cache after the first). grid: ShrinkDispatch.grid, whose unit is kShrinkRanks ranks; with
-// kInTurns any number of workgroups in x, which read it from the step state and take the pieces in turns.
+// kGridStride any number of workgroups in x, which read it from the step state and take the pieces in turns.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -13,9 +13,9 @@
 #include "gpu/kernels/lora/lora_shrink.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
-layout(constant_id = 2) const uint kRanks = 2;    // kShrinkRanks without kInTurns, with it a divisor of that
+layout(constant_id = 2) const uint kRanks = 2;    // kShrinkRanks without kGridStride, with it a divisor of that
 layout(constant_id = 3) const uint kAhead = 1;    // chunks of a lone row that a thread loads at once
-layout(constant_id = 4) const uint kInTurns = 0;
+layout(constant_id = 4) const uint kGridStride = 0;
 layout(push_constant, scalar) uniform Push { LoraShrinkParams p; };
 
 const uint kRowBlock = 4;
@@ -114,7 +114,7 @@ void shrink(uint rank_group, uint segment_idx, uint m_idx) {
 }
 
 void main() {
-    if (kInTurns == 0) {
+    if (kGridStride == 0) {
         shrink(gl_WorkGroupID.x, gl_WorkGroupID.y, gl_WorkGroupID.z);
         return;
     }

@@ -39,26 +39,26 @@ void LoraKernels::lora_shrink(Recorder& recorder, LoraShrinkParams params, Scala
                               ShrinkPlace place, const Buffer& step_state, uint64_t dispatch_offset) {
     CHECK(dispatch_offset % 4 == 0 && dispatch_offset + sizeof(ShrinkDispatch) <= step_state.size());
     const uint64_t grid_offset = dispatch_offset + offsetof(ShrinkDispatch, grid),
-                   turns_offset = dispatch_offset + offsetof(ShrinkDispatch, turns);
+                   stride_offset = dispatch_offset + offsetof(ShrinkDispatch, stride_grid);
     params.grid = step_state.address() + grid_offset;
     const DeviceCapabilities& caps = capabilities();
     if (shrinks_by_matrix(act_type, rows)) {
         const char* name = act_type == ScalarType::kBf16 ? "lora_shrink_bf16" : "lora_shrink_f16";
         const uint32_t size = matrix_subgroups(caps) * caps.subgroup_size;
         struct Constants {
-            uint32_t threads, subgroup, x_stride, joined;
+            uint32_t threads, subgroup, x_stride, stacked;
         };
         const Kernel* k = kernel(name,
                                  Constants{.threads = size,
                                            .subgroup = caps.subgroup_size,
                                            .x_stride = params.x_stride,
-                                           .joined = params.joined != 0 ? 1u : 0u},
+                                           .stacked = params.stacked != 0 ? 1u : 0u},
                                  caps.subgroup_size);
         if (k == nullptr) return;
         recorder.dispatch_indirect(*k, params, step_state, grid_offset, {name, uint64_t{rows} * params.k * 2, 0});
         return;
     }
-    CHECK(params.joined == 0);
+    CHECK(params.stacked == 0);
     const bool first = place == ShrinkPlace::kFirst && !options().batch_invariant;
     const uint32_t size =
         std::max(threads(threads_for(ceil_div(params.k, 8), 64, first ? kShrinkThreadsFirst : kShrinkThreads), 32),
@@ -74,7 +74,7 @@ void LoraKernels::lora_shrink(Recorder& recorder, LoraShrinkParams params, Scala
                                        .in_turns = !first},
                              caps.subgroup_size);
     if (k == nullptr) return;
-    recorder.dispatch_indirect(*k, params, step_state, first ? grid_offset : turns_offset, {"lora_shrink", 0, 0});
+    recorder.dispatch_indirect(*k, params, step_state, first ? grid_offset : stride_offset, {"lora_shrink", 0, 0});
 }
 
 }  // namespace lorad::gpu

@@ -24,11 +24,11 @@ struct LoraShrinkParams {
     uint32_t k;                 // input width
     uint32_t x_stride;          // elements; also the row stride of A
     uint32_t pad;
-    // JoinedGroup, whose blocks get the results instead of low, or 0. By lora_shrink_matrix alone; x is in blocks by
-    // rows then
-    uint64_t joined;
-    uint64_t joined_low;  // MatmulJoinedParams::low
-    uint64_t grid;        // the group's ShrinkDispatch.grid; LoraKernels::lora_shrink() sets it
+    // StackedGroup, whose blocks get the results instead of low, or 0. By lora_shrink_matrix alone; x is in fragments
+    // by rows then
+    uint64_t stacked;
+    uint64_t stacked_low;  // MatmulStackedParams::low
+    uint64_t grid;         // the group's ShrinkDispatch.grid; LoraKernels::lora_shrink() sets it
 };
 INTEROP_SIZE(LoraShrinkParams, 88);
 

@@ -8,13 +8,13 @@
 // share k as `parts` has room for sums of all, which the last of them to arrive adds in order; else the first has all
 // of it. Each subgroup takes every kSubgroups-th piece of 64 k through its own part of the shared memory, the next
 // piece's 16-byte loads in flight; their sums are added in order.
-// With JOINED x is in blocks by rows, of which each segment has rows of one; results go to the adapters' blocks of
-// joined_low, times the module's scale and in parts (JoinedGroup, step_state.h), zero beyond the module's ranks.
+// With STACKED x is in fragments by rows, of which each segment has rows of one; results go to the adapters' blocks of
+// stacked_low, times the module's scale and in parts (StackedGroup, step_state.h), zero beyond the module's ranks.
 // Moves one segment's x and 16 rows of A for each workgroup, mostly from the cache.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/lora/lora_shrink.params.h"
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
@@ -31,15 +31,15 @@ const uint kType = 1;
 
 layout(constant_id = 1) const uint SUBGROUP = 32;
 layout(constant_id = 2) const uint STRIDE = 64;  // x_stride: literal, so that one base address serves all loads
-layout(constant_id = 3) const uint JOINED = 0;
+layout(constant_id = 3) const uint STACKED = 0;
 layout(push_constant, scalar) uniform Push { LoraShrinkParams p; };
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer PartSum { float value; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Arrivals { uint value; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer GroupRef { JoinedGroup v; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer GroupRef { StackedGroup v; };
 
 const uint kRows = kMaxSegmentRows;  // 16, as a block has
-const uint kBlockLanes = kBlockBytes / 16;
+const uint kFragmentLanes = kFragmentBytes / 16;
 const uint kRanks = 16;
 const uint kStepK = 64;
 const uint kWords = kStepK / 8;   // 16-byte words of one row in one step
@@ -66,7 +66,7 @@ void fetch(uint k, const uint type) {
     uint chunk = k / 8 + gl_SubgroupInvocationID % kWords;
     [[unroll]] for (uint i = 0; i < kLoads; i++) {
         held_x[i] = uvec4(0);
-        if (JOINED != 0) held_x[i] = Uvec4Ref(x_row[i] + uint64_t(k) * (kBlockBytes / kBlockColumns)).v;
+        if (STACKED != 0) held_x[i] = Uvec4Ref(x_row[i] + uint64_t(k) * (kFragmentBytes / kFragmentColumns)).v;
         else if (has_x[i]) held_x[i] = Uvec4Ref(x_row[i] + uint64_t(chunk) * 16).v;
         if (type == 0) {
             held_a[i] = Uvec4Ref(a_row[i] + uint64_t(chunk) * 32).v;
@@ -77,9 +77,9 @@ void fetch(uint k, const uint type) {
     }
 }
 
-// 16 bytes of a block: two pairs of columns of two rows (activation_blocks.h).
-void stage_block_words(uint part, uint i) {
-    const uint piece = gl_SubgroupInvocationID + i * SUBGROUP, row = piece % kBlockLanes / 4, word = piece / kBlockLanes * 2;
+// 16 bytes of a fragment: two pairs of columns of two rows (activation_fragments.h).
+void stage_fragment_words(uint part, uint i) {
+    const uint piece = gl_SubgroupInvocationID + i * SUBGROUP, row = piece % kFragmentLanes / 4, word = piece / kFragmentLanes * 2;
     stage[part + row * kPitch + word][piece % 4] = held_x[i].x;
     stage[part + (row + 8) * kPitch + word][piece % 4] = held_x[i].y;
     stage[part + row * kPitch + word + 1][piece % 4] = held_x[i].z;
@@ -109,7 +109,7 @@ void multiply(const uint type) {
         uvec4 rest[kLoads];
         subgroupBarrier();  // the step before has been read
         [[unroll]] for (uint i = 0; i < kLoads; i++) {
-            if (JOINED != 0) stage_block_words(part, i);
+            if (STACKED != 0) stage_fragment_words(part, i);
             else stage[at + i * kLoadRows * kPitch] = held_x[i];
             uvec4 words = held_a[i];
             if (parts == 2) {
@@ -182,20 +182,20 @@ float whole_sum(uint sum_idx, uint i) {
     return sum;
 }
 
-// The first block of 16 ranks of a segment's adapter in joined_low, and how many it has there; none: 0.
-uvec2 joined_blocks(LoraSegment segment, uint m_idx, uint block) {
-    const JoinedAdapter adapter = GroupRef(p.joined).v.adapters[segment.low_begin];
+// The first block of 16 ranks of a segment's adapter in stacked_low, and how many it has there; none: 0.
+uvec2 stacked_blocks(LoraSegment segment, uint m_idx, uint block) {
+    const StackedAdapter adapter = GroupRef(p.stacked).v.adapters[segment.low_begin];
     if (block >= adapter.rank_blocks) return uvec2(0);
     return uvec2(adapter.first_block + (m_idx * adapter.rank_blocks + block) * adapter.parts, adapter.parts);
 }
 
 // Two neighbouring ranks of a row, rank an even number of the block.
-void store_joined(uvec2 blocks, uint row, uint rank, vec2 pair) {
-    const uint columns = p.n_modules * kJoinedModuleColumns;
+void store_stacked(uvec2 blocks, uint row, uint rank, vec2 pair) {
+    const uint columns = p.n_modules * kStackedModuleColumns;
     const vec4 value = bounded(vec4(pair, 0.0, 0.0), kType), lead = leading(value, kType);
     for (uint part = 0; part < blocks.y; part++) {
-        const vec2 words = part == kJoinedLowRest ? value.xy - lead.xy : lead.xy;
-        UintRef(p.joined_low + block_offset(row, (blocks.x + part) * kBlockColumns + rank, columns, kBlocksByRows)).v = pack_pair(words, kType);
+        const vec2 words = part == kStackedLowRest ? value.xy - lead.xy : lead.xy;
+        UintRef(p.stacked_low + fragment_offset(row, (blocks.x + part) * kFragmentColumns + rank, columns, kFragmentsByRows)).v = pack_pair(words, kType);
     }
 }
 
@@ -213,21 +213,21 @@ void main() {
     LoraModule m = ModuleRef(p.lora_layer + (uint64_t(segment.slot) * p.lora_slot_stride + p.first_module + m_idx) * 64).v;
     uint rank8 = (m.rank + 7) / 8 * 8;
     // The sums that are wanted, row by row; those of a block begin with its first row's.
-    const uint first_row = JOINED != 0 ? segment.row_begin / kBlockRows * kBlockRows : segment.row_begin;
+    const uint first_row = STACKED != 0 ? segment.row_begin / kFragmentRows * kFragmentRows : segment.row_begin;
     const uint begin = (segment.row_begin - first_row) * kRanks, end = begin + segment.n_rows * kRanks;
     uvec2 blocks = uvec2(0);
-    if (JOINED != 0) blocks = joined_blocks(segment, m_idx, block);
+    if (STACKED != 0) blocks = stacked_blocks(segment, m_idx, block);
     if (r0 >= rank8) {
-        for (uint i = begin + gl_LocalInvocationIndex * 2; part_idx == 0 && i < end; i += gl_WorkGroupSize.x * 2) store_joined(blocks, first_row + i / kRanks, i % kRanks, vec2(0.0));
+        for (uint i = begin + gl_LocalInvocationIndex * 2; part_idx == 0 && i < end; i += gl_WorkGroupSize.x * 2) store_stacked(blocks, first_row + i / kRanks, i % kRanks, vec2(0.0));
         return;
     }
 
     [[unroll]] for (uint i = 0; i < kLoads; i++) {
         uint row = gl_SubgroupInvocationID / kWords + i * kLoadRows;
         has_x[i] = row < segment.n_rows;
-        if (JOINED != 0) {
+        if (STACKED != 0) {
             const uint piece = gl_SubgroupInvocationID + i * SUBGROUP;
-            x_row[i] = p.x + uint64_t(first_row) * STRIDE * 2 + piece / kBlockLanes * kBlockBytes + piece % kBlockLanes * 16;
+            x_row[i] = p.x + uint64_t(first_row) * STRIDE * 2 + piece / kFragmentLanes * kFragmentBytes + piece % kFragmentLanes * 16;
         } else {
             x_row[i] = p.x + uint64_t(segment.row_begin + row) * STRIDE * 2;
         }
@@ -243,11 +243,11 @@ void main() {
     barrier();
     const uint sum_idx = (gl_WorkGroupID.y * gl_NumWorkGroups.z + m_idx) * n_blocks + block;
     if (n_parts > 1 && !all_arrive(sum_idx, begin, end)) return;
-    if (JOINED != 0) {
+    if (STACKED != 0) {
         for (uint i = begin + gl_LocalInvocationIndex * 2; i < end; i += gl_WorkGroupSize.x * 2) {
             const uint r = r0 + i % kRanks;
             const vec2 pair = vec2(r < m.rank ? whole_sum(sum_idx, i) : 0.0, r + 1 < m.rank ? whole_sum(sum_idx, i + 1) : 0.0);
-            store_joined(blocks, first_row + i / kRanks, i % kRanks, pair * m.scale);
+            store_stacked(blocks, first_row + i / kRanks, i % kRanks, pair * m.scale);
         }
         return;
     }

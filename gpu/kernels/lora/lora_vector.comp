@@ -76,19 +76,19 @@ Words load_own(uint64_t at, uint begin, const uint type, bool whole) {
 Eight eight_of(Words w, const uint type) { return type == 0 ? Eight(uintBitsToFloat(w.lo), uintBitsToFloat(w.hi)) : unpack8(w.lo, type); }
 
 // This thread's words of B, a part of a row.
-uint row_of_b() { return gl_LocalInvocationIndex / kParts; }
-uint part_of_b() { return gl_LocalInvocationIndex % kParts; }
-Words words_of_b[kPerPart];
+uint b_row() { return gl_LocalInvocationIndex / kParts; }
+uint b_part() { return gl_LocalInvocationIndex % kParts; }
+Words b_words[kPerPart];
 bool asked_for_b = false;
 
 void ask_for_b() {
     if (asked_for_b) return;
     asked_for_b = true;
     for (uint c = 0; c < kPerPart; c++) {
-        uint chunk = part_of_b() + c * kParts;
-        words_of_b[c] = Words(uvec4(0), uvec4(0));
-        if (row_of_b() < kGroupRows && first_row() + row_of_b() < p.n && chunk < kRankChunks) {
-            words_of_b[c] = load_words(p.b, (first_row() + row_of_b()) * kRankChunks + chunk, kWeightType);
+        uint chunk = b_part() + c * kParts;
+        b_words[c] = Words(uvec4(0), uvec4(0));
+        if (b_row() < kGroupRows && first_row() + b_row() < p.n && chunk < kRankChunks) {
+            b_words[c] = load_words(p.b, (first_row() + b_row()) * kRankChunks + chunk, kWeightType);
         }
     }
 }
@@ -275,12 +275,12 @@ void main() {
     barrier();
 #endif
     float sum = 0.0;
-    for (uint c = 0; row_of_b() < kGroupRows && c < kPerPart; c++) {
-        uint chunk = part_of_b() + c * kParts;
+    for (uint c = 0; b_row() < kGroupRows && c < kPerPart; c++) {
+        uint chunk = b_part() + c * kParts;
         if (chunk >= kRankChunks) break;
         Eight v = Eight(vec4(low[chunk * 8], low[chunk * 8 + 1], low[chunk * 8 + 2], low[chunk * 8 + 3]),
                         vec4(low[chunk * 8 + 4], low[chunk * 8 + 5], low[chunk * 8 + 6], low[chunk * 8 + 7]));
-        sum = dot8(eight_of(words_of_b[c], kWeightType), v, sum);
+        sum = dot8(eight_of(b_words[c], kWeightType), v, sum);
     }
-    write_rows(row_of_b(), part_of_b(), sum);
+    write_rows(b_row(), b_part(), sum);
 }

@@ -30,16 +30,16 @@ struct SumsShape {
 SumsPlan plan_sums(const SumsShape& shape, uint32_t units_at_once, uint32_t wished_slices) {
     const auto [n_rows, row_units, n_subgroups, most_slices] = shape;
     SumsPlan plan;
-    const auto rows_of_team = [n = n_rows, subgroups = n_subgroups](uint32_t slices) {
+    const auto team_rows = [n = n_rows, subgroups = n_subgroups](uint32_t slices) {
         return ceil_div(n, subgroups / slices);
     };
-    const auto busiest = [&rows_of_team, units = row_units](uint32_t slices) {
-        return rows_of_team(slices) * ceil_div(units, slices);
+    const auto busiest = [&team_rows, units = row_units](uint32_t slices) {
+        return team_rows(slices) * ceil_div(units, slices);
     };
     for (uint32_t slices = 2; slices <= std::min(n_subgroups, most_slices); slices *= 2) {
         if (wished_slices == 0 ? busiest(slices) < busiest(plan.slices) : slices <= wished_slices) plan.slices = slices;
     }
-    const uint32_t rows = rows_of_team(plan.slices);
+    const uint32_t rows = team_rows(plan.slices);
     plan.rows_at_once = ceil_div(rows, ceil_div(rows, units_at_once));
     plan.steps_at_once =
         std::bit_floor(std::clamp(units_at_once / plan.rows_at_once, 1u, ceil_div(row_units, plan.slices)));

@@ -80,7 +80,7 @@ void main() {
     const uint t = gl_WorkGroupID.y, head = gl_WorkGroupID.x;
     const uint n_rows = gl_NumWorkGroups.y > 1 ? step_n_rows(p.step) : 1;
     if (t >= n_rows) return;
-    const StateRun run = run_of_row(p.runs, p.step, t);
+    const StateRun run = row_run(p.runs, p.step, t);
     const bool is_value = head >= 2 * kKeyHeads;
     const uint size = is_value ? kValueSize : kKeySize;
     const uint first = is_value ? 2 * kKeys + (head - 2 * kKeyHeads) * kValueSize : head * kKeySize;

@@ -19,7 +19,7 @@ namespace recurrence_test {
 // A run that goes on from a state, over more than one stage, with a state saved within a block; and one that begins.
 // Both end within a block.
 constexpr StateRun kRuns[] = {{0, 19, 0, 1, {{5, 2}, {0, 0}}}, {19, 7, kNoState, 3, {{0, 0}, {0, 0}}}};
-constexpr uint32_t kRows = 26, kSlots = 4, kNumberOfRuns = 2;
+constexpr uint32_t kRows = 26, kSlots = 4, kRunCount = 2;
 // The same numbers in f32, added in another order: differences of 1e-7 to 1e-6.
 constexpr double kTolerance = 2e-5;
 
@@ -37,7 +37,7 @@ class DeltaTest {
         TRY(make(device, test.to_, uint64_t{kRows} * shape.values() * 4, MemoryKind::kHostReadback));
         StepHeader header{};
         header.n_rows = kRows;
-        header.n_state_runs = kNumberOfRuns;
+        header.n_state_runs = kRunCount;
         std::memcpy(test.step_.mapped().data(), &header, sizeof(header));
         std::memcpy(test.runs_.mapped().data(), kRuns, sizeof(kRuns));
         test.fill();
@@ -64,7 +64,7 @@ class DeltaTest {
                               .slot_stride = shape_.state_floats(),
                               .to_stride = shape_.values(),
                               .pad = 0},
-                             shape_, corrects_, kNumberOfRuns, in_blocks ? kRows : kNumberOfRuns);
+                             shape_, corrects_, kRunCount, in_blocks ? kRows : kRunCount);
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         const auto* rows = reinterpret_cast<const float*>(to_.mapped().data());

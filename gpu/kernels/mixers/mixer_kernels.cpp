@@ -14,7 +14,7 @@ struct DeltaForm {
     uint32_t block, stage, lanes_max, threads_max;
 };
 constexpr DeltaForm kDeltaPrompts{8, 16, 32, 256}, kDeltaDecodes{1, 4, 16, 128};
-constexpr uint32_t kColumnsOfLanes = 4;
+constexpr uint32_t kColumnsPerLane = 4;
 constexpr uint32_t kStageBytesMax = 16 * 1024;  // of q and k
 
 }  // namespace
@@ -66,13 +66,13 @@ DeltaPlan MixerPlanner::delta_plan(const DeltaShape& shape, uint32_t runs, uint3
     const uint32_t lanes = std::bit_floor(std::min({form.lanes_max, ceil_div(shape.key_size, 16) * 4, subgroup}));
     // A software device gains nothing by more, and takes longer to compile them.
     uint32_t block = capabilities().small_workgroups ? std::min(form.block, 4u) : form.block;
-    const uint32_t wanted = threads_for(ceil_div(shape.value_size, kColumnsOfLanes) * lanes, 32, form.threads_max);
+    const uint32_t wanted = threads_for(ceil_div(shape.value_size, kColumnsPerLane) * lanes, 32, form.threads_max);
     const uint32_t size = std::max(threads(wanted, std::min(wanted, 64u)), subgroup);
     uint32_t stage = form.stage;
     const uint32_t shared = capabilities().shared_memory_bytes, bytes_max = std::min(kStageBytesMax, shared / 2);
     const auto is_too_large = [&] {
         const uint32_t keys = stage * round_up(round_up(shape.key_size, 16), lanes * 4) * 2 * sizeof(float);
-        const uint32_t others = stage * (size / lanes * kColumnsOfLanes + block + 2) * sizeof(float);
+        const uint32_t others = stage * (size / lanes * kColumnsPerLane + block + 2) * sizeof(float);
         return keys > bytes_max || keys + others > shared;
     };
     while (stage > 1 && is_too_large()) {
@@ -107,7 +107,7 @@ void MixerKernels::recur(Recorder& recorder, const DeltaStepParams& params, cons
                                        .lanes = plan.lanes},
                              capabilities().subgroup_size);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(shape.value_size, plan.threads / plan.lanes * kColumnsOfLanes),
+    recorder.dispatch(*k, params, ceil_div(shape.value_size, plan.threads / plan.lanes * kColumnsPerLane),
                       shape.value_heads, runs,
                       {corrects ? "delta_step" : "mamba_step", uint64_t{runs} * shape.state_floats() * 8,
                        uint64_t{rows} * shape.state_floats() * (corrects ? 8 : 6)});

@@ -32,7 +32,7 @@ void main() {
     const uint t = gl_WorkGroupID.y, chunk = gl_GlobalInvocationID.x;
     const uint n_rows = gl_NumWorkGroups.y > 1 ? step_n_rows(p.step) : 1;
     if (t >= n_rows || chunk * 4 >= p.y_stride) return;
-    const StateRun run = run_of_row(p.runs, p.step, t);
+    const StateRun run = row_run(p.runs, p.step, t);
     vec4 value = vec4(0.0);
     for (uint c = 0; c < 4; c++) {
         if (chunk * 4 + c < p.channels) value[c] = mixed(t, chunk * 4 + c, run);

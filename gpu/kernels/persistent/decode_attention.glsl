@@ -20,7 +20,7 @@ shared float head_raw[3][kHeadDim];
 shared float head_inverse[2];  // of q and k, where they are normed
 shared float tops[kSubgroups], totals[kSubgroups];
 const uint kPreparing = (3 * kHeadDim + kThreads - 1) / kThreads;
-vec2 turns[kPreparing];  // cos, sin of this thread's elements of q and k; the same for all layers
+vec2 rotations[kPreparing];  // cos, sin of this thread's elements of q and k; the same for all layers
 
 uint64_t token_address(uint64_t kv, uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
@@ -42,16 +42,16 @@ float normed(uint which, uint d, uint64_t gamma) {
     return gamma == 0 ? head_raw[which][d] : head_raw[which][d] * head_inverse[which] * FloatRef(gamma + d * 4).v;
 }
 
-void fetch_turns(uint turn) {
+void fetch_rotations(uint turn) {
     const uint kHalf = kRotaryDim / 2;
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint d = (gl_LocalInvocationIndex + j * kThreads) % kHeadDim;
-        turns[j] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
+        rotations[j] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
     }
 }
 
-// Rope turns element i < rotary_dim / 2 with element i + rotary_dim / 2.
-float turned(uint which, uint d, uint64_t gamma, vec2 turn) {
+// Rope rotates element i < rotary_dim / 2 with element i + rotary_dim / 2.
+float rotated(uint which, uint d, uint64_t gamma, vec2 turn) {
     float own = normed(which, d, gamma);
     if (d >= kRotaryDim) return own;
     const uint kHalf = kRotaryDim / 2;
@@ -87,8 +87,8 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         uint which = i / kHeadDim, d = i % kHeadDim;
-        if (which == 0) head_q[d / 4][d % 4] = turned(0, d, q_gamma, turns[j]) * p.scale;
-        if (which == 1) head_kv[0][d] = rounded_f16(turned(1, d, k_gamma, turns[j]));
+        if (which == 0) head_q[d / 4][d % 4] = rotated(0, d, q_gamma, rotations[j]) * p.scale;
+        if (which == 1) head_kv[0][d] = rounded_f16(rotated(1, d, k_gamma, rotations[j]));
         if (which == 2) head_kv[1][d] = rounded_f16(head_raw[2][d]);
     }
     barrier();

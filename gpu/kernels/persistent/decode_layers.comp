@@ -10,8 +10,8 @@
 // Nothing is said over before everybody has read it: a workgroup says something in every product, and only when it has
 // heard all others.
 // The order of sums depends on the number of workgroups and subgroups, not on timing.
-// With HOMES a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by the
-// workgroup's number.
+// With AFFINITY a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by
+// the workgroup's number.
 // With BEHIND_ATTENTION it is one layer from o on, and q, k and v of the next: what lies between the attentions of two
 // layers, which have dispatches of their own behind a long context.
 //   attention [Q]  of the weights' type or f32, the input, or with splits partials as in attention_combine.comp, which
@@ -24,7 +24,7 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_atomic_int64 : require
 #extension GL_KHR_memory_scope_semantics : require
-#ifdef HOMES
+#ifdef AFFINITY
 #extension GL_NV_shader_sm_builtins : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #endif
@@ -210,18 +210,18 @@ void leave(uint epochs) {
 
 // ---- Parts of the products ----
 
-#ifdef HOMES
+#ifdef AFFINITY
 uint own_part;
 shared uint taken_part;  // own_part, from the thread that took it
 
 // Which multiprocessor runs which workgroup changes from dispatch to dispatch. A part stays with its multiprocessor,
 // because neighbours share a cache of address translations: it holds the pages of their parts, not those of all weights
-// (docs/PERFORMANCE.md). Only speed depends on homes: `taken` sees to it that nobody has a part twice.
+// (docs/PERFORMANCE.md). Only speed depends on affinity: `taken` sees to it that nobody has a part twice.
 void take_part(uint epoch) {
     SyncRef sync = SyncRef(p.sync);
-    uint multiprocessor = min(gl_SMIDNV, kDecodeHomes - 1);
-    uint home = sync.v.home[multiprocessor];
-    uint part = home != 0 && home <= kWorkgroups ? home - 1 : gl_WorkGroupID.x;
+    uint multiprocessor = min(gl_SMIDNV, kDecodeAffinities - 1);
+    uint affinity = sync.v.affinity[multiprocessor];
+    uint part = affinity != 0 && affinity <= kWorkgroups ? affinity - 1 : gl_WorkGroupID.x;
     for (uint tries = 0; atomicExchange(sync.v.taken[part], epoch + 1) == epoch + 1; tries++) {
         // All are taken only if a dispatch ended in this epoch, which then did not advance: see the return in main().
         if (tries == kWorkgroups) {
@@ -230,7 +230,7 @@ void take_part(uint epoch) {
         }
         part = part + 1 == kWorkgroups ? 0 : part + 1;
     }
-    if (home != part + 1) sync.v.home[multiprocessor] = part + 1;
+    if (affinity != part + 1) sync.v.affinity[multiprocessor] = part + 1;
     taken_part = part;
 }
 #else
@@ -416,9 +416,9 @@ void main() {
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
     IF_LORA(fetch_lora(0, row.adapter_slot));
-    fetch_turns(row.turn_begin + row.position);
+    fetch_rotations(row.rope_begin + row.position);
 #endif
-#ifdef HOMES
+#ifdef AFFINITY
     if (gl_LocalInvocationIndex == 0) take_part(epoch);
     barrier();
     own_part = subgroupBroadcastFirst(taken_part);

@@ -14,7 +14,7 @@ constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
 constexpr uint32_t kThreadsOnCpu = 64;
 constexpr uint32_t kThreadsLeast = 64;  // with adapters; each fetches one word of seven modules' 56
 constexpr uint32_t kHeadDimMax = 256;   // with subgroups of 8 and more: what a lane has of a tile is counted for it
-// Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
+// Joining parts is one more grid barrier in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
 constexpr uint32_t kTokensPerDecodeSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
 constexpr uint32_t kPollsMax = 1u << 21;
@@ -106,13 +106,13 @@ uint32_t PersistentPlanner::plan_decode_splits(const DecodeLayersShape& shape, u
         std::clamp(n_context / kTokensPerDecodeSplit, 1u, std::max(launch.workgroups / shape.n_q_heads, 1u)));
 }
 
-const Kernel* PersistentKernels::decode_kernel(const char* name, const char* name_with_homes,
+const Kernel* PersistentKernels::decode_kernel(const char* name, const char* name_with_affinity,
                                                const DecodeLayersShape& shape, std::optional<uint32_t> other_type) {
     CHECK(can_decode_layers(shape));
     const DeviceCapabilities& caps = capabilities();
     const DecodeLaunch launch = launch_of(caps, options(), shape);
-    const bool homes = caps.multiprocessor_ids && launch.workgroups <= kDecodeHomes;
-    const char* module = homes ? name_with_homes : name;
+    const bool affinity = caps.multiprocessor_ids && launch.workgroups <= kDecodeAffinities;
+    const char* module = affinity ? name_with_affinity : name;
     const DecodeConstants constants{.threads = launch.threads,
                                     .type = static_cast<uint32_t>(shape.type),
                                     .hidden = shape.hidden,
@@ -135,8 +135,8 @@ const Kernel* PersistentKernels::decode_kernel(const char* name, const char* nam
 void PersistentKernels::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
     const DecodeLaunch launch = launch_of(capabilities(), options(), shape);
     const Kernel* k = shape.lora
-                          ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, shape.lora_type)
-                          : decode_kernel("decode_layers", "decode_layers_homes", shape, std::nullopt);
+                          ? decode_kernel("decode_layers_lora", "decode_layers_lora_affinity", shape, shape.lora_type)
+                          : decode_kernel("decode_layers", "decode_layers_affinity", shape, std::nullopt);
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,
@@ -149,7 +149,7 @@ void PersistentKernels::decode_layers(Recorder& recorder, DecodeLayersParams par
 void PersistentKernels::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape,
                                       ScalarType attention_type) {
     const Kernel* k =
-        decode_kernel("decode_behind", "decode_behind_homes", shape, static_cast<uint32_t>(attention_type));
+        decode_kernel("decode_behind", "decode_behind_affinity", shape, static_cast<uint32_t>(attention_type));
     if (k == nullptr) return;
     params.layers.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch_of(capabilities(), options(), shape).workgroups, 1, 1,

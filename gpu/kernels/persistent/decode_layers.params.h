@@ -23,7 +23,7 @@ INTEROP_SIZE(DecodeLayer, 112);
 INTEROP_CONST kDecodeRankMax = 64;  // of a module of the row's adapter
 INTEROP_CONST kAnyLoraType = 3;     // otherwise the type of all the adapter's matrices, as in LoraModule
 // multiprocessors and parts; where parts are more, they go by the workgroup's number
-INTEROP_CONST kDecodeHomes = 1024;
+INTEROP_CONST kDecodeAffinities = 1024;
 
 // Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told
 // from what lies there.
@@ -31,9 +31,9 @@ struct DecodeSync {
     uint32_t epoch;
     uint32_t left;  // workgroups that are done; zero between dispatches, but for decode_behind that gave up
     // by number of multiprocessor: 1 + the part of all matrices that it had last; 0: none yet
-    uint32_t home[kDecodeHomes];
-    uint32_t taken[kDecodeHomes];  // by part: 1 + the epoch of the dispatch that took it last
-    uint32_t given_up;             // decode_behind: a dispatch gave up, and no workgroup begins any more
+    uint32_t affinity[kDecodeAffinities];
+    uint32_t taken[kDecodeAffinities];  // by part: 1 + the epoch of the dispatch that took it last
+    uint32_t given_up;                  // decode_behind: a dispatch gave up, and no workgroup begins any more
 };
 INTEROP_SIZE(DecodeSync, 8204);
 

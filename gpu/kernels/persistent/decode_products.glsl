@@ -60,7 +60,7 @@ uint share_max(uint n_units) { return (n_units + kWorkgroups - 1) / kWorkgroups;
 // constants.
 uint most_rows(const uint n) { return share_max(n / kRowsApart) * kRowsApart; }
 uint most_gate_up_rows() { return most_rows(kFfnStride) * 2; }
-uint steps_of_subgroup(const uint most, const uint k, const uint tile_rows) { return (most / tile_rows * steps_of(k) + kSubgroups - 1) / kSubgroups; }
+uint subgroup_steps(const uint most, const uint k, const uint tile_rows) { return (most / tile_rows * steps_of(k) + kSubgroups - 1) / kSubgroups; }
 
 // Zero, which compilers do not know. They put off loads to right before their use, or past it where loops end up
 // unrolled; out of a loop that might go round more than once they take nothing.
@@ -71,7 +71,7 @@ uint steps_under_way(const uint n_steps, const uint steps_ahead) { return n_step
 
 // Asks for the words of steps from..to - 1 of this product.
 void load_ahead(const uint most, const uint k, const uint tile_rows, const uint from, const uint to) {
-    const uint end = steps_under_way(steps_of_subgroup(most, k, tile_rows), to);
+    const uint end = steps_under_way(subgroup_steps(most, k, tile_rows), to);
     if (from >= end) return;
     ONCE {
         [[unroll]] for (uint ahead = from; ahead < end; ahead++) load_words(ahead, k, tile_rows);
@@ -81,8 +81,8 @@ void load_ahead(const uint most, const uint k, const uint tile_rows, const uint 
 void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows, const uint n_first) {
     matrix = w;
     uint all = n_rows / tile_rows * steps_of(k);
-    uint first = min(gl_SubgroupID * steps_of_subgroup(most, k, tile_rows), all);
-    steps_left = min(steps_of_subgroup(most, k, tile_rows), all - first);
+    uint first = min(gl_SubgroupID * subgroup_steps(most, k, tile_rows), all);
+    steps_left = min(subgroup_steps(most, k, tile_rows), all - first);
     tile_now = first / steps_of(k);
     step_now = first % steps_of(k);
     load_tile = tile_now;
@@ -165,7 +165,7 @@ void multiply_steps(const uint first, const uint n, const bool loads, const uint
 // All subgroups do as many steps as the one with most, and exchange sums whether a tile has ended or not: compilers do
 // not know that a subgroup's lanes agree on that, and guard what stands behind such a condition at a price.
 void multiply(const uint most, const uint k, const uint tile_rows, const uint steps_ahead) {
-    const uint n_steps = steps_of_subgroup(most, k, tile_rows), under_way = steps_under_way(n_steps, steps_ahead);
+    const uint n_steps = subgroup_steps(most, k, tile_rows), under_way = steps_under_way(n_steps, steps_ahead);
     // of steps that still have to be loaded
     const uint rounds = (n_steps - under_way) / under_way, rest = (n_steps - under_way) % under_way;
     [[unroll]] for (uint r = 0; r < 4; r++) acc[r] = ended[r] = 0.0;
@@ -183,13 +183,13 @@ void multiply(const uint most, const uint k, const uint tile_rows, const uint st
 
 // Where the first part of a row's sum lies; the others follow it a tile apart.
 uint first_part(uint row, const uint most, const uint k, const uint tile_rows) {
-    const uint per = steps_of_subgroup(most, k, tile_rows), tile = row / tile_rows;
+    const uint per = subgroup_steps(most, k, tile_rows), tile = row / tile_rows;
     return (tile + tile * steps_of(k) / per) * tile_rows + row % tile_rows;
 }
 
 // After a barrier behind multiply().
 float row_sum(uint row, const uint most, const uint k, const uint tile_rows) {
-    const uint per = steps_of_subgroup(most, k, tile_rows);
+    const uint per = subgroup_steps(most, k, tile_rows);
     const uint most_parts = (steps_of(k) + per - 2) / per + 1;  // of a tile
     const uint tile = row / tile_rows, n_parts = ((tile + 1) * steps_of(k) - 1) / per - tile * steps_of(k) / per + 1;
     const uint first = first_part(row, most, k, tile_rows);

@@ -1,7 +1,7 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/persistent/decode_rows_text.h"
-#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/persistent/grid_barrier.h"
 
 namespace lorad::gpu {
 namespace {
@@ -20,7 +20,7 @@ bool PersistentPlanner::can_decode_rows(const DecodeRowsShape& shape) const {
 }
 
 uint64_t PersistentPlanner::decode_rows_sync_bytes(const DecodeRowsShape& shape) const {
-    return sizeof(MeetingSync) +
+    return sizeof(GridBarrierSync) +
            uint64_t{program_of(shape, capabilities()).square_entries()} * kDecodeRowsMax * sizeof(float);
 }
 
@@ -34,7 +34,7 @@ void PersistentKernels::decode_rows(Recorder& recorder, DecodeRowsParams params,
                                                        .qkv = shape.qkv,
                                                        .workgroups = program.workgroups});
     if (k == nullptr) return;
-    params.max_polls = kMeetingPollsMax;
+    params.max_polls = kGridBarrierPollsMax;
     const uint64_t elements =
         shape.hidden * (uint64_t{shape.q} + 3 * uint64_t{shape.ffn} + (params.qkv != 0 ? shape.qkv : 0));
     recorder.dispatch(*k, params, program.workgroups, 1, 1, {name, elements * 2, elements * 2 * kDecodeRowsMax});

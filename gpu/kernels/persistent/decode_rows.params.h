@@ -24,13 +24,14 @@ struct DecodeRowsParams {
     uint64_t act;               // [t][F] of the same type
     uint64_t y;                 // [t][padded q, k and v] f32, without bias; not without qkv
     uint64_t norms;             // deferred_norm.h, of which the inverses alone
-    // MeetingSync (meeting.h) and the squares of a norm, decode_rows_sync_bytes(), all zero before the first dispatch
+    // GridBarrierSync (grid_barrier.h) and the squares of a norm, decode_rows_sync_bytes(), all zero before the first
+    // dispatch
     uint64_t sync;
     uint64_t given_up;  // u32, set to 1 if workgroups waited in vain; the result means nothing then
     uint64_t post_attention_norm, next_norm;  // [H] f32; the second 0 without qkv
     uint64_t o_bias, down_bias;               // [H] f32, or 0
     float eps;
-    uint32_t max_polls;  // of one meeting
+    uint32_t max_polls;  // of one grid barrier
 };
 static_assert(sizeof(DecodeRowsParams) == 144);
 

@@ -1,5 +1,5 @@
-// What the products of decode_rows_text.cpp end in: sums of all warps, the residual stream, norms, and the meetings of
-// workgroups between them. Internal to it.
+// What the products of decode_rows_text.cpp end in: sums of all warps, the residual stream, norms, and the grid
+// barriers of workgroups between them. Internal to it.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "gpu/kernels/persistent/decode_rows_text.h"
-#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/persistent/grid_barrier.h"
 #include "gpu/kernels/products/warpgroup_writer.h"
 
 namespace lorad::gpu {
@@ -93,7 +93,7 @@ class DecodeRowsEnds : protected TextWriter {
     // All workgroups have written what they have to before any goes on. The weights of what is next are on their way
     // meanwhile.
     template <typename Hold>
-    void meet(const char* name, const Hold& hold_next) {
+    void grid_barrier(const char* name, const Hold& hold_next) {
         line("bar.sync 0; add.u32 %target, %target, {}; setp.ne.u32 %is, %thread, 0; @%is bra said_{};", p_.workgroups,
              name);
         line("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%arrivals], 1;");
@@ -109,7 +109,7 @@ class DecodeRowsEnds : protected TextWriter {
         const uint32_t loads = p_.square_entries() / 128, entries = round_up(p_.parts() * 2 * p_.blocks(), 4u);
         line("mul.lo.u32 %i, %warp, {}; mul.wide.u32 %wide, %i, 4; add.u64 %ptr, %sync, %wide; mul.wide.u32 %wide, "
              "%lane, 16; add.u64 %ptr, %ptr, %wide; add.u64 %ptr, %ptr, {}; shl.b32 %j, %lane, 2;",
-             2 * p_.square_entries(), sizeof(MeetingSync));
+             2 * p_.square_entries(), sizeof(GridBarrierSync));
         line("mov.f32 %s0, 0f00000000; mov.f32 %s1, 0f00000000;");
         for (uint32_t i = 0; i < loads; ++i) {
             for (uint32_t r = 0; r < 8; ++r) line("mov.f32 %v{}, 0f00000000;", r);

@@ -14,7 +14,7 @@ constexpr uint32_t kChunkBytes = kStepBytes / kDecodeRowsWarps;  // of a warp: 6
 constexpr uint32_t kTileRows = 16;                               // of w in a slot
 constexpr uint32_t kSlotBytes = kTileRows * kChunkBytes;
 constexpr uint32_t kRingBytes = kDecodeRowsSlots * kSlotBytes;  // of a warp
-// slots that are taken into registers before a meeting is over
+// slots that are taken into registers before a grid barrier is over
 constexpr uint32_t kHeld = 2;
 constexpr uint32_t kAheadX = 4;  // steps of down's x in registers
 constexpr uint32_t kNotHeld = UINT32_MAX;
@@ -30,11 +30,11 @@ class RowsWriter : DecodeRowsEnds {
         declare();
         begin();
         o();
-        meet("o", [&] { hold(kHeld, [&](uint32_t i) { load_gate(i + kDecodeRowsSlots); }); });
+        grid_barrier("o", [&] { hold(kHeld, [&](uint32_t i) { load_gate(i + kDecodeRowsSlots); }); });
         load_normed("gate", false);
         gate_up();
         point_at_qkv();
-        meet("gate", [&] {
+        grid_barrier("gate", [&] {
             line("@%idle bra held_down;");
             hold(kHeld,
                  [&](uint32_t i) { load_columns("d", i + kDecodeRowsSlots, (i + kDecodeRowsSlots) / p_.blocks()); });
@@ -42,7 +42,7 @@ class RowsWriter : DecodeRowsEnds {
         });
         down();
         line("@%no_qkv bra finished;");
-        meet("down", [&] {
+        grid_barrier("down", [&] {
             line("setp.gt.u32 %more, %count, 1; setp.eq.u32 %is, %count, 0; @%is bra held_qkv;");
             hold(kHeld, [&](uint32_t i) {
                 load_qkv(i + kDecodeRowsSlots, i + kDecodeRowsSlots < steps(p_.hidden) ? "" : "@%more ");
@@ -114,11 +114,11 @@ class RowsWriter : DecodeRowsEnds {
         line("mul.wide.u32 %in_line, %warp, {}; mul.wide.u32 %wide, %i, 16; add.u64 %in_line, %in_line, %wide;",
              kChunkBytes);
         line("ld.param.u64 %sync, [params+{}]; ld.param.u32 %polls_max, [params+{}]; add.u64 %arrivals, %sync, {};",
-             DECODE_ROWS_PARAM(sync), DECODE_ROWS_PARAM(max_polls), offsetof(MeetingSync, arrivals));
+             DECODE_ROWS_PARAM(sync), DECODE_ROWS_PARAM(max_polls), offsetof(GridBarrierSync, arrivals));
         load_x(DECODE_ROWS_PARAM(attention), p_.q);
         line("ld.relaxed.gpu.global.u32 %target, [%sync]; ld.relaxed.gpu.global.u32 %seen, [%sync+{}]; setp.ne.u32 "
              "%is, %seen, 0; @%is mov.u32 %polls_max, 0;",
-             offsetof(MeetingSync, has_given_up));
+             offsetof(GridBarrierSync, has_given_up));
         line("ld.param.u64 %ptr, [params+{}]; ld.global.u32 %n_rows, [%ptr]; shl.b32 %row, %t, 1; setp.lt.u32 %valid0, "
              "%row, %n_rows; add.u32 %i, %row, 1; setp.lt.u32 %valid1, %i, %n_rows;",
              DECODE_ROWS_PARAM(n_rows));
@@ -136,7 +136,7 @@ class RowsWriter : DecodeRowsEnds {
         line("ld.param.u64 %x_at, [params+{}]; mul.wide.u32 %wide, %g, {}; add.u64 %x_at, %x_at, %wide; add.u64 %x_at, "
              "%x_at, %in_row;",
              param, k * 2);
-        for (uint32_t s = 0; s < steps(k); ++s) load_step_of_x(s, s);
+        for (uint32_t s = 0; s < steps(k); ++s) load_x_step(s, s);
     }
     // xn, and the factors that the norm deferred.
     void load_normed(const char* name, bool tells) {
@@ -144,7 +144,7 @@ class RowsWriter : DecodeRowsEnds {
         load_x(DECODE_ROWS_PARAM(xn), p_.hidden);
         norm(name, tells);
     }
-    void load_step_of_x(uint32_t set, uint32_t from_here) {
+    void load_x_step(uint32_t set, uint32_t from_here) {
         for (uint32_t c = 0; c < 2; ++c) {
             const uint32_t r = set * 8 + c * 4;
             line("ld.global.cg.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%x_at+{}];", r, r + 1, r + 2, r + 3,
@@ -182,7 +182,7 @@ class RowsWriter : DecodeRowsEnds {
         // Squares: [row][entry]
         line("mad.lo.u32 %entry, %part, {}, %warp; mad.lo.u32 %i, %row, {}, %entry; mul.wide.u32 %wide, %i, 4; add.u64 "
              "%squares_at, %sync, %wide; add.u64 %squares_at, %squares_at, {};",
-             2 * p_.blocks(), p_.square_entries(), sizeof(MeetingSync));
+             2 * p_.blocks(), p_.square_entries(), sizeof(GridBarrierSync));
     }
 
     // Where this lane's 16 bytes of a row in the first step lie. %n: the row.
@@ -291,12 +291,12 @@ class RowsWriter : DecodeRowsEnds {
         line("cp.async.commit_group;");
         next_slot();
     }
-    // The first slots of what is next to registers, so that more of it is on its way while workgroups meet.
+    // The first slots of what is next to registers, so that more of it is on its way during a grid barrier.
     template <typename Load>
     void hold(uint32_t n, const Load& load) {
         for (uint32_t i = 0; i < n; ++i) fetch_slot("%p", 16 * i, [&] { load(i); });
     }
-    // Slot number i since the last meeting, its rows by x of eight registers, to the sums of a block.
+    // Slot number i since the last grid barrier, its rows by x of eight registers, to the sums of a block.
     template <typename Load>
     void take_slot(uint32_t i, uint32_t block, uint32_t x, const Load& load) {
         const bool is_held = i < kHeld;
@@ -387,10 +387,10 @@ class RowsWriter : DecodeRowsEnds {
         line("ld.param.u64 %x_at, [params+{}]; mul.wide.u32 %wide, %g, {}; add.u64 %x_at, %x_at, %wide; add.u64 %x_at, "
              "%x_at, %in_row;",
              DECODE_ROWS_PARAM(act), p_.ffn * 2);
-        for (uint32_t s = 0; s + 1 < kAheadX; ++s) load_step_of_x(s, s);
+        for (uint32_t s = 0; s + 1 < kAheadX; ++s) load_x_step(s, s);
         clear(4 * p_.blocks());
         const auto step = [&](uint32_t s, uint32_t from_here, bool is_first) {
-            if (s + kAheadX - 1 < n) load_step_of_x((s + kAheadX - 1) % kAheadX, from_here + kAheadX - 1);
+            if (s + kAheadX - 1 < n) load_x_step((s + kAheadX - 1) % kAheadX, from_here + kAheadX - 1);
             for (uint32_t b = 0; b < p_.blocks(); ++b) {
                 const uint32_t position = s * p_.blocks() + b, next = position + kDecodeRowsSlots;
                 take_slot(is_first && position < kHeld ? position : kNotHeld, b, s % kAheadX * 8, [&] {

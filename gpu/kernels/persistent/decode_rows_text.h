@@ -5,11 +5,11 @@
 // rows in one dispatch a layer").
 //
 // One workgroup of four warps for each multiprocessor, all of them at work at once. Each has its share of the rows of
-// every matrix, and meets the others three times, by a counter, when all have written what the next product reads. Each
+// every matrix, and has three grid barriers, by a counter, when all have written what the next product reads. Each
 // warp has 64 of every 256 elements of k: its words of 16 rows of w come by cp.async into a ring of its own in shared
-// memory, always five slots ahead, also across products and meetings, so memory does not rest meanwhile; its x stays in
-// registers (of down, whose x is long, a few steps of it). The warps' sums meet in shared memory in a fixed order. w
-// leaves the L2 cache first, x stays in it.
+// memory, always five slots ahead, also across products and grid barriers, so memory does not rest meanwhile; its x
+// stays in registers (of down, whose x is long, a few steps of it). The warps' sums meet in shared memory in a fixed
+// order. w leaves the L2 cache first, x stays in it.
 // Nobody waits for ever: after max_polls questions a workgroup says so in given_up and goes on with what there is, and
 // from then on nobody waits at all.
 // Grid: (workgroups). Parameters: DecodeRowsParams. Moves every weight from memory once; tiles of less than 16 rows ask

@@ -55,7 +55,7 @@ class PersistentKernels : public PersistentPlanner, private KernelRecorder {
     void decode_rows(Recorder& recorder, DecodeRowsParams params, const DecodeRowsShape& shape);
 
   private:
-    const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape,
+    const Kernel* decode_kernel(const char* name, const char* name_with_affinity, const DecodeLayersShape& shape,
                                 std::optional<uint32_t> other_type);
 };
 

@@ -33,22 +33,22 @@ double bytes_of_step(const CoopmatTile& tile) { return tile.k * 2.0 * (tile.colu
 // measured
 // grids are bound by this, not by the sum of bytes), kFillSteps for filling and emptying each, and the traffic of
 // partial results. `k_per_split` 0 tries all.
-Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t k_per_split) {
-    const uint32_t steps = wish.stride / tile.k;
-    const uint32_t tiles = ceil_div(wish.rows, tile.rows) * ceil_div(wish.n, tile.columns);
+Split best_split(const CoopmatTile& tile, const TileRequest& request, uint32_t units, uint32_t k_per_split) {
+    const uint32_t steps = request.stride / tile.k;
+    const uint32_t tiles = ceil_div(request.rows, tile.rows) * ceil_div(request.n, tile.columns);
     Split best;
     if (tile.whole_k && tiles < kWideRounds * units) return best;
     const double step_bytes = bytes_of_step(tile);
     // A multiprocessor needs about this many bytes in flight.
     const double saturating = std::max(1.0, 20.0 * 1024 / (tile.k * 2.0 * tile.columns));
-    const uint32_t max_splits = tile.whole_k ? 1 : std::min(wish.max_splits, steps);
+    const uint32_t max_splits = tile.whole_k ? 1 : std::min(request.max_splits, steps);
     for (uint32_t n_splits = 1; n_splits <= max_splits; ++n_splits) {
         const uint32_t split_steps = ceil_div(steps, n_splits);
         if (ceil_div(steps, split_steps) != n_splits) continue;
         if (k_per_split != 0 && split_steps * tile.k != k_per_split) continue;
         const uint32_t most = ceil_div(tiles * n_splits, units);
         const double busiest = std::max<double>(tile.pairs ? round_up(most, 2) : most, saturating);
-        const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / units;
+        const double partials = 8.0 * (n_splits - 1) * request.rows * request.n / units;
         const double cost = tile.factor * busiest * (split_steps + kFillSteps) * step_bytes + partials;
         if (cost < best.cost * 0.995) best = {cost, n_splits, split_steps * tile.k};
     }
@@ -57,18 +57,18 @@ Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
 
 // Returns true if some rows may be whole and others split. Steps of fewer rows are decodes, whose attention takes only
 // one kind of sums.
-bool may_mix(const CoopmatTile& tile, const TileWish& wish) {
-    return tile.pairs && wish.rows > kLargestRows && !wish.gated && !wish.batch_invariant;
+bool may_mix(const CoopmatTile& tile, const TileRequest& request) {
+    return tile.pairs && request.rows > kLargestRows && !request.gated && !request.batch_invariant;
 }
 
 // The time of tiles whose first rows are whole, k of the others cut into n_splits: long workgroups, begun first, then
 // short ones, each wherever one has ended, two on a multiprocessor. In best_split's measure.
-Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t n_splits) {
+Split best_mixed(const CoopmatTile& tile, const TileRequest& request, uint32_t units, uint32_t n_splits) {
     Split best;
-    const uint32_t steps = wish.stride / tile.k, split_steps = ceil_div(steps, n_splits);
-    if (!may_mix(tile, wish) || ceil_div(steps, split_steps) != n_splits) return best;
+    const uint32_t steps = request.stride / tile.k, split_steps = ceil_div(steps, n_splits);
+    if (!may_mix(tile, request) || ceil_div(steps, split_steps) != n_splits) return best;
     const uint32_t slots = 2 * units;
-    const uint32_t row_tiles = ceil_div(wish.rows, tile.rows), column_tiles = ceil_div(wish.n, tile.columns);
+    const uint32_t row_tiles = ceil_div(request.rows, tile.rows), column_tiles = ceil_div(request.n, tile.columns);
     const double long_time = steps + kFillSteps, short_time = split_steps + kFillSteps;
     for (uint32_t whole = 1; whole < row_tiles; ++whole) {
         const uint32_t n_long = whole * column_tiles, n_short = (row_tiles - whole) * column_tiles * n_splits;
@@ -76,7 +76,7 @@ Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
                        beside = (rounds * slots - n_long) * static_cast<uint32_t>(long_time / short_time);
         const double time =
             rounds * long_time + (n_short > beside ? ceil_div(n_short - beside, slots) * short_time : 0.0);
-        const double partials = 8.0 * (n_splits - 1) * (wish.rows - whole * tile.rows) * wish.n / units;
+        const double partials = 8.0 * (n_splits - 1) * (request.rows - whole * tile.rows) * request.n / units;
         const double cost = tile.factor * 2 * time * bytes_of_step(tile) + partials;
         if (cost < best.cost) best = {cost, n_splits, split_steps * tile.k, whole * tile.rows};
     }
@@ -85,9 +85,9 @@ Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
 
 }  // namespace
 
-uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits,
+uint32_t best_whole_rows(const CoopmatTile& tile, const TileRequest& request, uint32_t n_splits,
                          const DeviceCapabilities& caps) {
-    return best_mixed(tile, wish, multiprocessors(caps), n_splits).whole_rows;
+    return best_mixed(tile, request, multiprocessors(caps), n_splits).whole_rows;
 }
 
 uint32_t workgroups_at_once(const CoopmatTile& tile, const DeviceCapabilities& caps) {
@@ -99,12 +99,12 @@ uint32_t workgroups_at_once(const CoopmatTile& tile, const DeviceCapabilities& c
 }
 
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps) {
-    const uint32_t slots_of_rows = tile.rows + 1;  // of matmul_adapters.glsl, 4 bytes each
+    const uint32_t row_slots = tile.rows + 1;  // of matmul_adapters.glsl, 4 bytes each
     // All threads together fetch whole rows of w with each load.
     const uint32_t threads = tile.subgroups * caps.subgroup_size, words = tile.k / 8;
     if (threads % words != 0 || tile.columns % (threads / words) != 0) return false;
     return stride % tile.k == 0 && padded(n) >= tile.columns &&
-           staged_words(tile) * 16 + slots_of_rows * 4 <= caps.shared_memory_bytes && threads <= threads_max(caps);
+           staged_words(tile) * 16 + row_slots * 4 <= caps.shared_memory_bytes && threads <= threads_max(caps);
 }
 
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size) {
@@ -113,33 +113,34 @@ bool gates(const CoopmatTile& tile, uint32_t subgroup_size) {
     return tile.columns / 2 % load_rows == 0 && result_words <= staged_words(tile);
 }
 
-TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
+TileChoice choose_tile(const DeviceCapabilities& caps, const TileRequest& request) {
     uint32_t k_per_split = 0;
-    if (wish.batch_invariant && wish.rows != kInvariantRows) {
-        TileWish invariant = wish;
+    if (request.batch_invariant && request.rows != kInvariantRows) {
+        TileRequest invariant = request;
         invariant.rows = kInvariantRows;
         k_per_split = choose_tile(caps, invariant).k_per_split;
     }
     TileChoice best;
     for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); ++tile_idx) {
         CoopmatTile tile = kCoopmatTiles[tile_idx];
-        const bool in_blocks = wish.in_blocks && tile_idx == kBlocksTile;
-        if (in_blocks) tile.factor *= kBlocksGain;
-        if (!fits(tile, wish.n, wish.stride, caps) || (wish.gated && !gates(tile, caps.subgroup_size))) continue;
+        const bool in_fragments = request.in_fragments && tile_idx == kFragmentsTile;
+        if (in_fragments) tile.factor *= kFragmentsGain;
+        if (!fits(tile, request.n, request.stride, caps) || (request.gated && !gates(tile, caps.subgroup_size)))
+            continue;
         // A cut of k that one tile takes must suit a tile of any number of rows: the first one's does.
-        if (wish.batch_invariant && tile.k != kCoopmatTiles[0].k) continue;
+        if (request.batch_invariant && tile.k != kCoopmatTiles[0].k) continue;
         // Enough rows for the weights to be read once, where a tile can be that large, and not twice as many as there
         // are.
-        const bool too_small = tile.rows < std::min(wish.rows, kLargestRows) / 2;
-        const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * wish.rows;
+        const bool too_small = tile.rows < std::min(request.rows, kLargestRows) / 2;
+        const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * request.rows;
         if (tile_idx != 0 && (too_small || too_large)) continue;
-        Split split = best_split(tile, wish, multiprocessors(caps), k_per_split);
-        for (uint32_t n_splits = 2; n_splits <= std::min(wish.max_splits, kMixedSplits); ++n_splits) {
-            const Split mixed = best_mixed(tile, wish, multiprocessors(caps), n_splits);
+        Split split = best_split(tile, request, multiprocessors(caps), k_per_split);
+        for (uint32_t n_splits = 2; n_splits <= std::min(request.max_splits, kMixedSplits); ++n_splits) {
+            const Split mixed = best_mixed(tile, request, multiprocessors(caps), n_splits);
             if (mixed.cost < split.cost * (split.whole_rows == 0 ? kMixedGain : 1.0)) split = mixed;
         }
         if (split.cost < best.cost)
-            best = {tile_idx, split.cost, split.n_splits, split.k_per_split, split.whole_rows, in_blocks};
+            best = {tile_idx, split.cost, split.n_splits, split.k_per_split, split.whole_rows, in_fragments};
     }
     return best;
 }

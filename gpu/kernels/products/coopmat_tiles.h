@@ -49,21 +49,21 @@ inline constexpr std::array kCoopmatTiles = {
     CoopmatTile{128, 192, 64, 8, 4, 1.02, true},
 };
 
-// 128x128, which takes x in blocks (activation_blocks.h) where rows are many.
-inline constexpr uint32_t kBlocksTile = 18;
-inline constexpr double kBlocksGain = 0.92;  // of the time with x in rows, from 256 rows on
-static_assert(kCoopmatTiles[kBlocksTile].rows == 128 && kCoopmatTiles[kBlocksTile].columns == 128 &&
-              kCoopmatTiles[kBlocksTile].late);
+// 128x128, which takes x in fragments (activation_fragments.h) where rows are many.
+inline constexpr uint32_t kFragmentsTile = 18;
+inline constexpr double kFragmentsGain = 0.92;  // of the time with x in rows, from 256 rows on
+static_assert(kCoopmatTiles[kFragmentsTile].rows == 128 && kCoopmatTiles[kFragmentsTile].columns == 128 &&
+              kCoopmatTiles[kFragmentsTile].late);
 
 inline constexpr uint32_t kWideRounds = 2;
 inline constexpr uint32_t kMixedSplits = 8;  // at most, of the rows that are not whole
 
-struct TileWish {
+struct TileRequest {
     uint32_t n = 0, stride = 0, rows = 0;  // of the product; stride: k padded
     uint32_t max_splits = 1;
     bool gated = false;            // only tiles that can end in the activation
     bool batch_invariant = false;  // k cut alike for every number of rows
-    bool in_blocks = false;        // kBlocksTile takes x in blocks
+    bool in_fragments = false;     // kFragmentsTile takes x in fragments
 };
 
 struct TileChoice {
@@ -71,14 +71,14 @@ struct TileChoice {
     // bytes that the busiest multiprocessor could move in the same time
     double cost = std::numeric_limits<double>::infinity();
     uint32_t n_splits = 1;
-    uint32_t k_per_split = 0;  // 0: no tile can do it, which happens to gated products alone
-    uint32_t whole_rows = 0;   // as in MatmulPlan
-    bool x_in_blocks = false;  // as in MatmulPlan
+    uint32_t k_per_split = 0;     // 0: no tile can do it, which happens to gated products alone
+    uint32_t whole_rows = 0;      // as in MatmulPlan
+    bool x_in_fragments = false;  // as in MatmulPlan
 };
 
 // The cheapest tile and the best number of splits. Where tiles of many rows fill the device a time and a bit, only the
 // bit is split.
-TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish);
+TileChoice choose_tile(const DeviceCapabilities& caps, const TileRequest& request);
 // Returns true if each matrix of a gated product with this tile has 8 gates and 8 ups (kInterleaved in
 // matmul_coopmat.comp), not only gates or only ups.
 inline bool interleaves(const CoopmatTile& tile) { return tile.columns % (tile.subgroups_n * 32) != 0; }
@@ -92,7 +92,7 @@ bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapa
 uint32_t workgroups_at_once(const CoopmatTile& tile, const DeviceCapabilities& caps);
 // Returns how many whole rows pay beside so many splits; 0: none. Only for tiles that come in pairs: with 128x192,
 // alone on a multiprocessor, it does not pay.
-uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits,
+uint32_t best_whole_rows(const CoopmatTile& tile, const TileRequest& request, uint32_t n_splits,
                          const DeviceCapabilities& caps);
 
 }  // namespace lorad::gpu

@@ -34,7 +34,7 @@ void find_row_factors(const bool tells) {
     if (tells) FloatRef(p.norms + kDeferredInverse + thread * 4).v = inverse;
 }
 
-coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> factors_of_rows() {
+coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> row_factor_matrix() {
     coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> factors;
     coopMatLoad(factors, row_factors, 0, 16, gl_CooperativeMatrixLayoutColumnMajor);
     return factors;

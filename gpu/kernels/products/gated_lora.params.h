@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "gpu/kernels/products/matmul.params.h"
-#include "gpu/kernels/products/pages_ahead.h"
+#include "gpu/kernels/products/prefetch_pages.h"
 
 namespace lorad::gpu {
 
@@ -19,11 +19,11 @@ struct GatedLoraParams {
     uint64_t x_rows;      // x in rows, [t][x_stride]
     uint64_t lora_layer;  // LoraModule table of slot 0 and this layer
     uint64_t low;         // [kGatedLoraRows][2][kGatedLoraRanks] f32, scratch
-    uint64_t sync;        // MeetingSync, all zero before the first dispatch
+    uint64_t sync;        // GridBarrierSync, all zero before the first dispatch
     uint64_t given_up;    // u32, set to 1 if a grid barrier timed out; the result means nothing then
     uint32_t lora_slot_stride;
     uint32_t max_polls;  // of one grid barrier
-    PagesAhead ahead;
+    PrefetchPages prefetch;
 };
 static_assert(sizeof(GatedLoraParams) == 136);
 

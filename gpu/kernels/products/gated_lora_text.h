@@ -3,16 +3,16 @@
 // Internal to warpgroup_text.cpp.
 //
 // The shrink runs beside the product's first steps. A workgroup's pieces of work are 8 ranks of one module of one row;
-// a thread loads every 16th 16 bytes of one rank, a step ahead. The workgroup counts itself in memory (MeetingSync) and
-// waits behind its last step for all others. They have usually arrived, as all workgroups run at once. Then each thread
-// adds B low to its own sums, B straight from memory into the registers that x had. Before that the pages of the next
-// product's weights are prefetched (pages_ahead.h).
+// a thread loads every 16th 16 bytes of one rank, a step ahead. The workgroup counts itself in memory (GridBarrierSync)
+// and waits behind its last step for all others. They have usually arrived, as all workgroups run at once. Then each
+// thread adds B low to its own sums, B straight from memory into the registers that x had. Before that the pages of the
+// next product's weights are prefetched (prefetch_pages.h).
 #pragma once
 
 #include <cstddef>
 #include <string>
 
-#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/persistent/grid_barrier.h"
 #include "gpu/kernels/products/gated_lora.params.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_writer.h"
@@ -125,7 +125,7 @@ class GatedLora : protected WarpgroupWriter {
         // The label is reached behind the next step's barrier.
         line("tell{0}: setp.ne.u32 %is, %thread, 0; @%is bra shrunk{0}; fence.acq_rel.gpu; ld.param.u64 %at, "
              "[params+{1}]; red.relaxed.gpu.global.add.u32 [%at+{2}], 1;",
-             set, GATED_LORA_PARAM(sync), offsetof(MeetingSync, arrivals));
+             set, GATED_LORA_PARAM(sync), offsetof(GridBarrierSync, arrivals));
         line("shrunk{}:", set);
     }
 
@@ -170,8 +170,8 @@ class GatedLora : protected WarpgroupWriter {
              "ld.param.u32 %polls_max, [params+{}];",
              GATED_LORA_PARAM(sync), GATED_LORA_PARAM(max_polls));
         line("ld.relaxed.gpu.global.u32 %seen, [%sync+{}]; setp.ne.u32 %is, %seen, 0; @%is mov.u32 %polls_max, 0;",
-             offsetof(MeetingSync, has_given_up));
-        poll_arrivals("low", lorad::format("%sync+{}", offsetof(MeetingSync, arrivals)).c_str(), "%first", "%at",
+             offsetof(GridBarrierSync, has_given_up));
+        poll_arrivals("low", lorad::format("%sync+{}", offsetof(GridBarrierSync, arrivals)).c_str(), "%first", "%at",
                       GATED_LORA_PARAM(given_up));
         line("met_low: bar.sync 0;");
         line("mov.u32 %first, %ctaid.z; or.b32 %first, %first, %thread; setp.eq.u32 %is, %first, 0; ld.param.u64 %at, "
@@ -197,8 +197,8 @@ class GatedLora : protected WarpgroupWriter {
              "{}, %ring;",
              kLowRowBytes);
         for (uint32_t round = 0; round < n_rounds(); ++round) {
-            if (round % rounds_of_own() == 0) {
-                const uint32_t own = round / rounds_of_own(),
+            if (round % own_rounds() == 0) {
+                const uint32_t own = round / own_rounds(),
                                at = own / 2 * 8 * kLowRowBytes + own % 2 * kGatedLoraRanks * 4;
                 for (uint32_t i = 0; i < kGatedLoraRanks; i += 4)
                     line("ld.shared.v4.f32 {{%low{}, %low{}, %low{}, %low{}}}, [%entry+{}];", i, i + 1, i + 2, i + 3,
@@ -222,12 +222,12 @@ class GatedLora : protected WarpgroupWriter {
     static constexpr uint32_t kRoundColumns = 16;  // of y, of which a thread has four
     static constexpr uint32_t kRoundsAhead = 2;
 
-    uint32_t rows() const { return kBlockRows * l_.row_blocks; }
+    uint32_t rows() const { return kFragmentRows * l_.row_blocks; }
     uint32_t n_pieces() const { return gated_lora_pieces(rows(), l_.workgroups); }
     uint32_t n_steps() const { return l_.stride / (kChunkBytes / 2); }
     uint32_t n_shrink_steps() const { return ceil_div(n_steps(), kAhead); }
-    uint32_t rounds_of_own() const { return l_.columns / kRoundColumns; }
-    uint32_t n_rounds() const { return 4 * rounds_of_own(); }
+    uint32_t own_rounds() const { return l_.columns / kRoundColumns; }
+    uint32_t n_rounds() const { return 4 * own_rounds(); }
 
     // Finds gate (%m_idx 0) or up of row %m_row: %m_a, %m_b, %m_rank, %m_scale. Where there is none, rank and scale are
     // 0 and the addresses any readable ones.
@@ -257,8 +257,7 @@ class GatedLora : protected WarpgroupWriter {
 
     // A round: of one row's gates or ups four columns, two of each eight.
     void load_b(uint32_t round) {
-        const uint32_t own = round / rounds_of_own(), group = round % rounds_of_own() * 2,
-                       set = round % kRoundsAhead * 32;
+        const uint32_t own = round / own_rounds(), group = round % own_rounds() * 2, set = round % kRoundsAhead * 32;
         // A row of 8 ranks has no second half: its first one again, times zero.
         line("sub.u32 %past, %b_row{}, 16; min.u32 %past, %past, 16;", own);
         for (uint32_t column = 0; column < 4; ++column) {
@@ -271,8 +270,7 @@ class GatedLora : protected WarpgroupWriter {
         }
     }
     void add_b(uint32_t round) {
-        const uint32_t own = round / rounds_of_own(), group = round % rounds_of_own() * 2,
-                       set = round % kRoundsAhead * 32;
+        const uint32_t own = round / own_rounds(), group = round % own_rounds() * 2, set = round % kRoundsAhead * 32;
         for (uint32_t word = 0; word < kGatedLoraRanks / 2; ++word) {
             for (uint32_t column = 0; column < 4; ++column) {
                 const uint32_t sum = (group + column / 2) * 8 + own % 2 * 4 + own / 2 * 2 + column % 2;

@@ -1,10 +1,11 @@
-// The portable ways, which every device has, of plain and of packed weights: matmul_matvec for few rows, matmul_tiled
-// for many, where they have no blocks in registers (matmul_registers.cpp), matmul_lanes where workgroups are small.
+// The portable implementations, which every device has, of plain and of packed weights: matmul_matvec for few rows,
+// matmul_tiled for many, where they have no blocks in registers (matmul_registers.cpp), matmul_lanes where workgroups
+// are small.
 #include <algorithm>
 
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 
-namespace lorad::gpu::portable_ways {
+namespace lorad::gpu::portable_impls {
 namespace {
 
 constexpr uint32_t kMatvecMaxRows = 8;
@@ -24,26 +25,26 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
     plan.n_splits = ceil_div(padded(k), plan.k_per_split);
 }
 
-const char* refusal_of_lanes(const WayFacts& on, const Product& product) {
-    return on.capabilities().small_workgroups ? refusal_of_portable(on, product) : "it is for small workgroups";
+const char* lanes_refusal(const ImplFacts& on, const Product& product) {
+    return on.capabilities().small_workgroups ? portable_refusal(on, product) : "it is for small workgroups";
 }
 
-const char* refusal_of_matvec(const WayFacts& on, const Product& product) {
+const char* matvec_refusal(const ImplFacts& on, const Product& product) {
     const uint32_t rows_max = !is_for_registers(on, product) ? kMatvecMaxRows
                               : has_short_sums(on, product)  ? kMatvecBesideShortMaxRows
                                                              : kMatvecBesideRegistersMaxRows;
     if (product.rows > rows_max) return "of more rows tiles are faster";
-    return on.options().batch_invariant ? "one variant computes all numbers of rows" : refusal_of_portable(on, product);
+    return on.options().batch_invariant ? "one variant computes all numbers of rows" : portable_refusal(on, product);
 }
 
-std::optional<MatmulPlan> plan_lanes(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan_lanes(const ImplFacts& on, const Product& product) {
     MatmulPlan plan = portable_plan_for(MatmulVariant::kLanes, on, product);
     plan.row_tile = std::min(product.rows, kLanesMaxRows);
     set_splits(plan, product.k, 1);
     return plan;
 }
 
-std::optional<MatmulPlan> plan_matvec(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan_matvec(const ImplFacts& on, const Product& product) {
     const uint32_t n = product.n, rows = product.rows;
     MatmulPlan plan = portable_plan_for(MatmulVariant::kMatvec, on, product);
     plan.row_tile = rows;
@@ -53,7 +54,7 @@ std::optional<MatmulPlan> plan_matvec(const WayFacts& on, const Product& product
     return plan;
 }
 
-std::optional<MatmulPlan> plan_tiled(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan_tiled(const ImplFacts& on, const Product& product) {
     const uint32_t rows = product.rows;
     MatmulPlan plan = portable_plan_for(MatmulVariant::kTiled, on, product);
     plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
@@ -80,7 +81,7 @@ struct TiledConstants {
     uint32_t threads, weights, act_type, row_tiles;
 };
 
-void record_matvec(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record_matvec(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     const uint32_t size = to.threads(128, 32),
                    subgroups = std::max(size / std::max(to.capabilities().subgroup_size, 1u), 1u);
@@ -94,7 +95,7 @@ void record_matvec(const WayRecorder& to, const MatmulPlan& plan, const ProductA
                 {ceil_div(params.n, plan.column_tile * subgroups), ceil_div(plan.rows, plan.row_tile), plan.n_splits});
 }
 
-void record_lanes(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record_lanes(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     const uint32_t size = to.threads(64, 32);
     to.dispatch(product_info("matmul_lanes", params, plan),
@@ -105,59 +106,59 @@ void record_lanes(const WayRecorder& to, const MatmulPlan& plan, const ProductAr
                 0, params, {ceil_div(params.n, size), ceil_div(plan.rows, plan.row_tile), plan.n_splits});
 }
 
-void record_tiled(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
-    constexpr uint32_t kThreads = 256, kRowsOfAThread = 16;
+void record_tiled(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+    constexpr uint32_t kThreads = 256, kThreadRows = 16;
     const MatmulParams& params = arguments.product;
     to.dispatch(product_info("matmul_tiled", params, plan),
                 TiledConstants{.threads = kThreads,
                                .weights = plan.weights().constant(),
                                .act_type = static_cast<uint32_t>(plan.act_type),
-                               .row_tiles = plan.row_tile / kRowsOfAThread},
+                               .row_tiles = plan.row_tile / kThreadRows},
                 0, params, {padded(params.n) / kTiledColumns, ceil_div(plan.rows, plan.row_tile), plan.n_splits});
 }
 
-constexpr WayForms kForms{.reads_packed = true};
+constexpr ImplForms kForms{.reads_packed = true};
 
 }  // namespace
-}  // namespace lorad::gpu::portable_ways
+}  // namespace lorad::gpu::portable_impls
 
 namespace lorad::gpu {
 
 // Packed weights come here beside matrix units, too: where they do not fit matmul_packed, and there is no room for a
 // plain copy or rows are few.
-const char* refusal_of_portable(const WayFacts& on, const Product& product) {
+const char* portable_refusal(const ImplFacts& on, const Product& product) {
     return on.ladder().has(product.type) && !product.is_packed() ? "cooperative matrices are faster" : nullptr;
 }
 
-bool is_better_unpacked(const WayFacts& on, const Product& product) {
+bool is_better_unpacked(const ImplFacts& on, const Product& product) {
     constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
     if (!on.ladder().has(product.type) || !product.may_unpack) return false;
     const bool can_read = can_read_bricks(on, product);
     if (on.options().batch_invariant) return !can_read;
     // If there are matrix units, the portable kernels are for few rows.
-    return product.rows > (can_read ? kPackedRowsMax : portable_ways::kMatvecMaxRows);
+    return product.rows > (can_read ? kPackedRowsMax : portable_impls::kMatvecMaxRows);
 }
 
-const ProductWay kLanesWay{.variant = MatmulVariant::kLanes,
-                           .name = "lanes",
-                           .forms = portable_ways::kForms,
-                           .refusal = portable_ways::refusal_of_lanes,
-                           .plan = portable_ways::plan_lanes,
-                           .module = portable_ways::lanes_module,
-                           .record = portable_ways::record_lanes};
-const ProductWay kMatvecWay{.variant = MatmulVariant::kMatvec,
-                            .name = "few rows",
-                            .forms = portable_ways::kForms,
-                            .refusal = portable_ways::refusal_of_matvec,
-                            .plan = portable_ways::plan_matvec,
-                            .module = portable_ways::matvec_module,
-                            .record = portable_ways::record_matvec};
-const ProductWay kTiledWay{.variant = MatmulVariant::kTiled,
-                           .name = "tiles",
-                           .forms = portable_ways::kForms,
-                           .refusal = refusal_of_portable,
-                           .plan = portable_ways::plan_tiled,
-                           .module = portable_ways::tiled_module,
-                           .record = portable_ways::record_tiled};
+const ProductImpl kLanesImpl{.variant = MatmulVariant::kLanes,
+                             .name = "lanes",
+                             .forms = portable_impls::kForms,
+                             .refusal = portable_impls::lanes_refusal,
+                             .plan = portable_impls::plan_lanes,
+                             .module = portable_impls::lanes_module,
+                             .record = portable_impls::record_lanes};
+const ProductImpl kMatvecImpl{.variant = MatmulVariant::kMatvec,
+                              .name = "few rows",
+                              .forms = portable_impls::kForms,
+                              .refusal = portable_impls::matvec_refusal,
+                              .plan = portable_impls::plan_matvec,
+                              .module = portable_impls::matvec_module,
+                              .record = portable_impls::record_matvec};
+const ProductImpl kTiledImpl{.variant = MatmulVariant::kTiled,
+                             .name = "tiles",
+                             .forms = portable_impls::kForms,
+                             .refusal = portable_refusal,
+                             .plan = portable_impls::plan_tiled,
+                             .module = portable_impls::tiled_module,
+                             .record = portable_impls::record_tiled};
 
 }  // namespace lorad::gpu

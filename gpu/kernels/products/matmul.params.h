@@ -9,13 +9,14 @@ INTEROP_BEGIN
 struct MatmulParams {
     uint64_t n_rows;  // address of the u32 row count
     uint64_t w;       // [n_padded][w_stride] of the weight type, padding zero
-    // [t][x_stride] of the activation type, in blocks if the plan says so; x_stride == w_stride, elements k.. are zero
+    // [t][x_stride] of the activation type, in fragments if the plan says so; x_stride == w_stride, elements k.. are
+    // zero
     uint64_t x;
     // [split][t][y_stride] f32; of a gated product: [t][y_stride] of the activation type, n columns of gate and as many
     // of up, or 0
     uint64_t y;
-    uint64_t y_blocks;  // of a gated product: the same in blocks (activation_blocks.h), or 0
-    uint32_t n;         // columns of y that are wanted; up to n_padded may be written
+    uint64_t y_fragments;  // of a gated product: the same in fragments (activation_fragments.h), or 0
+    uint32_t n;            // columns of y that are wanted; up to n_padded may be written
     uint32_t k;
     uint32_t w_stride;      // elements, a multiple of 64
     uint32_t x_stride;      // elements
@@ -39,15 +40,15 @@ struct MatmulLoraParams {
 };
 INTEROP_SIZE(MatmulLoraParams, 120);
 
-// matmul_warpgroup with the adapters of the rows as more k: JoinedGroup. Each row has at most one, as it is.
-struct MatmulJoinedParams {
+// matmul_warpgroup with the adapters of the rows as more k: StackedGroup. Each row has at most one, as it is.
+struct MatmulStackedParams {
     MatmulParams product;
-    uint64_t windows;  // JoinedWindow[tiles of kJoinedTileRows]
-    // [n_padded][columns] of the weights' type, columns: kJoinedModuleColumns for each module of the group
+    uint64_t windows;  // StackedWindow[tiles of kStackedTileRows]
+    // [n_padded][columns] of the weights' type, columns: kStackedModuleColumns for each module of the group
     uint64_t b;
-    uint64_t low;  // [t][columns] of the weights' type, in the product's blocks
+    uint64_t low;  // [t][columns] of the weights' type, in the product's fragments
 };
-INTEROP_SIZE(MatmulJoinedParams, 96);
+INTEROP_SIZE(MatmulStackedParams, 96);
 
 // matmul_warpgroup of the output layer where nobody wants the logits: params.y is not written.
 struct MatmulArgmaxParams {

@@ -7,18 +7,18 @@
 const uint kPartWords = kWords / 4;     // words of one part: 16 ranks for each 64 elements of k
 const uint kPartRanks = kPartWords * 8;
 
-shared uint slot_of_row[ROWS];
+shared uint row_slot[ROWS];
 shared uint slots_differ;
 
-Eight bounded8(Eight e) { return Eight(bounded(e.lo, kTypeOfElement), bounded(e.hi, kTypeOfElement)); }
-Eight leading8(Eight e) { return Eight(leading(e.lo, kTypeOfElement), leading(e.hi, kTypeOfElement)); }
+Eight bounded8(Eight e) { return Eight(bounded(e.lo, kElementType), bounded(e.hi, kElementType)); }
+Eight leading8(Eight e) { return Eight(leading(e.lo, kElementType), leading(e.hi, kElementType)); }
 
 // One module for the rows begin..end of x in the tile and the rows from..to of w in it; that row `from` is `first` of
 // the module. All threads.
 void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint from, uint to, uint first, uint sub_n, uint sub_row) {
     const uint rank8 = (m.rank + 7) / 8 * 8;
     const uint64_t b_row_bytes = uint64_t(rank8 * bytes_of(m.type));
-    const uint n_parts = m.type == kTypeOfElement ? 2 : 3;  // B1 low1, B1 low2, B2 low1
+    const uint n_parts = m.type == kElementType ? 2 : 3;  // B1 low1, B1 low2, B2 low1
     for (uint r0 = 0; r0 < rank8; r0 += kPartRanks) {
         barrier();
         for (uint i = gl_LocalInvocationIndex; i < N_TILE * kPartWords; i += THREADS) {
@@ -28,8 +28,8 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
                 Eight e = load8(m.b + uint64_t(first + row - from) * b_row_bytes, r / 8, m.type);
                 if (n_parts == 3) e = bounded8(e);
                 const Eight lead = n_parts == 3 ? leading8(e) : e;
-                main_part = pack8(lead, kTypeOfElement);
-                rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kTypeOfElement);
+                main_part = pack8(lead, kElementType);
+                rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kElementType);
             }
             const uint at = staged_row(row / kColumns, row % kColumns) * kStride;
             stage[at + word] = main_part;
@@ -43,8 +43,8 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
                 Eight e = load8(p.low + uint64_t((row0 + row) * p.n_modules + m_idx) * (kMaxRank * 4), r / 8, 0);
                 e = bounded8(Eight(e.lo * m.scale, e.hi * m.scale));
                 const Eight lead = leading8(e);
-                main_part = pack8(lead, kTypeOfElement);
-                rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kTypeOfElement);
+                main_part = pack8(lead, kElementType);
+                rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kElementType);
             }
             const uint at = (N_TILE + row) * kStride;
             stage[at + word] = main_part;
@@ -60,16 +60,16 @@ void add_adapters(uint row0, uint n0, uint sub_n, uint sub_row) {
     const uint n_rows = min(step_n_rows(p.step) - row0, ROWS);
     const uint thread = gl_LocalInvocationIndex;
     if (thread == 0) slots_differ = 0;
-    for (uint i = thread; i < n_rows; i += THREADS) slot_of_row[i] = step_row(p.step, row0 + i).v.adapter_slot;
+    for (uint i = thread; i < n_rows; i += THREADS) row_slot[i] = step_row(p.step, row0 + i).v.adapter_slot;
     barrier();
     for (uint i = thread; i < n_rows; i += THREADS) {
-        if (slot_of_row[i] != slot_of_row[0]) slots_differ = 1;
+        if (row_slot[i] != row_slot[0]) slots_differ = 1;
     }
     barrier();
     for (uint begin = 0, end = 0; begin < n_rows; begin = end) {
-        const uint slot = slot_of_row[begin];
+        const uint slot = row_slot[begin];
         end = slots_differ == 0 ? n_rows : begin + 1;
-        while (end < n_rows && slot_of_row[end] == slot) end++;
+        while (end < n_rows && row_slot[end] == slot) end++;
         if (slot == kNoSlot) continue;
         for (uint m_idx = 0; m_idx < p.n_modules; m_idx++) {
 #ifdef GATED

@@ -6,11 +6,11 @@
 // With whole tiles of rows (row tiles, tiles of w rows, splits + 1): z 0 is these, each with all of k, and the others
 // are the rest's splits.
 // Bytes: the matrix once per row tile, x once per workgroup from the caches.
-// With IN_TURNS the grid has fewer workgroups than there are tiles of w rows: each takes several neighbouring ones, and
-// the first words of the next tile are on their way while the last ones of this are multiplied. Not with LATE, WHOLE or
-// splits.
-// With BLOCKS, which takes LATE, x lies in blocks and goes straight into registers, w alone is staged: a fifth less to
-// move past a multiprocessor's data path.
+// With PERSISTENT the grid has fewer workgroups than there are tiles of w rows: each takes several neighbouring ones,
+// and the first words of the next tile are on their way while the last ones of this are multiplied. Not with LATE,
+// WHOLE or splits.
+// With FRAGMENTS, which takes LATE, x lies in fragments and goes straight into registers, w alone is staged: a fifth
+// less to move past a multiprocessor's data path.
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up
 // n..2n-1, y is activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of
 // both; no splits. A subgroup has matrices of gates and of the ups that belong to them, or, where its matrices are an
@@ -32,7 +32,7 @@
 #else
 #define ELEMENT float16_t
 #endif
-#ifdef BLOCKS
+#ifdef FRAGMENTS
 #include "gpu/kernels/element_pairs.glsl"
 #endif
 #if defined(LORA) || defined(GATED) || defined(DEFERRED)
@@ -42,9 +42,9 @@ layout(local_size_x_id = 0) in;
 #endif
 #ifdef GATED
 #include "gpu/kernels/rows/activation.glsl"
-#include "gpu/kernels/products/activation_blocks.glsl"
-#elif defined(BLOCKS)
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.glsl"
+#elif defined(FRAGMENTS)
+#include "gpu/kernels/products/activation_fragments.h"
 #endif
 #ifdef DEFERRED
 #include "gpu/kernels/products/deferred_norm.h"
@@ -63,14 +63,14 @@ layout(constant_id = 6) const uint SUBGROUP = 32;
 layout(constant_id = 7) const uint LATE = 0;
 layout(constant_id = 8) const uint ACTIVATION = 0;
 layout(constant_id = 9) const uint WHOLE = 0;      // tiles of rows in front whose k is not split
-layout(constant_id = 10) const uint IN_TURNS = 0;  // tiles of w rows
+layout(constant_id = 10) const uint PERSISTENT = 0;  // tiles of w rows
 layout(constant_id = 11) const uint UNITS = 0;     // multiprocessors; 0: tiles go by the workgroup's number
 #ifdef DEFERRED
 layout(constant_id = 12) const uint NORM_TILES = 1;
 layout(constant_id = 13) const uint NORM_ROWS = 16;  // 8 or 16
 #endif
-#if defined(BLOCKS) || defined(GATED)
-layout(constant_id = 14) const uint Y_ORDER = 0;  // of y in blocks (activation_blocks.h); x has kBlocksByColumns
+#if defined(FRAGMENTS) || defined(GATED)
+layout(constant_id = 14) const uint Y_ORDER = 0;  // of y in fragments (activation_fragments.h); x has kFragmentsByColumns
 #endif
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
@@ -86,7 +86,7 @@ layout(push_constant, scalar) uniform Push { MatmulDeferredParams p; };
 layout(push_constant, scalar) uniform Push { MatmulParams params; };
 #endif
 
-const uint kTypeOfElement =
+const uint kElementType =
 #ifdef BF16
     2;
 #else
@@ -109,7 +109,7 @@ const uint kSubParts = kInterleaved ? 1 : kParts;  // parts of the stage that a 
 const uint kWords = K_TILE / 8;       // 16-byte words of one row in one step
 const uint kStride = kWords + 1;
 const uint kWLoads = N_TILE * kWords / THREADS;
-#ifdef BLOCKS
+#ifdef FRAGMENTS
 const bool kXIsStaged = false;
 const uint kXLoads = 0;
 #else
@@ -164,21 +164,21 @@ void put() {
 
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
 
-#ifdef BLOCKS
-const uint kBlocks = K_TILE / kBlockColumns;  // of a step
-const uint kBlockWords = kBlockBytes / 16;
-uint64_t blocks_at;                 // this lane's word of the subgroup's first block of the step
-uvec4 x_held[kBlocks * kMatsRows];  // of this step
+#ifdef FRAGMENTS
+const uint kFragments = K_TILE / kFragmentColumns;  // of a step
+const uint kFragmentWords = kFragmentBytes / 16;
+uint64_t fragments_at;                 // this lane's word of the subgroup's first block of the step
+uvec4 x_held[kFragments * kMatsRows];  // of this step
 
-void fetch_blocks(const uint first, const uint end) {
-    const uint row_words = STRIDE / kBlockColumns * kBlockWords;
+void fetch_fragments(const uint first, const uint end) {
+    const uint row_words = STRIDE / kFragmentColumns * kFragmentWords;
     [[unroll]] for (uint k = first; k < end; ++k) {
-        [[unroll]] for (uint j = 0; j < kMatsRows; ++j) x_held[k * kMatsRows + j] = Words(blocks_at).data[j * row_words + k * kBlockWords];
+        [[unroll]] for (uint j = 0; j < kMatsRows; ++j) x_held[k * kMatsRows + j] = Words(fragments_at).data[j * row_words + k * kFragmentWords];
     }
 }
 
 // 16 rows of x and 16 of the step's k.
-coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> matrix_of_blocks(const uint j, const uint k) {
+coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> fragment_matrix(const uint j, const uint k) {
     coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
     const uvec4 words = x_held[k * kMatsRows + j];
     [[unroll]] for (uint i = 0; i < 4; ++i) {
@@ -203,8 +203,8 @@ void multiply_16(const uint k, uint sub_n, uint sub_row, const bool is_staged) {
         coopMatLoad(a[i], stage, matrix_row(i, sub_n) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutRowMajor);
     [[unroll]] for (uint j = 0; j < kMatsRows; ++j) {
         coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
-#ifdef BLOCKS
-        if (!is_staged) b = matrix_of_blocks(j, k);
+#ifdef FRAGMENTS
+        if (!is_staged) b = fragment_matrix(j, k);
         else
 #endif
         coopMatLoad(b, stage, (N_TILE + sub_row + j * 16) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutColumnMajor);
@@ -248,9 +248,9 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
                 e.hi[c] = activate(e.hi[c], ACTIVATION) * up_hi[c];
             }
         }
-        const uvec4 words = pack8(e, kTypeOfElement);
+        const uvec4 words = pack8(e, kElementType);
         if (params.y != 0) Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v = words;
-        if (params.y_blocks != 0) store8_in_blocks(params.y_blocks, row0 + row, n0 / 8 + word, params.y_stride, words, Y_ORDER);
+        if (params.y_fragments != 0) store8_in_fragments(params.y_fragments, row0 + row, n0 / 8 + word, params.y_stride, words, Y_ORDER);
     }
 }
 #endif
@@ -272,8 +272,8 @@ void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, u
         const bool is_last = step_idx + 1 == n_steps;
         barrier();
         put();
-#ifdef BLOCKS
-        fetch_blocks(0, kBlocks / 2);
+#ifdef FRAGMENTS
+        fetch_fragments(0, kFragments / 2);
 #endif
         if (LATE == 0 && (!is_last || more)) {
             if (is_last) point_at(next_n0, row0, first_k);
@@ -285,10 +285,10 @@ void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, u
             // No branch: the last step loads itself again. Loads behind a branch, or before the stores, cost a large
             // tile more registers than there are, and what is spilled is waited for.
             advance(is_last ? 0 : K_TILE * 2);
-#ifdef BLOCKS
+#ifdef FRAGMENTS
             // Comes in front of the next step's w, as loads complete in order.
-            fetch_blocks(kBlocks / 2, kBlocks);
-            blocks_at += kBlocks * kBlockBytes;
+            fetch_fragments(kFragments / 2, kFragments);
+            fragments_at += kFragments * kFragmentBytes;
 #endif
             fetch();
         }
@@ -315,7 +315,7 @@ void main() {
     const uint split = WHOLE == 0 ? place % gl_NumWorkGroups.y : is_whole ? 0 : gl_WorkGroupID.z - 1;
     uint column_tile = WHOLE == 0 ? place / gl_NumWorkGroups.y : gl_WorkGroupID.y;
     uint end_tile = column_tile + 1;
-    if (IN_TURNS != 0) {
+    if (PERSISTENT != 0) {
         const uint n_tiles = (params.n + kColumns - 1) / kColumns;
         column_tile = n_tiles * column_tile / gl_NumWorkGroups.z;
         end_tile = n_tiles * end_tile / gl_NumWorkGroups.z;
@@ -331,8 +331,8 @@ void main() {
 
     const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kSubParts * 16);
     const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
-#ifdef BLOCKS
-    blocks_at = params.x + block_offset(row0 + sub_row, begin, STRIDE, kBlocksByColumns) + gl_SubgroupInvocationID * 16;
+#ifdef FRAGMENTS
+    fragments_at = params.x + fragment_offset(row0 + sub_row, begin, STRIDE, kFragmentsByColumns) + gl_SubgroupInvocationID * 16;
 #endif
 #ifdef DEFERRED
     ask_for_squares();
@@ -344,14 +344,14 @@ void main() {
     for (;;) {
         const uint n0 = first_column(column_tile);
         column_tile++;
-        const bool more = IN_TURNS != 0 && column_tile < end_tile;
+        const bool more = PERSISTENT != 0 && column_tile < end_tile;
         sum_tile(n_steps, sub_n, sub_row, more, first_column(column_tile), row0, first_k);
 #ifdef LORA
         if (split == 0) add_adapters(row0, n0, sub_n, sub_row);
 #endif
 #ifdef DEFERRED
         {
-            const coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> factors = factors_of_rows();
+            const coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> factors = row_factor_matrix();
             [[unroll]] for (uint i = 0; i < kMatsN * kMatsRows; ++i) acc[i] = acc[i] * factors;
         }
 #endif

@@ -1,57 +1,57 @@
 // Products by KHR cooperative matrices (matmul_coopmat.comp): sums and gated ones, with adapters of long runs, behind a
-// deferred norm, of x in rows or in blocks. docs/PERFORMANCE.md has the measurements behind the rules.
+// deferred norm, of x in rows or in fragments. docs/PERFORMANCE.md has the measurements behind the rules.
 #include <algorithm>
 #include <array>
 
 #include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/products/deferred_norm.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "proto/base/format.h"
 
-namespace lorad::gpu::coopmat_way {
+namespace lorad::gpu::coopmat_impl {
 namespace {
 
 // With so many times as many workgroups as run side by side, some wait for others to end. With fewer all may run side
 // by side after all, as that is an estimate, and tiles in turns would give some multiprocessors twice as many.
-constexpr uint32_t kRoundsInTurns = 2;
+constexpr uint32_t kPersistentRoundsMin = 2;
 
 constexpr double kDispatchBytes = 100e3;  // what a multiprocessor moves while a dispatch begins and ends
 
-constexpr uint32_t kBlocksMinRows = 256;  // with 128 they gain nothing (docs/PERFORMANCE.md, "Activations in blocks")
+constexpr uint32_t kFragmentsMinRows = 256;  // fewer gain nothing (docs/PERFORMANCE.md, "Activations in fragments")
 
-bool can_be_in_blocks(const WayFacts& on, const Product& product) {
-    return product.may_be_in_blocks && product.rows >= kBlocksMinRows && on.ladder().has_blocks(product.type) &&
-           !on.options().batch_invariant;
+bool can_be_in_fragments(const ImplFacts& on, const Product& product) {
+    return product.may_be_in_fragments && product.rows >= kFragmentsMinRows &&
+           on.ladder().has_fragments(product.type) && !on.options().batch_invariant;
 }
 
-TileWish wish_for(const WayFacts& on, const Product& product, bool gated) {
+TileRequest tile_request(const ImplFacts& on, const Product& product, bool gated) {
     return {.n = product.n,
             .stride = product.stride(),
             .rows = product.rows,
             .max_splits = gated ? 1 : product.max_splits,
             .gated = gated,
             .batch_invariant = on.options().batch_invariant,
-            .in_blocks = can_be_in_blocks(on, product)};
+            .in_fragments = can_be_in_fragments(on, product)};
 }
 
 // Returns true if the activation in the product saves more than the tile that can do it costs. Apart, sums are written
 // and read once more, and there is one more dispatch.
-bool gating_pays(const WayFacts& on, const Product& product) {
-    const TileChoice apart = choose_tile(on.capabilities(), wish_for(on, product, false)),
-                     together = choose_tile(on.capabilities(), wish_for(on, product, true));
+bool gating_pays(const ImplFacts& on, const Product& product) {
+    const TileChoice apart = choose_tile(on.capabilities(), tile_request(on, product, false)),
+                     together = choose_tile(on.capabilities(), tile_request(on, product, true));
     const double sums = product.rows + (apart.n_splits - 1.0) * (product.rows - apart.whole_rows);
     const double saved = 8.0 * sums * product.n / on.units() + kDispatchBytes;
     return on.options().gated == GatedProducts::kAlways || together.cost <= apart.cost + saved;
 }
 
-const char* refusal_of_gated(const WayFacts& on, const Product& product) {
+const char* gated_refusal(const ImplFacts& on, const Product& product) {
     if (!on.ladder().has_gated(product.type)) return "the device has no kernel for the activation in a product";
     if (on.options().batch_invariant) return "one variant computes all numbers of rows";
     if (!may_gate(on, product)) return "options or sizes keep the activation apart";
     return gating_pays(on, product) ? nullptr : "with the activation apart it is faster";
 }
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     const KernelLadder& ladder = on.ladder();
     if (!ladder.has(product.type)) return "the device has no cooperative matrices for this type";
     if (is_one_row_alone(on, product)) return "one row has a way of its own";
@@ -67,12 +67,12 @@ const char* refusal(const WayFacts& on, const Product& product) {
         if (consumers_add_runs_faster(on, product))
             return "warpgroups, and consumers that add so few ranks, are faster";
     }
-    return gated ? refusal_of_gated(on, product) : nullptr;
+    return gated ? gated_refusal(on, product) : nullptr;
 }
 
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     const TileChoice choice =
-        choose_tile(on.capabilities(), wish_for(on, product, product.result == ProductResult::kGated));
+        choose_tile(on.capabilities(), tile_request(on, product, product.result == ProductResult::kGated));
     if (choice.k_per_split == 0) return std::nullopt;
     MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, product);
     take(plan, choice);
@@ -88,33 +88,33 @@ const char* module(const MatmulPlan& plan) {
         {"matmul_coopmat_gated_deferred_f16", "matmul_coopmat_gated_deferred_bf16"}};
     if (plan.norm_is_deferred) return kDeferredNames[plan.is_gated()][bf16];
     static constexpr const char* kNames[2][2][2][2] = {
-        // [x in blocks][gated][adapters][bf16]
+        // [x in fragments][gated][adapters][bf16]
         {{{"matmul_coopmat_f16", "matmul_coopmat_bf16"}, {"matmul_coopmat_lora_f16", "matmul_coopmat_lora_bf16"}},
          {{"matmul_coopmat_gated_f16", "matmul_coopmat_gated_bf16"},
           {"matmul_coopmat_gated_lora_f16", "matmul_coopmat_gated_lora_bf16"}}},
-        {{{"matmul_coopmat_blocks_f16", "matmul_coopmat_blocks_bf16"},
-          {"matmul_coopmat_lora_blocks_f16", "matmul_coopmat_lora_blocks_bf16"}},
-         {{"matmul_coopmat_gated_blocks_f16", "matmul_coopmat_gated_blocks_bf16"},
-          {"matmul_coopmat_gated_lora_blocks_f16", "matmul_coopmat_gated_lora_blocks_bf16"}}}};
-    return kNames[plan.x_in_blocks][plan.is_gated()][plan.adapters == AdapterForm::kRuns][bf16];
+        {{{"matmul_coopmat_fragments_f16", "matmul_coopmat_fragments_bf16"},
+          {"matmul_coopmat_lora_fragments_f16", "matmul_coopmat_lora_fragments_bf16"}},
+         {{"matmul_coopmat_gated_fragments_f16", "matmul_coopmat_gated_fragments_bf16"},
+          {"matmul_coopmat_gated_lora_fragments_f16", "matmul_coopmat_gated_lora_fragments_bf16"}}}};
+    return kNames[plan.x_in_fragments][plan.is_gated()][plan.adapters == AdapterForm::kRuns][bf16];
 }
 
 std::string describe_tile(const MatmulPlan& plan) {
     const CoopmatTile& t = kCoopmatTiles[plan.tile];
     return lorad::format("coopmat {}x{}x{} sub{}/{}{}{}{}", t.rows, t.columns, t.k, t.subgroups, t.subgroups_n,
-                         t.late ? " late" : "", plan.x_in_blocks ? " x in blocks" : "",
+                         t.late ? " late" : "", plan.x_in_fragments ? " x in blocks" : "",
                          plan.whole_rows > 0 ? lorad::format(", {} rows whole", plan.whole_rows) : "");
 }
 
 struct Constants {
-    uint32_t threads, columns, rows, k, subgroups_n, stride, subgroup, late, activation, whole_tiles, in_turns, units,
+    uint32_t threads, columns, rows, k, subgroups_n, stride, subgroup, late, activation, whole_tiles, persistent, units,
         norm_tiles, norm_rows, y_order;
 };
 
 template <typename Params>
-void record_with(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments,
+void record_with(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments,
                  const Params& params) {
-    CHECK(!plan.x_in_blocks || plan.tile == kBlocksTile);
+    CHECK(!plan.x_in_fragments || plan.tile == kFragmentsTile);
     const CoopmatTile& tile = kCoopmatTiles[plan.tile];
     const uint32_t subgroup = to.capabilities().subgroup_size;
     const uint32_t columns = plan.is_gated() ? plan.column_tile / 2 : plan.column_tile;
@@ -123,10 +123,10 @@ void record_with(const WayRecorder& to, const MatmulPlan& plan, const ProductArg
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), whole_tiles = plan.whole_rows / plan.row_tile,
                    column_tiles = ceil_div(arguments.product.n, columns);
     const uint32_t at_once = workgroups_at_once(tile, to.capabilities());
-    const bool come_and_go = plan.n_splits * column_tiles >= kRoundsInTurns * at_once;
+    const bool come_and_go = plan.n_splits * column_tiles >= kPersistentRoundsMin * at_once;
     // The late tiles' loads have no room for another tile's.
-    const bool in_turns = come_and_go && row_tiles * plan.n_splits == 1 && !tile.late;
-    const bool by_unit = row_tiles == 1 && (in_turns || !come_and_go);
+    const bool persistent = come_and_go && row_tiles * plan.n_splits == 1 && !tile.late;
+    const bool by_unit = row_tiles == 1 && (persistent || !come_and_go);
     const uint32_t norm_tiles = plan.norm_is_deferred ? arguments.norm.n_tiles : 0;
     const Constants constants{.threads = tile.subgroups * subgroup,
                               .columns = tile.columns,
@@ -138,20 +138,20 @@ void record_with(const WayRecorder& to, const MatmulPlan& plan, const ProductArg
                               .late = tile.late,
                               .activation = static_cast<uint32_t>(plan.activation),
                               .whole_tiles = plan.whole_rows / tile.rows,
-                              .in_turns = in_turns,
+                              .persistent = persistent,
                               .units = by_unit ? to.capabilities().n_compute_units_hint : 0,
                               .norm_tiles = norm_tiles,
                               .norm_rows = norm_tiles > 0 ? deferred_norm_rows(plan.rows) : 0,
-                              .y_order = plan.is_gated() ? arguments.y_order : kBlocksByColumns};
+                              .y_order = plan.is_gated() ? arguments.y_order : kFragmentsByColumns};
     const DispatchInfo info = product_info(module(plan), whole, plan);
     if (whole_tiles == 0)
-        to.dispatch(info, constants, subgroup, params, {row_tiles, plan.n_splits, in_turns ? at_once : column_tiles});
+        to.dispatch(info, constants, subgroup, params, {row_tiles, plan.n_splits, persistent ? at_once : column_tiles});
     else
         to.dispatch(info, constants, subgroup, params,
                     {std::max(whole_tiles, row_tiles - whole_tiles), column_tiles, plan.n_splits + 1});
 }
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& product = arguments.product;
     if (plan.norm_is_deferred) {
         const DeferredNorm& norm = arguments.norm;
@@ -173,7 +173,7 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
                                  .module_end = {runs.module_end[0], runs.module_end[1], runs.module_end[2]}});
 }
 
-void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
+void candidates(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     const uint32_t n = product.n, stride = product.stride(), rows = product.rows;
     const size_t begin = all.size();
     MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, product);
@@ -187,8 +187,8 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
         plan.column_tile = tile.columns;
         add_splits(on, product, plan, tile.k, all);
         for (uint32_t n_splits = 2; n_splits <= std::min(product.max_splits, kMixedSplits); ++n_splits) {
-            const TileWish wish{.n = n, .stride = stride, .rows = rows, .max_splits = product.max_splits};
-            const uint32_t whole_rows = best_whole_rows(tile, wish, n_splits, on.capabilities());
+            const TileRequest request{.n = n, .stride = stride, .rows = rows, .max_splits = product.max_splits};
+            const uint32_t whole_rows = best_whole_rows(tile, request, n_splits, on.capabilities());
             if (whole_rows == 0) continue;
             all.push_back(plan);
             all.back().whole_rows = whole_rows;
@@ -196,18 +196,18 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
             all.back().k_per_split = ceil_div(stride / tile.k, n_splits) * tile.k;
         }
     }
-    Product in_blocks = product;
-    in_blocks.may_be_in_blocks = true;
-    if (!can_be_in_blocks(on, in_blocks)) return;
+    Product in_fragments = product;
+    in_fragments.may_be_in_fragments = true;
+    if (!can_be_in_fragments(on, in_fragments)) return;
     for (size_t i = begin, end = all.size(); i < end; ++i) {
-        if (all[i].tile != kBlocksTile) continue;
+        if (all[i].tile != kFragmentsTile) continue;
         all.push_back(all[i]);
-        all.back().x_in_blocks = true;
+        all.back().x_in_fragments = true;
     }
 }
 
 }  // namespace
-}  // namespace lorad::gpu::coopmat_way
+}  // namespace lorad::gpu::coopmat_impl
 
 namespace lorad::gpu {
 
@@ -219,24 +219,24 @@ void take(MatmulPlan& plan, const TileChoice& choice) {
     plan.n_splits = choice.n_splits;
     plan.k_per_split = choice.k_per_split;
     plan.whole_rows = choice.whole_rows;
-    plan.x_in_blocks = choice.x_in_blocks;
+    plan.x_in_fragments = choice.x_in_fragments;
 }
 
-bool may_gate(const WayFacts& on, const Product& product) {
+bool may_gate(const ImplFacts& on, const Product& product) {
     return on.options().gated != GatedProducts::kNever && product.n % (2 * kWeightAlign) == 0;
 }
 
-const ProductWay kCoopmatWay{.variant = MatmulVariant::kCoopmat,
-                             .name = "KHR matrices",
-                             .forms = {.results = bit_of(ProductResult::kSums) | bit_of(ProductResult::kGated),
-                                       .adapters = bit_of(AdapterForm::kApart) | bit_of(AdapterForm::kRuns),
-                                       .reads_16_bits = true,
-                                       .deferred_norms = true},
-                             .refusal = coopmat_way::refusal,
-                             .plan = coopmat_way::plan,
-                             .module = coopmat_way::module,
-                             .record = coopmat_way::record,
-                             .describe = coopmat_way::describe_tile,
-                             .candidates = coopmat_way::candidates};
+const ProductImpl kCoopmatImpl{.variant = MatmulVariant::kCoopmat,
+                               .name = "KHR matrices",
+                               .forms = {.results = bit_of(ProductResult::kSums) | bit_of(ProductResult::kGated),
+                                         .adapters = bit_of(AdapterForm::kApart) | bit_of(AdapterForm::kRuns),
+                                         .reads_16_bits = true,
+                                         .deferred_norms = true},
+                               .refusal = coopmat_impl::refusal,
+                               .plan = coopmat_impl::plan,
+                               .module = coopmat_impl::module,
+                               .record = coopmat_impl::record,
+                               .describe = coopmat_impl::describe_tile,
+                               .candidates = coopmat_impl::candidates};
 
 }  // namespace lorad::gpu

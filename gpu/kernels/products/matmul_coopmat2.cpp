@@ -1,10 +1,10 @@
 // Many rows by NV cooperative matrices 2, on request alone (KernelLadder::coopmat2).
 #include <array>
 
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "proto/base/format.h"
 
-namespace lorad::gpu::coopmat2_way {
+namespace lorad::gpu::coopmat2_impl {
 namespace {
 
 constexpr uint32_t kRowsMin = 1536;  // below, splits of k matter more than the larger tile
@@ -14,12 +14,12 @@ struct Tile {
 };
 constexpr std::array kTiles = {Tile{128, 256, 64, 256}, Tile{128, 128, 64, 256}};
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     return is_for_matrices2(on, product) ? nullptr
                                          : "nobody asked for it, rows are few, or no tile divides the columns";
 }
 
-std::optional<MatmulPlan> plan(const WayFacts&, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts&, const Product& product) {
     MatmulPlan plan = plan_for(MatmulVariant::kCoopmat2, product);
     plan.tile = padded(product.n) % kTiles[0].columns == 0 ? 0 : 1;
     plan.row_tile = kTiles[plan.tile].rows;
@@ -41,7 +41,7 @@ struct Constants {
     uint32_t threads, rows, columns, k, stride;
 };
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     const Tile& tile = kTiles[plan.tile];
     const Constants constants{
@@ -50,7 +50,7 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
                 {ceil_div(plan.rows, plan.row_tile), ceil_div(params.n, tile.columns), 1});
 }
 
-void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
+void candidates(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     constexpr uint32_t kSweptRowsMin = 512;
     if (product.rows < kSweptRowsMin || !on.ladder().has2(product.type)) return;
     MatmulPlan of_tile = *plan(on, product);
@@ -64,23 +64,23 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
 }
 
 }  // namespace
-}  // namespace lorad::gpu::coopmat2_way
+}  // namespace lorad::gpu::coopmat2_impl
 
 namespace lorad::gpu {
 
-bool is_for_matrices2(const WayFacts& on, const Product& product) {
-    return product.rows >= coopmat2_way::kRowsMin && padded(product.n) % coopmat2_way::kTiles.back().columns == 0 &&
+bool is_for_matrices2(const ImplFacts& on, const Product& product) {
+    return product.rows >= coopmat2_impl::kRowsMin && padded(product.n) % coopmat2_impl::kTiles.back().columns == 0 &&
            on.ladder().has2(product.type) && !on.options().batch_invariant;
 }
 
-const ProductWay kCoopmat2Way{.variant = MatmulVariant::kCoopmat2,
-                              .name = "NV matrices 2",
-                              .forms = {.reads_16_bits = true},
-                              .refusal = coopmat2_way::refusal,
-                              .plan = coopmat2_way::plan,
-                              .module = coopmat2_way::module,
-                              .record = coopmat2_way::record,
-                              .describe = coopmat2_way::describe_tile,
-                              .candidates = coopmat2_way::candidates};
+const ProductImpl kCoopmat2Impl{.variant = MatmulVariant::kCoopmat2,
+                                .name = "NV matrices 2",
+                                .forms = {.reads_16_bits = true},
+                                .refusal = coopmat2_impl::refusal,
+                                .plan = coopmat2_impl::plan,
+                                .module = coopmat2_impl::module,
+                                .record = coopmat2_impl::record,
+                                .describe = coopmat2_impl::describe_tile,
+                                .candidates = coopmat2_impl::candidates};
 
 }  // namespace lorad::gpu

@@ -1,25 +1,25 @@
 // The product of gates and ups by warpgroups with the activation, and the shrink and expand of its rows' adapters, in
 // it (gated_lora_text.h). Workgroups wait at a barrier of the whole grid.
-#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/persistent/grid_barrier.h"
 #include "gpu/kernels/products/gated_lora.params.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
 
-namespace lorad::gpu::gated_lora_way {
+namespace lorad::gpu::gated_lora_impl {
 namespace {
 
 // The only tile that was measured. A thread has 48 sums, and no registers for more where three workgroups share a
 // multiprocessor.
 constexpr uint32_t kPiecesMax = 2, kColumns = 96, kStep = 128;
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.rows > kGatedLoraRows) return "it is for up to 64 rows";
-    return kWarpgroupWay.refusal(on, product);
+    return kWarpgroupImpl.refusal(on, product);
 }
 
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
-    std::optional<MatmulPlan> plan = kWarpgroupWay.plan(on, product);
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
+    std::optional<MatmulPlan> plan = kWarpgroupImpl.plan(on, product);
     if (!plan || product.rows > kGatedLoraRows) return std::nullopt;
     const WarpgroupTile& tile = kWarpgroupTiles[plan->tile];
     const uint32_t units = on.capabilities().n_compute_units_hint, tiles = plan->column_tiles(product.n);
@@ -35,12 +35,12 @@ const char* module(const MatmulPlan& plan) {
                                                  : "matmul_warpgroup_gated_lora_f16";
 }
 
-std::string describe_tile(const MatmulPlan& plan) { return kWarpgroupWay.describe(plan); }
+std::string describe_tile(const MatmulPlan& plan) { return kWarpgroupImpl.describe(plan); }
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& product = arguments.product;
     const InsideAdapters& inside = arguments.inside;
-    CHECK(product.y_blocks != 0);
+    CHECK(product.y_fragments != 0);
     MatmulParams whole = product;
     whole.n *= 2;
     const WarpgroupConstants constants{.threads = kWarpgroupTiles[plan.tile].threads(),
@@ -50,8 +50,8 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
                                        .gated_rows = product.n,
                                        .y_order = arguments.y_order,
                                        .units = to.capabilities().n_compute_units_hint,
-                                       .in_turns = 0,
-                                       .joined_columns = 0,
+                                       .persistent = 0,
+                                       .stacked_columns = 0,
                                        .w_columns = 0};
     to.dispatch(product_info(module(plan), whole, plan), constants, 0,
                 GatedLoraParams{.product = product,
@@ -61,26 +61,26 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
                                 .sync = inside.sync,
                                 .given_up = inside.given_up,
                                 .lora_slot_stride = inside.lora_slot_stride,
-                                .max_polls = kMeetingPollsMax,
-                                .ahead = arguments.ahead},
+                                .max_polls = kGridBarrierPollsMax,
+                                .prefetch = arguments.prefetch},
                 {1, 1, plan.column_tiles(whole.n)});
 }
 
 }  // namespace
-}  // namespace lorad::gpu::gated_lora_way
+}  // namespace lorad::gpu::gated_lora_impl
 
 namespace lorad::gpu {
 
-const ProductWay kGatedLoraWay{.variant = MatmulVariant::kGatedLora,
-                               .name = "warpgroups with shrink and expand in them",
-                               .forms = {.results = bit_of(ProductResult::kGated),
-                                         .adapters = bit_of(AdapterForm::kInside),
-                                         .reads_16_bits = true,
-                                         .needs_blocks = true},
-                               .refusal = gated_lora_way::refusal,
-                               .plan = gated_lora_way::plan,
-                               .module = gated_lora_way::module,
-                               .record = gated_lora_way::record,
-                               .describe = gated_lora_way::describe_tile};
+const ProductImpl kGatedLoraImpl{.variant = MatmulVariant::kGatedLora,
+                                 .name = "warpgroups with shrink and expand in them",
+                                 .forms = {.results = bit_of(ProductResult::kGated),
+                                           .adapters = bit_of(AdapterForm::kInside),
+                                           .reads_16_bits = true,
+                                           .needs_fragments = true},
+                                 .refusal = gated_lora_impl::refusal,
+                                 .plan = gated_lora_impl::plan,
+                                 .module = gated_lora_impl::module,
+                                 .record = gated_lora_impl::record,
+                                 .describe = gated_lora_impl::describe_tile};
 
 }  // namespace lorad::gpu

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 
-namespace lorad::gpu::gemv_way {
+namespace lorad::gpu::gemv_impl {
 namespace {
 
 constexpr uint32_t kRowsMax = 1;            // from two rows on, a 16-row cooperative-matrix tile is faster
@@ -25,12 +25,12 @@ uint32_t unroll_for(uint32_t threads, uint32_t n_k, uint32_t subgroup_size) {
     return best;
 }
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     if (!on.ladder().has(product.type)) return "the device has no 16-bit activations for this type";
     return is_one_row_alone(on, product) ? nullptr : "of several rows matrices are faster";
 }
 
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     const uint32_t stride = product.stride();
     MatmulPlan plan = plan_for(MatmulVariant::kGemv, product);
     plan.tile = tile_for(product.n, stride);
@@ -50,7 +50,7 @@ struct Constants {
     uint32_t threads, weight_type, unroll;
 };
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     const uint32_t subgroup = to.capabilities().subgroup_size, wished = kThreads[plan.tile],
                    size = to.threads(wished, wished);
@@ -62,20 +62,20 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 }
 
 }  // namespace
-}  // namespace lorad::gpu::gemv_way
+}  // namespace lorad::gpu::gemv_impl
 
 namespace lorad::gpu {
 
-bool is_one_row_alone(const WayFacts& on, const Product& product) {
-    return product.rows <= gemv_way::kRowsMax && !on.options().batch_invariant;
+bool is_one_row_alone(const ImplFacts& on, const Product& product) {
+    return product.rows <= gemv_impl::kRowsMax && !on.options().batch_invariant;
 }
 
-const ProductWay kGemvWay{.variant = MatmulVariant::kGemv,
-                          .name = "one row",
-                          .forms = {.reads_16_bits = true},
-                          .refusal = gemv_way::refusal,
-                          .plan = gemv_way::plan,
-                          .module = gemv_way::module,
-                          .record = gemv_way::record};
+const ProductImpl kGemvImpl{.variant = MatmulVariant::kGemv,
+                            .name = "one row",
+                            .forms = {.reads_16_bits = true},
+                            .refusal = gemv_impl::refusal,
+                            .plan = gemv_impl::plan,
+                            .module = gemv_impl::module,
+                            .record = gemv_impl::record};
 
 }  // namespace lorad::gpu

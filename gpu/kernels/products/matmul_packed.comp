@@ -5,8 +5,8 @@
 // A subgroup has BANDS bands of 16 rows of w, whose codes go from memory straight into registers, 16 bytes a lane, and
 // become elements of A matrices there: lane 4 g + t has of rows g and g + 8 the columns 32 t .. + 31 of each 128, of
 // which matrix j of eight takes columns 4 j .. + 3. x is staged in shared memory as lanes want it, so that k is
-// permuted alike in A and B. What of a matrix a lane holds is NVIDIA's (activation_blocks.h); a test at the start shows
-// whether a device has these.
+// permuted alike in A and B. What of a matrix a lane holds is NVIDIA's (activation_fragments.h); a test at the start
+// shows whether a device has these.
 // Grid: (tiles of ROWS rows of x, splits, tiles of w rows). Bytes: the part once per tile of rows, x once per workgroup
 // from the caches.
 #version 460
@@ -88,7 +88,7 @@ void fetch_w(const uint place, uint step) {
             const uint row = lane_group() + r * 8, slot = place * kLaneRows + b * 2 + r;
             const uint at = (half_idx * kBrickRows + row) * 4 + lane_piece();
             codes[slot * 2] = Words(brick).data[at];
-            if (has_codes_of_8(format)) codes[slot * 2 + 1] = Words(brick + high_offset(format) / 2).data[at];
+            if (has_8bit_codes(format)) codes[slot * 2 + 1] = Words(brick + high_offset(format) / 2).data[at];
             if (high_bits_of(format) == 1) high[slot] = uvec2(UintRef(brick + high_offset(format) + at * 4).v, 0);
             if (high_bits_of(format) == 2) high[slot] = Uvec2Ref(brick + high_offset(format) + at * 8).v;
             scales[slot] = scale_words(brick, row, piece, format);
@@ -103,7 +103,7 @@ bool are_integers(const uint format) {
 // Columns 4 j .. + 3 of a lane's row: two pairs of codes, 16 bits apart in each word.
 uvec2 code_pairs(uint slot, const uint j) {
     const uint format = format_in(kWeight);
-    if (has_codes_of_8(format)) {
+    if (has_8bit_codes(format)) {
         const uint word = codes[slot * 2 + j / 4][j % 4];
         return uvec2(word, word >> 8) & 0x00ff00ffu;
     }
@@ -136,7 +136,7 @@ PAIR weights_of(uint pair, float s, float t, uint zero) {
         return PAIR(ELEMENT(c.x * s - t), ELEMENT(c.y * s - t));
     }
     const uint64_t table = params.w - kPartTableBytes;
-    return PAIR(ELEMENT(s * number_of_code(pair & 0xffffu, zero, table, format)), ELEMENT(s * number_of_code(pair >> 16, zero, table, format)));
+    return PAIR(ELEMENT(s * code_value(pair & 0xffffu, zero, table, format)), ELEMENT(s * code_value(pair >> 16, zero, table, format)));
 }
 
 // A step's products: the codes at `place`, and x of this step in the stage.
@@ -190,7 +190,7 @@ void main() {
     const uint n0 = (gl_WorkGroupID.z * gl_NumSubgroups + gl_SubgroupID) * BANDS * kBrickRows;
     [[unroll]] for (uint b = 0; b < BANDS; ++b) {
         const uint band = min(n0 / kBrickRows + b, params.n / kBrickRows - 1);
-        bands_at[b] = params.w + uint64_t(band) * bricks_of_row(format, STRIDE) * brick_bytes(format);
+        bands_at[b] = params.w + uint64_t(band) * bricks_per_row(format, STRIDE) * brick_bytes(format);
     }
     [[unroll]] for (uint i = 0; i < BANDS * kMatRows; ++i) acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
     fetch_x(row0, first_step * kStepColumns);

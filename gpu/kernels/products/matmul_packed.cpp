@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "gpu/kernels/products/packed_tiles.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 
-namespace lorad::gpu::packed_way {
+namespace lorad::gpu::packed_impl {
 namespace {
 
 constexpr uint32_t kPackedSubgroup = 32, kPackedStep = 128;
@@ -40,12 +40,12 @@ uint32_t packed_splits_for(const PackedTile& tile, uint32_t n, uint32_t steps, u
     return best;
 }
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     return can_read_bricks(on, product) ? nullptr
                                         : "the device has no kernel for packed weights, or their sizes do not fit it";
 }
 
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     MatmulPlan plan = plan_for(MatmulVariant::kPacked, product);
     plan.tile = packed_tile_for(product.rows);
     const PackedTile& tile = kPackedTiles[plan.tile];
@@ -70,7 +70,7 @@ struct Constants {
     uint32_t threads, weights, bands, rows, steps, stride, held, row_capacity;
 };
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     const PackedTile& tile = kPackedTiles[plan.tile];
     CHECK(params.n % kBrickRows == 0 && params.w_stride % kPackedStep == 0 && plan.k_per_split % kPackedStep == 0);
@@ -87,24 +87,24 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 }
 
 }  // namespace
-}  // namespace lorad::gpu::packed_way
+}  // namespace lorad::gpu::packed_impl
 
 namespace lorad::gpu {
 
-bool can_read_bricks(const WayFacts& on, const Product& product) {
+bool can_read_bricks(const ImplFacts& on, const Product& product) {
     for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
         if (!is_for_matrices(static_cast<WeightFormat>(std::countr_zero(rest)))) return false;
     }
-    return on.ladder().has_packed(product.type) && product.stride() % packed_way::kPackedStep == 0 &&
+    return on.ladder().has_packed(product.type) && product.stride() % packed_impl::kPackedStep == 0 &&
            product.align % kBrickRows == 0;
 }
 
-const ProductWay kPackedWay{.variant = MatmulVariant::kPacked,
-                            .name = "packed weights on matrices",
-                            .forms = {.reads_plain = false, .reads_packed = true, .reads_16_bits = true},
-                            .refusal = packed_way::refusal,
-                            .plan = packed_way::plan,
-                            .module = packed_way::module,
-                            .record = packed_way::record};
+const ProductImpl kPackedImpl{.variant = MatmulVariant::kPacked,
+                              .name = "packed weights on matrices",
+                              .forms = {.reads_plain = false, .reads_packed = true, .reads_16_bits = true},
+                              .refusal = packed_impl::refusal,
+                              .plan = packed_impl::plan,
+                              .module = packed_impl::module,
+                              .record = packed_impl::record};
 
 }  // namespace lorad::gpu

@@ -1,10 +1,11 @@
-// The plan of a product: the way, and the constants of its kernels. product_ways.h has the table of ways.
+// The plan of a product: the implementation, and the constants of its kernels. product_impls.h has the table of
+// implementations.
 #pragma once
 
 #include <cstdint>
 
 #include "gpu/kernels/formats/weight_format.h"
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/products/product.h"
 #include "gpu/kernels/scalar_type.h"
 #include "proto/base/rounding.h"
@@ -19,7 +20,7 @@ enum class MatmulVariant : uint32_t {
     kGemv,      // 16-bit activations: matvec for one row
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
-    // 16-bit activations in blocks: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
+    // 16-bit activations in fragments: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
     kWarpgroup,
     kPacked,  // packed weights: KHR cooperative matrices filled by lanes, for few rows
     // the same as kWarpgroup with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor
@@ -40,10 +41,10 @@ struct MatmulPlan {
     uint32_t rows = 0;         // capacity
     // of kCoopmat: so many rows at the front have all of k in split 0, nothing in the others; a multiple of row_tile
     uint32_t whole_rows = 0;
-    uint32_t tile = 0;                    // which of the variant's own tiles
-    uint32_t short_sum = 0;               // of kRegisters: elements of k that f16 adds; 0: f32 alone
-    bool x_in_blocks = false;             // of kCoopmat and both by warpgroups
-    uint32_t x_order = kBlocksByColumns;  // of its blocks (activation_blocks.h)
+    uint32_t tile = 0;                       // which of the variant's own tiles
+    uint32_t short_sum = 0;                  // of kRegisters: elements of k that f16 adds; 0: f32 alone
+    bool x_in_fragments = false;             // of kCoopmat and both by warpgroups
+    uint32_t x_order = kFragmentsByColumns;  // of its fragments (activation_fragments.h)
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
     uint32_t subgroups = 0;  // of kResidual: of a workgroup, which share k
@@ -52,8 +53,8 @@ struct MatmulPlan {
     AdapterForm adapters = AdapterForm::kApart;
     ProductResult result = ProductResult::kSums;
     Activation activation = Activation::kSilu;
-    bool norm_is_deferred = false, has_rows_of_k = false;
-    bool writes_blocks_alone = false;  // of kGated: MatmulParams::y_blocks, whose reader has to take blocks
+    bool norm_is_deferred = false, is_n_major = false;
+    bool writes_fragments_alone = false;  // of kGated: MatmulParams::y_fragments, whose reader has to take fragments
     // Of a packed matrix: either the product reads its parts as they are, a dispatch each with that part's format here
     // (a plan comes with the first of Product::formats), or (`unpacks`) a plain copy of weight_type, which
     // unpack_weights() makes in front of it.

@@ -7,7 +7,7 @@
 // as many threads, and each of these groups TILE_K of the SLICES * TILE_K elements of k that lie in shared memory at
 // once; their sums meet at the end. Loads of the next k are under way while these are multiplied, with two buffers
 // behind one barrier. Rows lie in shared memory as in memory, in words of 16 bytes, each row's in an order of its own
-// (turn_of_w, turn_of_x), so that lanes that ask for one word of neighbouring rows ask different banks.
+// (w_swizzle, x_swizzle), so that lanes that ask for one word of neighbouring rows ask different banks.
 // With one slice a row's sums go by k alone: no bit depends on the tile.
 //
 // With SHORT_SUMS two f16 multiply and add at once (f16vec2). SHORT neighbouring elements of k are summed so, even and
@@ -43,12 +43,12 @@ const uint kRawWeight = kPacked ? 0 : kWeightType;
 const uint kThreads = gl_WorkGroupSize.x;
 const uint kTileN = kLanesN * kEachN, kTileT = kLanesT * kEachT, kTileRows = kTileN + kTileT;
 #ifdef SHORT_SUMS
-const uint kWordsOfEight = 1;
+const uint kEightWords = 1;
 #else
-const uint kWordsOfEight = 2;
+const uint kEightWords = 2;
 #endif
 const uint kEights = kTileK / 8;  // of a row in a slice
-const uint kWords = kEights * kWordsOfEight;
+const uint kWords = kEights * kEightWords;
 const uint kStagedEights = kEights * kSlices;  // of a row at once
 const uint kLoadsW = (kTileN * kStagedEights + kThreads - 1) / kThreads, kLoadsX = (kTileT * kStagedEights + kThreads - 1) / kThreads;
 const uint kBufferWords = kSlices * kTileRows * kWords;
@@ -77,10 +77,10 @@ Raw next_w[kLoadsW], next_x[kLoadsX];
 uint w_chunk[kLoadsW], x_chunk[kLoadsX];  // the first of the split in its row; of packed weights the row
 uint n_chunks;                            // of the split
 
-uint turn_of_w(uint row) { return (kWords < 8 ? row * kWords / 8 : row) & kWordsMask; }
-uint turn_of_x(uint lane_t) { return lane_t & kWordsMask; }
-uint word_of_w(uint slice, uint row, uint word) { return (slice * kTileRows + row) * kWords + (word ^ turn_of_w(row)); }
-uint word_of_x(uint slice, uint row, uint word) { return (slice * kTileRows + kTileN + row) * kWords + (word ^ turn_of_x(row / kEachT)); }
+uint w_swizzle(uint row) { return (kWords < 8 ? row * kWords / 8 : row) & kWordsMask; }
+uint x_swizzle(uint lane_t) { return lane_t & kWordsMask; }
+uint w_word(uint slice, uint row, uint word) { return (slice * kTileRows + row) * kWords + (word ^ w_swizzle(row)); }
+uint x_word(uint slice, uint row, uint word) { return (slice * kTileRows + kTileN + row) * kWords + (word ^ x_swizzle(row / kEachT)); }
 
 // Of n_units eights of a step, row after row, number i that this thread loads; more threads than eights load the last.
 uint unit_of(const uint i, const uint n_units) {
@@ -113,21 +113,21 @@ void put(uint step_idx, uint buffer_idx) {
     [[unroll]] for (uint i = 0; i < kLoadsW; i++) {
         const uint unit = gl_LocalInvocationIndex + i * kThreads, row = unit / kStagedEights, e = unit % kStagedEights;
         if (kTileN * kStagedEights % kThreads != 0 && row >= kTileN) continue;
-        const uint slice = e / kEights, word = e % kEights * kWordsOfEight;
+        const uint slice = e / kEights, word = e % kEights * kEightWords;
         const bool is_there = kStagedEights <= 8 || step_idx * kStagedEights + e < n_chunks;
 #ifdef SHORT_SUMS
         const uvec4 halves = kRawWeight == 1 ? next_w[i].lo : pack8(eight_of(next_w[i], kRawWeight), 1);
-        tile[first_word + word_of_w(slice, row, word)] = is_there ? halves : uvec4(0);
+        tile[first_word + w_word(slice, row, word)] = is_there ? halves : uvec4(0);
 #else
         const Eight w = eight_of(next_w[i], kRawWeight);
-        tile[first_word + word_of_w(slice, row, word)] = is_there ? floatBitsToUint(w.lo) : uvec4(0);
-        tile[first_word + word_of_w(slice, row, word + 1)] = is_there ? floatBitsToUint(w.hi) : uvec4(0);
+        tile[first_word + w_word(slice, row, word)] = is_there ? floatBitsToUint(w.lo) : uvec4(0);
+        tile[first_word + w_word(slice, row, word + 1)] = is_there ? floatBitsToUint(w.hi) : uvec4(0);
 #endif
     }
     [[unroll]] for (uint i = 0; i < kLoadsX; i++) {
         const uint unit = gl_LocalInvocationIndex + i * kThreads, row = unit / kStagedEights, e = unit % kStagedEights;
         const bool is_mine = kTileT * kStagedEights % kThreads == 0 || row < kTileT;
-        const uint slice = e / kEights, word = e % kEights * kWordsOfEight;
+        const uint slice = e / kEights, word = e % kEights * kEightWords;
         Eight x = eight_of(next_x[i], kActType);
 #ifdef SHORT_SUMS
         float most = greatest(x);
@@ -135,13 +135,13 @@ void put(uint step_idx, uint buffer_idx) {
         const uint exponent = min(floatBitsToUint(most) & 0x7f800000u, 0x7e800000u);
         const float up = uintBitsToFloat(0x7f000000u - exponent);
         if (is_mine) {
-            tile[first_word + word_of_x(slice, row, word)] = pack8(Eight(x.lo * up, x.hi * up), 1);
+            tile[first_word + x_word(slice, row, word)] = pack8(Eight(x.lo * up, x.hi * up), 1);
             if (e % (kShort / 8) == 0) x_scale[((buffer_idx * kSlices + slice) * kShorts + e % kEights / (kShort / 8)) * kTileT + row] = uintBitsToFloat(exponent);
         }
 #else
         if (is_mine) {
-            tile[first_word + word_of_x(slice, row, word)] = floatBitsToUint(x.lo);
-            tile[first_word + word_of_x(slice, row, word + 1)] = floatBitsToUint(x.hi);
+            tile[first_word + x_word(slice, row, word)] = floatBitsToUint(x.lo);
+            tile[first_word + x_word(slice, row, word + 1)] = floatBitsToUint(x.hi);
         }
 #endif
     }
@@ -163,12 +163,12 @@ SUM add_product(uint w, uint x, SUM sum) { return fma(uintBitsToFloat(w), uintBi
 // A word of each row and column. Neighbouring instructions add to different sums, and have the same element of w.
 void multiply_word(uint first_word, uint slice, uint lane_n, uint lane_t, const uint word) {
     uvec4 x[kEachT];
-    const uint x_at = first_word + (slice * kTileRows + kTileN + lane_t * kEachT) * kWords + (word ^ turn_of_x(lane_t));
+    const uint x_at = first_word + (slice * kTileRows + kTileN + lane_t * kEachT) * kWords + (word ^ x_swizzle(lane_t));
     [[unroll]] for (uint j = 0; j < kEachT; j++) x[j] = tile[x_at + j * kWords];
     const uint w_at = first_word + (slice * kTileRows + lane_n) * kWords;
     [[unroll]] for (uint i = 0; i < kEachN; i++) {
         // A thread's columns have one turn: kLanesN is a multiple of 8.
-        const uvec4 w = tile[w_at + i * kLanesN * kWords + (word ^ turn_of_w(lane_n))];
+        const uvec4 w = tile[w_at + i * kLanesN * kWords + (word ^ w_swizzle(lane_n))];
         [[unroll]] for (uint part = 0; part < 4; part++) {
             [[unroll]] for (uint j = 0; j < kEachT; j++) sums[i * kEachT + j] = add_product(w[part], x[j][part], sums[i * kEachT + j]);
         }

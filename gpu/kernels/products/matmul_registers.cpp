@@ -1,11 +1,11 @@
 // Products without matrix units, of many rows: blocks of y in registers (matmul_registers.comp).
 #include <algorithm>
 
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "gpu/kernels/products/register_tiles.h"
 #include "proto/base/format.h"
 
-namespace lorad::gpu::registers_way {
+namespace lorad::gpu::registers_impl {
 namespace {
 
 constexpr uint32_t kRegistersSplitsMax = 16;
@@ -59,21 +59,21 @@ std::vector<MatmulPlan> candidates_of(const MatmulPlan& of, uint32_t n, uint32_t
     return all;
 }
 
-const char* refusal(const WayFacts& on, const Product& product) {
-    if (const char* why = refusal_of_portable(on, product)) return why;
+const char* refusal(const ImplFacts& on, const Product& product) {
+    if (const char* why = portable_refusal(on, product)) return why;
     if (!on.ladder().registers) return "the device has no kernel by blocks in registers";
     if (on.options().batch_invariant) return "a row's bits would go by the number of rows";
     return is_for_registers(on, product) ? nullptr : "it was measured for plain weights of 16 bits alone";
 }
 
 // What the plan has before there is a tile.
-MatmulPlan plan_without_tile(const WayFacts& on, const Product& product, uint32_t short_sum) {
+MatmulPlan plan_without_tile(const ImplFacts& on, const Product& product, uint32_t short_sum) {
     MatmulPlan plan = portable_plan_for(MatmulVariant::kRegisters, on, product);
     plan.short_sum = short_sum;
     return plan;
 }
 
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     const uint32_t n = product.n, k = product.k, units = on.units();
     const MatmulPlan of = plan_without_tile(on, product, has_short_sums(on, product) ? kShortSum : 0);
     std::optional<MatmulPlan> best;
@@ -101,7 +101,7 @@ struct ShortConstants {
     uint32_t short_sum;
 };
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     const RegisterTile& tile = kRegisterTiles[plan.tile];
     CHECK(fits(tile, plan.short_sum, to.capabilities()));
@@ -117,16 +117,16 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
                               .slices = tile.slices,
                               .buffers = tile.buffers,
                               .group_n = tile.group_n()};
-    const WayRecorder::Grid grid{ceil_div(plan.rows, tile.rows()), ceil_div(padded(params.n), tile.columns()),
-                                 plan.n_splits};
+    const ImplRecorder::Grid grid{ceil_div(plan.rows, tile.rows()), ceil_div(padded(params.n), tile.columns()),
+                                  plan.n_splits};
     if (plan.short_sum != 0)
         to.dispatch(info, ShortConstants{constants, plan.short_sum}, 0, params, grid);
     else
         to.dispatch(info, constants, 0, params, grid);
 }
 
-void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
-    if (refusal_of_portable(on, product) != nullptr || !on.ladder().registers) return;
+void candidates(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
+    if (portable_refusal(on, product) != nullptr || !on.ladder().registers) return;
     for (const uint32_t length : {0u, 16u, 32u}) {
         if (length != 0 && !has_short_sums(on, product)) break;
         const std::vector<MatmulPlan> more = candidates_of(plan_without_tile(on, product, length), product.n, product.k,
@@ -136,18 +136,18 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
 }
 
 }  // namespace
-}  // namespace lorad::gpu::registers_way
+}  // namespace lorad::gpu::registers_impl
 
 namespace lorad::gpu {
 
 // What was measured to be faster: plain weights of 16 bits.
-bool is_for_registers(const WayFacts& on, const Product& product) {
+bool is_for_registers(const ImplFacts& on, const Product& product) {
     return on.ladder().registers && !on.options().batch_invariant && !product.is_packed() &&
            product.type != ScalarType::kF32;
 }
 
 // f16 does not hold all numbers of bf16, but those that packed weights become.
-bool has_short_sums(const WayFacts& on, const Product& product) {
+bool has_short_sums(const ImplFacts& on, const Product& product) {
     return on.ladder().short_sums && (product.type == ScalarType::kF16 || product.is_packed());
 }
 
@@ -158,14 +158,14 @@ bool fits(const RegisterTile& tile, uint32_t short_sum, const DeviceCapabilities
            tile.shared_bytes(short_sum) <= caps.shared_memory_bytes;
 }
 
-const ProductWay kRegistersWay{.variant = MatmulVariant::kRegisters,
-                               .name = "blocks in registers",
-                               .forms = {.reads_packed = true},
-                               .refusal = registers_way::refusal,
-                               .plan = registers_way::plan,
-                               .module = registers_way::module,
-                               .record = registers_way::record,
-                               .describe = registers_way::describe_tile,
-                               .candidates = registers_way::candidates};
+const ProductImpl kRegistersImpl{.variant = MatmulVariant::kRegisters,
+                                 .name = "blocks in registers",
+                                 .forms = {.reads_packed = true},
+                                 .refusal = registers_impl::refusal,
+                                 .plan = registers_impl::plan,
+                                 .module = registers_impl::module,
+                                 .record = registers_impl::record,
+                                 .describe = registers_impl::describe_tile,
+                                 .candidates = registers_impl::candidates};
 
 }  // namespace lorad::gpu

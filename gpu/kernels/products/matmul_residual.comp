@@ -5,7 +5,7 @@
 // meet in shared memory. w and x go straight into the registers of KHR matrices, 16 bytes of a row for each lane: lane
 // 4 g + t has elements 8t..8t+7 of 32 of k, of rows g and g + 8, and the two matrices that these fill have them in the
 // same order in A and in B, so that k is permuted alike. What of a matrix a lane holds is NVIDIA's
-// (activation_blocks.h);
+// (activation_fragments.h);
 // a test at the start shows whether a device has these.
 // Grid: (tiles of columns). Bytes: the matrix once.
 #version 460

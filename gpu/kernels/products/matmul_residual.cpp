@@ -4,10 +4,10 @@
 
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/products/matmul_residual.params.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "proto/base/format.h"
 
-namespace lorad::gpu::residual_way {
+namespace lorad::gpu::residual_impl {
 namespace {
 
 constexpr uint32_t kSubgroup = 32;
@@ -47,14 +47,14 @@ MatmulPlan plan_of(const Product& product, uint32_t columns, uint32_t subgroups,
     return plan;
 }
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     if (!on.ladder().has_residual(product.type)) return "the device has no kernel that ends in the residual stream";
     if (on.options().batch_invariant) return "one variant computes all numbers of rows";
     return product.rows > 1 && product.rows <= kDeferredRows ? nullptr : "it is for 2 to 16 rows";
 }
 
 // nullopt if no tile of columns divides n.
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     const uint32_t columns = columns_of(product.n, on.units());
     if (columns == 0) return std::nullopt;
     const uint32_t stride = product.stride(), k_step = stride % 128 == 0 ? 128 : 64;
@@ -78,7 +78,7 @@ struct Constants {
     uint32_t threads, columns, rows, k_step, stride, has_bias;
 };
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& product = arguments.product;
     const ResidualOutput& residual = arguments.residual;
     // So a row's results, two columns a lane, are neighbours in one subgroup.
@@ -107,7 +107,7 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
                 {plan.column_tiles(product.n), 1, 1});
 }
 
-void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
+void candidates(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     if (refusal(on, product) != nullptr || !plan(on, product)) return;
     for (const uint32_t columns : {8u, 10u, 12u, 14u, 16u, 28u, 32u}) {
         for (const uint32_t subgroups : {4u, 6u, 7u, 8u, 12u, 16u}) {
@@ -121,18 +121,18 @@ void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPl
 }
 
 }  // namespace
-}  // namespace lorad::gpu::residual_way
+}  // namespace lorad::gpu::residual_impl
 
 namespace lorad::gpu {
 
-const ProductWay kResidualWay{.variant = MatmulVariant::kResidual,
-                              .name = "to the residual stream",
-                              .forms = {.results = bit_of(ProductResult::kResidual), .reads_16_bits = true},
-                              .refusal = residual_way::refusal,
-                              .plan = residual_way::plan,
-                              .module = residual_way::module,
-                              .record = residual_way::record,
-                              .describe = residual_way::describe_tile,
-                              .candidates = residual_way::candidates};
+const ProductImpl kResidualImpl{.variant = MatmulVariant::kResidual,
+                                .name = "to the residual stream",
+                                .forms = {.results = bit_of(ProductResult::kResidual), .reads_16_bits = true},
+                                .refusal = residual_impl::refusal,
+                                .plan = residual_impl::plan,
+                                .module = residual_impl::module,
+                                .record = residual_impl::record,
+                                .describe = residual_impl::describe_tile,
+                                .candidates = residual_impl::candidates};
 
 }  // namespace lorad::gpu

@@ -4,9 +4,9 @@
 #include <bit>
 
 #include "gpu/kernels/products/matmul_unrolled.params.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 
-namespace lorad::gpu::unrolled_way {
+namespace lorad::gpu::unrolled_impl {
 namespace {
 
 constexpr uint32_t kLanes = 8, kColumns = 4;  // of a workgroup, which is one subgroup
@@ -28,7 +28,7 @@ uint32_t equal_splits(uint32_t units, uint32_t most, uint32_t max_splits) {
     return 0;
 }
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     const DeviceCapabilities& caps = on.capabilities();
     if (on.ladder().has(product.type)) return "cooperative matrices are faster";
     if (!caps.small_workgroups || caps.subgroup_size != kLanes) return "it is for subgroups of 8 in small workgroups";
@@ -37,7 +37,7 @@ const char* refusal(const WayFacts& on, const Product& product) {
 }
 
 // nullopt if equal pieces do not divide a long k.
-std::optional<MatmulPlan> plan(const WayFacts&, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts&, const Product& product) {
     const uint32_t units = product.stride() / kWeightAlign;
     uint32_t n_splits = equal_splits(units, kSplitElements / kWeightAlign, product.max_splits);
     if (n_splits == 0) n_splits = equal_splits(units, kWholeElements / kWeightAlign, product.max_splits);
@@ -58,7 +58,7 @@ struct Constants {
     uint32_t threads, weight_type, row_tile, column_tile, steps, row_digits, column_digits, split_digits;
 };
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& params = arguments.product;
     CHECK(plan.n_splits * plan.k_per_split == params.w_stride);
     const uint32_t row_groups = ceil_div(plan.rows, plan.row_tile), column_groups = padded(params.n) / plan.column_tile;
@@ -76,16 +76,16 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
 }
 
 }  // namespace
-}  // namespace lorad::gpu::unrolled_way
+}  // namespace lorad::gpu::unrolled_impl
 
 namespace lorad::gpu {
 
-const ProductWay kUnrolledWay{.variant = MatmulVariant::kUnrolled,
-                              .name = "unrolled",
-                              .forms = {},
-                              .refusal = unrolled_way::refusal,
-                              .plan = unrolled_way::plan,
-                              .module = unrolled_way::module,
-                              .record = unrolled_way::record};
+const ProductImpl kUnrolledImpl{.variant = MatmulVariant::kUnrolled,
+                                .name = "unrolled",
+                                .forms = {},
+                                .refusal = unrolled_impl::refusal,
+                                .plan = unrolled_impl::plan,
+                                .module = unrolled_impl::module,
+                                .record = unrolled_impl::record};
 
 }  // namespace lorad::gpu

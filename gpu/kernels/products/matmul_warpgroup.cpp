@@ -1,15 +1,15 @@
 // Products by warpgroups (warpgroup_text.h): sums, gated ones, rows' greatest sums, with adapters as more k, of w by
 // rows of n or of k.
 #include "gpu/kernels/lora/lora_kernels.h"
-#include "gpu/kernels/products/activation_blocks.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/activation_fragments.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "gpu/kernels/products/warpgroup_direct_text.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
 #include "gpu/kernels/sampling/sample_argmax.params.h"
 #include "proto/base/format.h"
 
-namespace lorad::gpu::warpgroup_way {
+namespace lorad::gpu::warpgroup_impl {
 namespace {
 
 // Rows for which warpgroups are faster than KHR matrices (docs/PERFORMANCE.md, "Products by warpgroups").
@@ -27,7 +27,7 @@ bool are_by_warpgroup(uint32_t rows, uint32_t few_min) {
     return (rows >= few_min && rows <= kFewRowsMax) || rows >= kManyRowsMin;
 }
 
-const char* refusal(const WayFacts& on, const Product& product) {
+const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.result == ProductResult::kGreatest) {
         return are_by_warpgroup(product.rows, kGreatestRowsMin) && on.ladder().has_argmax(product.type) &&
                        product.adapters == AdapterForm::kApart && !on.options().batch_invariant
@@ -38,13 +38,13 @@ const char* refusal(const WayFacts& on, const Product& product) {
     if (product.result == ProductResult::kGated && (!may_gate(on, product) || product.activation != Activation::kSilu))
         return "options, sizes or the activation keep it apart";
     if (product.adapters == AdapterForm::kStacked &&
-        !(on.ladder().has_joined(product.type) &&
+        !(on.ladder().has_stacked(product.type) &&
           LoraPlanner(on.facts()).shrinks_by_matrix(product.type, product.rows)))
         return "the device has no warpgroups with more k, or no shrink for them";
     return nullptr;
 }
 
-std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     const bool gated = product.result == ProductResult::kGated, sums = product.result == ProductResult::kSums;
     const WarpgroupChoice choice = choose_warpgroup_tile({.n = product.n,
                                                           .stride = product.stride(),
@@ -52,10 +52,10 @@ std::optional<MatmulPlan> plan(const WayFacts& on, const Product& product) {
                                                           .max_splits = sums ? product.max_splits : 1,
                                                           .multiprocessors = on.units(),
                                                           .gated = gated,
-                                                          .transposed = product.has_rows_of_k});
+                                                          .transposed = product.is_n_major});
     if (choice.k_per_split == 0) return std::nullopt;
-    const MatmulPlan plan = plan_of_warpgroup(choice.tile, product, choice.n_splits, choice.k_per_split);
-    if (product.adapters == AdapterForm::kStacked && plan.row_tile != kJoinedTileRows) return std::nullopt;
+    const MatmulPlan plan = warpgroup_plan(choice.tile, product, choice.n_splits, choice.k_per_split);
+    if (product.adapters == AdapterForm::kStacked && plan.row_tile != kStackedTileRows) return std::nullopt;
     if (product.result == ProductResult::kGreatest && plan.column_tiles(product.n) > kSamplePartsMax)
         return std::nullopt;
     return plan;
@@ -66,13 +66,13 @@ const char* module(const MatmulPlan& plan) {
     static constexpr const char* kNames[4][2][2] = {
         // [form][stacked][bf16]
         {{"matmul_warpgroup_f16", "matmul_warpgroup_bf16"},
-         {"matmul_warpgroup_joined_f16", "matmul_warpgroup_joined_bf16"}},
+         {"matmul_warpgroup_stacked_f16", "matmul_warpgroup_stacked_bf16"}},
         {{"matmul_warpgroup_gated_f16", "matmul_warpgroup_gated_bf16"},
-         {"matmul_warpgroup_gated_joined_f16", "matmul_warpgroup_gated_joined_bf16"}},
+         {"matmul_warpgroup_gated_stacked_f16", "matmul_warpgroup_gated_stacked_bf16"}},
         {{"matmul_warpgroup_transposed_f16", "matmul_warpgroup_transposed_bf16"},
-         {"matmul_warpgroup_transposed_joined_f16", "matmul_warpgroup_transposed_joined_bf16"}},
+         {"matmul_warpgroup_transposed_stacked_f16", "matmul_warpgroup_transposed_stacked_bf16"}},
         {{"matmul_warpgroup_argmax_f16", "matmul_warpgroup_argmax_bf16"}, {}}};
-    const uint32_t form = plan.result == ProductResult::kGreatest ? 3 : plan.has_rows_of_k ? 2 : plan.is_gated();
+    const uint32_t form = plan.result == ProductResult::kGreatest ? 3 : plan.is_n_major ? 2 : plan.is_gated();
     return kNames[form][stacked][bf16];
 }
 
@@ -82,7 +82,7 @@ std::string describe_tile(const MatmulPlan& plan) {
 }
 
 template <typename Params>
-void record_with(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments,
+void record_with(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments,
                  const Params& params) {
     const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
     const MatmulParams& product = arguments.product;
@@ -93,8 +93,8 @@ void record_with(const WayRecorder& to, const MatmulPlan& plan, const ProductArg
     // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know
     // (docs/PERFORMANCE.md, "The same rows for a group of multiprocessors").
     const uint32_t units = to.capabilities().n_compute_units_hint, at_once = tile.at_once * units;
-    const bool in_turns = takes_turns(tiles, row_tiles, plan.n_splits, at_once);
-    const bool by_unit = row_tiles == 1 && (in_turns || tiles * plan.n_splits <= at_once);
+    const bool persistent = is_persistent(tiles, row_tiles, plan.n_splits, at_once);
+    const bool by_unit = row_tiles == 1 && (persistent || tiles * plan.n_splits <= at_once);
     const WarpgroupConstants constants{
         .threads = tile.threads(),
         .tile = plan.tile,
@@ -103,16 +103,16 @@ void record_with(const WayRecorder& to, const MatmulPlan& plan, const ProductArg
         .gated_rows = gated ? product.n : 0,
         .y_order = gated ? arguments.y_order : 0,
         .units = by_unit ? units : 0,
-        .in_turns = in_turns,
-        .joined_columns = plan.adapters == AdapterForm::kStacked ? arguments.stacked.columns : 0,
-        .w_columns = plan.has_rows_of_k ? product.w_stride : 0};
+        .persistent = persistent,
+        .stacked_columns = plan.adapters == AdapterForm::kStacked ? arguments.stacked.columns : 0,
+        .w_columns = plan.is_n_major ? product.w_stride : 0};
     to.dispatch(product_info(module(plan), whole, plan), constants, 0, params,
-                {row_tiles, plan.n_splits, in_turns ? at_once : tiles});
+                {row_tiles, plan.n_splits, persistent ? at_once : tiles});
 }
 
-void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
     const MatmulParams& product = arguments.product;
-    CHECK(!plan.is_gated() || (plan.n_splits == 1 && product.y == 0 && product.y_blocks != 0));
+    CHECK(!plan.is_gated() || (plan.n_splits == 1 && product.y == 0 && product.y_fragments != 0));
     if (plan.result == ProductResult::kGreatest) {
         const uint32_t n_parts = plan.column_tiles(product.n);
         CHECK(plan.n_splits == 1 && n_parts <= kSamplePartsMax);
@@ -122,64 +122,65 @@ void record(const WayRecorder& to, const MatmulPlan& plan, const ProductArgument
     }
     if (plan.adapters != AdapterForm::kStacked) return record_with(to, plan, arguments, product);
     const StackedAdapters& stacked = arguments.stacked;
-    CHECK(plan.row_tile == kJoinedTileRows && stacked.columns > 0 && stacked.columns % kJoinedStep == 0);
-    record_with(to, plan, arguments,
-                MatmulJoinedParams{.product = product, .windows = stacked.windows, .b = stacked.b, .low = stacked.low});
+    CHECK(plan.row_tile == kStackedTileRows && stacked.columns > 0 && stacked.columns % kStackedStep == 0);
+    record_with(
+        to, plan, arguments,
+        MatmulStackedParams{.product = product, .windows = stacked.windows, .b = stacked.b, .low = stacked.low});
 }
 
-void candidates(const WayFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
+void candidates(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     if (!is_for_warpgroups(on, product)) return;
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         if (!fits(kWarpgroupTiles[tile], {.n = product.n, .stride = product.stride(), .rows = product.rows})) continue;
-        add_splits(on, product, plan_of_warpgroup(tile, product, 1, product.stride()), kWarpgroupTiles[tile].k, all);
+        add_splits(on, product, warpgroup_plan(tile, product, 1, product.stride()), kWarpgroupTiles[tile].k, all);
     }
 }
 
 }  // namespace
-}  // namespace lorad::gpu::warpgroup_way
+}  // namespace lorad::gpu::warpgroup_impl
 
 namespace lorad::gpu {
 
-bool is_for_warpgroups(const WayFacts& on, const Product& product) {
-    return warpgroup_way::are_by_warpgroup(product.rows, warpgroup_way::kFewRowsMin) &&
+bool is_for_warpgroups(const ImplFacts& on, const Product& product) {
+    return warpgroup_impl::are_by_warpgroup(product.rows, warpgroup_impl::kFewRowsMin) &&
            on.ladder().has_warpgroup(product.type) && !on.options().batch_invariant;
 }
 
-bool consumers_add_runs_faster(const WayFacts& on, const Product& product) {
-    return product.rank_max <= warpgroup_way::kLongRunsRankMax && product.rows >= warpgroup_way::kManyRowsMin &&
+bool consumers_add_runs_faster(const ImplFacts& on, const Product& product) {
+    return product.rank_max <= warpgroup_impl::kLongRunsRankMax && product.rows >= warpgroup_impl::kManyRowsMin &&
            is_for_warpgroups(on, product);
 }
 
-MatmulPlan plan_of_warpgroup(uint32_t tile, const Product& product, uint32_t n_splits, uint32_t k_per_split) {
+MatmulPlan warpgroup_plan(uint32_t tile, const Product& product, uint32_t n_splits, uint32_t k_per_split) {
     MatmulPlan plan = plan_for(MatmulVariant::kWarpgroup, product);
     plan.n_splits = n_splits;
     plan.k_per_split = k_per_split;
     plan.tile = tile;
     plan.row_tile = kWarpgroupTiles[tile].rows();
     plan.column_tile = kWarpgroupTiles[tile].columns;
-    plan.x_in_blocks = true;
-    plan.x_order = kBlocksByRows;
-    plan.writes_blocks_alone = plan.is_gated();
+    plan.x_in_fragments = true;
+    plan.x_order = kFragmentsByRows;
+    plan.writes_fragments_alone = plan.is_gated();
     return plan;
 }
 
 uint32_t warpgroup_row_blocks(const MatmulPlan& plan) {
-    return plan.rows < plan.row_tile ? ceil_div(plan.rows, kBlockRows) : 0;
+    return plan.rows < plan.row_tile ? ceil_div(plan.rows, kFragmentRows) : 0;
 }
 
-const ProductWay kWarpgroupWay{.variant = MatmulVariant::kWarpgroup,
-                               .name = "warpgroups",
-                               .forms = {.results = bit_of(ProductResult::kSums) | bit_of(ProductResult::kGated) |
-                                                    bit_of(ProductResult::kGreatest),
-                                         .adapters = bit_of(AdapterForm::kApart) | bit_of(AdapterForm::kStacked),
-                                         .reads_16_bits = true,
-                                         .needs_blocks = true,
-                                         .rows_of_k = true},
-                               .refusal = warpgroup_way::refusal,
-                               .plan = warpgroup_way::plan,
-                               .module = warpgroup_way::module,
-                               .record = warpgroup_way::record,
-                               .describe = warpgroup_way::describe_tile,
-                               .candidates = warpgroup_way::candidates};
+const ProductImpl kWarpgroupImpl{.variant = MatmulVariant::kWarpgroup,
+                                 .name = "warpgroups",
+                                 .forms = {.results = bit_of(ProductResult::kSums) | bit_of(ProductResult::kGated) |
+                                                      bit_of(ProductResult::kGreatest),
+                                           .adapters = bit_of(AdapterForm::kApart) | bit_of(AdapterForm::kStacked),
+                                           .reads_16_bits = true,
+                                           .needs_fragments = true,
+                                           .n_major = true},
+                                 .refusal = warpgroup_impl::refusal,
+                                 .plan = warpgroup_impl::plan,
+                                 .module = warpgroup_impl::module,
+                                 .record = warpgroup_impl::record,
+                                 .describe = warpgroup_impl::describe_tile,
+                                 .candidates = warpgroup_impl::candidates};
 
 }  // namespace lorad::gpu

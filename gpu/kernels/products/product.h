@@ -16,7 +16,7 @@ namespace lorad::gpu {
 enum class AdapterForm : uint8_t {
     kApart,    // not by the product: no row has one, or the kernel that reads the sums adds it
     kRuns,     // from what the group's shrink has written, for long runs of rows with one adapter
-    kStacked,  // as more k: the adapters' columns stand beside those of x and w (JoinedGroup)
+    kStacked,  // as more k: the adapters' columns stand beside those of x and w (StackedGroup)
     kInside,   // the product shrinks and expands by itself
 };
 
@@ -36,15 +36,15 @@ struct Product {
     ScalarType type = ScalarType::kF16;  // of w; of a packed matrix, what its numbers become in a plain copy
     // of a packed matrix: a bit, 1 << number_of(format), for the format of each of its parts. 0: w is plain
     uint32_t formats = 0;
-    uint32_t align = 1;          // of a packed matrix: rows, a divisor of where each part begins and ends
-    bool may_unpack = true;      // there is room for a plain copy of a packed matrix
-    bool has_rows_of_k = false;  // y = x w instead, w a k x n matrix
+    uint32_t align = 1;       // of a packed matrix: rows, a divisor of where each part begins and ends
+    bool may_unpack = true;   // there is room for a plain copy of a packed matrix
+    bool is_n_major = false;  // y = x w instead, w a k x n matrix
 
     uint32_t rows = 0;        // of x: the most that a recording has, its capacity
     uint32_t max_splits = 1;  // of k, where sums are wanted
-    // The kernel that writes x can write it in blocks (activation_blocks.h); it then has to heed the plan's x_in_blocks
-    // and x_order.
-    bool may_be_in_blocks = false;
+    // The kernel that writes x can write it in fragments (activation_fragments.h); it then has to heed the plan's
+    // x_in_fragments and x_order.
+    bool may_be_in_fragments = false;
     bool norm_is_deferred = false;  // x is what a product with kResidual wrote, and a norm's factor belongs to the sums
 
     AdapterForm adapters = AdapterForm::kApart;

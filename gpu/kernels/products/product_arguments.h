@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/products/matmul.params.h"
-#include "gpu/kernels/products/pages_ahead.h"
+#include "gpu/kernels/products/prefetch_pages.h"
 
 namespace lorad::gpu {
 
@@ -20,13 +20,14 @@ struct RunAdapters {
     uint32_t module_end[3] = {};  // of a gated product not read
 };
 
-// AdapterForm::kStacked, at LoraLevel::kPlain: x w^T + low b^T, or x w + low b where w has rows of k, of what lora_join
-// and a lora_shrink with params.joined wrote before the last barrier. For rows of few adapters in each kJoinedTileRows.
+// AdapterForm::kStacked, at LoraLevel::kPlain: x w^T + low b^T, or x w + low b where w has rows of k, of what
+// lora_stack and a lora_shrink with params.stacked wrote before the last barrier. For rows of few adapters in each
+// kStackedTileRows.
 struct StackedAdapters {
-    uint64_t windows = 0;  // as in MatmulJoinedParams
+    uint64_t windows = 0;  // as in MatmulStackedParams
     uint64_t b = 0;
     uint64_t low = 0;
-    uint32_t columns = 0;  // of b and low, a multiple of kJoinedStep
+    uint32_t columns = 0;  // of b and low, a multiple of kStackedStep
 };
 
 // AdapterForm::kInside: rows of any adapters of rank up to kGatedLoraRanks in the weights' type. Workgroups wait at a
@@ -60,11 +61,12 @@ struct ResidualOutput {
 
 struct ProductArguments {
     // k_per_split is filled in from the plan. Of a gated product n is gates, without their ups, y the activation or 0,
-    // y_blocks the same in blocks or 0; of kResidual and kGreatest y is not written, of kGreatest n is the vocabulary.
+    // y_fragments the same in fragments or 0; of kResidual and kGreatest y is not written, of kGreatest n is the
+    // vocabulary.
     MatmulParams product = {};
-    uint32_t y_order = kBlocksByColumns;  // of y_blocks
+    uint32_t y_order = kFragmentsByColumns;  // of y_fragments
     // Asked for at the end by those that can: kWarpgroupDirect and kGatedLora.
-    PagesAhead ahead = {};
+    PrefetchPages prefetch = {};
     RunAdapters runs = {};
     StackedAdapters stacked = {};
     InsideAdapters inside = {};

@@ -1,4 +1,4 @@
-// At start-up: a small product by each kind of matrices, plain, gated, of x in blocks and with adapters' columns,
+// At start-up: a small product by each kind of matrices, plain, gated, of x in fragments and with adapters' columns,
 // against the portable one.
 #include <algorithm>
 #include <array>
@@ -13,9 +13,9 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/products/coopmat_tiles.h"
-#include "gpu/kernels/products/product_ways.h"
+#include "gpu/kernels/products/product_impls.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
 #include "gpu/kernels/self_test.h"
 
@@ -30,17 +30,17 @@ struct TestProduct {
     static constexpr uint32_t kN = kTestProductN, kK = kTestProductK, kRows = 20;
     static constexpr uint32_t kBufferRows = round_up(kRows, kSlackRows) + kSlackRows;
 
-    Buffer count, w, x, x_blocks, y, y_blocks, windows;
+    Buffer count, w, x, x_fragments, y, y_fragments, windows;
 
     static Result<TestProduct> create(Device& device, ScalarType type) {
         TestProduct test;
         TRY(make(device, test.count, 16, MemoryKind::kHostUpload));
         TRY(make(device, test.w, kN * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.x, kBufferRows * kK * 2, MemoryKind::kHostUpload));
-        TRY(make(device, test.x_blocks, kBufferRows * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.x_fragments, kBufferRows * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{4} * kBufferRows * kN * 4, MemoryKind::kHostReadback));
-        TRY(make(device, test.y_blocks, uint64_t{kBufferRows} * kHalf * 2, MemoryKind::kHostReadback));
-        TRY(make(device, test.windows, sizeof(JoinedWindow), MemoryKind::kHostUpload));
+        TRY(make(device, test.y_fragments, uint64_t{kBufferRows} * kHalf * 2, MemoryKind::kHostReadback));
+        TRY(make(device, test.windows, sizeof(StackedWindow), MemoryKind::kHostUpload));
         std::memcpy(test.windows.mapped().data(), &kWindow, sizeof(kWindow));
         std::mt19937 random(20);
         fill_random(test.w.mapped(), type, random);
@@ -63,7 +63,7 @@ struct TestProduct {
         params.split_stride = kBufferRows * kN;
         TRY(execute(device, kernels,
                     [&](Recorder& recorder) { kernels.products.record(recorder, plan, {.product = params}); }));
-        return sum_of_splits(plan.n_splits);
+        return split_sum(plan.n_splits);
     }
 
     // Of the first columns of a product, of each row: the greatest sum, the one at the index that is told, and the
@@ -104,31 +104,32 @@ struct TestProduct {
         return all;
     }
 
-    // Of a joined product x and w once more stand for low and b, of which this window is taken: without more data some
+    // Of a stacked product x and w once more stand for low and b, of which this window is taken: without more data some
     // of k counts twice.
-    static constexpr JoinedWindow kWindow{3, 4};
+    static constexpr StackedWindow kWindow{3, 4};
     // What that is worth. The plan takes x in rows, and all of k at once.
     Result<std::vector<float>> run_window(Device& device, KernelSet& kernels, MatmulPlan plan) {
         MatmulParams params = params_of(kN, plan);
-        params.x += uint64_t{kWindow.begin} * kJoinedStep * 2;
-        params.w += uint64_t{kWindow.begin} * kJoinedStep * 2;
-        params.k = plan.k_per_split = kWindow.n * kJoinedStep;
+        params.x += uint64_t{kWindow.begin} * kStackedStep * 2;
+        params.w += uint64_t{kWindow.begin} * kStackedStep * 2;
+        params.k = plan.k_per_split = kWindow.n * kStackedStep;
         TRY(execute(device, kernels,
                     [&](Recorder& recorder) { kernels.products.record(recorder, plan, {.product = params}); }));
-        return sum_of_splits(1);
+        return split_sum(1);
     }
-    Result<std::vector<float>> run_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+    Result<std::vector<float>> run_stacked(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         ProductArguments arguments{.product = params_of(kN, plan), .stacked = stacked()};
         arguments.product.split_stride = kBufferRows * kN;
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.record(recorder, plan, arguments); }));
-        return sum_of_splits(plan.n_splits);
+        return split_sum(plan.n_splits);
     }
-    Result<std::vector<float>> run_gated_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
-        ProductArguments arguments{.product = params_of(kHalf, plan), .y_order = kBlocksByRows, .stacked = stacked()};
+    Result<std::vector<float>> run_gated_stacked(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+        ProductArguments arguments{
+            .product = params_of(kHalf, plan), .y_order = kFragmentsByRows, .stacked = stacked()};
         arguments.product.y = 0;
-        arguments.product.y_blocks = y_blocks.address();
+        arguments.product.y_fragments = y_fragments.address();
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.record(recorder, plan, arguments); }));
-        return act_of(plan, kBlocksByRows);
+        return act_of(plan, kFragmentsByRows);
     }
 
     static constexpr uint32_t kHalf = kN / 2;
@@ -144,13 +145,13 @@ struct TestProduct {
         return act;
     }
 
-    // That, rows kRows, computed by the product itself; in blocks if x is, in this order.
+    // That, rows kRows, computed by the product itself; in fragments if x is, in this order.
     Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan,
-                                         uint32_t y_order = kBlocksByColumns) {
+                                         uint32_t y_order = kFragmentsByColumns) {
         MatmulParams params = params_of(kHalf, plan);
-        if (plan.x_in_blocks) {
+        if (plan.x_in_fragments) {
             params.y = 0;
-            params.y_blocks = y_blocks.address();
+            params.y_fragments = y_fragments.address();
         }
         TRY(execute(device, kernels, [&](Recorder& recorder) {
             kernels.products.record(recorder, plan, {.product = params, .y_order = y_order});
@@ -159,9 +160,9 @@ struct TestProduct {
     }
 
   private:
-    std::optional<uint32_t> arranged_;  // the order that x_blocks has
+    std::optional<uint32_t> arranged_;  // the order that x_fragments has
 
-    std::vector<float> sum_of_splits(uint32_t n_splits) const {
+    std::vector<float> split_sum(uint32_t n_splits) const {
         std::vector<float> sum(size_t{kRows} * kN);
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
         for (uint32_t split = 0; split < n_splits; ++split) {
@@ -171,32 +172,33 @@ struct TestProduct {
     }
     std::vector<float> act_of(const MatmulPlan& plan, uint32_t y_order) const {
         std::vector<float> act(size_t{kRows} * kHalf);
-        const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
+        const std::byte* got = (plan.x_in_fragments ? y_fragments : y).mapped().data();
         for (uint32_t i = 0; i < act.size(); ++i) {
             uint16_t bits = 0;
-            std::memcpy(&bits,
-                        got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2),
-                        2);
+            std::memcpy(
+                &bits,
+                got + (plan.x_in_fragments ? fragment_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2),
+                2);
             act[i] = decode16(bits, plan.act_type);
         }
         return act;
     }
 
-    // With params_of(), by which x_blocks is arranged.
+    // With params_of(), by which x_fragments is arranged.
     StackedAdapters stacked() const {
-        return {.windows = windows.address(), .b = w.address(), .low = x_blocks.address(), .columns = kK};
+        return {.windows = windows.address(), .b = w.address(), .low = x_fragments.address(), .columns = kK};
     }
 
     // n: columns of the result.
     MatmulParams params_of(uint32_t n, const MatmulPlan& plan) {
-        if (plan.x_in_blocks && arranged_ != plan.x_order) {
-            to_blocks(x.mapped(), x_blocks.mapped(), kK, plan.x_order);
+        if (plan.x_in_fragments && arranged_ != plan.x_order) {
+            to_fragments(x.mapped(), x_fragments.mapped(), kK, plan.x_order);
             arranged_ = plan.x_order;
         }
         MatmulParams params{};
         params.n_rows = count.address();
         params.w = w.address();
-        params.x = (plan.x_in_blocks ? x_blocks : x).address();
+        params.x = (plan.x_in_fragments ? x_fragments : x).address();
         params.y = y.address();
         params.n = params.y_stride = n;
         params.k = params.w_stride = params.x_stride = kK;
@@ -206,7 +208,7 @@ struct TestProduct {
     template <typename Record>
     Status execute(Device& device, KernelSet& kernels, Record record) {
         std::memset(y.mapped().data(), 0xff, y.size());
-        std::memset(y_blocks.mapped().data(), 0xff, y_blocks.size());
+        std::memset(y_fragments.mapped().data(), 0xff, y_fragments.size());
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         record(recorder);
         TRY(kernels.status());
@@ -246,11 +248,11 @@ constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, Gated
                                         GatedStep{96, TestProduct::kHalf}, GatedStep{128, TestProduct::kHalf},
                                         GatedStep{16, kLargeFfn},          GatedStep{32, kLargeFfn}};
 
-// Of the product and the gated product of x in blocks, where it is not allowed.
-std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
-                                             const std::vector<float>& want) {
+// Of the product and the gated product of x in fragments, where it is not allowed.
+std::optional<Deviation> fragment_deviation(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                            const std::vector<float>& want) {
     MatmulPlan plan = plan_for(MatmulVariant::kCoopmat, test_product(type));
-    take(plan, {.tile = kBlocksTile, .k_per_split = TestProduct::kK, .x_in_blocks = true});
+    take(plan, {.tile = kFragmentsTile, .k_per_split = TestProduct::kK, .x_in_fragments = true});
     Deviation plain, gated;
     plain.add(test.run(device, kernels, plan), want);
     if (!(plain.error <= kSelfTestTolerance)) return plain;
@@ -261,26 +263,25 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
 }
 
 // Of all tiles, with k whole and cut, and of their gated products, where it is not allowed.
-std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
-                                                const std::vector<float>& want) {
+std::optional<Deviation> warpgroup_deviation(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                             const std::vector<float>& want) {
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         for (const uint32_t n_splits : {1u, 2u}) {
             Deviation plain;
             plain.add(test.run(device, kernels,
-                               plan_of_warpgroup(tile, test_product(type), n_splits, TestProduct::kK / n_splits)),
+                               warpgroup_plan(tile, test_product(type), n_splits, TestProduct::kK / n_splits)),
                       want);
             if (!(plain.error <= kSelfTestTolerance)) return plain;
         }
         if (!kWarpgroupTiles[tile].may_gate()) continue;
-        for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) {
+        for (const uint32_t y_order : {kFragmentsByRows, kRowFragments}) {
             // nobody reads so many rows in it
-            if (y_order == kBlocksOfARow && kWarpgroupTiles[tile].groups > 1) continue;
+            if (y_order == kRowFragments && kWarpgroupTiles[tile].groups > 1) continue;
             Deviation gated;
-            gated.add(
-                test.run_gated(device, kernels,
-                               plan_of_warpgroup(tile, test_product(type, ProductResult::kGated), 1, TestProduct::kK),
-                               y_order),
-                TestProduct::gated(want));
+            gated.add(test.run_gated(
+                          device, kernels,
+                          warpgroup_plan(tile, test_product(type, ProductResult::kGated), 1, TestProduct::kK), y_order),
+                      TestProduct::gated(want));
             if (!(gated.error <= kGatedTolerance)) return gated;
         }
     }
@@ -288,12 +289,12 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
 }
 
 // Of all tiles that say rows' greatest sums, where it is not allowed.
-std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
-                                             const std::vector<float>& want) {
+std::optional<Deviation> argmax_deviation(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                          const std::vector<float>& want) {
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
         Deviation deviation;
         const Product product = test_product(type, ProductResult::kGreatest);
-        deviation.add(test.run_argmax(device, kernels, plan_of_warpgroup(tile, product, 1, TestProduct::kK), want),
+        deviation.add(test.run_argmax(device, kernels, warpgroup_plan(tile, product, 1, TestProduct::kK), want),
                       TestProduct::argmax(want));
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
@@ -301,24 +302,24 @@ std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels,
 }
 
 // Of the tiles that take adapters as more k, plain with k cut and gated, where it is not allowed.
-std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
-                                             const MatmulPlan& portable, std::vector<float> want) {
+std::optional<Deviation> stacked_deviation(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                           const MatmulPlan& portable, std::vector<float> want) {
     const Result<std::vector<float>> more = test.run_window(device, kernels, portable);
     Deviation failed;
     failed.add(more, want);
     if (!more.ok()) return failed;
     for (size_t i = 0; i < want.size(); ++i) want[i] += more.value()[i];
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); ++tile) {
-        if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
+        if (kWarpgroupTiles[tile].rows() != kStackedTileRows) continue;
         Deviation plain;
         Product product = test_product(type);
         product.adapters = AdapterForm::kStacked;
-        plain.add(test.run_joined(device, kernels, plan_of_warpgroup(tile, product, 2, TestProduct::kK / 2)), want);
+        plain.add(test.run_stacked(device, kernels, warpgroup_plan(tile, product, 2, TestProduct::kK / 2)), want);
         if (!(plain.error <= kSelfTestTolerance)) return plain;
         if (!kWarpgroupTiles[tile].may_gate()) continue;
         Deviation gated;
         product.result = ProductResult::kGated;
-        gated.add(test.run_gated_joined(device, kernels, plan_of_warpgroup(tile, product, 1, TestProduct::kK)),
+        gated.add(test.run_gated_stacked(device, kernels, warpgroup_plan(tile, product, 1, TestProduct::kK)),
                   TestProduct::gated(want));
         if (!(gated.error <= kGatedTolerance)) return gated;
     }
@@ -327,8 +328,8 @@ std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels,
 
 // Of workgroups with one, two and three groups, the last one with warps that have no rows, in the sizes of x that it is
 // for, with k whole and cut, where it is not allowed.
-std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
-                                             const std::vector<float>& want) {
+std::optional<Deviation> direct_deviation(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type,
+                                          const std::vector<float>& want) {
     struct Form {
         uint32_t column_blocks, rows, n_splits;
     };
@@ -338,7 +339,7 @@ std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels,
         product.rows = form.rows;
         deviation.add(
             test.run(device, kernels,
-                     plan_of_direct(form.column_blocks, product, form.n_splits, TestProduct::kK / form.n_splits)),
+                     direct_plan(form.column_blocks, product, form.n_splits, TestProduct::kK / form.n_splits)),
             want);
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
@@ -385,32 +386,32 @@ Status LadderTests::products(ScalarType type) {
     }
     if (tested.empty()) facts_.ladder.gated[type_idx] = false;
     if (facts_.ladder.has_warpgroup(type)) {
-        if (const auto deviation = deviation_of_warpgroup(device_, kernels_, test, type, want)) {
+        if (const auto deviation = warpgroup_deviation(device_, kernels_, test, type, want)) {
             facts_.ladder.warpgroup[type_idx] = false;
             tell_left_out("matmul_warpgroup", device_, *deviation);
         }
     }
-    if (facts_.ladder.has_joined(type)) {
-        if (const auto deviation = deviation_of_joined(device_, kernels_, test, type, portable, want)) {
-            facts_.ladder.joined[type_idx] = false;
-            tell_left_out("matmul_warpgroup_joined", device_, *deviation);
+    if (facts_.ladder.has_stacked(type)) {
+        if (const auto deviation = stacked_deviation(device_, kernels_, test, type, portable, want)) {
+            facts_.ladder.stacked[type_idx] = false;
+            tell_left_out("matmul_warpgroup_stacked", device_, *deviation);
         }
     }
     if (facts_.ladder.has_argmax(type)) {
-        if (const auto deviation = deviation_of_argmax(device_, kernels_, test, type, want)) {
+        if (const auto deviation = argmax_deviation(device_, kernels_, test, type, want)) {
             facts_.ladder.argmax[type_idx] = false;
             tell_left_out("matmul_warpgroup_argmax", device_, *deviation);
         }
     }
     if (facts_.ladder.has_direct(type)) {
-        if (const auto deviation = deviation_of_direct(device_, kernels_, test, type, want)) {
+        if (const auto deviation = direct_deviation(device_, kernels_, test, type, want)) {
             facts_.ladder.direct[type_idx] = false;
             tell_left_out("matmul_warpgroup_direct", device_, *deviation);
         }
     }
-    if (facts_.ladder.has_blocks(type)) {
-        if (const auto deviation = deviation_of_blocks(device_, kernels_, test, type, want)) {
-            facts_.ladder.blocks[type_idx] = false;
+    if (facts_.ladder.has_fragments(type)) {
+        if (const auto deviation = fragment_deviation(device_, kernels_, test, type, want)) {
+            facts_.ladder.fragments[type_idx] = false;
             tell_left_out_by_lanes("matmul_coopmat with x in blocks", device_, *deviation);
         }
     }
@@ -420,8 +421,8 @@ Status LadderTests::products(ScalarType type) {
 namespace {
 
 // Of the tiles that steps of so many rows take in a large model, where it is not allowed.
-std::optional<Deviation> deviation_of_registers(Device& device, KernelSet& kernels, TestProduct& test,
-                                                const std::vector<float>& want) {
+std::optional<Deviation> registers_deviation(Device& device, KernelSet& kernels, TestProduct& test,
+                                             const std::vector<float>& want) {
     std::vector<uint32_t> tested;
     for (const uint32_t rows : {8u, 16u, 64u, 2048u}) {
         MatmulPlan plan = *kernels.products.plan({.n = 2 * kLargeFfn, .k = kLargeHidden, .rows = rows});
@@ -447,7 +448,7 @@ Status LadderTests::registers() {
     TRY(test.take_f32_rows(device_));
     TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, tiled_plan(ScalarType::kF16)));
     const auto works = [&](const char* module) {
-        const auto deviation = deviation_of_registers(device_, kernels_, test, want);
+        const auto deviation = registers_deviation(device_, kernels_, test, want);
         if (deviation) tell_left_out(module, device_, *deviation);
         return !deviation;
     };

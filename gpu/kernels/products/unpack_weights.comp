@@ -1,7 +1,7 @@
 // unpack_weights: to[i][k] = round(w[first_row + i][k]) for i < n, 0 for the rows behind
 //   w   a packed part, WEIGHT (weight_format.h)
 //   to  [n_rows][stride]  TYPE
-// A thread takes 8 neighbouring columns of kRowsOfAThread rows, 16 apart. grid (256 ceil(stride / 128) / workgroup,
+// A thread takes 8 neighbouring columns of kThreadRows rows, 16 apart. grid (256 ceil(stride / 128) / workgroup,
 // ceil(n_rows / 64)).
 // Moves the part in once and 2 bytes a weight out.
 #version 460
@@ -14,20 +14,20 @@ layout(constant_id = 1) const uint kWeight = kWeightsQ8_0;
 layout(constant_id = 2) const uint kType = 1;
 layout(push_constant, scalar) uniform Push { UnpackWeightsParams p; };
 
-const uint kRowsOfAThread = 4;
+const uint kThreadRows = 4;
 const uint kChunks = 16;  // of a brick's row, or of half of it
 
 void main() {
     uint i = gl_GlobalInvocationID.x;
     uint chunk = i / (kBrickRows * kChunks) * kChunks + i % kChunks;
-    uint row0 = gl_WorkGroupID.y * (kRowsOfAThread * kBrickRows) + i / kChunks % kBrickRows;
+    uint row0 = gl_WorkGroupID.y * (kThreadRows * kBrickRows) + i / kChunks % kBrickRows;
     if (chunk * 8 >= p.stride) return;
-    Eight e[kRowsOfAThread];
-    [[unroll]] for (uint j = 0; j < kRowsOfAThread; j++) {
+    Eight e[kThreadRows];
+    [[unroll]] for (uint j = 0; j < kThreadRows; j++) {
         uint row = min(row0 + j * kBrickRows, p.n - 1);
         e[j] = load8_packed(p.from, p.first_row + row, chunk, p.stride, kWeight);
     }
-    [[unroll]] for (uint j = 0; j < kRowsOfAThread; j++) {
+    [[unroll]] for (uint j = 0; j < kThreadRows; j++) {
         uint row = row0 + j * kBrickRows;
         if (row >= p.n_rows) return;
         if (row >= p.n) e[j] = Eight(vec4(0.0), vec4(0.0));

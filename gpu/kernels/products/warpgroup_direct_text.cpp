@@ -155,8 +155,8 @@ class DirectWriter : WarpgroupWriter {
             load_x();
             line("none{}: cp.async.commit_group;", set);
             line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
-            turn("%slot_in", slot_bytes(), ring_bytes());
-            turn("%slot_out", slot_bytes(), ring_bytes());
+            advance("%slot_in", slot_bytes(), ring_bytes());
+            advance("%slot_out", slot_bytes(), ring_bytes());
             point_at_step();
             for (uint32_t piece = 0; piece < kPieces; ++piece) {
                 take(set, piece);
@@ -188,7 +188,7 @@ class DirectWriter : WarpgroupWriter {
     // A thread has of each 8 rows of x two neighbouring ones, each of both of its columns.
     void store_sums() {
         line("store:");
-        ask_for_pages(offsetof(MatmulDirectParams, ahead));
+        prefetch_pages(offsetof(MatmulDirectParams, prefetch));
         line("@!%has bra done; ld.param.u64 %y, [params+{}]; mul.wide.u32 %at, %split, %split_stride; shl.b32 %first, "
              "%t, 1;",
              MATMUL_PARAM(y));

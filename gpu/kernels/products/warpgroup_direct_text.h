@@ -7,7 +7,7 @@
 //
 // A warp has 16 neighbouring rows of w, a thread 16 bytes of two of them for 32 of k. Two matrix products take halves
 // of these: the first the first two pairs of each 8 elements, the second the others, which is no order of k's own, but
-// x has it, too (kBlocksOfARow, activation_blocks.h). A matrix' registers have words of both rows in turns, so the
+// x has it, too (kRowFragments, activation_fragments.h). A matrix' registers have words of both rows in turns, so the
 // words are moved right before a product, and the same loads are asked for again at once.
 // Parameters: MatmulDirectParams. Grid: (1, splits, tiles of rows of w), neighbours beside each other.
 #pragma once
@@ -17,7 +17,7 @@
 
 #include "gpu/kernels/products/matmul.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
-#include "gpu/kernels/products/pages_ahead.h"
+#include "gpu/kernels/products/prefetch_pages.h"
 
 namespace lorad::gpu {
 
@@ -28,7 +28,7 @@ constexpr uint32_t kDirectColumnBlocksMax = 12;  // of a workgroup: registers, o
 
 struct MatmulDirectParams {
     MatmulParams product;
-    PagesAhead ahead;
+    PrefetchPages prefetch;
 };
 static_assert(sizeof(MatmulDirectParams) == 88);
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/products/gated_lora_text.h"
 #include "gpu/kernels/products/matmul.params.h"
 #include "gpu/kernels/products/warpgroup_writer.h"
@@ -19,7 +19,7 @@ namespace {
 constexpr uint32_t kXSets = 2;  // steps of x in registers
 
 // What loads and stores of several words take together.
-static_assert(offsetof(JoinedWindow, begin) == 0 && offsetof(JoinedWindow, n) == 4);
+static_assert(offsetof(StackedWindow, begin) == 0 && offsetof(StackedWindow, n) == 4);
 static_assert(offsetof(SamplePart, index) == 0 && offsetof(SamplePart, top) == 4 && offsetof(SamplePart, sum) == 8 &&
               offsetof(SamplePart, finite) == 12 && sizeof(SamplePart) == kSamplePartBytes);
 
@@ -32,15 +32,15 @@ class Writer : GatedLora {
         CHECK(p_.gated_rows == 0 ||
               (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
         // The distance from a thread's first row of w to its last, which its loads have as a literal.
-        CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
+        CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), stacked_bytes()) < uint64_t{1} << 31);
         CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps &&
-                                !p_.in_turns && !joins()));
-        CHECK(!p_.argmax || (p_.gated_rows == 0 && !joins()));
+                                !p_.persistent && !stacks()));
+        CHECK(!p_.argmax || (p_.gated_rows == 0 && !stacks()));
         CHECK(!is_transposed() ||
-              (p_.gated_rows == 0 && may_read_rows_of_k(t_) && p_.w_columns % t_.part == 0 &&
+              (p_.gated_rows == 0 && can_read_n_major(t_) && p_.w_columns % t_.part == 0 &&
                p_.w_columns >= t_.columns && load_rows() * row_bytes() * n_loads() < uint64_t{1} << 31));
-        CHECK(!joins() ||
-              (t_.rows() == kJoinedTileRows && t_.k == kJoinedStep && p_.joined_columns % kJoinedStep == 0));
+        CHECK(!stacks() ||
+              (t_.rows() == kStackedTileRows && t_.k == kStackedStep && p_.stacked_columns % kStackedStep == 0));
     }
 
     std::string write() {
@@ -52,9 +52,9 @@ class Writer : GatedLora {
         begin_sums();
         loop();
         line("store:");
-        if (p_.adds_lora) ask_for_pages(offsetof(GatedLoraParams, ahead));
+        if (p_.adds_lora) prefetch_pages(offsetof(GatedLoraParams, prefetch));
         // the next tile's parts go where others may still read
-        if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.in_turns ? " bar.sync 0;" : "");
+        if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.persistent ? " bar.sync 0;" : "");
         if (p_.adds_lora) expand();
         if (p_.gated_rows > 0)
             store_gated();
@@ -62,7 +62,7 @@ class Writer : GatedLora {
             store_best();
         else
             store_sums();
-        if (p_.in_turns) line("add.u32 %tile, %tile, 1; setp.lt.u32 %is, %tile, %end_tile; @%is bra tile;");
+        if (p_.persistent) line("add.u32 %tile, %tile, 1; setp.lt.u32 %is, %tile, %end_tile; @%is bra tile;");
         line("done: ret;");
         line("}}");
         return std::move(text_);
@@ -83,18 +83,18 @@ class Writer : GatedLora {
     // Parts that are loaded before the one that is multiplied. A slot is free when all threads are known to be done
     // with it: behind a product or, if that is not waited for, at the barrier in front of the next but one.
     uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
-    uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
+    uint32_t y_columns() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     bool is_transposed() const { return p_.w_columns > 0; }
     uint64_t row_bytes() const { return uint64_t{is_transposed() ? p_.w_columns : p_.stride} * 2; }
-    bool joins() const { return p_.joined_columns > 0; }
-    // of a row of what is joined
-    uint64_t joined_bytes() const { return is_transposed() ? row_bytes() : uint64_t{p_.joined_columns} * 2; }
-    const char* all_steps() const { return joins() ? "%all" : "%steps"; }
+    bool stacks() const { return p_.stacked_columns > 0; }
+    // of a row of what is stacked
+    uint64_t stacked_bytes() const { return is_transposed() ? row_bytes() : uint64_t{p_.stacked_columns} * 2; }
+    const char* all_steps() const { return stacks() ? "%all" : "%steps"; }
 
     void declare() {
         begin_entry(t_.threads(), p_.adds_lora ? sizeof(GatedLoraParams)
                                   : p_.argmax  ? sizeof(MatmulArgmaxParams)
-                                  : joins()    ? sizeof(MatmulJoinedParams)
+                                  : stacks()   ? sizeof(MatmulStackedParams)
                                                : sizeof(MatmulParams));
         // or it would have registers of which so many workgroups have none
         if (p_.adds_lora || p_.argmax) line(".minnctapersm {}", t_.at_once);
@@ -110,13 +110,13 @@ class Writer : GatedLora {
         if (p_.adds_lora) {
             declare_lora({.type = p_.type,
                           .stride = p_.stride,
-                          .row_blocks = p_.row_blocks > 0 ? p_.row_blocks : t_.rows() / kBlockRows,
+                          .row_blocks = p_.row_blocks > 0 ? p_.row_blocks : t_.rows() / kFragmentRows,
                           .workgroups = ceil_div(2 * p_.gated_rows, t_.columns),
-                          .columns = columns_of_y()});
+                          .columns = y_columns()});
         }
         if (p_.argmax) line(".reg .b32 %from, %to, %best<2>, %their; .reg .f32 %top<2>, %total<2>, %check<2>, %other;");
-        if (joins())
-            line(".reg .pred %joined; .reg .b32 %window, %more, %all, %asked; .reg .b64 %joined_w, %joined_x;");
+        if (stacks())
+            line(".reg .pred %stacked; .reg .b32 %window, %more, %all, %asked; .reg .b64 %stacked_w, %stacked_x;");
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
         line("ld.param.u32 %y_stride, [params+{}]; ld.param.u32 %split_stride, [params+{}]; ld.param.u32 %k_per_split, "
              "[params+{}];",
@@ -135,21 +135,21 @@ class Writer : GatedLora {
              MATMUL_PARAM(n_rows));
         line("has_rows:");
         if (p_.units > 0) find_own_place();
-        if (p_.in_turns) take_turns();
+        if (p_.persistent) take_tiles();
         line("mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; min.u32 %steps, %steps, "
              "{};",
              p_.stride);
         line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, {};", t_.k == 128 ? 7 : 6);
-        if (joins()) find_window();
+        if (stacks()) find_window();
         line("mul.lo.u32 %parts, {}, {};", all_steps(), n_parts());
     }
 
-    // %window, %more: the steps of what is joined that these rows have, behind the last split's own.
+    // %window, %more: the steps of what is stacked that these rows have, behind the last split's own.
     void find_window() {
         line("mov.u32 %window, 0; mov.u32 %more, 0; mov.u32 %first, %nctaid.y; sub.u32 %first, %first, 1; setp.ne.u32 "
              "%is, %first, %split; @%is bra has_window;");
         line("ld.param.u64 %at, [params+{}]; div.u32 %first, %row0, {}; mul.wide.u32 %wide, %first, {};",
-             offsetof(MatmulJoinedParams, windows), kJoinedTileRows, sizeof(JoinedWindow));
+             offsetof(MatmulStackedParams, windows), kStackedTileRows, sizeof(StackedWindow));
         line("add.u64 %at, %at, %wide; ld.global.v2.u32 {{%window, %more}}, [%at];");
         line("has_window: add.u32 %all, %steps, %more;");
     }
@@ -171,9 +171,9 @@ class Writer : GatedLora {
     }
 
     // The tiles from %tile to %end_tile, of all a share as large as that of %tile's neighbours.
-    void take_turns() {
+    void take_tiles() {
         line("ld.param.u32 %first, [params+{}]; add.u32 %first, %first, {}; div.u32 %first, %first, {};",
-             MATMUL_PARAM(n), columns_of_y() - 1, columns_of_y());
+             MATMUL_PARAM(n), y_columns() - 1, y_columns());
         line("mov.u32 %second, %nctaid.z; mad.lo.u32 %end_tile, %tile, %first, %first; div.u32 %end_tile, %end_tile, "
              "%second;");
         line("mul.lo.u32 %tile, %tile, %first; div.u32 %tile, %tile, %second;");
@@ -184,7 +184,7 @@ class Writer : GatedLora {
     void point_at_w() {
         // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the
         // same bits.
-        line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
+        line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", y_columns());
         // row and chunk
         line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {};", t_.k == 128 ? 4 : 3, chunks() - 1);
         if (last_load_is_partial()) line("setp.lt.u32 %last, %first, {};", last_load_rows());
@@ -202,17 +202,18 @@ class Writer : GatedLora {
         line("ld.param.u64 %w, [params+{}]; add.u32 %next, {}, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, "
              "%wide;",
              MATMUL_PARAM(w), is_transposed() ? "%begin" : "%n0", row_bytes());
-        if (joins())
-            line(
-                "ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, {}, {}; add.u64 %joined_w, %joined_w, %wide;",
-                offsetof(MatmulJoinedParams, b), is_transposed() ? "%first" : "%next", joined_bytes());
-        line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide;");
-        if (joins())
-            line("add.u64 %joined_w, %joined_w, %wide; mul.wide.u32 %wide, %window, {}; add.u64 %joined_w, %joined_w, "
+        if (stacks())
+            line("ld.param.u64 %stacked_w, [params+{}]; mul.wide.u32 %wide, {}, {}; add.u64 %stacked_w, %stacked_w, "
                  "%wide;",
-                 is_transposed() ? t_.k * joined_bytes() : t_.k * 2);
+                 offsetof(MatmulStackedParams, b), is_transposed() ? "%first" : "%next", stacked_bytes());
+        line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide;");
+        if (stacks())
+            line("add.u64 %stacked_w, %stacked_w, %wide; mul.wide.u32 %wide, %window, {}; add.u64 %stacked_w, "
+                 "%stacked_w, "
+                 "%wide;",
+                 is_transposed() ? t_.k * stacked_bytes() : t_.k * 2);
         line("mul.wide.u32 %wide, {}, 2; add.u64 %w, %w, %wide;{}", is_transposed() ? "%n0" : "%begin",
-             joins() && is_transposed() ? " add.u64 %joined_w, %joined_w, %wide;" : "");
+             stacks() && is_transposed() ? " add.u64 %stacked_w, %stacked_w, %wide;" : "");
         line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, "
              "7; add.u32 %into, %into, %next;");
         if (t_.k == 128)
@@ -229,31 +230,32 @@ class Writer : GatedLora {
             line("rem.u32 %first, %warp, {}; add.u32 %next, %next, %first;", p_.row_blocks);
         else
             line("add.u32 %next, %next, %warp;");
-        line("mul.wide.u32 %wide, %next, {}; add.u64 %x, %x, %wide;", p_.stride / kBlockColumns * kBlockBytes);
+        line("mul.wide.u32 %wide, %next, {}; add.u64 %x, %x, %wide;", p_.stride / kFragmentColumns * kFragmentBytes);
         line("mul.wide.u32 %wide, %begin, {}; add.u64 %x, %x, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %x, %x, "
              "%wide;",
-             kBlockBytes / kBlockColumns);
-        if (!joins()) return;
-        line("ld.param.u64 %joined_x, [params+{}]; add.u64 %joined_x, %joined_x, %wide; mul.wide.u32 %wide, %next, {}; "
-             "add.u64 %joined_x, %joined_x, %wide;",
-             offsetof(MatmulJoinedParams, low), p_.joined_columns / kBlockColumns * kBlockBytes);
-        line("mul.wide.u32 %wide, %window, {}; add.u64 %joined_x, %joined_x, %wide;", k16s() * kBlockBytes);
+             kFragmentBytes / kFragmentColumns);
+        if (!stacks()) return;
+        line("ld.param.u64 %stacked_x, [params+{}]; add.u64 %stacked_x, %stacked_x, %wide; mul.wide.u32 %wide, %next, "
+             "{}; "
+             "add.u64 %stacked_x, %stacked_x, %wide;",
+             offsetof(MatmulStackedParams, low), p_.stacked_columns / kFragmentColumns * kFragmentBytes);
+        line("mul.wide.u32 %wide, %window, {}; add.u64 %stacked_x, %stacked_x, %wide;", k16s() * kFragmentBytes);
     }
 
     // Loads step %next, or the last one, so that the load needs no condition.
     void load_x(uint32_t set) {
         line("sub.u32 %first, {}, 1; min.u32 %first, %first, %next;", all_steps());
         const char* x = "%x";
-        if (joins()) {
-            line("setp.ge.u32 %joined, %first, %steps; @%joined sub.u32 %first, %first, %steps; selp.u64 %at, "
-                 "%joined_x, %x, %joined;");
+        if (stacks()) {
+            line("setp.ge.u32 %stacked, %first, %steps; @%stacked sub.u32 %first, %first, %steps; selp.u64 %at, "
+                 "%stacked_x, %x, %stacked;");
             x = "%at";
         }
-        line("mul.wide.u32 %wide, %first, {}; add.u64 %at, {}, %wide;", k16s() * kBlockBytes, x);
+        line("mul.wide.u32 %wide, %first, {}; add.u64 %at, {}, %wide;", k16s() * kFragmentBytes, x);
         line("cvt.u64.u32 %wide, %used; add.u64 %at, %at, %wide;");
         for (uint32_t k = 0; k < k16s(); ++k) {
             const uint32_t r = set * x_registers() + k * 4;
-            line("ld.global.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%at+{}];", r, r + 1, r + 2, r + 3, k * kBlockBytes);
+            line("ld.global.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%at+{}];", r, r + 1, r + 2, r + 3, k * kFragmentBytes);
         }
     }
 
@@ -269,12 +271,12 @@ class Writer : GatedLora {
     // w's.
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
-        if (!joins()) return load_rows_of("%w", part, row_bytes());
+        if (!stacks()) return load_rows_of("%w", part, row_bytes());
         const uint32_t place = n_places_++;
-        line("setp.ge.u32 %joined, %asked, %steps; @%joined bra joined{};", place);
+        line("setp.ge.u32 %stacked, %asked, %steps; @%stacked bra stacked{};", place);
         load_rows_of("%w", part, row_bytes());
-        line("bra loaded{0}; joined{0}:", place);
-        load_rows_of("%joined_w", part, joined_bytes());
+        line("bra loaded{0}; stacked{0}:", place);
+        load_rows_of("%stacked_w", part, stacked_bytes());
         line("loaded{}:{}", place, part + 1 == n_parts() ? " add.u32 %asked, %asked, 1;" : "");
     }
 
@@ -294,7 +296,7 @@ class Writer : GatedLora {
     void begin_sums() {
         for (uint32_t i = 0; i < n_parts() * sums(); ++i) line("mov.f32 %sum{}, 0f00000000;", i);
         line("setp.eq.u32 %is, {}, 0; @%is bra store;", all_steps());
-        line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;{}", joins() ? " mov.u32 %asked, 0;" : "");
+        line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;{}", stacks() ? " mov.u32 %asked, 0;" : "");
         load_x(0);
         for (uint32_t slot = 0; slot < ahead(); ++slot) {
             line("setp.le.u32 %is, %parts, {0}; @%is bra begun{0};", slot);
@@ -327,7 +329,7 @@ class Writer : GatedLora {
                     if (p_.adds_lora) load_shrink();
                 }
                 if (!t_.overlaps) line("wgmma.wait_group.sync.aligned 0;");
-                turn("%slot_out", slot_bytes(), ring_bytes());
+                advance("%slot_out", slot_bytes(), ring_bytes());
                 if (!t_.overlaps) {
                     line("bar.sync 0;");
                     load_next(set, part);
@@ -344,7 +346,7 @@ class Writer : GatedLora {
         line("add.u32 %next, %done, {}; setp.ge.u32 %is, %next, %parts; @%is bra none{}_{};", ahead(), set, part);
         load_w((part + ahead()) % n_parts());
         line("none{}_{}: cp.async.commit_group;", set, part);
-        turn("%slot_in", slot_bytes(), ring_bytes());
+        advance("%slot_in", slot_bytes(), ring_bytes());
     }
 
     void multiply(uint32_t set, uint32_t part) {
@@ -450,12 +452,12 @@ class Writer : GatedLora {
     // A thread has four pairs of each 16 columns: of row lane / 4 and the row 8 behind it in the first eight columns
     // (words 0 and 1), then in the others.
     void store_gated() {
-        if (p_.y_order == kBlocksOfARow)
-            point_at_row_blocks();
+        if (p_.y_order == kRowFragments)
+            point_at_row_fragments();
         else
-            point_at_blocks();
+            point_at_fragments();
         if (p_.adds_lora) point_at_rows();
-        for (uint32_t i = 0; i < columns_of_y() / 16; ++i) {
+        for (uint32_t i = 0; i < y_columns() / 16; ++i) {
             for (uint32_t word = 0; word < 4; ++word) {
                 // four sums for eight columns, then those of their ups
                 const uint32_t gates = i * 16 + word / 2 * 8 + word % 2 * 2;
@@ -465,10 +467,10 @@ class Writer : GatedLora {
                     line("@%in_rows st.global.b32 [%{}+{}], %word{};", word % 2 == 0 ? "row" : "row8",
                          i * 32 + word / 2 * 16, word);
             }
-            if (p_.y_order == kBlocksByRows) {
-                line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i * kBlockBytes);
-            } else if (p_.y_order == kBlocksByColumns) {
-                line("st.global.v4.b32 [%y+{}], {{%word0, %word2, %word1, %word3}};", i * kBlockBytes);
+            if (p_.y_order == kFragmentsByRows) {
+                line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i * kFragmentBytes);
+            } else if (p_.y_order == kFragmentsByColumns) {
+                line("st.global.v4.b32 [%y+{}], {{%word0, %word2, %word1, %word3}};", i * kFragmentBytes);
             } else {
                 line("st.global.v2.b32 [%{}+{}], {{%word0, %word2}};", i % 2 == 0 ? "y" : "at", i / 2 * 64);
                 line("st.global.v2.b32 [%{}+{}], {{%word1, %word3}};", i % 2 == 0 ? "y8" : "wide", i / 2 * 64);
@@ -477,23 +479,23 @@ class Writer : GatedLora {
     }
 
     // %y: this lane's 16 bytes of the first block.
-    void point_at_blocks() {
+    void point_at_fragments() {
         line("ld.param.u64 %y, [params+{}]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, "
              "%y_stride, 4;",
-             MATMUL_PARAM(y_blocks));
+             MATMUL_PARAM(y_fragments));
         line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; "
              "mul.wide.u32 %wide, %first, {};",
-             kBlockBytes);
+             kFragmentBytes);
         line("add.u64 %y, %y, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %y, %y, %wide;");
     }
 
     // A pair of eights of columns is half of a lane's 16 bytes, and a tile's first pair may be a block's second one.
     // %y, %at: in the first block of the row, for pairs of an even and of an odd number; %y8, %wide: of the row 8
     // behind.
-    void point_at_row_blocks() {
+    void point_at_row_fragments() {
         line("ld.param.u64 %y, [params+{}]; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; add.u32 "
              "%first, %first, %row0;",
-             MATMUL_PARAM(y_blocks));
+             MATMUL_PARAM(y_fragments));
         line("mul.wide.u32 %wide, %first, %y_stride; shl.b64 %wide, %wide, 1; add.u64 %y, %y, %wide;");
         line("shr.u32 %first, %n0, 5; mul.wide.u32 %wide, %first, 64; add.u64 %y, %y, %wide;");
         line("and.b32 %first, %lane, 3; mul.wide.u32 %wide, %first, 16; add.u64 %y, %y, %wide;");

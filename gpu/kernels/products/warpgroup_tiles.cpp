@@ -18,7 +18,7 @@ constexpr double kPartialBytesPerUs = 4e6;  // sums of another split, written an
 constexpr double kLastRoundMin[] = {0.8, 0.6, 0.5};  // by WarpgroupTile::at_once
 // For tiles with more groups than one: reading w from memory, not from the L2 cache, adds this share of the time that
 // its bytes take to a step's time.
-constexpr double kMemoryBytesPerUs = 4.5e6, kMemoryShare = 0.42, kMemoryShareOfOverlapping = 0.6;
+constexpr double kMemoryBytesPerUs = 4.5e6, kMemoryShare = 0.42, kOverlappingMemoryShare = 0.6;
 
 double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
     const uint32_t left = workgroups % slots;
@@ -38,18 +38,18 @@ constexpr double kDirectRoomMax = 1.05;
 constexpr double kDirectStepUs = 0.6;    // at least; four are the fewest that were measured
 constexpr double kDirectShareMin = 0.8;  // of what the multiprocessors could do
 
-DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_max) {
+DirectChoice choose_direct_of(const WarpgroupRequest& request, uint32_t column_blocks_max) {
     DirectChoice best;
     best.us = std::numeric_limits<double>::infinity();
-    if (wish.rows > kDirectRowsMax || wish.stride % kDirectK != 0) return best;
-    const uint32_t blocks = ceil_div(wish.n, kDirectColumnBlock), steps = wish.stride / kDirectK;
-    for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); ++wanted) {
+    if (request.rows > kDirectRowsMax || request.stride % kDirectK != 0) return best;
+    const uint32_t blocks = ceil_div(request.n, kDirectColumnBlock), steps = request.stride / kDirectK;
+    for (uint32_t wanted = 1; wanted <= std::min({request.max_splits, steps, request.multiprocessors}); ++wanted) {
         const uint32_t split_steps = ceil_div(steps, wanted), n_splits = ceil_div(steps, split_steps);
-        const uint32_t column_blocks = ceil_div(blocks, wish.multiprocessors / n_splits);
+        const uint32_t column_blocks = ceil_div(blocks, request.multiprocessors / n_splits);
         if (column_blocks > column_blocks_max) continue;
         const double share = static_cast<double>(blocks) * steps /
-                             (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
-        const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
+                             (static_cast<double>(request.multiprocessors) * column_blocks * split_steps);
+        const double partials = 8.0 * (n_splits - 1) * request.rows * request.n / kPartialBytesPerUs;
         const double block_us = column_blocks < kDirectBlocksWanted ? 1.1 * kDirectBlockUs : kDirectBlockUs;
         const double us = kDirectBeginEnd + split_steps * std::max(column_blocks * block_us, kDirectStepUs) + partials;
         if (share >= kDirectShareMin && us < best.us) best = {column_blocks, n_splits, split_steps * kDirectK, us};
@@ -59,28 +59,29 @@ DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_
 
 }  // namespace
 
-bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
-    const bool has_rows = (wish.rows <= 64) == (tile.groups == 1);
-    return has_rows && (tile.may_gate() || !wish.gated) && (may_read_rows_of_k(tile) || !wish.transposed) &&
-           wish.stride % tile.k == 0 && ceil_div(wish.n, 64) * 64 >= tile.columns;
+bool fits(const WarpgroupTile& tile, const WarpgroupRequest& request) {
+    const bool has_rows = (request.rows <= 64) == (tile.groups == 1);
+    return has_rows && (tile.may_gate() || !request.gated) && (can_read_n_major(tile) || !request.transposed) &&
+           request.stride % tile.k == 0 && ceil_div(request.n, 64) * 64 >= tile.columns;
 }
 
-WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
+WarpgroupChoice choose_warpgroup_tile(const WarpgroupRequest& request) {
     WarpgroupChoice best;
     best.us = std::numeric_limits<double>::infinity();
     for (uint32_t i = 0; i < kWarpgroupTiles.size(); ++i) {
         const WarpgroupTile& tile = kWarpgroupTiles[i];
-        if (!fits(tile, wish)) continue;
-        const uint32_t steps = wish.stride / tile.k, slots = wish.multiprocessors * tile.at_once;
-        const uint32_t column_tiles = ceil_div(wish.n, tile.columns), row_tiles = ceil_div(wish.rows, tile.rows());
-        const double share = tile.groups == 1 ? 0 : tile.overlaps ? kMemoryShareOfOverlapping : kMemoryShare;
-        const double memory = share * 2.0 * wish.n * wish.stride / kMemoryBytesPerUs;
-        for (uint32_t n_splits = 1; n_splits <= std::min(wish.max_splits, steps); ++n_splits) {
+        if (!fits(tile, request)) continue;
+        const uint32_t steps = request.stride / tile.k, slots = request.multiprocessors * tile.at_once;
+        const uint32_t column_tiles = ceil_div(request.n, tile.columns),
+                       row_tiles = ceil_div(request.rows, tile.rows());
+        const double share = tile.groups == 1 ? 0 : tile.overlaps ? kOverlappingMemoryShare : kMemoryShare;
+        const double memory = share * 2.0 * request.n * request.stride / kMemoryBytesPerUs;
+        for (uint32_t n_splits = 1; n_splits <= std::min(request.max_splits, steps); ++n_splits) {
             const uint32_t split_steps = ceil_div(steps, n_splits);
             if (ceil_div(steps, split_steps) != n_splits) continue;
-            const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
+            const double partials = 8.0 * (n_splits - 1) * request.rows * request.n / kPartialBytesPerUs;
             const uint32_t workgroups = column_tiles * row_tiles * n_splits;
-            const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots)
+            const double rounds = is_persistent(column_tiles, row_tiles, n_splits, slots)
                                       ? ceil_div(workgroups, slots)
                                       : rounds_of(workgroups, slots, tile.at_once);
             const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials + memory;
@@ -90,10 +91,10 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
     return best;
 }
 
-DirectChoice choose_direct(const WarpgroupWish& wish) {
-    const DirectChoice any = choose_direct_of(wish, kDirectColumnBlocksMax);
-    if (!wish.leaves_room) return any;
-    const DirectChoice narrow = choose_direct_of(wish, kDirectBlocksBesideMax);
+DirectChoice choose_direct(const WarpgroupRequest& request) {
+    const DirectChoice any = choose_direct_of(request, kDirectColumnBlocksMax);
+    if (!request.leaves_room) return any;
+    const DirectChoice narrow = choose_direct_of(request, kDirectBlocksBesideMax);
     return narrow.k_per_split != 0 && narrow.us <= kDirectRoomMax * any.us ? narrow : any;
 }
 

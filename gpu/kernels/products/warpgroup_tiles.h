@@ -44,9 +44,9 @@ inline constexpr std::array kWarpgroupTiles = {
 
 // It can read a w that lies as [k][n] where a part is as wide as a row of shared memory, and has as many rows as a step
 // has of k.
-constexpr bool may_read_rows_of_k(const WarpgroupTile& tile) { return tile.part == 64 && tile.k == 64; }
+constexpr bool can_read_n_major(const WarpgroupTile& tile) { return tile.part == 64 && tile.k == 64; }
 
-struct WarpgroupWish {
+struct WarpgroupRequest {
     uint32_t n = 0, stride = 0, rows = 0;  // of the product, n of gates and ups together; stride: k padded
     uint32_t max_splits = 1;
     uint32_t multiprocessors = 1;
@@ -66,13 +66,13 @@ struct WarpgroupChoice {
 // Returns true if workgroups take several tiles each, so that no more of them are launched than run at once. With less
 // than two tiles each, whoever is done first takes another. tiles: of rows of w. at_once: WarpgroupTile::at_once of all
 // multiprocessors, 0 if unknown.
-constexpr bool takes_turns(uint32_t tiles, uint32_t row_tiles, uint32_t n_splits, uint32_t at_once) {
+constexpr bool is_persistent(uint32_t tiles, uint32_t row_tiles, uint32_t n_splits, uint32_t at_once) {
     return row_tiles == 1 && n_splits == 1 && at_once > 0 && tiles >= 2 * at_once;
 }
 
 // The cheapest tile and number of splits. Up to 64 rows have tiles of one group, more have others.
-WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish);
-bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish);
+WarpgroupChoice choose_warpgroup_tile(const WarpgroupRequest& request);
+bool fits(const WarpgroupTile& tile, const WarpgroupRequest& request);
 
 // A choice for warpgroup_direct_text.h: one workgroup for each multiprocessor, all with nearly the same amount of w.
 struct DirectChoice {
@@ -82,12 +82,12 @@ struct DirectChoice {
     uint32_t k_per_split = 0;
     double us = 0;  // expected, of an H200
 };
-DirectChoice choose_direct(const WarpgroupWish& wish);
+DirectChoice choose_direct(const WarpgroupRequest& request);
 
 // A plan with this of kWarpgroupTiles; of the product rows, type and forms count.
-MatmulPlan plan_of_warpgroup(uint32_t tile, const Product& product, uint32_t n_splits, uint32_t k_per_split);
+MatmulPlan warpgroup_plan(uint32_t tile, const Product& product, uint32_t n_splits, uint32_t k_per_split);
 // The same with so many blocks of 16 rows of w for each workgroup.
-MatmulPlan plan_of_direct(uint32_t column_blocks, const Product& product, uint32_t n_splits, uint32_t k_per_split);
+MatmulPlan direct_plan(uint32_t column_blocks, const Product& product, uint32_t n_splits, uint32_t k_per_split);
 // WarpgroupProgram::row_blocks
 uint32_t warpgroup_row_blocks(const MatmulPlan& plan);
 

@@ -7,10 +7,10 @@
 #include <iterator>
 #include <string>
 
-#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/persistent/grid_barrier.h"
 #include "gpu/kernels/products/matmul.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
-#include "gpu/kernels/products/pages_ahead.h"
+#include "gpu/kernels/products/prefetch_pages.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -42,9 +42,9 @@ class TextWriter {
         line(".maxntid {}, 1, 1", threads);
     }
 
-    // For a thread that has told its arrival: polls at most %polls_max times until %target have arrived (MeetingSync at
-    // %sync), and goes on at met_<name>. On a timeout it says so in memory and waits no more. arrivals: their address.
-    // number, at: free registers of 32 and 64 bits; others used: %seen, %polls, %is.
+    // For a thread that has told its arrival: polls at most %polls_max times until %target have arrived
+    // (GridBarrierSync at %sync), and goes on at met_<name>. On a timeout it says so in memory and waits no more.
+    // arrivals: their address. number, at: free registers of 32 and 64 bits; others used: %seen, %polls, %is.
     void poll_arrivals(const char* name, const char* arrivals, const char* number, const char* at,
                        size_t given_up_param) {
         line("poll_{0}: ld.acquire.gpu.global.u32 %seen, [{1}]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, "
@@ -53,7 +53,7 @@ class TextWriter {
         line("add.u32 %polls, %polls, 1; setp.lt.u32 %is, %polls, %polls_max; @%is bra poll_{};", name);
         line("mov.u32 %polls_max, 0; mov.u32 {0}, 1; ld.param.u64 {1}, [params+{2}]; st.global.u32 [{1}], {0}; "
              "st.relaxed.gpu.global.u32 [%sync+{3}], {0};",
-             number, at, given_up_param, offsetof(MeetingSync, has_given_up));
+             number, at, given_up_param, offsetof(GridBarrierSync, has_given_up));
     }
 
     std::string text_;
@@ -61,30 +61,30 @@ class TextWriter {
 
 // Where a product's parameter lies, whatever stands behind MatmulParams.
 #define MATMUL_PARAM(member) offsetof(MatmulParams, member)
-static_assert(offsetof(MatmulJoinedParams, product) == 0 && offsetof(MatmulArgmaxParams, product) == 0);
+static_assert(offsetof(MatmulStackedParams, product) == 0 && offsetof(MatmulArgmaxParams, product) == 0);
 
 // The base of the writers of products by warpgroups.
 class WarpgroupWriter : protected TextWriter {
   protected:
-    // PagesAhead among the parameters, a page for each thread of the grid: its first threads, one of each workgroup,
+    // PrefetchPages among the parameters, a page for each thread of the grid: its first threads, one of each workgroup,
     // have the first pages.
-    void ask_for_pages(size_t pages_param) {
+    void prefetch_pages(size_t pages_param) {
         line("{{ .reg .pred %has_page; .reg .b32 %page, %pages, %workgroups, %other; .reg .b64 %page_at, %begins, "
              "%to_page;");
         line("ld.param.u64 %begins, [params+{}]; ld.param.u32 %pages, [params+{}];",
-             pages_param + offsetof(PagesAhead, begin), pages_param + offsetof(PagesAhead, n));
+             pages_param + offsetof(PrefetchPages, begin), pages_param + offsetof(PrefetchPages, n));
         line("mov.u32 %page, %ctaid.z; mov.u32 %workgroups, %nctaid.y; mov.u32 %other, %ctaid.y; mad.lo.u32 %page, "
              "%page, %workgroups, %other;");
         line("mov.u32 %other, %nctaid.z; mul.lo.u32 %workgroups, %workgroups, %other; mov.u32 %other, %tid.x; "
              "mad.lo.u32 %page, %other, %workgroups, %page;");
         line("and.b64 %page_at, %begins, -{0}; mul.wide.u32 %to_page, %page, {0}; add.u64 %page_at, %page_at, "
              "%to_page; max.u64 %page_at, %page_at, %begins;",
-             kAheadPageBytes);
+             kPrefetchPageBytes);
         line("setp.lt.u32 %has_page, %page, %pages; @%has_page prefetch.global.L2 [%page_at]; }}");
     }
 
     // The next slot of the ring.
-    void turn(const char* slot, uint32_t slot_bytes, uint32_t ring_bytes) {
+    void advance(const char* slot, uint32_t slot_bytes, uint32_t ring_bytes) {
         line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes,
              ring_bytes);
     }

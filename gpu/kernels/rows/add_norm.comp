@@ -3,13 +3,14 @@
 // it is (raw).
 //   y      [S][T][y_stride]  f32
 //   x      [T][x_stride]     f32, in place
-//   xn     [T][xn_stride]    ACT_TYPE, elements H.. are zeroed; not touched without gamma; in rows, in blocks or both
+//   xn     [T][xn_stride]    ACT_TYPE, elements H.. are zeroed; not touched without gamma; in rows, in fragments or
+//                            both
 // grid (T); one workgroup per row; moves 4 (S + 1) H bytes in and 4-8 H out, per row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
-#include "gpu/kernels/products/activation_blocks.glsl"
+#include "gpu/kernels/products/activation_fragments.glsl"
 #include "gpu/kernels/rows/add_norm.params.h"
 #include "gpu/kernels/lora/slot_norms.glsl"
 
@@ -22,7 +23,7 @@ layout(constant_id = 6) const uint kHasNorm = 1;
 layout(constant_id = 7) const uint kSlotNorms = 0;
 layout(constant_id = 8) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
 layout(constant_id = 9) const uint kInRows = 1;     // whether xn is wanted in rows,
-layout(constant_id = 10) const uint kInBlocks = 0;  // and in blocks, 1 + their order
+layout(constant_id = 10) const uint kInFragments = 0;  // and in fragments, 1 + their order
 // a norm of z: 1 the base's, 1 + slots of the LoRA table: an adapter may have its own, whose addresses lie in front of
 // slot_norms
 layout(constant_id = 11) const uint kAfter = 0;
@@ -46,7 +47,7 @@ vec4 masked(vec4 v, uint chunk) {
 
 void store_normed(uint t, uint chunk, vec4 value) {
     if (kInRows != 0) store4(p.xn + uint64_t(t) * p.xn_stride * bytes_of(kActType), chunk, value, kActType);
-    if (kInBlocks != 0) store4_in_blocks(p.xn_blocks, t, chunk, p.xn_stride, value, kActType, kInBlocks - 1);
+    if (kInFragments != 0) store4_in_fragments(p.xn_fragments, t, chunk, p.xn_stride, value, kActType, kInFragments - 1);
 }
 
 void main() {

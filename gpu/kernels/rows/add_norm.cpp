@@ -6,8 +6,8 @@
 namespace lorad::gpu {
 
 void RowKernels::add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape,
-                          ScalarType act_type, uint32_t block_order, const Closing& closing) {
-    CHECK(params.xn_blocks == 0 || act_type != ScalarType::kF32);
+                          ScalarType act_type, uint32_t fragment_order, const Closing& closing) {
+    CHECK(params.xn_fragments == 0 || act_type != ScalarType::kF32);
     const uint32_t threads_most = has_few_registers(capabilities()) ? 512 : 1024;
     uint32_t size = threads(threads_for(ceil_div(params.hidden, 4), 128, threads_most), 32);
     struct Constants {
@@ -24,7 +24,7 @@ void RowKernels::add_norm(Recorder& recorder, const AddNormParams& params, const
                                                    .slot_norms = params.slot_norms != 0,
                                                    .whole_rows = shape.whole_rows,
                                                    .in_rows = params.xn != 0,
-                                                   .in_blocks = params.xn_blocks != 0 ? 1 + block_order : 0,
+                                                   .in_blocks = params.xn_fragments != 0 ? 1 + fragment_order : 0,
                                                    .after = params.after_gamma == 0 ? 0 : 1 + closing.n_after_slots,
                                                    .multiplier = std::bit_cast<uint32_t>(closing.multiplier),
                                                    .stream_scale = std::bit_cast<uint32_t>(closing.stream_scale),

@@ -1,6 +1,6 @@
 // gated_act: act[t][f] = activation(gate) * up, with gate and up each = sum_s y[s][t] + bias + LoRA
 //   y    [S][T][y_stride]   f32: gate 0..F-1, up F..2F-1
-//   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed; in rows, in blocks or both
+//   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed; in rows, in fragments or both
 // A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's
 // cache.
 // So that all threads run side by side, one can take several rows (kRowsEach of them, kRows apart) or, with LoRA,
@@ -11,7 +11,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/rows/activation.glsl"
-#include "gpu/kernels/products/activation_blocks.glsl"
+#include "gpu/kernels/products/activation_fragments.glsl"
 #include "gpu/kernels/rows/gated_act.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
@@ -25,7 +25,7 @@ layout(constant_id = 8) const uint kRows = 1;
 layout(constant_id = 9) const uint kWholeRows = 0;   // the first rows' sums are all in split 0
 layout(constant_id = 10) const uint kRowsEach = 1;   // more only without LoRA
 layout(constant_id = 11) const uint kInRows = 1;     // whether act is wanted in rows,
-layout(constant_id = 12) const uint kInBlocks = 0;   // and in blocks, 1 + their order
+layout(constant_id = 12) const uint kInFragments = 0;   // and in fragments, 1 + their order
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
 
 const uint kRankSteps = 2;
@@ -93,7 +93,7 @@ void main() {
             const uint row = t + j * kRows;
             if (row >= n_rows) continue;
             if (kInRows != 0) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
-            if (kInBlocks != 0) store4_in_blocks(p.act_blocks, row, f / 4, p.act_stride, value[j], kActType, kInBlocks - 1);
+            if (kInFragments != 0) store4_in_fragments(p.act_fragments, row, f / 4, p.act_stride, value[j], kActType, kInFragments - 1);
         }
         f += gl_NumWorkGroups.x * width * 4;
     } while (kLora != 0 && f < p.act_stride);

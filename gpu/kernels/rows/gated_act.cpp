@@ -7,7 +7,7 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kRowsForSideBySide = 128;  // of the recording; fewer rows seldom share an adapter
-constexpr uint32_t kThreadsOfARow = 64;       // then
+constexpr uint32_t kRowThreads = 64;          // then
 constexpr uint32_t kRowsEachMax = 4;          // of a thread, which takes several so that all threads run side by side
 constexpr uint32_t kThreadsAtOnceWithLora = 640;  // of a multiprocessor; they have 96 registers each
 constexpr uint32_t kMatrixSubgroups = 4, kMatrixColumns = 16 * kMatrixSubgroups;  // of gated_act_matrix
@@ -21,11 +21,11 @@ bool RowPlanner::gates_by_matrix(const GatedActParams& params, const ConsumerSha
 }
 
 void RowKernels::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
-                           Activation activation, ScalarType act_type, uint32_t block_order) {
+                           Activation activation, ScalarType act_type, uint32_t fragment_order) {
     const uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
-    CHECK(params.act_blocks == 0 || act_type != ScalarType::kF32);
+    CHECK(params.act_fragments == 0 || act_type != ScalarType::kF32);
     if (gates_by_matrix(params, shape, act_type)) {
-        CHECK(params.act != 0 && params.act_blocks == 0);
+        CHECK(params.act != 0 && params.act_fragments == 0);
         const char* name = act_type == ScalarType::kBf16 ? "gated_act_bf16" : "gated_act_f16";
         const uint32_t subgroup = capabilities().subgroup_size;
         struct Constants {
@@ -49,7 +49,7 @@ void RowKernels::gated_act(Recorder& recorder, const GatedActParams& params, con
     const bool lora = shape.lora != LoraLevel::kNone;
     // Rows of one adapter side by side read its B once from beyond the multiprocessor.
     uint32_t side_by_side = lora && shape.rows >= kRowsForSideBySide ? options().expand_rows : 1;
-    uint32_t size = side_by_side == 1 ? threads(128, 32) : threads(kThreadsOfARow * side_by_side, 8 * side_by_side);
+    uint32_t size = side_by_side == 1 ? threads(128, 32) : threads(kRowThreads * side_by_side, 8 * side_by_side);
     side_by_side = std::min(side_by_side, size / 8);
     uint32_t column_groups = ceil_div(params.act_stride / 4, size / side_by_side), rows_each = 1;
     if (shape.rows <= kSteadyRows && side_by_side == 1) {
@@ -76,7 +76,7 @@ void RowKernels::gated_act(Recorder& recorder, const GatedActParams& params, con
                                                     .whole_rows = shape.whole_rows,
                                                     .rows_each = rows_each,
                                                     .in_rows = params.act != 0,
-                                                    .in_blocks = params.act_blocks != 0 ? 1 + block_order : 0});
+                                                    .in_blocks = params.act_fragments != 0 ? 1 + fragment_order : 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, column_groups, ceil_div(shape.rows, side_by_side * rows_each), 1,
                       {"gated_act", shape.rows * row_bytes, 0});

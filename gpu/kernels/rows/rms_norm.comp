@@ -1,14 +1,14 @@
 // rms_norm: y[t][h] = x[row(t)][h] * rsqrt(mean(x[row(t)]^2) + eps) * gamma[h]
 //   x      [.][x_stride]  f32
 //   gamma  [H]            f32; without an address y is x as it is
-//   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed; with an address for them, in blocks as well
+//   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed; with an address for them, in fragments as well
 //   norms  with an address, the rows' inverses for the norms that are deferred (deferred_norm.h)
 // grid (T); one workgroup per row; moves 4 H bytes in and 2-4 H out.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
-#include "gpu/kernels/products/activation_blocks.glsl"
+#include "gpu/kernels/products/activation_fragments.glsl"
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/rows/rms_norm.params.h"
 #include "gpu/kernels/lora/slot_norms.glsl"
@@ -16,7 +16,7 @@
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHidden = 64;
 layout(constant_id = 3) const uint kSlotNorms = 0;
-layout(constant_id = 4) const uint kInBlocks = 0;  // whether y is wanted in blocks, too: 1 + their order
+layout(constant_id = 4) const uint kInFragments = 0;  // whether y is wanted in fragments, too: 1 + their order
 layout(constant_id = 5) const uint kRaw = 0;
 layout(push_constant, scalar) uniform Push { RmsNormParams p; };
 
@@ -31,7 +31,7 @@ vec4 masked(vec4 v, uint chunk) {
 
 void store_normed(uint t, uint chunk, vec4 value) {
     store4(p.y + uint64_t(t) * p.y_stride * bytes_of(kActType), chunk, value, kActType);
-    if (kInBlocks != 0) store4_in_blocks(p.y_blocks, t, chunk, p.y_stride, value, kActType, kInBlocks - 1);
+    if (kInFragments != 0) store4_in_fragments(p.y_fragments, t, chunk, p.y_stride, value, kActType, kInFragments - 1);
 }
 
 void main() {

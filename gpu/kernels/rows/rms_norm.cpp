@@ -4,8 +4,8 @@
 namespace lorad::gpu {
 
 void RowKernels::rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows,
-                          uint32_t block_order) {
-    CHECK(params.y_blocks == 0 || act_type != ScalarType::kF32);
+                          uint32_t fragment_order) {
+    CHECK(params.y_fragments == 0 || act_type != ScalarType::kF32);
     uint32_t size = threads(threads_for(ceil_div(params.hidden, 4), 128, 1024), 32);
     struct Constants {
         uint32_t threads, act_type, hidden, slot_norms, in_blocks, raw;
@@ -14,7 +14,7 @@ void RowKernels::rms_norm(Recorder& recorder, const RmsNormParams& params, Scala
                                                    .act_type = static_cast<uint32_t>(act_type),
                                                    .hidden = params.hidden,
                                                    .slot_norms = params.slot_norms != 0,
-                                                   .in_blocks = params.y_blocks != 0 ? 1 + block_order : 0,
+                                                   .in_blocks = params.y_fragments != 0 ? 1 + fragment_order : 0,
                                                    .raw = params.gamma == 0});
     if (k == nullptr) return;
     DispatchInfo info{"rms_norm", uint64_t{rows} * params.hidden * (4 + bytes_of(act_type)), 0};

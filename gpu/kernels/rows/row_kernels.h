@@ -6,7 +6,7 @@
 #include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/kernel_cache.h"
 #include "gpu/kernels/kernel_facts.h"
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/rows/add_norm.params.h"
 #include "gpu/kernels/rows/copy_words.params.h"
 #include "gpu/kernels/rows/embed.params.h"
@@ -52,13 +52,13 @@ class RowKernels : public RowPlanner, private KernelRecorder {
     void embed(Recorder& recorder, const EmbedParams& params, WeightKind table, uint32_t rows);
     // y[t] = x[row] * rsqrt(mean(x[row]^2) + eps) * gamma. Moves 4 H in, 2-4 H out, per row.
     void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows,
-                  uint32_t block_order = kBlocksByColumns);
+                  uint32_t fragment_order = kFragmentsByColumns);
     // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.
     void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type,
-                  uint32_t block_order = kBlocksByColumns, const Closing& closing = {});
+                  uint32_t fragment_order = kFragmentsByColumns, const Closing& closing = {});
     // act[t][f] = activation(gate) * up, each with splits, bias and LoRA. Moves 8 S F in, 2-4 F out, per row.
     void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
-                   ScalarType act_type, uint32_t block_order = kBlocksByColumns);
+                   ScalarType act_type, uint32_t fragment_order = kFragmentsByColumns);
     // to[t] = sum over splits + bias + LoRA of a group of modules, f32, for readers of finished sums. Moves 4 (S + 1)
     // n, per row.
     void sum_parts(Recorder& recorder, const SumPartsParams& params, const ConsumerShape& shape);

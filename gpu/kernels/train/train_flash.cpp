@@ -154,14 +154,14 @@ struct FlashBuffers {
             TRY(self_test::make(device, *buffer, out_bytes, MemoryKind::kHostReadback));
         for (Buffer* buffer : {&lse, &dots})
             TRY(self_test::make(device, *buffer, row_bytes, MemoryKind::kHostReadback));
-        std::vector<TrainFlashTile> tiles_of_tokens;
+        std::vector<TrainFlashTile> token_tiles;
         uint32_t first = 0;
         for (const uint32_t n : FlashCase::kTokens) {
-            for (uint32_t begin = 0; begin < n; begin += kFlashRows) tiles_of_tokens.push_back({first, n, begin, 0});
+            for (uint32_t begin = 0; begin < n; begin += kFlashRows) token_tiles.push_back({first, n, begin, 0});
             first += n;
         }
-        n_tiles = static_cast<uint32_t>(tiles_of_tokens.size());
-        TRY(upload(device, tiles, std::as_bytes(std::span(tiles_of_tokens))));
+        n_tiles = static_cast<uint32_t>(token_tiles.size());
+        TRY(upload(device, tiles, std::as_bytes(std::span(token_tiles))));
         TRY(upload(device, sums, std::as_bytes(std::span(input))));
         return upload(device, dout, std::as_bytes(std::span(test.dout)));
     }

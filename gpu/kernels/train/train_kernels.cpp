@@ -23,7 +23,7 @@ constexpr uint32_t kTrainTileThreads = 256;
 constexpr uint32_t kMatrixTile = 128, kHalfTile = 64, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
 constexpr uint32_t kSplitMin = 256, kSplitsMax = 32;     // l of a part of k at least, and parts
 constexpr uint32_t kLaneRowLoads = 2, kLaneColumns = 4;  // of train_product_lanes, where there are so many
-constexpr uint32_t kLanesOfTiles = 16;
+constexpr uint32_t kTileLanes = 16;
 constexpr uint32_t kTestSeed = 55;
 constexpr uint32_t kGroupsAcross = 32768;  // workgroups along one side of a grid
 
@@ -39,10 +39,10 @@ TrainProductParams product_params_of(const TrainProduct& p) {
             .m = p.m,
             .n = p.n,
             .k = p.k,
-            .a_i = p.a_has_rows_of_k ? 1 : p.a.stride,
-            .a_l = p.a_has_rows_of_k ? p.a.stride : 1,
-            .b_l = p.b_has_rows_of_k ? p.b.stride : 1,
-            .b_j = p.b_has_rows_of_k ? 1 : p.b.stride,
+            .a_i = p.a_is_m_major ? 1 : p.a.stride,
+            .a_l = p.a_is_m_major ? p.a.stride : 1,
+            .b_l = p.b_is_n_major ? p.b.stride : 1,
+            .b_j = p.b_is_n_major ? 1 : p.b.stride,
             .c_i = p.c.stride,
             .c_j = 1,
             .alpha = p.alpha,
@@ -162,8 +162,8 @@ Result<bool> TrainKernels::gives_the_same_by(Device& device, ScalarType type, st
                 product(recorder, {.a = {a.address(), kStride},
                                    .b = {b.address(), kStride, type},
                                    .c = {c[by_matrix].address(), kStride},
-                                   .a_has_rows_of_k = is_transposed,
-                                   .b_has_rows_of_k = is_transposed,
+                                   .a_is_m_major = is_transposed,
+                                   .b_is_n_major = is_transposed,
                                    .m = shape.m,
                                    .n = shape.n,
                                    .k = shape.k});
@@ -198,7 +198,7 @@ void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
         more = {.a = product.more_a,
                 .b = product.more_b,
                 .c = product.c,
-                .b_has_rows_of_k = product.b_has_rows_of_k,
+                .b_is_n_major = product.b_is_n_major,
                 .m = product.m,
                 .n = product.n,
                 .k = product.more_k,
@@ -228,7 +228,7 @@ bool TrainKernels::multiplies_by_matrix(const TrainProduct& product) const {
 
 void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
     TrainProductParams params = product_params_of(product);
-    bool a_along_k = !product.a_has_rows_of_k, b_along_k = !product.b_has_rows_of_k;
+    bool a_along_k = !product.a_is_m_major, b_along_k = !product.b_is_n_major;
     const bool may_be_narrow = has_narrow_tiles_;
     // Few rows become few columns, of which a tile may have fewer: the same product of the transposed matrices.
     const uint32_t planned_m = product.has_few_rows ? kTrainFewRows : params.m;
@@ -365,7 +365,7 @@ void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
         swap_sides(params);
         std::swap(product.a, product.b);
     }
-    const bool has_few = lanes <= kLanesOfTiles;  // sums of all rows and columns of a tile are in registers
+    const bool has_few = lanes <= kTileLanes;  // sums of all rows and columns of a tile are in registers
     const uint32_t row_loads = has_few && params.m > lanes ? kLaneRowLoads : 1,
                    columns = has_few && params.n > lanes ? kLaneColumns : 1;
     struct Constants {
@@ -393,8 +393,8 @@ void TrainKernels::product_tiled(Recorder& recorder, const TrainProduct& product
                                                               .a_type = static_cast<uint32_t>(product.a.type),
                                                               .b_type = static_cast<uint32_t>(product.b.type),
                                                               .adds = product.adds,
-                                                              .a_along_k = !product.a_has_rows_of_k,
-                                                              .b_along_k = !product.b_has_rows_of_k});
+                                                              .a_along_k = !product.a_is_m_major,
+                                                              .b_along_k = !product.b_is_n_major});
     if (k == nullptr) return;
     recorder.dispatch(*k, product_params_of(product), ceil_div(product.n, kTrainTile), ceil_div(product.m, kTrainTile),
                       product.n_items, train_product_info("train_product_tiled", product));

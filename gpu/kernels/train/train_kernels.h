@@ -33,7 +33,7 @@ struct TrainMatrix {
 // Rows that a product by warpgroups writes at once.
 inline constexpr uint32_t kTrainTileRows = 128;
 inline constexpr uint32_t kTrainMoreKMax = 512;
-// The room for the parts of products, beside inputs in blocks.
+// The room for the parts of products, beside inputs in fragments.
 inline constexpr uint64_t kTrainPartBytes = uint64_t{128} << 20;
 // Rows that TrainProduct::has_few_rows is planned for, and that it may have.
 inline constexpr uint32_t kTrainFewRows = 128, kTrainFewRowsMax = 1024;
@@ -41,8 +41,8 @@ inline constexpr uint32_t kTrainFewRows = 128, kTrainFewRowsMax = 1024;
 // c[m][n] = alpha * a b, or that added to c.
 struct TrainProduct {
     TrainMatrix a, b, c;           // c is f32
-    bool a_has_rows_of_k = false;  // a lies as [k][m], else as [m][k]
-    bool b_has_rows_of_k = false;  // b lies as [k][n], else as [n][k]
+    bool a_is_m_major = false;     // a lies as [k][m], else as [m][k]
+    bool b_is_n_major = false;     // b lies as [k][n], else as [n][k]
     uint32_t m = 0, n = 0, k = 0;  // with items the largest of each
     float alpha = 1.0f;
     bool adds = false;
@@ -105,8 +105,8 @@ class TrainKernels {
     // Between products and what reads or adds to their results: a barrier, and sums of parts that were left to it. A
     // recording in parts may be cut there, and within long products.
     void barrier(Recorder& recorder);
-    // Rows of `type` in 16 bits and in blocks (products/activation_blocks.h, kBlocksByRows).
-    void blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to);
+    // Rows of `type` in 16 bits and in fragments (products/activation_fragments.h, kFragmentsByRows).
+    void fragments(Recorder& recorder, const TrainFragmentsParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
     // Numbers of a packed table are rounded to its matrix's type, as a plain copy has them.
@@ -191,10 +191,10 @@ class TrainKernels {
         TrainJoinParams params;
         bool adds = false;
     };
-    Buffer scratch_;                // parts of products, and inputs in blocks
+    Buffer scratch_;                // parts of products, and inputs in fragments
     uint64_t n_scratch_bytes_ = 0;  // taken since the last barrier
     Buffer row_count_;              // more rows than there are
-    // JoinedWindow[kTrainMoreKMax / 64][tiles of rows]: so many steps of 64 for each tile
+    // StackedWindow[kTrainMoreKMax / 64][tiles of rows]: so many steps of 64 for each tile
     Buffer windows_;
     std::vector<LeftJoin> left_;
     ScalarType matrix_type_ = ScalarType::kF32;

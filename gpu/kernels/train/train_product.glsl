@@ -2,7 +2,7 @@
 // train_product.params.h and the push constants p.
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ProductItemRef { TrainProductItem v; };
 
-TrainProductItem product_of_workgroup() {
+TrainProductItem workgroup_product() {
     if (p.items == 0) {
         if (p.k_per_split == 0) return TrainProductItem(0, 0, 0, p.m, p.n, p.k, 0);
         const uint begin = gl_WorkGroupID.z * p.k_per_split;

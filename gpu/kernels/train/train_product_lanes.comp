@@ -28,7 +28,7 @@ float load_address(uint64_t address, const uint type) {
 }
 
 void main() {
-    TrainProductItem item = product_of_workgroup();
+    TrainProductItem item = workgroup_product();
     uint lane = gl_SubgroupInvocationID;
     uint i0 = gl_WorkGroupID.y * (kLanes * kRowLoads), j0 = gl_WorkGroupID.x * (kLanes * kColumns);
     if (i0 >= item.m || j0 >= item.n) return;

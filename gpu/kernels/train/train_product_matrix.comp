@@ -134,7 +134,7 @@ void sum_tile(const TrainProductItem item, uint i0, uint j0, uint sub_m, uint su
 }
 
 void main() {
-    TrainProductItem item = product_of_workgroup();
+    TrainProductItem item = workgroup_product();
     const uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTileN;
     if (i0 >= item.m || j0 >= item.n) return;
     if (p.causal == kCausalScores && j0 >= item.first_query + i0 + kTile) return;
@@ -152,15 +152,15 @@ void main() {
     // Through shared memory, 16 rows of a subgroup's matrices at a time: what is beyond c is not written, and rows are
     // written in long pieces.
     const uint line = kStoreLine, part = gl_SubgroupID * 16 * line;
-    const uint words_of_row = kMatsN * 4;
+    const uint words_per_row = kMatsN * 4;
     [[unroll]] for (uint i = 0; i < kMatsM; ++i) {
         barrier();
         [[unroll]] for (uint j = 0; j < kMatsN; ++j) coopMatStore(acc[i * kMatsN + j], stage, part + j * 4, line, gl_CooperativeMatrixLayoutRowMajor);
         barrier();
-        for (uint word = gl_SubgroupInvocationID; word < 16 * words_of_row; word += kSubgroup) {
-            const uint row = i0 + sub_m + i * 16 + word / words_of_row, column = j0 + sub_n + word % words_of_row * 4;
+        for (uint word = gl_SubgroupInvocationID; word < 16 * words_per_row; word += kSubgroup) {
+            const uint row = i0 + sub_m + i * 16 + word / words_per_row, column = j0 + sub_n + word % words_per_row * 4;
             if (row >= item.m) break;
-            const vec4 sums = uintBitsToFloat(stage[part + word / words_of_row * line + word % words_of_row]);
+            const vec4 sums = uintBitsToFloat(stage[part + word / words_per_row * line + word % words_per_row]);
             const uint64_t to = item.c + uint64_t(row) * p.c_i + uint64_t(column) * p.c_j;
             if (column + 4 <= item.n && p.c_j == 1) {
                 Vec4Ref c = Vec4Ref(p.c + to * 4);

@@ -21,7 +21,7 @@ shared float a_tile[kDepth * kLine];
 shared float b_tile[kDepth * kLine];
 
 void main() {
-    TrainProductItem item = product_of_workgroup();
+    TrainProductItem item = workgroup_product();
     uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTile;
     if (i0 >= item.m || j0 >= item.n) return;
     uint thread = gl_LocalInvocationIndex;

@@ -7,17 +7,17 @@
 
 INTEROP_BEGIN
 
-struct TrainBlocksParams {
-    uint64_t x;       // [rows][x_stride] of f32 or 16 bits
-    uint64_t blocks;  // the same in 16 bits and in blocks
-    uint32_t k;       // columns; those behind are zero in the blocks
+struct TrainFragmentsParams {
+    uint64_t x;          // [rows][x_stride] of f32 or 16 bits
+    uint64_t fragments;  // the same in 16 bits and in fragments
+    uint32_t k;          // columns; those behind are zero in the fragments
     uint32_t x_stride;
-    uint32_t blocks_stride;  // a multiple of 16
+    uint32_t fragments_stride;  // a multiple of 16
     uint32_t rows;
 };
-INTEROP_SIZE(TrainBlocksParams, 32);
+INTEROP_SIZE(TrainFragmentsParams, 32);
 
-// Parameters of train_round, in blocks or as rows of f32 times a factor.
+// Parameters of train_round, in fragments or as rows of f32 times a factor.
 struct TrainRoundKernelParams {
     uint64_t from, to;
     uint32_t columns;

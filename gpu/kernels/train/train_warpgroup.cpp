@@ -1,5 +1,5 @@
-// Products of training by warpgroups (products/warpgroup_text.h): a rounded and put in blocks, b as it lies, whichever
-// way.
+// Products of training by warpgroups (products/warpgroup_text.h): a rounded and put in fragments, b as it lies,
+// whichever way.
 #include <algorithm>
 #include <random>
 #include <span>
@@ -23,19 +23,19 @@ constexpr uint64_t kSliceFlops = 300'000'000'000;
 }  // namespace
 
 bool TrainKernels::multiplies_by_warpgroup(const TrainProduct& p) const {
-    if (!has_warpgroups_ || !p.is_padded || p.items != 0 || p.adds || p.alpha != 1.0f || p.a_has_rows_of_k ||
+    if (!has_warpgroups_ || !p.is_padded || p.items != 0 || p.adds || p.alpha != 1.0f || p.a_is_m_major ||
         p.b.type != matrix_type_)
         return false;
     if ((p.m < kWarpgroupSideMin && !p.has_few_rows) || p.n < kWarpgroupSideMin || p.k < kWarpgroupSideMin ||
         (p.a.type != ScalarType::kF32 && p.a.type != matrix_type_))
         return false;
-    const bool has_whole_rows = p.b.stride % kWeightAlign == 0 && p.b.stride >= padded(p.b_has_rows_of_k ? p.n : p.k) &&
-                                p.c.stride == padded(p.n);
+    const bool has_whole_rows =
+        p.b.stride % kWeightAlign == 0 && p.b.stride >= padded(p.b_is_n_major ? p.n : p.k) && p.c.stride == padded(p.n);
     const uint64_t n_bytes = uint64_t{round_up(p.m, kTrainTileRows)} * (padded(p.k) + padded(p.more_k)) * 2;
     if (p.more_k != 0 &&
         (p.more_k > kTrainMoreKMax || p.m > kWindowTilesMax * kTrainTileRows || p.more_b.type != matrix_type_))
         return false;
-    if (p.more_k != 0 && p.more_b.stride != (p.b_has_rows_of_k ? p.b.stride : padded(p.more_k))) return false;
+    if (p.more_k != 0 && p.more_b.stride != (p.b_is_n_major ? p.b.stride : padded(p.more_k))) return false;
     return has_whole_rows && n_bytes <= scratch_.size() && p.a.address % 16 == 0 && p.a.stride % 8 == 0;
 }
 
@@ -52,35 +52,39 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
         MatmulVariant::kWarpgroup, {.n = p.n,
                                     .k = p.k,
                                     .type = matrix_type_,
-                                    .has_rows_of_k = p.b_has_rows_of_k,
+                                    .is_n_major = p.b_is_n_major,
                                     .rows = p.has_few_rows ? kTrainFewRows : p.m,
                                     .max_splits = std::max(max_splits, 1u),
                                     .adapters = p.more_k != 0 ? AdapterForm::kStacked : AdapterForm::kApart});
     CHECK(plan);
     if (p.has_few_rows) plan->rows = rows;
     const bool is_cut = plan->n_splits > 1;
-    const DeviceAddress blocks = take_scratch(recorder, block_bytes + (is_cut ? plan->n_splits * part_bytes : 0)),
-                        parts = blocks + block_bytes;
-    this->blocks(
-        recorder,
-        {.x = p.a.address, .blocks = blocks, .k = p.k, .x_stride = p.a.stride, .blocks_stride = stride, .rows = p.m},
-        p.a.type, matrix_type_);
+    const DeviceAddress fragments = take_scratch(recorder, block_bytes + (is_cut ? plan->n_splits * part_bytes : 0)),
+                        parts = fragments + block_bytes;
+    this->fragments(recorder,
+                    {.x = p.a.address,
+                     .fragments = fragments,
+                     .k = p.k,
+                     .x_stride = p.a.stride,
+                     .fragments_stride = stride,
+                     .rows = p.m},
+                    p.a.type, matrix_type_);
     if (p.more_k != 0) {
-        this->blocks(recorder,
-                     {.x = p.more_a.address,
-                      .blocks = blocks + x_bytes,
-                      .k = p.more_k,
-                      .x_stride = p.more_a.stride,
-                      .blocks_stride = more_stride,
-                      .rows = p.m},
-                     p.more_a.type, matrix_type_);
+        this->fragments(recorder,
+                        {.x = p.more_a.address,
+                         .fragments = fragments + x_bytes,
+                         .k = p.more_k,
+                         .x_stride = p.more_a.stride,
+                         .fragments_stride = more_stride,
+                         .rows = p.m},
+                        p.more_a.type, matrix_type_);
     }
     recorder.barrier();
     const MatmulParams params{.n_rows = row_count_.address(),
                               .w = p.b.address,
-                              .x = blocks,
+                              .x = fragments,
                               .y = is_cut ? parts : p.c.address,
-                              .y_blocks = 0,
+                              .y_fragments = 0,
                               .n = p.n,
                               .k = p.k,
                               .w_stride = p.b.stride,
@@ -89,7 +93,7 @@ void TrainKernels::product_by_warpgroup(Recorder& recorder, const TrainProduct& 
                               .split_stride = is_cut ? rows * n_padded : 0,
                               .k_per_split = plan->k_per_split,
                               .pad = 0};
-    matmul_by_warpgroup(recorder, p, params, blocks + x_bytes, *plan);
+    matmul_by_warpgroup(recorder, p, params, fragments + x_bytes, *plan);
     if (!is_cut) return;
     left_.push_back({{.parts = parts,
                       .c = p.c.address,
@@ -122,7 +126,7 @@ void TrainKernels::matmul_by_warpgroup(Recorder& recorder, const TrainProduct& p
         ProductArguments arguments{.product = slice};
         if (p.more_k != 0) {
             arguments.stacked = {.windows = windows_.address() +
-                                            (more_stride / kJoinedStep - 1) * kWindowTilesMax * sizeof(JoinedWindow),
+                                            (more_stride / kStackedStep - 1) * kWindowTilesMax * sizeof(StackedWindow),
                                  .b = p.more_b.address,
                                  .low = low + uint64_t{row} * more_stride * 2,
                                  .columns = more_stride};
@@ -131,7 +135,7 @@ void TrainKernels::matmul_by_warpgroup(Recorder& recorder, const TrainProduct& p
     }
 }
 
-void TrainKernels::blocks(Recorder& recorder, const TrainBlocksParams& params, ScalarType type, ScalarType to) {
+void TrainKernels::fragments(Recorder& recorder, const TrainFragmentsParams& params, ScalarType type, ScalarType to) {
     constexpr uint32_t kLanes = 32;  // of a block, whatever the device's subgroups
     const uint32_t size = workgroup_size(facts_.capabilities, 256, kLanes);
     const Kernel* k = kernel(
@@ -140,15 +144,15 @@ void TrainKernels::blocks(Recorder& recorder, const TrainBlocksParams& params, S
             .threads = size, .to = static_cast<uint32_t>(to), .in_blocks = 1, .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     const TrainRoundKernelParams of_kernel{.from = params.x,
-                                           .to = params.blocks,
+                                           .to = params.fragments,
                                            .columns = params.k,
                                            .from_stride = params.x_stride,
-                                           .to_stride = params.blocks_stride,
+                                           .to_stride = params.fragments_stride,
                                            .rows = params.rows,
                                            .factor = 1.0f,
                                            .pad = 0};
-    recorder.dispatch(*k, of_kernel, ceil_div(params.blocks_stride / kBlockColumns * kLanes, size),
-                      ceil_div(params.rows, kBlockRows), 1,
+    recorder.dispatch(*k, of_kernel, ceil_div(params.fragments_stride / kFragmentColumns * kLanes, size),
+                      ceil_div(params.rows, kFragmentRows), 1,
                       {"train_blocks", uint64_t{params.rows} * params.k * (bytes_of(type) + 2), 0});
 }
 
@@ -165,10 +169,10 @@ Status TrainKernels::test_warpgroups(Device& device) {
     constexpr uint32_t kRows = 512, kSide = 1024, kTestRows = 300, kTestColumns = 700;
     std::mt19937 random(kTrainTileRows);
     Buffer a, b, more_b, c[2];
-    std::vector<JoinedWindow> windows;
-    for (uint32_t n = 1; n <= kTrainMoreKMax / kJoinedStep; ++n)
-        windows.insert(windows.end(), kWindowTilesMax, JoinedWindow{.begin = 0, .n = n});
-    TRY_ASSIGN(windows_, device.create_buffer(windows.size() * sizeof(JoinedWindow), MemoryKind::kDeviceLocal,
+    std::vector<StackedWindow> windows;
+    for (uint32_t n = 1; n <= kTrainMoreKMax / kStackedStep; ++n)
+        windows.insert(windows.end(), kWindowTilesMax, StackedWindow{.begin = 0, .n = n});
+    TRY_ASSIGN(windows_, device.create_buffer(windows.size() * sizeof(StackedWindow), MemoryKind::kDeviceLocal,
                                               "rows of products"));
     TRY(device.uploader().upload(windows_, 0, std::as_bytes(std::span(windows))));
     TRY(device.uploader().finish());
@@ -192,7 +196,7 @@ Status TrainKernels::test_warpgroups(Device& device) {
                 product(recorder, {.a = {a.address(), kSide},
                                    .b = {b.address(), kSide, matrix_type_},
                                    .c = {c[by_warpgroup].address(), padded(n)},
-                                   .b_has_rows_of_k = is_transposed,
+                                   .b_is_n_major = is_transposed,
                                    .m = kTestRows,
                                    .n = n,
                                    .k = kSide,

@@ -167,7 +167,7 @@ void Guard::begin(Connection& c) {
         return refuse(c, make_error(ErrorCode::kTooManyConnections, "too many connections"), GuardEnd::kCount);
     }
     ++n_counted_;
-    if (!c.address_key.empty()) ++n_of_address_[c.address_key];
+    if (!c.address_key.empty()) ++n_by_address_[c.address_key];
     set_deadline(c, GuardClock::now() + options_.head_time);
     advance(c);
 }
@@ -179,8 +179,8 @@ bool Guard::over_cap(Connection& c) {
     }
     const uint32_t per_address = options_.n_connections_per_address_max;
     if (per_address == 0 || c.address_key.empty()) return false;
-    auto found = n_of_address_.find(c.address_key);
-    if (found == n_of_address_.end() || found->second < per_address) return false;
+    auto found = n_by_address_.find(c.address_key);
+    if (found == n_by_address_.end() || found->second < per_address) return false;
     count(GuardEnd::kAddressCap);
     return true;
 }

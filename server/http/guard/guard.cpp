@@ -307,8 +307,8 @@ void Guard::close(Connection& c) {
         --n_refused_open_;
     } else {
         --n_counted_;
-        if (auto found = n_of_address_.find(c.address_key); found != n_of_address_.end() && --found->second == 0)
-            n_of_address_.erase(found);
+        if (auto found = n_by_address_.find(c.address_key); found != n_by_address_.end() && --found->second == 0)
+            n_by_address_.erase(found);
     }
     n_open_.fetch_sub(1, std::memory_order_relaxed);
     connections_.erase(c.id);

@@ -154,7 +154,7 @@ class Guard {
     std::vector<Listening> listening_;
     std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
     Deadlines deadlines_;
-    std::unordered_map<std::string, uint32_t> n_of_address_;
+    std::unordered_map<std::string, uint32_t> n_by_address_;
     std::deque<uint64_t> parked_;
     uint64_t next_id_ = 0;
     uint32_t n_counted_ = 0, n_refused_open_ = 0;

@@ -13,8 +13,12 @@ namespace {
 class ArgmaxProduct : public WarpgroupTest {
   protected:
     static Product greatest(uint32_t n, uint32_t k, ScalarType type, uint32_t rows) {
-        return {
-            .n = n, .k = k, .type = type, .rows = rows, .may_be_in_blocks = true, .result = ProductResult::kGreatest};
+        return {.n = n,
+                .k = k,
+                .type = type,
+                .rows = rows,
+                .may_be_in_fragments = true,
+                .result = ProductResult::kGreatest};
     }
 
     void SetUp() override {
@@ -39,7 +43,8 @@ class ArgmaxProduct : public WarpgroupTest {
         const uint32_t stride = padded(c.k), n_padded = padded(c.n);
         w.resize(size_t{n_padded} * c.k);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)),
-                     x_buffer = x_in_blocks(reference::encode(x, c.k, stride, c.type), stride, c.bucket, plan.x_order);
+                     x_buffer =
+                         x_in_fragments(reference::encode(x, c.k, stride, c.type), stride, c.bucket, plan.x_order);
         const Buffer count = input(std::vector<uint32_t>{c.n_rows}),
                      rows = input(std::vector<LogitRow>(c.bucket, {0, kNoReadback}));
         const Buffer y = poisoned(size_t{round_up(c.bucket, plan.row_tile)} * n_padded * 4),
@@ -107,7 +112,7 @@ TEST_F(ArgmaxProduct, IsThatOfTheLogits) {
                                   Case{type, 2017, 128, 33, 48}, Case{type, 320, 1152, 200, 256}}) {
                 const auto w = reference::random_values(size_t{c.n} * c.k, type, random_),
                            x = reference::random_values(size_t{c.n_rows} * c.k, type, random_);
-                check(c, plan_of_warpgroup(tile, greatest(c.n, c.k, scalar(type), c.bucket), 1, padded(c.k)), w, x);
+                check(c, warpgroup_plan(tile, greatest(c.n, c.k, scalar(type), c.bucket), 1, padded(c.k)), w, x);
             }
         }
     }
@@ -119,7 +124,7 @@ TEST_F(ArgmaxProduct, WorkgroupsTakeTilesInTurns) {
     const auto plan = kernels_->products.plan(greatest(c.n, c.k, ScalarType::kF16, c.bucket));
     ASSERT_TRUE(plan);
     const uint32_t at_once = kWarpgroupTiles[plan->tile].at_once * device().capabilities().n_compute_units_hint;
-    ASSERT_TRUE(takes_turns(plan->column_tiles(c.n), 1, 1, at_once));
+    ASSERT_TRUE(is_persistent(plan->column_tiles(c.n), 1, 1, at_once));
     check(c, *plan, reference::random_values(size_t{c.n} * c.k, c.type, random_),
           reference::random_values(size_t{c.n_rows} * c.k, c.type, random_));
 }

@@ -13,7 +13,7 @@ struct FromQkvCase {
     bool with_bias = false, with_norm = false;
     uint32_t window = 0;
     float softcap = 0;
-    uint32_t turn_begin = 0;
+    uint32_t rope_begin = 0;
     Type act = Type::kF32;
 };
 
@@ -50,7 +50,7 @@ class AttentionFromQkv : public KernelTest {
         for (uint32_t t = 0; t < n_rows; t++) {
             const uint32_t p = c.positions[t];
             rows[t].position = p;
-            rows[t].turn_begin = t % 2 == 0 ? c.turn_begin : 0;
+            rows[t].rope_begin = t % 2 == 0 ? c.rope_begin : 0;
             const auto table = static_cast<uint32_t>(tables.size());
             for (uint32_t b = 0; b <= p / kBlockTokens; b++) {
                 tables.push_back(order.back());
@@ -66,7 +66,7 @@ class AttentionFromQkv : public KernelTest {
             rows[t].set_blocks(table, &tables[table], static_cast<uint32_t>(tables.size()) - table);
             rows[t].kv_slot = tables.back() * kBlockTokens + p % kBlockTokens;
         }
-        const uint32_t n_turns = c.turn_begin + *std::max_element(c.positions.begin(), c.positions.end()) + 1;
+        const uint32_t n_turns = c.rope_begin + *std::max_element(c.positions.begin(), c.positions.end()) + 1;
         std::vector<float> turns;
         for (uint32_t i = 0; i < n_turns * rotary_dim / 2; i++) {
             turns.push_back(std::cos(0.37f * static_cast<float>(i)));
@@ -143,8 +143,8 @@ class AttentionFromQkv : public KernelTest {
         }
         if (c.act != Type::kF32 && c.n_splits == 1) {
             auto in_rows = content<std::byte>(y, size_t{c.bucket} * y_stride * 2);
-            in_rows.resize(size_t{round_up(c.bucket, kBlockRows)} * y_stride * 2, std::byte{0xff});
-            for (const uint32_t y_order : kBlockOrders) {
+            in_rows.resize(size_t{round_up(c.bucket, kFragmentRows)} * y_stride * 2, std::byte{0xff});
+            for (const uint32_t y_order : kFragmentOrders) {
                 const Buffer kv_again = input(halves), blocks = poisoned(in_rows.size());
                 AttentionFromQkvParams again = params;
                 again.kv = kv_again.address();
@@ -152,7 +152,7 @@ class AttentionFromQkv : public KernelTest {
                 execute([&](Recorder& recorder) {
                     kernels_->attention.attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order);
                 });
-                EXPECT_EQ(content<std::byte>(blocks, in_rows.size()), in_blocks(in_rows, y_stride, y_order))
+                EXPECT_EQ(content<std::byte>(blocks, in_rows.size()), in_fragments(in_rows, y_stride, y_order))
                     << "order " << y_order;
             }
         }

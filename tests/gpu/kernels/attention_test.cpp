@@ -81,18 +81,18 @@ class Attention : public KernelTest {
 
     // y in blocks beside y in rows: the same words.
     void check_blocks(const AttentionCase& c, AttentionParams params, const AttentionShape& shape) {
-        for (const uint32_t order : kBlockOrders) {
-            const size_t n = size_t{round_up(c.bucket, kBlockRows)} * params.y_stride;
+        for (const uint32_t order : kFragmentOrders) {
+            const size_t n = size_t{round_up(c.bucket, kFragmentRows)} * params.y_stride;
             const Buffer blocks = poisoned(n * 2), rows = poisoned(n * 2);
             params.y = rows.address();
-            params.y_blocks = blocks.address();
+            params.y_fragments = blocks.address();
             execute([&](Recorder& recorder) {
                 kernels_->attention.attention(recorder, params, shape, scalar(c.act), order);
             });
-            const auto in_rows = content<uint16_t>(rows, n), in_blocks = content<uint16_t>(blocks, n);
+            const auto in_rows = content<uint16_t>(rows, n), in_fragments = content<uint16_t>(blocks, n);
             for (uint32_t t = 0; t < c.positions.size(); t++) {
                 for (uint32_t i = 0; i < params.y_stride; i++) {
-                    ASSERT_EQ(in_blocks[block_offset(t, i, params.y_stride, order) / 2],
+                    ASSERT_EQ(in_fragments[fragment_offset(t, i, params.y_stride, order) / 2],
                               in_rows[size_t{t} * params.y_stride + i])
                         << "order " << order << ", row " << t << ", element " << i;
                 }
@@ -142,7 +142,7 @@ class Attention : public KernelTest {
                                c.sinks ? sinks_buffer.address() : 0};
         execute([&](Recorder& recorder) { kernels_->attention.attention(recorder, params, shape, scalar(c.act)); });
 
-        if (kernels_->attention.attends_in_blocks(shape, scalar(c.act))) check_blocks(c, params, shape);
+        if (kernels_->attention.attends_in_fragments(shape, scalar(c.act))) check_blocks(c, params, shape);
         auto got = content(y, size_t{c.bucket} * stride, c.act);
         for (uint32_t t = 0; t < c.bucket; t++) {
             const float* row = &got[size_t{t} * stride];

@@ -82,23 +82,25 @@ TEST(CoopmatTiles, EveryProductHasOneThatFits) {
     });
 }
 
-TEST(CoopmatTiles, WhereXMayBeInBlocksMoreProductsTakeTheTileThatReadsThem) {
-    const auto tile_of = [](const Product& p, uint32_t rows, bool in_blocks) {
-        return choose_tile(an_h200(), {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16, .in_blocks = in_blocks})
+TEST(CoopmatTiles, WhereXMayBeInFragmentsMoreProductsTakeTheTileThatReadsThem) {
+    const auto tile_of = [](const Product& p, uint32_t rows, bool in_fragments) {
+        return choose_tile(an_h200(),
+                           {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16, .in_fragments = in_fragments})
             .tile;
     };
     uint32_t n_rows = 0, n_blocks = 0;
     for (const Product& p : kProducts) {
         for (const uint32_t rows : {256u, 384u, 512u, 768u, 1024u, 2048u}) {
-            const uint32_t in_rows = tile_of(p, rows, false), in_blocks = tile_of(p, rows, true);
-            EXPECT_TRUE(in_blocks == in_rows || in_blocks == kBlocksTile) << p.n << "x" << p.k << " rows " << rows;
-            n_rows += in_rows == kBlocksTile ? 1 : 0;
-            n_blocks += in_blocks == kBlocksTile ? 1 : 0;
+            const uint32_t in_rows = tile_of(p, rows, false), in_fragments = tile_of(p, rows, true);
+            EXPECT_TRUE(in_fragments == in_rows || in_fragments == kFragmentsTile)
+                << p.n << "x" << p.k << " rows " << rows;
+            n_rows += in_rows == kFragmentsTile ? 1 : 0;
+            n_blocks += in_fragments == kFragmentsTile ? 1 : 0;
         }
     }
     EXPECT_GT(n_blocks, n_rows + 10);
     for (const Product& p : {Product{4608, 3584}, {37888, 3584}, {3584, 18944}})
-        EXPECT_EQ(tile_of(p, 2048, true), kBlocksTile) << p.n << "x" << p.k;
+        EXPECT_EQ(tile_of(p, 2048, true), kFragmentsTile) << p.n << "x" << p.k;
 }
 
 TEST(CoopmatTiles, NeedThreadsThatFetchWholeRows) {

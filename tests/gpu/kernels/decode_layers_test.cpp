@@ -514,18 +514,18 @@ class DecodeParts : public DecodeLayers {
     }
 };
 
-TEST_P(DecodeParts, AreEachTakenOnceWhateverHomesSay) {
-    expect_right_step("no homes yet");
+TEST_P(DecodeParts, AreEachTakenOnceWhateverAffinitySays) {
+    expect_right_step("no affinity yet");
     const auto n_parts =
         static_cast<size_t>(std::ranges::count_if(sync().taken, [](uint32_t epoch) { return epoch != 0; }));
     EXPECT_GT(n_parts, 1u);
-    for (const uint32_t home : {1u, kDecodeHomes, 0xffffffffu}) {
-        std::ranges::fill(sync().home, home);
+    for (const uint32_t affinity : {1u, kDecodeAffinities, 0xffffffffu}) {
+        std::ranges::fill(sync().affinity, affinity);
         const uint32_t epoch = sync().epoch;
-        expect_right_step("homes alike");
+        expect_right_step("affinities alike");
         EXPECT_EQ(std::ranges::count(sync().taken, epoch + 1), static_cast<ptrdiff_t>(n_parts));
-        const std::set<uint32_t> homes(std::begin(sync().home), std::end(sync().home));
-        EXPECT_GT(homes.size(), n_parts / 2) << "they were not corrected";
+        const std::set<uint32_t> affinities(std::begin(sync().affinity), std::end(sync().affinity));
+        EXPECT_GT(affinities.size(), n_parts / 2) << "they were not corrected";
     }
 }
 

@@ -106,7 +106,7 @@ class DecodeRows : public KernelTest {
         return 1.0 / std::sqrt(squares / static_cast<double>(stream.size()) + kEps);
     }
 
-    // Two layers in a row, which meet at the same counter.
+    // Two layers in a row, whose grid barriers count in one word.
     void check(const Case& c) {
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " hidden " << c.shape.hidden << " rows "
                                           << c.n_rows << (c.is_last ? ", the last layer" : ""));

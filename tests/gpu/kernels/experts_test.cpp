@@ -232,18 +232,18 @@ TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone
         uint32_t slot;
         float scale;
     };
-    std::vector<std::vector<Use>> uses_of_row(c.n_rows);
+    std::vector<std::vector<Use>> row_uses(c.n_rows);
     for (uint32_t t = 0; t < c.n_rows && c.level != LoraLevel::kNone; t++) {
-        if (t % 4 != 0) uses_of_row[t].push_back({t % 4 - 1, c.level == LoraLevel::kFull ? 0.7f : 1.0f});
-        if (t % 4 == 1 && c.level == LoraLevel::kFull) uses_of_row[t].push_back({2, -1.25f});
+        if (t % 4 != 0) row_uses[t].push_back({t % 4 - 1, c.level == LoraLevel::kFull ? 0.7f : 1.0f});
+        if (t % 4 == 1 && c.level == LoraLevel::kFull) row_uses[t].push_back({2, -1.25f});
     }
     std::vector<StepUse> step_uses;
     std::vector<StepRow> rows(bucket);
     for (uint32_t t = 0; t < c.n_rows; t++) {
-        rows[t].adapter_slot = uses_of_row[t].empty() ? kNoSlot : uses_of_row[t][0].slot;
+        rows[t].adapter_slot = row_uses[t].empty() ? kNoSlot : row_uses[t][0].slot;
         rows[t].use_begin = static_cast<uint32_t>(step_uses.size());
-        rows[t].n_uses = static_cast<uint32_t>(uses_of_row[t].size());
-        for (const Use& use : uses_of_row[t]) step_uses.push_back({use.slot, use.scale, 0, 0});
+        rows[t].n_uses = static_cast<uint32_t>(row_uses[t].size());
+        for (const Use& use : row_uses[t]) step_uses.push_back({use.slot, use.scale, 0, 0});
     }
     std::vector<LoraModule> table(size_t{kSlots} * kModules);
     for (uint32_t slot = 0; slot < kSlots; slot++) {
@@ -281,7 +281,7 @@ TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone
                                 .x_stride = in_stride,
                                 .y_stride = y_stride,
                                 .top = c.top,
-                                .pairs_of_a_row = of_a_row},
+                                .pairs_per_row = of_a_row},
                                c.level, ScalarType::kF32, bucket);
         recorder.barrier();
     };
@@ -327,14 +327,14 @@ TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone
                                     .n = 2 * c.ffn,
                                     .w_stride = x_stride,
                                     .y_stride = gate_up_stride,
-                                    .pairs_of_a_row = c.top,
+                                    .pairs_per_row = c.top,
                                     .alpha = 1.702f,
                                     .limit = 0.6f};
         ExpertProductParams gated = product;
         gated.y = gated_act.address();
         gated.y_stride = act_stride;
         experts.product(recorder, gated, shape, plan, scalar(c.weight), bucket,
-                        ExpertGate{.clamped = c.is_clamped, .in_turns = c.is_clamped});
+                        ExpertGate{.clamped = c.is_clamped, .interleaved = c.is_clamped});
         experts.product(recorder, product, shape, plan, scalar(c.weight), bucket);
         recorder.barrier();
         lora(recorder, 0, x_buffer, y1, 2 * c.ffn, c.hidden, x_stride, gate_up_stride, c.top);
@@ -358,7 +358,7 @@ TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone
         product.y = y2.address();
         product.n = product.y_stride = c.hidden;
         product.w_stride = act_stride;
-        product.pairs_of_a_row = 1;
+        product.pairs_per_row = 1;
         experts.product(recorder, product, shape, plan, scalar(c.weight), bucket);
         recorder.barrier();
         lora(recorder, 1, act, y2, c.hidden, c.ffn, act_stride, c.hidden, 1);
@@ -398,7 +398,7 @@ TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone
                               reference::to_doubles({&logits[size_t{t} * c.experts], c.experts}))) {
             const size_t e = choice.expert;
             Vector y = reference::multiply({&gate_up[e * 2 * c.ffn * c.hidden], size_t{2} * c.ffn * c.hidden}, row);
-            for (const Use& use : uses_of_row[t]) add_adapter(y, gate_up_adapters[use.slot], e, row, use.scale);
+            for (const Use& use : row_uses[t]) add_adapter(y, gate_up_adapters[use.slot], e, row, use.scale);
             Vector activated(c.ffn);
             for (size_t f = 0; f < c.ffn; f++) {
                 const size_t g = c.is_clamped ? 2 * f : f, u = c.is_clamped ? 2 * f + 1 : c.ffn + f;
@@ -408,7 +408,7 @@ TEST_P(Experts, ALayersExpertsGiveTheWeightedSumAndLeaveRowsWithoutAdaptersAlone
                     c.is_clamped ? reference::clamped_swiglu(gate, up, 1.702, 0.6) : reference::silu(gate) * up;
             }
             Vector z = reference::multiply({&down[e * c.hidden * c.ffn], size_t{c.hidden} * c.ffn}, activated);
-            for (const Use& use : uses_of_row[t]) add_adapter(z, down_adapters[use.slot], e, activated, use.scale);
+            for (const Use& use : row_uses[t]) add_adapter(z, down_adapters[use.slot], e, activated, use.scale);
             for (size_t i = 0; i < want.size(); i++)
                 want[i] += choice.weight * (z[i] + (c.has_bias ? down_bias[e * c.hidden + i] : 0.0f));
         }
@@ -476,7 +476,7 @@ TEST_F(KernelTest, ExpertsOnMatricesMatchTheReferenceAndWriteTheirPairsAlone) {
                                                .n = n,
                                                .w_stride = stride,
                                                .y_stride = n,
-                                               .pairs_of_a_row = kTop,
+                                               .pairs_per_row = kTop,
                                                .alpha = 0,
                                                .limit = 0},
                                               shape, {.tile_rows = tile_rows, .on_matrices = true}, scalar(type),
@@ -501,7 +501,7 @@ TEST_F(KernelTest, ExpertsOnMatricesMatchTheReferenceAndWriteTheirPairsAlone) {
 
 struct GateCase {
     Activation activation;
-    bool clamped, in_turns, has_bias;
+    bool clamped, interleaved, has_bias;
 };
 TEST_F(KernelTest, ExpertsOnMatricesEndInTheActivation) {
     kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .has_experts = true}));
@@ -547,11 +547,11 @@ TEST_F(KernelTest, ExpertsOnMatricesEndInTheActivation) {
                          .n = kN,
                          .w_stride = kK,
                          .y_stride = kFfn,
-                         .pairs_of_a_row = 1,
+                         .pairs_per_row = 1,
                          .alpha = 1.702f,
                          .limit = 0.6f},
                         shape, {.tile_rows = tile_rows, .on_matrices = true}, scalar(type), kPairs,
-                        ExpertGate{.activation = c.activation, .clamped = c.clamped, .in_turns = c.in_turns});
+                        ExpertGate{.activation = c.activation, .clamped = c.clamped, .interleaved = c.interleaved});
                 });
                 const auto got = content(act, size_t{kPairs} * kFfn, type);
                 for (uint32_t pair = 0; pair < kPairs; pair++) {
@@ -560,7 +560,7 @@ TEST_F(KernelTest, ExpertsOnMatricesEndInTheActivation) {
                                                             reference::to_doubles({&x[size_t{pair} * kK], kK}));
                     Vector want(kFfn);
                     for (size_t f = 0; f < kFfn; f++) {
-                        const size_t g = c.in_turns ? 2 * f : f, u = c.in_turns ? 2 * f + 1 : kFfn + f;
+                        const size_t g = c.interleaved ? 2 * f : f, u = c.interleaved ? 2 * f + 1 : kFfn + f;
                         const double gate = sums[g] + (c.has_bias ? bias[e * kN + g] : 0.0f),
                                      up = sums[u] + (c.has_bias ? bias[e * kN + u] : 0.0f);
                         const double tanh_of = std::tanh(0.7978845608028654 * (gate + 0.044715 * gate * gate * gate));

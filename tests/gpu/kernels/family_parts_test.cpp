@@ -63,7 +63,7 @@ TEST_F(FamilyParts, AddNormNormsAndScalesWhatItAdds) {
                               .raw = c.raw};
         execute([&](Recorder& recorder) {
             kernels_->rows.add_norm(recorder, params, {.rows = c.bucket, .n_splits = c.n_splits}, ScalarType::kF32,
-                                    kBlocksByColumns, closing);
+                                    kFragmentsByColumns, closing);
         });
         const auto got_x = content<float>(x_buffer, size_t{capacity} * stride),
                    got_xn = content<float>(xn, size_t{capacity} * stride);
@@ -169,7 +169,7 @@ TEST_F(FamilyParts, FinishSumsAddsAllPartsAndNormsWholeModules) {
     }
 }
 
-// Two query heads and one key head; values are the key head's sums, normed without weights. Rope turns 4 pairs of
+// Two query heads and one key head; values are the key head's sums, normed without weights. Rope rotates 4 pairs of
 // elements that lie half a head apart.
 TEST_F(FamilyParts, QkvPostTurnsPairsHalfAHeadApartAndTakesValuesFromKeys) {
     constexpr uint32_t kHeads = 2, kDim = 32, kRotary = 8, kRows = 3, kOriginal = 4;

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/persistent/grid_barrier.h"
 #include "gpu/kernels/products/gated_lora.params.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "tests/gpu/kernels/warpgroup_fixture.h"
@@ -14,7 +14,7 @@
 namespace lorad::gpu::testing::gated_lora_test {
 namespace {
 
-WarpgroupTile tile_of_few_rows() {
+WarpgroupTile few_rows_tile() {
     for (const WarpgroupTile& tile : kWarpgroupTiles) {
         if (tile.columns == 96) return tile;
     }
@@ -26,11 +26,11 @@ TEST(GatedLoraText, HasEveryLabelOnceAndAsksForAllOfAAndB) {
     for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
         for (const auto& [stride, ffn, pieces] :
              {std::tuple{3584u, 18944u, 1u}, {1536u, 8960u, 2u}, {640u, 18944u, 1u}}) {
-            const std::string text = warpgroup_text({.tile = tile_of_few_rows(),
+            const std::string text = warpgroup_text({.tile = few_rows_tile(),
                                                      .type = type,
                                                      .stride = stride,
                                                      .gated_rows = ffn,
-                                                     .y_order = kBlocksOfARow,
+                                                     .y_order = kRowFragments,
                                                      .units = 132,
                                                      .adds_lora = true});
             std::map<std::string, int> labels;
@@ -65,12 +65,12 @@ class GatedLora : public WarpgroupTest {
                 .k = k,
                 .type = type,
                 .rows = rows,
-                .may_be_in_blocks = true,
+                .may_be_in_fragments = true,
                 .adapters = AdapterForm::kInside,
                 .result = ProductResult::kGated};
     }
 
-    // Twice, as the workgroups of both dispatches meet at the same counter.
+    // Twice, as the grid barriers of both dispatches count in one word.
     void check(const Case& c) {
         SCOPED_TRACE(::testing::Message()
                      << "type " << int(c.type) << " ffn " << c.ffn << " k " << c.k << " rows " << c.n_rows);
@@ -82,7 +82,7 @@ class GatedLora : public WarpgroupTest {
         const auto w = reference::random_values(size_t{2 * c.ffn} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         const auto x_bytes = reference::encode(x, c.k, stride, c.type);
-        const Buffer x_rows = input(x_bytes), x_blocks = x_in_blocks(x_bytes, stride, c.bucket, plan->x_order),
+        const Buffer x_rows = input(x_bytes), x_fragments = x_in_fragments(x_bytes, stride, c.bucket, plan->x_order),
                      w_buffer = input(reference::encode(w, c.k, stride, c.type));
         std::vector<std::array<TestModule, 2>> modules(kSlots);
         std::vector<LoraModule> table(kSlots * kLoraModules);
@@ -98,13 +98,13 @@ class GatedLora : public WarpgroupTest {
         for (uint32_t t = 0; t < c.n_rows; t++) rows[t].adapter_slot = slot_of(t);
         const Buffer step = step_state(rows, c.n_rows), table_buffer = input(table);
         const size_t act_bytes = size_t{kGatedLoraRows} * c.ffn * 2;
-        const Buffer y = poisoned(act_bytes), y_blocks = poisoned(act_bytes),
+        const Buffer y = poisoned(act_bytes), y_fragments = poisoned(act_bytes),
                      low = poisoned(size_t{kGatedLoraRows} * 2 * kGatedLoraRanks * 4),
-                     sync = poisoned(sizeof(MeetingSync)), given_up = poisoned(16);
+                     sync = poisoned(sizeof(GridBarrierSync)), given_up = poisoned(16);
         std::memset(sync.mapped().data(), 0, sync.size());
         std::memset(given_up.mapped().data(), 0, given_up.size());
-        ProductArguments arguments{.y_order = kBlocksOfARow,
-                                   .ahead = pages_of(w_buffer.address(), w_buffer.size()),
+        ProductArguments arguments{.y_order = kRowFragments,
+                                   .prefetch = pages_to_prefetch(w_buffer.address(), w_buffer.size()),
                                    .inside = {.x_rows = x_rows.address(),
                                               .lora_layer = table_buffer.address(),
                                               .low = low.address(),
@@ -114,9 +114,9 @@ class GatedLora : public WarpgroupTest {
         MatmulParams& params = arguments.product;
         params.n_rows = step.address();
         params.w = w_buffer.address();
-        params.x = x_blocks.address();
+        params.x = x_fragments.address();
         params.y = y.address();
-        params.y_blocks = y_blocks.address();
+        params.y_fragments = y_fragments.address();
         params.n = params.y_stride = c.ffn;
         params.k = c.k;
         params.w_stride = params.x_stride = stride;
@@ -126,7 +126,7 @@ class GatedLora : public WarpgroupTest {
             execute([&](Recorder& recorder) { kernels_->products.record(recorder, *plan, arguments); });
             EXPECT_EQ(content<uint32_t>(given_up, 1)[0], 0u);
             const auto in_rows = content<uint16_t>(y, act_bytes / 2),
-                       blocks = content<uint16_t>(y_blocks, act_bytes / 2);
+                       blocks = content<uint16_t>(y_fragments, act_bytes / 2);
             for (uint32_t t = turn; t < c.n_rows; t += turn == 0 ? 1 : 9) {
                 const auto x_row = reference::to_doubles({&x[size_t{t} * c.k], c.k});
                 auto sums = reference::multiply(w, x_row);
@@ -139,7 +139,7 @@ class GatedLora : public WarpgroupTest {
                 for (uint32_t f = 0; f < c.ffn; f++) {
                     const double want = sums[f] / (1.0 + std::exp(-sums[f])) * sums[c.ffn + f];
                     const uint16_t have = in_rows[size_t{t} * c.ffn + f];
-                    ASSERT_EQ(have, blocks[block_offset(t, f, c.ffn, kBlocksOfARow) / 2])
+                    ASSERT_EQ(have, blocks[fragment_offset(t, f, c.ffn, kRowFragments) / 2])
                         << "row " << t << ", column " << f;
                     ASSERT_NEAR(decode16(have, scalar(c.type)), want,
                                 (std::fabs(want) + 0.05 * std::sqrt(c.k)) * (c.type == Type::kBf16 ? 8e-3 : 1e-3))

@@ -17,7 +17,7 @@
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/self_test.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/reference/numbers.h"
@@ -75,11 +75,11 @@ inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
     return reference::decode(content<std::byte>(buffer, n * bytes_of(scalar(type))), type);
 }
 
-inline constexpr std::array kBlockOrders = {kBlocksByColumns, kBlocksByRows, kBlocksOfARow};
-// 16-bit rows as a product reads them in blocks; whole blocks of both.
-inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint32_t stride, uint32_t order) {
+inline constexpr std::array kFragmentOrders = {kFragmentsByColumns, kFragmentsByRows, kRowFragments};
+// 16-bit rows as a product reads them in fragments; whole fragments of both.
+inline std::vector<std::byte> in_fragments(const std::vector<std::byte>& rows, uint32_t stride, uint32_t order) {
     std::vector<std::byte> blocks(rows.size());
-    self_test::to_blocks(rows, blocks, stride, order);
+    self_test::to_fragments(rows, blocks, stride, order);
     return blocks;
 }
 
@@ -185,14 +185,14 @@ class KernelTest : public GpuTest {
         return types;
     }
 
-    // Those of them whose products, on the device's best path, read x in blocks where rows are many. On NVIDIA's
+    // Those of them whose products, on the device's best path, read x in fragments where rows are many. On NVIDIA's
     // devices, which know their multiprocessors, that is all.
-    std::vector<Type> block_types() const {
+    std::vector<Type> fragment_types() const {
         return types_by_lanes([&](Type type) {
             return std::ranges::any_of(
                 kernels_->products.candidates(
-                    {.n = 4096, .k = 4096, .type = scalar(type), .rows = 2048, .may_be_in_blocks = true}),
-                &MatmulPlan::x_in_blocks);
+                    {.n = 4096, .k = 4096, .type = scalar(type), .rows = 2048, .may_be_in_fragments = true}),
+                &MatmulPlan::x_in_fragments);
         });
     }
 

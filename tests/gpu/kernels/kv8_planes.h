@@ -16,8 +16,8 @@ namespace lorad::gpu::testing {
 
 // All planes of a cache; what is not stored is 0xff: the values -1, the scales NaN.
 struct Kv8Planes {
-    Kv8Planes(size_t n_planes, uint32_t head_dim_of_all)
-        : head_dim(head_dim_of_all),
+    Kv8Planes(size_t n_planes, uint32_t common_head_dim)
+        : head_dim(common_head_dim),
           plane_bytes(size_t{kBlockTokens} * kv_value_bytes(KvType::kInt8, head_dim)),
           top_bytes(kv_value_bytes(KvType::kInt8, head_dim) - head_dim),
           bytes(n_planes * plane_bytes, 0xff) {}

@@ -10,17 +10,17 @@ class LoraGroupTest : public KernelTest {
     // Segments of several adapters, between them rows without one.
     struct SegmentRows {
         std::vector<LoraSegment> segments;
-        std::vector<uint32_t> slot_of_row;
+        std::vector<uint32_t> row_slot;
     };
     // 1, 1 + growth, 1 + 2 growth, ... rows.
     static SegmentRows segment_rows(uint32_t n_slots, uint32_t growth) {
         SegmentRows rows;
         for (uint32_t s = 0; s < n_slots; s++) {
             const uint32_t n = std::min(1 + s * growth, kMaxSegmentRows);
-            const auto begin = static_cast<uint32_t>(rows.slot_of_row.size());
+            const auto begin = static_cast<uint32_t>(rows.row_slot.size());
             rows.segments.push_back({begin, n, s, begin});
-            rows.slot_of_row.insert(rows.slot_of_row.end(), n, s);
-            rows.slot_of_row.push_back(kNoSlot);
+            rows.row_slot.insert(rows.row_slot.end(), n, s);
+            rows.row_slot.push_back(kNoSlot);
         }
         return rows;
     }
@@ -65,8 +65,8 @@ class LoraShrink : public LoraGroupTest {
                uint32_t bucket = 32, double tolerance = 0, ShrinkPlace place = ShrinkPlace::kBehindProduct) {
         const uint32_t stride = padded(k), max_rank = static_cast<uint32_t>(std::ranges::max(ranks));
         const GroupTable table = group_table(ranks, first_module, std::vector<uint32_t>(n_modules, 1), k, 1);
-        const auto [segments, slot_of_row] = segment_rows(static_cast<uint32_t>(ranks.size()), 5);
-        const auto n_rows = static_cast<uint32_t>(slot_of_row.size());
+        const auto [segments, row_slot] = segment_rows(static_cast<uint32_t>(ranks.size()), 5);
+        const auto n_rows = static_cast<uint32_t>(row_slot.size());
         auto x = reference::random_values(size_t{n_rows} * k, act, random_);
 
         Buffer step = step_with(shrink_dispatch(max_rank, static_cast<uint32_t>(segments.size()), n_modules), 2);
@@ -98,8 +98,8 @@ class LoraShrink : public LoraGroupTest {
                     const float* row = &got[(size_t{t} * n_modules + m) * kMaxRank];
                     std::string what = "row " + std::to_string(t) + " module " + std::to_string(m);
                     uint32_t rank = 0;
-                    if (slot_of_row[t] != kNoSlot) {
-                        const TestModule& module = table.modules[slot_of_row[t] * n_modules + m];
+                    if (row_slot[t] != kNoSlot) {
+                        const TestModule& module = table.modules[row_slot[t] * n_modules + m];
                         rank = static_cast<uint32_t>(module.pair.rank);
                         auto want = reference::multiply(module.a, reference::to_doubles({&x[size_t{t} * k], k}));
                         expect_near(want, row, sum_tolerance(k) + tolerance, 1.0 + std::sqrt(k) / 3, what);
@@ -206,15 +206,15 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
 TEST_F(LoraShrink, WithoutAdaptersTheGridIsEmpty) {
     for (const ShrinkDispatch& dispatch : {shrink_dispatch(0, 3, 3), shrink_dispatch(16, 0, 3)}) {
         EXPECT_EQ(dispatch.grid[0] * dispatch.grid[1] * dispatch.grid[2], 0u);
-        EXPECT_EQ(dispatch.turns[0], 0u);
+        EXPECT_EQ(dispatch.stride_grid[0], 0u);
     }
 }
 
 TEST_F(LoraShrink, AsManyWorkgroupsTakeTurnsAsPay) {
-    EXPECT_EQ(shrink_dispatch(3, 1, 1).turns[0], 4u) << "one for each piece of 2 ranks";
-    EXPECT_EQ(shrink_dispatch(16, 8, 3).turns[0], kShrinkTurnsMin) << "192 pieces";
-    EXPECT_EQ(shrink_dispatch(16, 64, 1).turns[0], 257u) << "512 pieces";
-    EXPECT_EQ(shrink_dispatch(512, 64, 3).turns[0], kShrinkTurnsMax);
+    EXPECT_EQ(shrink_dispatch(3, 1, 1).stride_grid[0], 4u) << "one for each piece of 2 ranks";
+    EXPECT_EQ(shrink_dispatch(16, 8, 3).stride_grid[0], kShrinkWorkgroupsMin) << "192 pieces";
+    EXPECT_EQ(shrink_dispatch(16, 64, 1).stride_grid[0], 257u) << "512 pieces";
+    EXPECT_EQ(shrink_dispatch(512, 64, 3).stride_grid[0], kShrinkWorkgroupsMax);
 }
 
 class LoraExpand : public LoraGroupTest {
@@ -227,8 +227,8 @@ class LoraExpand : public LoraGroupTest {
         const uint32_t stride = padded(n);
         constexpr uint32_t kFirstModule = kLoraGate;
         const GroupTable table = group_table(ranks, kFirstModule, n_out, 8, 0.7);
-        const auto [segments, slot_of_row] = segment_rows(n_slots, 3);
-        const auto n_rows = static_cast<uint32_t>(slot_of_row.size());
+        const auto [segments, row_slot] = segment_rows(n_slots, 3);
+        const auto n_rows = static_cast<uint32_t>(row_slot.size());
         const auto low = reference::random_values(size_t{n_rows} * n_modules * kMaxRank, Type::kF32, random_);
         const auto y = reference::random_values(size_t{n_rows} * stride, Type::kF32, random_, 3.0f);
         Buffer y_buffer = input(y), low_buffer = input(low), segment_buffer = input(segments);
@@ -249,7 +249,7 @@ class LoraExpand : public LoraGroupTest {
             const std::string what = "row " + std::to_string(t);
             for (uint32_t m = 0, begin = 0; m < n_modules; begin += n_out[m++]) {
                 Vector want = reference::to_doubles({&y[size_t{t} * stride + begin], n_out[m]});
-                const uint32_t slot = slot_of_row[t];
+                const uint32_t slot = row_slot[t];
                 if (slot != kNoSlot) {
                     add_expand(want, table.modules[slot * n_modules + m].pair,
                                reference::to_doubles({&low[(size_t{t} * n_modules + m) * kMaxRank], kMaxRank}));
@@ -343,17 +343,17 @@ void GatedActTest::check(const GatedCase& c, bool few_runs) {
     execute(
         [&](Recorder& recorder) { kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
     if (c.act != Type::kF32 && !few_runs) {
-        const size_t block_bytes = size_t{round_up(c.bucket, kBlockRows)} * act_stride * 2;
+        const size_t block_bytes = size_t{round_up(c.bucket, kFragmentRows)} * act_stride * 2;
         auto rows_bytes = content<std::byte>(act, size_t{c.bucket} * act_stride * 2);
         rows_bytes.resize(block_bytes, std::byte{0xff});
         params.act = 0;
-        for (const uint32_t order : kBlockOrders) {
+        for (const uint32_t order : kFragmentOrders) {
             Buffer blocks = poisoned(block_bytes);
-            params.act_blocks = blocks.address();
+            params.act_fragments = blocks.address();
             execute([&](Recorder& recorder) {
                 kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act), order);
             });
-            EXPECT_EQ(content<std::byte>(blocks, block_bytes), in_blocks(rows_bytes, act_stride, order))
+            EXPECT_EQ(content<std::byte>(blocks, block_bytes), in_fragments(rows_bytes, act_stride, order))
                 << "order " << order;
         }
     }

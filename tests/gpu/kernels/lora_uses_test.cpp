@@ -226,7 +226,7 @@ TEST_F(LoraUses, QkvPostAddsAllAdaptersToEachPart) {
     const auto y = reference::random_values(size_t{kSplits} * kCapacity * kWidth, Type::kF32, random_);
     const auto bias = reference::random_values(kWidth, Type::kF32, random_);
     const std::vector<float> turns(2 * kDim, 0.0f);
-    std::vector<float> still = turns;  // cos 1, sin 0: rope turns nothing
+    std::vector<float> still = turns;  // cos 1, sin 0: rope rotates nothing
     for (size_t i = 0; i < still.size(); i += 2) still[i] = 1.0f;
     Buffer step = step_state(rows, kRows), uses_buffer = input(uses), table_buffer = input(table),
            low_buffer = input(low);

@@ -15,7 +15,7 @@ class MatmulAdapters : public KernelTest {
 
     void check(Type type, uint32_t k, uint32_t bucket, const std::vector<uint32_t>& module_n,
                const std::vector<Adapter>& adapters, const std::vector<AdapterRun>& runs, uint32_t whole_tiles = 0,
-               bool x_in_blocks = false) {
+               bool x_in_fragments = false) {
         if (kernels_->act_type(scalar(type)) == ScalarType::kF32)
             GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const auto n_modules = static_cast<uint32_t>(module_n.size());
@@ -34,7 +34,7 @@ class MatmulAdapters : public KernelTest {
         n_rows = static_cast<uint32_t>(rows.size());
         MatmulPlan plan = *kernels_->products.plan(
             {.n = n, .k = k, .type = scalar(type), .rows = bucket, .max_splits = 8, .adapters = AdapterForm::kRuns});
-        if (x_in_blocks) take(plan, {.tile = kBlocksTile, .k_per_split = padded(k), .x_in_blocks = true});
+        if (x_in_fragments) take(plan, {.tile = kFragmentsTile, .k_per_split = padded(k), .x_in_fragments = true});
         if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
         SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile
                                           << "x" << plan.column_tile << " splits " << plan.n_splits);
@@ -66,7 +66,7 @@ class MatmulAdapters : public KernelTest {
             }
         }
         Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)),
-               x_buffer = input(x_in_blocks ? in_blocks(x_bytes, stride, plan.x_order) : x_bytes),
+               x_buffer = input(x_in_fragments ? in_fragments(x_bytes, stride, plan.x_order) : x_bytes),
                low_buffer = input(low);
         Buffer table_buffer = input(table), step = step_state(rows, n_rows);
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
@@ -141,10 +141,10 @@ TEST_F(MatmulAdapters, AreAddedOnceToRowsWhoseKIsWholeAndToOthers) {
     check(Type::kF16, 640, 384, {128}, {{{16}, Type::kF16}, {{8}, Type::kF16}}, {{0, 100}, {-1, 20}, {1, 250}}, 1);
 }
 
-TEST_F(MatmulAdapters, AreAddedToSumsOfBlocks) {
+TEST_F(MatmulAdapters, AreAddedToSumsOfFragments) {
     kernels_ = must(KernelSet::create(device(), {}));
-    if (block_types().empty()) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
-    for (const Type type : block_types()) {
+    if (fragment_types().empty()) GTEST_SKIP() << "no products of fragments: " << device().capabilities().name;
+    for (const Type type : fragment_types()) {
         check(type, 320, 256, {192, 64, 64}, {{{16, 5, 40}, Type::kF32}, {{8, 0, 64}, type}},
               {{-1, 3}, {0, 50}, {1, 90}, {0, 1}, {-1, 20}, {1, 30}}, 0, true);
         check(type, 640, 384, {128}, {{{16}, Type::kF16}, {{8}, Type::kF16}}, {{0, 100}, {-1, 20}, {1, 250}}, 1, true);

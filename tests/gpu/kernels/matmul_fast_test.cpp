@@ -37,7 +37,7 @@ class FastMatmul : public KernelTest {
         Buffer w_buffer = input(reference::encode(rows, k, stride, type));
         auto x_bytes = reference::encode(x, k, stride, type);
         x_bytes.resize(size_t{bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        Buffer x_buffer = input(plan.x_in_blocks ? in_blocks(x_bytes, stride, plan.x_order) : x_bytes);
+        Buffer x_buffer = input(plan.x_in_fragments ? in_fragments(x_bytes, stride, plan.x_order) : x_bytes);
         Buffer count = input(std::vector<uint32_t>{n_rows});
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
@@ -118,7 +118,7 @@ TEST_F(FastMatmul, EveryTileAndSplitHasOnePlace) {
         const uint32_t t = n_rows - 1;
         const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * kK], kK}));
         auto plans = kernels_->products.candidates(
-            {.n = n, .k = kK, .type = ScalarType::kF16, .rows = n_rows, .max_splits = 8, .may_be_in_blocks = true});
+            {.n = n, .k = kK, .type = ScalarType::kF16, .rows = n_rows, .max_splits = 8, .may_be_in_fragments = true});
         std::erase_if(plans, [&](const MatmulPlan& p) {
             const uint32_t workgroups = ceil_div(n, p.column_tile) * p.n_splits;
             return p.variant != MatmulVariant::kCoopmat || p.row_tile < n_rows || p.n_splits == 1 ||
@@ -154,36 +154,37 @@ TEST_F(FastMatmul, RowsInFrontMayHaveAllOfKWhereThatOfTheOthersIsSplit) {
     }
 }
 
-// In blocks or in rows, the same elements are added in the same order.
-TEST_F(FastMatmul, XInBlocksGivesTheSameBits) {
+// In fragments or in rows, the same elements are added in the same order.
+TEST_F(FastMatmul, XInFragmentsGivesTheSameBits) {
     kernels_ = must(KernelSet::create(device(), {}));
-    if (block_types().empty()) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
+    if (fragment_types().empty()) GTEST_SKIP() << "no products of fragments: " << device().capabilities().name;
     constexpr uint32_t kN = 448, kK = 1030, kRows = 500, kBucket = 512;
     kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}));  // no products by warpgroups
-    EXPECT_FALSE(kernels_->products.plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 2048})->x_in_blocks)
+    EXPECT_FALSE(
+        kernels_->products.plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 2048})->x_in_fragments)
         << "nobody said that x may be";
     EXPECT_FALSE(kernels_->products
-                     .plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 192, .may_be_in_blocks = true})
-                     ->x_in_blocks);
+                     .plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 192, .may_be_in_fragments = true})
+                     ->x_in_fragments);
     const auto invariant = must(KernelSet::create(device(), {.batch_invariant = true}));
     EXPECT_FALSE(invariant->products
-                     .plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 2048, .may_be_in_blocks = true})
-                     ->x_in_blocks);
+                     .plan({.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 2048, .may_be_in_fragments = true})
+                     ->x_in_fragments);
     uint32_t n_mixed = 0;
-    for (const Type type : block_types()) {
+    for (const Type type : fragment_types()) {
         const auto w = reference::random_values(size_t{kN} * kK, type, random_);
         const auto x = reference::random_values(size_t{kRows} * kK, type, random_);
         auto plans = kernels_->products.candidates(
-            {.n = kN, .k = kK, .type = scalar(type), .rows = kBucket, .max_splits = 8, .may_be_in_blocks = true});
+            {.n = kN, .k = kK, .type = scalar(type), .rows = kBucket, .max_splits = 8, .may_be_in_fragments = true});
         plans.push_back(
             *kernels_->products.plan({.n = kN, .k = kK, .type = scalar(type), .rows = kBucket, .max_splits = 8}));
-        take(plans.back(), {.tile = kBlocksTile, .n_splits = 3, .k_per_split = 384, .x_in_blocks = true});
+        take(plans.back(), {.tile = kFragmentsTile, .n_splits = 3, .k_per_split = 384, .x_in_fragments = true});
         plans.push_back(with_whole_rows(plans.back(), kK, 2));
-        std::erase_if(plans, [](const MatmulPlan& plan) { return !plan.x_in_blocks; });
+        std::erase_if(plans, [](const MatmulPlan& plan) { return !plan.x_in_fragments; });
         EXPECT_GE(plans.size(), 5u);
         for (const MatmulPlan& plan : plans) {
             MatmulPlan in_rows = plan;
-            in_rows.x_in_blocks = false;
+            in_rows.x_in_fragments = false;
             n_mixed += plan.whole_rows > 0 ? 1 : 0;
             const Result got = multiply(plan, kN, kK, kRows, kBucket, type, w, x),
                          want = multiply(in_rows, kN, kK, kRows, kBucket, type, w, x);
@@ -281,14 +282,14 @@ TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
                                      "matmul_coopmat_lora_bf16",
                                      "matmul_coopmat_gated_lora_f16",
                                      "matmul_coopmat_gated_lora_bf16",
-                                     "matmul_coopmat_blocks_f16",
-                                     "matmul_coopmat_blocks_bf16",
-                                     "matmul_coopmat_lora_blocks_f16",
-                                     "matmul_coopmat_lora_blocks_bf16",
-                                     "matmul_coopmat_gated_blocks_f16",
-                                     "matmul_coopmat_gated_blocks_bf16",
-                                     "matmul_coopmat_gated_lora_blocks_f16",
-                                     "matmul_coopmat_gated_lora_blocks_bf16",
+                                     "matmul_coopmat_fragments_f16",
+                                     "matmul_coopmat_fragments_bf16",
+                                     "matmul_coopmat_lora_fragments_f16",
+                                     "matmul_coopmat_lora_fragments_bf16",
+                                     "matmul_coopmat_gated_fragments_f16",
+                                     "matmul_coopmat_gated_fragments_bf16",
+                                     "matmul_coopmat_gated_lora_fragments_f16",
+                                     "matmul_coopmat_gated_lora_fragments_bf16",
                                      "attention_tile",
                                      "attention_tile_kv8",
                                      "attention_group",
@@ -309,15 +310,15 @@ TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
     EXPECT_EQ(ladder.attention_group, whole.attention_group);
 }
 
-TEST(KernelLadder, BlocksAreForSubgroupsOf32WithRoomForTheirTile) {
+TEST(KernelLadder, FragmentsAreForSubgroupsOf32WithRoomForTheirTile) {
     const auto offers = [](auto&& change, ScalarType type) {
         DeviceCapabilities caps = capable();
         change(caps);
-        return ladder_of(caps, KernelPath::kAuto).has_blocks(type);
+        return ladder_of(caps, KernelPath::kAuto).has_fragments(type);
     };
     for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
-        const bool there =
-            has_kernel_module(type == ScalarType::kF16 ? "matmul_coopmat_blocks_f16" : "matmul_coopmat_blocks_bf16");
+        const bool there = has_kernel_module(type == ScalarType::kF16 ? "matmul_coopmat_fragments_f16"
+                                                                      : "matmul_coopmat_fragments_bf16");
         EXPECT_EQ(offers([](DeviceCapabilities&) {}, type), there);
         EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.subgroup_size = 16; }, type));
         EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.subgroup_size = 64; }, type));

@@ -11,10 +11,10 @@ class MatmulGated : public KernelTest {
         Type type = Type::kF16;
         uint32_t ffn = 0, k = 0, n_rows = 0, bucket = 0;
         Activation activation = Activation::kSilu;
-        uint32_t gate_rank = 0, up_rank = 0;  // of the adapter that all rows but the first two have
-        std::optional<uint32_t> tile;         // instead of the one that plan() takes
-        bool x_in_blocks = false;             // with kBlocksTile
-        uint32_t y_order = kBlocksByColumns;  // of what is written in blocks
+        uint32_t gate_rank = 0, up_rank = 0;     // of the adapter that all rows but the first two have
+        std::optional<uint32_t> tile;            // instead of the one that plan() takes
+        bool x_in_fragments = false;             // with kFragmentsTile
+        uint32_t y_order = kFragmentsByColumns;  // of what is written in fragments
     };
 
     void SetUp() override {
@@ -44,7 +44,7 @@ class MatmulGated : public KernelTest {
             together->row_tile = kCoopmatTiles[*c.tile].rows;
             together->column_tile = kCoopmatTiles[*c.tile].columns;
         }
-        together->x_in_blocks = c.x_in_blocks;
+        together->x_in_fragments = c.x_in_fragments;
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k "
                                           << c.k << " tile " << together->row_tile << "x" << together->column_tile);
 
@@ -62,20 +62,21 @@ class MatmulGated : public KernelTest {
         auto x_bytes =
             reference::encode(reference::random_values(size_t{c.n_rows} * c.k, c.type, random_), c.k, stride, c.type);
         x_bytes.resize(size_t{c.bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride, together->x_order)
-                                                                        : std::vector<std::byte>());
+        const Buffer x = input(x_bytes),
+                     x_fragments = input(c.x_in_fragments ? in_fragments(x_bytes, stride, together->x_order)
+                                                          : std::vector<std::byte>());
         const size_t split_stride = size_t{c.bucket + kSlackRows} * n;
         const Buffer y = poisoned((apart.n_splits * split_stride + size_t{kSlackRows} * n) * 4);
         const size_t act_elements = size_t{c.bucket} * c.ffn;
         const Buffer want = poisoned(act_elements * 2), got = poisoned(act_elements * 2);
-        const size_t block_bytes = size_t{round_up(c.bucket, kBlockRows)} * c.ffn * 2;
-        const Buffer got_blocks = poisoned(block_bytes), blocks_alone = poisoned(block_bytes);
+        const size_t block_bytes = size_t{round_up(c.bucket, kFragmentRows)} * c.ffn * 2;
+        const Buffer got_fragments = poisoned(block_bytes), fragments_alone = poisoned(block_bytes);
 
         ProductArguments sums{.product = {.n_rows = step.address(),
                                           .w = w.address(),
                                           .x = x.address(),
                                           .y = y.address(),
-                                          .y_blocks = 0,
+                                          .y_fragments = 0,
                                           .n = n,
                                           .k = c.k,
                                           .w_stride = stride,
@@ -101,12 +102,12 @@ class MatmulGated : public KernelTest {
         act.split_stride = static_cast<uint32_t>(split_stride);
         ProductArguments gated = sums;
         gated.product.n = gated.product.y_stride = c.ffn;
-        gated.product.x = (c.x_in_blocks ? x_blocks : x).address();
+        gated.product.x = (c.x_in_fragments ? x_fragments : x).address();
         gated.product.y = got.address();
-        gated.product.y_blocks = got_blocks.address();
+        gated.product.y_fragments = got_fragments.address();
         ProductArguments gated_alone = gated;  // without rows
         gated_alone.product.y = 0;
-        gated_alone.product.y_blocks = blocks_alone.address();
+        gated_alone.product.y_fragments = fragments_alone.address();
         execute([&](Recorder& recorder) {
             kernels_->products.record(recorder, apart, sums);
             kernels_->products.record(recorder, *together, gated);
@@ -119,9 +120,10 @@ class MatmulGated : public KernelTest {
 
         auto rows_bytes = content<std::byte>(got, act_elements * 2);
         rows_bytes.resize(block_bytes, std::byte{0xff});
-        ASSERT_EQ(content<std::byte>(got_blocks, block_bytes), in_blocks(rows_bytes, c.ffn, c.y_order)) << "in blocks";
-        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn, c.y_order))
-            << "in blocks alone";
+        ASSERT_EQ(content<std::byte>(got_fragments, block_bytes), in_fragments(rows_bytes, c.ffn, c.y_order))
+            << "in fragments";
+        ASSERT_EQ(content<std::byte>(fragments_alone, block_bytes), in_fragments(rows_bytes, c.ffn, c.y_order))
+            << "in fragments alone";
         const std::vector<float> want_act = content(want, act_elements, c.type),
                                  got_act = content(got, act_elements, c.type);
         const double unit = std::ldexp(1.0, c.type == Type::kBf16 ? -7 : -10);  // of rounding to the type
@@ -181,23 +183,23 @@ TEST_F(MatmulGated, WithAdapters) {
 }
 
 TEST_F(MatmulGated, FromBlocks) {
-    if (block_types().empty()) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
-    for (const Type type : block_types()) {
+    if (fragment_types().empty()) GTEST_SKIP() << "no products of fragments: " << device().capabilities().name;
+    for (const Type type : fragment_types()) {
         check({.type = type,
                .ffn = 320,
                .k = 448,
                .n_rows = 200,
                .bucket = 256,
-               .tile = kBlocksTile,
-               .x_in_blocks = true});
+               .tile = kFragmentsTile,
+               .x_in_fragments = true});
         check({.type = type,
                .ffn = 128,
                .k = 64,
                .n_rows = 512,
                .bucket = 512,
                .activation = Activation::kGeluTanh,
-               .tile = kBlocksTile,
-               .x_in_blocks = true});
+               .tile = kFragmentsTile,
+               .x_in_fragments = true});
         check({.type = type,
                .ffn = 192,
                .k = 256,
@@ -205,9 +207,9 @@ TEST_F(MatmulGated, FromBlocks) {
                .bucket = 192,
                .gate_rank = 16,
                .up_rank = 5,
-               .tile = kBlocksTile,
-               .x_in_blocks = true,
-               .y_order = kBlocksOfARow});
+               .tile = kFragmentsTile,
+               .x_in_fragments = true,
+               .y_order = kRowFragments});
     }
 }
 

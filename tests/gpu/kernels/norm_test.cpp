@@ -54,11 +54,11 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     if (act == Type::kF32) return;
     auto rows = content<std::byte>(y, size_t{bucket} * stride * 2);
     rows.resize(size_t{round_up(bucket, 16)} * stride * 2, std::byte{0xff});
-    for (const uint32_t order : kBlockOrders) {
+    for (const uint32_t order : kFragmentOrders) {
         Buffer blocks = poisoned(rows.size());
-        params.y_blocks = blocks.address();
+        params.y_fragments = blocks.address();
         execute([&](Recorder& recorder) { kernels_->rows.rms_norm(recorder, params, scalar(act), bucket, order); });
-        EXPECT_EQ(content<std::byte>(blocks, rows.size()), in_blocks(rows, stride, order)) << "order " << order;
+        EXPECT_EQ(content<std::byte>(blocks, rows.size()), in_fragments(rows, stride, order)) << "order " << order;
     }
 }
 
@@ -217,18 +217,18 @@ TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
     }
 }
 
-TEST_F(KernelTest, ArrangeBlocksMovesEachElementToItsPlace) {
+TEST_F(KernelTest, ArrangeFragmentsMovesEachElementToItsPlace) {
     constexpr uint32_t kRows = 37, kBucket = 64, kStride = 192;
     std::vector<std::byte> rows(size_t{kBucket} * kStride * 2);
     for (size_t i = 0; i < rows.size(); i++) rows[i] = static_cast<std::byte>(random_());
     const Buffer from = input(rows), count = input(std::vector<uint32_t>{kRows});
-    for (const uint32_t order : {kBlocksByColumns, kBlocksByRows}) {
+    for (const uint32_t order : {kFragmentsByColumns, kFragmentsByRows}) {
         const Buffer to = poisoned(rows.size());
         execute([&](Recorder& recorder) {
-            kernels_->products.arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0},
-                                              kBucket, order);
+            kernels_->products.arrange_fragments(recorder, {count.address(), from.address(), to.address(), kStride, 0},
+                                                 kBucket, order);
         });
-        auto want = in_blocks(rows, kStride, order);
+        auto want = in_fragments(rows, kStride, order);
         // nothing where there is no row
         std::fill(want.begin() + size_t{round_up(kRows, 16)} * kStride * 2, want.end(), std::byte{0xff});
         EXPECT_EQ(content<std::byte>(to, rows.size()), want) << "order " << order;
@@ -236,11 +236,12 @@ TEST_F(KernelTest, ArrangeBlocksMovesEachElementToItsPlace) {
 }
 
 // Rows and blocks have the same bits, and neither has anything where there is no row; rows may be left out.
-TEST_F(KernelTest, AddNormWritesBlocksToo) {
+TEST_F(KernelTest, AddNormWritesFragmentsToo) {
     constexpr uint32_t kRows = 37, kBucket = 48, kCapacity = kBucket + kSlackRows;
-    for (const auto& [type, order] : {std::pair(Type::kF16, kBlocksByColumns), std::pair(Type::kF16, kBlocksByRows),
-                                      std::pair(Type::kF16, kBlocksOfARow), std::pair(Type::kBf16, kBlocksByColumns),
-                                      std::pair(Type::kBf16, kBlocksByRows), std::pair(Type::kBf16, kBlocksOfARow)}) {
+    for (const auto& [type, order] :
+         {std::pair(Type::kF16, kFragmentsByColumns), std::pair(Type::kF16, kFragmentsByRows),
+          std::pair(Type::kF16, kRowFragments), std::pair(Type::kBf16, kFragmentsByColumns),
+          std::pair(Type::kBf16, kFragmentsByRows), std::pair(Type::kBf16, kRowFragments)}) {
         for (const uint32_t hidden : {112u, 250u, 2050u}) {
             const uint32_t stride = padded(hidden);
             Buffer step = step_state(std::vector<StepRow>(kBucket), kRows);
@@ -251,7 +252,7 @@ TEST_F(KernelTest, AddNormWritesBlocksToo) {
             const auto x_bytes = reference::encode(
                 reference::random_values(size_t{kCapacity} * hidden, Type::kF32, random_), hidden, stride, Type::kF32);
             const size_t n_bytes = size_t{kBucket} * stride * 2;
-            Buffer rows = poisoned(n_bytes), blocks = poisoned(n_bytes), blocks_alone = poisoned(n_bytes);
+            Buffer rows = poisoned(n_bytes), blocks = poisoned(n_bytes), fragments_alone = poisoned(n_bytes);
             AddNormParams params{};
             params.step = step.address();
             params.y = y.address();
@@ -263,15 +264,16 @@ TEST_F(KernelTest, AddNormWritesBlocksToo) {
                 Buffer x = input(x_bytes);
                 params.x = x.address();
                 params.xn = alone ? 0 : rows.address();
-                params.xn_blocks = (alone ? blocks_alone : blocks).address();
+                params.xn_fragments = (alone ? fragments_alone : blocks).address();
                 execute([&](Recorder& recorder) {
                     kernels_->rows.add_norm(recorder, params, {.rows = kBucket}, scalar(type), order);
                 });
             }
             const auto want = content<std::byte>(rows, n_bytes);
             ASSERT_TRUE(content(rows, n_bytes / 2, type)[0] != 0 && !is_poison(content(rows, n_bytes / 2, type)[0]));
-            EXPECT_EQ(content<std::byte>(blocks, n_bytes), in_blocks(want, stride, order)) << "hidden " << hidden;
-            EXPECT_EQ(content<std::byte>(blocks_alone, n_bytes), in_blocks(want, stride, order)) << "hidden " << hidden;
+            EXPECT_EQ(content<std::byte>(blocks, n_bytes), in_fragments(want, stride, order)) << "hidden " << hidden;
+            EXPECT_EQ(content<std::byte>(fragments_alone, n_bytes), in_fragments(want, stride, order))
+                << "hidden " << hidden;
         }
     }
 }

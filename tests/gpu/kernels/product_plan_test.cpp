@@ -42,15 +42,15 @@ class Texts {
   public:
     explicit Texts(const PlannedDevice& on) : products_(on.facts) {}
 
-    // Adapters that no way adds are left to who reads the sums.
+    // Adapters that no implementation adds are left to who reads the sums.
     std::string sums() const {
         return each([&](const Product& of) {
             std::string text;
-            for (const bool in_blocks : {false, true}) {
+            for (const bool in_fragments : {false, true}) {
                 for (const AdapterForm adapters : {AdapterForm::kApart, AdapterForm::kRuns}) {
                     for (const bool leaves_room : {false, true}) {
                         Product product = of;
-                        product.may_be_in_blocks = in_blocks;
+                        product.may_be_in_fragments = in_fragments;
                         product.adapters = adapters;
                         product.leaves_room = leaves_room;
                         auto plan = products_.plan(product);
@@ -70,8 +70,8 @@ class Texts {
             std::string text;
             product.n = product.n / 2 * 2;
             product.result = ProductResult::kGated;
-            for (const bool in_blocks : {false, true}) {
-                product.may_be_in_blocks = in_blocks;
+            for (const bool in_fragments : {false, true}) {
+                product.may_be_in_fragments = in_fragments;
                 for (const AdapterForm adapters :
                      {AdapterForm::kApart, AdapterForm::kRuns, AdapterForm::kStacked, AdapterForm::kInside}) {
                     product.adapters = adapters;
@@ -87,7 +87,7 @@ class Texts {
             std::string text;
             const auto add = [&](auto set) {
                 Product product = of;
-                product.may_be_in_blocks = true;
+                product.may_be_in_fragments = true;
                 set(product);
                 text += text_of(products_.plan(product)) + "\n";
             };
@@ -118,7 +118,7 @@ class Texts {
                         product.formats = 1u << format;
                         product.align = align;
                         product.may_unpack = may_unpack;
-                        product.may_be_in_blocks = product.leaves_room = true;
+                        product.may_be_in_fragments = product.leaves_room = true;
                         text += text_of(products_.plan(product)) + "\n";
                     }
                 }
@@ -130,9 +130,9 @@ class Texts {
         return each([&](const Product& of) {
             std::string text;
             if (of.type == ScalarType::kF32 || of.rows < 64) return text;
-            for (const bool has_rows_of_k : {false, true}) {
+            for (const bool is_n_major : {false, true}) {
                 Product product = of;
-                product.has_rows_of_k = has_rows_of_k;
+                product.is_n_major = is_n_major;
                 text += text_of(products_.plan_by(MatmulVariant::kWarpgroup, product)) + "\n";
             }
             return text;
@@ -197,16 +197,16 @@ TEST(ProductPlan, IsWhatItWas) {
         {"batch invariant, others", "4f72b45ce79bcfe8"},
         {"batch invariant, packed", "c0f8c30141a03ade"},
         {"batch invariant, training", "c28909045a086752"},
-        {"coopmat without gated, blocks and packed, sums", "8ae6ca67ebfc943c"},
-        {"coopmat without gated, blocks and packed, gated", "c3de1f7c732d1a2c"},
-        {"coopmat without gated, blocks and packed, others", "ecbbb50fca277dba"},
-        {"coopmat without gated, blocks and packed, packed", "e47922c33878291a"},
-        {"coopmat without gated, blocks and packed, training", "c28909045a086752"},
-        {"warpgroup without direct, joined and argmax, sums", "7c7ca9486a03a980"},
-        {"warpgroup without direct, joined and argmax, gated", "2a38e74f2c046b32"},
-        {"warpgroup without direct, joined and argmax, others", "210878ce980c7256"},
-        {"warpgroup without direct, joined and argmax, packed", "26b9f3954848d276"},
-        {"warpgroup without direct, joined and argmax, training", "c28909045a086752"},
+        {"coopmat without gated, fragments and packed, sums", "8ae6ca67ebfc943c"},
+        {"coopmat without gated, fragments and packed, gated", "c3de1f7c732d1a2c"},
+        {"coopmat without gated, fragments and packed, others", "ecbbb50fca277dba"},
+        {"coopmat without gated, fragments and packed, packed", "e47922c33878291a"},
+        {"coopmat without gated, fragments and packed, training", "c28909045a086752"},
+        {"warpgroup without direct, stacked and argmax, sums", "7c7ca9486a03a980"},
+        {"warpgroup without direct, stacked and argmax, gated", "2a38e74f2c046b32"},
+        {"warpgroup without direct, stacked and argmax, others", "210878ce980c7256"},
+        {"warpgroup without direct, stacked and argmax, packed", "26b9f3954848d276"},
+        {"warpgroup without direct, stacked and argmax, training", "c28909045a086752"},
     };
     lorad::testing::Digests got;
     for (const PlannedDevice& on : lorad::testing::planned_devices()) {
@@ -257,9 +257,9 @@ TEST(ProductPlan, WithoutMatricesWeightsOf16BitsAreByBlocksInRegisters) {
 TEST(ProductPlan, SomeStandInFull) {
     const PlannedDevice on("H200", lorad::testing::h200(), KernelPath::kAuto);
     const ProductPlanner products(on.facts);
-    const Product qkv{.n = 4608, .k = 3584, .max_splits = 16, .may_be_in_blocks = true};
+    const Product qkv{.n = 4608, .k = 3584, .max_splits = 16, .may_be_in_fragments = true};
     const Product gate_up{
-        .n = 37888, .k = 3584, .max_splits = 16, .may_be_in_blocks = true, .result = ProductResult::kGated};
+        .n = 37888, .k = 3584, .max_splits = 16, .may_be_in_fragments = true, .result = ProductResult::kGated};
     const auto text = [&](Product product, uint32_t rows, AdapterForm adapters = AdapterForm::kApart) {
         product.rows = rows;
         product.adapters = adapters;
@@ -279,7 +279,7 @@ TEST(ProductPlan, SomeStandInFull) {
     EXPECT_EQ(text(gate_up, 48, AdapterForm::kStacked), "none") << "of 128 rows and more";
 }
 
-TEST(ProductPlan, EachWayThatIsNotTakenSaysWhy) {
+TEST(ProductPlan, EachImplementationThatIsNotTakenSaysWhy) {
     const PlannedDevice on("H200", lorad::testing::h200(), KernelPath::kAuto);
     const ProductPlanner products(on.facts);
     EXPECT_EQ(products.explain({.n = 4608, .k = 3584, .rows = 2048}),
@@ -289,7 +289,7 @@ TEST(ProductPlan, EachWayThatIsNotTakenSaysWhy) {
               "NV matrices 2: not, as nobody asked for it, rows are few, or no tile divides the columns\n"
               "KHR matrices: coopmat 128x192x64 sub8/4 late\n");
     const Product stacked{
-        .n = 4608, .k = 3584, .rows = 64, .may_be_in_blocks = true, .adapters = AdapterForm::kStacked};
+        .n = 4608, .k = 3584, .rows = 64, .may_be_in_fragments = true, .adapters = AdapterForm::kStacked};
     EXPECT_EQ(products.explain(stacked),
               "warpgroups: not, as the device has no warpgroups with more k, or no shrink for them\nno way takes it\n");
     const Product packed{.n = 4608, .k = 3584, .formats = 1u << kWeightsQ4_K, .align = 4608, .rows = 65};

@@ -48,18 +48,18 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
         uint32_t slot;
         float scale;
     };
-    std::vector<std::vector<Use>> uses_of_row(c.n_rows);
+    std::vector<std::vector<Use>> row_uses(c.n_rows);
     std::vector<StepUse> step_uses;
     std::vector<StepRow> rows(bucket);
     uint32_t n_low = bucket;
     for (uint32_t t = 0; t < c.n_rows; t++) {
         const bool is_full = c.level == LoraLevel::kFull;
-        if (t % 5 != 0) uses_of_row[t].push_back({t % 5 - 1, is_full ? 0.75f : 1.0f});
-        if (t % 5 == 3 && is_full) uses_of_row[t].push_back({3, -0.5f});
-        rows[t].adapter_slot = uses_of_row[t].empty() ? kNoSlot : uses_of_row[t][0].slot;
+        if (t % 5 != 0) row_uses[t].push_back({t % 5 - 1, is_full ? 0.75f : 1.0f});
+        if (t % 5 == 3 && is_full) row_uses[t].push_back({3, -0.5f});
+        rows[t].adapter_slot = row_uses[t].empty() ? kNoSlot : row_uses[t][0].slot;
         rows[t].use_begin = static_cast<uint32_t>(step_uses.size());
-        rows[t].n_uses = static_cast<uint32_t>(uses_of_row[t].size());
-        for (const Use& use : uses_of_row[t]) step_uses.push_back({use.slot, use.scale, n_low++ - t, 0});
+        rows[t].n_uses = static_cast<uint32_t>(row_uses[t].size());
+        for (const Use& use : row_uses[t]) step_uses.push_back({use.slot, use.scale, n_low++ - t, 0});
     }
     const auto low = reference::random_values(size_t{n_low} * n_modules * kMaxRank, Type::kF32, random_);
     const Buffer step = step_state(rows, c.n_rows), y_buffer = input(y), bias_buffer = input(bias),
@@ -99,8 +99,8 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
             }
             Vector want = base;
             for (uint32_t i = 0; i < c.modules[m] && c.has_bias; i++) want[i] += bias[begin + i];
-            for (size_t u = 0; u < uses_of_row[t].size(); u++) {
-                const auto [slot, scale] = uses_of_row[t][u];
+            for (size_t u = 0; u < row_uses[t].size(); u++) {
+                const auto [slot, scale] = row_uses[t][u];
                 const size_t low_row = c.level == LoraLevel::kFull ? use_idx + u : t;
                 Vector delta(c.modules[m]);
                 add_expand(delta, adapters[slot][m].pair,
@@ -117,7 +117,7 @@ TEST_P(SumParts, AddsSplitsBiasAndEachModulesAdapters) {
                         "row " + std::to_string(t) + ", module " + std::to_string(m));
             begin += c.modules[m];
         }
-        use_idx += static_cast<uint32_t>(uses_of_row[t].size());
+        use_idx += static_cast<uint32_t>(row_uses[t].size());
     }
 }
 

@@ -14,7 +14,7 @@ constexpr double kRowTolerance = 1e-5;
 
 struct ProductCase {
     uint32_t m, n, k;
-    bool a_has_rows_of_k, b_has_rows_of_k, adds;
+    bool a_is_m_major, b_is_n_major, adds;
     Type a_type, b_type;
 };
 
@@ -22,7 +22,7 @@ class TrainProductTest : public TrainKernelTest, public ::testing::WithParamInte
 
 TEST_P(TrainProductTest, MatchesTheReference) {
     const ProductCase c = GetParam();
-    const uint32_t a_columns = c.a_has_rows_of_k ? c.m : c.k, b_columns = c.b_has_rows_of_k ? c.n : c.k;
+    const uint32_t a_columns = c.a_is_m_major ? c.m : c.k, b_columns = c.b_is_n_major ? c.n : c.k;
     const uint32_t a_stride = padded(a_columns), b_stride = padded(b_columns), c_stride = c.n + 3;
     const auto a = random(size_t{c.m} * c.k, 1.0f, c.a_type), b = random(size_t{c.n} * c.k, 1.0f, c.b_type),
                before = random(size_t{c.m} * c_stride);
@@ -32,8 +32,8 @@ TEST_P(TrainProductTest, MatchesTheReference) {
         kernels_.product(recorder, {.a = {a_at.address(), a_stride, scalar(c.a_type)},
                                     .b = {b_at.address(), b_stride, scalar(c.b_type)},
                                     .c = {c_at.address(), c_stride},
-                                    .a_has_rows_of_k = c.a_has_rows_of_k,
-                                    .b_has_rows_of_k = c.b_has_rows_of_k,
+                                    .a_is_m_major = c.a_is_m_major,
+                                    .b_is_n_major = c.b_is_n_major,
                                     .m = c.m,
                                     .n = c.n,
                                     .k = c.k,
@@ -46,8 +46,8 @@ TEST_P(TrainProductTest, MatchesTheReference) {
         for (size_t j = 0; j < c.n; j++) {
             double sum = 0;
             for (size_t l = 0; l < c.k; l++)
-                sum += double{c.a_has_rows_of_k ? a[l * c.m + i] : a[i * c.k + l]} *
-                       (c.b_has_rows_of_k ? b[l * c.n + j] : b[j * c.k + l]);
+                sum += double{c.a_is_m_major ? a[l * c.m + i] : a[i * c.k + l]} *
+                       (c.b_is_n_major ? b[l * c.n + j] : b[j * c.k + l]);
             want[i * c_stride + j] = 0.5 * sum + (c.adds ? before[i * c_stride + j] : 0.0f);
         }
     }
@@ -112,7 +112,7 @@ TEST_F(TrainKernelTest, FewRowsHaveTheSameBitsWhoeverIsBesideThem) {
             kernels->product(recorder, {.a = {a_at.address() + (is_alone ? kFirst * row_bytes : 0), kSide},
                                         .b = {b_at.address(), kSide, ScalarType::kBf16},
                                         .c = {is_alone ? own.address() : all.address(), kSide},
-                                        .b_has_rows_of_k = is_transposed,
+                                        .b_is_n_major = is_transposed,
                                         .m = is_alone ? kOwn : kAll,
                                         .n = kSide,
                                         .k = kSide,
@@ -393,27 +393,27 @@ TEST_P(TrainIn16BitsTest, NormsRoundTheirResults) {
     }
 }
 
-TEST_P(TrainIn16BitsTest, BlocksHaveWhatTheRowsHave) {
+TEST_P(TrainIn16BitsTest, FragmentsHaveWhatTheRowsHave) {
     const ScalarType to = scalar(GetParam());
-    const uint32_t n_rows = 21, columns = 71, stride = 80, blocks_stride = 128, n_blocks_rows = 32;
+    const uint32_t n_rows = 21, columns = 71, stride = 80, fragments_stride = 128, n_blocks_rows = 32;
     for (const Type from : {Type::kF32, GetParam()}) {
         const auto x = random(n_rows * columns, 3.0f, from);
-        const Buffer x_at = rows(x, columns, stride, from), blocks_at = poisoned(n_blocks_rows * blocks_stride * 2);
+        const Buffer x_at = rows(x, columns, stride, from), blocks_at = poisoned(n_blocks_rows * fragments_stride * 2);
         execute([&](Recorder& recorder) {
-            kernels_.blocks(recorder,
-                            {.x = x_at.address(),
-                             .blocks = blocks_at.address(),
-                             .k = columns,
-                             .x_stride = stride,
-                             .blocks_stride = blocks_stride,
-                             .rows = n_rows},
-                            scalar(from), to);
+            kernels_.fragments(recorder,
+                               {.x = x_at.address(),
+                                .fragments = blocks_at.address(),
+                                .k = columns,
+                                .x_stride = stride,
+                                .fragments_stride = fragments_stride,
+                                .rows = n_rows},
+                               scalar(from), to);
         });
-        const auto got = decoded(blocks_at, n_blocks_rows * blocks_stride);
+        const auto got = decoded(blocks_at, n_blocks_rows * fragments_stride);
         for (uint32_t t = 0; t < n_rows; t++) {
-            for (uint32_t c = 0; c < blocks_stride; c++) {
+            for (uint32_t c = 0; c < fragments_stride; c++) {
                 const float want = c < columns ? x[t * columns + c] : 0.0f;
-                ASSERT_NEAR(got[block_offset(t, c, blocks_stride, kBlocksByRows) / 2], want,
+                ASSERT_NEAR(got[fragment_offset(t, c, fragments_stride, kFragmentsByRows) / 2], want,
                             rounding() * std::abs(want))
                     << "row " << t << ", column " << c;
             }

@@ -28,9 +28,9 @@ class WarpgroupTest : public KernelTest {
 
     // A product's x in its blocks, of rows with this stride in elements; slack rows, and those of the bucket that are
     // not there, are no numbers.
-    static Buffer x_in_blocks(std::vector<std::byte> rows, uint32_t stride, uint32_t bucket, uint32_t order) {
+    static Buffer x_in_fragments(std::vector<std::byte> rows, uint32_t stride, uint32_t bucket, uint32_t order) {
         rows.resize(size_t{round_up(bucket, 16) + kSlackRows} * stride * 2, std::byte{0xff});
-        return input(in_blocks(rows, stride, order));
+        return input(in_fragments(rows, stride, order));
     }
 };
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/products/warpgroup_direct_text.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
@@ -87,15 +87,15 @@ TEST(WarpgroupTiles, SplitsCoverKOnceAndFillTheDevice) {
         << "no tile is that narrow";
 }
 
-TEST(PagesAhead, AreAllThatAMatrixLiesIn) {
-    constexpr uint64_t kPage = kAheadPageBytes;
-    EXPECT_EQ(pages_of(5 * kPage, 0).n, 0u);
-    EXPECT_EQ(pages_of(5 * kPage + 256, 0).n, 0u);
-    EXPECT_EQ(pages_of(5 * kPage, 3 * kPage).n, 3u);
-    EXPECT_EQ(pages_of(5 * kPage, 3 * kPage + 1).n, 4u);
-    EXPECT_EQ(pages_of(5 * kPage + 256, 3 * kPage).n, 4u);
-    EXPECT_EQ(pages_of(5 * kPage + 256, 3 * kPage - 256).n, 3u);
-    EXPECT_EQ(pages_of(5 * kPage + 256, 3 * kPage).begin, 5 * kPage + 256);
+TEST(PrefetchPages, AreAllThatAMatrixLiesIn) {
+    constexpr uint64_t kPage = kPrefetchPageBytes;
+    EXPECT_EQ(pages_to_prefetch(5 * kPage, 0).n, 0u);
+    EXPECT_EQ(pages_to_prefetch(5 * kPage + 256, 0).n, 0u);
+    EXPECT_EQ(pages_to_prefetch(5 * kPage, 3 * kPage).n, 3u);
+    EXPECT_EQ(pages_to_prefetch(5 * kPage, 3 * kPage + 1).n, 4u);
+    EXPECT_EQ(pages_to_prefetch(5 * kPage + 256, 3 * kPage).n, 4u);
+    EXPECT_EQ(pages_to_prefetch(5 * kPage + 256, 3 * kPage - 256).n, 3u);
+    EXPECT_EQ(pages_to_prefetch(5 * kPage + 256, 3 * kPage).begin, 5 * kPage + 256);
 }
 
 TEST(WarpgroupText, SaysWhatTheTileSays) {
@@ -135,12 +135,12 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
     }
     for (const uint32_t units : {0u, 132u}) {
         const std::string text =
-            warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .units = units, .in_turns = units > 0});
+            warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .units = units, .persistent = units > 0});
         EXPECT_EQ(count(text, "%nctaid.z"), units > 0 ? 2u : 0u) << "for its place, and for its share of the tiles";
         EXPECT_EQ(count(text, "@%is bra tile;"), units > 0 ? 1u : 0u);
     }
     for (const WarpgroupTile& tile : kWarpgroupTiles) {
-        const std::string text = warpgroup_text({.tile = tile, .stride = 128, .units = 132, .in_turns = true});
+        const std::string text = warpgroup_text({.tile = tile, .stride = 128, .units = 132, .persistent = true});
         EXPECT_EQ(count(text, "wgmma.wait_group.sync.aligned 0; bar.sync 0;"), tile.overlaps ? 1u : 0u)
             << "the next tile's parts go where others may still read";
     }
@@ -151,16 +151,16 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
         EXPECT_EQ(count(text, "ex2.approx.f32"), tile.columns / 2);
     }
     for (const WarpgroupTile& tile : kWarpgroupTiles) {
-        if (!may_read_rows_of_k(tile)) continue;
-        for (const uint32_t joined_columns : {0u, 64u}) {
+        if (!can_read_n_major(tile)) continue;
+        for (const uint32_t stacked_columns : {0u, 64u}) {
             const std::string text =
-                warpgroup_text({.tile = tile, .stride = 37888, .w_columns = 3584, .joined_columns = joined_columns});
+                warpgroup_text({.tile = tile, .stride = 37888, .w_columns = 3584, .stacked_columns = stacked_columns});
             const uint32_t parts = tile.columns / tile.part;
             EXPECT_EQ(count(text, ", 1, 1, 1, 1;"), 2 * parts * tile.k / 16) << "all matrices of w are transposed";
             EXPECT_EQ(count(text, ", 1, 1, 1, 0;"), 0u);
             EXPECT_GT(count(text, "add.u64 %w, %w, 458752;"), 0u) << "a step is 64 rows of w";
-            EXPECT_EQ(count(text, "add.u64 %joined_w, %joined_w, 458752;"),
-                      joined_columns > 0 ? count(text, "add.u64 %w, %w, 458752;") : 0u);
+            EXPECT_EQ(count(text, "add.u64 %stacked_w, %stacked_w, 458752;"),
+                      stacked_columns > 0 ? count(text, "add.u64 %w, %w, 458752;") : 0u);
         }
     }
     const std::string few = warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .row_blocks = 5});
@@ -256,7 +256,7 @@ class Warpgroup : public WarpgroupTest {
     };
 
     static Buffer x_buffer(const Case& c, const std::vector<float>& x, uint32_t order) {
-        return x_in_blocks(reference::encode(x, c.k, padded(c.k), c.type), padded(c.k), c.bucket, order);
+        return x_in_fragments(reference::encode(x, c.k, padded(c.k), c.type), padded(c.k), c.bucket, order);
     }
 
     void check(const Case& c, const MatmulPlan& plan) {
@@ -265,13 +265,14 @@ class Warpgroup : public WarpgroupTest {
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         w.resize(size_t{n_padded} * c.k);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)),
-                     x_blocks = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
+                     x_fragments = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
         const size_t split_stride = size_t{round_up(c.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
-        const MatmulParams params = product_params(c.n, c.k, count, w_buffer, x_blocks, y, split_stride);
+        const MatmulParams params = product_params(c.n, c.k, count, w_buffer, x_fragments, y, split_stride);
         execute([&](Recorder& recorder) {
-            kernels_->products.record(recorder, plan,
-                                      {.product = params, .ahead = pages_of(w_buffer.address(), w_buffer.size())});
+            kernels_->products.record(
+                recorder, plan,
+                {.product = params, .prefetch = pages_to_prefetch(w_buffer.address(), w_buffer.size())});
         });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
         for (size_t i = size_t{round_up(c.n_rows, plan.row_tile)} * n_padded; i < split_stride; i++)
@@ -302,14 +303,14 @@ class Warpgroup : public WarpgroupTest {
         const auto w = reference::random_values(size_t{2 * c.n} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)),
-                     x_blocks = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
+                     x_fragments = x_buffer(c, x, plan.x_order), count = input(std::vector<uint32_t>{c.n_rows});
         const size_t n_bytes = size_t{round_up(c.bucket, plan.row_tile)} * c.n * 2;
         const Buffer y = poisoned(n_bytes);
         MatmulParams params{};
         params.n_rows = count.address();
         params.w = w_buffer.address();
-        params.x = x_blocks.address();
-        params.y_blocks = y.address();
+        params.x = x_fragments.address();
+        params.y_fragments = y.address();
         params.n = params.y_stride = c.n;
         params.k = c.k;
         params.w_stride = params.x_stride = stride;
@@ -321,7 +322,7 @@ class Warpgroup : public WarpgroupTest {
             const auto sums = reference::multiply(w, reference::to_doubles({&x[size_t{t} * c.k], c.k}));
             for (uint32_t f = 0; f < c.n; f++) {
                 const double want = sums[f] / (1.0 + std::exp(-sums[f])) * sums[c.n + f];
-                const float have = decode16(got[block_offset(t, f, c.n, y_order) / 2], scalar(c.type));
+                const float have = decode16(got[fragment_offset(t, f, c.n, y_order) / 2], scalar(c.type));
                 ASSERT_NEAR(have, want,
                             (std::fabs(want) + 0.05 * std::sqrt(c.k)) * (c.type == Type::kBf16 ? 8e-3 : 1e-3))
                     << describe(plan) << ", row " << t << ", column " << f;
@@ -344,8 +345,8 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
                                    split_steps = ceil_div(steps, n_splits);
                     if (padded(c.k) % k_step != 0) continue;
                     n_cases++;
-                    check(c, plan_of_warpgroup(tile, {.type = scalar(type), .rows = c.bucket},
-                                               ceil_div(steps, split_steps), split_steps * k_step));
+                    check(c, warpgroup_plan(tile, {.type = scalar(type), .rows = c.bucket},
+                                            ceil_div(steps, split_steps), split_steps * k_step));
                 }
             }
         }
@@ -356,11 +357,14 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
 // Columns that the last workgroup has not, warps without columns, k that splits do not divide, rows that fill no block
 // of 16.
 TEST_F(Warpgroup, DirectMatchesTheReference) {
-    ASSERT_TRUE(
-        kernels_->products
-            .plan(
-                {.n = 4096, .k = 4096, .type = ScalarType::kF16, .rows = 64, .max_splits = 8, .may_be_in_blocks = true})
-            ->variant == MatmulVariant::kWarpgroupDirect)
+    ASSERT_TRUE(kernels_->products
+                    .plan({.n = 4096,
+                           .k = 4096,
+                           .type = ScalarType::kF16,
+                           .rows = 64,
+                           .max_splits = 8,
+                           .may_be_in_fragments = true})
+                    ->variant == MatmulVariant::kWarpgroupDirect)
         << "left out by its test at the start";
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (const uint32_t column_blocks : {1u, 4u, 7u, 9u, kDirectColumnBlocksMax}) {
@@ -369,8 +373,8 @@ TEST_F(Warpgroup, DirectMatchesTheReference) {
                      {Case{type, 448, 1024, 3, 16}, Case{type, 1000, 640, 30, 32}, Case{type, 330, 1150, 40, 48},
                       Case{type, 512, 1408, 50, 64}, Case{type, 512, 384, 64, 64}}) {
                     const uint32_t steps = padded(c.k) / kDirectK, split_steps = ceil_div(steps, n_splits);
-                    check(c, plan_of_direct(column_blocks, {.type = scalar(type), .rows = c.bucket},
-                                            ceil_div(steps, split_steps), split_steps * kDirectK));
+                    check(c, direct_plan(column_blocks, {.type = scalar(type), .rows = c.bucket},
+                                         ceil_div(steps, split_steps), split_steps * kDirectK));
                 }
             }
         }
@@ -382,8 +386,8 @@ TEST_F(Warpgroup, EachGatedTileMatchesTheReference) {
         for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
             if (!kWarpgroupTiles[tile].may_gate()) continue;
             for (const Case& c : {Case{type, 320, 512, 200, 208}, Case{type, 192, 1150, 10, 16}}) {
-                for (const uint32_t y_order : kBlockOrders)
-                    check_gated(c, plan_of_warpgroup(tile, gated(type, c.bucket), 1, padded(c.k)), y_order);
+                for (const uint32_t y_order : kFragmentOrders)
+                    check_gated(c, warpgroup_plan(tile, gated(type, c.bucket), 1, padded(c.k)), y_order);
             }
         }
     }
@@ -400,32 +404,33 @@ TEST_F(Warpgroup, TilesInTurnsAndBesideEachOtherMatchTheReference) {
         const uint32_t at_once = t.at_once * units,
                        many = round_up((2 * at_once + at_once / 3) * t.columns, kWeightAlign),
                        few = round_up((at_once - 5) * t.columns, 128);
-        ASSERT_TRUE(takes_turns(many / t.columns, 1, 1, at_once));
-        ASSERT_FALSE(takes_turns(few / t.columns, 1, 1, at_once));
+        ASSERT_TRUE(is_persistent(many / t.columns, 1, 1, at_once));
+        ASSERT_FALSE(is_persistent(few / t.columns, 1, 1, at_once));
         const Product sums{.type = ScalarType::kF16, .rows = 64};
-        check({Type::kF16, many, 384, 50, 64}, plan_of_warpgroup(tile, sums, 1, 384));
-        check({Type::kF16, few / 2, 384, 50, 64}, plan_of_warpgroup(tile, sums, 2, 256));
+        check({Type::kF16, many, 384, 50, 64}, warpgroup_plan(tile, sums, 1, 384));
+        check({Type::kF16, few / 2, 384, 50, 64}, warpgroup_plan(tile, sums, 2, 256));
         if (!t.may_gate()) continue;
-        const MatmulPlan plan = plan_of_warpgroup(tile, gated(Type::kBf16, 64), 1, 256);
-        check_gated({Type::kBf16, few / 2, 256, 50, 64}, plan, kBlocksOfARow);
-        check_gated({Type::kBf16, many / 2, 256, 50, 64}, plan, kBlocksByRows);
+        const MatmulPlan plan = warpgroup_plan(tile, gated(Type::kBf16, 64), 1, 256);
+        check_gated({Type::kBf16, few / 2, 256, 50, 64}, plan, kRowFragments);
+        check_gated({Type::kBf16, many / 2, 256, 50, 64}, plan, kFragmentsByRows);
     }
 }
 
-TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
-    const auto product = [](uint32_t rows, bool may_be_in_blocks, AdapterForm adapters, uint32_t rank_max = kMaxRank) {
+TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInFragments) {
+    const auto product = [](uint32_t rows, bool may_be_in_fragments, AdapterForm adapters,
+                            uint32_t rank_max = kMaxRank) {
         return Product{.n = 4096,
                        .k = 4096,
                        .type = ScalarType::kF16,
                        .rows = rows,
                        .max_splits = 8,
-                       .may_be_in_blocks = may_be_in_blocks,
+                       .may_be_in_fragments = may_be_in_fragments,
                        .adapters = adapters,
                        .rank_max = rank_max};
     };
-    const auto variant = [&](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks,
+    const auto variant = [&](const KernelSet& kernels, uint32_t rows, bool may_be_in_fragments,
                              AdapterForm adapters = AdapterForm::kApart) {
-        return kernels.products.plan(product(rows, may_be_in_blocks, adapters))->variant;
+        return kernels.products.plan(product(rows, may_be_in_fragments, adapters))->variant;
     };
     EXPECT_EQ(variant(*kernels_, 256, true), MatmulVariant::kWarpgroup);
     EXPECT_EQ(kernels_->products
@@ -434,7 +439,7 @@ TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
                          .type = ScalarType::kF16,
                          .rows = 256,
                          .max_splits = 8,
-                         .may_be_in_blocks = true,
+                         .may_be_in_fragments = true,
                          .result = ProductResult::kGated})
                   ->variant,
               MatmulVariant::kWarpgroup);
@@ -448,13 +453,13 @@ TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
     EXPECT_TRUE(adds_runs(*kernels_, 17, 128));
     EXPECT_TRUE(adds_runs(*kernels_, 16, 64));
     EXPECT_TRUE(adds_runs(*must(KernelSet::create(device(), {.path = KernelPath::kCoopmat})), 16, 128));
-    const auto stacks = [&](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks) {
-        return kernels.products.plan(product(rows, may_be_in_blocks, AdapterForm::kStacked)).has_value();
+    const auto stacks = [&](const KernelSet& kernels, uint32_t rows, bool may_be_in_fragments) {
+        return kernels.products.plan(product(rows, may_be_in_fragments, AdapterForm::kStacked)).has_value();
     };
     EXPECT_TRUE(stacks(*kernels_, 128, true));
     EXPECT_FALSE(stacks(*kernels_, 64, true));
     EXPECT_FALSE(stacks(*kernels_, 128, false));
-    EXPECT_FALSE(stacks(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}})), 128, true));
+    EXPECT_FALSE(stacks(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_stacked_f16"}})), 128, true));
     EXPECT_EQ(variant(*kernels_, 48, true), MatmulVariant::kWarpgroupDirect);
     EXPECT_NE(variant(*kernels_, 32, true), MatmulVariant::kWarpgroupDirect);
     EXPECT_EQ(variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true),

@@ -1,6 +1,6 @@
-// Turns at the helpers, and at work in this process on their results. Any thread.
+// Admission to the helpers, and to work in this process on their results. Any thread.
 //
-// Three things bound them: the numbers of running and of waiting turns, both shared fairly
+// Three things bound them: the numbers of granted and of waiting permits, both shared fairly
 // (server/access/shared_places.h); and their processor time while answers are computed, for each tenant and for all
 // recent ones together (server/access/time_debts.h), since answers may need the processors: always on a software
 // device, and a little on every other one. A tenant with much recent use also has the lowest priority.
@@ -19,7 +19,7 @@
 
 namespace lorad::server::sandbox {
 
-class Turns {
+class Admission {
   public:
     static constexpr uint32_t kWaitingMax = 256;
     static constexpr std::chrono::seconds kWaitMax{15};
@@ -35,34 +35,34 @@ class Turns {
         std::function<bool()> is_busy = {};
         std::function<std::chrono::steady_clock::time_point()> now = {};  // none: the clock
     };
-    explicit Turns(Options options);
+    explicit Admission(Options options);
 
     // Given back when it goes.
-    class Turn {
+    class Permit {
       public:
-        Turn() = default;
-        // Charges processor time of the turn's work, also if it failed.
+        Permit() = default;
+        // Charges processor time of the permit's work, also if it failed.
         void charge(double seconds) {
-            if (turns_ != nullptr) turns_->charge(holder_, seconds);
+            if (admission_ != nullptr) admission_->charge(holder_, seconds);
         }
-        // The niceness of the turn's work: kNicer, or kNicest for a holder that has used much lately
+        // The niceness of the permit's work: kNicer, or kNicest for a holder that has used much lately
         // (proto/base/thread.h).
         int niceness() const { return niceness_; }
 
       private:
-        friend class Turns;
-        Turn(Turns& turns, access::Holder holder, access::SharedPlaces::Place place)
-            : turns_(&turns),
+        friend class Admission;
+        Permit(Admission& admission, access::Holder holder, access::SharedPlaces::Place place)
+            : admission_(&admission),
               holder_(std::move(holder)),
               place_(std::move(place)),
-              niceness_(turns.niceness(holder_)) {}
-        Turns* turns_ = nullptr;
+              niceness_(admission.niceness(holder_)) {}
+        Admission* admission_ = nullptr;
         access::Holder holder_;
         access::SharedPlaces::Place place_;
         int niceness_ = kNicer;
     };
     // Waits. kOverloaded where as many wait as may, in all or of this holder, and where the wait takes too long.
-    Result<Turn> enter(const access::Holder& holder);
+    Result<Permit> enter(const access::Holder& holder);
 
   private:
     using TimePoint = std::chrono::steady_clock::time_point;

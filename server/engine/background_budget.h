@@ -11,9 +11,9 @@ struct BackgroundShare {
     double latency_factor = 1.25;  // a step with background work behind it takes at most this many times as long
 };
 
-class BackgroundTurns {
+class BackgroundBudget {
   public:
-    explicit BackgroundTurns(const BackgroundShare& share) : share_(share) {}
+    explicit BackgroundBudget(const BackgroundShare& share) : share_(share) {}
 
     // Called after each step; is_quiet: no background work ran beside it. Returns the seconds that background work may
     // run now; 0: none. If even the smallest piece exceeds the bound, one runs every kRareSteps steps: so few do not

@@ -1,4 +1,4 @@
-#include "model/weights/joined_columns.h"
+#include "model/weights/stacked_columns.h"
 
 #include <cstring>
 
@@ -6,7 +6,7 @@
 
 #include "model/step/step_state.h"
 
-namespace lorad::model::joined_columns_test {
+namespace lorad::model::stacked_columns_test {
 namespace {
 
 constexpr uint32_t kF16 = 1u << static_cast<uint32_t>(gpu::ScalarType::kF16);
@@ -27,13 +27,13 @@ StepBatch batch_of(const std::vector<std::pair<uint32_t, uint32_t>>& runs) {
     return batch;
 }
 
-TEST(JoinedColumns, AreModuleByModuleRankBlockByRankBlockPartByPart) {
+TEST(StackedColumns, AreModuleByModuleRankBlockByRankBlockPartByPart) {
     const auto columns =
-        JoinedColumns::of(batch_of({{kNoAdapterSlot, 2}, {5, 3}, {3, 4}, {5, 1}}), kSlots, gpu::ScalarType::kF16);
+        StackedColumns::of(batch_of({{kNoAdapterSlot, 2}, {5, 3}, {3, 4}, {5, 1}}), kSlots, gpu::ScalarType::kF16);
     ASSERT_TRUE(columns);
     EXPECT_EQ(columns->number_of(5), 0u);
     EXPECT_EQ(columns->number_of(3), 1u);
-    const gpu::JoinedGroup& qkv = columns->groups()[0];
+    const gpu::StackedGroup& qkv = columns->groups()[0];
     EXPECT_EQ(qkv.n_blocks, 36u)
         << "3 modules of 3 blocks of 3 parts, 3 of one of 2, and what a step of 64 columns leaves";
     EXPECT_EQ(qkv.adapters[0].first_block, 0u);
@@ -51,14 +51,14 @@ TEST(JoinedColumns, AreModuleByModuleRankBlockByRankBlockPartByPart) {
         EXPECT_EQ(qkv.blocks[block].what, (block - 27) / 2 << 16 | (block - 27) % 2 << 24) << block;
     }
     for (uint32_t block = 33; block < 36; ++block) EXPECT_EQ(qkv.blocks[block].slot, gpu::kNoSlot);
-    const gpu::JoinedGroup& gate_up = columns->groups()[2];
+    const gpu::StackedGroup& gate_up = columns->groups()[2];
     EXPECT_EQ(gate_up.n_blocks, 4u);
     EXPECT_EQ(gate_up.adapters[0].rank_blocks, 0u) << "slot 5 has nothing there";
 }
 
-TEST(JoinedColumns, AWindowHasTheStepsOfItsRowsAdapters) {
+TEST(StackedColumns, AWindowHasTheStepsOfItsRowsAdapters) {
     const auto columns =
-        JoinedColumns::of(batch_of({{5, 100}, {kNoAdapterSlot, 28}, {3, 128}, {kNoAdapterSlot, 130}, {3, 1}}), kSlots,
+        StackedColumns::of(batch_of({{5, 100}, {kNoAdapterSlot, 28}, {3, 128}, {kNoAdapterSlot, 130}, {3, 1}}), kSlots,
                           gpu::ScalarType::kF16);
     ASSERT_TRUE(columns);
     ASSERT_EQ(columns->windows(0).size(), 4u);
@@ -76,36 +76,36 @@ TEST(JoinedColumns, AWindowHasTheStepsOfItsRowsAdapters) {
     EXPECT_EQ(columns->mean_steps(2), (0.0 + 1 + 0 + 1) / 4);
 }
 
-TEST(JoinedColumns, AreNotThereWhereTheyFindNoRoom) {
-    EXPECT_FALSE(JoinedColumns::of(batch_of({{9, 1}}), kSlots, gpu::ScalarType::kF16));
+TEST(StackedColumns, AreNotThereWhereTheyFindNoRoom) {
+    EXPECT_FALSE(StackedColumns::of(batch_of({{9, 1}}), kSlots, gpu::ScalarType::kF16));
     std::vector<std::pair<uint32_t, uint32_t>> runs;
-    for (uint32_t slot = 10; slot < 10 + gpu::kJoinedAdaptersMax; ++slot) runs.emplace_back(slot, 1);
-    const auto full = JoinedColumns::of(batch_of(runs), kSlots, gpu::ScalarType::kF16);
+    for (uint32_t slot = 10; slot < 10 + gpu::kStackedAdaptersMax; ++slot) runs.emplace_back(slot, 1);
+    const auto full = StackedColumns::of(batch_of(runs), kSlots, gpu::ScalarType::kF16);
     ASSERT_TRUE(full);
-    EXPECT_EQ(full->groups()[0].n_blocks, gpu::kJoinedBlocksMax);
-    EXPECT_FALSE(JoinedColumns::of(batch_of(runs), kSlots, gpu::ScalarType::kBf16)) << "three parts of each";
+    EXPECT_EQ(full->groups()[0].n_blocks, gpu::kStackedBlocksMax);
+    EXPECT_FALSE(StackedColumns::of(batch_of(runs), kSlots, gpu::ScalarType::kBf16)) << "three parts of each";
     runs.emplace_back(30, 1);
-    EXPECT_FALSE(JoinedColumns::of(batch_of(runs), kSlots, gpu::ScalarType::kF16)) << "one more";
+    EXPECT_FALSE(StackedColumns::of(batch_of(runs), kSlots, gpu::ScalarType::kF16)) << "one more";
 }
 
-TEST(JoinedColumns, AreWrittenWithSegmentsOfOneBlockEach) {
+TEST(StackedColumns, AreWrittenWithSegmentsOfOneBlockEach) {
     const StepBatch batch = batch_of({{kNoAdapterSlot, 10}, {5, 30}, {3, 100}});
     const StepShape shape{.row_bucket = 192,
                           .output_bucket = 0,
                           .lora = gpu::LoraLevel::kPlain,
-                          .method = AdapterMethod::kJoined,
-                          .joined_type = gpu::ScalarType::kF16};
+                          .method = AdapterMethod::kStacked,
+                          .stacked_type = gpu::ScalarType::kF16};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
     write_step_state(batch, shape, kSlots, 0, 4, bytes);
     const StepLayout layout(shape);
-    const auto columns = JoinedColumns::of(batch, kSlots, gpu::ScalarType::kF16);
+    const auto columns = StackedColumns::of(batch, kSlots, gpu::ScalarType::kF16);
     for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
         EXPECT_EQ(
-            std::memcmp(bytes.data() + layout.joined_of(group), &columns->groups()[group], sizeof(gpu::JoinedGroup)),
+            std::memcmp(bytes.data() + layout.stacked_of(group), &columns->groups()[group], sizeof(gpu::StackedGroup)),
             0);
         ASSERT_EQ(columns->windows(group).size(), 2u);
         EXPECT_EQ(std::memcmp(bytes.data() + layout.windows_of(group), columns->windows(group).data(),
-                              2 * sizeof(gpu::JoinedWindow)),
+                              2 * sizeof(gpu::StackedWindow)),
                   0);
     }
     gpu::StepHeader header;
@@ -124,4 +124,4 @@ TEST(JoinedColumns, AreWrittenWithSegmentsOfOneBlockEach) {
 }
 
 }  // namespace
-}  // namespace lorad::model::joined_columns_test
+}  // namespace lorad::model::stacked_columns_test

@@ -4,12 +4,12 @@
 #include "gpu/kernels/products/warpgroup_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing::lora_join_test {
+namespace lorad::gpu::testing::lora_stack_test {
 namespace {
 
-// Adapters joined to a product, against fp64: what lora_join and lora_shrink leave for it, wherever there are matrices,
-// and the product where there are kernels by warpgroups.
-class LoraJoin : public KernelTest {
+// Adapters stacked on a product, against fp64: what lora_stack and lora_shrink leave for it, wherever there are
+// matrices, and the product where there are kernels by warpgroups.
+class LoraStack : public KernelTest {
   protected:
     struct Case {
         Type type;
@@ -26,70 +26,70 @@ class LoraJoin : public KernelTest {
 
     // The group, windows and segments as the host writes them; adapters in the order of their numbers, which are their
     // slots.
-    struct Joined {
-        JoinedGroup group{};
-        std::vector<JoinedWindow> windows;
+    struct Stacked {
+        StackedGroup group{};
+        std::vector<StackedWindow> windows;
         std::vector<LoraSegment> segments;
         std::vector<StepRow> rows;
         uint32_t rank_max = 0;
     };
-    static Joined joined_of(const Case& c) {
-        Joined joined;
+    static Stacked stacked_of(const Case& c) {
+        Stacked stacked;
         const auto n_modules = static_cast<uint32_t>(c.module_n.size());
         for (uint32_t a = 0; a < c.adapters.size(); a++) {
             const uint32_t rank = std::ranges::max(c.adapters[a].ranks), n_parts = c.adapters[a].type == c.type ? 2 : 3;
-            joined.rank_max = std::max(joined.rank_max, rank);
-            joined.group.adapters[a] = {joined.group.n_blocks, ceil_div(rank, 16), n_parts, 0};
+            stacked.rank_max = std::max(stacked.rank_max, rank);
+            stacked.group.adapters[a] = {stacked.group.n_blocks, ceil_div(rank, 16), n_parts, 0};
             for (uint32_t m = 0; m < n_modules; m++) {
                 for (uint32_t r = 0; r < rank; r += 16) {
                     for (uint32_t part = 0; part < n_parts; part++)
-                        joined.group.blocks[joined.group.n_blocks++] = {a, r | m << 16 | part << 24};
+                        stacked.group.blocks[stacked.group.n_blocks++] = {a, r | m << 16 | part << 24};
                 }
             }
         }
-        while (joined.group.n_blocks % 4 != 0) joined.group.blocks[joined.group.n_blocks++] = {kNoSlot, 0};
+        while (stacked.group.n_blocks % 4 != 0) stacked.group.blocks[stacked.group.n_blocks++] = {kNoSlot, 0};
         for (const AdapterRun& run : c.runs) {
-            const auto begin = static_cast<uint32_t>(joined.rows.size()), end = begin + run.n_rows;
+            const auto begin = static_cast<uint32_t>(stacked.rows.size()), end = begin + run.n_rows;
             for (uint32_t row = begin; row < end; row++) {
                 StepRow made{};
                 made.adapter_slot = run.adapter < 0 ? kNoSlot : static_cast<uint32_t>(run.adapter);
-                joined.rows.push_back(made);
+                stacked.rows.push_back(made);
             }
             for (uint32_t row = begin; row < end && run.adapter >= 0;) {
                 const uint32_t n_rows = std::min(end - row, 16 - row % 16), slot = static_cast<uint32_t>(run.adapter);
-                joined.segments.push_back({row, n_rows, slot, slot});
+                stacked.segments.push_back({row, n_rows, slot, slot});
                 row += n_rows;
             }
         }
-        for (size_t row = 0; row < joined.rows.size(); row += kJoinedTileRows) {
-            uint32_t first = kJoinedBlocksMax, end = 0;
-            for (size_t i = row; i < std::min(row + kJoinedTileRows, joined.rows.size()); i++) {
-                if (joined.rows[i].adapter_slot == kNoSlot) continue;
-                const JoinedAdapter& adapter = joined.group.adapters[joined.rows[i].adapter_slot];
+        for (size_t row = 0; row < stacked.rows.size(); row += kStackedTileRows) {
+            uint32_t first = kStackedBlocksMax, end = 0;
+            for (size_t i = row; i < std::min(row + kStackedTileRows, stacked.rows.size()); i++) {
+                if (stacked.rows[i].adapter_slot == kNoSlot) continue;
+                const StackedAdapter& adapter = stacked.group.adapters[stacked.rows[i].adapter_slot];
                 first = std::min(first, adapter.first_block);
                 end = std::max(end, adapter.first_block + n_modules * adapter.rank_blocks * adapter.parts);
             }
-            joined.windows.push_back(first < end ? JoinedWindow{first / 4, ceil_div(end, 4) - first / 4}
-                                                 : JoinedWindow{0, 0});
+            stacked.windows.push_back(first < end ? StackedWindow{first / 4, ceil_div(end, 4) - first / 4}
+                                                  : StackedWindow{0, 0});
         }
-        return joined;
+        return stacked;
     }
 
     // All that a step has of a case.
     struct Step {
-        Joined joined;
+        Stacked stacked;
         uint32_t n_rows = 0, n = 0, n_modules = 0, bucket = 0, columns = 0;
         std::vector<std::vector<TestModule>> modules;  // [adapter][module]
         std::vector<float> x;
-        Buffer x_blocks, table, state, segments, group, windows, parts, b, low;
+        Buffer x_fragments, table, state, segments, group, windows, parts, b, low;
     };
     Step prepare(const Case& c) {
         Step s;
-        s.joined = joined_of(c);
-        s.n_rows = static_cast<uint32_t>(s.joined.rows.size());
+        s.stacked = stacked_of(c);
+        s.n_rows = static_cast<uint32_t>(s.stacked.rows.size());
         s.n_modules = static_cast<uint32_t>(c.module_n.size());
         s.bucket = std::max(round_up(s.n_rows, 16), 128u);
-        s.columns = s.n_modules * kJoinedModuleColumns;
+        s.columns = s.n_modules * kStackedModuleColumns;
         for (const uint32_t n : c.module_n) s.n += n;
         std::vector<LoraModule> table((c.adapters.size() + 1) * kLoraModules);
         for (size_t a = 0; a < c.adapters.size(); a++) {
@@ -103,58 +103,58 @@ class LoraJoin : public KernelTest {
         s.x = reference::random_values(size_t{s.n_rows} * c.k, c.type, random_);
         auto x_bytes = reference::encode(s.x, c.k, padded(c.k), c.type);
         x_bytes.resize(size_t{s.bucket + kSlackRows} * padded(c.k) * 2, std::byte{0xff});
-        s.x_blocks = input(in_blocks(x_bytes, padded(c.k), kBlocksByRows));
+        s.x_fragments = input(in_fragments(x_bytes, padded(c.k), kFragmentsByRows));
         s.table = input(table);
-        auto rows = s.joined.rows;
+        auto rows = s.stacked.rows;
         rows.resize(s.bucket);
         s.state = step_state(rows, s.n_rows);
         const ShrinkDispatch shrink =
-            shrink_dispatch(s.joined.rank_max, static_cast<uint32_t>(s.joined.segments.size()), s.n_modules);
+            shrink_dispatch(s.stacked.rank_max, static_cast<uint32_t>(s.stacked.segments.size()), s.n_modules);
         std::memcpy(s.state.mapped().data() + offsetof(StepHeader, shrink), &shrink, sizeof(shrink));
-        s.segments = input(s.joined.segments);
-        s.group = input(std::vector{s.joined.group});
-        s.windows = input(s.joined.windows);
+        s.segments = input(s.stacked.segments);
+        s.group = input(std::vector{s.stacked.group});
+        s.windows = input(s.stacked.windows);
         s.parts = make_buffer(LoraPlanner::kShrinkPartBytes, MemoryKind::kHostUpload);
         std::memset(s.parts.mapped().data(), 0, s.parts.size());
-        s.b = poisoned(ProductPlanner::joined_b_bytes(padded(s.n), s.n_modules));
-        s.low = poisoned(ProductPlanner::joined_low_bytes(s.bucket, s.n_modules));
+        s.b = poisoned(ProductPlanner::stacked_b_bytes(padded(s.n), s.n_modules));
+        s.low = poisoned(ProductPlanner::stacked_low_bytes(s.bucket, s.n_modules));
         return s;
     }
 
-    void record_join(Recorder& recorder, const Case& c, const Step& s) {
+    void record_stack(Recorder& recorder, const Case& c, const Step& s) {
         LoraShrinkParams shrink{};
         shrink.lora_layer = s.table.address();
         shrink.segments = s.segments.address();
-        shrink.x = s.x_blocks.address();
+        shrink.x = s.x_fragments.address();
         shrink.parts = s.parts.address();
         shrink.lora_slot_stride = kLoraModules;
         shrink.n_modules = s.n_modules;
         shrink.k = c.k;
         shrink.x_stride = padded(c.k);
-        shrink.joined = s.group.address();
-        shrink.joined_low = s.low.address();
+        shrink.stacked = s.group.address();
+        shrink.stacked_low = s.low.address();
         kernels_->lora.lora_shrink(recorder, shrink, scalar(c.type), s.bucket, ShrinkPlace::kFirst, s.state,
                                    offsetof(StepHeader, shrink));
-        LoraJoinParams join{};
-        join.step = s.state.address();
-        join.group = s.group.address();
-        join.windows = s.windows.address();
-        join.lora_layer = s.table.address();
-        join.b = s.b.address();
-        join.low = s.low.address();
-        join.lora_slot_stride = kLoraModules;
-        join.n_modules = s.n_modules;
-        join.n = padded(s.n);
+        LoraStackParams stack{};
+        stack.step = s.state.address();
+        stack.group = s.group.address();
+        stack.windows = s.windows.address();
+        stack.lora_layer = s.table.address();
+        stack.b = s.b.address();
+        stack.low = s.low.address();
+        stack.lora_slot_stride = kLoraModules;
+        stack.n_modules = s.n_modules;
+        stack.n = padded(s.n);
         uint32_t end = 0;
-        for (uint32_t m = 0; m < s.n_modules; m++) join.module_end[m] = end += c.module_n[m];
-        kernels_->lora.lora_join(recorder, join, scalar(c.type));
+        for (uint32_t m = 0; m < s.n_modules; m++) stack.module_end[m] = end += c.module_n[m];
+        kernels_->lora.lora_stack(recorder, stack, scalar(c.type));
     }
 
     // What the row's adapter adds, and how large its summands are.
     static std::pair<std::vector<double>, double> added(const Case& c, const Step& s, uint32_t t) {
         std::vector<double> want(s.n);
         double magnitude = 0;
-        const uint32_t slot = s.joined.rows[t].adapter_slot;
+        const uint32_t slot = s.stacked.rows[t].adapter_slot;
         if (slot == kNoSlot) return {want, magnitude};
         uint32_t column = 0;
         for (uint32_t m = 0; m < s.n_modules; m++) {
@@ -175,20 +175,20 @@ class LoraJoin : public KernelTest {
         SCOPED_TRACE(::testing::Message()
                      << "type " << int(c.type) << ", k " << c.k << ", adapters " << c.adapters.size());
         const Step s = prepare(c);
-        execute([&](Recorder& recorder) { record_join(recorder, c, s); });
-        const uint32_t n_columns = s.joined.group.n_blocks * 16;
+        execute([&](Recorder& recorder) { record_stack(recorder, c, s); });
+        const uint32_t n_columns = s.stacked.group.n_blocks * 16;
         const auto b = content(s.b, size_t{padded(s.n)} * s.columns, c.type),
                    low = content(s.low, s.low.size() / 2, c.type);
         for (uint32_t t = 0; t < s.n_rows; t += 7) {
             const auto [want, magnitude] = added(c, s, t);
-            const JoinedWindow window = s.joined.windows[t / kJoinedTileRows];
+            const StackedWindow window = s.stacked.windows[t / kStackedTileRows];
             std::vector<float> got(s.n);
             for (uint32_t i = 0; i < s.n; i++) {
                 double sum = 0;
-                for (uint32_t column = window.begin * kJoinedStep; column < (window.begin + window.n) * kJoinedStep;
+                for (uint32_t column = window.begin * kStackedStep; column < (window.begin + window.n) * kStackedStep;
                      column++) {
                     sum += double{b[size_t{i} * s.columns + column]} *
-                           low[block_offset(t, column, s.columns, kBlocksByRows) / 2];
+                           low[fragment_offset(t, column, s.columns, kFragmentsByRows) / 2];
                 }
                 got[i] = static_cast<float>(sum);
             }
@@ -203,7 +203,7 @@ class LoraJoin : public KernelTest {
                 ASSERT_EQ(b[size_t{i} * s.columns + column], 0.0f) << "padding";
         }
         for (uint32_t column = n_columns; column < s.columns; column++)
-            ASSERT_TRUE(is_poison(low[block_offset(0, column, s.columns, kBlocksByRows) / 2]));
+            ASSERT_TRUE(is_poison(low[fragment_offset(0, column, s.columns, kFragmentsByRows) / 2]));
         const auto arrivals = content<uint32_t>(s.parts, s.parts.size() / 4);
         for (size_t i = s.parts.size() / 4 - kShrinkAllPartsMax; i < s.parts.size() / 4; i++)
             ASSERT_EQ(arrivals[i], 0u);
@@ -216,7 +216,7 @@ class LoraJoin : public KernelTest {
         return {.windows = s.windows.address(),
                 .b = s.b.address(),
                 .low = s.low.address(),
-                .columns = s.n_modules * kJoinedModuleColumns};
+                .columns = s.n_modules * kStackedModuleColumns};
     }
 
     // The product with all that.
@@ -224,20 +224,20 @@ class LoraJoin : public KernelTest {
         const Step s = prepare(c);
         const uint32_t stride = padded(c.k), n_padded = padded(s.n), steps = stride / kWarpgroupTiles[tile].k,
                        split_steps = ceil_div(steps, n_splits);
-        const MatmulPlan plan = plan_of_warpgroup(tile, stacked(c, s.bucket), ceil_div(steps, split_steps),
-                                                  split_steps * kWarpgroupTiles[tile].k);
+        const MatmulPlan plan = warpgroup_plan(tile, stacked(c, s.bucket), ceil_div(steps, split_steps),
+                                               split_steps * kWarpgroupTiles[tile].k);
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(plan.row_tile == kJoinedTileRows && kernels_->ladder().has_joined(scalar(c.type)));
+        ASSERT_TRUE(plan.row_tile == kStackedTileRows && kernels_->ladder().has_stacked(scalar(c.type)));
         auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         w.resize(size_t{n_padded} * c.k);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t split_stride = size_t{round_up(s.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
         const ProductArguments arguments{
-            .product = product_params(s.n, c.k, s.state, w_buffer, s.x_blocks, y, split_stride),
+            .product = product_params(s.n, c.k, s.state, w_buffer, s.x_fragments, y, split_stride),
             .stacked = stacked_columns(s)};
         execute([&](Recorder& recorder) {
-            record_join(recorder, c, s);
+            record_stack(recorder, c, s);
             recorder.barrier();
             kernels_->products.record(recorder, plan, arguments);
         });
@@ -263,25 +263,25 @@ class LoraJoin : public KernelTest {
         const uint32_t stride = padded(c.k), ffn = c.module_n[0];
         Product product = stacked(c, s.bucket);
         product.result = ProductResult::kGated;
-        const MatmulPlan plan = plan_of_warpgroup(tile, product, 1, stride);
+        const MatmulPlan plan = warpgroup_plan(tile, product, 1, stride);
         if (!kWarpgroupTiles[tile].may_gate()) return;
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(plan.row_tile == kJoinedTileRows && kernels_->ladder().has_joined(scalar(c.type)));
+        ASSERT_TRUE(plan.row_tile == kStackedTileRows && kernels_->ladder().has_stacked(scalar(c.type)));
         const auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t n_bytes = size_t{round_up(s.bucket, plan.row_tile)} * ffn * 2;
         const Buffer y = poisoned(n_bytes);
-        ProductArguments arguments{.y_order = kBlocksByRows, .stacked = stacked_columns(s)};
+        ProductArguments arguments{.y_order = kFragmentsByRows, .stacked = stacked_columns(s)};
         MatmulParams& params = arguments.product;
         params.n_rows = s.state.address();
         params.w = w_buffer.address();
-        params.x = s.x_blocks.address();
-        params.y_blocks = y.address();
+        params.x = s.x_fragments.address();
+        params.y_fragments = y.address();
         params.n = params.y_stride = ffn;
         params.k = c.k;
         params.w_stride = params.x_stride = stride;
         execute([&](Recorder& recorder) {
-            record_join(recorder, c, s);
+            record_stack(recorder, c, s);
             recorder.barrier();
             kernels_->products.record(recorder, plan, arguments);
         });
@@ -292,7 +292,7 @@ class LoraJoin : public KernelTest {
             for (uint32_t i = 0; i < s.n; i++) sums[i] += base[i];
             for (uint32_t f = 0; f < ffn; f++) {
                 const double want = sums[f] / (1.0 + std::exp(-sums[f])) * sums[ffn + f];
-                const float have = decode16(got[block_offset(t, f, ffn, kBlocksByRows) / 2], scalar(c.type));
+                const float have = decode16(got[fragment_offset(t, f, ffn, kFragmentsByRows) / 2], scalar(c.type));
                 if (!std::isfinite(have) && c.type == Type::kF16 && std::fabs(want) > 65000) continue;
                 ASSERT_NEAR(
                     have, want,
@@ -319,7 +319,7 @@ class LoraJoin : public KernelTest {
     }
 };
 
-TEST_F(LoraJoin, LeavesWhatTheProductAddsUp) {
+TEST_F(LoraStack, LeavesWhatTheProductAddsUp) {
     if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     for (const Type type : matrix_types()) {
         if (!kernels_->lora.shrinks_by_matrix(scalar(type), 128))
@@ -329,17 +329,17 @@ TEST_F(LoraJoin, LeavesWhatTheProductAddsUp) {
 }
 
 // What f16 cannot hold is as much as it can, and harms no other row.
-TEST_F(LoraJoin, LargeMatricesStayWithTheirRows) {
+TEST_F(LoraStack, LargeMatricesStayWithTheirRows) {
     if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     const Case c{Type::kF16, 128, {128}, {{{8}, Type::kF32}, {{8}, Type::kF16}}, {{0, 20}, {1, 20}, {-1, 20}}};
     Step s = prepare(c);
     s.modules[0][0].b_buffer = input(std::vector<float>(size_t{128} * 8, 1e6f));
     LoraModule entry = s.modules[0][0].entry();
     std::memcpy(s.table.mapped().data(), &entry, sizeof(entry));
-    execute([&](Recorder& recorder) { record_join(recorder, c, s); });
+    execute([&](Recorder& recorder) { record_stack(recorder, c, s); });
     const auto b = content(s.b, size_t{padded(s.n)} * s.columns, c.type),
                low = content(s.low, s.low.size() / 2, c.type);
-    const uint32_t n_columns = s.joined.group.n_blocks * 16;
+    const uint32_t n_columns = s.stacked.group.n_blocks * 16;
     for (uint32_t i = 0; i < s.n; i++) {
         EXPECT_EQ(b[size_t{i} * s.columns], 65504.0f) << i;
         for (uint32_t column = 0; column < n_columns; column++)
@@ -347,18 +347,18 @@ TEST_F(LoraJoin, LargeMatricesStayWithTheirRows) {
     }
     for (uint32_t t = 20; t < s.n_rows; t++) {
         for (uint32_t column = 0; column < 48; column++)
-            ASSERT_EQ(low[block_offset(t, column, s.columns, kBlocksByRows) / 2], 0.0f)
+            ASSERT_EQ(low[fragment_offset(t, column, s.columns, kFragmentsByRows) / 2], 0.0f)
                 << "the first adapter's, row " << t;
     }
 }
 
-TEST_F(LoraJoin, ProductsOfEachTileAddItUp) {
+TEST_F(LoraStack, ProductsOfEachTileAddItUp) {
     if (!device().capabilities().warpgroup_matrices)
         GTEST_SKIP() << "no kernels by warpgroups: " << device().capabilities().name;
     kernels_ = must(KernelSet::create(device(), {}));
     uint32_t n_tiles = 0;
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
-        if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
+        if (kWarpgroupTiles[tile].rows() != kStackedTileRows) continue;
         n_tiles++;
         for (const Type type : {Type::kF16, Type::kBf16}) {
             for (const Case& c : cases(type)) {
@@ -372,4 +372,4 @@ TEST_F(LoraJoin, ProductsOfEachTileAddItUp) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing::lora_join_test
+}  // namespace lorad::gpu::testing::lora_stack_test

@@ -10,19 +10,20 @@
 namespace lorad::gpu {
 
 // that NVIDIA's GPUs translate at once, in allocations of this size and more
-constexpr uint32_t kAheadPageBytes = 2 << 20;
+constexpr uint32_t kPrefetchPageBytes = 2 << 20;
 
-struct PagesAhead {
+struct PrefetchPages {
     uint64_t begin = 0;  // address of the first byte; of each other page the first byte is loaded
     uint32_t n = 0;      // pages, the first and the last one perhaps in part. 0: no prefetch
     uint32_t pad = 0;
 };
-static_assert(sizeof(PagesAhead) == 16);
+static_assert(sizeof(PrefetchPages) == 16);
 
-constexpr PagesAhead pages_of(uint64_t address, uint64_t n_bytes) {
-    return {address,
-            static_cast<uint32_t>(ceil_div(n_bytes == 0 ? 0 : address % kAheadPageBytes + n_bytes, kAheadPageBytes)),
-            0};
+constexpr PrefetchPages pages_to_prefetch(uint64_t address, uint64_t n_bytes) {
+    return {
+        address,
+        static_cast<uint32_t>(ceil_div(n_bytes == 0 ? 0 : address % kPrefetchPageBytes + n_bytes, kPrefetchPageBytes)),
+        0};
 }
 
 }  // namespace lorad::gpu

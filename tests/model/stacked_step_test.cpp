@@ -15,7 +15,7 @@
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::model::joined_step_test {
+namespace lorad::model::stacked_step_test {
 namespace {
 
 using namespace lorad::testing;
@@ -54,7 +54,7 @@ std::vector<TokenId> tokens_of(const ModelConfig& config, uint32_t prompt) {
     return tokens;
 }
 
-std::vector<std::vector<float>> logits_of_one_step(Executor& executor) {
+std::vector<std::vector<float>> one_step_logits(Executor& executor) {
     StepBatch batch;
     BlockId next = 0;
     for (uint32_t prompt = 0; prompt < kPrompts.size(); ++prompt) {
@@ -73,16 +73,16 @@ std::vector<std::vector<float>> logits_of_one_step(Executor& executor) {
     return logits;
 }
 
-class JoinedStep : public ::testing::TestWithParam<const char*> {
+class StackedStep : public ::testing::TestWithParam<const char*> {
   protected:
     static Type own_type() { return GetParam()[0] == 'd' ? Type::kBf16 : Type::kF16; }
 };
 
-TEST_P(JoinedStep, AnswersAsPortableKernelsDoAlone) {
+TEST_P(StackedStep, AnswersAsPortableKernelsDoAlone) {
     const auto best = load(GetParam(), gpu::KernelPath::kAuto),
                portable = load(GetParam(), gpu::KernelPath::kPortableF32);
     const auto kept = put_adapters(*best, own_type()), also_kept = put_adapters(*portable, own_type());
-    const auto together = logits_of_one_step(*best);
+    const auto together = one_step_logits(*best);
     ASSERT_EQ(together.size(), kPrompts.size());
     for (uint32_t prompt = 0; prompt < kPrompts.size(); ++prompt) {
         const auto tokens = tokens_of(portable->config(), prompt);
@@ -96,7 +96,7 @@ TEST_P(JoinedStep, AnswersAsPortableKernelsDoAlone) {
     }
 }
 
-TEST_P(JoinedStep, HasItsAdaptersInItsProducts) {
+TEST_P(StackedStep, HasItsAdaptersInItsProducts) {
     if (!test_device().capabilities().warpgroup_matrices)
         GTEST_SKIP() << "no kernels by warpgroups: " << test_device().capabilities().name;
     const auto executor = load(GetParam(), gpu::KernelPath::kAuto);
@@ -111,13 +111,13 @@ TEST_P(JoinedStep, HasItsAdaptersInItsProducts) {
         return n;
     };
     // But for the last layer's behind attention, which has one row.
-    EXPECT_EQ(calls("_joined_"), 4u * executor->config().n_layers - 3);
-    EXPECT_EQ(calls("lora_join"), 4u * executor->config().n_layers - 3);
+    EXPECT_EQ(calls("_stacked_"), 4u * executor->config().n_layers - 3);
+    EXPECT_EQ(calls("lora_stack"), 4u * executor->config().n_layers - 3);
     EXPECT_EQ(calls("gated_act"), executor->config().intermediate_size % 64 == 0 ? 1u : executor->config().n_layers);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, JoinedStep, ::testing::Values("demo", "qwen2-tied"),
+INSTANTIATE_TEST_SUITE_P(All, StackedStep, ::testing::Values("demo", "qwen2-tied"),
                          [](const auto& param_info) { return std::string(param_info.param).substr(0, 4); });
 
 }  // namespace
-}  // namespace lorad::model::joined_step_test
+}  // namespace lorad::model::stacked_step_test

@@ -1,5 +1,5 @@
-// Owns the state of a dispatch's grid barriers: their memory (gpu/kernels/persistent/meeting.h), and a word that says
-// whether one has timed out. Engine thread only.
+// Owns the state of a dispatch's grid barriers: their memory (gpu/kernels/persistent/grid_barrier.h), and a word that
+// says whether one has timed out. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace lorad::model {
 
-class Meeting {
+class GridBarrier {
   public:
-    // sync_bytes: at least gpu::MeetingSync, behind which a program may have more.
-    static Result<std::unique_ptr<Meeting>> create(gpu::Device& device, uint64_t sync_bytes, const char* name);
+    // sync_bytes: at least gpu::GridBarrierSync, behind which a program may have more.
+    static Result<std::unique_ptr<GridBarrier>> create(gpu::Device& device, uint64_t sync_bytes, const char* name);
 
     gpu::DeviceAddress sync() const { return sync_.address(); }
     // Set when a grid barrier of some step has timed out.

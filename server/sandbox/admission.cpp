@@ -1,4 +1,4 @@
-#include "server/sandbox/turns.h"
+#include "server/sandbox/admission.h"
 
 #include <thread>
 #include <utility>
@@ -24,7 +24,7 @@ Error takes_too_long() {
 
 }  // namespace
 
-Turns::Turns(Options options)
+Admission::Admission(Options options)
     : options_(std::move(options)),
       running_(options_.n_running_max),
       of_each_({.forgotten_per_second = kTenantShare * options_.n_processors,
@@ -32,14 +32,14 @@ Turns::Turns(Options options)
       of_all_({.forgotten_per_second = kAllShare * options_.n_processors,
                .owed_max = kAllAtOnce * options_.n_processors}) {}
 
-void Turns::charge(const access::Holder& holder, double seconds) {
+void Admission::charge(const access::Holder& holder, double seconds) {
     const std::string name = name_of(holder);
     const MutexLock lock(mutex_);
     if (!name.empty()) of_each_.charge(name, seconds, now());
     of_all_.charge(kAll, seconds, now());
 }
 
-bool Turns::is_over(const access::Holder& holder) const {
+bool Admission::is_over(const access::Holder& holder) const {
     if (!options_.is_busy || !options_.is_busy()) return false;
     const std::string name = name_of(holder);
     const MutexLock lock(mutex_);
@@ -49,14 +49,14 @@ bool Turns::is_over(const access::Holder& holder) const {
     return of_all_.is_over(kAll, time) && (name.empty() || of_each_.owed(name, time) > 0);
 }
 
-int Turns::niceness(const access::Holder& holder) const {
+int Admission::niceness(const access::Holder& holder) const {
     const std::string name = name_of(holder);
     const MutexLock lock(mutex_);
     const double owed = name.empty() ? of_all_.owed(kAll, now()) : of_each_.owed(name, now());
     return owed > kNicestAbove * options_.n_processors ? kNicest : kNicer;
 }
 
-Result<Turns::Turn> Turns::enter(const access::Holder& holder) {
+Result<Admission::Permit> Admission::enter(const access::Holder& holder) {
     const access::SharedPlaces::Place waits = waiting_.take(holder);
     if (!waits.taken())
         return make_error(ErrorCode::kOverloaded,
@@ -76,7 +76,7 @@ Result<Turns::Turn> Turns::enter(const access::Holder& holder) {
             running_.wait(holder, 1, std::chrono::ceil<std::chrono::milliseconds>(end - now()));
         if (!place.taken()) return takes_too_long();
         // Others of the same holder may have had theirs since.
-        if (!is_over(holder)) return Turn(*this, holder, std::move(place));
+        if (!is_over(holder)) return Permit(*this, holder, std::move(place));
     }
 }
 

@@ -8,7 +8,7 @@
 
 namespace lorad::adapters {
 
-class CAPABILITY("mutex") Turns {
+class CAPABILITY("mutex") FifoMutex {
   public:
     void lock() ACQUIRE() {
         MutexLock lock(mutex_);
@@ -29,16 +29,16 @@ class CAPABILITY("mutex") Turns {
     uint64_t n_asked_ GUARDED_BY(mutex_) = 0, n_done_ GUARDED_BY(mutex_) = 0;
 };
 
-// Has the turn to the end of its scope.
-class SCOPED_CAPABILITY Turn {
+// Holds the mutex to the end of its scope.
+class SCOPED_CAPABILITY FifoLock {
   public:
-    explicit Turn(Turns& turns) ACQUIRE(turns) : turns_(turns) { turns_.lock(); }
-    ~Turn() RELEASE() { turns_.unlock(); }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    explicit FifoLock(FifoMutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+    ~FifoLock() RELEASE() { mutex_.unlock(); }
+    FifoLock(const FifoLock&) = delete;
+    FifoLock& operator=(const FifoLock&) = delete;
 
   private:
-    Turns& turns_;
+    FifoMutex& mutex_;
 };
 
 }  // namespace lorad::adapters

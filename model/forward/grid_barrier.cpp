@@ -1,4 +1,4 @@
-#include "model/forward/meeting.h"
+#include "model/forward/grid_barrier.h"
 
 #include <vector>
 
@@ -6,8 +6,8 @@
 
 namespace lorad::model {
 
-Result<std::unique_ptr<Meeting>> Meeting::create(gpu::Device& device, uint64_t sync_bytes, const char* name) {
-    auto made = std::make_unique<Meeting>();
+Result<std::unique_ptr<GridBarrier>> GridBarrier::create(gpu::Device& device, uint64_t sync_bytes, const char* name) {
+    auto made = std::make_unique<GridBarrier>();
     const std::vector<std::byte> silence(sync_bytes);
     TRY_ASSIGN(made->sync_, device.create_buffer(silence.size(), gpu::MemoryKind::kDeviceLocal, name));
     TRY_ASSIGN(made->given_up_, GivenUp::create(device, name));

@@ -1,0 +1,53 @@
+// Activations in fragments: in the order in which a product wants them (MatmulPlan::x_order). As large as the same
+// buffer in rows, of which there are whole fragments; of a 16-bit type.
+//   kFragmentsByColumns, kFragmentsByRows
+//       16 rows x 16 columns, 512 bytes, which a product of many rows loads straight into its matrices' registers,
+//       where rows would be staged in shared memory; the fragments of 16 rows one after the other. Lane 4 g + t of a
+//       subgroup of 32 has 16 bytes: of row g columns 2t, 2t + 1, 2t + 8 and 2t + 9, then the same of row g + 8 (by
+//       columns), a B matrix (matmul_coopmat.comp, FRAGMENTS); or of rows g and g + 8 columns 2t and 2t + 1, then of
+//       both columns 2t + 8 and 2t + 9 (by rows), an A matrix (warpgroup_text.h). These are the elements that NVIDIA's
+//       devices give a lane, in their order. Which they are is up to an implementation; a test at the start shows
+//       whether a device has these.
+//   kRowFragments
+//       1 row x 32 columns, 64 bytes, where the row has them: pairs m = 0..3 of the fragment's eights of columns t =
+//       0..3 at 16 m + 4 t. So a piece of 16 bytes has of each eight columns the m-th pair, which is what a lane's 16
+//       bytes of a row of w are for two matrices (warpgroup_direct_text.h).
+#ifdef __cplusplus
+#pragma once
+#endif
+#ifndef LORAD_GPU_KERNELS_ACTIVATION_FRAGMENTS_H
+#define LORAD_GPU_KERNELS_ACTIVATION_FRAGMENTS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+INTEROP_CONST kFragmentRows = 16;
+INTEROP_CONST kFragmentColumns = 16;
+INTEROP_CONST kFragmentBytes = kFragmentRows * kFragmentColumns * 2;
+// in each order: from a pair of columns, of which the first is even, to the next pair of the same 8 columns
+INTEROP_CONST kFragmentPairBytes = 16;
+
+INTEROP_CONST kFragmentsByColumns = 0;
+INTEROP_CONST kFragmentsByRows = 1;
+INTEROP_CONST kRowFragments = 2;
+
+// The byte offset of an element. stride: elements of a row.
+#ifdef __cplusplus
+constexpr
+#endif
+    uint64_t
+    fragment_offset(uint32_t row, uint32_t column, uint32_t stride, uint32_t order) {
+    if (order == kRowFragments)
+        return 2 * uint64_t(row) * stride + column / 32 * 64 + column % 8 / 2 * kFragmentPairBytes +
+               column % 32 / 8 * 4 + column % 2 * 2;
+    const uint32_t to_lower_rows = order == kFragmentsByRows ? 4 : 8,
+                   to_right_columns = order == kFragmentsByRows ? 8 : 4;
+    return uint64_t(row / kFragmentRows * (stride / kFragmentColumns) + column / kFragmentColumns) * kFragmentBytes +
+           row % 8 * 64 + column % 8 / 2 * kFragmentPairBytes + row % 16 / 8 * to_lower_rows +
+           column % 16 / 8 * to_right_columns + column % 2 * 2;
+}
+
+INTEROP_END
+
+#endif

@@ -156,7 +156,7 @@ class PackedExperts : public PackedFixture {
             if (p.expert_of[pair] == kExperts) continue;
             const size_t expert = p.expert_of[pair];
             for (uint32_t f = 0; f < size; ++f) {
-                const uint32_t g = with.gate.in_turns ? 2 * f : f, u = with.gate.in_turns ? 2 * f + 1 : size + f;
+                const uint32_t g = with.gate.interleaved ? 2 * f : f, u = with.gate.interleaved ? 2 * f + 1 : size + f;
                 const Sum gate_sum = sum_of(p, pair, g), up_sum = sum_of(p, pair, u);
                 const double gate = gate_sum.value + (with.has_bias ? bias[expert * p.n + g] : 0.0f),
                              up = up_sum.value + (with.has_bias ? bias[expert * p.n + u] : 0.0f);
@@ -229,7 +229,7 @@ TEST_F(PackedExperts, ProductsEndInTheActivation) {
     const TensorFiles gpt_files = must(gpt->tensors());
     const auto llama = must(ModelFiles::open(goldens_dir() / "quantized/gguf/llama-Q4_K_M.gguf"));
     const TensorFiles llama_files = must(llama->tensors());
-    const Gate clamped{{.activation = gpu::Activation::kSilu, .clamped = true, .in_turns = true}, true};
+    const Gate clamped{{.activation = gpu::Activation::kSilu, .clamped = true, .interleaved = true}, true};
     expect_gated(*gpt_files.find("model.layers.0.mlp.experts.gate_up_proj.weight"), ScalarType::kF32,
                  {.tile_rows = gpu::kExpertTileRows}, clamped, 0);
     expect_gated(*llama_files.find("model.layers.0.mlp.gate_proj.weight"), ScalarType::kF32, {.tile_rows = 2}, {}, 0);

@@ -64,14 +64,14 @@ void LoraKernels::lora_shrink(Recorder& recorder, LoraShrinkParams params, Scala
         std::max(threads(threads_for(ceil_div(params.k, 8), 64, first ? kShrinkThreadsFirst : kShrinkThreads), 32),
                  caps.subgroup_size);
     struct Constants {
-        uint32_t threads, act_type, ranks, ahead, in_turns;
+        uint32_t threads, act_type, ranks, ahead, grid_stride;
     };
     const Kernel* k = kernel("lora_shrink",
                              Constants{.threads = size,
                                        .act_type = static_cast<uint32_t>(act_type),
                                        .ranks = first ? kShrinkRanks : kShrinkPieceRanks,
                                        .ahead = first ? kAheadFirst : kAhead,
-                                       .in_turns = !first},
+                                       .grid_stride = !first},
                              caps.subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch_indirect(*k, params, step_state, first ? grid_offset : stride_offset, {"lora_shrink", 0, 0});

@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
-#include "gpu/kernels/formats/random_bricks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/ladder_tests.h"
+#include "gpu/kernels/random_bricks.h"
 #include "gpu/kernels/self_test.h"
 #include "proto/base/format.h"
 

@@ -1,4 +1,4 @@
-#include "gpu/kernels/formats/random_bricks.h"
+#include "gpu/kernels/random_bricks.h"
 
 #include <bit>
 #include <cstring>

@@ -197,13 +197,15 @@ void keep_segment(CommandBufferImpl& impl) {
 }
 
 Status cut_segment(CommandBufferImpl& impl) {
+    TRY_ASSIGN(const VkCommandBuffer next, begin_command(impl));  // without it the open one goes on
     end_timer(impl);
     record_last_barrier(impl.command);
-    VK_TRY(vkEndCommandBuffer(impl.command));
+    const VkResult ended = vkEndCommandBuffer(impl.command);
     keep_segment(impl);
-    TRY_ASSIGN(impl.command, begin_command(impl));
+    impl.command = next;
     impl.bound = VK_NULL_HANDLE;
     impl.transfers_pending = impl.dispatches_hidden = false;
+    if (ended != VK_SUCCESS) return vk_error("vkEndCommandBuffer", ended);
     return ok_status();
 }
 
@@ -218,7 +220,7 @@ void make_room(CommandBufferImpl& impl, const Work& work, bool is_known) {
         if (Status cut = cut_segment(impl); !cut.ok() && impl.failure.ok()) impl.failure = std::move(cut);
     }
     // What takes less time is timed beside what takes more.
-    constexpr double kTimedShare = 0.004;
+    constexpr double kTimedShare = 0.008;
     if (!is_known) end_timer(impl);
     if (is_known && !impl.is_timing && us > impl.us_max * kTimedShare) begin_timer(impl);
     impl.work += work;
@@ -335,10 +337,15 @@ uint32_t CommandBuffer::n_dispatches() const { return impl_->n_dispatches; }
 bool CommandBuffer::wants_cuts() const {
     if (impl_->us_max == 0) return false;
     constexpr double kSlower = 2;  // else it would be cut as it is
-    return std::ranges::any_of(impl_->segments, [&](const CommandBufferImpl::Segment& segment) {
+    constexpr double kFaster = 4;  // then it has cuts and timers that it needs no longer
+    double us_now = 0, us_then = 0;
+    for (const CommandBufferImpl::Segment& segment : impl_->segments) {
         const double us = impl_->device->rates->us_of(segment.work);
-        return us > impl_->us_max && us > kSlower * segment.us_when_recorded;
-    });
+        if (us > impl_->us_max && us > kSlower * segment.us_when_recorded) return true;
+        us_now += us;
+        us_then += segment.us_when_recorded;
+    }
+    return (impl_->segments.size() > 1 || impl_->timers) && us_now * kFaster < us_then;
 }
 
 Recorder::Recorder(std::unique_ptr<CommandBufferImpl> impl) : impl_(std::move(impl)) {}

@@ -162,6 +162,7 @@ struct Executor::Impl {
     Status replay_draw(InFlight& step);
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
+    void forget_trials();
     // A step that is computed by a program and by separate dispatches: each sequence has a block of the cache to
     // itself.
     struct TrialStep {

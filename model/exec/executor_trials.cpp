@@ -7,8 +7,8 @@
 #include <span>
 #include <string_view>
 
-#include "gpu/kernels/self_test.h"
 #include "gpu/facts/start_record.h"
+#include "gpu/kernels/self_test.h"
 #include "gpu/upload.h"
 #include "model/exec/executor_impl.h"
 #include "proto/base/digest.h"
@@ -31,6 +31,16 @@ static_assert(kTrialRank <= gpu::kDecodeRankMax && kTrialGatedRank <= gpu::kGate
 
 }  // namespace
 
+// The next start tries all of them again, however this process ends.
+void Executor::Impl::forget_trials() {
+    using enum PersistentProgram;
+    for (const PersistentProgram program : {kDecodeLayers, kDecodeLayersAdapter, kDecodeRows, kGatedLora}) {
+        if (programs[program].given_up != nullptr)
+            device.start_record().put(trial_key(program), std::string(kTrialAgain));
+    }
+    device.start_record().save();
+}
+
 // A grid barrier of some step timed out, so the device does not run workgroups side by side. The steps in flight are
 // computed again by separate dispatches, as are all that follow, whichever program it was. Writing K and V again does
 // no harm. The token that was fed back to the first step on the device is the answer of the step before, which the ring
@@ -39,11 +49,7 @@ Status Executor::Impl::redo_in_flight() {
     const char* which = programs.waited_in_vain();
     log_warn("kernels: {} gave up waiting on {}; all steps use separate dispatches from now on",
              which != nullptr ? which : "a program (a planted fault)", device.capabilities().name);
-    using enum PersistentProgram;
-    for (const PersistentProgram program : {kDecodeLayers, kDecodeLayersAdapter, kDecodeRows, kGatedLora}) {
-        if (programs[program].given_up != nullptr)
-            device.start_record().put(trial_key(program), std::string(kTrialAgain));
-    }
+    forget_trials();
     programs.give_up();
     for (const InFlight& step : in_flight) TRY(device.compute_queue().wait(step.value));
     for (InFlight& step : in_flight) {
@@ -308,7 +314,10 @@ Status Executor::Impl::try_programs() {
     if (programs[kDecodeLayers].works && options.n_adapter_slots > 0) TRY(try_program(kDecodeLayersAdapter));
     TRY(try_program(kDecodeRows));
     if (options.n_adapter_slots > 0) TRY(try_program(kGatedLora));
-    if (programs.waited_in_vain() != nullptr) programs.give_up();
+    if (programs.waited_in_vain() != nullptr) {
+        forget_trials();
+        programs.give_up();
+    }
     return ok_status();
 }
 

@@ -62,6 +62,7 @@ Result<Tensor> parse_tensor(std::string_view bytes, std::string_view name) {
                     if (byte < 0x80) break;
                 }
                 tensor.shape.push_back(value);
+                if (tensor.shape.size() > 8) return reader.error(field, "more than 8 dimensions");
             }
         } else if (field.number == 4) {
             tensor.shape.push_back(field.value);

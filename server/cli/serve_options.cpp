@@ -15,11 +15,10 @@ namespace {
 
 GuardOptions guard_options(const Config& config) {
     GuardOptions guard;
-    guard.n_workers =
-        config.http_threads != 0
-            ? config.http_threads
-            : std::min(config.max_num_seqs + config.max_queue + 16 + kUploadsMax + kWatchersMax + kDrainWaitsMax,
-                       kHttpThreadsMax);
+    guard.n_workers = config.http_threads != 0 ? config.http_threads
+                                               : std::min(config.max_num_seqs + config.max_queue + 16 + kUploadsMax +
+                                                              kWatchersMax + kFutureWaitsMax + kDrainWaitsMax,
+                                                          kHttpThreadsMax);
     guard.n_connections_max = config.max_connections;
     guard.n_connections_per_address_max = config.max_connections_per_address;
     return guard;

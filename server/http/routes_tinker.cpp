@@ -203,8 +203,8 @@ Result<HttpReply> save_state(ServerContext& context, const HttpRequest& http) {
 
 Result<HttpReply> load_state(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::TinkerLoadState call, proto::parse_tinker_load_state(http.body));
+    if (call.refusal && (call.model_id.empty() || !call.session_id.empty())) return *call.refusal;
     if (!call.session_id.empty()) {
-        if (call.refusal) return *call.refusal;
         if (!call.base_model.empty()) TRY(check_base(context, call.base_model));
         TRY_ASSIGN(ModelSessions* const sessions, sessions_of(context));
         TRY_ASSIGN(const ModelSessions::Pending pending, sessions->create_model(training_tenant(http), call));

@@ -20,6 +20,7 @@ struct TinkerSamples::Sample {
     std::optional<Error> error GUARDED_BY(mutex);
     std::optional<std::string> output GUARDED_BY(mutex);
     std::atomic<Clock::time_point> last_look;
+    std::atomic<bool> is_fetched = false;
 
     void take() REQUIRES(mutex) {
         for (Generation::Piece& piece : generation->next()) {
@@ -55,8 +56,21 @@ void TinkerSamples::forget_old() {
 Status TinkerSamples::check_room(std::string_view tenant) {
     MutexLock lock(mutex_);
     forget_old();
-    const auto n = std::ranges::count_if(samples_, [&](const auto& one) { return one.second->tenant == tenant; });
-    if (static_cast<uint64_t>(n) < kTenantMax) return ok_status();
+    const auto is_own = [&](const auto& one) { return one.second->tenant == tenant; };
+    auto n = static_cast<uint64_t>(std::ranges::count_if(samples_, is_own));
+    // Those that were fetched make room, the one whose last look is the longest ago first.
+    while (n >= kTenantMax) {
+        auto oldest = samples_.end();
+        for (auto one = samples_.begin(); one != samples_.end(); ++one) {
+            if (!is_own(*one) || !one->second->is_fetched) continue;
+            if (oldest == samples_.end() || one->second->last_look.load() < oldest->second->last_look.load())
+                oldest = one;
+        }
+        if (oldest == samples_.end()) break;
+        samples_.erase(oldest);
+        --n;
+    }
+    if (n < kTenantMax) return ok_status();
     return make_error(ErrorCode::kOverloaded,
                       format("{} samples of this key are under way or not fetched, as many as may be", n));
 }
@@ -115,8 +129,10 @@ TinkerSamples::Outcome TinkerSamples::wait(std::string_view tenant, std::string_
         {
             MutexLock own(sample->mutex);
             if (sample->generation) sample->take();
-            if (sample->error || sample->output)
+            if (sample->error || sample->output) {
+                sample->is_fetched = true;
                 return {.is_known = true, .error = sample->error, .output = sample->output};
+            }
         }
         if (Clock::now() >= deadline || gone()) return {.is_known = true};
     }

@@ -2,6 +2,7 @@
 #include "server/tinker/model_sessions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "proto/base/digest.h"
@@ -141,6 +142,7 @@ Result<ModelSessions::Pending> ModelSessions::add_model(const std::string& tenan
     CallPtr call;
     {
         MutexLock lock(mutex_);
+        if (is_over_) return make_error(ErrorCode::kDraining, "the server ends");
         Session* const found = session_at(tenant, session);
         if (found == nullptr) return no_session(session);
         found->last_sign = Clock::now();
@@ -224,7 +226,8 @@ Result<ModelSessions::Pending> ModelSessions::add_call(std::string_view tenant, 
         model.last_call = Clock::now();
         model.waiting.emplace(seq_id, call);
         model.request_ids.emplace(seq_id, call->id);
-        while (model.request_ids.size() > kRequestIdsMax) model.request_ids.erase(model.request_ids.begin());
+        // But the first, by which create_model is known again.
+        while (model.request_ids.size() > kRequestIdsMax) model.request_ids.erase(std::next(model.request_ids.begin()));
     }
     wake_();
     return Pending{call->id, std::string(model_id)};

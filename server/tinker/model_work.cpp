@@ -99,8 +99,8 @@ bool ModelSessions::advance(StepTrainer* beside, uint32_t n_jobs) {
         has_let_go |= let_go(model);
     }
     for (const ModelPtr& model : all_models()) {
-        while (begin_next(*model, beside, n_jobs)) {
-        }
+        // One each time: calls that give results at once keep neither others nor the service's end waiting.
+        begin_next(*model, beside, n_jobs);
     }
     return has_let_go;
 }
@@ -215,6 +215,7 @@ std::optional<CallResult> ModelSessions::make(Model& model, const Call& call, St
     }
     if (beside == nullptr) beside = any_trainer();
     model.plan = plan_of(shape, limits_.n_positions_max);
+    model.plan.owner = std::hash<std::string>{}(model.tenant);  // as jobs have it
     Result<training::MadeTrainer> made = make_error(ErrorCode::kOutOfMemory, "as many are trained as may be together");
     if (n_others < limits_.n_together_max) made = host_.make_trainer(model.plan, {}, beside);
     if (!made.ok()) {
@@ -349,6 +350,10 @@ void ModelSessions::fail(const Error& error) {
 }
 
 void ModelSessions::end() {
+    {
+        MutexLock lock(mutex_);
+        is_over_ = true;  // none is made any more
+    }
     for (const ModelPtr& model : all_models()) {
         {
             MutexLock lock(mutex_);
@@ -357,7 +362,6 @@ void ModelSessions::end() {
         let_go(model);
     }
     MutexLock lock(mutex_);
-    is_over_ = true;
     changed_.notify_all();
 }
 

@@ -59,6 +59,10 @@ Status StateStore::save(std::string_view tenant, const std::string& path, const 
     uint64_t n_bytes = state.trainer.size();
     for (const auto& entry : std::filesystem::directory_iterator(folder_of(tenant), error)) {
         if (entry.path() == file) continue;
+        if (entry.path().extension() == ".new") {  // of a process that was killed while it wrote
+            training::remove_quietly(entry.path());
+            continue;
+        }
         std::error_code gone;
         const uint64_t size = entry.file_size(gone);
         if (gone) continue;

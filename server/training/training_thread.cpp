@@ -106,12 +106,14 @@ bool TrainingService::admit_one(Running& running) {
         }
         const bool is_unfit = unfit_.contains(job.id);
         const std::vector<size_t> leaving =
-            turns_.who_gives_way(job, turns, is_unfit, std::chrono::steady_clock::now());
+            turns_.who_gives_way(job, turns, is_unfit, std::chrono::steady_clock::now(), n_called);
         for (const size_t one : leaving) running[one]->give_way();
         if (!leaving.empty()) return false;
         // One that has to be alone holds back others until the turns of those that run are over, or they would always
         // go before it. Behind jobs of its own key it holds back these alone.
-        if (is_unfit && std::ranges::count(turns, job.tenant, &TurnJob::tenant) == 0) return false;
+        // Where no job runs it waits for models that are trained by calls, which have no turns.
+        const bool holds_back = !turns.empty() && std::ranges::count(turns, job.tenant, &TurnJob::tenant) == 0;
+        if (is_unfit && holds_back) return false;
     }
     return false;
 }
@@ -209,8 +211,9 @@ void TrainingService::end_run(JobRun& run, Status how) {
     if (how.ok()) how = run.hand_over();
     if (!how.ok() && how.error().code == ErrorCode::kClientClosed) {
         run.leave();
-        const bool is_left = run.gives_way() && !stopping_ && step(run.id(), JobEvent::kGaveWay).ok();
-        if (is_left) tell(run.id(), format("Gives way to a job of another key behind step {}.", run.n_steps()));
+        const Status left = run.gives_way() && !stopping_ ? step(run.id(), JobEvent::kGaveWay) : Status(stopped());
+        if (left.ok()) tell(run.id(), format("Gives way to a job of another key behind step {}.", run.n_steps()));
+        if (is_fault(left)) how = left;
     }
     if (is_fault(how)) fail(run.id(), how.error());
 }

@@ -192,6 +192,7 @@ TEST_F(Jobs, WhateverMomentTheProcessEndsAtTheBitsAreThoseOfAnUndisturbedRun) {
             if (++n != moment) return;
             std::thread([&] { std::this_thread::sleep_for(delay), die(); }).detach();
         };
+        service.reset();  // a process that is forked has none of its threads
         const bool was_killed = is_killed_in([&] {
             (is_piece ? host.on_piece : host.on_write) = count;
             open(copy);

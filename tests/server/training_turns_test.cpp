@@ -46,6 +46,9 @@ TEST_F(TurnOrder, WhereAKeyHasMorePlacesThanItsShareItsLatestJobGivesWayAtOnce) 
     EXPECT_THAT(turns.who_gives_way(job("b", 3), of_one, false, now), ElementsAre(1));
     EXPECT_THAT(turns.who_gives_way(job("a", 3), of_one, false, now), IsEmpty()) << "its own key's";
     EXPECT_THAT(turns.who_gives_way(job("b", 3), std::vector{job("a", 1)}, false, now), IsEmpty()) << "a place is free";
+    EXPECT_THAT(turns.who_gives_way(job("b", 3), std::vector{job("a", 1, 99)}, false, now, 1), ElementsAre(0))
+        << "a model that is trained by calls has the other place";
+    EXPECT_TRUE(turns.has_place({}, 5)) << "such models leave jobs a place";
     Turns four(4, seconds(60));
     const std::vector<TurnJob> most = {job("a", 1), job("a", 2), job("a", 3), job("b", 4)};
     EXPECT_THAT(four.who_gives_way(job("b", 5), most, false, now), ElementsAre(2));

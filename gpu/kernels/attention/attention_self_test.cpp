@@ -208,6 +208,7 @@ Status LadderTests::attention() {
         const char* module = tile_attention_module(kind, facts_.options.kv_type);
         // Where matrices have their elements is every driver's own affair; NVIDIA's alone are known.
         if (kind == TileAttention::kRegisters && !device_.capabilities().matrix_functions) {
+            is_conclusive_ = is_conclusive_ && deviation.failure.empty();
             log_debug("kernels: {} does not suit {} ({})", module, device_.capabilities().name, deviation.text());
         } else {
             tell_left_out(module, device_, deviation);

@@ -31,7 +31,7 @@ std::vector<size_t> Turns::order(std::span<const TurnJob> waiting, std::span<con
 }
 
 std::vector<size_t> Turns::who_gives_way(const TurnJob& job, std::span<const TurnJob> running, bool has_to_be_alone,
-                                         Clock::time_point now) const {
+                                         Clock::time_point now, uint32_t n_called) const {
     if (running.empty()) return {};
     const size_t n_own = n_of(running, job.tenant);
     const auto is_over = [&](const TurnJob& one) { return now - one.since >= length_; };
@@ -42,7 +42,7 @@ std::vector<size_t> Turns::who_gives_way(const TurnJob& job, std::span<const Tur
         std::iota(all.begin(), all.end(), size_t{0});
         return all;
     }
-    if (has_place(running)) return {};
+    if (has_place(running, n_called)) return {};
     // Of the key that has the most, the job that came last.
     const auto most = std::ranges::max_element(
         running, {}, [&](const TurnJob& one) { return std::tuple(n_of(running, one.tenant), one.number); });

@@ -35,7 +35,7 @@ class Turns {
     // Which running jobs give way to this one: indices in `running`; none: it waits, or there is a place.
     // has_to_be_alone: it cannot be beside those that run, so that all give way or none.
     std::vector<size_t> who_gives_way(const TurnJob& job, std::span<const TurnJob> running, bool has_to_be_alone,
-                                      Clock::time_point now) const;
+                                      Clock::time_point now, uint32_t n_called = 0) const;
     // n_called: models that are trained by calls, which have places, too, but leave the jobs one.
     bool has_place(std::span<const TurnJob> running, uint32_t n_called = 0) const {
         return running.size() + std::min(n_called, n_places_ - 1) < n_places_;

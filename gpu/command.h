@@ -29,7 +29,7 @@ class CommandBuffer {
 
     uint32_t n_dispatches() const;
     // A part of it is longer than a submission may be, now that it is known how slow the device is, or the device is so
-    // fast that it has cuts and timers that it no longer needs: a new recording of the same would be better. Any thread.
+    // fast that it no longer needs the cuts and timers that it has: it should be recorded again. Any thread.
     bool wants_cuts() const;
     CommandBufferImpl& impl() const { return *impl_; }  // gpu/*.cpp only
 

@@ -67,8 +67,6 @@ if [ -z "${LORAD_TEST_DEVICE:-}" ]; then
     icd=$(find /usr/share/vulkan/icd.d /etc/vulkan/icd.d -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
     [ -n "$icd" ] || give_up "lavapipe is not installed (package mesa-vulkan-drivers)"
     export VK_DRIVER_FILES=$icd VK_ICD_FILENAMES=$icd
-    # Its compiler takes most of the suite's time: without the optimizer less than half of it. The slow set, and with it tests/nightly.sh, runs with it.
-    $slow || export GALLIVM_PERF=${GALLIVM_PERF-nopt}
 fi
 
 # The default port is taken while tests run, by the daemon of deploy/quickstart.sh or else by this: each test takes ports of its own.

@@ -122,5 +122,43 @@ TEST(TinkerRequests, AreReadOrRefusedByName) {
     EXPECT_EQ(parse_tinker_path("tinker://m/weights/x", kTinkerWeights, "path")->name, "x");
 }
 
+// Each body, and each object in it, with a member that nobody knows.
+TEST(TinkerRequests, UnknownFieldsAreRefusedByName) {
+    const auto why = [](const auto& read) -> std::string {
+        if (!read.ok()) return read.error().message;
+        if constexpr (requires { read->refusal; }) return read->refusal ? read->refusal->message : "taken";
+        return "taken";
+    };
+    const std::string unknown = R"("x_unknown":1)", lora = R"("lora_config":{"rank":4})", adam = R"("adam_params":{})";
+    const auto create = [&](const std::string& more) {
+        return why(parse_tinker_create_model(R"({"session_id":"s","base_model":"b",)" + more + "}"));
+    };
+    EXPECT_EQ(create(lora), "taken");
+    EXPECT_NE(create(lora + "," + unknown).find("x_unknown"), std::string::npos);
+    EXPECT_NE(create(R"("lora_config":{)" + unknown + "}").find("x_unknown"), std::string::npos);
+    const auto update = [&](const std::string& more) {
+        return why(parse_tinker_optim_step(R"({"model_id":"m","seq_id":2,)" + more + "}"));
+    };
+    EXPECT_EQ(update(adam), "taken");
+    EXPECT_NE(update(adam + "," + unknown).find("x_unknown"), std::string::npos);
+    EXPECT_NE(update(R"("adam_params":{)" + unknown + "}").find("x_unknown"), std::string::npos);
+    const std::string save = R"({"model_id":"m","path":"p",)",
+                      load = R"({"model_id":"m","path":"tinker://m/weights/p",)";
+    for (const std::string& more : {R"("seq_id":2)" + std::string(), R"("seq_id":2,)" + unknown}) {
+        const bool is_known = more.find("unknown") == std::string::npos;
+        for (const std::string& told :
+             {why(parse_tinker_save_for_sampler(save + more + "}")), why(parse_tinker_save_state(save + more + "}")),
+              why(parse_tinker_load_state(load + more + "}"))}) {
+            EXPECT_EQ(told == "taken", is_known) << told;
+            EXPECT_EQ(told.find("x_unknown") == std::string::npos, is_known) << told;
+        }
+    }
+    const std::string sampler = R"({"session_id":"s","base_model":"b")";
+    EXPECT_EQ(why(parse_tinker_create_sampler(sampler + "}")), "taken");
+    EXPECT_NE(why(parse_tinker_create_sampler(sampler + "," + unknown + "}")).find("x_unknown"), std::string::npos);
+    const std::string sample = R"({"prompt":{"chunks":[{"tokens":[1]}]},"sampling_params":{})";
+    EXPECT_NE(why(parse_tinker_sample(sample + "," + unknown + "}", 10)).find("x_unknown"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lorad::proto

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "proto/base/format.h"
+#include "proto/generate/generate_request_parts.h"
 #include "proto/json/json.h"
 
 namespace lorad::proto {
@@ -116,11 +117,8 @@ Status read_prompt(const JsonValue& root, uint32_t vocab_size, Prompt& prompt) {
         if (type != "encoded_text")
             return not_there("prompt", format("chunks of {} are not read", json_quote_short(type)));
         TRY_ASSIGN(const JsonValue tokens, chunk.require("tokens"));
-        TRY_ASSIGN(const std::vector<JsonValue> ids, tokens.as_array());
-        for (const JsonValue& id : ids) {
-            TRY_ASSIGN(const int64_t token, id.as_int(0, int64_t{vocab_size} - 1));
-            prompt.ids.push_back(static_cast<TokenId>(token));
-        }
+        TRY_ASSIGN(const std::vector<TokenId> ids, parse_ids(tokens, vocab_size, tokens.size()));
+        prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
     }
     if (!prompt.ids.empty()) return ok_status();
     return make_error(ErrorCode::kInvalidRequest, "prompt: no tokens", "prompt");

@@ -76,7 +76,6 @@ struct TinkerSampleRequest {
     GenerateRequest generate;
     // Of the prompt, how many at its end are scored; nothing: all.
     std::optional<uint32_t> n_scored;
-    std::vector<std::string> ignored_fields;
 };
 Result<TinkerSampleRequest> parse_tinker_sample(std::string_view body, uint32_t vocab_size);
 

@@ -20,7 +20,6 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/version.h"
-#include "proto/json/json.h"
 #include "server/cli/step_report.h"
 #include "server/training/dataset.h"
 #include "server/training/durable_file.h"

@@ -110,8 +110,6 @@ bool TinkerSamples::remove(std::string_view tenant, std::string_view id) {
     if (found == samples_.end() || found->second->tenant != tenant) return false;
     gone = std::move(found->second);
     samples_.erase(found);
-    lock.unlock();
-    gone.reset();
     return true;
 }
 

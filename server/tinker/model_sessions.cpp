@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
 #include "server/training/file_store.h"
@@ -42,10 +41,7 @@ Result<std::string> ModelSessions::create_session(const std::string& tenant) {
     MutexLock lock(mutex_);
     // Those of processes that went away make room for new ones.
     const Clock::time_point now = Clock::now();
-    for (auto session = sessions_.begin(); session != sessions_.end();) {
-        const bool is_old = now - session->second.last_sign > limits_.silent_max;
-        session = is_old ? sessions_.erase(session) : std::next(session);
-    }
+    std::erase_if(sessions_, [&](const auto& one) { return now - one.second.last_sign > limits_.silent_max; });
     const auto n = std::ranges::count_if(sessions_, [&](const auto& one) { return one.second.tenant == tenant; });
     if (static_cast<uint64_t>(n) >= limits_.n_sessions_max)
         return make_error(ErrorCode::kRateLimited,
@@ -58,6 +54,12 @@ Result<std::string> ModelSessions::create_session(const std::string& tenant) {
 ModelSessions::Session* ModelSessions::session_at(std::string_view tenant, std::string_view id) {
     const auto found = sessions_.find(id);
     return found == sessions_.end() || found->second.tenant != tenant ? nullptr : &found->second;
+}
+
+ModelSessions::Model* ModelSessions::model_at(std::string_view tenant, std::string_view id) const {
+    const auto found = models_.find(id);
+    return found == models_.end() || found->second->tenant != tenant || found->second->ended ? nullptr
+                                                                                             : found->second.get();
 }
 
 Status ModelSessions::heartbeat(std::string_view tenant, std::string_view session) {
@@ -198,10 +200,9 @@ Result<ModelSessions::Pending> ModelSessions::add_call(std::string_view tenant, 
     CallPtr call;
     {
         MutexLock lock(mutex_);
-        const auto found = models_.find(model_id);
-        if (found == models_.end() || found->second->tenant != tenant || found->second->ended)
-            return no_model(model_id);
-        Model& model = *found->second;
+        Model* const found = model_at(tenant, model_id);
+        if (found == nullptr) return no_model(model_id);
+        Model& model = *found;
         if (seq_id == 0) seq_id = std::max(model.next_seq, model.request_ids.rbegin()->first + 1);
         if (const auto known = model.request_ids.find(seq_id); known != model.request_ids.end())
             return Pending{known->second, model.id};
@@ -237,13 +238,10 @@ Result<ModelSessions::Pending> ModelSessions::unload(const std::string& tenant, 
     Pending pending;
     {
         MutexLock lock(mutex_);
-        const auto found = models_.find(model_id);
-        if (found == models_.end() || found->second->tenant != tenant || found->second->ended)
-            return no_model(model_id);
-        found->second->ended = make_error(ErrorCode::kNotFound, "the model was unloaded");
-        CallContent content;
-        content.kind = CallKind::kUnload;
-        const CallPtr call = new_call(tenant, std::move(content));
+        Model* const found = model_at(tenant, model_id);
+        if (found == nullptr) return no_model(model_id);
+        found->ended = make_error(ErrorCode::kNotFound, "the model was unloaded");
+        const CallPtr call = new_call(tenant, {});
         set_result(*call, {.body = JsonWriter()
                                        .begin_object()
                                        .field("type", "unload_model")
@@ -258,9 +256,9 @@ Result<ModelSessions::Pending> ModelSessions::unload(const std::string& tenant, 
 
 Result<ModelInfo> ModelSessions::info(std::string_view tenant, std::string_view model_id) const {
     MutexLock lock(mutex_);
-    const auto found = models_.find(model_id);
-    if (found == models_.end() || found->second->tenant != tenant || found->second->ended) return no_model(model_id);
-    return ModelInfo{found->second->id, found->second->shape};
+    const Model* const found = model_at(tenant, model_id);
+    if (found == nullptr) return no_model(model_id);
+    return ModelInfo{found->id, found->shape};
 }
 
 std::string ModelSessions::adapter_name(std::string_view model, std::string_view name) {

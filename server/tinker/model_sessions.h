@@ -139,6 +139,8 @@ class ModelSessions final : public training::CalledWork {
     Result<Pending> add_model(const std::string& tenant, const std::string& session, uint64_t number,
                               const LoraShape& shape, CallContent content);
     Session* session_at(std::string_view tenant, std::string_view id) REQUIRES(mutex_);
+    // Null: the tenant has no such model, or it has ended.
+    Model* model_at(std::string_view tenant, std::string_view id) const REQUIRES(mutex_);
     CallPtr new_call(const std::string& tenant, CallContent content) REQUIRES(mutex_);
     void forget_results(std::string_view tenant) REQUIRES(mutex_);
     void set_result(Call& call, CallResult result) REQUIRES(mutex_);
@@ -151,7 +153,7 @@ class ModelSessions final : public training::CalledWork {
     std::vector<ModelPtr> all_models() const;
     void take_done(Model& model);
     bool let_go(const ModelPtr& model);
-    bool begin_next(Model& model, training::StepTrainer* beside, uint32_t n_others);
+    void begin_next(Model& model, training::StepTrainer* beside, uint32_t n_jobs);
     // What a call gives at once; nothing: it has begun, or waits.
     std::optional<CallResult> begin(Model& model, const Call& call, training::StepTrainer* beside, uint32_t n_others);
     std::optional<CallResult> make(Model& model, const Call& call, training::StepTrainer* beside, uint32_t n_others);

@@ -47,6 +47,11 @@ std::string created_json(std::string_view type, std::string_view model, std::str
     return json.end_object().take();
 }
 
+Status restore(StepTrainer& trainer, const SavedState& state, bool with_optimizer) {
+    TRY(trainer.restore(state.trainer));
+    return with_optimizer ? ok_status() : trainer.reset_optimizer();
+}
+
 }  // namespace
 
 bool ModelSessions::can_begin(const Model& model) const {
@@ -67,22 +72,23 @@ std::vector<ModelSessions::ModelPtr> ModelSessions::all_models() const {
 }
 
 std::vector<StepTrainer*> ModelSessions::busy() const {
+    MutexLock lock(mutex_);
     std::vector<StepTrainer*> trainers;
-    for (const ModelPtr& model : all_models()) {
-        const MutexLock lock(mutex_);
+    for (const auto& [id, model] : models_) {
         if (model->trainer && model->current) trainers.push_back(model->trainer.get());
     }
     return trainers;
 }
 
 uint32_t ModelSessions::n_trainers() const {
-    const auto models = all_models();
+    MutexLock lock(mutex_);
     return static_cast<uint32_t>(
-        std::ranges::count_if(models, [](const ModelPtr& one) { return one->trainer != nullptr; }));
+        std::ranges::count_if(models_, [](const auto& one) { return one.second->trainer != nullptr; }));
 }
 
 StepTrainer* ModelSessions::any_trainer() const {
-    for (const ModelPtr& model : all_models()) {
+    MutexLock lock(mutex_);
+    for (const auto& [id, model] : models_) {
         if (model->trainer) return model->trainer.get();
     }
     return nullptr;
@@ -152,14 +158,13 @@ bool ModelSessions::let_go(const ModelPtr& model) {
     return true;
 }
 
-// True: it gave a result at once, so that the next one may begin.
-bool ModelSessions::begin_next(Model& model, StepTrainer* beside, uint32_t n_jobs) {
+void ModelSessions::begin_next(Model& model, StepTrainer* beside, uint32_t n_jobs) {
     const uint32_t n_others = n_jobs + n_trainers() - (model.trainer ? 1 : 0);
     CallPtr call;
     {
         MutexLock lock(mutex_);
         if (model.waits_for_room && n_others < model.room_seen) model.waits_for_room = false;
-        if (model.ended || !can_begin(model)) return false;
+        if (model.ended || !can_begin(model)) return;
         const auto next = model.waiting.find(model.next_seq);
         call = next->second;
         model.current = call;
@@ -169,20 +174,19 @@ bool ModelSessions::begin_next(Model& model, StepTrainer* beside, uint32_t n_job
         MutexLock lock(mutex_);
         if (model.waits_for_room) {
             model.current.reset();
-            return false;
+            return;
         }
         model.waiting.erase(model.next_seq);
         model.n_waiting_tokens -= call->n_tokens;
         ++model.next_seq;
     }
-    if (!result) return false;
+    if (!result) return;
     const bool is_failed_start = call->content.kind == CallKind::kCreate && result->error.has_value();
     const std::optional<Error> why = result->error;
     complete(model, call, std::move(*result));
-    if (!is_failed_start) return true;
+    if (!is_failed_start) return;
     MutexLock lock(mutex_);
     model.ended = why;
-    return false;
 }
 
 std::optional<CallResult> ModelSessions::begin(Model& model, const Call& call, StepTrainer* beside, uint32_t n_others) {
@@ -197,7 +201,6 @@ std::optional<CallResult> ModelSessions::begin(Model& model, const Call& call, S
         case CallKind::kSaveForSampler: return save_for_sampler(model, content);
         case CallKind::kSaveState: return save_state(model, content);
         case CallKind::kLoadState: return load_state(model, content);
-        case CallKind::kUnload: return std::nullopt;
     }
     return begun.ok() ? std::nullopt : std::optional(failed(begun.error()));
 }
@@ -231,8 +234,7 @@ std::optional<CallResult> ModelSessions::make(Model& model, const Call& call, St
         return std::nullopt;
     }
     if (state) {
-        Status restored = made->trainer->restore(state->trainer);
-        if (restored.ok() && !call.content.with_optimizer) restored = made->trainer->reset_optimizer();
+        const Status restored = restore(*made->trainer, *state, call.content.with_optimizer);
         if (!restored.ok()) return failed(restored.error());
     }
     model.trainer = std::move(made->trainer);
@@ -285,8 +287,7 @@ CallResult ModelSessions::save_state(const Model& model, const CallContent& cont
 CallResult ModelSessions::load_state(Model& model, const CallContent& content) const {
     const Result<SavedState> state = states_.load(model.tenant, content.path);
     if (!state.ok()) return failed(state.error());
-    Status restored = model.trainer->restore(state->trainer);
-    if (restored.ok() && !content.with_optimizer) restored = model.trainer->reset_optimizer();
+    const Status restored = restore(*model.trainer, *state, content.with_optimizer);
     if (!restored.ok()) return failed(restored.error());
     return {.body = created_json("load_weights", model.id, content.path)};
 }

@@ -31,7 +31,7 @@ struct SavedState {
     std::vector<std::byte> trainer;  // StepTrainer::checkpoint()
 };
 
-// The training thread, and any thread for shape_of().
+// The training thread.
 class StateStore {
   public:
     StateStore(std::filesystem::path folder, std::string base_fingerprint, const StateLimits& limits)

@@ -13,16 +13,7 @@
 
 namespace lorad::server::tinker {
 
-enum class CallKind : uint8_t {
-    kCreate,
-    kForwardBackward,
-    kForward,
-    kUpdate,
-    kSaveForSampler,
-    kSaveState,
-    kLoadState,
-    kUnload
-};
+enum class CallKind : uint8_t { kCreate, kForwardBackward, kForward, kUpdate, kSaveForSampler, kSaveState, kLoadState };
 
 // What a call says; moved to the training thread, which alone reads it.
 struct CallContent {
@@ -35,7 +26,7 @@ struct CallContent {
     std::string name;        // of a state or of weights for samplers
     std::string path;        // of a state
     std::string sampler_id;  // the sampling session that is to use the weights; empty: none
-    bool is_inflight = false, overwrites = false, with_optimizer = false;
+    bool overwrites = false, with_optimizer = false;
 
     uint64_t n_tokens() const {
         uint64_t n = 0;

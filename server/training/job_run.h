@@ -14,7 +14,6 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/training/checkpoint_file.h"
-#include "server/training/durable_file.h"
 #include "server/training/jobs/job_disk.h"
 #include "server/training/training_service.h"
 

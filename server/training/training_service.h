@@ -119,7 +119,6 @@ class TrainingService {
     Status validate(Job job);
     void run_training();
     std::vector<TurnJob> waiting_jobs() const REQUIRES(mutex_);
-    size_t n_ready() const REQUIRES(mutex_);  // of them
     void admit(Running& running);
     bool admit_one(Running& running);
     std::unique_ptr<JobRun> begin_run(const std::string& id, const Running& running);

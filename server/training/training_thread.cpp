@@ -14,6 +14,10 @@ namespace {
 
 constexpr std::chrono::seconds kLook{1};  // what nobody says is looked at this often
 
+size_t n_ready(const std::vector<TurnJob>& waiting) {
+    return static_cast<size_t>(std::ranges::count(waiting, true, &TurnJob::is_ready));
+}
+
 }  // namespace
 
 void TrainingService::run_training() {
@@ -72,11 +76,6 @@ std::vector<TurnJob> TrainingService::waiting_jobs() const {
     return waiting;
 }
 
-size_t TrainingService::n_ready() const {
-    const std::vector<TurnJob> waiting = waiting_jobs();
-    return static_cast<size_t>(std::ranges::count(waiting, true, &TurnJob::is_ready));
-}
-
 void TrainingService::admit(Running& running) {
     while (!stopping_ && std::ranges::none_of(running, &JobRun::gives_way) && admit_one(running)) {
     }
@@ -89,7 +88,7 @@ bool TrainingService::admit_one(Running& running) {
     {
         MutexLock lock(mutex_);
         waiting = waiting_jobs();
-        n_ready_ = n_ready();
+        n_ready_ = n_ready(waiting);
     }
     // One that was paused and is wanted again, while what was begun of it is not given up yet, has the next turn.
     std::erase_if(waiting, [&](const TurnJob& job) { return std::ranges::count(turns, job.id, &TurnJob::id) > 0; });
@@ -202,7 +201,7 @@ void TrainingService::wait_for_disk(const Running& running) {
         for (const auto& one : running) {
             if (disk_.has_room(one->id()) || is_to_stop(one->id())) return true;
         }
-        return n_ready() > n_ready_;
+        return n_ready(waiting_jobs()) > n_ready_;
     });
 }
 

@@ -309,16 +309,12 @@ WorkTimers::~WorkTimers() {
 }
 
 void WorkTimers::learn() const {
-    const PhysicalDevice& physical = device->physical;
-    const uint64_t mask = physical.timestamp_bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << physical.timestamp_bits) - 1;
     std::vector<uint64_t> ticks(timed.size() * 2);
     if (vkGetQueryPoolResults(device->vk, pool, 0, static_cast<uint32_t>(ticks.size()), ticks.size() * sizeof(uint64_t),
                               ticks.data(), sizeof(uint64_t), VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
         return;
-    for (size_t i = 0; i < timed.size(); ++i) {
-        const uint64_t elapsed = (ticks[2 * i + 1] - ticks[2 * i]) & mask;
-        device->rates->learn(timed[i], static_cast<double>(elapsed) * physical.timestamp_period_ns / 1000.0);
-    }
+    for (size_t i = 0; i < timed.size(); ++i)
+        device->rates->learn(timed[i], device->physical.us_between(ticks[2 * i], ticks[2 * i + 1]));
 }
 
 CommandBufferImpl::~CommandBufferImpl() {

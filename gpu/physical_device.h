@@ -25,6 +25,11 @@ struct PhysicalDevice {
     uint32_t n_compute_queues = 0;
     uint32_t timestamp_bits = 0;  // of the compute family; 0: no timestamps
     double timestamp_period_ns = 0;
+    // Microseconds from one timestamp to a later one, also across a wrap of the counter.
+    double us_between(uint64_t begin, uint64_t end) const {
+        const uint64_t mask = timestamp_bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << timestamp_bits) - 1;
+        return static_cast<double>((end - begin) & mask) * timestamp_period_ns / 1000.0;
+    }
     bool has_memory_budget = false;
     // kernels may have their parameters sooner from a uniform buffer than from push constants: ParamMemory
     bool params_in_buffer = false;

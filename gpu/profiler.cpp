@@ -17,7 +17,6 @@ Result<std::vector<DispatchTime>> read_dispatch_times(Device& device, const Comm
         return make_error(ErrorCode::kInternal, "dispatch times were asked for before the recording had finished");
     }
     const PhysicalDevice& physical = impl.device->physical;
-    const uint64_t mask = physical.timestamp_bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << physical.timestamp_bits) - 1;
 
     std::vector<uint64_t> ticks(impl.timed.size() * 2);
     constexpr size_t kPerPool = CommandBufferImpl::kTimedPerPool * 2;
@@ -27,11 +26,9 @@ Result<std::vector<DispatchTime>> read_dispatch_times(Device& device, const Comm
                                      n * sizeof(uint64_t), &ticks[first], sizeof(uint64_t), VK_QUERY_RESULT_64_BIT));
     }
     for (size_t i = 0; i < impl.timed.size(); ++i) {
-        const uint64_t elapsed = (ticks[2 * i + 1] - ticks[2 * i]) & mask;  // right across a wrap of the counter
-        times.push_back(
-            {impl.timed[i].name, impl.timed[i].bytes, impl.timed[i].flops,
-             static_cast<double>(elapsed) * physical.timestamp_period_ns / 1000.0,
-             static_cast<double>((ticks[2 * i] - ticks[0]) & mask) * physical.timestamp_period_ns / 1000.0});
+        times.push_back({impl.timed[i].name, impl.timed[i].bytes, impl.timed[i].flops,
+                         physical.us_between(ticks[2 * i], ticks[2 * i + 1]),
+                         physical.us_between(ticks[0], ticks[2 * i])});
     }
     return times;
 }

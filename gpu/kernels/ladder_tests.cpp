@@ -113,17 +113,19 @@ void LadderTests::tell_progress(std::string_view what) {
     log_info("testing kernels: {}", what);
 }
 
-void LadderTests::tell_left_out(std::string_view kernel, const Device& device, const self_test::Deviation& deviation) {
+void LadderTests::remember_left_out(std::string_view kernel, const self_test::Deviation& deviation) {
     is_conclusive_ = is_conclusive_ && deviation.failure.empty();
     told_ += lorad::format("\t{} ({})", kernel, deviation.text());
+}
+
+void LadderTests::tell_left_out(std::string_view kernel, const Device& device, const self_test::Deviation& deviation) {
+    remember_left_out(kernel, deviation);
     self_test::tell_left_out(kernel, device, deviation);
 }
 
 void LadderTests::tell_left_out_by_lanes(std::string_view kernel, const Device& device,
                                          const self_test::Deviation& deviation) {
-    if (device.capabilities().multiprocessor_ids || !deviation.failure.empty())
-        return tell_left_out(kernel, device, deviation);
-    self_test::tell_left_out_by_lanes(kernel, device, deviation);
+    if (self_test::tell_left_out_by_lanes(kernel, device, deviation)) remember_left_out(kernel, deviation);
 }
 
 }  // namespace lorad::gpu

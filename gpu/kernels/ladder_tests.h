@@ -44,6 +44,7 @@ class LadderTests {
     bool take_results(std::string_view text);  // false: they are none, or not of this ladder
     void tell_progress(std::string_view what);
     // Those of self_test, which are remembered with the results.
+    void remember_left_out(std::string_view kernel, const self_test::Deviation& deviation);
     void tell_left_out(std::string_view kernel, const Device& device, const self_test::Deviation& deviation);
     void tell_left_out_by_lanes(std::string_view kernel, const Device& device, const self_test::Deviation& deviation);
 

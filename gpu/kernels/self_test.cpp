@@ -89,10 +89,13 @@ void tell_left_out(std::string_view kernel, const Device& device, const Deviatio
              deviation.text());
 }
 
-void tell_left_out_by_lanes(std::string_view kernel, const Device& device, const Deviation& deviation) {
-    if (device.capabilities().multiprocessor_ids || !deviation.failure.empty())
-        return tell_left_out(kernel, device, deviation);
+bool tell_left_out_by_lanes(std::string_view kernel, const Device& device, const Deviation& deviation) {
+    if (device.capabilities().multiprocessor_ids || !deviation.failure.empty()) {
+        tell_left_out(kernel, device, deviation);
+        return true;
+    }
     log_debug("kernels: {} does not suit {} ({})", kernel, device.capabilities().name, deviation.text());
+    return false;
 }
 
 }  // namespace lorad::gpu::self_test

@@ -53,7 +53,8 @@ Status compare_ways(Device& device, const Buffer (&c)[2], const ResultRows& shap
 // A warning.
 void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation);
 // The same of a kernel that fills matrices by lanes. Nothing is wrong with a device whose lanes have other elements of
-// a matrix, which is said for debugging alone; with one of NVIDIA's, which knows its multiprocessors, there is.
-void tell_left_out_by_lanes(std::string_view kernel, const Device& device, const Deviation& deviation);
+// a matrix, which is said for debugging alone; with one of NVIDIA's, which knows its multiprocessors, there is. Returns
+// true if it was a warning.
+bool tell_left_out_by_lanes(std::string_view kernel, const Device& device, const Deviation& deviation);
 
 }  // namespace lorad::gpu::self_test

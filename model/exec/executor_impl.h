@@ -153,7 +153,7 @@ struct Executor::Impl {
     Status add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order);
     void record_prelude(gpu::Recorder& recorder, RingSlot& slot, uint64_t n_bytes);
     void record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs);
-    void retire(std::optional<RecordingCache::Entry> recording);
+    const gpu::CommandBuffer* find_recording(RecordingCache& cache, const StepShape& shape);
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
     Result<const gpu::CommandBuffer*> whole_recording_of(RingSlot& slot, const StepShape& shape);
     Result<const gpu::CommandBuffer*> recording_for(InFlight& step);

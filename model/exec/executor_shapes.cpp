@@ -90,30 +90,24 @@ Result<gpu::CommandBuffer> Executor::Impl::record_whole_step(RingSlot& slot, con
     return std::move(recorder).end();
 }
 
-// Keeps a recording as long as steps in flight may run it.
-void Executor::Impl::retire(std::optional<RecordingCache::Entry> recording) {
-    if (!recording) return;
-    Retired old{.merged = merged, .recordings = {}, .until_step = n_submitted};
-    old.recordings.push_back(std::move(*recording));
-    retired.push_back(std::move(old));
+// Null: it has to be made. One that was made for a device of another speed than this one turned out to have is made
+// again, and kept as long as steps in flight may run it.
+const gpu::CommandBuffer* Executor::Impl::find_recording(RecordingCache& cache, const StepShape& shape) {
+    const gpu::CommandBuffer* const known = cache.find(shape);
+    if (known == nullptr || !known->wants_cuts()) return known;
+    retired.push_back({merged, cache.take_one(shape), n_submitted});
+    return nullptr;
 }
 
-// A recording that was made for a faster device than this one turned out to be is made again.
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
-    if (const gpu::CommandBuffer* known = recordings.find(shape)) {
-        if (!known->wants_cuts()) return known;
-        retire(recordings.take_one(shape));
-    }
+    if (const gpu::CommandBuffer* known = find_recording(recordings, shape)) return known;
     TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false, merged.get()));
     ++n_recordings;
     return recordings.insert(shape, std::move(made));
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& slot, const StepShape& shape) {
-    if (const gpu::CommandBuffer* known = slot.whole_steps.find(shape)) {
-        if (!known->wants_cuts()) return known;
-        retire(slot.whole_steps.take_one(shape));
-    }
+    if (const gpu::CommandBuffer* known = find_recording(slot.whole_steps, shape)) return known;
     TRY_ASSIGN(gpu::CommandBuffer made, record_whole_step(slot, shape));
     ++n_recordings;
     return slot.whole_steps.insert(shape, std::move(made));

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <iterator>
 #include <list>
-#include <optional>
 #include <utility>
 
 #include "gpu/command.h"
@@ -18,7 +17,7 @@ namespace lorad::model {
 class RecordingCache {
   public:
     static constexpr size_t kRecordingsMax = 512;
-    using Entry = std::pair<StepShape, gpu::CommandBuffer>;
+    using Entries = std::list<std::pair<StepShape, gpu::CommandBuffer>>;
 
     const gpu::CommandBuffer* find(const StepShape& shape) {
         for (auto it = entries_.begin(); it != entries_.end(); ++it) {
@@ -36,17 +35,16 @@ class RecordingCache {
     }
 
     // Takes out that of a shape which another recording is to replace, for the caller to keep as below.
-    std::optional<Entry> take_one(const StepShape& shape) {
-        const auto found = std::ranges::find(entries_, shape, &Entry::first);
-        if (found == entries_.end()) return std::nullopt;
-        std::optional<Entry> taken = std::move(*found);
-        entries_.erase(found);
+    Entries take_one(const StepShape& shape) {
+        Entries taken;
+        const auto found = std::ranges::find(entries_, shape, &Entries::value_type::first);
+        if (found != entries_.end()) taken.splice(taken.end(), entries_, found);
         return taken;
     }
 
     // Takes out those of one weight set, for the caller to keep until no step in flight runs them.
-    std::list<std::pair<StepShape, gpu::CommandBuffer>> take(uint8_t weight_set) {
-        std::list<std::pair<StepShape, gpu::CommandBuffer>> taken;
+    Entries take(uint8_t weight_set) {
+        Entries taken;
         for (auto it = entries_.begin(); it != entries_.end();) {
             const auto next = std::next(it);
             if (it->first.weight_set == weight_set) taken.splice(taken.end(), entries_, it);
@@ -56,7 +54,7 @@ class RecordingCache {
     }
 
   private:
-    std::list<std::pair<StepShape, gpu::CommandBuffer>> entries_;  // the last used first
+    Entries entries_;  // the last used first
 };
 
 }  // namespace lorad::model

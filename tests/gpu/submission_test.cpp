@@ -66,8 +66,7 @@ class Bench {
 
 // Of a software device's first guess, which is 5 GFLOP/s; with slowness any device is that slow.
 double slowness(double us_of_gigaflop) {
-    auto plain = must(Device::create({}));
-    const DeviceCapabilities& caps = plain->capabilities();
+    const DeviceCapabilities& caps = shared_device().capabilities();
     return us_of_gigaflop / (caps.is_cpu ? 200e3 : caps.coopmat_f16 ? 200 : 1000);
 }
 

@@ -7,6 +7,11 @@
 namespace lorad::gpu {
 namespace {
 
+// Of gated_norm.comp.
+struct GatedNormConstants {
+    uint32_t threads, act_type, size, head_size;
+};
+
 // delta_step, of prompts and of decodes: rows of a block and of a stage, lanes that have a column's elements, threads.
 // Of a prompt of 2,048 rows on an H200 (docs/lab/families.md) blocks of four rows with 16 lanes and 128 threads take
 // 713 us, of eight 885, of eight with 32 lanes and 256 threads 587; 64 decodes with 16 lanes 74 us, with 32 lanes 83.
@@ -129,13 +134,10 @@ void MixerKernels::mamba_norm(Recorder& recorder, const GatedNormParams& params,
                               ScalarType act_type, uint32_t rows) {
     CHECK(can_mix(shape) && params.x_stride >= shape.inner() && params.y_stride >= shape.inner());
     const uint32_t group = shape.inner() / shape.groups, n_threads = threads(threads_for(group / 4, 32, 512), 32);
-    struct Constants {
-        uint32_t threads, act_type, size, head_size;
-    };
-    const Kernel* k = kernel("gated_norm", Constants{.threads = n_threads,
-                                                     .act_type = static_cast<uint32_t>(act_type),
-                                                     .size = group,
-                                                     .head_size = shape.head_size});
+    const Kernel* k = kernel("gated_norm", GatedNormConstants{.threads = n_threads,
+                                                              .act_type = static_cast<uint32_t>(act_type),
+                                                              .size = group,
+                                                              .head_size = shape.head_size});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.groups, rows, 1, {"mamba_norm", uint64_t{rows} * shape.inner() * 16, 0});
 }
@@ -144,12 +146,10 @@ void MixerKernels::gated_norm(Recorder& recorder, const GatedNormParams& params,
                               ScalarType act_type, uint32_t rows) {
     CHECK(size % 4 == 0 && heads * size <= params.y_stride);
     const uint32_t n_threads = threads(threads_for(size / 4, 32, 64), 32);
-    struct Constants {
-        uint32_t threads, act_type, size, head_size;
-    };
-    const Kernel* k = kernel(
-        "gated_norm",
-        Constants{.threads = n_threads, .act_type = static_cast<uint32_t>(act_type), .size = size, .head_size = 0});
+    const Kernel* k =
+        kernel("gated_norm",
+               GatedNormConstants{
+                   .threads = n_threads, .act_type = static_cast<uint32_t>(act_type), .size = size, .head_size = 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, heads, rows, 1, {"gated_norm", uint64_t{rows} * heads * size * 12, 0});
 }

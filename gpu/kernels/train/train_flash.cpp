@@ -59,7 +59,7 @@ void TrainKernels::flash(Recorder& recorder, TrainDirection direction, const Tra
 
 void TrainKernels::dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows) {
     const Kernel* k =
-        kernel("train_sum_heads", SumHeadsConstants{.threads = workgroup_size(facts_.capabilities, 32, 32),
+        kernel("train_sum_heads", TypedRowConstants{.threads = workgroup_size(facts_.capabilities, 32, 32),
                                                     .type = static_cast<uint32_t>(matrix_type_)});
     if (k == nullptr) return;
     const TrainHeadSumsParams of_kernel{.from = params.o,

@@ -13,11 +13,6 @@
 namespace lorad::gpu {
 namespace {
 
-// Of kernels that read rows of a type.
-struct TypedRowConstants {
-    uint32_t threads, type;
-};
-
 constexpr uint32_t kTrainTile = 64;  // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
 constexpr uint32_t kMatrixTile = 128, kHalfTile = 64, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
@@ -340,7 +335,7 @@ void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, Sca
 
 void TrainKernels::sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
-    const Kernel* k = kernel("train_sum_heads", SumHeadsConstants{.threads = size, .type = 0});
+    const Kernel* k = kernel("train_sum_heads", TypedRowConstants{.threads = size, .type = 0});
     if (k == nullptr) return;
     const TrainHeadSumsParams of_kernel{.from = params.from,
                                         .to = params.to,

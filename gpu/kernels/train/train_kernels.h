@@ -156,7 +156,8 @@ class TrainKernels {
     struct RoundConstants {
         uint32_t threads, to, in_blocks, type;
     };
-    struct SumHeadsConstants {
+    // Of kernels that read rows of a type.
+    struct TypedRowConstants {
         uint32_t threads, type;
     };
     TrainKernels(Device& device, const TrainKernelOptions& options);

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include "gpu/kernels/kernels.h"
-#include "gpu/facts/start_record.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/support/temp_dir.h"
 

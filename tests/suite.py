@@ -15,6 +15,7 @@ in tests.log in the build folder.
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -119,7 +120,8 @@ RUNNING = set()  # each process that has not ended, whichever thread waits for i
 def stop_all(number, _):
     """Tests are in sessions of their own, which a terminal's interrupt does not reach."""
     for process in list(RUNNING):
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     print(f"tests/suite.py: stopped by {signal.Signals(number).name}", flush=True)
     os._exit(128 + number)
 
@@ -396,4 +398,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:
+        give_up(f"{error!r}")

@@ -25,7 +25,7 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const Matrix& head = context_.weights.output();
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
     const gpu::MatmulPlan& plan = plan_.output;
-    // Rows are what adapters and the host want; blocks lie beside them, see fragments_of().
+    // Rows are what adapters and the host want; fragments lie beside them, see fragments_of().
     const gpu::DeviceAddress rows = scratch_.output_xn.address(),
                              fragments = plan.x_in_fragments ? fragments_of(scratch_.output_xn) : 0;
     kernels_.rows.rms_norm(recorder_,

@@ -283,7 +283,7 @@ gpu::MatmulPlan plan_sums(const gpu::ProductPlanner& products, gpu::Product prod
         product.adapters = gpu::AdapterForm::kApart;
         plan = products.plan(product);
     }
-    if (!plan) log_error("no way multiplies {} x {}: {}", product.n, product.k, products.explain(product));
+    if (!plan) log_error("no implementation multiplies {} x {}: {}", product.n, product.k, products.explain(product));
     CHECK(plan);
     return *plan;
 }

@@ -48,7 +48,7 @@ class StepPlanner::UsualBatches {
         uint32_t rank = 0;
         bool has_weights_type = true;
         uint32_t most_runs = 0;
-        bool long_runs = false, joined = false;
+        bool long_runs = false, stacked = false;
     };
     static constexpr uint32_t kFewRanks = gpu::kGatedLoraRanks, kSomeRanks = 32, kManyRanks = kLoraRankMax,
                               kManyRuns = gpu::kAdapterTileRows;
@@ -64,7 +64,7 @@ class StepPlanner::UsualBatches {
                                                               : kOtherTypes;
         traits.most_runs = adapters.most_runs;
         traits.has_long_runs = adapters.long_runs;
-        if (adapters.joined) traits.stacked_steps.emplace();
+        if (adapters.stacked) traits.stacked_steps.emplace();
         return traits;
     }
     // Adds also the shapes for when a program's trial fails, or a grid barrier has timed out.

@@ -124,7 +124,7 @@ def group(card, server, start, moment, way, n, noticed):
 
 def run(card):
     card.gtest("cancelled requests on the fake device: blocks, leases, and no row after the next step", "server_tests",
-               "Engine.ACancelled*:Engine.LetsGoOf*:EngineSimulation.*:EngineLeaving.*")
+               "Engine.ACancelled*:Engine.LetsGoOf*:EngineSimulation.*")
     noticed = Noticed()
     flags = ("--max-num-seqs", str(PLACES), "--max-queue", "400", "--max-loras", "4", "--http-threads", "128", "--max-connections-per-address", "0")
     with card.part("clients that vanish over HTTP leave nothing"):

@@ -77,7 +77,7 @@ bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& op
 // int8.
 struct FromQkvConstants {
     uint32_t threads, act_type, head_dim, group, kv_heads, split, listed, sum_splits, has_bias, has_norm, rotary_dim,
-        y_in_blocks;
+        y_in_fragments;
 };
 struct GroupConstants {
     FromQkvConstants both;
@@ -147,7 +147,7 @@ void AttentionKernels::attention(Recorder& recorder, const AttentionParams& para
                                            .has_bias = 0,
                                            .has_norm = 0,
                                            .rotary_dim = 0,
-                                           .y_in_blocks = params.y_fragments != 0 ? 1 + fragment_order : 0},
+                                           .y_in_fragments = params.y_fragments != 0 ? 1 + fragment_order : 0},
                                   .keys_f16 = shape.keys_f16},
                    kMatrixSubgroup);
         if (k == nullptr) return;
@@ -266,7 +266,7 @@ void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFro
                                               .has_bias = params.bias != 0,
                                               .has_norm = params.q_gamma != 0,
                                               .rotary_dim = qkv.rotary_dim,
-                                              .y_in_blocks = y_order ? 1 + *y_order : 0},
+                                              .y_in_fragments = y_order ? 1 + *y_order : 0},
                              kMatrixSubgroup);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits,

@@ -167,7 +167,7 @@ coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * k
 #ifdef FRAGMENTS
 const uint kFragments = K_TILE / kFragmentColumns;  // of a step
 const uint kFragmentWords = kFragmentBytes / 16;
-uint64_t fragments_at;                 // this lane's word of the subgroup's first block of the step
+uint64_t fragments_at;                 // this lane's word of the subgroup's first fragment of the step
 uvec4 x_held[kFragments * kMatsRows];  // of this step
 
 void fetch_fragments(const uint first, const uint end) {

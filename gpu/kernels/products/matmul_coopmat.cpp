@@ -54,7 +54,7 @@ const char* gated_refusal(const ImplFacts& on, const Product& product) {
 const char* refusal(const ImplFacts& on, const Product& product) {
     const KernelLadder& ladder = on.ladder();
     if (!ladder.has(product.type)) return "the device has no cooperative matrices for this type";
-    if (is_one_row_alone(on, product)) return "one row has a way of its own";
+    if (is_one_row_alone(on, product)) return "one row has an implementation of its own";
     if (is_for_matrices2(on, product)) return "NV matrices 2 are asked for";
     const bool gated = product.result == ProductResult::kGated;
     if (product.norm_is_deferred &&

@@ -12,7 +12,7 @@
 
 namespace lorad::gpu {
 
-// A row of the table of ways.
+// A row of the table of implementations.
 enum class MatmulVariant : uint32_t {
     kMatvec,    // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
     kLanes,     // portable, for CPU devices: one output row of w per invocation, no cooperation

@@ -1,5 +1,5 @@
 // A product of the rows by a matrix of weights, as somebody wants it: what it reads, what comes on the way, where it
-// goes. ProductPlanner::plan() finds the way of multiplying that takes it.
+// goes. ProductPlanner::plan() finds the implementation that takes it.
 #pragma once
 
 #include <cstdint>

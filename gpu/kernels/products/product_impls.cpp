@@ -15,7 +15,7 @@ namespace {
 // then fast before slow, the portable ones last. A new implementation is a row here.
 constexpr std::array kImpls = {
     &kResidualImpl, &kGatedLoraImpl, &kDirectImpl, &kWarpgroupImpl, &kPackedImpl,    &kGemvImpl,  &kCoopmat2Impl,
-    &kCoopmatImpl,  &kUnrolledImpl,  &kLanesImpl,           &kMatvecImpl,    &kRegistersImpl, &kTiledImpl,
+    &kCoopmatImpl,  &kUnrolledImpl,  &kLanesImpl,  &kMatvecImpl,    &kRegistersImpl, &kTiledImpl,
 };
 
 // Returns true if the implementation computes such results, adds adapters in this form and reads such weights on any
@@ -126,7 +126,7 @@ std::string ProductPlanner::explain(const Product& product) const {
         if (plan) return text + lorad::format("{}: {}\n", impl->name, describe(*plan));
         text += lorad::format("{}: not, as {}\n", impl->name, refusal != nullptr ? refusal : "none of its tiles fits");
     }
-    return text + "no way takes it\n";
+    return text + "no implementation takes it\n";
 }
 
 void ProductKernels::record(Recorder& recorder, const MatmulPlan& plan, const ProductArguments& arguments) {

@@ -182,7 +182,7 @@ TEST_F(MatmulGated, WithAdapters) {
     }
 }
 
-TEST_F(MatmulGated, FromBlocks) {
+TEST_F(MatmulGated, FromFragments) {
     if (fragment_types().empty()) GTEST_SKIP() << "no products of fragments: " << device().capabilities().name;
     for (const Type type : fragment_types()) {
         check({.type = type,

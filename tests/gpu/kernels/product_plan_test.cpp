@@ -290,8 +290,8 @@ TEST(ProductPlan, EachImplementationThatIsNotTakenSaysWhy) {
               "KHR matrices: coopmat 128x192x64 sub8/4 late\n");
     const Product stacked{
         .n = 4608, .k = 3584, .rows = 64, .may_be_in_fragments = true, .adapters = AdapterForm::kStacked};
-    EXPECT_EQ(products.explain(stacked),
-              "warpgroups: not, as the device has no warpgroups with more k, or no shrink for them\nno way takes it\n");
+    EXPECT_EQ(products.explain(stacked), "warpgroups: not, as the device has no warpgroups with more k, or no shrink "
+                                         "for them\nno implementation takes it\n");
     const Product packed{.n = 4608, .k = 3584, .formats = 1u << kWeightsQ4_K, .align = 4608, .rows = 65};
     EXPECT_THAT(products.explain(packed), ::testing::StartsWith("unpacked: "));
 }

@@ -1,8 +1,8 @@
 #include "gpu/kernels/ladder_tests.h"
 
-#include <array>
-#include <bit>
-#include <charconv>
+#include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "gpu/facts/start_record.h"
 #include "gpu/kernels/self_test.h"
@@ -11,19 +11,6 @@
 #include "proto/base/log.h"
 
 namespace lorad::gpu {
-namespace {
-
-// A KernelLadder is made of switches alone: a digit for each.
-using Switches = std::array<bool, sizeof(KernelLadder)>;
-static_assert(sizeof(bool) == 1 && std::is_trivially_copyable_v<KernelLadder>);
-
-std::string digits_of(const KernelLadder& ladder) {
-    std::string text;
-    for (const bool on : std::bit_cast<Switches>(ladder)) text += on ? '1' : '0';
-    return text;
-}
-
-}  // namespace
 
 Status LadderTests::run() {
     StartRecord& record = device_.start_record();
@@ -38,23 +25,18 @@ Status LadderTests::run() {
 }
 
 Status LadderTests::run_all() {
-    TRY(registers());
-    for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
-        if (!facts_.ladder.has(type)) continue;
-        tell_progress(type == ScalarType::kF16 ? "products of f16" : "products of bf16");
-        TRY(products(type));
-        TRY(residual(type));
-        if (facts_.ladder.has_packed(type)) TRY(packed(type));
-        if (facts_.options.has_experts && kernels_.experts.has_matrices(type)) TRY(experts(type));
-        if (facts_.options.has_experts) TRY(packed_experts(type));
-        tell_progress("adapters");
-        TRY(shrink(type));
-        TRY(gated_act(type));
+    for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16, ScalarType::kF32}) {
+        std::vector<RungTest*> done;
+        for (const RungRow& row : rung_rows()) {
+            if (row.has_types != (type != ScalarType::kF32) || row.test == nullptr) continue;
+            if (row.has_switch && !facts_.ladder.has(row.id, type)) continue;
+            if (std::ranges::find(done, row.test) != done.end()) continue;
+            done.push_back(row.test);
+            tell_progress(row.part_of(type));
+            TRY(row.test(*this, type));
+        }
     }
-    tell_progress("attention");
-    TRY(attention());
-    TRY(attention_from_qkv());
-    return recurrences();
+    return ok_status();
 }
 
 // Of all that the tests and their results depend on beside device, driver and build, which the record knows.
@@ -62,7 +44,7 @@ std::string LadderTests::record_key() const {
     const DeviceCapabilities& caps = facts_.capabilities;
     const KernelSetOptions& options = facts_.options;
     std::string text =
-        lorad::format("{} {} {} {} {} {} {} {} {}", digits_of(facts_.ladder), caps.small_workgroups, caps.subgroup_size,
+        lorad::format("{} {} {} {} {} {} {} {} {}", facts_.ladder.digits(), caps.small_workgroups, caps.subgroup_size,
                       caps.subgroup_size_min, caps.subgroup_size_max, caps.shared_memory_bytes,
                       caps.max_workgroup_invocations, caps.max_workgroup_subgroups, caps.n_compute_units_hint);
     text += lorad::format(" {} {} {} {} {} {} {} {} {} {} {} {} {}", fmt::join(options.left_out, ","),
@@ -81,19 +63,13 @@ std::string LadderTests::record_key() const {
     return "ladder-" + sha256_hex(std::as_bytes(std::span(text))).substr(0, 16);
 }
 
-std::string LadderTests::results() const { return digits_of(facts_.ladder) + told_; }
+std::string LadderTests::results() const { return facts_.ladder.digits() + told_; }
 
 bool LadderTests::take_results(std::string_view text) {
     const std::string_view digits = text.substr(0, text.find('\t'));
-    const Switches offered = std::bit_cast<Switches>(facts_.ladder);
-    if (digits.size() != offered.size()) return false;
-    Switches passed{};
-    for (size_t i = 0; i < digits.size(); ++i) {
-        if (digits[i] != '0' && digits[i] != '1') return false;
-        passed[i] = digits[i] == '1';
-        if (passed[i] && !offered[i]) return false;
-    }
-    facts_.ladder = std::bit_cast<KernelLadder>(passed);
+    const std::optional<KernelLadder> passed = KernelLadder::of_digits(digits);
+    if (!passed || !passed->is_within(facts_.ladder)) return false;
+    facts_.ladder = *passed;
     for (std::string_view rest = text.substr(digits.size()); !rest.empty();) {
         rest.remove_prefix(1);
         const std::string_view one = rest.substr(0, rest.find('\t'));
@@ -118,14 +94,28 @@ void LadderTests::remember_left_out(std::string_view kernel, const self_test::De
     told_ += lorad::format("\t{} ({})", kernel, deviation.text());
 }
 
-void LadderTests::tell_left_out(std::string_view kernel, const Device& device, const self_test::Deviation& deviation) {
+void LadderTests::tell_left_out(std::string_view kernel, const self_test::Deviation& deviation) {
     remember_left_out(kernel, deviation);
-    self_test::tell_left_out(kernel, device, deviation);
+    self_test::tell_left_out(kernel, device_, deviation);
 }
 
-void LadderTests::tell_left_out_by_lanes(std::string_view kernel, const Device& device,
-                                         const self_test::Deviation& deviation) {
-    if (self_test::tell_left_out_by_lanes(kernel, device, deviation)) remember_left_out(kernel, deviation);
+void LadderTests::leave_out(RungId rung, ScalarType type, std::string_view kernel,
+                            const self_test::Deviation& deviation) {
+    facts_.ladder.drop(rung, type);
+    tell_left_out(kernel, deviation);
+}
+
+void LadderTests::leave_out_by_lanes(RungId rung, ScalarType type, std::string_view kernel,
+                                     const self_test::Deviation& deviation) {
+    facts_.ladder.drop(rung, type);
+    if (self_test::tell_left_out_by_lanes(kernel, device_, deviation)) remember_left_out(kernel, deviation);
+}
+
+void LadderTests::leave_out_quietly(RungId rung, ScalarType type, std::string_view kernel,
+                                    const self_test::Deviation& deviation) {
+    facts_.ladder.drop(rung, type);
+    is_conclusive_ = is_conclusive_ && deviation.failure.empty();
+    log_debug("kernels: {} does not suit {} ({})", kernel, device_.capabilities().name, deviation.text());
 }
 
 }  // namespace lorad::gpu

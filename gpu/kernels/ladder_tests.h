@@ -1,5 +1,5 @@
 // The tests at the start: each fast kernel computes something small, which has to equal what the portable kernels make
-// of it; what fails is taken from the ladder.
+// of it; what fails is taken from the ladder. Which test shows which rung: rungs.cpp.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,7 @@
 
 #include "gpu/device.h"
 #include "gpu/kernels/kernels.h"
+#include "gpu/kernels/rungs.h"
 
 namespace lorad::gpu {
 
@@ -25,28 +26,29 @@ class LadderTests {
     // Tests that came to no result, for lack of memory say, are run again at the next start.
     Status run();
 
+    // For each RungTest.
+    Device& device() { return device_; }
+    KernelSet& kernels() { return kernels_; }
+    KernelSetOptions& options() { return facts_.options; }
+    KernelLadder& ladder() { return facts_.ladder; }
+    // Takes a rung from the ladder. With a warning that names the kernel, which is remembered with the results; of
+    // kernels that fill matrices by lanes as self_test::tell_left_out_by_lanes() has it; or, where nothing is wrong
+    // with a device that the kernel does not suit, said for debugging alone.
+    void leave_out(RungId rung, ScalarType type, std::string_view kernel, const self_test::Deviation& deviation);
+    void leave_out_by_lanes(RungId rung, ScalarType type, std::string_view kernel,
+                            const self_test::Deviation& deviation);
+    void leave_out_quietly(RungId rung, ScalarType type, std::string_view kernel,
+                           const self_test::Deviation& deviation);
+    // The warning alone, of what is in no ladder.
+    void tell_left_out(std::string_view kernel, const self_test::Deviation& deviation);
+
   private:
     Status run_all();
-    Status registers();
-    Status products(ScalarType type);
-    Status residual(ScalarType type);
-    Status packed(ScalarType type);
-    Status experts(WeightKind weights);
-    Status packed_experts(ScalarType type);
-    Status shrink(ScalarType type);
-    Status gated_act(ScalarType type);
-    Status attention();
-    Status attention_from_qkv();
-    Status recurrences();
-
     std::string record_key() const;
     std::string results() const;               // as the record has them
     bool take_results(std::string_view text);  // false: they are none, or not of this ladder
     void tell_progress(std::string_view what);
-    // Those of self_test, which are remembered with the results.
     void remember_left_out(std::string_view kernel, const self_test::Deviation& deviation);
-    void tell_left_out(std::string_view kernel, const Device& device, const self_test::Deviation& deviation);
-    void tell_left_out_by_lanes(std::string_view kernel, const Device& device, const self_test::Deviation& deviation);
 
     Device& device_;
     KernelSet& kernels_;

@@ -201,7 +201,7 @@ TEST_P(GoldenAdapterOnDevice, LogitsAndGreedyTokensAreThoseOfPeft) {
 TEST_P(GoldenAdapterOnDevice, TheDevicesOwnPathAgreesWithPeft) {
     const auto kernels = gpu::KernelSet::create(test_device(), {});
     ASSERT_TRUE(kernels.ok()) << kernels.error().message;
-    if ((*kernels)->options().path == gpu::KernelPath::kPortable && !(*kernels)->ladder().short_sums)
+    if ((*kernels)->options().path == gpu::KernelPath::kPortable && !(*kernels)->ladder().has(gpu::RungId::kShortSums))
         GTEST_SKIP() << "portable kernels in f32 are this device's own";
     check_golden_adapters(GetParam(), gpu::KernelPath::kAuto, kRelativeErrorMax16);
 }

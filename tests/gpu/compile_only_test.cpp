@@ -104,7 +104,7 @@ TEST(Rungs, SayWhatIsMissingWhereTheLadderEnds) {
     caps.no_coopmat_f16 = "";
     for (const Rung& rung : rungs_of(caps, KernelPath::kAuto))
         EXPECT_EQ(rung.missing.empty(), is_of_every_device(rung)) << rung.part << ", " << rung.name;
-    EXPECT_EQ(ladder_of(caps, KernelPath::kAuto), KernelLadder{.delta_blocks = true});
+    EXPECT_EQ(ladder_of(caps, KernelPath::kAuto), KernelLadder().add(RungId::kDeltaBlocks));
     EXPECT_EQ(ladder_of(caps, KernelPath::kAuto, std::array{std::string("delta_step")}), KernelLadder());
 }
 

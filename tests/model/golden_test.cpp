@@ -103,7 +103,7 @@ TEST_P(GoldenModel, GreedyContinuationsAreTheReferences) {
 TEST_P(GoldenModel, LogitsOfTheDevicesOwnKernelsEqualTheReference) {
     const auto kernels = gpu::KernelSet::create(test_device(), {});
     ASSERT_TRUE(kernels.ok());
-    if ((*kernels)->options().path == gpu::KernelPath::kPortable && !(*kernels)->ladder().short_sums)
+    if ((*kernels)->options().path == gpu::KernelPath::kPortable && !(*kernels)->ladder().has(gpu::RungId::kShortSums))
         GTEST_SKIP() << "portable kernels in f32 are this device's own";
     const auto executor = load(GetParam(), gpu::KernelPath::kAuto);
     Runner runner(*executor);

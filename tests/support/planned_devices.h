@@ -73,11 +73,12 @@ inline std::deque<PlannedDevice> planned_devices() {
     all.emplace_back("warpgroup", h200(), gpu::KernelPath::kAuto);
     all.emplace_back("batch invariant", h200(), gpu::KernelPath::kAuto, true);
     all.emplace_back("coopmat without gated, fragments and packed", h200(), gpu::KernelPath::kCoopmat);
-    gpu::KernelLadder& few = all.back().facts.ladder;
-    few.gated = few.gated_adapters = few.fragments = few.packed = {};
+    for (const gpu::RungId rung :
+         {gpu::RungId::kGated, gpu::RungId::kGatedAdapters, gpu::RungId::kFragments, gpu::RungId::kPacked})
+        all.back().facts.ladder.drop(rung);
     all.emplace_back("warpgroup without direct, stacked and argmax", h200(), gpu::KernelPath::kAuto);
-    gpu::KernelLadder& some = all.back().facts.ladder;
-    some.direct = some.stacked = some.argmax = {};
+    for (const gpu::RungId rung : {gpu::RungId::kDirect, gpu::RungId::kStacked, gpu::RungId::kArgmax})
+        all.back().facts.ladder.drop(rung);
     return all;
 }
 

@@ -234,15 +234,15 @@ bool AttentionPlanner::groups_heads(const AttentionShape& shape) const {
     const uint32_t heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
     const uint32_t words =
         2 * kBlockTokens * kv_stride + heads * kv_stride + 2 * kGroupSubgroups * heads * 4 + 2 * (shape.head_dim / 8);
-    return ladder().attention_group && !options().batch_invariant && options().attention_heads == 0 && group >= 2 &&
-           group <= kGroupedHeadsMax && shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 &&
+    return ladder().has(RungId::kAttentionGroup) && !options().batch_invariant && options().attention_heads == 0 &&
+           group >= 2 && group <= kGroupedHeadsMax && shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 &&
            shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && options().kv_type != KvType::kF32 &&
            words * 16 <= capabilities().shared_memory_bytes;
 }
 
 bool AttentionPlanner::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
     const uint32_t words = shape.head_dim / 8;  // a head's, whose threads talk to each other as part of a subgroup
-    return ladder().attention_from_qkv && groups_heads(shape) && options().kv_type == KvType::kF16 &&
+    return ladder().has(RungId::kAttentionFromQkv) && groups_heads(shape) && options().kv_type == KvType::kF16 &&
            qkv.base.lora == LoraLevel::kNone && std::has_single_bit(words) && words <= kMatrixSubgroup &&
            qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0 && qkv.pair_stride == 0 && !qkv.v_norm && !qkv.k_is_v &&
            qkv.position_beta == 0.0f;
@@ -306,7 +306,7 @@ TileAttention AttentionPlanner::tile_attention(uint32_t head_dim) const {
         return TileAttention::kAuto;
     const auto works = [&](TileAttention kind) {
         if (options().tile_attention != TileAttention::kAuto && options().tile_attention != kind) return false;
-        if (!ladder().attention_tile[static_cast<uint32_t>(kind)]) return false;
+        if (!ladder().has(tile_rung(kind))) return false;
         if (kind == TileAttention::kWorkgroup) return head_dim % kBlockTokens == 0 && options().kv_type == KvType::kF16;
         if (kind == TileAttention::kRegisters) {
             const uint32_t shared_bytes = capabilities().shared_memory_bytes;

@@ -165,29 +165,30 @@ struct FromQkvTest {
 
 }  // namespace
 
-Status LadderTests::attention_from_qkv() {
-    const uint32_t n_heads = FromQkvTest::kKvHeads * facts_.options.tested_group();
-    for (const uint32_t head_dim : facts_.options.head_dims) {
+Status test_attention_from_qkv(LadderTests& tests, ScalarType type) {
+    const uint32_t n_heads = FromQkvTest::kKvHeads * tests.options().tested_group();
+    for (const uint32_t head_dim : tests.options().head_dims) {
         const QkvShape qkv{{}, n_heads, FromQkvTest::kKvHeads, head_dim, head_dim};
-        if (head_dim == 0 || !kernels_.attention.attends_from_qkv(qkv, {1, n_heads, FromQkvTest::kKvHeads, head_dim}))
+        if (head_dim == 0 ||
+            !tests.kernels().attention.attends_from_qkv(qkv, {1, n_heads, FromQkvTest::kKvHeads, head_dim}))
             continue;
-        TRY_ASSIGN(FromQkvTest test, FromQkvTest::create(device_, head_dim, n_heads));
+        TRY_ASSIGN(FromQkvTest test, FromQkvTest::create(tests.device(), head_dim, n_heads));
         Deviation deviation;
         for (const bool normed : {false, true}) {
             for (const uint32_t n_splits : {1u, FromQkvTest::kSplits}) {
-                TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, normed, n_splits, true));
+                TRY_ASSIGN(const std::vector<float> want,
+                           test.run(tests.device(), tests.kernels(), normed, n_splits, true));
                 const std::vector<float> want_cache = test.cache();
-                deviation.add(test.run(device_, kernels_, normed, n_splits, false), want);
+                deviation.add(test.run(tests.device(), tests.kernels(), normed, n_splits, false), want);
                 deviation.add(test.cache(), want_cache);
                 // no other product of so few rows reads fragments
-                if (n_splits > 1 || !facts_.ladder.has_warpgroup()) continue;
+                if (n_splits > 1 || !tests.ladder().has(RungId::kWarpgroups)) continue;
                 for (const uint32_t y_order : {kFragmentsByRows, kRowFragments})
-                    deviation.add(test.run(device_, kernels_, normed, n_splits, false, y_order), want);
+                    deviation.add(test.run(tests.device(), tests.kernels(), normed, n_splits, false, y_order), want);
             }
         }
         if (deviation.error <= kFromQkvTolerance) continue;
-        facts_.ladder.attention_from_qkv = false;
-        tell_left_out("attention_from_qkv", device_, deviation);
+        tests.leave_out(RungId::kAttentionFromQkv, type, "attention_from_qkv", deviation);
     }
     return ok_status();
 }

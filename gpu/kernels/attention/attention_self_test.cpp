@@ -11,7 +11,6 @@
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
-#include "proto/base/log.h"
 
 namespace lorad::gpu {
 
@@ -171,48 +170,53 @@ struct AttentionTest {
 }  // namespace
 
 // A kernel that is wrong with one size of heads is not used for any.
-Status LadderTests::attention() {
-    const bool offered = std::exchange(facts_.ladder.attention_group, false) && facts_.ladder.has(ScalarType::kF16);
-    if (!facts_.ladder.has(ScalarType::kF16)) facts_.ladder.attention_tile = {};
-    std::vector<AttentionTest> tests;
-    for (const uint32_t head_dim : facts_.options.head_dims) {
-        if (head_dim % 8 != 0 || !(offered || kernels_.attention.attends_by_tile(head_dim))) continue;
+Status test_attention(LadderTests& tests, ScalarType type) {
+    Device& device = tests.device();
+    KernelSet& kernels = tests.kernels();
+    KernelLadder& ladder = tests.ladder();
+    if (!ladder.has(ScalarType::kF16)) {
+        for (const RungId rung :
+             {RungId::kAttentionGroup, RungId::kTileStaged, RungId::kTileRegisters, RungId::kTileWorkgroup})
+            ladder.drop(rung);
+    }
+    const bool is_offered = ladder.has(RungId::kAttentionGroup);
+    ladder.drop(RungId::kAttentionGroup);
+    std::vector<AttentionTest> sizes;
+    for (const uint32_t head_dim : tests.options().head_dims) {
+        if (head_dim % 8 != 0 || !(is_offered || kernels.attention.attends_by_tile(head_dim))) continue;
         for (const KvType kv_type : {KvType::kF16, KvType::kInt8, KvType::kInt8Values}) {
-            if (has_int8(kv_type) != has_int8(facts_.options.kv_type) || kv_type > facts_.options.kv_type) continue;
+            const KvType of_model = tests.options().kv_type;
+            if (has_int8(kv_type) != has_int8(of_model) || kv_type > of_model) continue;
             TRY_ASSIGN(AttentionTest test,
-                       AttentionTest::create(device_, kv_type, head_dim, facts_.options.tested_group()));
-            TRY(test.refer_to_rows(device_, kernels_));
-            tests.push_back(std::move(test));
+                       AttentionTest::create(device, kv_type, head_dim, tests.options().tested_group()));
+            TRY(test.refer_to_rows(device, kernels));
+            sizes.push_back(std::move(test));
         }
     }
 
-    facts_.ladder.attention_group = offered;
-    for (size_t i = 0; i < tests.size() && facts_.ladder.attention_group; ++i) {
-        const Deviation deviation = tests[i].deviation(device_, kernels_, false);
+    if (is_offered) ladder.add(RungId::kAttentionGroup);
+    for (size_t i = 0; i < sizes.size() && ladder.has(RungId::kAttentionGroup); ++i) {
+        const Deviation deviation = sizes[i].deviation(device, kernels, false);
         if (deviation.error <= kAttentionTolerance) continue;
-        facts_.ladder.attention_group = false;
-        tell_left_out("attention_group", device_, deviation);
+        tests.leave_out(RungId::kAttentionGroup, type, "attention_group", deviation);
     }
 
     // The best kind of tiles first; once one is left out, the next best is tried with all sizes.
-    for (size_t i = 0; i < tests.size();) {
-        const TileAttention kind = kernels_.attention.tile_attention(tests[i].head_dim);
+    for (size_t i = 0; i < sizes.size();) {
+        const TileAttention kind = kernels.attention.tile_attention(sizes[i].head_dim);
         const Deviation deviation =
-            kind == TileAttention::kAuto ? Deviation{} : tests[i].deviation(device_, kernels_, true);
+            kind == TileAttention::kAuto ? Deviation{} : sizes[i].deviation(device, kernels, true);
         if (deviation.error <= kAttentionTolerance) {
             ++i;
             continue;
         }
-        facts_.ladder.attention_tile[static_cast<uint32_t>(kind)] = false;
         i = 0;
-        const char* module = tile_attention_module(kind, facts_.options.kv_type);
+        const char* module = tile_attention_module(kind, tests.options().kv_type);
         // Where matrices have their elements is every driver's own affair; NVIDIA's alone are known.
-        if (kind == TileAttention::kRegisters && !device_.capabilities().matrix_functions) {
-            is_conclusive_ = is_conclusive_ && deviation.failure.empty();
-            log_debug("kernels: {} does not suit {} ({})", module, device_.capabilities().name, deviation.text());
-        } else {
-            tell_left_out(module, device_, deviation);
-        }
+        if (kind == TileAttention::kRegisters && !device.capabilities().matrix_functions)
+            tests.leave_out_quietly(tile_rung(kind), type, module, deviation);
+        else
+            tests.leave_out(tile_rung(kind), type, module, deviation);
     }
     return ok_status();
 }

@@ -86,33 +86,45 @@ struct ExpertProduct {
 
 }  // namespace experts_test
 
-Status LadderTests::experts(WeightKind weights) {
+namespace {
+
+Status test_matrices(LadderTests& tests, WeightKind weights) {
     using namespace experts_test;
-    TRY_ASSIGN(ExpertProduct test, ExpertProduct::create(device_, weights));
-    TRY_ASSIGN(const std::vector<float> want,
-               test.run(device_, kernels_, {.tile_rows = kExpertTileRows, .on_matrices = false, .can_gate = false}));
+    KernelSet& kernels = tests.kernels();
+    TRY_ASSIGN(ExpertProduct test, ExpertProduct::create(tests.device(), weights));
+    TRY_ASSIGN(
+        const std::vector<float> want,
+        test.run(tests.device(), kernels, {.tile_rows = kExpertTileRows, .on_matrices = false, .can_gate = false}));
     const ExpertMatrices matrices{kN, kN, kK, kK, weights, weights};
     // The same products in f32, added in another order. Packed weights are rounded to the type, each by half a unit of
     // its last place, and their errors fall out as the summands do.
     const bool is_f16 = weights.type == ScalarType::kF16;
     const double tolerance = is_packed(weights.format) ? std::ldexp(1.0, is_f16 ? -11 : -8) : 1e-4;
-    for (const uint32_t rows : kernels_.experts.matrix_tiles(matrices)) {
+    for (const uint32_t rows : kernels.experts.matrix_tiles(matrices)) {
         Deviation deviation;
-        deviation.add(test.run(device_, kernels_, {.tile_rows = rows, .on_matrices = true, .can_gate = false}), want);
+        deviation.add(test.run(tests.device(), kernels, {.tile_rows = rows, .on_matrices = true, .can_gate = false}),
+                      want);
         if (deviation.error <= tolerance) continue;
-        facts_.options.left_out.emplace_back(ExpertPlanner::matrix_module(weights));
-        tell_left_out(lorad::format("expert_matrix of {} by {} rows", name_of(weights.format), rows), device_,
-                      deviation);
+        tests.options().left_out.emplace_back(ExpertPlanner::matrix_module(weights));
+        tests.tell_left_out(lorad::format("expert_matrix of {} by {} rows", name_of(weights.format), rows), deviation);
         return ok_status();
     }
     return ok_status();
 }
 
-Status LadderTests::packed_experts(ScalarType type) {
+}  // namespace
+
+Status test_experts(LadderTests& tests, ScalarType type) {
+    if (!tests.options().has_experts || !tests.kernels().experts.has_matrices(type)) return ok_status();
+    return test_matrices(tests, type);
+}
+
+Status test_packed_experts(LadderTests& tests, ScalarType type) {
+    if (!tests.options().has_experts) return ok_status();
     for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
         const WeightKind weights(static_cast<WeightFormat>(format), type);
-        const bool is_asked = (facts_.options.packed_formats >> format & 1u) != 0;
-        if (is_asked && kernels_.experts.has_matrices(weights)) TRY(experts(weights));
+        const bool is_asked = (tests.options().packed_formats >> format & 1u) != 0;
+        if (is_asked && tests.kernels().experts.has_matrices(weights)) TRY(test_matrices(tests, weights));
     }
     return ok_status();
 }

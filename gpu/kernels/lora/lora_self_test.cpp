@@ -149,36 +149,28 @@ constexpr double kActTolerance = 4e-3;
 }  // namespace
 
 // The adapter's matrices in both 16-bit types and in f32 against the portable kernel.
-Status LadderTests::shrink(ScalarType type) {
-    bool& works = facts_.ladder.shrink[static_cast<uint32_t>(type)];
-    if (!facts_.ladder.has(type)) works = false;
-    if (!works) return ok_status();
-    TRY_ASSIGN(ShrinkTest test, ShrinkTest::create(device_, type));
-    TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, type, 1));
+Status test_shrink(LadderTests& tests, ScalarType type) {
+    TRY_ASSIGN(ShrinkTest test, ShrinkTest::create(tests.device(), type));
+    TRY_ASSIGN(const std::vector<float> want, test.run(tests.device(), tests.kernels(), type, 1));
     Deviation deviation;
-    deviation.add(test.run(device_, kernels_, type, ShrinkTest::kManyRows), want);
-    if (deviation.error <= kShrinkTolerance) return ok_status();
-    works = false;
-    tell_left_out("lora_shrink on matrices", device_, deviation);
+    deviation.add(test.run(tests.device(), tests.kernels(), type, ShrinkTest::kManyRows), want);
+    if (!(deviation.error <= kShrinkTolerance))
+        tests.leave_out(RungId::kShrink, type, "lora_shrink on matrices", deviation);
     return ok_status();
 }
 
 // Rows of adapters, and of none, against the portable kernel.
-Status LadderTests::gated_act(ScalarType type) {
-    bool& works = facts_.ladder.gated_act[static_cast<uint32_t>(type)];
-    if (!facts_.ladder.has(type)) works = false;
-    if (!works) return ok_status();
+Status test_gated_act(LadderTests& tests, ScalarType type) {
     Deviation deviation;
     // B of the matrices' own type goes another way than others.
     for (const auto& types :
          {std::array{type, type, type}, std::array{ScalarType::kF32, ScalarType::kF16, ScalarType::kBf16}}) {
-        TRY_ASSIGN(GatedActTest test, GatedActTest::create(device_, types));
-        TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, type, false));
-        deviation.add(test.run(device_, kernels_, type, true), want);
+        TRY_ASSIGN(GatedActTest test, GatedActTest::create(tests.device(), types));
+        TRY_ASSIGN(const std::vector<float> want, test.run(tests.device(), tests.kernels(), type, false));
+        deviation.add(test.run(tests.device(), tests.kernels(), type, true), want);
     }
-    if (deviation.error <= kActTolerance) return ok_status();
-    works = false;
-    tell_left_out("gated_act on matrices", device_, deviation);
+    if (!(deviation.error <= kActTolerance))
+        tests.leave_out(RungId::kGatedAct, type, "gated_act on matrices", deviation);
     return ok_status();
 }
 

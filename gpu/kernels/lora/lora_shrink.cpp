@@ -32,7 +32,7 @@ uint32_t matrix_subgroups(const DeviceCapabilities& caps) {
 
 bool LoraPlanner::shrinks_by_matrix(ScalarType act_type, uint32_t rows) const {
     return options().lora_on_matrices && !options().batch_invariant && rows >= kMatrixRows &&
-           ladder().has_shrink(act_type);
+           ladder().has(RungId::kShrink, act_type);
 }
 
 void LoraKernels::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows,

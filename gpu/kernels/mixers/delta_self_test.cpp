@@ -105,24 +105,24 @@ class DeltaTest {
 }  // namespace recurrence_test
 
 // Blocks that are wrong with one shape are not used for any.
-Status LadderTests::recurrences() {
+Status test_recurrences(LadderTests& tests, ScalarType type) {
     using namespace recurrence_test;
-    const KernelSetOptions& options = facts_.options;
-    if (!facts_.ladder.delta_blocks || options.batch_invariant) return ok_status();
+    const KernelSetOptions& options = tests.options();
+    if (options.batch_invariant) return ok_status();
     const size_t n_delta = options.delta_shapes.size(), n_mamba = options.mamba_shapes.size();
-    for (size_t i = 0; i < n_delta + n_mamba && facts_.ladder.delta_blocks; ++i) {
+    for (size_t i = 0; i < n_delta + n_mamba && tests.ladder().has(RungId::kDeltaBlocks); ++i) {
         const bool corrects = i < n_delta;
         const DeltaShape shape = corrects ? options.delta_shapes[i] : options.mamba_shapes[i - n_delta].recurrence();
-        TRY_ASSIGN(DeltaTest test, DeltaTest::create(device_, shape, corrects));
-        TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, false));
+        TRY_ASSIGN(DeltaTest test, DeltaTest::create(tests.device(), shape, corrects));
+        TRY_ASSIGN(const std::vector<float> want, test.run(tests.device(), tests.kernels(), false));
         if (options.spoil_delta_blocks) test.spoil();
-        const Result<std::vector<float>> got = test.run(device_, kernels_, true);
+        const Result<std::vector<float>> got = test.run(tests.device(), tests.kernels(), true);
         if (!got.ok() && got.error().code == ErrorCode::kDeviceLost) return got.error();
         Deviation deviation;
         deviation.add(got, want);
         if (deviation.error <= kTolerance) continue;
-        facts_.ladder.delta_blocks = false;
-        tell_left_out(corrects ? "delta_step in blocks of rows" : "mamba_step in blocks of rows", device_, deviation);
+        tests.leave_out(RungId::kDeltaBlocks, type,
+                        corrects ? "delta_step in blocks of rows" : "mamba_step in blocks of rows", deviation);
     }
     return ok_status();
 }

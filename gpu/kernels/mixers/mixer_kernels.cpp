@@ -65,7 +65,7 @@ void MixerKernels::conv_state(Recorder& recorder, const ConvStateParams& params,
 
 DeltaPlan MixerPlanner::delta_plan(const DeltaShape& shape, uint32_t runs, uint32_t rows) const {
     const uint32_t subgroup = capabilities().subgroup_size;
-    const bool in_blocks = rows > runs && ladder().delta_blocks && !options().batch_invariant;
+    const bool in_blocks = rows > runs && ladder().has(RungId::kDeltaBlocks) && !options().batch_invariant;
     const DeltaForm form = in_blocks ? kDeltaPrompts : kDeltaDecodes;
     // Powers of two, up to the elements of a column by fours and to a subgroup, whose lanes exchange sums.
     const uint32_t lanes = std::bit_floor(std::min({form.lanes_max, ceil_div(shape.key_size, 16) * 4, subgroup}));

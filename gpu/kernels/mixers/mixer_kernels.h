@@ -27,7 +27,7 @@ class MixerPlanner : public Planner {
   public:
     explicit MixerPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // Rows in blocks where there are more rows than runs and the device has KernelLadder::delta_blocks, but never with
+    // Rows in blocks where there are more rows than runs and the device has RungId::kDeltaBlocks, but never with
     // batch_invariant: else one after the other, by the same plan for all numbers of rows.
     DeltaPlan delta_plan(const DeltaShape& shape, uint32_t runs, uint32_t rows) const;
 };

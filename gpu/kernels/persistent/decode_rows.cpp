@@ -14,7 +14,8 @@ DecodeRowsProgram program_of(const DecodeRowsShape& shape, const DeviceCapabilit
 }  // namespace
 
 bool PersistentPlanner::can_decode_rows(const DecodeRowsShape& shape) const {
-    if (options().decode == PersistentDecode::kOff || options().batch_invariant || !ladder().has_warpgroup(shape.type))
+    if (options().decode == PersistentDecode::kOff || options().batch_invariant ||
+        !ladder().has(RungId::kWarpgroups, shape.type))
         return false;
     return program_of(shape, capabilities()).can_be();
 }

@@ -21,7 +21,7 @@ constexpr uint32_t kFragmentsMinRows = 256;  // fewer gain nothing (docs/PERFORM
 
 bool can_be_in_fragments(const ImplFacts& on, const Product& product) {
     return product.may_be_in_fragments && product.rows >= kFragmentsMinRows &&
-           on.ladder().has_fragments(product.type) && !on.options().batch_invariant;
+           on.ladder().has(RungId::kFragments, product.type) && !on.options().batch_invariant;
 }
 
 TileRequest tile_request(const ImplFacts& on, const Product& product, bool gated) {
@@ -45,7 +45,8 @@ bool gating_pays(const ImplFacts& on, const Product& product) {
 }
 
 const char* gated_refusal(const ImplFacts& on, const Product& product) {
-    if (!on.ladder().has_gated(product.type)) return "the device has no kernel for the activation in a product";
+    if (!on.ladder().has(RungId::kGated, product.type))
+        return "the device has no kernel for the activation in a product";
     if (on.options().batch_invariant) return "one variant computes all numbers of rows";
     if (!may_gate(on, product)) return "options or sizes keep the activation apart";
     return gating_pays(on, product) ? nullptr : "with the activation apart it is faster";
@@ -57,12 +58,12 @@ const char* refusal(const ImplFacts& on, const Product& product) {
     if (is_one_row_alone(on, product)) return "one row has an implementation of its own";
     if (is_for_matrices2(on, product)) return "NV matrices 2 are asked for";
     const bool gated = product.result == ProductResult::kGated;
-    if (product.norm_is_deferred &&
-        (!ladder.has_residual(product.type) || product.rows > kDeferredRows || product.adapters != AdapterForm::kApart))
+    if (product.norm_is_deferred && (!ladder.has(RungId::kResidual, product.type) || product.rows > kDeferredRows ||
+                                     product.adapters != AdapterForm::kApart))
         return "deferred norms are of up to 16 rows without adapters, where the device has kernels for them";
     if (product.adapters == AdapterForm::kRuns) {
         if (on.options().batch_invariant) return "one variant computes all numbers of rows";
-        if (gated ? !ladder.has_gated_adapters(product.type) : !ladder.has_adapters(product.type))
+        if (gated ? !ladder.has(RungId::kGatedAdapters, product.type) : !ladder.has(RungId::kAdapters, product.type))
             return "the device has no kernel for adapters in a product";
         if (consumers_add_runs_faster(on, product))
             return "warpgroups, and consumers that add so few ranks, are faster";

@@ -1,4 +1,4 @@
-// Many rows by NV cooperative matrices 2, on request alone (KernelLadder::coopmat2).
+// Many rows by NV cooperative matrices 2, on request alone (RungId::kMatrices2).
 #include <array>
 
 #include "gpu/kernels/products/product_impls.h"
@@ -52,7 +52,7 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
 
 void candidates(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
     constexpr uint32_t kSweptRowsMin = 512;
-    if (product.rows < kSweptRowsMin || !on.ladder().has2(product.type)) return;
+    if (product.rows < kSweptRowsMin || !on.ladder().has(RungId::kMatrices2, product.type)) return;
     MatmulPlan of_tile = *plan(on, product);
     for (of_tile.tile = 0; of_tile.tile < kTiles.size(); ++of_tile.tile) {
         const Tile& tile = kTiles[of_tile.tile];
@@ -70,7 +70,7 @@ namespace lorad::gpu {
 
 bool is_for_matrices2(const ImplFacts& on, const Product& product) {
     return product.rows >= coopmat2_impl::kRowsMin && padded(product.n) % coopmat2_impl::kTiles.back().columns == 0 &&
-           on.ladder().has2(product.type) && !on.options().batch_invariant;
+           on.ladder().has(RungId::kMatrices2, product.type) && !on.options().batch_invariant;
 }
 
 const ProductImpl kCoopmat2Impl{.variant = MatmulVariant::kCoopmat2,

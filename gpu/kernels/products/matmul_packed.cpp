@@ -95,7 +95,7 @@ bool can_read_bricks(const ImplFacts& on, const Product& product) {
     for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
         if (!is_for_matrices(static_cast<WeightFormat>(std::countr_zero(rest)))) return false;
     }
-    return on.ladder().has_packed(product.type) && product.stride() % packed_impl::kPackedStep == 0 &&
+    return on.ladder().has(RungId::kPacked, product.type) && product.stride() % packed_impl::kPackedStep == 0 &&
            product.align % kBrickRows == 0;
 }
 

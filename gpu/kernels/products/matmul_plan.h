@@ -1,36 +1,16 @@
-// The plan of a product: the implementation, and the constants of its kernels. product_impls.h has the table of
-// implementations.
+// The plan of a product: the implementation (matmul_variants.h), and the constants of its kernels.
 #pragma once
 
 #include <cstdint>
 
 #include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/products/activation_fragments.h"
+#include "gpu/kernels/products/matmul_variants.h"
 #include "gpu/kernels/products/product.h"
 #include "gpu/kernels/scalar_type.h"
 #include "proto/base/rounding.h"
 
 namespace lorad::gpu {
-
-// A row of the table of implementations.
-enum class MatmulVariant : uint32_t {
-    kMatvec,    // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
-    kLanes,     // portable, for CPU devices: one output row of w per invocation, no cooperation
-    kTiled,     // portable: shared-memory tiles; what others are compared with
-    kGemv,      // 16-bit activations: matvec for one row
-    kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
-    kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
-    // 16-bit activations in fragments: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
-    kWarpgroup,
-    kPacked,  // packed weights: KHR cooperative matrices filled by lanes, for few rows
-    // the same as kWarpgroup with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor
-    // (warpgroup_direct_text.h)
-    kWarpgroupDirect,
-    kUnrolled,   // portable, for CPU devices whose subgroups have 8 lanes: all of k in the program
-    kGatedLora,  // kWarpgroup of gates and ups with shrink and expand in it (gated_lora_text.h)
-    kResidual,   // KHR cooperative matrices, up to 16 rows, ends in the residual stream
-    kRegisters,  // portable: blocks of y in registers, in f32 or with short sums in f16 (register_tiles.h)
-};
 
 struct MatmulPlan {
     MatmulVariant variant = MatmulVariant::kMatvec;

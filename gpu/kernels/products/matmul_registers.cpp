@@ -61,7 +61,7 @@ std::vector<MatmulPlan> candidates_of(const MatmulPlan& of, uint32_t n, uint32_t
 
 const char* refusal(const ImplFacts& on, const Product& product) {
     if (const char* why = portable_refusal(on, product)) return why;
-    if (!on.ladder().registers) return "the device has no kernel by blocks in registers";
+    if (!on.ladder().has(RungId::kRegisters)) return "the device has no kernel by blocks in registers";
     if (on.options().batch_invariant) return "a row's bits would go by the number of rows";
     return is_for_registers(on, product) ? nullptr : "it was measured for plain weights of 16 bits alone";
 }
@@ -126,7 +126,7 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
 }
 
 void candidates(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) {
-    if (portable_refusal(on, product) != nullptr || !on.ladder().registers) return;
+    if (portable_refusal(on, product) != nullptr || !on.ladder().has(RungId::kRegisters)) return;
     for (const uint32_t length : {0u, 16u, 32u}) {
         if (length != 0 && !has_short_sums(on, product)) break;
         const std::vector<MatmulPlan> more = candidates_of(plan_without_tile(on, product, length), product.n, product.k,
@@ -142,13 +142,13 @@ namespace lorad::gpu {
 
 // What was measured to be faster: plain weights of 16 bits.
 bool is_for_registers(const ImplFacts& on, const Product& product) {
-    return on.ladder().registers && !on.options().batch_invariant && !product.is_packed() &&
+    return on.ladder().has(RungId::kRegisters) && !on.options().batch_invariant && !product.is_packed() &&
            product.type != ScalarType::kF32;
 }
 
 // f16 does not hold all numbers of bf16, but those that packed weights become.
 bool has_short_sums(const ImplFacts& on, const Product& product) {
-    return on.ladder().short_sums && (product.type == ScalarType::kF16 || product.is_packed());
+    return on.ladder().has(RungId::kShortSums) && (product.type == ScalarType::kF16 || product.is_packed());
 }
 
 bool fits(const RegisterTile& tile, uint32_t short_sum, const DeviceCapabilities& caps) {

@@ -48,7 +48,8 @@ MatmulPlan plan_of(const Product& product, uint32_t columns, uint32_t subgroups,
 }
 
 const char* refusal(const ImplFacts& on, const Product& product) {
-    if (!on.ladder().has_residual(product.type)) return "the device has no kernel that ends in the residual stream";
+    if (!on.ladder().has(RungId::kResidual, product.type))
+        return "the device has no kernel that ends in the residual stream";
     if (on.options().batch_invariant) return "one variant computes all numbers of rows";
     return product.rows > 1 && product.rows <= kDeferredRows ? nullptr : "it is for 2 to 16 rows";
 }

@@ -29,7 +29,7 @@ bool are_by_warpgroup(uint32_t rows, uint32_t few_min) {
 
 const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.result == ProductResult::kGreatest) {
-        return are_by_warpgroup(product.rows, kGreatestRowsMin) && on.ladder().has_argmax(product.type) &&
+        return are_by_warpgroup(product.rows, kGreatestRowsMin) && on.ladder().has(RungId::kArgmax, product.type) &&
                        product.adapters == AdapterForm::kApart && !on.options().batch_invariant
                    ? nullptr
                    : "the device has no warpgroups that say rows' greatest sums, or they are not for so many rows";
@@ -38,7 +38,7 @@ const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.result == ProductResult::kGated && (!may_gate(on, product) || product.activation != Activation::kSilu))
         return "options, sizes or the activation keep it apart";
     if (product.adapters == AdapterForm::kStacked &&
-        !(on.ladder().has_stacked(product.type) &&
+        !(on.ladder().has(RungId::kStacked, product.type) &&
           LoraPlanner(on.facts()).shrinks_by_matrix(product.type, product.rows)))
         return "the device has no warpgroups with more k, or no shrink for them";
     return nullptr;
@@ -143,7 +143,7 @@ namespace lorad::gpu {
 
 bool is_for_warpgroups(const ImplFacts& on, const Product& product) {
     return warpgroup_impl::are_by_warpgroup(product.rows, warpgroup_impl::kFewRowsMin) &&
-           on.ladder().has_warpgroup(product.type) && !on.options().batch_invariant;
+           on.ladder().has(RungId::kWarpgroups, product.type) && !on.options().batch_invariant;
 }
 
 bool consumers_add_runs_faster(const ImplFacts& on, const Product& product) {

@@ -14,7 +14,7 @@ constexpr uint64_t kBytesMin = 16 << 20;  // of the matrix; smaller ones were no
 const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.rows < kRowsMin || product.rows > kDirectRowsMax) return "it is for 33 to 64 rows";
     if (uint64_t{padded(product.n)} * product.stride() * 2 < kBytesMin) return "it is for matrices from 16 MiB on";
-    return on.ladder().has_direct(product.type) && !on.options().batch_invariant
+    return on.ladder().has(RungId::kDirect, product.type) && !on.options().batch_invariant
                ? nullptr
                : "the device has no warpgroups with w in registers";
 }

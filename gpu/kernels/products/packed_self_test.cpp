@@ -68,14 +68,14 @@ double tolerance_of(ScalarType type) { return type == ScalarType::kF16 ? 2e-3 : 
 
 }  // namespace packed_test
 
-Status LadderTests::packed(ScalarType type) {
+Status test_packed(LadderTests& tests, ScalarType type) {
     using namespace packed_test;
     for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
-        if ((facts_.options.packed_formats >> format & 1u) == 0 || !is_for_matrices(static_cast<WeightFormat>(format)))
+        if ((tests.options().packed_formats >> format & 1u) == 0 || !is_for_matrices(static_cast<WeightFormat>(format)))
             continue;
-        TRY_ASSIGN(PackedProduct test, PackedProduct::create(device_, static_cast<WeightFormat>(format), type));
+        TRY_ASSIGN(PackedProduct test, PackedProduct::create(tests.device(), static_cast<WeightFormat>(format), type));
         for (const PackedTile& tile : kPackedTiles) {
-            MatmulPlan plan = *kernels_.products.plan_by(
+            MatmulPlan plan = *tests.kernels().products.plan_by(
                 MatmulVariant::kPacked,
                 {.n = kN, .k = kK, .type = type, .formats = 1u << format, .align = kBrickRows, .rows = tile.rows - 3});
             plan.n_splits = 2;
@@ -86,14 +86,14 @@ Status LadderTests::packed(ScalarType type) {
             portable.column_tile = 64;
             portable.n_splits = 1;
             portable.k_per_split = kK;
-            TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, portable));
+            TRY_ASSIGN(const std::vector<float> want, test.run(tests.device(), tests.kernels(), portable));
             Deviation deviation;
-            deviation.add(test.run(device_, kernels_, plan), want);
+            deviation.add(test.run(tests.device(), tests.kernels(), plan), want);
             if (deviation.error <= tolerance_of(type)) continue;
-            facts_.ladder.packed[static_cast<uint32_t>(type)] = false;
-            tell_left_out_by_lanes(
+            tests.leave_out_by_lanes(
+                RungId::kPacked, type,
                 lorad::format("matmul_packed of {} by {} rows", name_of(static_cast<WeightFormat>(format)), tile.rows),
-                device_, deviation);
+                deviation);
             return ok_status();
         }
     }

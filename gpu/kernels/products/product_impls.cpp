@@ -1,8 +1,7 @@
-// The table of implementations of products, and the walk over it.
+// The walk over the implementations of products.
 #include "gpu/kernels/products/product_impls.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 #include "gpu/kernels/products/products.h"
@@ -10,13 +9,6 @@
 
 namespace lorad::gpu {
 namespace {
-
-// The first one that takes a product computes it: first implementations for results and adapters that few others have,
-// then fast before slow, the portable ones last. A new implementation is a row here.
-constexpr std::array kImpls = {
-    &kResidualImpl, &kGatedLoraImpl, &kDirectImpl, &kWarpgroupImpl, &kPackedImpl,    &kGemvImpl,  &kCoopmat2Impl,
-    &kCoopmatImpl,  &kUnrolledImpl,  &kLanesImpl,  &kMatvecImpl,    &kRegistersImpl, &kTiledImpl,
-};
 
 // Returns true if the implementation computes such results, adds adapters in this form and reads such weights on any
 // device.
@@ -46,8 +38,8 @@ Product unpacked(Product product) {
 }  // namespace
 
 const ProductImpl& impl_of(MatmulVariant variant) {
-    const auto* found = std::ranges::find(kImpls, variant, &ProductImpl::variant);
-    CHECK(found != kImpls.end());
+    const auto* found = std::ranges::find(kProductImpls, variant, &ProductImpl::variant);
+    CHECK(found != kProductImpls.end());
     return **found;
 }
 
@@ -94,7 +86,7 @@ std::optional<MatmulPlan> ProductPlanner::plan(const Product& product) const {
         if (of_copy) of_copy->unpacks = true;
         return of_copy;
     }
-    for (const ProductImpl* impl : kImpls) {
+    for (const ProductImpl* impl : kProductImpls) {
         if (!takes(*impl, on, product)) continue;
         if (const std::optional<MatmulPlan> plan = impl->plan(on, product)) return plan;
     }
@@ -108,7 +100,7 @@ std::optional<MatmulPlan> ProductPlanner::plan_by(MatmulVariant variant, const P
 std::vector<MatmulPlan> ProductPlanner::candidates(const Product& product) const {
     const ImplFacts on(facts_);
     std::vector<MatmulPlan> all;
-    for (const ProductImpl* impl : kImpls) {
+    for (const ProductImpl* impl : kProductImpls) {
         if (impl->candidates != nullptr && has_forms(impl->forms, product)) impl->candidates(on, product, all);
     }
     return all;
@@ -119,7 +111,7 @@ std::string ProductPlanner::explain(const Product& product) const {
     if (product.is_packed() && is_better_unpacked(on, product))
         return "unpacked: a plain copy in front of the product is faster\n" + explain(unpacked(product));
     std::string text;
-    for (const ProductImpl* impl : kImpls) {
+    for (const ProductImpl* impl : kProductImpls) {
         if (!has_forms(impl->forms, product)) continue;
         const char* refusal = refusal_of(*impl, on, product);
         const std::optional<MatmulPlan> plan = refusal == nullptr ? impl->plan(on, product) : std::nullopt;

@@ -1,5 +1,5 @@
-// The implementations of products, each a row of one table (product_impls.cpp) and a file of its own. Internal to
-// products; docs/EXTENDING.md says how to add one.
+// What an implementation of products says of itself, and what implementations share. Each is a file of its own;
+// matmul_variants.h lists them. Internal to products; docs/EXTENDING.md says how to add one.
 #pragma once
 
 #include <cstdint>
@@ -82,10 +82,6 @@ struct ProductImpl {
     // Plans that could serve, which benchmarks compare; null: none.
     void (*candidates)(const ImplFacts& on, const Product& product, std::vector<MatmulPlan>& all) = nullptr;
 };
-
-// Defined in matmul.cpp and matmul_<name>.cpp.
-extern const ProductImpl kMatvecImpl, kLanesImpl, kTiledImpl, kRegistersImpl, kUnrolledImpl, kGemvImpl, kCoopmatImpl,
-    kCoopmat2Impl, kPackedImpl, kResidualImpl, kWarpgroupImpl, kDirectImpl, kGatedLoraImpl;
 
 const ProductImpl& impl_of(MatmulVariant variant);  // every variant has one
 

@@ -348,72 +348,58 @@ std::optional<Deviation> direct_deviation(Device& device, KernelSet& kernels, Te
 
 }  // namespace
 
-// Takes from the ladder what gives other results than the portable kernel.
-Status LadderTests::products(ScalarType type) {
-    const auto type_idx = static_cast<uint32_t>(type);
-    TRY_ASSIGN(TestProduct test, TestProduct::create(device_, type));
+// Of all that multiplies this product.
+Status test_products(LadderTests& tests, ScalarType type) {
+    Device& device = tests.device();
+    KernelSet& kernels = tests.kernels();
+    KernelLadder& ladder = tests.ladder();
+    TRY_ASSIGN(TestProduct test, TestProduct::create(device, type));
     MatmulPlan portable = tiled_plan(type);
     portable.act_type = type;
-    TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, portable));
+    TRY_ASSIGN(const std::vector<float> want, test.run(device, kernels, portable));
     for (const MatmulVariant variant : {MatmulVariant::kGemv, MatmulVariant::kCoopmat, MatmulVariant::kCoopmat2}) {
-        if (variant == MatmulVariant::kCoopmat2 && !facts_.ladder.has2(type)) continue;
-        const MatmulPlan plan = *kernels_.products.plan_by(variant, test_product(type));
+        if (variant == MatmulVariant::kCoopmat2 && !ladder.has(RungId::kMatrices2, type)) continue;
+        const MatmulPlan plan = *kernels.products.plan_by(variant, test_product(type));
         Deviation deviation;
-        deviation.add(test.run(device_, kernels_, plan), want);
+        deviation.add(test.run(device, kernels, plan), want);
         if (deviation.error <= kSelfTestTolerance) continue;
-        tell_left_out(variant_name(plan), device_, deviation);
-        facts_.ladder.coopmat2[type_idx] = false;
-        if (variant != MatmulVariant::kCoopmat2) facts_.ladder.coopmat[type_idx] = false;
-        if (variant != MatmulVariant::kCoopmat2) break;
+        const bool is_of_both = variant != MatmulVariant::kCoopmat2;
+        tests.leave_out(is_of_both ? RungId::kMatrices : RungId::kMatrices2, type, variant_name(plan), deviation);
+        if (is_of_both) break;
     }
     // The tiles that steps of so many rows take in a small and in a large model, though the test has fewer rows and
     // columns.
     std::vector<uint32_t> tested;
     for (const auto& [rows, ffn] : kGatedTestSteps) {
-        if (!facts_.ladder.has_gated(type)) break;
-        const GatedProducts wanted_gated = std::exchange(facts_.options.gated, GatedProducts::kAlways);
-        std::optional<MatmulPlan> plan = kernels_.products.plan(
+        if (!ladder.has(RungId::kGated, type)) break;
+        const GatedProducts wanted_gated = std::exchange(tests.options().gated, GatedProducts::kAlways);
+        std::optional<MatmulPlan> plan = kernels.products.plan(
             {.n = 2 * ffn, .k = TestProduct::kK, .type = type, .rows = rows, .result = ProductResult::kGated});
-        facts_.options.gated = wanted_gated;
+        tests.options().gated = wanted_gated;
         if (!plan || std::ranges::find(tested, plan->tile) != tested.end()) continue;
         tested.push_back(plan->tile);
         plan->rows = TestProduct::kRows;
         Deviation deviation;
-        deviation.add(test.run_gated(device_, kernels_, *plan), TestProduct::gated(want));
+        deviation.add(test.run_gated(device, kernels, *plan), TestProduct::gated(want));
         if (deviation.error <= kGatedTolerance) continue;
-        facts_.ladder.gated[type_idx] = false;
-        tell_left_out("matmul_coopmat_gated", device_, deviation);
+        tests.leave_out(RungId::kGated, type, "matmul_coopmat_gated", deviation);
     }
-    if (tested.empty()) facts_.ladder.gated[type_idx] = false;
-    if (facts_.ladder.has_warpgroup(type)) {
-        if (const auto deviation = warpgroup_deviation(device_, kernels_, test, type, want)) {
-            facts_.ladder.warpgroup[type_idx] = false;
-            tell_left_out("matmul_warpgroup", device_, *deviation);
-        }
-    }
-    if (facts_.ladder.has_stacked(type)) {
-        if (const auto deviation = stacked_deviation(device_, kernels_, test, type, portable, want)) {
-            facts_.ladder.stacked[type_idx] = false;
-            tell_left_out("matmul_warpgroup_stacked", device_, *deviation);
-        }
-    }
-    if (facts_.ladder.has_argmax(type)) {
-        if (const auto deviation = argmax_deviation(device_, kernels_, test, type, want)) {
-            facts_.ladder.argmax[type_idx] = false;
-            tell_left_out("matmul_warpgroup_argmax", device_, *deviation);
-        }
-    }
-    if (facts_.ladder.has_direct(type)) {
-        if (const auto deviation = direct_deviation(device_, kernels_, test, type, want)) {
-            facts_.ladder.direct[type_idx] = false;
-            tell_left_out("matmul_warpgroup_direct", device_, *deviation);
-        }
-    }
-    if (facts_.ladder.has_fragments(type)) {
-        if (const auto deviation = fragment_deviation(device_, kernels_, test, type, want)) {
-            facts_.ladder.fragments[type_idx] = false;
-            tell_left_out_by_lanes("matmul_coopmat with x in blocks", device_, *deviation);
-        }
+    if (tested.empty()) ladder.drop(RungId::kGated, type);
+    const auto show = [&](RungId rung, const char* kernel, auto&& compare) {
+        if (!ladder.has(rung, type)) return;
+        if (const std::optional<Deviation> deviation = compare()) tests.leave_out(rung, type, kernel, *deviation);
+    };
+    show(RungId::kWarpgroups, "matmul_warpgroup",
+         [&] { return warpgroup_deviation(device, kernels, test, type, want); });
+    show(RungId::kStacked, "matmul_warpgroup_stacked",
+         [&] { return stacked_deviation(device, kernels, test, type, portable, want); });
+    show(RungId::kArgmax, "matmul_warpgroup_argmax",
+         [&] { return argmax_deviation(device, kernels, test, type, want); });
+    show(RungId::kDirect, "matmul_warpgroup_direct",
+         [&] { return direct_deviation(device, kernels, test, type, want); });
+    if (ladder.has(RungId::kFragments, type)) {
+        if (const auto deviation = fragment_deviation(device, kernels, test, type, want))
+            tests.leave_out_by_lanes(RungId::kFragments, type, "matmul_coopmat with x in blocks", *deviation);
     }
     return ok_status();
 }
@@ -441,21 +427,23 @@ std::optional<Deviation> registers_deviation(Device& device, KernelSet& kernels,
 }  // namespace
 
 // Where a device has nothing better. Software devices take long to compile it: there the tests show it.
-Status LadderTests::registers() {
-    KernelLadder& ladder = facts_.ladder;
-    if (!ladder.registers || device_.capabilities().is_cpu) return ok_status();
-    TRY_ASSIGN(TestProduct test, TestProduct::create(device_, ScalarType::kF16));
-    TRY(test.take_f32_rows(device_));
-    TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, tiled_plan(ScalarType::kF16)));
-    const auto works = [&](const char* module) {
-        const auto deviation = registers_deviation(device_, kernels_, test, want);
-        if (deviation) tell_left_out(module, device_, *deviation);
-        return !deviation;
+Status test_registers(LadderTests& tests, ScalarType type) {
+    Device& device = tests.device();
+    KernelLadder& ladder = tests.ladder();
+    if (device.capabilities().is_cpu) return ok_status();
+    TRY_ASSIGN(TestProduct test, TestProduct::create(device, ScalarType::kF16));
+    TRY(test.take_f32_rows(device));
+    TRY_ASSIGN(const std::vector<float> want, test.run(device, tests.kernels(), tiled_plan(ScalarType::kF16)));
+    const auto show = [&](RungId rung, const char* module) {
+        if (!ladder.has(rung)) return;
+        const auto deviation = registers_deviation(device, tests.kernels(), test, want);
+        if (deviation) tests.leave_out(rung, type, module, *deviation);
     };
-    const bool short_sums = ladder.short_sums && works("matmul_registers_f16");
-    ladder.short_sums = false;  // what is below it is next
-    ladder.registers = ladder.registers && works("matmul_registers");
-    ladder.short_sums = short_sums && ladder.registers;
+    show(RungId::kShortSums, "matmul_registers_f16");
+    const bool has_short_sums = ladder.has(RungId::kShortSums);
+    ladder.drop(RungId::kShortSums);  // what is below it is next
+    show(RungId::kRegisters, "matmul_registers");
+    if (has_short_sums && ladder.has(RungId::kRegisters)) ladder.add(RungId::kShortSums);
     return ok_status();
 }
 

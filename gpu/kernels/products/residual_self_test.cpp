@@ -221,30 +221,30 @@ struct ResidualTest {
 
 }  // namespace
 
-Status LadderTests::residual(ScalarType type) {
-    bool& works = facts_.ladder.residual[static_cast<uint32_t>(type)];
-    if (!facts_.ladder.has_gated(type)) works = false;
-    if (!works) return ok_status();
-    TRY_ASSIGN(ResidualTest test, ResidualTest::create(device_, type));
-    const GatedProducts wanted = std::exchange(facts_.options.gated, GatedProducts::kAlways);
+Status test_residual(LadderTests& tests, ScalarType type) {
+    if (!tests.ladder().has(RungId::kGated, type)) {
+        tests.ladder().drop(RungId::kResidual, type);
+        return ok_status();
+    }
+    TRY_ASSIGN(ResidualTest test, ResidualTest::create(tests.device(), type));
+    const GatedProducts wanted = std::exchange(tests.options().gated, GatedProducts::kAlways);
     for (const auto& [rows, columns] : {std::pair{5u, 14u}, {13u, 8u}}) {
-        std::optional<MatmulPlan> plan = kernels_.products.plan({.n = ResidualTest::kHidden,
-                                                                 .k = ResidualTest::kK,
-                                                                 .type = type,
-                                                                 .rows = rows,
-                                                                 .result = ProductResult::kResidual});
+        std::optional<MatmulPlan> plan = tests.kernels().products.plan({.n = ResidualTest::kHidden,
+                                                                        .k = ResidualTest::kK,
+                                                                        .type = type,
+                                                                        .rows = rows,
+                                                                        .result = ProductResult::kResidual});
         if (!plan) {
-            works = false;
+            tests.ladder().drop(RungId::kResidual, type);
             break;
         }
         plan->column_tile = columns;
-        const std::optional<Deviation> deviation = test.run(device_, kernels_, *plan);
+        const std::optional<Deviation> deviation = test.run(tests.device(), tests.kernels(), *plan);
         if (!deviation) continue;
-        works = false;
-        tell_left_out_by_lanes("matmul_residual", device_, *deviation);
+        tests.leave_out_by_lanes(RungId::kResidual, type, "matmul_residual", *deviation);
         break;
     }
-    facts_.options.gated = wanted;
+    tests.options().gated = wanted;
     return ok_status();
 }
 

@@ -15,7 +15,7 @@ constexpr uint32_t kMatrixSubgroups = 4, kMatrixColumns = 16 * kMatrixSubgroups;
 }  // namespace
 
 bool RowPlanner::gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const {
-    return options().lora_on_matrices && !options().batch_invariant && ladder().has_gated_act(act_type) &&
+    return options().lora_on_matrices && !options().batch_invariant && ladder().has(RungId::kGatedAct, act_type) &&
            shape.few_runs && shape.lora == LoraLevel::kPlain && params.bias == 0 && params.ffn % kMatrixColumns == 0 &&
            params.y_stride % kWeightAlign == 0 && shape.rows % kAdapterTileRows == 0;
 }

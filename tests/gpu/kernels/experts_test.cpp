@@ -584,7 +584,7 @@ TEST(ExpertPlans, FollowThePairsOfAnExpertAndTheMatrices) {
     caps.max_workgroup_invocations = 1024;
     caps.shared_memory_bytes = 48 * 1024;
     KernelFacts facts{caps, {}};
-    facts.ladder.coopmat = {false, true, true};
+    facts.ladder.add(RungId::kMatrices, ScalarType::kF16).add(RungId::kMatrices, ScalarType::kBf16);
     const ExpertPlanner planner(facts);
     const RouterShape shape{.experts = 128, .top = 8};
     ExpertMatrices matrices{1536, 2048, 2048, 768, ScalarType::kBf16, ScalarType::kBf16};

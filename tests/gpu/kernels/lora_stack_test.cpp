@@ -227,7 +227,7 @@ class LoraStack : public KernelTest {
         const MatmulPlan plan = warpgroup_plan(tile, stacked(c, s.bucket), ceil_div(steps, split_steps),
                                                split_steps * kWarpgroupTiles[tile].k);
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(plan.row_tile == kStackedTileRows && kernels_->ladder().has_stacked(scalar(c.type)));
+        ASSERT_TRUE(plan.row_tile == kStackedTileRows && kernels_->ladder().has(RungId::kStacked, scalar(c.type)));
         auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         w.resize(size_t{n_padded} * c.k);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
@@ -266,7 +266,7 @@ class LoraStack : public KernelTest {
         const MatmulPlan plan = warpgroup_plan(tile, product, 1, stride);
         if (!kWarpgroupTiles[tile].may_gate()) return;
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(plan.row_tile == kStackedTileRows && kernels_->ladder().has_stacked(scalar(c.type)));
+        ASSERT_TRUE(plan.row_tile == kStackedTileRows && kernels_->ladder().has(RungId::kStacked, scalar(c.type)));
         const auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t n_bytes = size_t{round_up(s.bucket, plan.row_tile)} * ffn * 2;

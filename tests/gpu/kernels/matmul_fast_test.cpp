@@ -303,18 +303,18 @@ TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
     const std::array<std::string, 2> left_out = {"matmul_coopmat_f16", "gated_act_bf16"};
     const KernelLadder ladder = ladder_of(capable(), KernelPath::kCoopmat2, left_out);
     EXPECT_FALSE(ladder.has(ScalarType::kF16));
-    EXPECT_FALSE(ladder.has_shrink(ScalarType::kF16)) << "which stands on it";
-    EXPECT_FALSE(ladder.has_gated_act(ScalarType::kBf16));
+    EXPECT_FALSE(ladder.has(RungId::kShrink, ScalarType::kF16)) << "which stands on it";
+    EXPECT_FALSE(ladder.has(RungId::kGatedAct, ScalarType::kBf16));
     EXPECT_EQ(ladder.has(ScalarType::kBf16), whole.has(ScalarType::kBf16));
-    EXPECT_EQ(ladder.has_shrink(ScalarType::kBf16), whole.has_shrink(ScalarType::kBf16));
-    EXPECT_EQ(ladder.attention_group, whole.attention_group);
+    EXPECT_EQ(ladder.has(RungId::kShrink, ScalarType::kBf16), whole.has(RungId::kShrink, ScalarType::kBf16));
+    EXPECT_EQ(ladder.has(RungId::kAttentionGroup), whole.has(RungId::kAttentionGroup));
 }
 
 TEST(KernelLadder, FragmentsAreForSubgroupsOf32WithRoomForTheirTile) {
     const auto offers = [](auto&& change, ScalarType type) {
         DeviceCapabilities caps = capable();
         change(caps);
-        return ladder_of(caps, KernelPath::kAuto).has_fragments(type);
+        return ladder_of(caps, KernelPath::kAuto).has(RungId::kFragments, type);
     };
     for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
         const bool there = has_kernel_module(type == ScalarType::kF16 ? "matmul_coopmat_fragments_f16"

@@ -247,7 +247,7 @@ TEST(ProductPlan, WithoutMatricesWeightsOf16BitsAreByBlocksInRegisters) {
         EXPECT_EQ(text(other, 8), "matmul_matvec, k in 3");
         EXPECT_EQ(text(other, 64), "matmul_tiled, k in 8");
     }
-    on.facts.ladder.short_sums = false;
+    on.facts.ladder.drop(gpu::RungId::kShortSums);
     EXPECT_EQ(text(down, 8), "registers 8x128x32 each 8x4 slices2 buffers1 short0, k in 9");
     on.facts.options.batch_invariant = true;
     EXPECT_EQ(text(down, 8), "matmul_tiled, k in 8");

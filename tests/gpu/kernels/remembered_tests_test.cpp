@@ -40,7 +40,7 @@ class RememberedTests : public ::testing::Test {
 TEST_F(RememberedTests, ASecondStartRunsNone) {
     const Start first = start(kWithRecurrences), second = start(kWithRecurrences);
     EXPECT_GT(first.n_submissions, 0u);
-    EXPECT_TRUE(first.ladder.delta_blocks);
+    EXPECT_TRUE(first.ladder.has(RungId::kDeltaBlocks));
     EXPECT_EQ(second.n_submissions, 0u);
     EXPECT_EQ(second.ladder, first.ladder);
     EXPECT_EQ(second.told, "");
@@ -60,7 +60,7 @@ TEST_F(RememberedTests, WhatFailedStaysLeftOutWithAWarning) {
     EXPECT_THAT(first.told, HasSubstr("delta_step in blocks of rows"));
     EXPECT_THAT(first.told, HasSubstr("fails its self-test"));
     EXPECT_EQ(second.n_submissions, 0u);
-    EXPECT_FALSE(second.ladder.delta_blocks);
+    EXPECT_FALSE(second.ladder.has(RungId::kDeltaBlocks));
     EXPECT_EQ(second.ladder, first.ladder);
     EXPECT_THAT(second.told, HasSubstr("delta_step in blocks of rows (relative error "));
     EXPECT_THAT(second.told, HasSubstr("failed its self-test at an earlier start"));

@@ -165,6 +165,10 @@ class TrainKernels {
         uint32_t m, n, k;
     };
     Result<bool> gives_the_same_by(Device& device, ScalarType type, std::initializer_list<TestShape> shapes);
+    static constexpr uint32_t kTrainTileThreads = 256;
+    static const char* matrix_module(ScalarType type);
+    // On software devices, and on those whose workgroups are too small for tiles.
+    static bool multiplies_by_lanes(const DeviceCapabilities& capabilities);
     bool multiplies_by_matrix(const TrainProduct& product) const;
     bool multiplies_by_warpgroup(const TrainProduct& product) const;
     Status test_warpgroups(Device& device);

@@ -123,6 +123,8 @@ struct WeightOptions {
 // Called from the loading thread with bytes done and in all; at most about a hundred times.
 using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
 
+struct WeightPart;  // weight_inventory.h
+
 // Brings the tensors of a folder to the device in three steps, so that memory can be planned before anything is
 // allocated, and addresses are known before the data has arrived.
 class WeightLoader {
@@ -146,16 +148,16 @@ class WeightLoader {
     Status upload(gpu::Device& device, const LoadProgress& progress);
 
   private:
-    struct Part;
-    class Inventory;
-    explicit WeightLoader(std::vector<Part> parts);
-    static Status upload_vector(gpu::Device& device, const Part& part);
-    static Status upload_matrix(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
-    static Status upload_packed(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
-    static void place_packed(std::vector<Part>& parts, const Matrix& always_plain);
+    explicit WeightLoader(std::vector<WeightPart> parts);
+    static Status upload_vector(gpu::Device& device, const WeightPart& part);
+    static Status upload_matrix(gpu::Device& device, const WeightPart& part,
+                                const std::function<void(uint64_t)>& on_bytes);
+    static Status upload_packed(gpu::Device& device, const WeightPart& part,
+                                const std::function<void(uint64_t)>& on_bytes);
+    static void place_packed(std::vector<WeightPart>& parts, const Matrix& always_plain);
     static Status bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> type,
-                       std::vector<Part>& parts);
-    std::vector<Part> parts_;
+                       std::vector<WeightPart>& parts);
+    std::vector<WeightPart> parts_;
 };
 
 }  // namespace lorad::model

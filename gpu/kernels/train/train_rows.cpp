@@ -1,5 +1,5 @@
-// Kernels of training that go by rows, columns or single numbers: embedding, norms, heads, softmax, activation, dropout,
-// the loss, the optimizer.
+// Kernels of training that go by rows, columns or single numbers: embedding, norms, heads, softmax, activation,
+// dropout, the loss, the optimizer.
 #include <algorithm>
 
 #include "gpu/kernels/launch.h"

@@ -1,5 +1,5 @@
-// The parts of Executor, for executor.cpp (steps), executor_shapes.cpp (their recordings) and executor_trials.cpp
-// (trials of persistent programs) alone.
+// The parts of Executor, for executor_load.cpp (making one), executor.cpp (steps), executor_shapes.cpp (their
+// recordings) and executor_trials.cpp (trials of persistent programs) alone.
 #pragma once
 
 #include <list>

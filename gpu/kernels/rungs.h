@@ -35,6 +35,7 @@ enum class RungId : uint32_t {
     kStacked,        // the same with the adapters of the rows as more k
     kDirect,         // the same with w straight in registers, of few rows
     kArgmax,         // the same of the output layer, whose rows' greatest logits they say
+    kPackedRows,     // products of up to 8 rows that read packed weights, by a program
     kMatrices2,      // NV cooperative matrices 2 for many rows
     // For all types.
     kTileStaged,  // attention of neighbouring rows, by TileAttention
@@ -120,7 +121,7 @@ std::span<const RungRow> rung_rows();
 const RungRow& row_of(RungId id);
 
 // The tests, each in its own *_self_test.cpp.
-RungTest test_products, test_shrink, test_gated_act, test_residual, test_packed, test_experts, test_packed_experts,
-    test_attention, test_attention_from_qkv, test_registers, test_recurrences;
+RungTest test_products, test_shrink, test_gated_act, test_residual, test_packed, test_packed_rows, test_experts,
+    test_packed_experts, test_attention, test_attention_from_qkv, test_registers, test_recurrences;
 
 }  // namespace lorad::gpu

@@ -4,6 +4,7 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/persistent/decode_rows_text.h"
+#include "gpu/kernels/products/packed_rows_text.h"
 #include "gpu/kernels/products/warpgroup_direct_text.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
@@ -12,7 +13,8 @@
 namespace lorad::gpu {
 
 bool is_from_text(std::string_view module) {
-    return module.starts_with("matmul_warpgroup") || module.starts_with("decode_rows");
+    return module.starts_with("matmul_warpgroup") || module.starts_with("matmul_packed_rows") ||
+           module.starts_with("decode_rows");
 }
 
 std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants) {
@@ -22,6 +24,16 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
         const auto of = constants_from<DecodeRowsConstants>(constants);
         return decode_rows_text(
             {{.type = type, .hidden = of.hidden, .q = of.q, .ffn = of.ffn, .qkv = of.qkv}, of.workgroups});
+    }
+    if (module.starts_with("matmul_packed_rows")) {
+        const auto of = constants_from<PackedRowsConstants>(constants);
+        return packed_rows_text({.format = static_cast<WeightFormat>(of.weights),
+                                 .type = type,
+                                 .stride = of.stride,
+                                 .warps = of.threads / 32,
+                                 .slots = of.slots,
+                                 .workgroups = of.workgroups,
+                                 .x_in_fragments = of.x_in_fragments != 0});
     }
     if (module.starts_with("matmul_warpgroup_direct")) {
         const auto of = constants_from<DirectConstants>(constants);

@@ -156,7 +156,6 @@ void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> 
                                       .sinks = context_.weights.layers[layer].sinks.address()};
     gpu::AttentionShape rows = rows_of(facts);
     rows.keys_f16 = has_f16_keys(layer);
-    rows.sinks = facts.sinks;
     if (by_tiles) {
         kernels_.attention.attention_tiles(recorder_, params, rows, kernels_.act_type(o.type), scratch_.step_state,
                                            offsetof(gpu::StepHeader, tile_grid));

@@ -56,7 +56,8 @@ inline gpu::AttentionShape attention_shape(const AttentionFacts& attention, cons
             .n_kv_heads = attention.n_kv_heads,
             .head_dim = attention.head_dim,
             .n_splits = shape.attention_splits,
-            .joined = !shape.tiles && shape.schedule != LayerSchedule::kApart};
+            .joined = !shape.tiles && shape.schedule != LayerSchedule::kApart,
+            .sinks = attention.sinks};
 }
 
 // Returns true if a layer's attention takes tiles of rows.

@@ -29,6 +29,7 @@ struct Sizes {
     gpu::Activation activation = gpu::Activation::kSilu;
     ScalarType type = ScalarType::kF16;
     uint32_t format = 0;  // 0: matrices are plain
+    bool sinks = false;
 };
 constexpr std::array kModels = {
     Sizes{"0.5b", 896, 4864, 14, 2, 64, 151936},
@@ -53,6 +54,11 @@ struct Model {
         if (s.activation != gpu::Activation::kSilu) {
             LayerFacts facts = config.layer(0);
             facts.ffn.activation = s.activation;
+            config.layers.assign(config.n_layers, facts);
+        }
+        if (s.sinks) {
+            LayerFacts facts = config.layer(0);
+            facts.attention.sinks = true;
             config.layers.assign(config.n_layers, facts);
         }
         const auto matrix = [&](uint32_t n, uint32_t k) {
@@ -168,7 +174,7 @@ TEST(StepPlanExpectation, StepsRunWhatTheyRan) {
         {"warpgroup, 0.5b", "7808c3710c73f49f"},
         {"warpgroup, 1.5b bf16", "af333c6c274da897"},
         {"warpgroup, 7b", "b46e7aa4d8aeb507"},
-        {"warpgroup, 7b q4_k", "c1c75cc6d6dfeeb3"},
+        {"warpgroup, 7b q4_k", "7f898cc6b862afbb"},
         {"warpgroup, gemma2-2b", "9896ad34144610cb"},
         {"warpgroup, 0.5b f32", "6e87c6b29fd6f5f1"},
         {"batch invariant, 0.5b", "83ae328d2e3c27e7"},
@@ -186,7 +192,7 @@ TEST(StepPlanExpectation, StepsRunWhatTheyRan) {
         {"warpgroup without direct, stacked and argmax, 0.5b", "fb94def4bacd0631"},
         {"warpgroup without direct, stacked and argmax, 1.5b bf16", "c7585d9bb1852c85"},
         {"warpgroup without direct, stacked and argmax, 7b", "fbabe506264975d5"},
-        {"warpgroup without direct, stacked and argmax, 7b q4_k", "2b1e6fc8dea5777d"},
+        {"warpgroup without direct, stacked and argmax, 7b q4_k", "9905cdb81fe0c6c5"},
         {"warpgroup without direct, stacked and argmax, gemma2-2b", "e1bfe708e20b5ec3"},
         {"warpgroup without direct, stacked and argmax, 0.5b f32", "6e87c6b29fd6f5f1"},
     };
@@ -210,6 +216,25 @@ TEST(StepPlanExpectation, StepsRunWhatTheyRan) {
         }
     }
     EXPECT_TRUE(got == want) << lorad::testing::changes(want, got);
+}
+
+// No attention with sinks writes fragments (AttentionShape::sinks), whatever the product behind it would read.
+TEST(StepPlanExpectation, BehindAttentionWithSinksOReadsRows) {
+    Sizes sizes = kModels[2];
+    ASSERT_STREQ(sizes.name, "7b");
+    for (const bool sinks : {false, true}) {
+        sizes.sinks = sinks;
+        uint32_t n_in_fragments = 0;
+        for (const PlannedDevice& on : lorad::testing::planned_devices()) {
+            const Model model(sizes, on);
+            for (const auto& [name, traits] : batches()) {
+                const StepPlan plan =
+                    plan_step(model.kernels, model.config, model.weights, nullptr, model.planner->shape_of(traits, {}));
+                for (const LayerPlan& layer : plan.layers) n_in_fragments += layer.o_input == InputForm::kFragments;
+            }
+        }
+        EXPECT_EQ(n_in_fragments == 0, sinks);
+    }
 }
 
 }  // namespace

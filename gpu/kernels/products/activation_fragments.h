@@ -12,6 +12,10 @@
 //       1 row x 32 columns, 64 bytes, where the row has them: pairs m = 0..3 of the fragment's eights of columns t =
 //       0..3 at 16 m + 4 t. So a piece of 16 bytes has of each eight columns the m-th pair, which is what a lane's 16
 //       bytes of a row of w are for two matrices (warpgroup_direct_text.h).
+//   kBandFragments
+//       8 rows x 128 columns, 2048 bytes, the fragments of 8 rows one after the other: 16 bytes are eight neighbours of
+//       a row, those of columns 32 t + 8 q of row g at 512 q + 16 (4 g + t). So the lanes of a subgroup of 32 read
+//       neighbouring pieces (packed_rows_text.h).
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -25,12 +29,23 @@ INTEROP_BEGIN
 INTEROP_CONST kFragmentRows = 16;
 INTEROP_CONST kFragmentColumns = 16;
 INTEROP_CONST kFragmentBytes = kFragmentRows * kFragmentColumns * 2;
-// in each order: from a pair of columns, of which the first is even, to the next pair of the same 8 columns
-INTEROP_CONST kFragmentPairBytes = 16;
+INTEROP_CONST kBandFragmentRows = 8;
+INTEROP_CONST kBandFragmentColumns = 128;
+INTEROP_CONST kBandFragmentBytes = kBandFragmentRows * kBandFragmentColumns * 2;
 
 INTEROP_CONST kFragmentsByColumns = 0;
 INTEROP_CONST kFragmentsByRows = 1;
 INTEROP_CONST kRowFragments = 2;
+INTEROP_CONST kBandFragments = 3;
+
+// From a pair of columns, of which the first is even, to the next pair of the same 8 columns.
+#ifdef __cplusplus
+constexpr
+#endif
+    uint32_t
+    fragment_pair_bytes(uint32_t order) {
+    return order == kBandFragments ? 4 : 16;
+}
 
 // The byte offset of an element. stride: elements of a row.
 #ifdef __cplusplus
@@ -38,13 +53,17 @@ constexpr
 #endif
     uint64_t
     fragment_offset(uint32_t row, uint32_t column, uint32_t stride, uint32_t order) {
+    if (order == kBandFragments)
+        return uint64_t(row / kBandFragmentRows * (stride / kBandFragmentColumns) + column / kBandFragmentColumns) *
+                   kBandFragmentBytes +
+               column % 32 / 8 * 512 + row % 8 * 64 + column % 128 / 32 * 16 + column % 8 * 2;
     if (order == kRowFragments)
-        return 2 * uint64_t(row) * stride + column / 32 * 64 + column % 8 / 2 * kFragmentPairBytes +
+        return 2 * uint64_t(row) * stride + column / 32 * 64 + column % 8 / 2 * fragment_pair_bytes(order) +
                column % 32 / 8 * 4 + column % 2 * 2;
     const uint32_t to_lower_rows = order == kFragmentsByRows ? 4 : 8,
                    to_right_columns = order == kFragmentsByRows ? 8 : 4;
     return uint64_t(row / kFragmentRows * (stride / kFragmentColumns) + column / kFragmentColumns) * kFragmentBytes +
-           row % 8 * 64 + column % 8 / 2 * kFragmentPairBytes + row % 16 / 8 * to_lower_rows +
+           row % 8 * 64 + column % 8 / 2 * fragment_pair_bytes(order) + row % 16 / 8 * to_lower_rows +
            column % 16 / 8 * to_right_columns + column % 2 * 2;
 }
 

@@ -6,6 +6,7 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/packed_rows_text.h"
 #include "gpu/kernels/products/packed_tiles.h"
 #include "gpu/kernels/random_bricks.h"
 #include "gpu/kernels/self_test.h"
@@ -21,7 +22,7 @@ constexpr uint32_t kN = 176, kK = 640;  // the last workgroup has bands that the
 constexpr uint32_t kBufferRows = 64 + kSlackRows;
 
 struct PackedProduct {
-    Buffer count, w, x, y;
+    Buffer count, w, x, x_fragments, y;  // fragments: kBandFragments
 
     static Result<PackedProduct> create(Device& device, WeightFormat format, ScalarType type) {
         PackedProduct test;
@@ -32,6 +33,8 @@ struct PackedProduct {
         std::mt19937 random(54);
         fill_part(format, test.w.mapped(), random);
         fill_random(test.x.mapped(), type, random);
+        TRY(make(device, test.x_fragments, test.x.size(), MemoryKind::kHostUpload));
+        to_fragments(test.x.mapped(), test.x_fragments.mapped(), kK, kBandFragments);
         return test;
     }
 
@@ -42,7 +45,7 @@ struct PackedProduct {
         MatmulParams params{};
         params.n_rows = count.address();
         params.w = w.address() + kPartAlign;
-        params.x = x.address();
+        params.x = (plan.x_in_fragments ? x_fragments : x).address();
         params.y = y.address();
         params.n = kN;
         params.y_stride = padded(kN);
@@ -66,34 +69,71 @@ struct PackedProduct {
 // costs more.
 double tolerance_of(ScalarType type) { return type == ScalarType::kF16 ? 2e-3 : 1.6e-2; }
 
+Product product_of(WeightFormat format, ScalarType type, uint32_t rows) {
+    return {.n = kN, .k = kK, .type = type, .formats = 1u << number_of(format), .align = kBrickRows, .rows = rows};
+}
+
+// Of the plan's product beside the portable kernel's.
+Result<Deviation> deviation_of(LadderTests& tests, PackedProduct& test, const MatmulPlan& plan) {
+    MatmulPlan portable = plan;
+    portable.variant = MatmulVariant::kTiled;
+    portable.row_tile = 16;
+    portable.column_tile = 64;
+    portable.n_splits = 1;
+    portable.k_per_split = kK;
+    portable.x_in_fragments = false;
+    TRY_ASSIGN(const std::vector<float> want, test.run(tests.device(), tests.kernels(), portable));
+    Deviation deviation;
+    deviation.add(test.run(tests.device(), tests.kernels(), plan), want);
+    return deviation;
+}
+
+// The formats of the model.
+std::vector<WeightFormat> formats_of(LadderTests& tests) {
+    std::vector<WeightFormat> all;
+    for (uint32_t number = kWeightsQ8_0; number < kWeightFormats; ++number) {
+        const auto format = static_cast<WeightFormat>(number);
+        if ((tests.options().packed_formats >> number & 1u) != 0 && is_for_matrices(format)) all.push_back(format);
+    }
+    return all;
+}
+
 }  // namespace packed_test
 
 Status test_packed(LadderTests& tests, ScalarType type) {
     using namespace packed_test;
-    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
-        if ((tests.options().packed_formats >> format & 1u) == 0 || !is_for_matrices(static_cast<WeightFormat>(format)))
-            continue;
-        TRY_ASSIGN(PackedProduct test, PackedProduct::create(tests.device(), static_cast<WeightFormat>(format), type));
+    for (const WeightFormat format : formats_of(tests)) {
+        TRY_ASSIGN(PackedProduct test, PackedProduct::create(tests.device(), format, type));
         for (const PackedTile& tile : kPackedTiles) {
-            MatmulPlan plan = *tests.kernels().products.plan_by(
-                MatmulVariant::kPacked,
-                {.n = kN, .k = kK, .type = type, .formats = 1u << format, .align = kBrickRows, .rows = tile.rows - 3});
+            MatmulPlan plan =
+                *tests.kernels().products.plan_by(MatmulVariant::kPacked, product_of(format, type, tile.rows - 3));
             plan.n_splits = 2;
             plan.k_per_split = kK / 5 * 3;
-            MatmulPlan portable = plan;
-            portable.variant = MatmulVariant::kTiled;
-            portable.row_tile = 16;
-            portable.column_tile = 64;
-            portable.n_splits = 1;
-            portable.k_per_split = kK;
-            TRY_ASSIGN(const std::vector<float> want, test.run(tests.device(), tests.kernels(), portable));
-            Deviation deviation;
-            deviation.add(test.run(tests.device(), tests.kernels(), plan), want);
+            TRY_ASSIGN(const Deviation deviation, deviation_of(tests, test, plan));
             if (deviation.error <= tolerance_of(type)) continue;
-            tests.leave_out_by_lanes(
-                RungId::kPacked, type,
-                lorad::format("matmul_packed of {} by {} rows", name_of(static_cast<WeightFormat>(format)), tile.rows),
-                deviation);
+            tests.leave_out_by_lanes(RungId::kPacked, type,
+                                     lorad::format("matmul_packed of {} by {} rows", name_of(format), tile.rows),
+                                     deviation);
+            return ok_status();
+        }
+    }
+    return ok_status();
+}
+
+// Bands that several warps share and x in rows, and whole bands and x in fragments.
+Status test_packed_rows(LadderTests& tests, ScalarType type) {
+    using namespace packed_test;
+    for (const WeightFormat format : formats_of(tests)) {
+        TRY_ASSIGN(PackedProduct test, PackedProduct::create(tests.device(), format, type));
+        for (const bool in_fragments : {false, true}) {
+            Product product = product_of(format, type, in_fragments ? kPackedRowsMax : kPackedRowsMax - 3);
+            product.max_splits = in_fragments ? 1 : 4;
+            product.may_be_in_fragments = in_fragments;
+            const MatmulPlan plan = *tests.kernels().products.plan_by(MatmulVariant::kPackedRows, product);
+            TRY_ASSIGN(const Deviation deviation, deviation_of(tests, test, plan));
+            if (deviation.error <= tolerance_of(type)) continue;
+            tests.leave_out(RungId::kPackedRows, type, lorad::format("matmul_packed_rows of {}", name_of(format)),
+                            deviation);
             return ok_status();
         }
     }

@@ -1,0 +1,85 @@
+// Products that read packed weights for up to eight rows, by warps that deal the bricks among them
+// (packed_rows_text.h).
+#include <algorithm>
+#include <bit>
+
+#include "gpu/kernels/products/packed_rows_text.h"
+#include "gpu/kernels/products/product_impls.h"
+#include "proto/base/format.h"
+
+namespace lorad::gpu::packed_rows_impl {
+namespace {
+
+// 12 warps on a multiprocessor: the best of some that were measured on an H200 (docs/lab/packed.md).
+constexpr uint32_t kWarps = 6;       // of a workgroup
+constexpr uint32_t kWorkgroups = 2;  // of a multiprocessor
+// A module gets 64 KiB of a multiprocessor's shared memory, of which a workgroup takes 1 KiB more than it asks for.
+constexpr uint32_t kRingBytes = ((64 << 10) / kWorkgroups - (1 << 10)) / kWarps;  // of a warp, at most
+
+uint32_t warps_of(const ImplFacts& on) { return on.units() * kWorkgroups * kWarps; }
+
+const char* refusal(const ImplFacts& on, const Product& product) {
+    if (product.rows > kPackedRowsMax) return "it is for up to 8 rows";
+    if (!on.ladder().has(RungId::kPackedRows, product.type)) return "the device has no programs for packed weights";
+    if (on.options().batch_invariant) return "it has a cut of k of its own";
+    return can_read_bricks(on, product) ? nullptr : "the weights' sizes do not fit it";
+}
+
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
+    MatmulPlan plan = plan_for(MatmulVariant::kPackedRows, product);
+    plan.row_tile = kPackedRowsMax;
+    plan.column_tile = kBrickRows;
+    plan.k_per_split = product.stride();
+    // One row is as fast in rows.
+    plan.x_in_fragments = product.may_be_in_fragments && product.rows > 1;
+    plan.x_order = kBandFragments;
+    // Parts whose bricks have other sizes are dealt within the same number of splits.
+    plan.n_splits = 1;
+    for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
+        const uint32_t bricks = bricks_per_row(static_cast<uint32_t>(std::countr_zero(rest)), product.stride());
+        plan.n_splits =
+            std::max(plan.n_splits, packed_rows_splits(product.n, bricks, product.max_splits, warps_of(on)));
+    }
+    return plan;
+}
+
+const char* module(const MatmulPlan& plan) {
+    return plan.weight_type == ScalarType::kBf16 ? "matmul_packed_rows_bf16" : "matmul_packed_rows_f16";
+}
+
+void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArguments& arguments) {
+    const MatmulParams& params = arguments.product;
+    CHECK(params.n % kBrickRows == 0);
+    const PackedRowsConstants constants{.threads = kWarps * 32,
+                                        .weights = number_of(plan.packed),
+                                        .stride = params.w_stride,
+                                        .slots = kRingBytes / brick_bytes(number_of(plan.packed)),
+                                        .workgroups = kWorkgroups,
+                                        .x_in_fragments = plan.x_in_fragments ? 1u : 0u};
+    // The parts of a matrix run side by side.
+    const auto warps = static_cast<uint32_t>(ceil_div(uint64_t{warps_of(to)} * params.n, uint64_t{params.y_stride}));
+    const PackedDeal dealt =
+        deal_bricks(params.n, bricks_per_row(number_of(plan.packed), params.w_stride), plan.n_splits, warps);
+    to.dispatch(product_info(module(plan), params, plan), constants, 0,
+                PackedRowsParams{.product = params,
+                                 .n_units = dealt.units,
+                                 .unit_bricks = dealt.unit_bricks,
+                                 .n_splits = plan.n_splits,
+                                 .n_warps = dealt.warps},
+                {ceil_div(dealt.warps, kWarps)});
+}
+
+}  // namespace
+}  // namespace lorad::gpu::packed_rows_impl
+
+namespace lorad::gpu {
+
+const ProductImpl kPackedRowsImpl{.variant = MatmulVariant::kPackedRows,
+                                  .name = "packed weights by warps",
+                                  .forms = {.reads_plain = false, .reads_packed = true, .reads_16_bits = true},
+                                  .refusal = packed_rows_impl::refusal,
+                                  .plan = packed_rows_impl::plan,
+                                  .module = packed_rows_impl::module,
+                                  .record = packed_rows_impl::record};
+
+}  // namespace lorad::gpu

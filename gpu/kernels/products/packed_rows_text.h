@@ -1,0 +1,82 @@
+// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] for up to eight rows of x, w a packed part
+// (weight_format.h), by a subgroup's matrices. A program in NVIDIA's PTX ISA, as warpgroup_text.h: the bytes of w that
+// are on their way bound such a product, and shaders have no copies from memory to shared memory.
+//
+// Each warp is by itself. The bricks of w, one band of 16 rows behind the other, are dealt to the warps of the whole
+// grid in equal ranges, so all end together. A warp's bricks come by cp.async, whole and in order, into a ring in
+// shared memory; it takes one into registers, asks for the one that follows in its place, and multiplies. Where a range
+// ends within a band, the band's sums are in as many splits as warps have some of it, and the warp with the band's end
+// writes zeros to the splits that are left.
+// Codes become elements of the A matrix in registers (PTX ISA, "mma.m16n8k16"): lane 4 g + t has of rows g and g + 8
+// the columns 32 t .. + 31 of each 128, matrix j of eight the columns 4 j .. + 3 of these. x has the same order, read
+// from the caches. Numbers are rounded as in matmul_packed.comp.
+// Parameters: PackedRowsParams. Grid: (workgroups). Bytes: the part once, x once for each band from the caches.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "gpu/kernels/formats/weight_format.h"
+#include "gpu/kernels/products/matmul.params.h"
+#include "proto/base/rounding.h"
+
+namespace lorad::gpu {
+
+constexpr uint32_t kPackedRowsMax = 8;  // of x
+
+struct PackedRowsParams {
+    MatmulParams product;  // k_per_split and w_stride are not read
+    // Ranges are of units of unit_bricks bricks: 1, or a whole band where there is one split.
+    uint32_t n_units;
+    uint32_t unit_bricks;
+    uint32_t n_splits;
+    uint32_t n_warps;  // that have a range, at most n_units
+};
+static_assert(sizeof(PackedRowsParams) == 88);
+
+// A program's constants, as the cache of kernels knows it by.
+struct PackedRowsConstants {
+    uint32_t threads, weights, stride, slots, workgroups, x_in_fragments;
+};
+
+struct PackedRowsProgram {
+    WeightFormat format = WeightFormat::kQ8_0;
+    ScalarType type = ScalarType::kF16;  // of x
+    uint32_t stride = 0;                 // of w and x, elements, a multiple of 128
+    uint32_t warps = 4;                  // of a workgroup
+    uint32_t slots = 2;                  // bricks of a warp's ring
+    uint32_t workgroups = 2;             // of a multiprocessor, which registers are to allow
+    bool x_in_fragments = false;         // kBandFragments
+
+    constexpr uint32_t slot_bytes() const { return brick_bytes(number_of(format)); }
+    constexpr uint32_t shared_bytes() const { return warps * slots * slot_bytes(); }
+};
+
+// How the bricks of a part are dealt: units of unit_bricks, to so many warps.
+struct PackedDeal {
+    uint32_t units = 0, unit_bricks = 0, warps = 0;
+};
+
+// The splits that a product of n rows of w needs, `bricks` in a band, for all warps to have the same work. 1 where
+// whole bands make them about equal.
+constexpr uint32_t packed_rows_splits(uint32_t n, uint32_t bricks, uint32_t max_splits, uint32_t warps) {
+    const uint32_t bands = n / kBrickRows;
+    const double mean = static_cast<double>(bands) * bricks / warps;
+    if (max_splits == 1 || bricks == 1 || mean > 0.95 * ceil_div(bands, warps) * bricks) return 1;
+    const uint32_t of_a_warp = std::max(bands * bricks / warps, 1u);
+    return std::min(max_splits, ceil_div(bricks - 1, of_a_warp) + 1);
+}
+
+// To at most `warps`, so few that no band is shared by more than n_splits of them.
+constexpr PackedDeal deal_bricks(uint32_t n, uint32_t bricks, uint32_t n_splits, uint32_t warps) {
+    const uint32_t bands = n / kBrickRows;
+    if (n_splits == 1) return {bands, bricks, std::clamp(warps, 1u, bands)};
+    const uint32_t of_a_warp = std::max(ceil_div(bricks - 1, n_splits - 1), 1u);
+    return {bands * bricks, 1, std::clamp(warps, 1u, std::max(bands * bricks / of_a_warp, 1u))};
+}
+
+// Entry: "matmul".
+std::string packed_rows_text(const PackedRowsProgram& program);
+
+}  // namespace lorad::gpu

@@ -103,16 +103,20 @@ DeviceSpeed speed_of(const PhysicalDevice& physical) {
     return capabilities.coopmat_f16 ? DeviceSpeed::kMatrices : DeviceSpeed::kDiscrete;
 }
 
+std::unique_ptr<StartRecord> record_of(const PhysicalDevice& physical, const std::filesystem::path& cache_path,
+                                       const DeviceOptions& options) {
+    const VkPhysicalDeviceProperties& properties = physical.properties;
+    const bool keeps = !cache_path.empty() && !options.compile_only;
+    return std::make_unique<StartRecord>(
+        keeps ? cache_path.string() + ".start" : std::string(),
+        RecordOwner{format("{}, {}, {:04x}:{:04x} {:08x} {}", physical.capabilities.name, physical.capabilities.driver,
+                           properties.vendorID, properties.deviceID, properties.driverVersion,
+                           hex(properties.pipelineCacheUUID)),
+                    build_id()});
+}
+
 void open_record(DeviceImpl& impl, const DeviceOptions& options) {
-    const VkPhysicalDeviceProperties& properties = impl.physical.properties;
-    const DeviceCapabilities& capabilities = impl.physical.capabilities;
-    const bool keeps = !impl.cache_path.empty() && !options.compile_only;
-    impl.record =
-        std::make_unique<StartRecord>(keeps ? impl.cache_path.string() + ".start" : std::string(),
-                                      RecordOwner{format("{}, {}, {:04x}:{:04x} {:08x} {}", capabilities.name,
-                                                         capabilities.driver, properties.vendorID, properties.deviceID,
-                                                         properties.driverVersion, hex(properties.pipelineCacheUUID)),
-                                                  build_id()});
+    impl.record = record_of(impl.physical, impl.cache_path, options);
     impl.repeats_tests = options.repeats_tests;
     impl.submission_max = options.submission_max;
     impl.rates = std::make_unique<WorkRates>(speed_of(impl.physical), options.slowness);
@@ -162,6 +166,8 @@ Result<std::vector<DeviceReport>> list_devices(const DeviceOptions& options) {
         report.usable = candidates[i].rejection.empty();
         report.chosen = choice.ok() && choice.value() == i;
         report.reason = choice_reason(candidates, i, report.chosen, options.device_index);
+        if (options.lists_records && report.usable)
+            report.record = record_of(devices[i], cache_path_of(options, devices[i].properties), options);
         reports.push_back(std::move(report));
     }
     return reports;

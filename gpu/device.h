@@ -59,12 +59,16 @@ struct DeviceCapabilities {
     bool matrix_functions = false;
 };
 
+class StartRecord;
+
 // One line of `lorad devices`.
 struct DeviceReport {
     DeviceCapabilities capabilities;
     bool usable = false;
     bool chosen = false;
     std::string reason;  // why rejected or why not chosen; why chosen
+    // with DeviceOptions::lists_records: what earlier starts of this build have put there
+    std::shared_ptr<const StartRecord> record = nullptr;
 };
 
 struct DeviceOptions {
@@ -75,6 +79,7 @@ struct DeviceOptions {
     std::filesystem::path pipeline_cache;
     // Without the former: the folder in which these files have a name of the device. Empty: nothing is kept.
     std::filesystem::path cache_folder;
+    bool lists_records = false;  // list_devices() reads StartRecords
     bool repeats_tests = false;  // also those at the start of which the StartRecord has the results
     // What is submitted at once is expected to take no longer: longer work is cut into several submissions. 0: no
     // bound.
@@ -99,7 +104,6 @@ Result<std::vector<DeviceReport>> list_devices(const DeviceOptions& options);
 class Queue;
 class Kernel;
 class Uploader;
-class StartRecord;
 struct DeviceImpl;
 
 // Owns instance, logical device, queues, memory slabs and the pipeline cache. Outlives everything made from it.

@@ -58,6 +58,7 @@ struct Config {
     bool validation = false;
     std::string pipeline_cache;            // empty: in the user's cache folder, by device
     std::string self_test = "remembered";  // or always
+    std::string tune = "remembered";       // always, off
     uint32_t submission_ms = 500;          // 0: no bound
 
     uint32_t max_model_len = 0;  // 0: the model's own

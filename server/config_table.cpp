@@ -163,6 +163,14 @@ constexpr Setting kSettings[] = {
      "program count) or always",
      {},
      [] { return Names{"remembered", "always"}; }},
+    {"tune",
+     &Config::tune,
+     "WHEN",
+     "which tiles products without matrix units have, where a device leaves a choice: measured at the first start, for "
+     "3 s at most, and remembered with the self-tests (remembered), measured at every start (always), or those that "
+     "were measured elsewhere (off)",
+     {},
+     [] { return Names{"remembered", "always", "off"}; }},
     {"submission-ms",
      &Config::submission_ms,
      "MS",

@@ -60,6 +60,14 @@ Result<gpu::PersistentDecode> parse_persistent_decode(const std::string& text) {
                       format("persistent-decode: expected auto, on or off, found \"{}\"", text), "persistent-decode");
 }
 
+Result<gpu::Tuning> parse_tuning(const std::string& text) {
+    if (text == "remembered") return gpu::Tuning::kRemembered;
+    if (text == "always") return gpu::Tuning::kAlways;
+    if (text == "off") return gpu::Tuning::kOff;
+    return make_error(ErrorCode::kInvalidConfig, format("tune: expected remembered, always or off, found \"{}\"", text),
+                      "tune");
+}
+
 // Tells how far loading is, at most once in two seconds and only when it takes that long.
 class ProgressLog {
   public:
@@ -159,6 +167,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.folder = config.model;
     load.base_name = base_name;
     load.kernel_path = config.kernel_path;
+    load.tune = config.tune;
     load.dtype = config.dtype;
     load.quantize = config.quantize;
     load.quantized_weights = config.quantized_weights;
@@ -196,6 +205,7 @@ Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments,
                                                 const gpu::DeviceCapabilities& capabilities) {
     model::ExecutorOptions options = arguments.executor;
     TRY_ASSIGN(options.kernel_path, parse_kernel_path(arguments.kernel_path));
+    TRY_ASSIGN(options.tuning, parse_tuning(arguments.tune));
     TRY_ASSIGN(options.weight_type, parse_dtype(arguments.dtype));
     if (arguments.quantize != "none") {
         TRY_ASSIGN(options.quantize, model::parse_quantize_type(arguments.quantize));

@@ -35,6 +35,7 @@ struct LoadArguments {
     std::filesystem::path folder;
     std::string base_name;
     std::string kernel_path = "auto";
+    std::string tune = "remembered";  // always, off
     std::string dtype = "auto";
     std::string quantize = "none";
     std::string quantized_weights = "auto";

@@ -73,6 +73,14 @@ std::optional<std::string> StartRecord::find(std::string_view key) const {
     return found == known_.end() ? std::nullopt : std::optional(found->second);
 }
 
+std::vector<std::string> StartRecord::find_all(std::string_view begin) const {
+    std::vector<std::string> values;
+    for (const auto& [key, value] : known_) {
+        if (key.starts_with(begin)) values.push_back(value);
+    }
+    return values;
+}
+
 void StartRecord::put(const std::string& key, std::string value) {
     CHECK(key.find_first_of(" \n") == std::string::npos && value.find('\n') == std::string::npos);
     const std::lock_guard lock(mutex_);

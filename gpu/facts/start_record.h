@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lorad::gpu {
 
@@ -27,6 +28,8 @@ class StartRecord {
     // What an earlier start has put. Keys have no spaces, values no line ends.
     std::optional<std::string> find(std::string_view key) const;
     void put(const std::string& key, std::string value);
+    // Of all keys with this beginning, what earlier starts have put.
+    std::vector<std::string> find_all(std::string_view begin) const;
     // True if the file had something for this device and build.
     bool was_there() const { return was_there_; }
     // Writes what has changed; a file that cannot be written is only a warning.

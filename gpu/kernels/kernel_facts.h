@@ -1,10 +1,11 @@
-// The input of plans beside a step's shape: the device's capabilities, the options, and the fast kernels that passed
-// their tests there. Planning needs no device, so a test may plan for any.
+// The input of plans beside a step's shape: the device's capabilities, the options, the fast kernels that passed their
+// tests there, and what products took there. Planning needs no device, so a test may plan for any.
 #pragma once
 
 #include "gpu/device.h"
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/kernel_options.h"
+#include "gpu/kernels/tuning/measured_products.h"
 
 namespace lorad::gpu {
 
@@ -12,6 +13,7 @@ struct KernelFacts {
     const DeviceCapabilities& capabilities;
     KernelSetOptions options;  // path: never kAuto once the ladder is known
     KernelLadder ladder = {};
+    MeasuredProducts measured = {};  // nothing before KernelSet::tune()
 };
 
 // The base of all families' planners. Pure and cheap: the same answer every time. Any thread, once the tests at the

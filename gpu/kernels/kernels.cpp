@@ -2,6 +2,7 @@
 
 #include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/tuning/product_timing.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -30,6 +31,12 @@ Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const Kerne
     kernels->cache_.forget_failures();
     kernels->cache_.refuse(options.refused);
     return kernels;
+}
+
+Status KernelSet::tune(Device& device, const TuningOptions& options) {
+    TRY(ProductTiming(device, *this, facts_).run(options));
+    cache_.forget_failures();
+    return ok_status();
 }
 
 Status KernelSet::build_ladder(Device& device) {

@@ -61,6 +61,9 @@ class KernelSet {
     // cache; those that differ are left out with a warning. kInvalidConfig if the device lacks the path that was asked
     // for.
     static Result<std::unique_ptr<KernelSet>> create(Device& device, const KernelSetOptions& options);
+    // Finds the fastest forms of products like these by measuring, or takes what an earlier start has measured: plans
+    // follow it from then on. Only while nobody plans, and nothing else runs. See ProductTiming::run().
+    Status tune(Device& device, const TuningOptions& options);
     KernelSet(const KernelSet&) = delete;
     KernelSet& operator=(const KernelSet&) = delete;
 
@@ -75,6 +78,7 @@ class KernelSet {
 
     const KernelPlanner& planner() const { return planner_; }
     const KernelLadder& ladder() const { return facts_.ladder; }
+    const MeasuredProducts& measured() const { return facts_.measured; }
     ScalarType act_type(ScalarType weight_type) const { return planner_.act_type(weight_type); }
     const KernelSetOptions& options() const { return facts_.options; }  // path is never kAuto here
 

@@ -18,6 +18,10 @@
 #include "gpu/kernels/kernels.h"
 #include "proto/base/result.h"
 
+namespace lorad::gpu {
+struct ProductForm;
+}
+
 namespace lorad::gpu::self_test {
 
 // The small product of product_self_test.cpp, which a device's tiles must fit.
@@ -49,6 +53,11 @@ struct ResultRows {
 // says which of its kernels could not be made. An error: the device is lost.
 Status compare_ways(Device& device, const Buffer (&c)[2], const ResultRows& shape,
                     const std::function<Status(Recorder&, bool way)>& record, Deviation& deviation);
+
+// Leaves out of `forms` those that do not compute what matmul_tiled does, of weights of this type, with a warning, and
+// those for which there is no time.
+Status keep_forms_that_work(Device& device, KernelSet& kernels, ScalarType type, std::vector<ProductForm>& forms,
+                            const std::function<bool()>& has_time);
 
 // A warning.
 void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation);

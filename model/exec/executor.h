@@ -45,7 +45,9 @@ struct ExecutorOptions {
     std::optional<QuantizeType> quantize = std::nullopt;
     gpu::KvType kv_type = gpu::KvType::kF16;
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
-    bool lora_on_matrices = true;  // this and the next: KernelSetOptions, to compare in benchmarks
+    gpu::Tuning tuning = gpu::Tuning::kOff;      // of products without matrix units
+    uint32_t tuned_tiles_max = gpu::kTiledForm;  // for tests: TuningOptions::tiles_max
+    bool lora_on_matrices = true;                // this and the next: KernelSetOptions, to compare in benchmarks
     uint32_t expand_rows = 8;
     uint32_t one_dispatch_context_max = kOneDispatchContextMax;   // beyond, attention has dispatches of its own
     gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto;  // this and the next: KernelSetOptions

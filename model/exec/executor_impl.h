@@ -112,6 +112,7 @@ struct Executor::Impl {
     RingSlot ring[kRingSlots];
     RecordingCache recordings;
     uint64_t n_recordings = 0;
+    uint32_t told_rows = 0;  // of the last steps whose kernels were said to be compiled
     uint64_t n_submitted = 0;
     std::vector<InFlight> in_flight;  // oldest first
     std::vector<Retired> retired;
@@ -157,6 +158,7 @@ struct Executor::Impl {
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
     Result<const gpu::CommandBuffer*> whole_recording_of(RingSlot& slot, const StepShape& shape);
     Result<const gpu::CommandBuffer*> recording_for(InFlight& step);
+    void tell_compiling(const StepShape& shape);
     void write_state(const StepBatch& batch, const InFlight& step);
     Status replay(InFlight& step, const gpu::CommandBuffer& recording);
     Status replay_draw(InFlight& step);

@@ -11,6 +11,7 @@
 #include "model/exec/executor_impl.h"
 #include "model/exec/kv_precision.h"
 #include "model/exec/memory_fit.h"
+#include "model/exec/tuned_products.h"
 #include "model/files/model_files.h"
 #include "proto/base/check.h"
 #include "proto/base/format.h"
@@ -203,6 +204,8 @@ Result<std::unique_ptr<WeightLoader>> Executor::Impl::prepare(TensorFiles& files
         TRY_ASSIGN(loader, WeightLoader::create(files, config, weights,
                                                 {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     }
+    TRY(kernels->tune(
+        device, {.when = options.tuning, .products = tuned_products(weights), .tiles_max = options.tuned_tiles_max}));
     make_planner();
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), stored, scratch_sizes));

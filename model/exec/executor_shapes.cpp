@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "gpu/facts/start_record.h"
 #include "model/exec/executor_impl.h"
 #include "proto/base/log.h"
 #include "proto/base/thread.h"
@@ -117,7 +118,20 @@ Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& s
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) {
     step.is_one_recording =
         InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= InFlight::whole_state_bytes(step.shape);
-    return step.is_one_recording ? whole_recording_of(ring[step.slot], step.shape) : recording_of(step.shape);
+    const uint64_t n_before = n_recordings;
+    Result<const gpu::CommandBuffer*> recording =
+        step.is_one_recording ? whole_recording_of(ring[step.slot], step.shape) : recording_of(step.shape);
+    if (n_recordings != n_before) tell_compiling(step.shape);
+    return recording;
+}
+
+// A software device compiles kernels when they first run, at its first start for many seconds.
+void Executor::Impl::tell_compiling(const StepShape& shape) {
+    if (!device.capabilities().is_cpu || device.start_record().was_there()) return;
+    if (shape.row_bucket == told_rows) return;
+    told_rows = shape.row_bucket;
+    log_info("first start on a software device: kernels of steps with up to {} rows are compiled as they first run",
+             shape.row_bucket);
 }
 
 // Compiling pipelines takes most of it and runs well side by side. Those on one recording are of the first slot of the

@@ -46,6 +46,7 @@ struct ModelArguments {
     std::vector<std::string> adapters;  // "PATH" or "PATH@SCALE"; their sum, at most kLoraUsesMax
     DeviceArguments device;
     std::string kernel_path = "auto";
+    std::string tune = "remembered";
     std::string dtype = "auto";
     std::string quantize = "none";
     std::string quantized_weights = "auto";

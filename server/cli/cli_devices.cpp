@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "gpu/facts/start_record.h"
 #include "gpu/kernels/kernel_ladder.h"
+#include "gpu/kernels/tuning/measured_products.h"
 #include "proto/base/format.h"
 #include "proto/json/json.h"
 #include "server/cli/cli.h"
@@ -38,6 +40,29 @@ std::string rungs_text(const gpu::DeviceCapabilities& capabilities) {
     return out;
 }
 
+// What earlier starts have measured there, of each model's products.
+std::vector<gpu::MeasuredProducts> measured_on(const gpu::DeviceReport& report) {
+    std::vector<gpu::MeasuredProducts> all;
+    if (report.record == nullptr) return all;
+    for (const std::string& text : report.record->find_all(gpu::kMeasuredKey)) {
+        if (std::optional<gpu::MeasuredProducts> measured = gpu::MeasuredProducts::parse(text))
+            all.push_back(std::move(*measured));
+    }
+    return all;
+}
+
+std::string measured_text(const gpu::DeviceReport& report) {
+    std::string out;
+    for (const gpu::MeasuredProducts& measured : measured_on(report)) {
+        for (const gpu::MeasuredProduct& product : measured.all()) {
+            const std::string better = gpu::describe_better(product);
+            out += format("     measured     {}: {}\n", gpu::describe(product),
+                          better.empty() ? "nothing faster than the table's" : better);
+        }
+    }
+    return out;
+}
+
 std::string table_entry(size_t index, const gpu::DeviceReport& report) {
     const gpu::DeviceCapabilities& c = report.capabilities;
     std::string out = format("{} {}: {}{}\n", report.chosen ? "*" : " ", index, c.name, c.is_cpu ? " (CPU)" : "");
@@ -59,7 +84,7 @@ std::string table_entry(size_t index, const gpu::DeviceReport& report) {
     out += format("     copies       {}\n", c.unified_memory       ? "none: the host writes the device's memory"
                                             : c.has_transfer_queue ? "own transfer queue"
                                                                    : "on the compute queue");
-    return out + rungs_text(c);
+    return out + rungs_text(c) + measured_text(report);
 }
 
 void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& report) {
@@ -103,6 +128,23 @@ void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& repor
         for (const std::string& what : rung.missing) writer.value(what);
         writer.end_array().end_object();
     }
+    writer.end_array().key("measured").begin_array();
+    for (const gpu::MeasuredProducts& measured : measured_on(report)) {
+        for (const gpu::MeasuredProduct& product : measured.all()) {
+            const gpu::MeasuredForm& table = product.forms.front();
+            const gpu::MeasuredForm* const better = product.better();
+            writer.begin_object()
+                .field("product", gpu::describe(product))
+                .field("n", product.n)
+                .field("k", product.k)
+                .field("rows", product.rows)
+                .field("form", gpu::describe((better != nullptr ? *better : table).form))
+                .field("us", (better != nullptr ? *better : table).us)
+                .field("table_form", gpu::describe(table.form))
+                .field("table_us", table.us)
+                .end_object();
+        }
+    }
     writer.end_array().end_object();
 }
 
@@ -110,6 +152,7 @@ void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& repor
 
 Status run_devices(const DeviceArguments& device, bool as_json) {
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(device));
+    options.lists_records = true;
     TRY_ASSIGN(std::vector<gpu::DeviceReport> reports, gpu::list_devices(options));
     if (as_json) {
         JsonWriter writer;

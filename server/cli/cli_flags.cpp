@@ -33,6 +33,9 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_option("--kernel-path", model.kernel_path,
                    "matrix kernels: auto, portable-f32, portable, coopmat, coopmat2 or warpgroup")
         ->type_name("PATH");
+    app.add_option("--tune", model.tune,
+                   "tiles of products without matrix units: remembered (measured at the first start), always or off")
+        ->type_name("WHEN");
     app.add_option("--dtype", model.dtype,
                    "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")
         ->type_name("TYPE");

@@ -80,6 +80,7 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
     load.device = arguments.device;
     load.folder = arguments.model;
     load.kernel_path = arguments.kernel_path;
+    load.tune = arguments.tune;
     load.dtype = arguments.dtype;
     load.quantize = arguments.quantize;
     load.quantized_weights = arguments.quantized_weights;

@@ -118,6 +118,37 @@ TEST_P(GoldenModel, LogitsOfTheDevicesOwnKernelsEqualTheReference) {
     }
 }
 
+// Whatever is found to be faster computes the same. Where software has no blocks in registers nothing is measured.
+TEST_P(GoldenModel, LogitsOfProductsAsMeasuredEqualTheReference) {
+    const auto kernels = gpu::KernelSet::create(test_device(), {.path = gpu::KernelPath::kPortable});
+    ASSERT_TRUE(kernels.ok());
+    if (!(*kernels)->ladder().registers || executor_->weights().layers[0].qkv.type == gpu::ScalarType::kF32)
+        GTEST_SKIP() << "there is one form of each product";
+    ::testing::internal::CaptureStderr();
+    const auto executor =
+        load_executor(goldens_dir() / "models" / GetParam(), {.n_rows_max = 64,
+                                                              .n_sequences_max = 16,
+                                                              .n_positions_max = 256,
+                                                              .n_adapter_slots = 2,
+                                                              .kernel_path = gpu::KernelPath::kPortable,
+                                                              .tuning = gpu::Tuning::kAlways,
+                                                              .tuned_tiles_max = 1,
+                                                              .decode = gpu::PersistentDecode::kOff});
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(told.find(" measured in "), std::string::npos) << told;
+    EXPECT_EQ(told.find("products: 0 measured"), std::string::npos) << told;
+    Runner runner(*executor);
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+        const auto reference = golden_floats(*expected_, "prompt" + std::to_string(i) + ".last_logits");
+        for (const uint32_t n_chunk_rows : {8u, 5u}) {
+            const auto logits = runner.logits(prompts_[i].ids, false, kNoAdapterSlot, n_chunk_rows);
+            ASSERT_TRUE(logits.ok()) << logits.error().message;
+            EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), kRelativeErrorMax16Bit)
+                << "prompt " << i << " in chunks of " << n_chunk_rows;
+        }
+    }
+}
+
 class GoldenDecode : public GoldenModel {
   protected:
     // Token by token, with steps of one row in one dispatch up to this many tokens and one for each layer beyond.

@@ -21,8 +21,10 @@ struct MatmulPlan {
     uint32_t rows = 0;         // capacity
     // of kCoopmat: so many rows at the front have all of k in split 0, nothing in the others; a multiple of row_tile
     uint32_t whole_rows = 0;
-    uint32_t tile = 0;                       // which of the variant's own tiles
-    uint32_t short_sum = 0;                  // of kRegisters: elements of k that f16 adds; 0: f32 alone
+    uint32_t tile = 0;       // which of the variant's own tiles
+    uint32_t short_sum = 0;  // of kRegisters: elements of k that f16 adds; 0: f32 alone
+    // of kRegisters: not what the table has, but what was faster on this device (tuning/measured_products.h)
+    bool is_measured = false;
     bool x_in_fragments = false;             // of kCoopmat and both by warpgroups
     uint32_t x_order = kFragmentsByColumns;  // of its fragments (activation_fragments.h)
     ScalarType weight_type = ScalarType::kF32;

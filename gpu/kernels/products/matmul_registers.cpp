@@ -73,7 +73,7 @@ MatmulPlan plan_without_tile(const ImplFacts& on, const Product& product, uint32
     return plan;
 }
 
-std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
+std::optional<MatmulPlan> plan_by_table(const ImplFacts& on, const Product& product) {
     const uint32_t n = product.n, k = product.k, units = on.units();
     const MatmulPlan of = plan_without_tile(on, product, has_short_sums(on, product) ? kShortSum : 0);
     std::optional<MatmulPlan> best;
@@ -85,12 +85,38 @@ std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     return best;
 }
 
+// What was measured is of one number of rows. Of others each form is expected to take as many times longer as the table
+// says for that form.
+std::optional<MatmulPlan> plan_as_measured(const ImplFacts& on, const Product& product,
+                                           const MeasuredProduct& measured) {
+    std::optional<MatmulPlan> best;
+    double best_us = 0;
+    for (const MeasuredForm& one : measured.forms) {
+        const std::optional<MatmulPlan> then = plan_of_form(on, measured.product(), one.form),
+                                        now = plan_of_form(on, product, one.form);
+        if (!then || !now) continue;
+        const double us = one.us * expected_time(on, product, *now) / expected_time(on, measured.product(), *then);
+        if (best && us >= best_us) continue;
+        best = now;
+        best_us = us;
+        best->is_measured = one.form != measured.forms.front().form;
+    }
+    if (best && best->variant != MatmulVariant::kRegisters) return std::nullopt;  // matmul_tiled, which comes next
+    return best ? best : plan_by_table(on, product);
+}
+
+std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
+    const MeasuredProduct* const measured = on.measured().find(product);
+    return measured != nullptr ? plan_as_measured(on, product, *measured) : plan_by_table(on, product);
+}
+
 const char* module(const MatmulPlan& plan) { return plan.short_sum != 0 ? "matmul_registers_f16" : "matmul_registers"; }
 
 std::string describe_tile(const MatmulPlan& plan) {
     const RegisterTile& t = kRegisterTiles[plan.tile];
     return lorad::format("registers {}x{}x{} each {}x{} slices{} buffers{} short{}", t.rows(), t.columns(),
-                         t.staged_k(plan.short_sum), t.each_t, t.each_n, t.slices, t.buffers, plan.short_sum);
+                         t.staged_k(plan.short_sum), t.each_t, t.each_n, t.slices, t.buffers, plan.short_sum) +
+           (plan.is_measured ? ", as measured on this device" : "");
 }
 
 struct Constants {
@@ -156,6 +182,24 @@ bool fits(const RegisterTile& tile, uint32_t short_sum, const DeviceCapabilities
     if (caps.subgroup_size_max > 32 && tile.slices > 1 && tile.each_n * tile.each_t >= 64) return false;
     return tile.is_valid(short_sum) && within_limit(caps, tile.threads()) == tile.threads() &&
            tile.shared_bytes(short_sum) <= caps.shared_memory_bytes;
+}
+
+std::optional<MatmulPlan> plan_of_form(const ImplFacts& on, const Product& product, const ProductForm& form) {
+    if (form.tile == kTiledForm) return kTiledImpl.plan(on, product);
+    if (form.short_sum != 0 && !has_short_sums(on, product)) return std::nullopt;
+    if (!fits(kRegisterTiles[form.tile], form.short_sum, on.capabilities())) return std::nullopt;
+    const MatmulPlan of = registers_impl::plan_without_tile(on, product, form.short_sum);
+    const MatmulPlan plan =
+        registers_impl::best_cut(of, form.tile, product.n, product.k, product.max_splits, on.units());
+    if (form.cut == 0) return plan;
+    const uint32_t wanted = form.cut > 0 ? plan.n_splits << form.cut : std::max(plan.n_splits >> -form.cut, 1u);
+    const uint32_t most = std::min(product.max_splits, registers_impl::kRegistersSplitsMax);
+    return registers_impl::plan_of(of, form.tile, product.k, std::min(wanted, most));
+}
+
+double expected_time(const ImplFacts& on, const Product& product, const MatmulPlan& plan) {
+    if (plan.variant == MatmulVariant::kRegisters) return registers_impl::time_of(plan, product.n, on.units());
+    return static_cast<double>(round_up(product.rows, plan.row_tile)) * product.n * product.k;
 }
 
 const ProductImpl kRegistersImpl{.variant = MatmulVariant::kRegisters,

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "gpu/kernels/products/products.h"
+#include "gpu/kernels/products/register_tiles.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -97,6 +98,14 @@ std::optional<MatmulPlan> ProductPlanner::plan_by(MatmulVariant variant, const P
     return impl_of(variant).plan(ImplFacts(facts_), product);
 }
 
+std::optional<MatmulPlan> ProductPlanner::plan_by_form(const Product& product, const ProductForm& form) const {
+    return plan_of_form(ImplFacts(facts_), product, form);
+}
+
+double ProductPlanner::expected_time(const Product& product, const MatmulPlan& plan) const {
+    return gpu::expected_time(ImplFacts(facts_), product, plan);
+}
+
 std::vector<MatmulPlan> ProductPlanner::candidates(const Product& product) const {
     const ImplFacts on(facts_);
     std::vector<MatmulPlan> all;
@@ -116,7 +125,9 @@ std::string ProductPlanner::explain(const Product& product) const {
         const char* refusal = refusal_of(*impl, on, product);
         const std::optional<MatmulPlan> plan = refusal == nullptr ? impl->plan(on, product) : std::nullopt;
         if (plan) return text + lorad::format("{}: {}\n", impl->name, describe(*plan));
-        text += lorad::format("{}: not, as {}\n", impl->name, refusal != nullptr ? refusal : "none of its tiles fits");
+        text += lorad::format(
+            "{}: not, as {}\n", impl->name,
+            refusal != nullptr ? refusal : "none of its tiles fits, or others were measured to be faster");
     }
     return text + "no implementation takes it\n";
 }

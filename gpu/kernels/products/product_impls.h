@@ -25,6 +25,7 @@ class ImplFacts : public Planner {
     using Planner::options;
     using Planner::threads;
     const KernelFacts& facts() const { return facts_; }
+    const MeasuredProducts& measured() const { return facts_.measured; }
     uint32_t units() const { return multiprocessors(capabilities()); }
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <random>
 #include <span>
@@ -444,6 +445,28 @@ Status test_registers(LadderTests& tests, ScalarType type) {
     ladder.drop(RungId::kShortSums);  // what is below it is next
     show(RungId::kRegisters, "matmul_registers");
     if (has_short_sums && ladder.has(RungId::kRegisters)) ladder.add(RungId::kShortSums);
+    return ok_status();
+}
+
+Status self_test::keep_forms_that_work(Device& device, KernelSet& kernels, ScalarType type,
+                                       std::vector<ProductForm>& forms, const std::function<bool()>& has_time) {
+    TRY_ASSIGN(TestProduct test, TestProduct::create(device, type));
+    TRY(test.take_f32_rows(device));
+    TRY_ASSIGN(const std::vector<float> want, test.run(device, kernels, tiled_plan(type)));
+    std::vector<ProductForm> working;
+    for (const ProductForm& form : forms) {
+        if (!has_time()) break;
+        const MatmulPlan plan = *kernels.products.plan_by_form(test_product(type), form);
+        Deviation deviation;
+        const Result<std::vector<float>> got = test.run(device, kernels, plan);
+        if (!got.ok() && got.error().code == ErrorCode::kDeviceLost) return got.error();
+        deviation.add(got, want);
+        if (deviation.error <= (form.short_sum != 0 ? kShortSumTolerance : kSelfTestTolerance))
+            working.push_back(form);
+        else
+            tell_left_out(describe(form), device, deviation);
+    }
+    forms = std::move(working);
     return ok_status();
 }
 

@@ -30,6 +30,9 @@ class ProductPlanner : public Planner {
     // By this implementation, which has the product's forms, whether or not the device's ladder has it and it is the
     // best: for tests, and for those who have tested it themselves. None: it has no tile that fits.
     std::optional<MatmulPlan> plan_by(MatmulVariant variant, const Product& product) const;
+    // The same by a measured form; nullopt: the device does not take it.
+    std::optional<MatmulPlan> plan_by_form(const Product& product, const ProductForm& form) const;
+    double expected_time(const Product& product, const MatmulPlan& plan) const;
     // Plans of all implementations that have the product's forms and candidates, for benchmarks.
     std::vector<MatmulPlan> candidates(const Product& product) const;
     // For people: the implementations that have the product's forms, a line each up to the one that takes it, and why

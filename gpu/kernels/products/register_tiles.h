@@ -8,6 +8,7 @@
 
 #include "gpu/device.h"
 #include "gpu/kernels/products/matmul_plan.h"
+#include "gpu/kernels/tuning/measured_products.h"
 
 namespace lorad::gpu {
 
@@ -50,6 +51,13 @@ inline constexpr std::array kRegisterTiles = {
 
 // Elements of k that f16 adds, half of them each half of a pair. 32 are no faster.
 inline constexpr uint32_t kShortSum = 16;
+
+class ImplFacts;
+
+// A measured form as a plan; nullopt: the device does not take it.
+std::optional<MatmulPlan> plan_of_form(const ImplFacts& on, const Product& product, const ProductForm& form);
+// What the plan is expected to take, in the table's unit; of tiles in shared memory in one of their own.
+double expected_time(const ImplFacts& on, const Product& product, const MatmulPlan& plan);
 
 bool fits(const RegisterTile& tile, uint32_t short_sum, const DeviceCapabilities& caps);
 

@@ -273,6 +273,37 @@ TEST_F(HttpTinker, WeightsBecomeAdaptersAndStatesGoOn) {
     EXPECT_EQ(post("/api/v1/session_heartbeat", json{{"session_id", session}}.dump()).status, 410);
 }
 
+// Each route reads its body by the reader that knows its fields.
+TEST_F(HttpTinker, NoRouteTakesAFieldThatNobodyKnows) {
+    const std::string session = new_session(), model = new_model(session);
+    const json of_session{{"session_id", session}}, of_model{{"model_id", model}}, of_request{{"request_id", "req-x"}};
+    const std::vector<std::pair<std::string, json>> bodies = {
+        {"client/config", json::object()},
+        {"client/dynamic_config", json::object()},
+        {"telemetry", json::object()},
+        {"create_session", {{"tags", json::array()}}},
+        {"session_heartbeat", of_session},
+        {"sessions/" + session + "/finish", json::object()},
+        {"create_model", {{"session_id", session}, {"base_model", "base"}, {"lora_config", {{"rank", 4}}}}},
+        {"unload_model", of_model},
+        {"get_info", of_model},
+        {"create_sampling_session", {{"session_id", session}, {"base_model", "base"}}},
+        {"asample", json::parse(R"({"prompt":{"chunks":[{"tokens":[1]}]},"sampling_params":{}})")},
+        {"retrieve_future", of_request},
+        {"cancel_future", of_request}};
+    for (const auto& [path, body] : bodies) {
+        json more = body;
+        more["x_unknown"] = 1;
+        const Answer answer = post("/api/v1/" + path, more.dump());
+        EXPECT_EQ(answer.status, 400) << path << answer.body;
+        EXPECT_EQ(answer.param, "x_unknown") << path << answer.body;
+    }
+    EXPECT_EQ(post("/api/v1/get_info", of_model.dump()).status, 200) << "nothing of this ended it";
+    auto told = client().Post("/api/v1/create_session", R"({"tags":["a"],"project_id":"p"})", "application/json");
+    ASSERT_TRUE(told);
+    EXPECT_EQ(told->get_header_value("x-lorad-ignored-fields"), "tags, project_id");
+}
+
 TEST_F(HttpTinker, BoundsHoldAndTenantsSeeTheirOwnAlone) {
     const std::string session = new_session();
     const std::string model = new_model(session, 0);

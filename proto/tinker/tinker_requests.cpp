@@ -20,6 +20,8 @@ using tinker::not_there;
 using tinker::sequence_of;
 using tinker::text_of;
 
+constexpr std::string_view kSnapshot = "snapshot-", kInflight = "inflight";
+
 // Reads a call: what is wrong beside its model and place becomes its refusal.
 template <typename Call, typename Read>
 Result<Call> call_of(std::string_view body, Names known, Read read) {
@@ -47,6 +49,16 @@ Status check_name(std::string_view name) {
                       format("path: expected 1 to {} letters, digits, points, hyphens and underscores, found {}",
                              kTinkerNameBytesMax, json_quote_short(name)),
                       "path");
+}
+
+// Weights without a name have such names (tinker_unnamed()).
+Status check_own_name(std::string_view name) {
+    TRY(check_name(name));
+    const std::string_view number = name.starts_with(kSnapshot) ? name.substr(kSnapshot.size()) : std::string_view();
+    const bool is_number = !number.empty() && std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+    if (name != kInflight && !is_number) return ok_status();
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("path: {} is what weights without a name are called", json_quote_short(name)), "path");
 }
 
 Status check_optimizer(const JsonValue& body) {
@@ -220,10 +232,15 @@ Result<TinkerSaveForSampler> parse_tinker_save_for_sampler(std::string_view body
             if (kind != "snapshot" && kind != "inflight")
                 return not_there("kind", format("{}: expected \"snapshot\" or \"inflight\"", json_quote_short(kind)));
             call.is_inflight = kind == "inflight";
-            if (!call.name.empty()) return check_name(call.name);
+            if (!call.name.empty()) return check_own_name(call.name);
             if (call.sampling_session_seq_id) return ok_status();
             return make_error(ErrorCode::kInvalidRequest, "path: expected a name, or sampling_session_seq_id", "path");
         });
+}
+
+std::string tinker_unnamed(const TinkerSaveForSampler& call) {
+    if (call.is_inflight) return std::string(kInflight);
+    return format("{}{}", kSnapshot, call.sampling_session_seq_id.value_or(0));
 }
 
 Result<TinkerSaveState> parse_tinker_save_state(std::string_view body) {

@@ -57,6 +57,8 @@ struct TinkerSaveForSampler : TinkerCall {
     bool is_inflight = false;  // replaces what the model's other sampling sessions of this kind use
 };
 Result<TinkerSaveForSampler> parse_tinker_save_for_sampler(std::string_view body);
+// What weights without a name are called; no client may name some so.
+std::string tinker_unnamed(const TinkerSaveForSampler& call);
 
 struct TinkerSaveState : TinkerCall {
     std::string name;

@@ -191,7 +191,7 @@ Result<HttpReply> save_for_sampler(ServerContext& context, const HttpRequest& ht
     content.name = call.name;
     if (call.name.empty()) {
         const uint64_t number = call.sampling_session_seq_id.value_or(0);
-        content.name = call.is_inflight ? std::string("inflight") : format("snapshot-{}", number);
+        content.name = proto::tinker_unnamed(call);
         content.sampler_id = ModelSessions::sampler_id(ModelSessions::session_of(call.model_id), number);
     }
     content.refusal = std::move(call.refusal);

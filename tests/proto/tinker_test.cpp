@@ -120,6 +120,11 @@ TEST(TinkerRequests, AreReadOrRefusedByName) {
     EXPECT_FALSE(parse_tinker_path("tinker://m/weights/../x", kTinkerWeights, "path").ok());
     EXPECT_FALSE(parse_tinker_path("tinker://m/weights/x", kTinkerSamplerWeights, "path").ok());
     EXPECT_EQ(parse_tinker_path("tinker://m/weights/x", kTinkerWeights, "path")->name, "x");
+    const auto saved_as = [](const std::string& name) {
+        return parse_tinker_save_for_sampler(R"({"model_id":"m","path":")" + name + "\"}")->refusal.has_value();
+    };
+    EXPECT_FALSE(saved_as("snapshot") || saved_as("snapshot-a") || saved_as("inflight-1"));
+    EXPECT_TRUE(saved_as("snapshot-12") && saved_as("inflight")) << "as weights without a name are called";
 }
 
 // Each body, and each object in it, with a member that nobody knows.

@@ -46,11 +46,16 @@ TrainingService::~TrainingService() { stop(); }
 
 Status TrainingService::read_jobs() {
     MutexLock lock(mutex_);
+    std::vector<JobFolder> unmade;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / "jobs", error)) {
         const std::string id = entry.path().filename().string();
         if (!is_id(id, "ftjob-")) continue;
         const JobFolder folder = folder_of(id);
+        if (!folder.has_record()) {  // the process was killed while it was made, or removed
+            unmade.push_back(folder);
+            continue;
+        }
         Result<Job> job = folder.load();
         if (!job.ok() || job->id != id) {
             log_error("the record of the training job {} cannot be read: {}", id,
@@ -60,7 +65,9 @@ Status TrainingService::read_jobs() {
         next_number_ = std::max(next_number_, job->number + 1);
         Entry& known = entries_.emplace(id, Entry{std::move(*job), folder.events()}).first->second;
         if (!is_ended(known.job.state)) TRY(step(known, JobEvent::kRestart, lock));
+        folder.remove_leftovers(known.job);
     }
+    for (const JobFolder& folder : unmade) folder.remove();
     if (error)
         return make_error(ErrorCode::kStorageFailed,
                           format("the folder of training jobs cannot be read: {}", error.message()));

@@ -564,5 +564,39 @@ TEST(CheckpointFiles, DamageIsFound) {
     }
 }
 
+TEST_F(Jobs, AStartRemovesWhatAKilledProcessLeft) {
+    using std::filesystem::exists;
+    service->start();
+    const std::string file = upload(token_lines(6));
+    const std::string done = create(request(file));
+    ASSERT_EQ(settled(*service, done), "succeeded");
+    const size_t n_checkpoints = service->checkpoints({}, done)->size();
+    ASSERT_GT(n_checkpoints, 0u);
+    const uint64_t kept_step = service->checkpoints({}, done)->front().metrics.step;
+    service->stop();
+    const std::string waiting = create(request(file, "other"));
+    service.reset();
+    const std::filesystem::path jobs = dir.path() / "training" / "jobs";
+    const std::filesystem::path unmade = jobs / new_id("ftjob-");
+    std::filesystem::create_directories(jobs / done / "step-999");
+    std::filesystem::create_directories(unmade);
+    const std::vector<std::filesystem::path> leftovers = {
+        jobs / done / "step-999" / "adapter_config.json", jobs / done / "best" / "adapter_model.safetensors.new",
+        jobs / done / "data.tok",  // it was to go when the job had ended
+        jobs / waiting / "checkpoint.new",  unmade / "job.json.new"};
+    std::filesystem::create_directories(jobs / done / "best");
+    for (const std::filesystem::path& path : leftovers) std::ofstream(path) << "half";
+    std::ofstream(jobs / waiting / "data.tok") << "it is read again";
+    open();
+    for (const std::filesystem::path& path : leftovers) EXPECT_FALSE(exists(path)) << path;
+    EXPECT_FALSE(exists(jobs / done / "step-999") || exists(unmade));
+    EXPECT_TRUE(exists(jobs / waiting / "data.tok")) << "a job that goes on needs it";
+    EXPECT_TRUE(exists(jobs / done / ("step-" + std::to_string(kept_step)) / "adapter_config.json"));
+    EXPECT_EQ(service->adapter_files({}, done, {})->size(), 4u);
+    EXPECT_EQ(service->checkpoints({}, done)->size(), n_checkpoints);
+    service->start();
+    EXPECT_EQ(settled(*service, waiting), "succeeded");
+}
+
 }  // namespace
 }  // namespace lorad::server::training

@@ -583,7 +583,7 @@ TEST_F(Jobs, AStartRemovesWhatAKilledProcessLeft) {
     const std::vector<std::filesystem::path> leftovers = {
         jobs / done / "step-999" / "adapter_config.json", jobs / done / "best" / "adapter_model.safetensors.new",
         jobs / done / "data.tok",  // it was to go when the job had ended
-        jobs / waiting / "checkpoint.new",  unmade / "job.json.new"};
+        jobs / waiting / "checkpoint.new", unmade / "job.json.new"};
     std::filesystem::create_directories(jobs / done / "best");
     for (const std::filesystem::path& path : leftovers) std::ofstream(path) << "half";
     std::ofstream(jobs / waiting / "data.tok") << "it is read again";
@@ -596,6 +596,49 @@ TEST_F(Jobs, AStartRemovesWhatAKilledProcessLeft) {
     EXPECT_EQ(service->checkpoints({}, done)->size(), n_checkpoints);
     service->start();
     EXPECT_EQ(settled(*service, waiting), "succeeded");
+}
+
+TEST_F(Jobs, AFullDiskKeepsNoServerFromStarting) {
+    const std::string id = create(request(upload(token_lines(6))));
+    service.reset();
+    const std::filesystem::path in_the_way = dir.path() / "training" / "jobs" / id / "job.json.new";
+    std::filesystem::create_directories(in_the_way / "full");  // the record cannot be written
+    open();
+    ASSERT_TRUE(service);
+    EXPECT_TRUE(service->find({}, id));
+    std::filesystem::remove_all(in_the_way);
+    service->start();
+    EXPECT_EQ(settled(*service, id), "succeeded");
+}
+
+TEST_F(Jobs, WhereTooManyAreKeptThoseOfTheKeyThatHasMostAreForgotten) {
+    limits.n_kept_max = 4;
+    open();
+    const auto cancelled = [&](const std::string& tenant) {
+        const std::string id = create(request(upload(token_lines(2), tenant)), tenant);
+        EXPECT_TRUE(service->change(tenant, id, JobEvent::kCancel).ok());
+        return id;
+    };
+    const std::string others = cancelled("other"), first = cancelled("many"), second = cancelled("many");
+    cancelled("many");
+    cancelled("many");
+    EXPECT_TRUE(service->find("other", others)) << "although it is the oldest";
+    EXPECT_FALSE(service->find("many", first));
+    EXPECT_TRUE(service->find("many", second));
+}
+
+TEST_F(Jobs, NobodyFillsTheMemoryByPausingAndResuming) {
+    limits.n_events_max = 6;
+    open();
+    const std::string id = create(request(upload(token_lines(2))));
+    for (int i = 0; i < 2; ++i) {
+        EXPECT_TRUE(service->change({}, id, JobEvent::kPause).ok());
+        EXPECT_TRUE(service->change({}, id, JobEvent::kResume).ok());
+    }
+    const auto refused = service->change({}, id, JobEvent::kPause);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kRateLimited);
+    EXPECT_TRUE(service->change({}, id, JobEvent::kCancel).ok());
 }
 
 }  // namespace

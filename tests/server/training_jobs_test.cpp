@@ -490,6 +490,18 @@ TEST_F(Jobs, WhatTheServerRefusesFailsTheJobWithItsWords) {
     EXPECT_EQ(service->find({}, other)->error->message, "the adapter cannot be published: the disk is full");
 }
 
+TEST_F(Jobs, AnAdapterThatWasDeletedBeforeTheJobBeganIsToldByName) {
+    host.refusal = make_error(ErrorCode::kAdapterNotFound, "no adapter is called \"7bc4\"", "lora_name");
+    proto::FineTuningRequest wanted = request(upload(token_lines(2)));
+    wanted.init_from = "7bc4";
+    const std::string id = create(wanted);
+    service->start();
+    EXPECT_EQ(settled(*service, id), "failed");
+    const proto::JobObject job = *service->find({}, id);
+    EXPECT_EQ(job.error->param, "init_from");
+    EXPECT_EQ(job.error->message, "init_from: the adapter that the job begins with was deleted (generation 7bc4)");
+}
+
 TEST_F(Jobs, RecordsComeBackAsTheyWere) {
     Job job;
     job.id = new_id("ftjob-");

@@ -59,11 +59,13 @@ Result<TrainingSetup> open_training(const Config& config, const std::string& bas
         std::move(training_text), std::move(options));
     TRY_ASSIGN(setup.service, training::TrainingService::open(folder, *setup.host, training_limits(config)));
     if (config.training_models == 0) return setup;
+    const uint64_t tenant_bytes_max = uint64_t(config.training_quota_mib) << 20;
+    TRY_ASSIGN(tinker::SavedWeights weights,
+               tinker::SavedWeights::open(folder / "weights", {.bytes_max = tenant_bytes_max}));
     setup.models = std::make_unique<tinker::ModelSessions>(
-        *setup.host,
-        tinker::StateStore(folder / "states", base.fingerprint,
-                           {.bytes_max = uint64_t(config.training_quota_mib) << 20}),
-        session_limits(config, n_positions_max), [service = setup.service.get()] { service->wake(); });
+        *setup.host, tinker::StateStore(folder / "states", base.fingerprint, {.bytes_max = tenant_bytes_max}),
+        std::move(weights), session_limits(config, n_positions_max),
+        [service = setup.service.get()] { service->wake(); });
     setup.service->set_called_work(setup.models.get());
     return setup;
 }

@@ -124,6 +124,21 @@ std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<
     return batches;
 }
 
+std::vector<TargetChunk> target_chunks(std::span<const MicroBatchPart> parts, uint32_t n_rows_max, bool sums_rows) {
+    std::vector<TargetChunk> chunks;
+    const auto add = [&](uint32_t begin, uint32_t end) {
+        for (uint32_t first = begin; first < end; first += n_rows_max)
+            chunks.push_back({first, std::min(n_rows_max, end - first)});
+    };
+    const uint32_t n_targets = parts.empty() ? 0 : parts.back().first_target + parts.back().n_targets;
+    if (n_targets <= n_rows_max || !sums_rows) {
+        add(0, n_targets);
+        return chunks;
+    }
+    for (const MicroBatchPart& part : parts) add(part.first_target, part.first_target + part.n_targets);
+    return chunks;
+}
+
 MicroBatch join_micro_batches(const ModelConfig& config, std::span<const MicroBatch* const> batches,
                               uint64_t n_score_elements) {
     MicroBatch joined;

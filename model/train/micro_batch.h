@@ -73,6 +73,13 @@ uint32_t run_queries(uint32_t n_tokens);
 std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples,
                                            const MicroBatchLimits& limits);
 
+struct TargetChunk {
+    uint32_t first = 0, n_rows = 0;
+};
+// All target rows in order, at most so many at a time. sums_rows: a job's gradients are sums over a chunk's rows; then
+// none of several chunks has rows of two jobs, and each job has the chunks that it has alone.
+std::vector<TargetChunk> target_chunks(std::span<const MicroBatchPart> parts, uint32_t n_rows_max, bool sums_rows);
+
 // The rows of several, one behind the other; a part of each.
 MicroBatch join_micro_batches(const ModelConfig& config, std::span<const MicroBatch* const> batches,
                               uint64_t n_score_elements);

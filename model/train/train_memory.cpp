@@ -24,10 +24,10 @@ uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 // Bytes of each buffer of TrainBuffers but sets, rope and those of the host.
 struct ScratchSizes {
     uint64_t streams, row, sums, act, gate_up_sums, dact, gate_up, attention, turned, qkv, scores, qkv_sums, rounded,
-        dots, logits, head_low, terms, unpacked;
+        dots, logits, embedding_low, terms, unpacked;
     uint64_t sum() const {
         return streams + 5 * row + sums + act + gate_up_sums + dact + gate_up + 3 * attention + turned + qkv +
-               2 * scores + qkv_sums + rounded + dots + logits + head_low + terms + unpacked;
+               2 * scores + qkv_sums + rounded + dots + logits + embedding_low + terms + unpacked;
     }
 };
 
@@ -52,7 +52,7 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
         .rounded = sizes.has_flash ? rows_of(sizes.attention_stride, sizes.act_type) : kAlignBytes,
         .dots = sizes.has_flash ? rows_of(config.n_heads) : kAlignBytes,
         .logits = uint64_t{sizes.chunk_rows} * sizes.vocab_stride * sizeof(float),
-        .head_low = std::max(sizes.head_low_bytes, kAlignBytes),
+        .embedding_low = std::max(sizes.embedding_low_bytes, kAlignBytes),
         .terms = std::max(sizes.terms_bytes, kAlignBytes),
         .unpacked = std::max(sizes.unpacked_bytes, kAlignBytes)};
 }
@@ -146,8 +146,7 @@ Result<TrainPlan> plan_training(const gpu::TrainRungs& rungs, const gpu::DeviceC
     sizes.has_flash = rungs.has_flash && sizes.act_type == rungs.matrix_type;
     sizes.keeps_qkv = !sizes.has_flash || config.qk_norm || sizes.has_magnitudes[kTrainQkv];
     plan.slot = SlotSizes::plan(sizes, model, layout, options);
-    const uint32_t outer_rank = std::max(round_up(layout.embedding.rank, 8), round_up(layout.head.rank, 8));
-    sizes.head_low_bytes = uint64_t{2} * sizes.n_rows * outer_rank * sizeof(float);
+    sizes.embedding_low_bytes = uint64_t{2} * sizes.n_rows * round_up(layout.embedding.rank, 8) * sizeof(float);
     place_layer(sizes, config.n_heads);
     const auto chunk_tiles = static_cast<uint32_t>(kLogitElements / sizes.vocab_stride / gpu::kTrainTileRows);
     sizes.chunk_rows =
@@ -226,7 +225,7 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.scores, bytes.scores, "training scores"));
     TRY(make(made.dscores, bytes.scores, "training scores"));
     TRY(make(made.logits, bytes.logits, "training logits"));
-    TRY(make(made.head_low, bytes.head_low, "training low"));
+    TRY(make(made.embedding_low, bytes.embedding_low, "training low"));
     TRY(make(made.terms, bytes.terms, "training terms"));
     TRY(make(made.unpacked, bytes.unpacked, "training unpacked weights"));
     TRY(make(made.losses, uint64_t{sizes.n_rows} * sizeof(gpu::TrainLoss), "training losses",

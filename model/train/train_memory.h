@@ -45,7 +45,7 @@ struct TrainSizes {
     bool keeps_qkv = true;
     std::array<bool, kTrainGroups> has_magnitudes{};  // in any layer
     LayerPlaces places;
-    uint64_t head_low_bytes = 0;
+    uint64_t embedding_low_bytes = 0;
     uint32_t chunk_rows = 0;      // of logits
     uint64_t block_bytes = 0;     // of the largest input of a product in 16 bits
     uint64_t score_elements = 0;  // of a wave
@@ -100,7 +100,7 @@ struct TrainBuffers {
     gpu::Buffer scores, dscores;
     gpu::Buffer head_normed, dhead_normed;  // [R][H]
     gpu::Buffer logits;                     // [chunk_rows][V]
-    gpu::Buffer head_low;                   // [R][rank] of the pairs of embedding and output layer, twice
+    gpu::Buffer embedding_low;              // [R][rank] of the pair of the embedding, twice
     gpu::Buffer terms;
     gpu::Buffer unpacked;  // a packed matrix of the base as a plain one, for the products with it alone
     gpu::Buffer rope;

@@ -81,7 +81,7 @@ void TrainPass::embed(gpu::Recorder& recorder, const TrainRows& rows) const {
                    kind, false, n_rows);
     const TrainedPairPlaces& pair = parameters.layout().embedding;
     if (pair.rank != 0) {
-        const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)};
+        const TrainMatrix low{context_.buffers.embedding_low.address(), round_up(pair.rank, 8)};
         kernels_.embed(recorder,
                        {.table = parameters.value(pair.a),
                         .tokens = tokens,
@@ -124,19 +124,9 @@ void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) c
     }
     const TrainedPairPlaces& pair = parameters.layout().embedding;
     if (pair.rank != 0) {
-        // The embedding's low rows have given way to the output layer's.
         const uint32_t n_rows = rows.batch.n_rows();
-        const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)},
+        const TrainMatrix low{context_.buffers.embedding_low.address(), round_up(pair.rank, 8)},
             dlow{low.address + uint64_t{sizes_.n_rows} * low.stride * kFloat, low.stride};
-        kernels_.embed(recorder,
-                       {.table = parameters.value(pair.a),
-                        .tokens = rows.tables_at + rows.tables.tokens,
-                        .x = low.address,
-                        .hidden = pair.rank,
-                        .table_stride = pair.a.stride,
-                        .x_stride = low.stride,
-                        .pad = 0},
-                       gpu::ScalarType::kF32, true, n_rows);
         kernels_.product(recorder, {.a = dx,
                                     .b = parameters.matrix(pair.b),
                                     .c = dlow,

@@ -30,7 +30,8 @@ struct TrainPassContext {
     const ModelWeights& weights;
     const TrainSizes& sizes;
     const TrainBuffers& buffers;
-    // The first job's model. A job that trains more than pairs on linear modules has no other job beside it.
+    // The first job's model. A job that trains more than pairs on linear modules and on the output layer has no other
+    // job beside it.
     const TrainModel& model;
     const TrainParameters& parameters;
     uint32_t first_trained_layer = 0;  // of all jobs
@@ -116,21 +117,28 @@ class TrainPass {
     void attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
     void attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
 
+    // One job's pair on the output layer, and its rows of a chunk.
+    struct HeadPairAt {
+        const TrainParameters& parameters;
+        const TrainedPairPlaces& pair;
+        uint32_t n_rows = 0;
+        gpu::TrainMatrix x = {}, dx = {}, logits = {}, low = {}, dlow = {};
+    };
     // `n_rows` target rows from `first` on: the output layer, which is plain, the rows' inputs of it, their logits and
     // the low-rank parts of both, with the gradients' places.
     struct HeadAt {
         const TrainRows& rows;
-        const TrainedPairPlaces& pair;
         gpu::TrainMatrix w;
         uint32_t first = 0, n_rows = 0;
         std::optional<TrainedPlace> whole = {};  // the output layer, where it is trained itself
-        gpu::TrainMatrix x = {}, dx = {}, logits = {}, low = {}, dlow = {};
+        gpu::TrainMatrix x = {}, dx = {}, logits = {};
+        std::vector<HeadPairAt> pairs = {};
     };
     HeadAt head_at(const TrainRows& rows, const gpu::TrainMatrix& w, uint32_t first, uint32_t n_rows) const;
     // Logits and losses; with gradients, those of the logits.
     void head_chunk(gpu::Recorder& recorder, const HeadAt& at, bool with_gradients) const;
     void head_chunk_backward(gpu::Recorder& recorder, const HeadAt& at) const;
-    void head_pair_backward(gpu::Recorder& recorder, const HeadAt& at) const;
+    void head_pairs_backward(gpu::Recorder& recorder, const HeadAt& at) const;
 
     // A product of a layer with what is trained on it: its input, its sums, and the rows' low-rank parts.
     struct GroupAt {

@@ -34,8 +34,10 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
     const TrainMatrix w = context_.model.head ? parameters.matrix(parameters.layout().wholes[*context_.model.head])
                                               : plain(recorder, context_.weights.output());
     kernels_.barrier(recorder);
-    for (uint32_t first = 0; first < n_targets; first += sizes_.chunk_rows) {
-        const HeadAt at = head_at(rows, w, first, std::min(sizes_.chunk_rows, n_targets - first));
+    const bool has_pairs = std::ranges::any_of(
+        rows.jobs, [](const TrainJobRows& job) { return job.slot->parameters->layout().head.rank != 0; });
+    for (const TargetChunk& chunk : target_chunks(rows.batch.parts, sizes_.chunk_rows, has_pairs)) {
+        const HeadAt at = head_at(rows, w, chunk.first, chunk.n_rows);
         head_chunk(recorder, at, with_gradients);
         if (with_gradients) head_chunk_backward(recorder, at);
     }
@@ -57,19 +59,32 @@ TrainPass::HeadAt TrainPass::head_at(const TrainRows& rows, const TrainMatrix& w
     const TrainBuffers& buffers = context_.buffers;
     const TrainLayout& places = context_.parameters.layout();
     const uint64_t row_bytes = uint64_t{sizes_.hidden_stride} * sizeof(float);
-    HeadAt at{.rows = rows, .pair = places.head, .w = w, .first = first, .n_rows = n_rows};
+    HeadAt at{.rows = rows, .w = w, .first = first, .n_rows = n_rows};
     if (context_.model.head) at.whole = places.wholes[*context_.model.head];
     at.x = {buffers.head_normed.address() + first * row_bytes, sizes_.hidden_stride};
     at.dx = {buffers.dhead_normed.address() + first * row_bytes, sizes_.hidden_stride};
     at.logits = {buffers.logits.address(), sizes_.vocab_stride};
-    at.low = {buffers.head_low.address(), round_up(at.pair.rank, 8)};
-    at.dlow = {at.low.address + uint64_t{sizes_.n_rows} * at.low.stride * sizeof(float), at.low.stride};
+    for (const TrainJobRows& job : rows.jobs) {
+        const TrainedPairPlaces& pair = job.slot->parameters->layout().head;
+        const uint32_t begin = std::max(first, job.part.first_target),
+                       end = std::min(first + n_rows, job.part.first_target + job.part.n_targets);
+        if (pair.rank == 0 || begin >= end) continue;
+        HeadPairAt own{.parameters = *job.slot->parameters, .pair = pair, .n_rows = end - begin};
+        const auto from = [&](const TrainMatrix& matrix) {
+            return TrainMatrix{matrix.address + uint64_t{begin - first} * matrix.stride * sizeof(float), matrix.stride};
+        };
+        own.x = from(at.x);
+        own.dx = from(at.dx);
+        own.logits = from(at.logits);
+        own.low = {job.slot->head_low.address(), round_up(pair.rank, 8)};
+        own.dlow = {own.low.address + uint64_t{job.slot->sizes.n_rows} * own.low.stride * sizeof(float),
+                    own.low.stride};
+        at.pairs.push_back(own);
+    }
     return at;
 }
 
 void TrainPass::head_chunk(gpu::Recorder& recorder, const HeadAt& at, bool with_gradients) const {
-    const TrainParameters& parameters = context_.parameters;
-    const TrainedPairPlaces& pair = at.pair;
     const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
     kernels_.product(recorder, {.a = at.x,
                                 .b = at.w,
@@ -80,20 +95,23 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const HeadAt& at, bool with_
                                 .is_padded = !at.whole,
                                 .has_few_rows = at.rows.has_few,
                                 .name = "head"});
-    if (pair.rank != 0) {
-        kernels_.product(
-            recorder,
-            {.a = at.x, .b = parameters.matrix(pair.a), .c = at.low, .m = at.n_rows, .n = pair.rank, .k = hidden});
-        kernels_.barrier(recorder);
-        kernels_.product(recorder, {.a = at.low,
-                                    .b = parameters.matrix(pair.b),
-                                    .c = at.logits,
-                                    .m = at.n_rows,
+    for (const HeadPairAt& own : at.pairs)
+        kernels_.product(recorder, {.a = own.x,
+                                    .b = own.parameters.matrix(own.pair.a),
+                                    .c = own.low,
+                                    .m = own.n_rows,
+                                    .n = own.pair.rank,
+                                    .k = hidden});
+    if (!at.pairs.empty()) kernels_.barrier(recorder);
+    for (const HeadPairAt& own : at.pairs)
+        kernels_.product(recorder, {.a = own.low,
+                                    .b = own.parameters.matrix(own.pair.b),
+                                    .c = own.logits,
+                                    .m = own.n_rows,
                                     .n = vocab,
-                                    .k = pair.rank,
-                                    .alpha = pair.scale,
+                                    .k = own.pair.rank,
+                                    .alpha = own.pair.scale,
                                     .adds = true});
-    }
     kernels_.barrier(recorder);
     const TrainRows& rows = at.rows;
     kernels_.cross_entropy(recorder,
@@ -130,50 +148,54 @@ void TrainPass::head_chunk_backward(gpu::Recorder& recorder, const HeadAt& at) c
                                     .k = at.n_rows,
                                     .adds = true});
     }
-    if (at.pair.rank != 0) head_pair_backward(recorder, at);
+    if (!at.pairs.empty()) head_pairs_backward(recorder, at);
     kernels_.barrier(recorder);
 }
 
-void TrainPass::head_pair_backward(gpu::Recorder& recorder, const HeadAt& at) const {
-    const TrainParameters& parameters = context_.parameters;
-    const TrainedPairPlaces& pair = at.pair;
+void TrainPass::head_pairs_backward(gpu::Recorder& recorder, const HeadAt& at) const {
     const uint32_t vocab = config_.vocab_size, hidden = config_.hidden_size;
-    kernels_.product(recorder, {.a = at.logits,
-                                .b = parameters.matrix(pair.b),
-                                .c = at.dlow,
-                                .b_is_n_major = true,
-                                .m = at.n_rows,
-                                .n = pair.rank,
-                                .k = vocab,
-                                .alpha = pair.scale});
-    kernels_.product(recorder, {.a = at.logits,
-                                .b = at.low,
-                                .c = parameters.gradient_matrix(pair.b),
-                                .a_is_m_major = true,
-                                .b_is_n_major = true,
-                                .m = vocab,
-                                .n = pair.rank,
-                                .k = at.n_rows,
-                                .alpha = pair.scale,
-                                .adds = true});
+    for (const HeadPairAt& own : at.pairs) {
+        const TrainedPairPlaces& pair = own.pair;
+        kernels_.product(recorder, {.a = own.logits,
+                                    .b = own.parameters.matrix(pair.b),
+                                    .c = own.dlow,
+                                    .b_is_n_major = true,
+                                    .m = own.n_rows,
+                                    .n = pair.rank,
+                                    .k = vocab,
+                                    .alpha = pair.scale});
+        kernels_.product(recorder, {.a = own.logits,
+                                    .b = own.low,
+                                    .c = own.parameters.gradient_matrix(pair.b),
+                                    .a_is_m_major = true,
+                                    .b_is_n_major = true,
+                                    .m = vocab,
+                                    .n = pair.rank,
+                                    .k = own.n_rows,
+                                    .alpha = pair.scale,
+                                    .adds = true});
+    }
     kernels_.barrier(recorder);
-    kernels_.product(recorder, {.a = at.dlow,
-                                .b = at.x,
-                                .c = parameters.gradient_matrix(pair.a),
-                                .a_is_m_major = true,
-                                .b_is_n_major = true,
-                                .m = pair.rank,
-                                .n = hidden,
-                                .k = at.n_rows,
-                                .adds = true});
-    kernels_.product(recorder, {.a = at.dlow,
-                                .b = parameters.matrix(pair.a),
-                                .c = at.dx,
-                                .b_is_n_major = true,
-                                .m = at.n_rows,
-                                .n = hidden,
-                                .k = pair.rank,
-                                .adds = true});
+    for (const HeadPairAt& own : at.pairs) {
+        const TrainedPairPlaces& pair = own.pair;
+        kernels_.product(recorder, {.a = own.dlow,
+                                    .b = own.x,
+                                    .c = own.parameters.gradient_matrix(pair.a),
+                                    .a_is_m_major = true,
+                                    .b_is_n_major = true,
+                                    .m = pair.rank,
+                                    .n = hidden,
+                                    .k = own.n_rows,
+                                    .adds = true});
+        kernels_.product(recorder, {.a = own.dlow,
+                                    .b = own.parameters.matrix(pair.a),
+                                    .c = own.dx,
+                                    .b_is_n_major = true,
+                                    .m = own.n_rows,
+                                    .n = hidden,
+                                    .k = pair.rank,
+                                    .adds = true});
+    }
 }
 
 }  // namespace lorad::model

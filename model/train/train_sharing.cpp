@@ -11,7 +11,6 @@ std::optional<std::string> why_alone(const TrainableAdapter& adapter) {
         if (linear.pair.magnitude) return "DoRA: magnitudes scale the sums of all rows";
     }
     if (adapter.embedding) return "a pair on the embedding";
-    if (adapter.head) return "a pair on the output layer";
     if (!adapter.wholes.empty())
         return format("{}: a tensor of the base as a whole", adapter.wholes.front().weight.name);
     return std::nullopt;

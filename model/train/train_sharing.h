@@ -11,8 +11,8 @@
 
 namespace lorad::model {
 
-// Says which part of an adapter has to be trained alone: all but pairs on linear modules without magnitudes, whose
-// gradients are sums over one job's rows. nullopt: other jobs may be beside it.
+// Says which part of an adapter has to be trained alone: all but pairs on linear modules and on the output layer
+// without magnitudes, whose gradients are sums over one job's rows. nullopt: other jobs may be beside it.
 std::optional<std::string> why_alone(const TrainableAdapter& adapter);
 
 // Passes by which other jobs are trained.

@@ -56,11 +56,12 @@ SlotSizes SlotSizes::plan(const TrainSizes& sizes, const TrainModel& model, cons
     if (options.lora_dropout > 0)
         slot.dropped_bytes = uint64_t{slot.n_rows} *
                              std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
+    slot.head_low_bytes = uint64_t{2} * slot.n_rows * round_up(layout.head.rank, 8) * sizeof(float);
     return slot;
 }
 
 uint64_t SlotSizes::fixed_bytes() const {
-    return low_bytes + at_least(shadows ? shadows->n_bytes : 0) + at_least(dropped_bytes) +
+    return low_bytes + at_least(shadows ? shadows->n_bytes : 0) + at_least(dropped_bytes) + at_least(head_low_bytes) +
            at_least(n_norms * sizeof(float));
 }
 
@@ -79,6 +80,7 @@ Result<std::unique_ptr<TrainSlot>> TrainSlot::create(gpu::Device& device, TrainM
     TRY(make(made->shadows, sizes.shadows ? sizes.shadows->n_bytes : 0, "training shadows"));
     TRY(device.uploader().fill_zero(made->shadows, 0, made->shadows.size()));
     TRY(make(made->dropped, sizes.dropped_bytes, "training dropout"));
+    TRY(make(made->head_low, sizes.head_low_bytes, "training low"));
     TRY(make(made->inverse_norms, sizes.n_norms * sizeof(float), "training norms"));
     TRY(make(made->norm_sums, kNormSumsMax * sizeof(float), "training norms", gpu::MemoryKind::kHostReadback));
     TRY(device.uploader().finish());

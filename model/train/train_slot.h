@@ -26,7 +26,8 @@ struct SlotSizes {
     std::vector<uint32_t> norm_begins;    // [linear] with a magnitude: elements from the beginning of the inverse norms
     uint64_t low_bytes = 0;               // of a layer
     uint32_t n_norms = 0;
-    uint64_t dropped_bytes = 0;  // 0: nothing is dropped
+    uint64_t dropped_bytes = 0;   // 0: nothing is dropped
+    uint64_t head_low_bytes = 0;  // 0: there is no pair on the output layer
 
     // The sizes for a job in passes of these sizes.
     static SlotSizes plan(const TrainSizes& sizes, const TrainModel& model, const TrainLayout& layout,
@@ -47,6 +48,7 @@ struct TrainSlot {
     gpu::Buffer dlow;           // the same of one layer
     gpu::Buffer shadows;        // of the trained pairs: train_shadows.h
     gpu::Buffer dropped;        // [R][largest of H, Q, F]: what is left of an input
+    gpu::Buffer head_low;       // [2][R][rank] of the pair on the output layer, and its gradient
     gpu::Buffer inverse_norms;  // 1 / || W + scale B A || of each output with a magnitude
     gpu::Buffer norm_sums;      // f32, host
 

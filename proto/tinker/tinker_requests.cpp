@@ -7,50 +7,20 @@
 #include "proto/base/format.h"
 #include "proto/generate/generate_request_parts.h"
 #include "proto/json/json.h"
+#include "proto/tinker/tinker_request_parts.h"
 
 namespace lorad::proto {
 namespace {
 
-constexpr uint64_t kSeqMax = std::numeric_limits<int32_t>::max();
-constexpr size_t kIdBytesMax = 256;
+using tinker::check_fields;
+using tinker::kIdBytesMax;
+using tinker::Names;
+using tinker::needed_text;
+using tinker::not_there;
+using tinker::sequence_of;
+using tinker::text_of;
 
-using Names = std::span<const std::string_view>;
-
-Error not_there(std::string_view field, std::string_view what) {
-    return make_error(ErrorCode::kUnsupportedParameter, format("{}: {}", field, what), std::string(field));
-}
-
-Result<std::string> text_of(const JsonValue& body, std::string_view member, size_t bytes_max = kIdBytesMax) {
-    TRY_ASSIGN(const std::string_view text, body.string_or(member, ""));
-    if (text.size() > bytes_max)
-        return make_error(ErrorCode::kInvalidRequest,
-                          format("{}: {} bytes: at most {}", member, text.size(), bytes_max), std::string(member));
-    return std::string(text);
-}
-
-Result<std::string> needed_text(const JsonValue& body, std::string_view member, size_t bytes_max = kIdBytesMax) {
-    TRY(body.require(member));
-    TRY_ASSIGN(std::string text, text_of(body, member, bytes_max));
-    if (text.empty())
-        return make_error(ErrorCode::kInvalidRequest, format("{}: expected a text that is not empty", member),
-                          std::string(member));
-    return text;
-}
-
-Result<uint64_t> sequence_of(const JsonValue& body, std::string_view member) {
-    TRY_ASSIGN(const int64_t value, body.int_or(member, 0, 0, static_cast<int64_t>(kSeqMax)));
-    return static_cast<uint64_t>(value);
-}
-
-// Fields that nobody here knows.
-Status check_fields(const JsonValue& body, Names known) {
-    TRY_ASSIGN(const std::vector<JsonMember> members, body.as_object());
-    for (const JsonMember& member : members) {
-        if (member.value.is_null() || std::ranges::find(known, member.key) != known.end()) continue;
-        return not_there(member.key.substr(0, 64), "the field is not known here");
-    }
-    return ok_status();
-}
+constexpr std::string_view kSnapshot = "snapshot-", kInflight = "inflight";
 
 // Reads a call: what is wrong beside its model and place becomes its refusal.
 template <typename Call, typename Read>
@@ -65,9 +35,7 @@ Result<Call> call_of(std::string_view body, Names known, Read read) {
         return read(root, call);
     };
     if (const Status status = rest(); !status.ok()) call.refusal = status.error();
-    for (const std::string_view field : {"ttl_seconds", "user_metadata"}) {
-        if (root.find(field)) call.ignored_fields.emplace_back(field);
-    }
+    call.ignored_fields = tinker::fields_without_effect(root, {{"ttl_seconds", "user_metadata"}});
     return call;
 }
 
@@ -83,11 +51,21 @@ Status check_name(std::string_view name) {
                       "path");
 }
 
+// Weights without a name have such names (tinker_unnamed()).
+Status check_own_name(std::string_view name) {
+    TRY(check_name(name));
+    const std::string_view number = name.starts_with(kSnapshot) ? name.substr(kSnapshot.size()) : std::string_view();
+    const bool is_number = !number.empty() && std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+    if (name != kInflight && !is_number) return ok_status();
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("path: {} is what weights without a name are called", json_quote_short(name)), "path");
+}
+
 Status check_optimizer(const JsonValue& body) {
     const std::optional<JsonValue> config = body.find("optimizer_config");
     if (!config) return ok_status();
     TRY_ASSIGN(const std::string_view type, config->string_or("type", "adamw"));
-    if (type == "adamw") return ok_status();
+    if (type == "adamw") return check_fields(*config, {{"type"}});
     return not_there("optimizer_config", format("{}: adamw is there alone", json_quote_short(type)));
 }
 
@@ -110,12 +88,14 @@ Status read_lora(const JsonValue& config, TinkerCreateModel& request) {
 
 Status read_prompt(const JsonValue& root, uint32_t vocab_size, Prompt& prompt) {
     TRY_ASSIGN(const JsonValue model_input, root.require("prompt"));
+    TRY(check_fields(model_input, {{"chunks"}}));
     TRY_ASSIGN(const JsonValue chunks, model_input.require("chunks"));
     TRY_ASSIGN(const std::vector<JsonValue> all, chunks.as_array());
     for (const JsonValue& chunk : all) {
         TRY_ASSIGN(const std::string_view type, chunk.string_or("type", "encoded_text"));
         if (type != "encoded_text")
             return not_there("prompt", format("chunks of {} are not read", json_quote_short(type)));
+        TRY(check_fields(chunk, {{"tokens", "type"}}));
         TRY_ASSIGN(const JsonValue tokens, chunk.require("tokens"));
         TRY_ASSIGN(const std::vector<TokenId> ids, parse_ids(tokens, vocab_size, tokens.size()));
         prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
@@ -208,6 +188,7 @@ Result<TinkerCreateModel> parse_tinker_create_model(std::string_view body) {
     const std::optional<JsonValue> lora = root.find("lora_config");
     if (!lora) return not_there("lora_config", "is missing: all weights of the base are not trained");
     TRY(read_lora(*lora, request));
+    request.ignored_fields = tinker::fields_without_effect(root, {{"user_metadata"}});
     return request;
 }
 
@@ -251,10 +232,15 @@ Result<TinkerSaveForSampler> parse_tinker_save_for_sampler(std::string_view body
             if (kind != "snapshot" && kind != "inflight")
                 return not_there("kind", format("{}: expected \"snapshot\" or \"inflight\"", json_quote_short(kind)));
             call.is_inflight = kind == "inflight";
-            if (!call.name.empty()) return check_name(call.name);
+            if (!call.name.empty()) return check_own_name(call.name);
             if (call.sampling_session_seq_id) return ok_status();
             return make_error(ErrorCode::kInvalidRequest, "path: expected a name, or sampling_session_seq_id", "path");
         });
+}
+
+std::string tinker_unnamed(const TinkerSaveForSampler& call) {
+    if (call.is_inflight) return std::string(kInflight);
+    return format("{}{}", kSnapshot, call.sampling_session_seq_id.value_or(0));
 }
 
 Result<TinkerSaveState> parse_tinker_save_state(std::string_view body) {
@@ -345,11 +331,6 @@ Result<TinkerSampleRequest> parse_tinker_sample(std::string_view body, uint32_t 
         request.n_scored = static_cast<uint32_t>(n_scored);
     }
     return request;
-}
-
-Result<std::string> parse_tinker_id(std::string_view body, std::string_view member) {
-    TRY_ASSIGN(const JsonDocument document, parse_json(body));
-    return needed_text(document.root(), member);
 }
 
 Result<TinkerPath> parse_tinker_path(std::string_view text, std::string_view kind, std::string_view param) {

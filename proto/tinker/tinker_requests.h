@@ -16,6 +16,17 @@ namespace lorad::proto {
 
 inline constexpr size_t kTinkerNameBytesMax = 128;
 
+// The client's settings: nothing of the body has an effect.
+Status check_tinker_client(std::string_view body);
+Status check_tinker_telemetry(std::string_view body);
+
+struct TinkerCreateSession {
+    std::vector<std::string> ignored_fields;  // labels, which nobody here shows
+};
+Result<TinkerCreateSession> parse_tinker_create_session(std::string_view body);
+// Why a session ends changes nothing.
+Status check_tinker_finish_session(std::string_view body);
+
 struct TinkerCreateModel {
     std::string session_id;
     uint64_t model_seq_id = 0;
@@ -23,6 +34,7 @@ struct TinkerCreateModel {
     uint32_t rank = 32;
     std::optional<uint64_t> seed;
     bool trains_unembed = true, trains_mlp = true, trains_attention = true;
+    std::vector<std::string> ignored_fields;
 };
 Result<TinkerCreateModel> parse_tinker_create_model(std::string_view body);
 
@@ -45,6 +57,8 @@ struct TinkerSaveForSampler : TinkerCall {
     bool is_inflight = false;  // replaces what the model's other sampling sessions of this kind use
 };
 Result<TinkerSaveForSampler> parse_tinker_save_for_sampler(std::string_view body);
+// What weights without a name are called; no client may name some so.
+std::string tinker_unnamed(const TinkerSaveForSampler& call);
 
 struct TinkerSaveState : TinkerCall {
     std::string name;
@@ -81,6 +95,8 @@ Result<TinkerSampleRequest> parse_tinker_sample(std::string_view body, uint32_t 
 
 // The text of one member: request_id, model_id, session_id.
 Result<std::string> parse_tinker_id(std::string_view body, std::string_view member);
+// The request_id of a result that is asked for.
+Result<std::string> parse_tinker_retrieve(std::string_view body);
 
 // "tinker://MODEL/KIND/NAME"
 struct TinkerPath {

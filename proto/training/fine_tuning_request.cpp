@@ -72,6 +72,10 @@ constexpr std::array kHyperparameterFields = {KnownField{"n_epochs"},
                                               KnownField{"compute_multiplier", false},
                                               KnownField{"reasoning_effort", false}};
 
+constexpr std::array<std::string_view, 10> kFormFields = {
+    "lora_r",       "lora_alpha",    "lora_trainable_modules", "target_modules", "modules_to_save",
+    "rank_pattern", "alpha_pattern", "layers_to_transform",    "use_rslora",     "use_dora"};
+
 constexpr std::array<std::string_view, 5> kSchedulers = {"constant", "linear", "cosine", "hf-linear", "hf-cosine"};
 constexpr std::array<std::string_view, 4> kTrainOnNames = {"assistant", "last", "expand", "all"};
 
@@ -331,6 +335,10 @@ Result<FineTuningRequest> parse_fine_tuning_request(std::string_view body) {
     }
     TRY_ASSIGN(request.replace, root.bool_or("replace", true));
     TRY_ASSIGN(request.activate, root.bool_or("activate", true));
+    for (const std::string_view field : kFormFields) {
+        const std::optional<JsonValue> value = root.find(field);
+        if (value && !is_auto(*value)) request.form_fields.emplace_back(field);
+    }
     TRY(read_metadata(root, request));
     TRY(read_method(root, request));
     TRY(read_adapter(root, request.recipe));

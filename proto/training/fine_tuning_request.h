@@ -74,6 +74,7 @@ struct FineTuningRequest {
     TrainingRecipe recipe;
     std::optional<uint64_t> seed;  // absent: drawn
     bool replace = true, activate = true;
+    std::vector<std::string> form_fields;  // that say what a new adapter is like: nothing for one that is there
     std::vector<std::string> ignored_fields;
 };
 

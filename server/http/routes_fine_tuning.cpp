@@ -50,6 +50,13 @@ Result<std::string> start_of(ServerContext& context, const HttpRequest& http, co
             ErrorCode::kInvalidRequest,
             format("{}: {} is a mix of adapters, which cannot be trained", param, json_quote_short(adapter)),
             std::string(param));
+    if (!request.form_fields.empty()) {
+        const std::string& field = request.form_fields.front();
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("{}: the job goes on with {}, which has its form already; leave the parameter out",
+                                 field, json_quote_short(adapter)),
+                          field);
+    }
     if (at == std::string::npos) return info->generation;
     const std::string generation = name.substr(at + 1);
     const bool is_known =
@@ -68,7 +75,11 @@ Result<HttpReply> created_of(ServerContext& context, const HttpRequest& http, pr
     TRY_ASSIGN(request.init_from, start_of(context, http, request));
     if (!request.suffix.empty()) {
         const Status named = adapters::check_adapter_name(request.suffix, context.base_name);
-        if (!named.ok()) return make_error(named.error().code, format("suffix: {}", named.error().message), "suffix");
+        if (!named.ok()) {
+            std::string_view why = named.error().message;
+            if (why.starts_with("lora_name: ")) why.remove_prefix(std::string_view("lora_name: ").size());
+            return make_error(named.error().code, format("suffix: {}", why), "suffix");
+        }
         const Status allowed = check_may_name(http, request.suffix);
         if (!allowed.ok()) return make_error(allowed.error().code, allowed.error().message, "suffix");
     } else if (restricted(http) != nullptr) {

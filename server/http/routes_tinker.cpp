@@ -41,17 +41,21 @@ Status check_base(const ServerContext& context, std::string_view base_model) {
                       "base_model");
 }
 
-std::string future_json(const ModelSessions::Pending& pending) {
-    return JsonWriter()
-        .begin_object()
-        .field("request_id", pending.request_id)
-        .field("model_id", pending.model_id)
-        .end_object()
-        .take();
+// ignored_fields: the header of what has no effect.
+HttpReply future_reply(const ModelSessions::Pending& pending, const std::string& ignored_fields = {}) {
+    HttpReply reply = json_reply(JsonWriter()
+                                     .begin_object()
+                                     .field("request_id", pending.request_id)
+                                     .field("model_id", pending.model_id)
+                                     .end_object()
+                                     .take());
+    add_ignored_fields(reply, ignored_fields);
+    return reply;
 }
 
 // What a client may set, as this server wants it. Nothing of it needs a model.
 Result<HttpReply> client_config(ServerContext&, const HttpRequest& http) {
+    TRY(proto::check_tinker_client(http.body));
     constexpr size_t kSamplesAtOnce = 32;
     const size_t chunk_bytes = std::min(kChunkBytesMax, http.body_bytes_max / 4 * 3);
     return json_reply(JsonWriter()
@@ -71,7 +75,8 @@ Result<HttpReply> client_config(ServerContext&, const HttpRequest& http) {
                           .take());
 }
 
-Result<HttpReply> dynamic_config(ServerContext&, const HttpRequest&) {
+Result<HttpReply> dynamic_config(ServerContext&, const HttpRequest& http) {
+    TRY(proto::check_tinker_client(http.body));
     return json_reply(JsonWriter()
                           .begin_object()
                           .field("refresh_interval_sec", uint64_t{300})
@@ -82,7 +87,10 @@ Result<HttpReply> dynamic_config(ServerContext&, const HttpRequest&) {
 
 Result<HttpReply> healthz(ServerContext&, const HttpRequest&) { return json_reply(R"({"status":"ok"})"); }
 // What clients tell of themselves is not kept.
-Result<HttpReply> telemetry(ServerContext&, const HttpRequest&) { return json_reply(R"({"status":"accepted"})"); }
+Result<HttpReply> telemetry(ServerContext&, const HttpRequest& http) {
+    TRY(proto::check_tinker_telemetry(http.body));
+    return json_reply(R"({"status":"accepted"})");
+}
 
 Result<HttpReply> capabilities(ServerContext& context, const HttpRequest&) {
     JsonWriter json;
@@ -98,11 +106,13 @@ Result<HttpReply> capabilities(ServerContext& context, const HttpRequest&) {
 
 Result<HttpReply> create_session(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(ModelSessions* const sessions, sessions_of(context));
-    TRY_ASSIGN(const JsonDocument document, parse_json(http.body));
-    TRY(document.root().as_object());
+    TRY_ASSIGN(const proto::TinkerCreateSession request, proto::parse_tinker_create_session(http.body));
+    TRY_ASSIGN(const std::string ignored, ignored_fields_header(context, request.ignored_fields));
     TRY_ASSIGN(const std::string id, sessions->create_session(training_tenant(http)));
-    return json_reply(
+    HttpReply reply = json_reply(
         JsonWriter().begin_object().field("type", "create_session").field("session_id", id).end_object().take());
+    add_ignored_fields(reply, ignored);
+    return reply;
 }
 
 // Gone: the client stops to ask.
@@ -122,6 +132,7 @@ Result<HttpReply> heartbeat(ServerContext& context, const HttpRequest& http) {
 
 Result<HttpReply> finish_session(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(ModelSessions* const sessions, sessions_of(context));
+    TRY(proto::check_tinker_finish_session(http.body));
     TRY(sessions->finish(training_tenant(http), http.params.at(0)));
     return json_reply("{}");
 }
@@ -130,8 +141,9 @@ Result<HttpReply> create_model(ServerContext& context, const HttpRequest& http) 
     TRY_ASSIGN(ModelSessions* const sessions, sessions_of(context));
     TRY_ASSIGN(const proto::TinkerCreateModel request, proto::parse_tinker_create_model(http.body));
     TRY(check_base(context, request.base_model));
+    TRY_ASSIGN(const std::string ignored, ignored_fields_header(context, request.ignored_fields));
     TRY_ASSIGN(const ModelSessions::Pending pending, sessions->create_model(training_tenant(http), request));
-    return json_reply(future_json(pending));
+    return future_reply(pending, ignored);
 }
 
 // A call in a model's order. What is wrong with it is its future's error, so that the calls behind it go on.
@@ -141,9 +153,7 @@ Result<HttpReply> called(ServerContext& context, const HttpRequest& http, const 
     TRY_ASSIGN(const std::string ignored, ignored_fields_header(context, ignored_fields));
     TRY_ASSIGN(const ModelSessions::Pending pending,
                sessions->add_call(training_tenant(http), model, seq_id, std::move(content)));
-    HttpReply reply = json_reply(future_json(pending));
-    add_ignored_fields(reply, ignored);
-    return reply;
+    return future_reply(pending, ignored);
 }
 
 Result<HttpReply> forward_backward(ServerContext& context, const HttpRequest& http) {
@@ -181,7 +191,7 @@ Result<HttpReply> save_for_sampler(ServerContext& context, const HttpRequest& ht
     content.name = call.name;
     if (call.name.empty()) {
         const uint64_t number = call.sampling_session_seq_id.value_or(0);
-        content.name = call.is_inflight ? std::string("inflight") : format("snapshot-{}", number);
+        content.name = proto::tinker_unnamed(call);
         content.sampler_id = ModelSessions::sampler_id(ModelSessions::session_of(call.model_id), number);
     }
     content.refusal = std::move(call.refusal);
@@ -207,8 +217,9 @@ Result<HttpReply> load_state(ServerContext& context, const HttpRequest& http) {
     if (!call.session_id.empty()) {
         if (!call.base_model.empty()) TRY(check_base(context, call.base_model));
         TRY_ASSIGN(ModelSessions* const sessions, sessions_of(context));
+        TRY_ASSIGN(const std::string ignored, ignored_fields_header(context, call.ignored_fields));
         TRY_ASSIGN(const ModelSessions::Pending pending, sessions->create_model(training_tenant(http), call));
-        return json_reply(future_json(pending));
+        return future_reply(pending, ignored);
     }
     CallContent content;
     content.kind = CallKind::kLoadState;
@@ -222,7 +233,7 @@ Result<HttpReply> unload_model(ServerContext& context, const HttpRequest& http) 
     TRY_ASSIGN(ModelSessions* const sessions, sessions_of(context));
     TRY_ASSIGN(const std::string id, proto::parse_tinker_id(http.body, "model_id"));
     TRY_ASSIGN(const ModelSessions::Pending pending, sessions->unload(training_tenant(http), id));
-    return json_reply(future_json(pending));
+    return future_reply(pending);
 }
 
 Result<HttpReply> get_info(ServerContext& context, const HttpRequest& http) {
@@ -349,7 +360,7 @@ Error no_future(std::string_view id) {
 
 Result<HttpReply> retrieve_future(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(const ModelSessions* const sessions, sessions_of(context));
-    TRY_ASSIGN(const std::string id, proto::parse_tinker_id(http.body, "request_id"));
+    TRY_ASSIGN(const std::string id, proto::parse_tinker_retrieve(http.body));
     const std::string tenant = training_tenant(http);
     // Each holds a worker while it waits.
     const access::SharedPlaces::Place place = context.futures_now.take(holder_of(http));

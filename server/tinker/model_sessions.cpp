@@ -33,9 +33,18 @@ std::string model_id_of(std::string_view session, uint64_t number) { return form
 
 }  // namespace
 
-ModelSessions::ModelSessions(training::TrainingHost& host, StateStore states, const SessionLimits& limits,
-                             std::function<void()> wake)
-    : host_(host), states_(std::move(states)), limits_(limits), wake_(std::move(wake)) {}
+ModelSessions::ModelSessions(training::TrainingHost& host, StateStore states, SavedWeights weights,
+                             const SessionLimits& limits, std::function<void()> wake)
+    : host_(host),
+      states_(std::move(states)),
+      weights_(std::move(weights)),
+      limits_(limits),
+      wake_(std::move(wake)),
+      disk_([this](const std::string&, const Status&) { wake_(); }) {
+    states_.remove_unfinished();
+    for (const std::string& name : weights_.temporary()) remove_weights(name);
+    disk_.start();
+}
 
 Result<std::string> ModelSessions::create_session(const std::string& tenant) {
     MutexLock lock(mutex_);
@@ -83,7 +92,8 @@ Status ModelSessions::finish(std::string_view tenant, std::string_view session) 
 
 // Returns true also where calls wait for one before them that does not come.
 bool ModelSessions::is_idle(const Model& model) const {
-    return model.current == nullptr && !model.waits_for_room && !model.waiting.contains(model.next_seq);
+    return model.current == nullptr && !model.waits_for_room && !model.waits_for_state &&
+           !model.waiting.contains(model.next_seq);
 }
 
 // Models whose session has ended, or that nobody calls, end.

@@ -1,5 +1,6 @@
 // Tinker's sessions: models that a client trains call by call, and the futures of its calls. HTTP workers add calls and
-// wait for results; the training thread works them off, beside jobs, in the order of each model's calls.
+// wait for results; the training thread works them off, beside jobs, in the order of each model's calls. Files are
+// written and read on a thread of their own: a slow disk holds up the model whose files they are, and nobody's steps.
 //
 //   create_model ... forward_backward, optim_step, save_weights_for_sampler ... unload_model, or nobody calls for long
 //
@@ -20,9 +21,11 @@
 
 #include "proto/base/mutex.h"
 #include "proto/tinker/tinker_requests.h"
+#include "server/tinker/saved_weights.h"
 #include "server/tinker/state_store.h"
 #include "server/tinker/tinker_call.h"
 #include "server/training/called_work.h"
+#include "server/training/jobs/disk_thread.h"
 #include "server/training/training_host.h"
 
 namespace lorad::server::tinker {
@@ -59,8 +62,9 @@ struct Sampler {
 class ModelSessions final : public training::CalledWork {
   public:
     using Clock = std::chrono::steady_clock;
-    // `host` outlives it. wake: the training thread, when there is work.
-    ModelSessions(training::TrainingHost& host, StateStore states, const SessionLimits& limits,
+    // Weights of models that another process had are removed where they went with these. `host` outlives it. wake: the
+    // training thread, when there is work; any thread.
+    ModelSessions(training::TrainingHost& host, StateStore states, SavedWeights weights, const SessionLimits& limits,
                   std::function<void()> wake);
 
     // kRateLimited: as many as the tenant may have.
@@ -129,7 +133,11 @@ class ModelSessions final : public training::CalledWork {
         bool waits_for_room = false;
         uint32_t room_seen = 0;  // trainers that there were when it found no room
         CallPtr current;
-        std::vector<std::string> snapshots;  // adapters' names, the oldest first
+        bool is_saving = false;                    // current: what it writes is the disk's thread's
+        bool waits_for_state = false;              // the next call reads a state, which the disk's thread does
+        std::optional<Result<SavedState>> loaded;  // that state
+        bool is_gone = false;                      // it has ended, and nothing of it is kept
+        std::vector<std::string> snapshots;        // adapters' names, the oldest first
         // The training thread's alone.
         std::unique_ptr<training::StepTrainer> trainer;
         training::RunPlan plan;
@@ -150,21 +158,33 @@ class ModelSessions final : public training::CalledWork {
     void add_sampler(Sampler sampler) REQUIRES(mutex_);
 
     // The training thread's.
+    struct Start {
+        bool waits = false;                // it has not begun: it is tried again
+        std::optional<CallResult> result;  // nothing: it has begun
+    };
     std::vector<ModelPtr> all_models() const;
     void take_done(Model& model);
     bool let_go(const ModelPtr& model);
-    void begin_next(Model& model, training::StepTrainer* beside, uint32_t n_jobs);
-    // What a call gives at once; nothing: it has begun, or waits.
-    std::optional<CallResult> begin(Model& model, const Call& call, training::StepTrainer* beside, uint32_t n_others);
-    std::optional<CallResult> make(Model& model, const Call& call, training::StepTrainer* beside, uint32_t n_others);
-    CallResult save_for_sampler(Model& model, const CallContent& content);
-    CallResult save_state(const Model& model, const CallContent& content) const;
-    CallResult load_state(Model& model, const CallContent& content) const;
+    void begin_next(const ModelPtr& model, training::StepTrainer* beside, uint32_t n_jobs);
+    Start begin(const ModelPtr& model, const CallPtr& call, training::StepTrainer* beside, uint32_t n_others);
+    Start make(const ModelPtr& model, const Call& call, training::StepTrainer* beside, uint32_t n_others);
+    Start wait_for_room(Model& model, uint32_t n_others, const Error& why);
+    Start load_state(const ModelPtr& model, const Call& call);
+    Start begin_save(const ModelPtr& model, const CallPtr& call);
+    // The state that the call begins with; nothing: it is being read.
+    std::optional<Result<SavedState>> take_state(const ModelPtr& model, const Call& call);
     CallResult result_of(const Call& call, const Result<model::TrainReport>& report) const;
+    // Or the disk's.
     void complete(Model& model, const CallPtr& call, CallResult result);
+
+    // The disk's.
+    CallResult save_for_sampler(Model& model, const CallContent& content, const model::TrainableAdapter& adapter);
+    CallResult save_state(const Model& model, const CallContent& content, const SavedState& state) const;
+    void remove_weights(const std::string& name);
 
     training::TrainingHost& host_;
     const StateStore states_;
+    SavedWeights weights_;  // the disk's thread's
     const SessionLimits limits_;
     const std::function<void()> wake_;
     mutable Mutex mutex_;
@@ -175,6 +195,7 @@ class ModelSessions final : public training::CalledWork {
     std::map<std::string, Sampler, std::less<>> samplers_ GUARDED_BY(mutex_);
     uint64_t n_samplers_made_ GUARDED_BY(mutex_) = 0;
     bool is_over_ GUARDED_BY(mutex_) = false;
+    training::DiskThread disk_;  // last: what it has to write needs the others
 };
 
 }  // namespace lorad::server::tinker

@@ -1,4 +1,5 @@
 // The training thread's part of ModelSessions: calls become work of trainers, and what trainers give becomes results.
+// model_files.cpp is the part of the disk's thread.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -55,7 +56,8 @@ Status restore(StepTrainer& trainer, const SavedState& state, bool with_optimize
 }  // namespace
 
 bool ModelSessions::can_begin(const Model& model) const {
-    return model.current == nullptr && !model.waits_for_room && model.waiting.contains(model.next_seq);
+    return model.current == nullptr && !model.waits_for_room && !model.waits_for_state &&
+           model.waiting.contains(model.next_seq);
 }
 
 bool ModelSessions::has_work() const {
@@ -75,7 +77,7 @@ std::vector<StepTrainer*> ModelSessions::busy() const {
     MutexLock lock(mutex_);
     std::vector<StepTrainer*> trainers;
     for (const auto& [id, model] : models_) {
-        if (model->trainer && model->current) trainers.push_back(model->trainer.get());
+        if (model->trainer && model->current && !model->is_saving) trainers.push_back(model->trainer.get());
     }
     return trainers;
 }
@@ -106,7 +108,7 @@ bool ModelSessions::advance(StepTrainer* beside, uint32_t n_jobs) {
     }
     for (const ModelPtr& model : all_models()) {
         // One each time: calls that give results at once keep neither others nor the service's end waiting.
-        begin_next(*model, beside, n_jobs);
+        begin_next(model, beside, n_jobs);
     }
     return has_let_go;
 }
@@ -115,7 +117,7 @@ void ModelSessions::take_done(Model& model) {
     CallPtr call;
     {
         const MutexLock lock(mutex_);
-        call = model.current;
+        if (!model.is_saving) call = model.current;
     }
     if (!call || !model.trainer->is_done()) return;
     complete(model, call, result_of(*call, model.trainer->finish()));
@@ -124,7 +126,10 @@ void ModelSessions::take_done(Model& model) {
 void ModelSessions::complete(Model& model, const CallPtr& call, CallResult result) {
     if (result.error) log_debug("a call of the model {} failed: {}", model.id, result.error->message);
     MutexLock lock(mutex_);
-    if (model.current == call) model.current.reset();
+    if (model.current == call) {
+        model.current.reset();
+        model.is_saving = false;
+    }
     model.last_call = Clock::now();
     call->content = {};
     call->waits_for_room = false;
@@ -138,7 +143,8 @@ bool ModelSessions::let_go(const ModelPtr& model) {
     {
         MutexLock lock(mutex_);
         if (!model->ended) return false;
-        if (model->current) left.push_back(std::exchange(model->current, nullptr));
+        // What is being written comes to its end.
+        if (model->current && !model->is_saving) left.push_back(std::exchange(model->current, nullptr));
         for (auto& [seq, call] : model->waiting) left.push_back(std::move(call));
         model->waiting.clear();
         snapshots.swap(model->snapshots);
@@ -147,149 +153,167 @@ bool ModelSessions::let_go(const ModelPtr& model) {
             set_result(*call, failed(*model->ended));
         }
         models_.erase(model->id);
+        model->is_gone = true;
         // Models that found no room look again.
         for (const auto& [id, other] : models_) other->waits_for_room = false;
     }
     log_info("the model {} has ended: {}", model->id, model->ended->message);
-    for (const std::string& name : snapshots) host_.remove(name);
+    if (!snapshots.empty()) {
+        disk_.put(model->id, [this, snapshots] {
+            for (const std::string& name : snapshots) remove_weights(name);
+            return ok_status();
+        });
+    }
     if (!model->trainer) return false;
     model->trainer->abandon();
     model->trainer.reset();
     return true;
 }
 
-void ModelSessions::begin_next(Model& model, StepTrainer* beside, uint32_t n_jobs) {
-    const uint32_t n_others = n_jobs + n_trainers() - (model.trainer ? 1 : 0);
+void ModelSessions::begin_next(const ModelPtr& model, StepTrainer* beside, uint32_t n_jobs) {
+    const uint32_t n_others = n_jobs + n_trainers() - (model->trainer ? 1 : 0);
     CallPtr call;
     {
         MutexLock lock(mutex_);
-        if (model.waits_for_room && n_others < model.room_seen) model.waits_for_room = false;
-        if (model.ended || !can_begin(model)) return;
-        const auto next = model.waiting.find(model.next_seq);
+        if (model->waits_for_room && n_others < model->room_seen) model->waits_for_room = false;
+        if (model->ended || !can_begin(*model)) return;
+        const auto next = model->waiting.find(model->next_seq);
         call = next->second;
-        model.current = call;
+        model->current = call;
     }
-    std::optional<CallResult> result = begin(model, *call, beside, n_others);
+    const bool is_creation = call->content.kind == CallKind::kCreate;
+    Start start = begin(model, call, beside, n_others);
     {
         MutexLock lock(mutex_);
-        if (model.waits_for_room) {
-            model.current.reset();
+        if (start.waits) {
+            model->current.reset();
             return;
         }
-        model.waiting.erase(model.next_seq);
-        model.n_waiting_tokens -= call->n_tokens;
-        ++model.next_seq;
+        model->waiting.erase(model->next_seq);
+        model->n_waiting_tokens -= call->n_tokens;
+        ++model->next_seq;
     }
-    if (!result) return;
-    const bool is_failed_start = call->content.kind == CallKind::kCreate && result->error.has_value();
-    const std::optional<Error> why = result->error;
-    complete(model, call, std::move(*result));
-    if (!is_failed_start) return;
+    if (!start.result) return;
+    const std::optional<Error> why = start.result->error;
+    complete(*model, call, std::move(*start.result));
+    if (!is_creation || !why) return;
     MutexLock lock(mutex_);
-    model.ended = why;
+    model->ended = why;
 }
 
-std::optional<CallResult> ModelSessions::begin(Model& model, const Call& call, StepTrainer* beside, uint32_t n_others) {
-    const CallContent& content = call.content;
-    if (content.refusal) return failed(*content.refusal);
+ModelSessions::Start ModelSessions::begin(const ModelPtr& model, const CallPtr& call, StepTrainer* beside,
+                                          uint32_t n_others) {
+    const CallContent& content = call->content;
+    if (content.refusal) return {.result = failed(*content.refusal)};
+    StepTrainer* const trainer = model->trainer.get();
     Status begun = ok_status();
     switch (content.kind) {
-        case CallKind::kCreate: return make(model, call, beside, n_others);
-        case CallKind::kForwardBackward: begun = model.trainer->begin_gradients(content.examples); break;
-        case CallKind::kForward: begun = model.trainer->begin_evaluation(content.examples); break;
-        case CallKind::kUpdate: begun = model.trainer->begin_update(content.optimizer, content.learning_rate); break;
-        case CallKind::kSaveForSampler: return save_for_sampler(model, content);
-        case CallKind::kSaveState: return save_state(model, content);
-        case CallKind::kLoadState: return load_state(model, content);
+        case CallKind::kCreate: return make(model, *call, beside, n_others);
+        case CallKind::kForwardBackward: begun = trainer->begin_gradients(content.examples); break;
+        case CallKind::kForward: begun = trainer->begin_evaluation(content.examples); break;
+        case CallKind::kUpdate: begun = trainer->begin_update(content.optimizer, content.learning_rate); break;
+        case CallKind::kSaveForSampler:
+        case CallKind::kSaveState: return begin_save(model, call);
+        case CallKind::kLoadState: return load_state(model, *call);
     }
-    return begun.ok() ? std::nullopt : std::optional(failed(begun.error()));
+    return {.result = begun.ok() ? std::nullopt : std::optional(failed(begun.error()))};
 }
 
-// Nothing: it waits, for room beside those who are trained.
-std::optional<CallResult> ModelSessions::make(Model& model, const Call& call, StepTrainer* beside, uint32_t n_others) {
+ModelSessions::Start ModelSessions::make(const ModelPtr& model, const Call& call, StepTrainer* beside,
+                                         uint32_t n_others) {
     const std::string& path = call.content.path;
-    std::optional<SavedState> state;
-    LoraShape shape = model.shape;
+    std::optional<Result<SavedState>> state;
+    LoraShape shape = model->shape;
     if (!path.empty()) {
-        Result<SavedState> loaded = states_.load(model.tenant, path);
-        if (!loaded.ok()) return failed(loaded.error());
-        state = std::move(*loaded);
-        shape = state->shape;
+        state = take_state(model, call);
+        if (!state) return {.waits = true};
+        if (!state->ok()) return {.result = failed(state->error())};
+        shape = (*state)->shape;
     }
     if (beside == nullptr) beside = any_trainer();
-    model.plan = plan_of(shape, limits_.n_positions_max);
-    model.plan.owner = std::hash<std::string>{}(model.tenant);  // as jobs have it
+    model->plan = plan_of(shape, limits_.n_positions_max);
+    model->plan.owner = std::hash<std::string>{}(model->tenant);  // as jobs have it
     Result<training::MadeTrainer> made = make_error(ErrorCode::kOutOfMemory, "as many are trained as may be together");
-    if (n_others < limits_.n_together_max) made = host_.make_trainer(model.plan, {}, beside);
+    if (n_others < limits_.n_together_max) made = host_.make_trainer(model->plan, {}, beside);
     if (!made.ok()) {
         const bool is_room =
             made.error().code == ErrorCode::kOutOfMemory || made.error().code == ErrorCode::kInvalidConfig;
-        if (n_others == 0 || !is_room) return failed(made.error());
-        MutexLock lock(mutex_);
-        model.waits_for_room = true;
-        model.room_seen = n_others;
-        if (!call.waits_for_room)
-            log_info("the model {} waits for those who are trained: {}", model.id, made.error().message);
-        model.waiting.at(model.next_seq)->waits_for_room = true;
-        return std::nullopt;
+        if (n_others == 0 || !is_room) return {.result = failed(made.error())};
+        return wait_for_room(*model, n_others, made.error());
     }
     if (state) {
-        const Status restored = restore(*made->trainer, *state, call.content.with_optimizer);
-        if (!restored.ok()) return failed(restored.error());
+        const Status restored = restore(*made->trainer, **state, call.content.with_optimizer);
+        if (!restored.ok()) return {.result = failed(restored.error())};
     }
-    model.trainer = std::move(made->trainer);
+    model->trainer = std::move(made->trainer);
     MutexLock lock(mutex_);
-    model.shape = shape;
-    return CallResult{.body = created_json(state ? "load_weights" : "create_model", model.id, path)};
+    model->shape = shape;
+    return {.result = CallResult{.body = created_json(state ? "load_weights" : "create_model", model->id, path)}};
 }
 
-CallResult ModelSessions::save_for_sampler(Model& model, const CallContent& content) {
-    const Result<model::TrainableAdapter> adapter = model.trainer->adapter();
-    if (!adapter.ok()) return failed(adapter.error());
-    const std::string name = adapter_name(model.id, content.name);
-    const Result<std::string> generation =
-        host_.publish(name, host_.files_of(*adapter, model.plan), true, std::string(), true);
-    if (!generation.ok()) return failed(generation.error());
-    const std::string path =
-        proto::TinkerPath{model.id, std::string(proto::kTinkerSamplerWeights), content.name}.text();
-    JsonWriter json;
-    json.begin_object().field("type", "save_weights_for_sampler");
-    if (content.sampler_id.empty()) {
-        json.field("path", path);
-        return {.body = json.end_object().take()};
-    }
-    json.field("sampling_session_id", content.sampler_id);
-    std::vector<std::string> old;
+// Beside those who are trained.
+ModelSessions::Start ModelSessions::wait_for_room(Model& model, uint32_t n_others, const Error& why) {
+    MutexLock lock(mutex_);
+    model.waits_for_room = true;
+    model.room_seen = n_others;
+    Call& call = *model.current;
+    if (!call.waits_for_room) log_info("the model {} waits for those who are trained: {}", model.id, why.message);
+    call.waits_for_room = true;
+    return {.waits = true};
+}
+
+ModelSessions::Start ModelSessions::load_state(const ModelPtr& model, const Call& call) {
+    const std::optional<Result<SavedState>> state = take_state(model, call);
+    if (!state) return {.waits = true};
+    if (!state->ok()) return {.result = failed(state->error())};
+    const Status restored = restore(*model->trainer, **state, call.content.with_optimizer);
+    if (!restored.ok()) return {.result = failed(restored.error())};
+    return {.result = CallResult{.body = created_json("load_weights", model->id, call.content.path)}};
+}
+
+std::optional<Result<SavedState>> ModelSessions::take_state(const ModelPtr& model, const Call& call) {
     {
         MutexLock lock(mutex_);
-        add_sampler({.id = content.sampler_id, .tenant = model.tenant, .adapter = name, .model_path = path});
-        std::erase(model.snapshots, name);
-        model.snapshots.push_back(name);
-        while (model.snapshots.size() > limits_.n_snapshots_max) {
-            old.push_back(std::move(model.snapshots.front()));
-            model.snapshots.erase(model.snapshots.begin());
-        }
+        if (model->loaded) return std::exchange(model->loaded, std::nullopt);
+        model->waits_for_state = true;
     }
-    for (const std::string& one : old) host_.remove(one);
-    return {.body = json.end_object().take()};
+    disk_.put(model->id, [this, model, path = call.content.path] {
+        Result<SavedState> state = states_.load(model->tenant, path);
+        MutexLock lock(mutex_);
+        model->loaded = std::move(state);
+        model->waits_for_state = false;
+        return ok_status();
+    });
+    return std::nullopt;
 }
 
-CallResult ModelSessions::save_state(const Model& model, const CallContent& content) const {
-    Result<std::vector<std::byte>> bytes = model.trainer->checkpoint();
-    if (!bytes.ok()) return failed(bytes.error());
-    const Status saved = states_.save(model.tenant, content.path, {model.shape, std::move(*bytes)}, content.overwrites);
-    if (!saved.ok()) return failed(saved.error());
-    return {
-        .body =
-            JsonWriter().begin_object().field("type", "save_weights").field("path", content.path).end_object().take()};
-}
-
-CallResult ModelSessions::load_state(Model& model, const CallContent& content) const {
-    const Result<SavedState> state = states_.load(model.tenant, content.path);
-    if (!state.ok()) return failed(state.error());
-    const Status restored = restore(*model.trainer, *state, content.with_optimizer);
-    if (!restored.ok()) return failed(restored.error());
-    return {.body = created_json("load_weights", model.id, content.path)};
+// What is saved is taken off the device now. The model's next call waits until it is written.
+ModelSessions::Start ModelSessions::begin_save(const ModelPtr& model, const CallPtr& call) {
+    std::function<CallResult()> write;
+    if (call->content.kind == CallKind::kSaveForSampler) {
+        Result<model::TrainableAdapter> adapter = model->trainer->adapter();
+        if (!adapter.ok()) return {.result = failed(adapter.error())};
+        write = [this, model, content = call->content,
+                 kept = std::make_shared<const model::TrainableAdapter>(std::move(*adapter))] {
+            return save_for_sampler(*model, content, *kept);
+        };
+    } else {
+        Result<std::vector<std::byte>> bytes = model->trainer->checkpoint();
+        if (!bytes.ok()) return {.result = failed(bytes.error())};
+        write = [this, model, content = call->content,
+                 kept = std::make_shared<const SavedState>(SavedState{model->shape, std::move(*bytes)})] {
+            return save_state(*model, content, *kept);
+        };
+    }
+    {
+        MutexLock lock(mutex_);
+        model->is_saving = true;
+    }
+    disk_.put(model->id, [this, model, call, write = std::move(write)] {
+        complete(*model, call, write());
+        return ok_status();
+    });
+    return {};
 }
 
 CallResult ModelSessions::result_of(const Call& call, const Result<model::TrainReport>& report) const {
@@ -340,7 +364,7 @@ void ModelSessions::fail(const Error& error) {
         CallPtr call;
         {
             const MutexLock lock(mutex_);
-            call = model->current;
+            if (!model->is_saving) call = model->current;
         }
         if (!call) continue;
         model->trainer->abandon();
@@ -362,6 +386,7 @@ void ModelSessions::end() {
         }
         let_go(model);
     }
+    disk_.stop();  // behind what was begun
     MutexLock lock(mutex_);
     changed_.notify_all();
 }

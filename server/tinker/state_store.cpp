@@ -46,6 +46,16 @@ std::filesystem::path StateStore::file_of(std::string_view tenant, std::string_v
     return folder_of(tenant) / digest_name(path);
 }
 
+void StateStore::remove_unfinished() const {
+    std::error_code error;
+    std::vector<std::filesystem::path> unfinished;
+    for (auto entry = std::filesystem::recursive_directory_iterator(folder_, error);
+         !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+        if (entry->path().extension() == ".new") unfinished.push_back(entry->path());
+    }
+    for (const std::filesystem::path& path : unfinished) training::remove_quietly(path);
+}
+
 Status StateStore::save(std::string_view tenant, const std::string& path, const SavedState& state,
                         bool overwrites) const {
     TRY(training::make_folder(folder_of(tenant)));
@@ -59,10 +69,6 @@ Status StateStore::save(std::string_view tenant, const std::string& path, const 
     uint64_t n_bytes = state.trainer.size();
     for (const auto& entry : std::filesystem::directory_iterator(folder_of(tenant), error)) {
         if (entry.path() == file) continue;
-        if (entry.path().extension() == ".new") {  // of a process that was killed while it wrote
-            training::remove_quietly(entry.path());
-            continue;
-        }
         std::error_code gone;
         const uint64_t size = entry.file_size(gone);
         if (gone) continue;

@@ -31,12 +31,14 @@ struct SavedState {
     std::vector<std::byte> trainer;  // StepTrainer::checkpoint()
 };
 
-// The training thread.
+// The disk's thread of model_sessions.h.
 class StateStore {
   public:
     StateStore(std::filesystem::path folder, std::string base_fingerprint, const StateLimits& limits)
         : folder_(std::move(folder)), base_fingerprint_(std::move(base_fingerprint)), limits_(limits) {}
 
+    // What a process that was killed had begun to write.
+    void remove_unfinished() const;
     // Durable when this returns. kGenerationConflict where there is one of this path already and it does not overwrite;
     // kStorageFull over the limits or of the disk.
     Status save(std::string_view tenant, const std::string& path, const SavedState& state, bool overwrites) const;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <set>
 #include <system_error>
 
 #include <fcntl.h>
@@ -136,6 +137,27 @@ std::filesystem::path JobFolder::step_folder(uint64_t step) const { return path_
 
 void JobFolder::remove_work() const {
     for (const std::filesystem::path& path : {data(), validation(), checkpoint()}) remove_quietly(path);
+}
+
+bool JobFolder::has_record() const {
+    std::error_code ignored;
+    return std::filesystem::exists(path_ / "job.json", ignored) ||
+           std::filesystem::exists(path_ / "job.copy.json", ignored);
+}
+
+void JobFolder::remove_leftovers(const Job& job) const {
+    std::set<std::filesystem::path> steps;
+    for (const proto::JobCheckpointObject& one : job.checkpoints) steps.insert(step_folder(one.metrics.step));
+    std::vector<std::filesystem::path> gone;
+    std::error_code error;
+    for (auto entry = std::filesystem::recursive_directory_iterator(path_, error);
+         !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+        const std::filesystem::path& path = entry->path();
+        const bool is_step = entry.depth() == 0 && path.filename().string().starts_with("step-");
+        if (path.extension() == ".new" || (is_step && !steps.contains(path))) gone.push_back(path);
+    }
+    for (const std::filesystem::path& path : gone) std::filesystem::remove_all(path, error);
+    if (is_ended(job.state)) remove_work();
 }
 
 uint64_t JobFolder::bytes() const {

@@ -48,6 +48,11 @@ class JobFolder {
     std::filesystem::path result() const { return path_ / "result"; }
     // Removes files that only a continued job needs.
     void remove_work() const;
+    // False: no record was ever finished in it.
+    bool has_record() const;
+    // Removes what a process that was killed left: files half written, folders of checkpoints that the record does not
+    // name, and of a job that has ended what only a continued one needs.
+    void remove_leftovers(const Job& job) const;
     uint64_t bytes() const;
 
   private:

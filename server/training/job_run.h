@@ -41,7 +41,13 @@ class TrainingService::JobRun {
         TRY_ASSIGN(plan_, plan_run(job_.recipe, job_.n_sequences));
         plan_.owner = std::hash<std::string>{}(job_.tenant);
         plan_.n_positions = std::max(data_->longest(), validation_ ? validation_->longest() : 0);
-        TRY_ASSIGN(MadeTrainer made, service_.host_.make_trainer(plan_, job_.init_from, beside));
+        Result<MadeTrainer> found = service_.host_.make_trainer(plan_, job_.init_from, beside);
+        if (!found.ok() && found.error().code == ErrorCode::kAdapterNotFound)
+            return make_error(
+                ErrorCode::kAdapterNotFound,
+                format("init_from: the adapter that the job begins with was deleted (generation {})", job_.init_from),
+                "init_from");
+        TRY_ASSIGN(MadeTrainer made, std::move(found));
         trainer_ = std::move(made.trainer);
         job_.n_parameters = made.n_parameters;
         disk_ =

@@ -32,9 +32,10 @@ Result<RunPlan> plan_run(proto::TrainingRecipe recipe, uint64_t n_sequences) {
         plan.n_held_out = std::max<uint64_t>(
             1, static_cast<uint64_t>(std::llround(recipe.validation_split * static_cast<double>(n_sequences))));
     if (n_sequences <= plan.n_held_out)
-        return make_error(
-            ErrorCode::kInvalidRequest,
-            format("{} sequences, of which {} are held out: none is left to train on", n_sequences, plan.n_held_out));
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("validation_split: {} sequences, of which {} are held out: none is left to train on",
+                                 n_sequences, plan.n_held_out),
+                          "validation_split");
     plan.order.n_sequences = n_sequences - plan.n_held_out;
     plan.order.seed = recipe.seed;
     plan.order.shuffle = recipe.shuffle;

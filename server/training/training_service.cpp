@@ -46,11 +46,16 @@ TrainingService::~TrainingService() { stop(); }
 
 Status TrainingService::read_jobs() {
     MutexLock lock(mutex_);
+    std::vector<JobFolder> unmade;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / "jobs", error)) {
         const std::string id = entry.path().filename().string();
         if (!is_id(id, "ftjob-")) continue;
         const JobFolder folder = folder_of(id);
+        if (!folder.has_record()) {  // the process was killed while it was made, or removed
+            unmade.push_back(folder);
+            continue;
+        }
         Result<Job> job = folder.load();
         if (!job.ok() || job->id != id) {
             log_error("the record of the training job {} cannot be read: {}", id,
@@ -59,12 +64,23 @@ Status TrainingService::read_jobs() {
         }
         next_number_ = std::max(next_number_, job->number + 1);
         Entry& known = entries_.emplace(id, Entry{std::move(*job), folder.events()}).first->second;
-        if (!is_ended(known.job.state)) TRY(step(known, JobEvent::kRestart, lock));
+        if (!is_ended(known.job.state)) restart(known, lock);
+        folder.remove_leftovers(known.job);
     }
+    for (const JobFolder& folder : unmade) folder.remove();
     if (error)
         return make_error(ErrorCode::kStorageFailed,
                           format("the folder of training jobs cannot be read: {}", error.message()));
     return ok_status();
+}
+
+// A full disk keeps no server from starting: where the new state cannot be written, the next start finds the job as
+// this one did.
+void TrainingService::restart(Entry& entry, MutexLock& lock) {
+    const Status stepped = step(entry, JobEvent::kRestart, lock);
+    if (stepped.ok()) return;
+    log_warn("the record of the training job {} cannot be written: {}", entry.job.id, stepped.error().message);
+    entry.job.state = next_state(entry.job.state, JobEvent::kRestart).value_or(entry.job.state);
 }
 
 void TrainingService::start() {
@@ -193,17 +209,24 @@ Result<proto::JobObject> TrainingService::create(const std::string& tenant, cons
     return object_of(entry);
 }
 
-// Removes the job that ended first: the training thread may still look at one that ended just now.
+// Of the key with the most jobs that have ended, removes the one that ended first: keys do not take each other's, and
+// the training thread may still look at one that ended just now.
 void TrainingService::forget_old() {
-    const auto end_of = [](const auto& entry) {
-        return std::pair(entry.second.job.finished_s, entry.second.job.number);
+    const auto is_over = [&](const auto& one) {
+        return is_ended(one.second.job.state) && !one.second.is_being_saved && one.second.n_waiting == 0 &&
+               !disk_.is_busy(one.first);
     };
     while (entries_.size() >= limits_.n_kept_max) {
+        std::map<std::string_view, uint64_t> n_of;  // by key
+        for (const auto& one : entries_) n_of[one.second.job.tenant] += is_over(one) ? 1 : 0;
+        // The greater, the sooner it goes; numbers of jobs grow.
+        const auto rank_of = [&](const auto& one) {
+            const Job& job = one.second.job;
+            return std::tuple(n_of[job.tenant], -job.finished_s.value_or(0), ~job.number);
+        };
         auto oldest = entries_.end();
-        for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-            const bool is_over = is_ended(entry->second.job.state) && !entry->second.is_being_saved &&
-                                 entry->second.n_waiting == 0 && !disk_.is_busy(entry->first);
-            if (is_over && (oldest == entries_.end() || end_of(*entry) < end_of(*oldest))) oldest = entry;
+        for (auto one = entries_.begin(); one != entries_.end(); ++one) {
+            if (is_over(*one) && (oldest == entries_.end() || rank_of(*one) > rank_of(*oldest))) oldest = one;
         }
         if (oldest == entries_.end()) return;
         folder_of(oldest->first).remove();
@@ -238,6 +261,11 @@ Result<proto::JobObject> TrainingService::change(std::string_view tenant, std::s
         return make_error(ErrorCode::kInvalidRequest,
                           format("a job that is {} cannot be {}", wire_name(entry.job.state), verb_of(event)),
                           "fine_tuning_job_id");
+    if (event != JobEvent::kCancel && entry.events.size() >= limits_.n_events_max)
+        return make_error(
+            ErrorCode::kRateLimited,
+            format("{} events of this job are kept, as many as may be: it can be cancelled alone", entry.events.size()),
+            "fine_tuning_job_id");
     // The thread that works on it sees this at its next check, and drops what it did meanwhile.
     TRY(step(entry, event, lock));
     tell(entry, format("The job was {}.", verb_of(event)));

@@ -36,10 +36,11 @@ namespace lorad::server::training {
 
 struct TrainingLimits {
     FileLimits files;
-    uint32_t n_active_max = 4;                  // jobs of a tenant that are not ended
-    uint32_t n_together = 1;                    // jobs that run beside each other
-    uint32_t n_kept_max = 1000;                 // jobs in all; the oldest that have ended are forgotten
+    uint32_t n_active_max = 4;   // jobs of a tenant that are not ended
+    uint32_t n_together = 1;     // jobs that run beside each other
+    uint32_t n_kept_max = 1000;  // jobs in all; those that ended first are forgotten, of the key that has most
     uint64_t n_tokens_max = uint64_t(1) << 32;  // per job, in its data
+    uint32_t n_events_max = 20'000;             // per job, beyond which nobody pauses and resumes it
     std::chrono::milliseconds checkpoint_every{120'000};
     std::chrono::milliseconds turn{120'000};  // of a job, where more keys have jobs than may run
 };
@@ -104,6 +105,7 @@ class TrainingService {
     };
     TrainingService(std::filesystem::path folder, TrainingHost& host, const TrainingLimits& limits);
     Status read_jobs();
+    void restart(Entry& entry, MutexLock& lock) REQUIRES(mutex_);
     JobFolder folder_of(std::string_view id) const { return JobFolder(folder_ / "jobs" / std::string(id)); }
     const Entry* entry_of(std::string_view tenant, std::string_view id) const REQUIRES(mutex_);
     proto::JobObject object_of(const Entry& entry) const REQUIRES(mutex_);

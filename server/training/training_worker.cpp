@@ -172,7 +172,9 @@ Status TrainingService::step(const std::string& id, JobEvent event) {
 
 void TrainingService::fail(const std::string& id, const Error& error) {
     MutexLock lock(mutex_);
-    Entry& entry = entries_.find(id)->second;
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return;  // it had ended before, and was forgotten
+    Entry& entry = found->second;
     wait_until_saved(entry, lock);
     // Somebody else was first: what was cancelled or paused meanwhile is no failure.
     if (!next_state(entry.job.state, JobEvent::kFault)) {

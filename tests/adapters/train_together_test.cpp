@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "model/train/micro_batch.h"
 #include "tests/support/training_goldens.h"
 
 namespace lorad::adapters {
@@ -202,6 +203,48 @@ TEST_P(TrainTogether, EachJobHasTheBitsThatItHasAlone) {
     EXPECT_EQ(whole[2].n_shared, all[2].steps.size());
     const std::vector<Course> two = together({all[2], all[0]}, std::chrono::seconds(10));
     EXPECT_TRUE(two[0] == wanted[2] && two[1] == wanted[0]);
+}
+
+// Pairs on the output layer, of different ranks, beside a job without one; whoever comes first.
+TEST_P(TrainTogether, PairsOnTheOutputLayerAreBesideOthers) {
+    std::vector<Job> all = jobs();
+    all[0].adapter = adapter([](LoraRecipe& recipe) {
+        recipe.r = 4;
+        recipe.target_modules = {"q_proj", "up_proj", "lm_head"};
+    });
+    all[2].adapter = adapter([](LoraRecipe& recipe) {
+        recipe.r = 12;
+        recipe.target_modules = {"lm_head"};
+    });
+    all[2].options.lora_dropout = 0.0f;
+    ASSERT_TRUE(all[0].adapter.head && all[2].adapter.head);
+    std::vector<Course> wanted;
+    for (const Job& job : all) wanted.push_back(alone(job));
+    EXPECT_NE(wanted[2].losses[0], wanted[2].losses[1]);
+    const std::vector<Course> whole = together(all, std::chrono::seconds(10)),
+                              in_pieces = together(all, std::chrono::microseconds(1)),
+                              other_first = together({all[2], all[0], all[1]}, std::chrono::seconds(10));
+    for (size_t i = 0; i < all.size(); ++i) {
+        EXPECT_TRUE(whole[i] == wanted[i]) << i;
+        EXPECT_TRUE(in_pieces[i] == wanted[i]) << i;
+    }
+    EXPECT_TRUE(other_first[0] == wanted[2] && other_first[1] == wanted[0] && other_first[2] == wanted[1]);
+    EXPECT_EQ(whole[2].n_shared, all[2].steps.size());
+}
+
+TEST(TargetChunks, JobsWhoseGradientsAreSumsOverThemHaveThoseThatTheyHaveAlone) {
+    const std::vector<model::MicroBatchPart> parts = {{0, 9, 0, 5}, {9, 9, 5, 0}, {18, 20, 5, 9}, {38, 5, 14, 3}};
+    const auto chunks = [&](uint32_t n_rows_max, bool sums_rows) {
+        std::vector<std::pair<uint32_t, uint32_t>> all;
+        for (const model::TargetChunk& one : model::target_chunks(parts, n_rows_max, sums_rows))
+            all.emplace_back(one.first, one.n_rows);
+        return all;
+    };
+    using Pairs = std::vector<std::pair<uint32_t, uint32_t>>;
+    EXPECT_EQ(chunks(17, true), (Pairs{{0, 17}})) << "one chunk has all rows of each";
+    EXPECT_EQ(chunks(8, false), (Pairs{{0, 8}, {8, 8}, {16, 1}}));
+    EXPECT_EQ(chunks(8, true), (Pairs{{0, 5}, {5, 8}, {13, 1}, {14, 3}}));
+    EXPECT_TRUE(model::target_chunks({}, 8, true).empty());
 }
 
 TEST_P(TrainTogether, ManyRowsTakeTurnsWithThoseOfOthers) {

@@ -120,6 +120,11 @@ TEST(TinkerRequests, AreReadOrRefusedByName) {
     EXPECT_FALSE(parse_tinker_path("tinker://m/weights/../x", kTinkerWeights, "path").ok());
     EXPECT_FALSE(parse_tinker_path("tinker://m/weights/x", kTinkerSamplerWeights, "path").ok());
     EXPECT_EQ(parse_tinker_path("tinker://m/weights/x", kTinkerWeights, "path")->name, "x");
+    const auto saved_as = [](const std::string& name) {
+        return parse_tinker_save_for_sampler(R"({"model_id":"m","path":")" + name + "\"}")->refusal.has_value();
+    };
+    EXPECT_FALSE(saved_as("snapshot") || saved_as("snapshot-a") || saved_as("inflight-1"));
+    EXPECT_TRUE(saved_as("snapshot-12") && saved_as("inflight")) << "as weights without a name are called";
 }
 
 // Each body, and each object in it, with a member that nobody knows.
@@ -158,6 +163,56 @@ TEST(TinkerRequests, UnknownFieldsAreRefusedByName) {
     EXPECT_NE(why(parse_tinker_create_sampler(sampler + "," + unknown + "}")).find("x_unknown"), std::string::npos);
     const std::string sample = R"({"prompt":{"chunks":[{"tokens":[1]}]},"sampling_params":{})";
     EXPECT_NE(why(parse_tinker_sample(sample + "," + unknown + "}", 10)).find("x_unknown"), std::string::npos);
+    const auto prompt = [&](const std::string& chunk, const std::string& more) {
+        return why(parse_tinker_sample(
+            R"({"prompt":{"chunks":[{"tokens":[1])" + chunk + "}]" + more + R"(},"sampling_params":{}})", 10));
+    };
+    EXPECT_EQ(prompt("", ""), "taken");
+    EXPECT_NE(prompt("," + unknown, "").find("x_unknown"), std::string::npos);
+    EXPECT_NE(prompt("", "," + unknown).find("x_unknown"), std::string::npos);
+    EXPECT_EQ(create(lora + R"(,"optimizer_config":{"type":"adamw"})"), "taken");
+    EXPECT_NE(create(lora + R"(,"optimizer_config":{"type":"adamw",)" + unknown + "}").find("x_unknown"),
+              std::string::npos);
+}
+
+// What clients send, then the same with a member that nobody knows.
+TEST(TinkerRequests, BodiesOfSessionsAndOfOneIdAreStrictToo) {
+    const auto why = [](const auto& read) { return read.ok() ? std::string("taken") : read.error().message; };
+    const auto check = [&](const auto& parse, const std::string& body) {
+        SCOPED_TRACE(body);
+        EXPECT_EQ(why(parse(body)), "taken");
+        std::string more = body;
+        more.replace(0, 1, body == "{}" ? R"({"x_unknown":1)" : R"({"x_unknown":1,)");
+        EXPECT_NE(why(parse(more)).find("x_unknown"), std::string::npos) << why(parse(more));
+        EXPECT_NE(why(parse("[]")), "taken");
+        EXPECT_NE(why(parse("")), "taken");
+    };
+    const auto id_of = [](std::string_view member) {
+        return [member](std::string_view body) { return parse_tinker_id(body, member); };
+    };
+    check(check_tinker_client, R"({"sdk_version":"0.38"})");
+    check(check_tinker_telemetry, R"({"events":[{"x":1}],"platform":"p","sdk_version":"0","session_id":"s",
+                                      "process_uuid":"u"})");
+    const std::string session = R"({"tags":["a"],"user_metadata":{"k":1},"sdk_version":"0","project_id":"p",
+                                    "display_name":"d","type":"create_session"})";
+    check(parse_tinker_create_session, session);
+    check(parse_tinker_create_session, R"({"tags":[],"sdk_version":"0"})");
+    EXPECT_EQ(parse_tinker_create_session(session)->ignored_fields,
+              (std::vector<std::string>{"tags", "user_metadata", "project_id", "display_name"}));
+    EXPECT_TRUE(parse_tinker_create_session(R"({"tags":[],"user_metadata":{}})")->ignored_fields.empty());
+    EXPECT_NE(why(parse_tinker_create_session(R"({"tags":[1]})")).find("tags[0]"), std::string::npos);
+    EXPECT_NE(why(parse_tinker_create_session(R"({"project_id":1})")).find("project_id"), std::string::npos);
+    check(check_tinker_finish_session, R"({"reason":{"type":"success"},"detail":"done"})");
+    check(check_tinker_finish_session, "{}");
+    EXPECT_NE(why(check_tinker_finish_session(R"({"reason":{"why":1}})")).find("why"), std::string::npos);
+    check(id_of("session_id"), R"({"session_id":"s","type":"session_heartbeat"})");
+    check(id_of("model_id"), R"({"model_id":"m","type":"get_info"})");
+    EXPECT_NE(why(parse_tinker_id(R"({"model_id":"m","session_id":"s"})", "model_id")).find("session_id"),
+              std::string::npos)
+        << "another body's member";
+    check(parse_tinker_retrieve, R"({"request_id":"r","allow_metadata_only":false})");
+    EXPECT_NE(why(parse_tinker_retrieve(R"({"request_id":"r","allow_metadata_only":1})")).find("allow_metadata_only"),
+              std::string::npos);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ class HttpTinker : public HttpTest {
         limits.n_positions_max = 64;
         limits.n_snapshots_max = 1;
         models = std::make_unique<tinker::ModelSessions>(host, tinker::StateStore(dir.path() / "states", "base", {}),
-                                                         limits, [this] { service->wake(); });
+                                                         weights(), limits, [this] { service->wake(); });
         service->set_called_work(models.get());
         service->start();
         context.training = service.get();
@@ -99,6 +99,18 @@ class HttpTinker : public HttpTest {
         service->stop();
         context.training = nullptr;
         context.tinker = nullptr;
+    }
+
+    tinker::SavedWeights weights() const {
+        return *tinker::SavedWeights::open(dir.path() / "weights", {.n_max = 2, .bytes_max = 1000});
+    }
+    bool is_soon(const std::function<bool()>& condition) const {
+        for (int i = 0; i < 500 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        return condition();
+    }
+    // Within some seconds.
+    bool has_result(const json& future) const {
+        return models->wait("", future.at("request_id").get<std::string>(), std::chrono::seconds(5)).result.has_value();
     }
 
     json ok(const Answer& answer) {
@@ -265,12 +277,43 @@ TEST_F(HttpTinker, WeightsBecomeAdaptersAndStatesGoOn) {
               "path:");
     // With the session its models and their snapshots go; weights with a name stay.
     EXPECT_EQ(post("/api/v1/sessions/" + session + "/finish", "{}").status, 200);
-    for (int i = 0; i < 500 && models->n_models() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_EQ(models->n_models(), 0u);
-    EXPECT_EQ(host.generation_of(tinker::ModelSessions::adapter_name(model, "snapshot-1")), "");
+    EXPECT_TRUE(is_soon([&] { return models->n_models() == 0; }));
+    EXPECT_TRUE(
+        is_soon([&] { return host.generation_of(tinker::ModelSessions::adapter_name(model, "snapshot-1")).empty(); }));
     EXPECT_EQ(host.generation_of(name), std::to_string(2.0f));
     EXPECT_EQ(post("/api/v1/get_info", json{{"model_id", model}}.dump()).status, 404);
     EXPECT_EQ(post("/api/v1/session_heartbeat", json{{"session_id", session}}.dump()).status, 410);
+}
+
+// Each route reads its body by the reader that knows its fields.
+TEST_F(HttpTinker, NoRouteTakesAFieldThatNobodyKnows) {
+    const std::string session = new_session(), model = new_model(session);
+    const json of_session{{"session_id", session}}, of_model{{"model_id", model}}, of_request{{"request_id", "req-x"}};
+    const std::vector<std::pair<std::string, json>> bodies = {
+        {"client/config", json::object()},
+        {"client/dynamic_config", json::object()},
+        {"telemetry", json::object()},
+        {"create_session", {{"tags", json::array()}}},
+        {"session_heartbeat", of_session},
+        {"sessions/" + session + "/finish", json::object()},
+        {"create_model", {{"session_id", session}, {"base_model", "base"}, {"lora_config", {{"rank", 4}}}}},
+        {"unload_model", of_model},
+        {"get_info", of_model},
+        {"create_sampling_session", {{"session_id", session}, {"base_model", "base"}}},
+        {"asample", json::parse(R"({"prompt":{"chunks":[{"tokens":[1]}]},"sampling_params":{}})")},
+        {"retrieve_future", of_request},
+        {"cancel_future", of_request}};
+    for (const auto& [path, body] : bodies) {
+        json more = body;
+        more["x_unknown"] = 1;
+        const Answer answer = post("/api/v1/" + path, more.dump());
+        EXPECT_EQ(answer.status, 400) << path << answer.body;
+        EXPECT_EQ(answer.param, "x_unknown") << path << answer.body;
+    }
+    EXPECT_EQ(post("/api/v1/get_info", of_model.dump()).status, 200) << "nothing of this ended it";
+    auto told = client().Post("/api/v1/create_session", R"({"tags":["a"],"project_id":"p"})", "application/json");
+    ASSERT_TRUE(told);
+    EXPECT_EQ(told->get_header_value("x-lorad-ignored-fields"), "tags, project_id");
 }
 
 TEST_F(HttpTinker, BoundsHoldAndTenantsSeeTheirOwnAlone) {
@@ -306,6 +349,86 @@ TEST_F(HttpTinker, BoundsHoldAndTenantsSeeTheirOwnAlone) {
     const json unloaded = result(posted("unload_model", {{"model_id", model}}));
     EXPECT_EQ(unloaded["model_id"], model);
     EXPECT_EQ(post("/api/v1/get_info", json{{"model_id", model}}.dump()).status, 404);
+}
+
+TEST_F(HttpTinker, ASaveHoldsUpItsOwnModelAlone) {
+    const std::string session = new_session(), slow = new_model(session, 0), other = new_model(session, 1);
+    training::Gate disk;
+    disk.set_closed(true);
+    host.on_publish = [&] { disk.pass(); };
+    const auto forward = [&](const std::string& model, uint64_t seq) {
+        return forward_backward(call_of(model, seq, "cross_entropy", {datum({10}, {{"weights", {1}}})}));
+    };
+    const json saved = posted("save_weights_for_sampler", {{"model_id", slow}, {"seq_id", 1}, {"path", "one"}});
+    const json next = forward(slow, 2);
+    disk.wait_for_one();
+    EXPECT_TRUE(has_result(forward(other, 1))) << "the training thread waits for no disk";
+    EXPECT_TRUE(has_result(optim_step(other, 2, 100.0)));
+    const json state = posted("save_weights", {{"model_id", other}, {"seq_id", 3}, {"path", "kept"}});
+    EXPECT_FALSE(models->wait("", saved["request_id"].get<std::string>(), {}).result);
+    EXPECT_FALSE(models->wait("", next["request_id"].get<std::string>(), {}).result);
+    disk.set_closed(false);
+    EXPECT_EQ(result(saved)["path"], "tinker://" + slow + "/sampler_weights/one");
+    EXPECT_NEAR(output(next).metrics.at("loss:sum"), 0.1, 1e-6);
+    EXPECT_EQ(result(state)["path"], "tinker://" + other + "/weights/kept");
+    EXPECT_EQ(result(posted("load_weights", {{"model_id", other}, {"seq_id", 4}, {"path", result(state)["path"]}}))
+                  .at("type"),
+              "load_weights");
+}
+
+TEST_F(HttpTinker, WhatIsBeingSavedWhenItsModelEndsIsSavedOrNothingIsLeft) {
+    const std::string session = new_session();
+    for (const bool is_named : {true, false}) {
+        const std::string model = new_model(session, is_named ? 0 : 1);
+        training::Gate disk;
+        disk.set_closed(true);
+        host.on_publish = [&] { disk.pass(); };
+        json call{{"model_id", model}, {"seq_id", 1}};
+        call[is_named ? "path" : "sampling_session_seq_id"] = is_named ? json("one") : json(1);
+        const json saved = posted("save_weights_for_sampler", call);
+        disk.wait_for_one();
+        result(posted("unload_model", {{"model_id", model}}));
+        EXPECT_TRUE(is_soon([&] { return models->n_models() == 0; }));
+        disk.set_closed(false);
+        EXPECT_EQ(result(saved).value("type", ""), "save_weights_for_sampler");
+        const std::string name = tinker::ModelSessions::adapter_name(model, is_named ? "one" : "snapshot-1");
+        EXPECT_TRUE(is_soon([&] { return host.generation_of(name).empty() != is_named; })) << is_named;
+        host.on_publish = {};
+    }
+}
+
+TEST_F(HttpTinker, AKeyKeepsAsManyWeightsAsItMayAndNoneOfAProcessThatWasKilled) {
+    const std::string model = new_model(new_session());
+    uint64_t seq = 0;
+    const auto save = [&](const std::string& name) {
+        return posted("save_weights_for_sampler", {{"model_id", model}, {"seq_id", ++seq}, {"path", name}});
+    };
+    const auto adapter = [&](const std::string& name) { return tinker::ModelSessions::adapter_name(model, name); };
+    result(save("one"));
+    result(save("two"));
+    EXPECT_NE(failure(save("three")).find("2 weights of this key are kept as adapters"), std::string::npos);
+    EXPECT_EQ(host.generation_of(adapter("three")), "");
+    EXPECT_EQ(result(save("two")).value("type", ""), "save_weights_for_sampler") << "another generation of it";
+    result(
+        posted("save_weights_for_sampler", {{"model_id", model}, {"seq_id", ++seq}, {"sampling_session_seq_id", 1}}));
+    EXPECT_NE(host.generation_of(adapter("snapshot-1")), "") << "what goes with its model does not count";
+    host.remove(adapter("one"));
+    result(save("three"));
+    // As the next process finds it.
+    tinker::SavedWeights found = weights();
+    const auto is_there = [&](const std::string& name) { return !host.generation_of(name).empty(); };
+    EXPECT_EQ(found.add("four", {"", 1, false}, is_there).error().code, ErrorCode::kForbidden);
+    EXPECT_TRUE(found.add("four", {"another", 1, false}, is_there).ok());
+    host.remove(adapter("two"));
+    EXPECT_NE(found.add("four", {"", 1000, false}, is_there).error().message.find("1004 bytes"), std::string::npos);
+    const std::filesystem::path unfinished = dir.path() / "states" / "someone" / "state.new";
+    std::filesystem::create_directories(unfinished.parent_path());
+    std::ofstream(unfinished) << "half";
+    const tinker::ModelSessions next(host, tinker::StateStore(dir.path() / "states", "base", {}), weights(), {}, [] {});
+    EXPECT_EQ(host.generation_of(adapter("snapshot-1")), "");
+    EXPECT_NE(host.generation_of(adapter("three")), "");
+    EXPECT_TRUE(weights().temporary().empty());
+    EXPECT_FALSE(std::filesystem::exists(unfinished));
 }
 
 TEST_F(HttpTinker, AModelThatFindsNoRoomBesideOthersWaits) {

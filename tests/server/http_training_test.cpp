@@ -135,6 +135,12 @@ TEST_F(HttpTraining, WhatCannotBeTrainedIsToldInOpenAisEnvelope) {
     EXPECT_EQ(code_of(job_of(file, {{"model", "nobody"}})), "404 model_not_found model");
     EXPECT_EQ(code_of(job_of(file, {{"init_from", "nobody"}})), "404 adapter_not_found init_from");
     EXPECT_EQ(code_of(job_of(file, {{"suffix", "base"}})), "400 invalid_lora_name suffix");
+    ASSERT_EQ(register_demo("there", "pirate").status, 201);
+    EXPECT_EQ(code_of(job_of(file, {{"init_from", "there"}, {"lora_r", 8}})), "400 invalid_request lora_r");
+    EXPECT_EQ(code_of(job_of(file, {{"model", "there"}, {"lora_r", nullptr}, {"use_dora", true}})),
+              "400 invalid_request use_dora");
+    EXPECT_EQ(code_of(job_of(file, {{"init_from", "there@nothing"}, {"lora_r", nullptr}})),
+              "404 adapter_not_found init_from");
     EXPECT_EQ(code_of(job_of(file, {{"method", {{"type", "dpo"}}}})), "400 unsupported_parameter method.type");
     EXPECT_EQ(code_of(job_of(file, {{"max_seq_length", 100'000}})), "400 invalid_request max_seq_length");
     EXPECT_EQ(get("/v1/fine_tuning/jobs/ftjob-0").status, 404);

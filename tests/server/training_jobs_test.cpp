@@ -490,6 +490,18 @@ TEST_F(Jobs, WhatTheServerRefusesFailsTheJobWithItsWords) {
     EXPECT_EQ(service->find({}, other)->error->message, "the adapter cannot be published: the disk is full");
 }
 
+TEST_F(Jobs, AnAdapterThatWasDeletedBeforeTheJobBeganIsToldByName) {
+    host.refusal = make_error(ErrorCode::kAdapterNotFound, "no adapter is called \"7bc4\"", "lora_name");
+    proto::FineTuningRequest wanted = request(upload(token_lines(2)));
+    wanted.init_from = "7bc4";
+    const std::string id = create(wanted);
+    service->start();
+    EXPECT_EQ(settled(*service, id), "failed");
+    const proto::JobObject job = *service->find({}, id);
+    EXPECT_EQ(job.error->param, "init_from");
+    EXPECT_EQ(job.error->message, "init_from: the adapter that the job begins with was deleted (generation 7bc4)");
+}
+
 TEST_F(Jobs, RecordsComeBackAsTheyWere) {
     Job job;
     job.id = new_id("ftjob-");
@@ -562,6 +574,83 @@ TEST(CheckpointFiles, DamageIsFound) {
         std::ofstream(path, std::ios::binary) << whole.substr(0, at);
         EXPECT_FALSE(read_checkpoint(path).ok()) << at;
     }
+}
+
+TEST_F(Jobs, AStartRemovesWhatAKilledProcessLeft) {
+    using std::filesystem::exists;
+    service->start();
+    const std::string file = upload(token_lines(6));
+    const std::string done = create(request(file));
+    ASSERT_EQ(settled(*service, done), "succeeded");
+    const size_t n_checkpoints = service->checkpoints({}, done)->size();
+    ASSERT_GT(n_checkpoints, 0u);
+    const uint64_t kept_step = service->checkpoints({}, done)->front().metrics.step;
+    service->stop();
+    const std::string waiting = create(request(file, "other"));
+    service.reset();
+    const std::filesystem::path jobs = dir.path() / "training" / "jobs";
+    const std::filesystem::path unmade = jobs / new_id("ftjob-");
+    std::filesystem::create_directories(jobs / done / "step-999");
+    std::filesystem::create_directories(unmade);
+    const std::vector<std::filesystem::path> leftovers = {
+        jobs / done / "step-999" / "adapter_config.json", jobs / done / "best" / "adapter_model.safetensors.new",
+        jobs / done / "data.tok",  // it was to go when the job had ended
+        jobs / waiting / "checkpoint.new", unmade / "job.json.new"};
+    std::filesystem::create_directories(jobs / done / "best");
+    for (const std::filesystem::path& path : leftovers) std::ofstream(path) << "half";
+    std::ofstream(jobs / waiting / "data.tok") << "it is read again";
+    open();
+    for (const std::filesystem::path& path : leftovers) EXPECT_FALSE(exists(path)) << path;
+    EXPECT_FALSE(exists(jobs / done / "step-999") || exists(unmade));
+    EXPECT_TRUE(exists(jobs / waiting / "data.tok")) << "a job that goes on needs it";
+    EXPECT_TRUE(exists(jobs / done / ("step-" + std::to_string(kept_step)) / "adapter_config.json"));
+    EXPECT_EQ(service->adapter_files({}, done, {})->size(), 4u);
+    EXPECT_EQ(service->checkpoints({}, done)->size(), n_checkpoints);
+    service->start();
+    EXPECT_EQ(settled(*service, waiting), "succeeded");
+}
+
+TEST_F(Jobs, AFullDiskKeepsNoServerFromStarting) {
+    const std::string id = create(request(upload(token_lines(6))));
+    service.reset();
+    const std::filesystem::path in_the_way = dir.path() / "training" / "jobs" / id / "job.json.new";
+    std::filesystem::create_directories(in_the_way / "full");  // the record cannot be written
+    open();
+    ASSERT_TRUE(service);
+    EXPECT_TRUE(service->find({}, id));
+    std::filesystem::remove_all(in_the_way);
+    service->start();
+    EXPECT_EQ(settled(*service, id), "succeeded");
+}
+
+TEST_F(Jobs, WhereTooManyAreKeptThoseOfTheKeyThatHasMostAreForgotten) {
+    limits.n_kept_max = 4;
+    open();
+    const auto cancelled = [&](const std::string& tenant) {
+        const std::string id = create(request(upload(token_lines(2), tenant)), tenant);
+        EXPECT_TRUE(service->change(tenant, id, JobEvent::kCancel).ok());
+        return id;
+    };
+    const std::string others = cancelled("other"), first = cancelled("many"), second = cancelled("many");
+    cancelled("many");
+    cancelled("many");
+    EXPECT_TRUE(service->find("other", others)) << "although it is the oldest";
+    EXPECT_FALSE(service->find("many", first));
+    EXPECT_TRUE(service->find("many", second));
+}
+
+TEST_F(Jobs, NobodyFillsTheMemoryByPausingAndResuming) {
+    limits.n_events_max = 6;
+    open();
+    const std::string id = create(request(upload(token_lines(2))));
+    for (int i = 0; i < 2; ++i) {
+        EXPECT_TRUE(service->change({}, id, JobEvent::kPause).ok());
+        EXPECT_TRUE(service->change({}, id, JobEvent::kResume).ok());
+    }
+    const auto refused = service->change({}, id, JobEvent::kPause);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kRateLimited);
+    EXPECT_TRUE(service->change({}, id, JobEvent::kCancel).ok());
 }
 
 }  // namespace

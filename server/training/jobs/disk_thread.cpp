@@ -43,20 +43,18 @@ void DiskThread::run() {
 void DiskThread::run_first() {
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
-    if (!jobs_[task.job].has_failed) {
-        mutex_.unlock();
-        const Status how = task.work();
-        task.work = {};  // what it holds is gone before its job counts as done
-        mutex_.lock();
-        OfJob& of_job = jobs_[task.job];
-        of_job.has_failed = !how.ok();
-        --of_job.n_pending;
-        mutex_.unlock();
-        ended_(task.job, how);
-        mutex_.lock();
-    } else {
-        --jobs_[task.job].n_pending;
-    }
+    const bool is_dropped = jobs_[task.job].has_failed;
+    mutex_.unlock();
+    const Status how =
+        is_dropped ? Status(make_error(ErrorCode::kClientClosed, "what it counts on was not written")) : task.work();
+    task.work = {};  // what it holds is gone before its job counts as done
+    mutex_.lock();
+    OfJob& of_job = jobs_[task.job];
+    of_job.has_failed = !how.ok();
+    --of_job.n_pending;
+    mutex_.unlock();
+    ended_(task.job, how);
+    mutex_.lock();
     const auto found = jobs_.find(task.job);
     if (found != jobs_.end() && found->second.n_pending == 0 && !found->second.has_failed) jobs_.erase(found);
 }

@@ -19,8 +19,8 @@ class DiskThread {
     // Tasks of one job that wait or run, beyond which the job has to wait before it makes more.
     static constexpr uint32_t kPendingMax = 4;
 
-    // ended: called on the thread behind each task that ran, with its job and what came of it; is_busy() and has_room()
-    // count it as done then.
+    // ended: called on the thread behind each task, with its job and what came of it (kClientClosed: it was dropped);
+    // is_busy() and has_room() count it as done then.
     explicit DiskThread(std::function<void(const std::string& job, const Status& how)> ended);
     ~DiskThread() { stop(); }
     DiskThread(const DiskThread&) = delete;

@@ -145,6 +145,9 @@ DeviceImpl::~DeviceImpl() {
         keep_for_ever(std::move(instance));
         return;
     }
+    if (kept) {
+        for (const auto& [key, pipeline] : kept->by_key) vkDestroyPipeline(vk, pipeline, nullptr);
+    }
     if (pipeline_cache != VK_NULL_HANDLE) vkDestroyPipelineCache(vk, pipeline_cache, nullptr);
     for (const VkPipelineLayout layout : {push_layout, buffer_layout}) {
         if (layout != VK_NULL_HANDLE) vkDestroyPipelineLayout(vk, layout, nullptr);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -92,6 +93,12 @@ struct TextKernelFunctions {
     }
 };
 
+// The pipelines of keep_kernels(), by what they were made from.
+struct KeptPipelines {
+    std::mutex mutex;
+    std::map<std::string, VkPipeline> by_key;  // guarded by mutex
+};
+
 struct DeviceImpl {
     std::unique_ptr<Instance> instance;
     PhysicalDevice physical;
@@ -109,6 +116,7 @@ struct DeviceImpl {
     VkPipelineCache pipeline_cache = VK_NULL_HANDLE;
     bool kernel_statistics = false;  // requested, and the driver has them
     TextKernelFunctions text_kernels;
+    std::unique_ptr<KeptPipelines> kept;  // none: each kernel has pipelines of its own
 
     SharedQueue compute;
     SharedQueue second;  // only used where the upload queue is not the compute queue

@@ -2,6 +2,7 @@
 
 #include "gpu/device_impl.h"
 #include "gpu/facts/workgroup_use.h"
+#include "gpu/kept_kernels.h"
 #include "gpu/kernel_modules.h"
 #include "gpu/kernel_statistics.h"
 #include "gpu/param_spirv.h"
@@ -13,8 +14,10 @@ namespace lorad::gpu {
 
 KernelImpl::~KernelImpl() {
     if (health == nullptr || health->lost()) return;
-    if (pipeline != VK_NULL_HANDLE) vkDestroyPipeline(device, pipeline, nullptr);
-    if (sliced_known && sliced_known->vk != VK_NULL_HANDLE) vkDestroyPipeline(device, sliced_known->vk, nullptr);
+    const bool is_kept = owner != nullptr && owner->kept != nullptr;
+    if (pipeline != VK_NULL_HANDLE && !is_kept) vkDestroyPipeline(device, pipeline, nullptr);
+    if (sliced_known && sliced_known->vk != VK_NULL_HANDLE && !is_kept)
+        vkDestroyPipeline(device, sliced_known->vk, nullptr);
     if (function != VK_NULL_HANDLE) text->destroy_function(device, function, nullptr);
     if (text_module != VK_NULL_HANDLE) text->destroy_module(device, text_module, nullptr);
 }
@@ -73,8 +76,8 @@ KernelUse Kernel::use() const {
 
 namespace {
 
-Result<VkPipeline> make_pipeline(DeviceImpl& impl, const KernelOptions& options, bool in_buffer,
-                                 VkPipelineCreateFlags flags) {
+Result<VkPipeline> make_new_pipeline(DeviceImpl& impl, const KernelOptions& options, bool in_buffer,
+                                     VkPipelineCreateFlags flags) {
     const std::span<const uint32_t> words = kernel_spirv(options.module);
     const std::vector<uint32_t> changed = in_buffer ? with_params_in_buffer(words) : std::vector<uint32_t>();
     const std::span<const uint32_t> code = in_buffer ? std::span(changed) : words;
@@ -113,6 +116,23 @@ Result<VkPipeline> make_pipeline(DeviceImpl& impl, const KernelOptions& options,
     Error error = vk_error("vkCreateComputePipelines", result);
     error.message += format(" for kernel '{}'", options.module);
     return error;
+}
+
+// With keep_kernels() the one that is there already. Several may be made at once.
+Result<VkPipeline> make_pipeline(DeviceImpl& impl, const KernelOptions& options, bool in_buffer,
+                                 VkPipelineCreateFlags flags) {
+    if (!impl.kept) return make_new_pipeline(impl, options, in_buffer, flags);
+    const std::string key = format("{} [{}] {} {} {} {}", options.module, fmt::join(options.constants, " "),
+                                   options.required_subgroup_size, options.require_full_subgroups, in_buffer, flags);
+    {
+        const std::lock_guard lock(impl.kept->mutex);
+        if (const auto found = impl.kept->by_key.find(key); found != impl.kept->by_key.end()) return found->second;
+    }
+    TRY_ASSIGN(const VkPipeline made, make_new_pipeline(impl, options, in_buffer, flags));
+    const std::lock_guard lock(impl.kept->mutex);
+    const auto [kept, is_new] = impl.kept->by_key.emplace(key, made);
+    if (!is_new) vkDestroyPipeline(impl.vk, made, nullptr);  // another thread was sooner
+    return kept->second;
 }
 
 // Of these kernels the number of workgroups along the first axis says only whether there is more than one row.
@@ -175,6 +195,8 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     }
     return Kernel(std::move(kernel));
 }
+
+void keep_kernels(Device& device) { device.impl().kept = std::make_unique<KeptPipelines>(); }
 
 bool has_kernel_module(std::string_view module) { return !kernel_spirv(module).empty(); }
 

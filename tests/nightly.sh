@@ -44,7 +44,7 @@ part() {
 
 # The soak (T30) is a part of its own.
 scorecard_tests=$(cd tests/scorecard && for file in t[0-9][0-9]_*.py; do n=$((10#${file:1:2})); [ "$n" = 30 ] || printf 'T%d,' "$n"; done)
-part suite tests/run.sh
+part suite tests/run.sh --optimized
 part scorecard tests/scorecard.sh --tier nightly --only "${scorecard_tests%,}" $write
 part controls tests/scorecard.sh --controls $write
 part slow tests/run.sh --no-install --slow

@@ -1,10 +1,11 @@
 #!/bin/bash
 # Installs what is missing, builds and runs every test. The last line reads "N passed, N failed"; exit 0 only if none failed.
 #
-#   tests/run.sh [--asan | --tsan | --release] [--slow] [--only REGEX] [--no-install] [-j N]
+#   tests/run.sh [--asan | --tsan | --release] [--slow] [--optimized] [--only REGEX] [--no-install] [-j N]
 #
 #   --asan, --tsan   the same suite under the sanitizers, in a build folder of its own
 #   --slow           instead of the suite the long versions of some of its tests, and what software compiles for minutes (some hours)
+#   --optimized      with the optimizer of lavapipe's compiler also where most of a test is compiling
 #   --only REGEX     the tests whose names match, as in: --only SlotTable
 #   --no-install     trust that everything is installed
 #   LORAD_TEST_DEVICE=NAME   run on the Vulkan device whose name contains NAME, instead of on lavapipe (the software device)
@@ -15,6 +16,7 @@ cd "$repo"
 preset=dev
 only=
 slow=false
+optimized=
 install=true
 jobs=$(nproc)
 test_jobs=$((jobs + 1))  # many tests wait for a daemon
@@ -24,6 +26,7 @@ while [ $# -gt 0 ]; do
         --tsan) preset=tsan test_jobs=$jobs ;;
         --release) preset=release ;;
         --slow) slow=true ;;
+        --optimized) optimized=--optimized ;;
         --only) only=${2:?--only needs a regular expression}; shift ;;
         --no-install) install=false ;;
         -j) jobs=${2:?-j needs a number} test_jobs=$2; shift ;;
@@ -57,10 +60,7 @@ quietly() {
 if $install; then deploy/install-deps.sh $($slow && echo --clients) || give_up "installing what is missing failed"; fi
 PATH=$PATH:${HOME:-/root}/.cargo/bin
 quietly "configure ($preset)" cmake --preset "$preset"
-# With what T1 would else build while it runs.
-reader=adapter_reader_asan
-case $preset in asan | tsan) reader= ;; esac
-quietly "build ($preset)" cmake --build --preset "$preset" -j "$jobs" --target all $reader
+quietly "build ($preset)" cmake --build --preset "$preset" -j "$jobs"
 
 if [ -z "${LORAD_TEST_DEVICE:-}" ]; then
     # Results must not depend on what graphics card a machine has: only the software driver is offered to the tests.
@@ -76,6 +76,6 @@ trap 'kill "$port_holder" 2>/dev/null || true' EXIT
 $slow && only=${only:-^Slow}
 # As ctest would, but with a process for each suite instead of each case; its last lines are this script's.
 status=0
-python3 tests/suite.py --preset "$preset" -j "$test_jobs" $($slow && echo "--config slow") ${only:+--only "$only"} || status=$?
+python3 tests/suite.py --preset "$preset" -j "$test_jobs" $($slow && echo "--config slow") $optimized ${only:+--only "$only"} || status=$?
 [ "$status" -le 1 ] || give_up "tests/suite.py ended with status $status"
 exit "$status"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs what ctest knows, with one process for all cases of a GoogleTest suite instead of one for each: a process makes a device and its kernels anew.
 
-    tests/suite.py --preset dev [-j N] [--only REGEX] [--not REGEX] [--config slow] [--report FILE]
+    tests/suite.py --preset dev [-j N] [--only REGEX] [--not REGEX] [--config slow] [--optimized] [--report FILE]
 
 Names, commands, limits, environments and what is left out are ctest's (tests/CMakeLists.txt); so is what counts as passed. Cases whose label ends with
 `alone` keep a process each. A case's limit counts from its own start. Where a process ends within a case, by a signal or however, or is stopped at the
@@ -130,7 +130,7 @@ class Process:
     """One process of a test; its output comes line by line, until it has ended or the limit is over."""
 
     def __init__(self, test, command, environment):
-        own = dict(entry.split("=", 1) for entry in test.properties.get("ENVIRONMENT", []))
+        own = dict(entry.split("=", 1) for entry in test.properties.get("ENVIRONMENT", []) if entry)
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
                                         cwd=test.properties.get("WORKING_DIRECTORY"), env={**environment, **own})
         RUNNING.add(self.process)
@@ -356,10 +356,15 @@ def main():
     parser.add_argument("--only", default="", help="as ctest's -R")
     parser.add_argument("--not", dest="without", default="", help="as ctest's -E")
     parser.add_argument("--config", default="", help="as ctest's -C")
+    parser.add_argument("--optimized", action="store_true", help="lavapipe compiles with its optimizer also for tests that are without it")
     parser.add_argument("--report", help="JUnit's XML; default: tests.xml in the build folder")
     args = parser.parse_args()
     build = pathlib.Path(args.build or ROOT / "build" / args.preset).resolve()
     tests = tests_of(build, args.only, args.without, args.config)
+    if args.optimized:
+        for test in tests:
+            own = [entry for entry in test.properties.get("ENVIRONMENT", []) if not entry.startswith("GALLIVM_PERF=")]
+            test.properties["ENVIRONMENT"] = own
     if not tests:
         give_up("no test has such a name")
     times_file = build / "tests.times"

@@ -107,7 +107,7 @@ PLANTS = [
     Plant("T1", "model/files/safetensors.cpp", "    if (at != n_data_bytes) {", "    if (at > n_data_bytes) {", ("adapter_reader", "lorad"),
           part="each is refused", why="bytes behind the last tensor are taken"),
     Plant("T1", "model/files/safetensors.cpp", "    if (n_header_bytes > n_rest) {", "    if (n_header_bytes > n_rest + 8) {",
-          ("adapter_reader", "lorad"), why="a header beyond the end of the file: the sanitizers see it"),
+          ("adapter_reader", "lorad"), tier="nightly", why="a header beyond the end of the file: the sanitizers see it"),
     Plant("T2", "model/files/safetensors.cpp", "return {kAdapterHeaderBytesMax, 1u << 17};", "return {kSafetensorsHeaderBytesMax, 1u << 26};", ("adapter_reader", "lorad"),
           part="files, on a stack", why="a header may take any memory"),
     Plant("T2", "proto/json/json_parse.cpp", "    if (text.size() > options.max_values) {", "    if (text.size() > (size_t{1} << 40)) {", ("adapter_reader", "lorad"),

@@ -162,7 +162,9 @@ def run(card):
             for i, again in zip(slow, cases.read_all(card.build / "tests/adapter_reader", [bombs[i] for i in slow]) if slow else []):
                 times[i] = min(times[i], again["ms"])
         card.limit("files: slowest ms", max(times), MS_MAX, str(cases.short(bombs[times.index(max(times))]))[:300])
-    if (card.build / "tests/adapter_reader_asan").exists():
+    if card.quick:
+        card.short_of("the same with sanitizers: tests/scorecard.sh --tier nightly --only T1,T2")
+    elif (card.build / "tests/adapter_reader_asan").exists():
         with card.part("the same with sanitizers"):
             small = [files for files in bombs if sum(len(data) for data in files.values()) < 3 << 20]
             cases.read_all(card.build / "tests/adapter_reader_asan", small, "--stack-kib", "1024")

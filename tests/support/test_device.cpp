@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "gpu/kept_kernels.h"
+
 #ifdef __SANITIZE_THREAD__
 // lavapipe's compiler seems to hold more locks at once than the deadlock detector can count; races are still found.
 extern "C" const char* __tsan_default_options() { return "detect_deadlocks=0"; }
@@ -53,6 +55,7 @@ std::unique_ptr<gpu::Device> make_test_device() {
         std::fprintf(stderr, "tests need a Vulkan device: %s\n", device.error().message.c_str());
         std::abort();
     }
+    gpu::keep_kernels(**device);
     const gpu::DeviceCapabilities& caps = (*device)->capabilities();
     if (is_lowered && caps.name.find("(lowered)") == std::string::npos) {
         std::fprintf(

@@ -32,7 +32,7 @@ Status LadderTests::run_all() {
             if (row.has_switch && !facts_.ladder.has(row.id, type)) continue;
             if (std::ranges::find(done, row.test) != done.end()) continue;
             done.push_back(row.test);
-            tell_progress(row.part_of(type));
+            if (row.has_switch || facts_.options.has_experts) tell_progress(row.part_of(type));
             TRY(row.test(*this, type));
         }
     }

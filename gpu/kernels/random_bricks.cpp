@@ -33,7 +33,9 @@ void put_scales(WeightFormat format, std::span<std::byte> record, std::span<std:
         case WeightFormat::kQ6_K: return put(second, 0, small_half(random), 2);
         case WeightFormat::kIQ4_XS: return put(record, 0, small_half(random), 2);
         case WeightFormat::kMXFP4:
-            for (std::byte& e : record) e = static_cast<std::byte>(120 + random() % 8);
+            // some of the two smallest, whose scales are subnormal
+            for (std::byte& e : record)
+                e = static_cast<std::byte>(random() % 16 == 0 ? random() % 2 : 120 + random() % 8);
             return;
         case WeightFormat::kTable:
         case WeightFormat::kFP8:
@@ -41,7 +43,13 @@ void put_scales(WeightFormat format, std::span<std::byte> record, std::span<std:
                 put(record, i, std::bit_cast<uint32_t>(0.25f) | (random() & 0x7fffff), 4);
             return;
         default:
-            for (size_t i = 0; i < record.size(); i += 4) put(record, i, small_half(random) | (random() % 16) << 16, 4);
+            // f16, or bf16 between 2^-4 and 2^-3
+            for (size_t i = 0; i < record.size(); i += 4) {
+                const uint32_t scale = random() % 2 == 0
+                                           ? small_half(random)
+                                           : 0x80000000u | 0x3d80u | (static_cast<uint32_t>(random()) & 0x7fu);
+                put(record, i, scale | (static_cast<uint32_t>(random()) % 16) << 16, 4);
+            }
     }
 }
 

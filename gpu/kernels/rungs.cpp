@@ -240,14 +240,14 @@ constexpr std::array kRows = {
                       program("matmul_warpgroup_gated"), on(RungId::kWarpgroups, "cooperative matrices"),
                       program("matmul_warpgroup_argmax")},
             .test = test_products},
-    // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     RungRow{.id = RungId::kPackedRows,
             .has_types = true,
             .part = "products of few rows of weights in few bits",
-            .name = "bricks dealt to warps",
+            .name = "a program for H100 and H200",
             .gain = "up to 8 rows 1.2 times as fast",
             .needs = {on(RungId::kWarpgroups), on(RungId::kPacked), program("matmul_packed_rows")},
             .test = test_packed_rows},
+    // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     RungRow{.id = RungId::kMatrices2,
             .has_types = true,
             .part = "products",

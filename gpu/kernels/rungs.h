@@ -91,8 +91,8 @@ struct Need {
     };
     Kind kind = Kind::kNothing;
     DeviceNeed* device = nullptr;
-    const char* name =
-        nullptr;  // the module's; of kOn what is missing where the rung below is, null: all that it lacks
+    // The module's; of kOn the words that are shown if that rung is missing, null: all that that rung lacks.
+    const char* name = nullptr;
     RungId rung = RungId::kCount;
 };
 // Compares what the rung computes with what the portable kernels make of it, and takes it from the ladder if they
@@ -110,7 +110,7 @@ struct RungRow {
     // types. Null: too like another rung to be wrong alone.
     RungTest* test = nullptr;
     const char* small_name = nullptr;  // on devices with small workgroups
-    bool is_beside_matrices = true;    // false: of devices that have no matrices of f16 alone
+    bool is_beside_matrices = true;    // false: offered only where f16 has no matrices
     bool has_switch = true;            // false: who uses it asks its own planner, which knows what is left out
 
     std::string part_of(ScalarType type) const;  // "products (f16 weights)"

@@ -181,9 +181,9 @@ Status test_attention_from_qkv(LadderTests& tests, ScalarType type) {
                 const std::vector<float> want_cache = test.cache();
                 deviation.add(test.run(tests.device(), tests.kernels(), normed, n_splits, false), want);
                 deviation.add(test.cache(), want_cache);
-                // no other product of so few rows reads fragments
+                // Products by programs alone read fragments of so few rows.
                 if (n_splits > 1 || !tests.ladder().has(RungId::kWarpgroups)) continue;
-                for (const uint32_t y_order : {kFragmentsByRows, kRowFragments})
+                for (const uint32_t y_order : {kFragmentsByRows, kRowFragments, kBandFragments})
                     deviation.add(test.run(tests.device(), tests.kernels(), normed, n_splits, false, y_order), want);
             }
         }

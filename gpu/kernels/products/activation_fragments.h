@@ -47,7 +47,7 @@ constexpr
     return order == kBandFragments ? 4 : 16;
 }
 
-// The byte offset of an element. stride: elements of a row.
+// The byte offset of an element. stride: elements of a row, whole fragments.
 #ifdef __cplusplus
 constexpr
 #endif

@@ -16,12 +16,25 @@ constexpr uint32_t kWorkgroups = 2;  // of a multiprocessor
 // A module gets 64 KiB of a multiprocessor's shared memory, of which a workgroup takes 1 KiB more than it asks for.
 constexpr uint32_t kRingBytes = ((64 << 10) / kWorkgroups - (1 << 10)) / kWarps;  // of a warp, at most
 
+// Every format's bricks fit a ring.
+constexpr bool have_slots() {
+    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
+        if (brick_bytes(format) > kRingBytes) return false;
+    }
+    return true;
+}
+static_assert(have_slots());
+
 uint32_t warps_of(const ImplFacts& on) { return on.units() * kWorkgroups * kWarps; }
 
 const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.rows > kPackedRowsMax) return "it is for up to 8 rows";
     if (!on.ladder().has(RungId::kPackedRows, product.type)) return "the device has no programs for packed weights";
     if (on.options().batch_invariant) return "it has a cut of k of its own";
+    for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
+        if (!has_packed_rows(static_cast<WeightFormat>(std::countr_zero(rest))))
+            return "there is no program for a format";
+    }
     return can_read_bricks(on, product) ? nullptr : "the weights' sizes do not fit it";
 }
 
@@ -56,10 +69,11 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
                                         .slots = kRingBytes / brick_bytes(number_of(plan.packed)),
                                         .workgroups = kWorkgroups,
                                         .x_in_fragments = plan.x_in_fragments ? 1u : 0u};
-    // The parts of a matrix run side by side.
-    const auto warps = static_cast<uint32_t>(ceil_div(uint64_t{warps_of(to)} * params.n, uint64_t{params.y_stride}));
-    const PackedDeal dealt =
-        deal_bricks(params.n, bricks_per_row(number_of(plan.packed), params.w_stride), plan.n_splits, warps);
+    // The parts of a matrix run side by side, each in its share of the workgroups.
+    const uint32_t all = to.units() * kWorkgroups;
+    const auto workgroups = static_cast<uint32_t>(std::max<uint64_t>(uint64_t{all} * params.n / params.y_stride, 1));
+    const PackedDeal dealt = deal_bricks(params.n, bricks_per_row(number_of(plan.packed), params.w_stride),
+                                         plan.n_splits, workgroups * kWarps);
     to.dispatch(product_info(module(plan), params, plan), constants, 0,
                 PackedRowsParams{.product = params,
                                  .n_units = dealt.units,

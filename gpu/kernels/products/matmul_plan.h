@@ -25,7 +25,7 @@ struct MatmulPlan {
     uint32_t short_sum = 0;  // of kRegisters: elements of k that f16 adds; 0: f32 alone
     // of kRegisters: not what the table has, but what was faster on this device (tuning/measured_products.h)
     bool is_measured = false;
-    bool x_in_fragments = false;             // of kCoopmat and both by warpgroups
+    bool x_in_fragments = false;             // of kCoopmat, kPackedRows and both by warpgroups
     uint32_t x_order = kFragmentsByColumns;  // of its fragments (activation_fragments.h)
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;

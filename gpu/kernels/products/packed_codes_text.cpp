@@ -74,15 +74,6 @@ void PackedCodesWriter::start_codes() {
     }
     if (is_integer() || format_ == WeightFormat::kFP8) return;
     // %l0 .. 3: the low bytes of the table's 16 halves, %l4 .. 7 their high bytes.
-    if (format_ == WeightFormat::kTable) {
-        line("ld.param.u64 %ptr, [params+{}]; sub.u64 %ptr, %ptr, {};", MATMUL_PARAM(w), kPartTableBytes);
-        for (uint32_t i = 0; i < 4; ++i) {
-            line("ld.global.v4.f32 {{%f0, %f1, %f2, %f3}}, [%ptr+{}]; cvt.rn.f16x2.f32 %n0, %f1, %f0; "
-                 "cvt.rn.f16x2.f32 %n1, %f3, %f2; prmt.b32 %l{}, %n0, %n1, 0x6420; prmt.b32 %l{}, %n0, %n1, 0x7531;",
-                 i * 16, i, i + 4);
-        }
-        return;
-    }
     const std::array<uint16_t, 16>& table = format_ == WeightFormat::kMXFP4 ? kE2M1Halves : kIQ4Halves;
     for (uint32_t i = 0; i < 8; ++i) {
         uint32_t word = 0;
@@ -212,9 +203,15 @@ void PackedCodesWriter::find_scales(uint32_t set, uint32_t half, uint32_t r) {
                  "%n0, %n1, %n2, %is; mov.b32 %fs{1}, %n0;",
                  word, r);
             return;
-        case WeightFormat::kTable:
         case WeightFormat::kFP8: line("mov.b32 %fs{}, %r{};", r, word); return;
-        default: return find_group_scales(set, r);
+        case WeightFormat::kI4G32:
+        case WeightFormat::kI4G128:
+        case WeightFormat::kI8G32:
+        case WeightFormat::kI8G128: return find_group_scales(set, r);
+        case WeightFormat::kF32:
+        case WeightFormat::kF16:
+        case WeightFormat::kBf16:
+        case WeightFormat::kTable: break;  // has_packed_rows() has none of them
     }
 }
 

@@ -20,7 +20,7 @@ class PackedRowsWriter : PackedCodesWriter {
   public:
     explicit PackedRowsWriter(const PackedRowsProgram& program)
         : PackedCodesWriter(program.format, program.type), p_(program) {
-        CHECK(p_.stride % kHalf == 0 && p_.slot_bytes() % 16 == 0 && p_.slots > 0);
+        CHECK(has_packed_rows(p_.format) && p_.stride % kHalf == 0 && p_.slot_bytes() % 16 == 0 && p_.slots > 0);
     }
 
     std::string write() {

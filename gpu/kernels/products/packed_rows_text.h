@@ -58,25 +58,34 @@ struct PackedDeal {
     uint32_t units = 0, unit_bricks = 0, warps = 0;
 };
 
-// The splits that a product of n rows of w needs, `bricks` in a band, for all warps to have the same work. 1 where
-// whole bands make them about equal.
+// As few warps as have no more bricks each than all of them would: ranges are equal where that can be.
+constexpr uint32_t equal_warps(uint32_t units, uint32_t warps) { return ceil_div(units, ceil_div(units, warps)); }
+
+// The splits that a product of n rows of w needs, `bricks` in a band, for all warps to have the same work: as many warps
+// as share a band at most. 1 where whole bands make them about equal.
 constexpr uint32_t packed_rows_splits(uint32_t n, uint32_t bricks, uint32_t max_splits, uint32_t warps) {
-    const uint32_t bands = n / kBrickRows;
-    const double mean = static_cast<double>(bands) * bricks / warps;
-    if (max_splits == 1 || bricks == 1 || mean > 0.95 * ceil_div(bands, warps) * bricks) return 1;
-    const uint32_t of_a_warp = std::max(bands * bricks / warps, 1u);
-    return std::min(max_splits, ceil_div(bricks - 1, of_a_warp) + 1);
+    const uint32_t bands = n / kBrickRows, units = bands * bricks;
+    if (max_splits == 1 || bricks == 1 || units > 0.95 * warps * ceil_div(bands, warps) * bricks) return 1;
+    const uint32_t n_warps = equal_warps(units, warps), of_a_warp = units / n_warps;
+    const bool are_aligned = units % n_warps == 0 && bricks % of_a_warp == 0;
+    return std::min(max_splits, are_aligned ? bricks / of_a_warp : ceil_div(bricks - 1, of_a_warp) + 1);
 }
 
 // To at most `warps`, so few that no band is shared by more than n_splits of them.
 constexpr PackedDeal deal_bricks(uint32_t n, uint32_t bricks, uint32_t n_splits, uint32_t warps) {
-    const uint32_t bands = n / kBrickRows;
-    if (n_splits == 1) return {bands, bricks, std::clamp(warps, 1u, bands)};
-    const uint32_t of_a_warp = std::max(ceil_div(bricks - 1, n_splits - 1), 1u);
-    return {bands * bricks, 1, std::clamp(warps, 1u, std::max(bands * bricks / of_a_warp, 1u))};
+    const uint32_t bands = n / kBrickRows, units = bands * bricks;
+    if (n_splits == 1) return {bands, bricks, equal_warps(bands, warps)};
+    const uint32_t n_warps = equal_warps(units, warps), of_a_warp = units / n_warps;
+    if (units % n_warps == 0 && bricks % of_a_warp == 0 && bricks / of_a_warp <= n_splits) return {units, 1, n_warps};
+    const uint32_t at_least = std::max(ceil_div(bricks - 1, n_splits - 1), 1u);
+    return {units, 1, std::min(n_warps, std::max(units / at_least, 1u))};
 }
 
-// Entry: "matmul".
+// The formats that there is a program for. A table of f32 would have to be rounded to f16 before it is scaled, so that
+// weights were others than those of the file's library.
+constexpr bool has_packed_rows(WeightFormat format) { return is_packed(format) && format != WeightFormat::kTable; }
+
+// Entry: "matmul". Of formats that has_packed_rows().
 std::string packed_rows_text(const PackedRowsProgram& program);
 
 }  // namespace lorad::gpu

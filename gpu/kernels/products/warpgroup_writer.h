@@ -1,5 +1,4 @@
-// Shared by the writers of programs in text. Internal to warpgroup_text.cpp, warpgroup_direct_text.cpp and
-// decode_rows_text.cpp.
+// Shared by the writers of programs in text, and internal to these.
 #pragma once
 
 #include <cstddef>

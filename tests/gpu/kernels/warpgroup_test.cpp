@@ -386,7 +386,8 @@ TEST_F(Warpgroup, EachGatedTileMatchesTheReference) {
         for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
             if (!kWarpgroupTiles[tile].may_gate()) continue;
             for (const Case& c : {Case{type, 320, 512, 200, 208}, Case{type, 192, 1150, 10, 16}}) {
-                for (const uint32_t y_order : kFragmentOrders)
+                // Products behind so many rows have no other.
+                for (const uint32_t y_order : {kFragmentsByColumns, kFragmentsByRows, kRowFragments})
                     check_gated(c, warpgroup_plan(tile, gated(type, c.bucket), 1, padded(c.k)), y_order);
             }
         }

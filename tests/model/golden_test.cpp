@@ -122,7 +122,8 @@ TEST_P(GoldenModel, LogitsOfTheDevicesOwnKernelsEqualTheReference) {
 TEST_P(GoldenModel, LogitsOfProductsAsMeasuredEqualTheReference) {
     const auto kernels = gpu::KernelSet::create(test_device(), {.path = gpu::KernelPath::kPortable});
     ASSERT_TRUE(kernels.ok());
-    if (!(*kernels)->ladder().registers || executor_->weights().layers[0].qkv.type == gpu::ScalarType::kF32)
+    if (!(*kernels)->ladder().has(gpu::RungId::kRegisters) ||
+        executor_->weights().layers[0].qkv.type == gpu::ScalarType::kF32)
         GTEST_SKIP() << "there is one form of each product";
     ::testing::internal::CaptureStderr();
     const auto executor =

@@ -61,8 +61,8 @@ struct PackedDeal {
 // As few warps as have no more bricks each than all of them would: ranges are equal where that can be.
 constexpr uint32_t equal_warps(uint32_t units, uint32_t warps) { return ceil_div(units, ceil_div(units, warps)); }
 
-// The splits that a product of n rows of w needs, `bricks` in a band, for all warps to have the same work: as many warps
-// as share a band at most. 1 where whole bands make them about equal.
+// The splits that a product of n rows of w needs, `bricks` in a band, for all warps to have the same work: as many as
+// share a band at most. 1 where whole bands make them about equal.
 constexpr uint32_t packed_rows_splits(uint32_t n, uint32_t bricks, uint32_t max_splits, uint32_t warps) {
     const uint32_t bands = n / kBrickRows, units = bands * bricks;
     if (max_splits == 1 || bricks == 1 || units > 0.95 * warps * ceil_div(bands, warps) * bricks) return 1;

@@ -58,13 +58,13 @@ Status ProductTiming::run(const TuningOptions& options) {
 
 bool ProductTiming::has_choice(const TuningOptions& options) const {
     if (options.when == Tuning::kOff || facts_.capabilities.compiles_only || options.products.empty()) return false;
-    return facts_.ladder.registers && !facts_.options.batch_invariant;
+    return facts_.ladder.has(RungId::kRegisters) && !facts_.options.batch_invariant;
 }
 
 // Of all that the measuring depends on beside device, driver and build, which the record knows.
 std::string ProductTiming::record_key(const TuningOptions& options) const {
     const DeviceCapabilities& caps = facts_.capabilities;
-    std::string text = lorad::format("{} {} {} {} {} {} {}", facts_.ladder.short_sums, caps.subgroup_size,
+    std::string text = lorad::format("{} {} {} {} {} {} {}", facts_.ladder.has(RungId::kShortSums), caps.subgroup_size,
                                      caps.subgroup_size_max, caps.shared_memory_bytes, caps.max_workgroup_invocations,
                                      caps.max_workgroup_subgroups, fmt::join(facts_.options.left_out, ","));
     for (const Product& product : options.products)

@@ -56,7 +56,7 @@ class ProductTimings : public ::testing::Test {
     }
     bool has_choice() const {
         auto device = must(Device::create({.gpu_workgroups = true}));
-        return must(KernelSet::create(*device, {.path = KernelPath::kPortable}))->ladder().registers;
+        return must(KernelSet::create(*device, {.path = KernelPath::kPortable}))->ladder().has(RungId::kRegisters);
     }
 
     lorad::testing::TempDir folder_;

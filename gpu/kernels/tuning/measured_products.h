@@ -72,7 +72,8 @@ struct TuningOptions {
     std::vector<Product> products = {};
     // When it is over nothing more is begun; what was not measured goes by the table.
     std::chrono::milliseconds time_max{3000};
-    // Blocks in registers have the first of kRegisterTiles alone: for tests, as software compiles each for long.
+    // Blocks in registers have as many tiles alone, the first of kRegisterTiles that the device takes: for tests, as
+    // software compiles each for long.
     uint32_t tiles_max = kTiledForm;
 };
 

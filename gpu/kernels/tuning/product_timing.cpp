@@ -118,12 +118,18 @@ Result<MeasuredProducts> ProductTiming::measure(const TuningOptions& options) {
 Result<const std::vector<ProductForm>*> ProductTiming::forms_of(ScalarType type) {
     std::optional<std::vector<ProductForm>>& known = forms_[static_cast<uint32_t>(type)];
     if (known) return &*known;
-    std::vector<ProductForm> forms = {{.tile = kTiledForm}};
-    for (uint32_t tile = 0; tile < kRegisterTiles.size() && tile < tiles_max_; ++tile) {
-        for (const uint32_t short_sum : {kShortSum, 0u}) forms.push_back({.tile = tile, .short_sum = short_sum});
-    }
     const Product any{.n = self_test::kTestProductN, .k = self_test::kTestProductK, .type = type, .rows = 64};
-    std::erase_if(forms, [&](const ProductForm& form) { return !candidate_of(any, form); });
+    std::vector<ProductForm> forms;
+    const auto add = [&](const ProductForm& form) {
+        const bool is_taken = candidate_of(any, form).has_value();
+        if (is_taken) forms.push_back(form);
+        return is_taken;
+    };
+    add({.tile = kTiledForm});
+    for (uint32_t tile = 0, n_tiles = 0; tile < kRegisterTiles.size() && n_tiles < tiles_max_; ++tile) {
+        const bool in_f16 = add({.tile = tile, .short_sum = kShortSum}), in_f32 = add({.tile = tile});
+        n_tiles += in_f16 || in_f32 ? 1 : 0;
+    }
     // Software compiles for long, and measures only on request: there it does not count.
     constexpr std::chrono::hours kEnough{1};
     const bool counts = !facts_.capabilities.is_cpu;

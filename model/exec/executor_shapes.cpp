@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
-#include <thread>
 
 #include "gpu/facts/start_record.h"
 #include "model/exec/executor_impl.h"
@@ -149,15 +148,7 @@ std::vector<std::optional<Result<gpu::CommandBuffer>>> Executor::Impl::record_al
             if (told.is_due()) log_info("making kernels: {} of {} usual steps are recorded", i + 1, shapes.size());
         }
     };
-    std::vector<std::thread> threads;
-    for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) {
-        if (!start_thread(threads.emplace_back(), work)) {  // fewer will do
-            threads.pop_back();
-            break;
-        }
-    }
-    work();
-    for (std::thread& thread : threads) thread.join();
+    run_on_threads(kThreadsMax, work);
     return made;
 }
 

@@ -8,6 +8,7 @@
 #include "model/config/config_readers.h"
 #include "model/config/config_rope.h"
 #include "model/files/safetensors.h"
+#include "model/gguf/gguf_expected.h"
 #include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_fields.h"
 #include "proto/base/format.h"
@@ -77,11 +78,6 @@ constexpr std::array<std::string_view, 31> kKnownFields = {"vocab_size",
                                                            "tokenizer.ggml.model",
                                                            "classifier.output_labels"};
 
-const GgufTensor* find_tensor(const GgufFile& file, std::string_view name) {
-    const auto found = std::ranges::find(file.tensors, name, &GgufTensor::name);
-    return found == file.tensors.end() ? nullptr : &*found;
-}
-
 Status check_other_fields(const GgufFile& file, const GgufFields& fields) {
     for (const std::string_view key : kOtherArithmetic) {
         const GgufValue* value = fields.find(key);
@@ -129,7 +125,7 @@ Status read_gguf_sizes(const GgufFile& file, const GgufFields& fields, ModelConf
         return not_supported(format("heads of {} numbers: expected a multiple of {} up to {}", config.head_dim,
                                     kHeadDimMultiple, kHeadDimMax));
     }
-    const GgufTensor* embedding = find_tensor(file, "token_embd.weight");
+    const GgufTensor* embedding = find_gguf_tensor(file, "token_embd.weight");
     if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > kVocabMax) {
         return not_supported(format("token_embd.weight: expected a matrix of at most {} tokens, found {}", kVocabMax,
                                     embedding == nullptr ? "none" : shape_text(embedding->shape)));
@@ -149,7 +145,7 @@ Status read_gguf_sizes(const GgufFile& file, const GgufFields& fields, ModelConf
 
 // Factors that divide RoPE's frequencies; empty: there is no such tensor.
 Result<std::vector<double>> rope_factors(const GgufFile& file, std::string_view name, const RopeConfig& rope) {
-    const GgufTensor* tensor = find_tensor(file, name);
+    const GgufTensor* tensor = find_gguf_tensor(file, name);
     std::vector<double> factors;
     if (tensor == nullptr) return factors;
     if (tensor->type != GgmlType::kF32 || tensor->shape != std::vector<uint64_t>{rope.rotary_dim / 2}) {
@@ -222,7 +218,8 @@ Status read_gguf_rope(const GgufFile& file, const GgufFields& fields, const Gguf
                                     fields.full("rope.scaling.type"), json_quote_short(type)));
     }
     TRY_ASSIGN(to.frequency_factors, rope_factors(file, kRopeFreqs, to));
-    const bool has_longrope = find_tensor(file, kRopeShort) != nullptr || find_tensor(file, kRopeLong) != nullptr;
+    const bool has_longrope =
+        find_gguf_tensor(file, kRopeShort) != nullptr || find_gguf_tensor(file, kRopeLong) != nullptr;
     if (type == "longrope" && !has_longrope)
         return not_supported(format("{}: longrope, but there are no tensors {} and {}",
                                     fields.full("rope.scaling.type"), kRopeShort, kRopeLong));
@@ -339,7 +336,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitectur
     TRY(read_gguf_sizes(file, fields, config));
     TRY(read_gguf_rope(file, fields, architecture, config));
     TRY(read_gguf_windows(fields, config));
-    const auto has = [&](std::string_view name) { return find_tensor(file, name) != nullptr; };
+    const auto has = [&](std::string_view name) { return find_gguf_tensor(file, name) != nullptr; };
     config.tied_embeddings = !has("output.weight");
     config.qk_norm = architecture.gguf == "qwen3" || architecture.gguf == kGemma3;
     config.qkv_bias = has("blk.0.attn_q.bias");

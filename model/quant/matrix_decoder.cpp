@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "model/quant/matrix_source.h"
@@ -107,16 +106,7 @@ void for_pieces(uint64_t n, const std::function<void(uint64_t piece)>& work) {
     const auto work_on = [&] {
         for (uint64_t piece = next++; piece < n; piece = next++) work(piece);
     };
-    const uint64_t n_threads =
-        std::min<uint64_t>(n, std::clamp(std::thread::hardware_concurrency(), 1u, kDecodingThreadsMax));
-    std::vector<std::thread> others;
-    for (uint64_t i = 1; i < n_threads; ++i) {
-        if (start_thread(others.emplace_back(), work_on)) continue;
-        others.pop_back();  // fewer will do
-        break;
-    }
-    work_on();
-    for (std::thread& thread : others) thread.join();
+    run_on_threads(std::min<uint64_t>(n, kDecodingThreadsMax), work_on);
 }
 
 Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu::ScalarType type,

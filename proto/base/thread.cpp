@@ -1,8 +1,11 @@
 #include "proto/base/thread.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include <pthread.h>
 #include <sched.h>
@@ -55,6 +58,18 @@ bool start_thread(std::thread& to, std::function<void()> run, size_t stack_bytes
     if (stack_bytes == 0) return start(to, std::move(run));
     const StackOfNewThreads stack(stack_bytes);
     return start(to, std::move(run));
+}
+
+void run_on_threads(uint64_t n_max, const std::function<void()>& work) {
+    const uint64_t n = std::min<uint64_t>(n_max, std::max(std::thread::hardware_concurrency(), 1u));
+    std::vector<std::thread> others;
+    for (uint64_t i = 1; i < n; ++i) {
+        if (start_thread(others.emplace_back(), work)) continue;
+        others.pop_back();  // fewer will do
+        break;
+    }
+    work();
+    for (std::thread& thread : others) thread.join();
 }
 
 void name_thread(const char* name) { (void)pthread_setname_np(pthread_self(), name); }

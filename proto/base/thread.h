@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <thread>
 
@@ -12,6 +13,10 @@ inline constexpr size_t kBigStackBytes = size_t{64} << 20;
 
 // False where the system gives no more threads; `to` is as it was. stack_bytes 0: as much as the system gives.
 bool start_thread(std::thread& to, std::function<void()> run, size_t stack_bytes = 0);
+
+// Runs `work` on the calling thread and on others beside it, at most n_max in all and no more than there are
+// processors, fewer where the system gives no more. Returns when it has returned on all of them.
+void run_on_threads(uint64_t n_max, const std::function<void()>& work);
 
 // Names the calling thread for the system's tools: 15 characters at most.
 void name_thread(const char* name);

@@ -93,10 +93,8 @@ Status SavedWeights::check_room(const std::string& name, const WeightRecord& rec
 // Adapters that somebody deleted no longer count.
 void SavedWeights::remove_gone(std::string_view tenant, const std::function<bool(const std::string& name)>& is_there) {
     std::vector<std::string> names;
-    {
-        for (const auto& [name, record] : records_) {
-            if (record.tenant == tenant) names.push_back(name);
-        }
+    for (const auto& [name, record] : records_) {
+        if (record.tenant == tenant) names.push_back(name);
     }
     for (const std::string& name : names) {
         if (!is_there(name)) remove(name);
@@ -106,9 +104,7 @@ void SavedWeights::remove_gone(std::string_view tenant, const std::function<bool
 Status SavedWeights::add(const std::string& name, const WeightRecord& record,
                          const std::function<bool(const std::string& name)>& is_there) {
     remove_gone(record.tenant, is_there);
-    {
-        TRY(check_room(name, record));
-    }
+    TRY(check_room(name, record));
     TRY(training::write_durably(file_of(name), weight_json(name, record)));
     records_.insert_or_assign(name, record);
     return ok_status();

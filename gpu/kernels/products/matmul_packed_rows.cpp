@@ -25,7 +25,7 @@ constexpr bool have_slots() {
 }
 static_assert(have_slots());
 
-uint32_t warps_of(const ImplFacts& on) { return on.units() * kWorkgroups * kWarps; }
+uint32_t workgroups_of(const ImplFacts& on) { return on.units() * kWorkgroups; }
 
 const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.rows > kPackedRowsMax) return "it is for up to 8 rows";
@@ -50,8 +50,8 @@ std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     plan.n_splits = 1;
     for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
         const uint32_t bricks = bricks_per_row(static_cast<uint32_t>(std::countr_zero(rest)), product.stride());
-        plan.n_splits =
-            std::max(plan.n_splits, packed_rows_splits(product.n, bricks, product.max_splits, warps_of(on)));
+        plan.n_splits = std::max(plan.n_splits,
+                                 packed_rows_splits(product.n, bricks, product.max_splits, workgroups_of(on) * kWarps));
     }
     return plan;
 }
@@ -70,8 +70,8 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
                                         .workgroups = kWorkgroups,
                                         .x_in_fragments = plan.x_in_fragments ? 1u : 0u};
     // The parts of a matrix run side by side, each in its share of the workgroups.
-    const uint32_t all = to.units() * kWorkgroups;
-    const auto workgroups = static_cast<uint32_t>(std::max<uint64_t>(uint64_t{all} * params.n / params.y_stride, 1));
+    const auto workgroups =
+        static_cast<uint32_t>(std::max<uint64_t>(uint64_t{workgroups_of(to)} * params.n / params.y_stride, 1));
     const PackedDeal dealt = deal_bricks(params.n, bricks_per_row(number_of(plan.packed), params.w_stride),
                                          plan.n_splits, workgroups * kWarps);
     to.dispatch(product_info(module(plan), params, plan), constants, 0,

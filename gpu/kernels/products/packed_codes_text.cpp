@@ -1,7 +1,6 @@
 #include "gpu/kernels/products/packed_codes_text.h"
 
 #include <array>
-#include <bit>
 
 namespace lorad::gpu {
 namespace {
@@ -117,11 +116,6 @@ void PackedCodesWriter::fetch_records(uint32_t set, uint32_t r) {
     }
 }
 
-// The scale is in %fs{r}; in halves it becomes a pair.
-void PackedCodesWriter::scale_from_f32(uint32_t r) {
-    if (is_in_halves()) line("cvt.rn.f16x2.f32 %s{0}, %fs{0}, %fs{0};", r);
-}
-
 // a and b of six bits: four lie together, two with the other's.
 void PackedCodesWriter::find_k_scales(uint32_t set, uint32_t half, uint32_t r) {
     const uint32_t words = record(set, r);
@@ -167,7 +161,7 @@ void PackedCodesWriter::find_group_scales(uint32_t set, uint32_t r) {
          record(set, r), r);
     line("bfe.u32 %n0, %r{0}, 16, 15; mad.lo.u32 %k{1}, %n0, 0x10001, {2}; mad.lo.u32 %z{1}, %n0, 0x100010, {3};",
          record(set, r), r, kMinus1024, kMinus64);
-    scale_from_f32(r);
+    if (is_in_halves()) line("cvt.rn.f16x2.f32 %s{0}, %fs{0}, %fs{0};", r);
 }
 
 void PackedCodesWriter::find_scales(uint32_t set, uint32_t half, uint32_t r) {

@@ -60,7 +60,6 @@ class PackedCodesWriter : protected TextWriter {
     void find_k_scales(uint32_t set, uint32_t half, uint32_t r);
     void find_q6_scales(uint32_t set, uint32_t half, uint32_t r);
     void find_group_scales(uint32_t set, uint32_t r);
-    void scale_from_f32(uint32_t r);
     void add_high_bits(uint32_t set, uint32_t half, uint32_t r, uint32_t j);
     void make_integers(uint32_t set, uint32_t half, uint32_t r, uint32_t j);
     void look_up(uint32_t word, uint32_t r);

@@ -1,6 +1,5 @@
 #include "gpu/kernels/products/packed_rows_text.h"
 
-#include <array>
 #include <cstddef>
 #include <utility>
 
@@ -197,12 +196,10 @@ class PackedRowsWriter : PackedCodesWriter {
     }
 
     // Sums: 0 and 1 of row g of w, 2 and 3 of row g + 8; even ones of row 2t of x.
-    void store(const std::array<const char*, 4>& sums) {
-        line("@%store0 st.global.f32 [%y_at], {}; @%store0 st.global.f32 [%y_at+32], {};", sums[0], sums[2]);
-        line(
-            "mul.wide.u32 %wide, %y_stride, 1; add.u64 %ptr, %y_at, %wide; @%store1 st.global.f32 [%ptr], {}; @%store1 "
-            "st.global.f32 [%ptr+32], {};",
-            sums[1], sums[3]);
+    void store() {
+        line("@%store0 st.global.f32 [%y_at], %d0; @%store0 st.global.f32 [%y_at+32], %d2;");
+        line("mul.wide.u32 %wide, %y_stride, 1; add.u64 %ptr, %y_at, %wide; @%store1 st.global.f32 [%ptr], %d1; "
+             "@%store1 st.global.f32 [%ptr+32], %d3;");
     }
 
     void end_band(uint32_t set) {
@@ -210,13 +207,13 @@ class PackedRowsWriter : PackedCodesWriter {
         line("mul.wide.u32 %wide, %band, {}; add.u64 %y_at, %y, %wide; cvt.u64.u32 %wide, %split; mul.lo.u64 %wide, "
              "%wide, %split_bytes; add.u64 %y_at, %y_at, %wide;",
              kBrickRows * 4);
-        store({"%d0", "%d1", "%d2", "%d3"});
+        store();
         clear();
         line("@!%band_ends bra band_done_{};", set);
         line("more_splits_{0}: add.u32 %split, %split, 1; setp.ge.u32 %is, %split, %splits; @%is bra splits_done_{0}; "
              "add.u64 %y_at, %y_at, %split_bytes;",
              set);
-        store({"%d0", "%d1", "%d2", "%d3"});
+        store();
         line("bra more_splits_{};", set);
         line("splits_done_{}: mov.u32 %split, 0; mov.u32 %in_band, 0; add.u32 %band, %band, 1;", set);
         line("band_done_{}:", set);

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "gpu/facts/start_record.h"
@@ -162,15 +161,7 @@ void ProductTiming::make_kernels(ScalarType type, std::vector<ProductForm>& form
             made.push_back(forms[i]);
         }
     };
-    std::vector<std::thread> threads;
-    for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) {
-        if (!start_thread(threads.emplace_back(), work)) {  // fewer will do
-            threads.pop_back();
-            break;
-        }
-    }
-    work();
-    for (std::thread& thread : threads) thread.join();
+    run_on_threads(kThreadsMax, work);
     std::erase_if(forms, [&](const ProductForm& form) { return std::ranges::find(made, form) == made.end(); });
 }
 

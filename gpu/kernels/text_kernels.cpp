@@ -3,6 +3,7 @@
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/persistent/decode_bricks_text.h"
 #include "gpu/kernels/persistent/decode_rows_text.h"
 #include "gpu/kernels/products/packed_rows_text.h"
 #include "gpu/kernels/products/warpgroup_direct_text.h"
@@ -14,7 +15,7 @@ namespace lorad::gpu {
 
 bool is_from_text(std::string_view module) {
     return module.starts_with("matmul_warpgroup") || module.starts_with("matmul_packed_rows") ||
-           module.starts_with("decode_rows");
+           module.starts_with("decode_rows") || module.starts_with("decode_bricks");
 }
 
 std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants) {
@@ -24,6 +25,23 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
         const auto of = constants_from<DecodeRowsConstants>(constants);
         return decode_rows_text(
             {{.type = type, .hidden = of.hidden, .q = of.q, .ffn = of.ffn, .qkv = of.qkv}, of.workgroups});
+    }
+    if (module.starts_with("decode_bricks")) {
+        const auto of = constants_from<DecodeBricksConstants>(constants);
+        DecodeBricksShape shape{.type = type,
+                                .rows = of.rows,
+                                .hidden = of.hidden,
+                                .q = of.q,
+                                .ffn = of.ffn,
+                                .o = static_cast<WeightFormat>(of.o),
+                                .gate_up = static_cast<WeightFormat>(of.gate_up),
+                                .down = static_cast<WeightFormat>(of.down)};
+        uint32_t row_begin = 0;
+        for (uint32_t i = 0; i < kDecodeBricksParts; ++i) {
+            shape.qkv[i] = {static_cast<WeightFormat>(of.qkv_formats[i]), row_begin, of.qkv_rows[i]};
+            row_begin += of.qkv_rows[i];
+        }
+        return decode_bricks_text({shape, of.workgroups});
     }
     if (module.starts_with("matmul_packed_rows")) {
         const auto of = constants_from<PackedRowsConstants>(constants);

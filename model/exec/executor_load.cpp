@@ -140,6 +140,11 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
             GridBarrier::create(device, kernels->persistent.decode_rows_sync_bytes(decode_rows_shape(config, weights)),
                                 "decode rows"));
         programs.offer(PersistentProgram::kDecodeRows, "decode_rows", decode_rows->given_up());
+    } else if (can_decode_bricks(*kernels, config, weights)) {
+        const gpu::DecodeBricksShape shape = *decode_bricks_shape(config, weights, 0, gpu::kDecodeRowsMax);
+        TRY_ASSIGN(decode_rows, GridBarrier::create(device, kernels->persistent.decode_bricks_sync_bytes(shape),
+                                                    "decode bricks"));
+        programs.offer(PersistentProgram::kDecodeRows, "decode_bricks", decode_rows->given_up());
     }
     if (!planner->gated_buckets().empty()) {
         TRY_ASSIGN(gated_lora, GridBarrier::create(device, sizeof(gpu::GridBarrierSync), "gated lora"));

@@ -132,9 +132,19 @@ Executor::Impl::ProgramTrials Executor::Impl::trials_of(PersistentProgram progra
         case PersistentProgram::kDecodeRows: {
             const uint32_t n_rows = std::min({gpu::kDecodeRowsMax, options.n_rows_max, options.n_outputs_max,
                                               options.n_sequences_max, plan.n_kv_blocks});
-            if (n_rows < 2) return {.obstacle = "steps have one row"};
-            return {.trials = {{{.n_sequences = n_rows}, {{.schedule = LayerSchedule::kBetween}}}},
-                    .must_be_faster = true};
+            if (!weights.layers.front().qkv.is_packed()) {
+                if (n_rows < 2) return {.obstacle = "steps have one row"};
+                return {.trials = {{{.n_sequences = n_rows}, {{.schedule = LayerSchedule::kBetween}}}},
+                        .must_be_faster = true};
+            }
+            // A program for each number of rows that sums are kept of.
+            ProgramTrials all{.must_be_faster = true};
+            for (const uint32_t n : {1u, 3u, 8u}) {
+                if (n > n_rows) break;
+                all.trials.push_back({{.n_sequences = n, .n_steps = kTrialTokens},
+                                      {{.name = format("{} rows", n), .schedule = LayerSchedule::kBetween}}});
+            }
+            return all;
         }
         case PersistentProgram::kGatedLora: {
             // Shapes that were not measured have no such program (matmul_gated_lora.cpp), so no time is taken.

@@ -213,6 +213,10 @@ class Pass : private ExpertParts {
         attend_and([&](uint32_t layer) {
             const LayerWeights& w = weights_.layers[layer];
             const LayerWeights* next = layer + 1 < config_.n_layers ? &weights_.layers[layer + 1] : nullptr;
+            if (w.o.is_packed()) {
+                between_packed(layer, w, next);
+                return;
+            }
             kernels_.persistent.decode_rows(recorder_,
                                             {.n_rows = rows_state(),
                                              .o = address_of(w.o),
@@ -235,6 +239,27 @@ class Pass : private ExpertParts {
                                              .max_polls = 0},
                                             decode_rows_shape(config_, weights_));
         });
+    }
+
+    void between_packed(uint32_t layer, const LayerWeights& w, const LayerWeights* next) {
+        gpu::DecodeBricksParams params{.n_rows = rows_state(),
+                                       .attention = attention_,
+                                       .stream = x_,
+                                       .xn = scratch_.xn.address(),
+                                       .act = scratch_.act.address(),
+                                       .y = scratch_.y.address(),
+                                       .norms = scratch_.norms.address(),
+                                       .sync = context_.decode_rows->sync(),
+                                       .given_up = context_.decode_rows->given_up().address(),
+                                       .post_attention_norm = w.ffn_norm.address(),
+                                       .next_norm = next != nullptr ? next->input_norm.address() : 0,
+                                       .o_bias = address_of(w.o_bias),
+                                       .down_bias = address_of(w.down_bias),
+                                       .eps = config_.rms_norm_eps,
+                                       .y_stride = next != nullptr ? next->qkv.n_padded : 0};
+        point_at_bricks(weights_, layer, params);
+        kernels_.persistent.decode_bricks(recorder_, params,
+                                          *decode_bricks_shape(config_, weights_, layer, shape_.row_bucket));
     }
 
     gpu::DecodeLayersParams decode_params(uint32_t first_layer, uint32_t n_layers) const {

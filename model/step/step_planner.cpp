@@ -192,9 +192,13 @@ void StepPlanner::plan_schedule(const BatchTraits& traits, ProgramSet programs, 
         }
         return;
     }
-    // decode_rows computes all of the last layer, so it is not for steps without outputs.
-    const bool are_few = shape.row_bucket >= 2 && shape.row_bucket <= gpu::kDecodeRowsMax && shape.output_bucket > 0;
-    if (is_base && are_few && programs.has(PersistentProgram::kDecodeRows) && (!is_merged || !merged.has_gate_up_bias))
+    // decode_rows and decode_bricks compute all of the last layer, so they are not for steps without outputs. Only the
+    // latter knows one row, and only the former merged weights, which are plain.
+    const bool are_packed = weights_.layers.front().qkv.is_packed();
+    const bool are_few = shape.row_bucket >= (are_packed ? 1u : 2u) && shape.row_bucket <= gpu::kDecodeRowsMax &&
+                         shape.output_bucket > 0;
+    const bool has_weights = !is_merged || (!are_packed && !merged.has_gate_up_bias);
+    if (is_base && are_few && has_weights && programs.has(PersistentProgram::kDecodeRows))
         shape.schedule = LayerSchedule::kBetween;
 }
 

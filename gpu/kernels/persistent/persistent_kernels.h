@@ -8,6 +8,7 @@
 #include "gpu/command.h"
 #include "gpu/kernels/kernel_cache.h"
 #include "gpu/kernels/kernel_facts.h"
+#include "gpu/kernels/persistent/decode_bricks.params.h"
 #include "gpu/kernels/persistent/decode_layers.params.h"
 #include "gpu/kernels/persistent/decode_rows.params.h"
 
@@ -30,6 +31,8 @@ class PersistentPlanner : public Planner {
     bool can_decode_layers(const DecodeLayersShape& shape) const;
     bool can_decode_rows(const DecodeRowsShape& shape) const;
     uint64_t decode_rows_sync_bytes(const DecodeRowsShape& shape) const;  // of DecodeRowsParams::sync
+    bool can_decode_bricks(const DecodeBricksShape& shape) const;
+    uint64_t decode_bricks_sync_bytes(const DecodeBricksShape& shape) const;  // of DecodeBricksParams::sync
     // Parts of a context of so many tokens: a power of two, and no more than all workgroups attend to at once.
     // shape.n_splits does not matter.
     uint32_t plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const;
@@ -53,6 +56,8 @@ class PersistentKernels : public PersistentPlanner, private KernelRecorder {
     // decode_rows_text.h. Workgroups wait for each other here, too:
     // its first use is a trial likewise.
     void decode_rows(Recorder& recorder, DecodeRowsParams params, const DecodeRowsShape& shape);
+    // The same for 1 to kDecodeRowsMax rows of packed matrices: see decode_bricks_text.h. A trial likewise.
+    void decode_bricks(Recorder& recorder, DecodeBricksParams params, const DecodeBricksShape& shape);
 
   private:
     const Kernel* decode_kernel(const char* name, const char* name_with_affinity, const DecodeLayersShape& shape,

@@ -131,12 +131,12 @@ const char* portable_refusal(const ImplFacts& on, const Product& product) {
 }
 
 bool is_better_unpacked(const ImplFacts& on, const Product& product) {
-    constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
+    constexpr uint32_t kReadPackedRowsMax = 64;  // more are faster with a plain copy of the weights
     if (!on.ladder().has(product.type) || !product.may_unpack) return false;
     const bool can_read = can_read_bricks(on, product);
     if (on.options().batch_invariant) return !can_read;
     // If there are matrix units, the portable kernels are for few rows.
-    return product.rows > (can_read ? kPackedRowsMax : portable_impls::kMatvecMaxRows);
+    return product.rows > (can_read ? kReadPackedRowsMax : portable_impls::kMatvecMaxRows);
 }
 
 const ProductImpl kLanesImpl{.variant = MatmulVariant::kLanes,

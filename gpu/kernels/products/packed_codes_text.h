@@ -1,5 +1,5 @@
 // The part of programs in PTX that makes elements of matrices from packed weights (weight_format.h): codes, records and
-// scales in registers. Internal to packed_rows_text.cpp.
+// scales in registers. Internal to brick_ring_text.cpp.
 #pragma once
 
 #include <cstdint>

@@ -59,20 +59,15 @@ std::string BrickPhaseWriter::multiply_all() {
     line("setp.eq.u32 %is, %bricks, 0; @%is bra multiplied_{};", name);
     start_ring();
     point_at_x(phase_.x);
-    fetch(0);
     line("next_brick_{}:", name);
-    for (uint32_t set = 0; set < 2; ++set) {
-        fetch(1 - set);
-        multiply(set, lorad::format("multiplied_{}_{}", name, set).c_str());
-        line("multiplied_{0}_{1}: add.u32 %in_band, %in_band, 1; sub.u32 %bricks, %bricks, 1; setp.eq.u32 %band_ends, "
-             "%in_band, {2}; setp.eq.u32 %range_ends, %bricks, 0; or.pred %is, %band_ends, %range_ends; @!%is bra "
-             "band_goes_on_{0}_{1};",
-             name, set, bricks());
-        end_band();
-        line("@%range_ends bra multiplied_{};", name);
-        line("band_goes_on_{}_{}:", name, set);
-    }
-    line("bra next_brick_{};", name);
+    fetch();
+    multiply(lorad::format("taken_{}", name).c_str());
+    line(
+        "taken_{0}: add.u32 %in_band, %in_band, 1; sub.u32 %bricks, %bricks, 1; setp.eq.u32 %band_ends, %in_band, {1}; "
+        "setp.eq.u32 %range_ends, %bricks, 0; or.pred %is, %band_ends, %range_ends; @!%is bra next_brick_{0};",
+        name, bricks());
+    end_band();
+    line("@!%range_ends bra next_brick_{};", name);
     line("multiplied_{}:", name);
     return take();
 }

@@ -3,7 +3,7 @@
 // the norms between them deferred as deferred_norm.h has it. A program in NVIDIA's PTX ISA; decode_rows_text.h is the
 // same for matrices of 16 bits.
 //
-// Two workgroups of six warps for each multiprocessor, all of them at work at once. The bands of a matrix, 16 rows of w
+// Two workgroups of eight warps for each multiprocessor, all of them at work at once. The bands of a matrix, 16 rows of w
 // each, are dealt to the workgroups, so that all of a band's sums meet in one of them; of a gate's band also its up's.
 // A workgroup's bricks are dealt to its warps in equal ranges, each warp with a ring of its own (brick_ring_text.h).
 // Where a range ends within a band, the warps' sums meet in shared memory, or of more than four rows in the caches, and
@@ -26,7 +26,7 @@
 
 namespace lorad::gpu {
 
-constexpr uint32_t kDecodeBricksWarps = 6;       // of a workgroup
+constexpr uint32_t kDecodeBricksWarps = 8;       // of a workgroup
 constexpr uint32_t kDecodeBricksWorkgroups = 2;  // of a multiprocessor
 // A module gets 64 KiB of a multiprocessor's shared memory, of which a workgroup takes 1 KiB more than it asks for.
 constexpr uint32_t kDecodeBricksShared = (64 << 10) / kDecodeBricksWorkgroups - (1 << 10);
@@ -52,8 +52,10 @@ struct DecodeBricksProgram : DecodeBricksShape {
     constexpr uint32_t pieces() const { return bands_max() + kDecodeBricksWarps - 1; }
     constexpr uint32_t piece_bytes() const { return sum_rows() * kBrickRows * 4; }
     constexpr uint32_t sum_bytes() const { return pieces() * piece_bytes(); }
-    // Without room in shared memory beside two bricks of 4 bits for each warp, sums are in the caches.
-    constexpr bool sums_are_shared() const { return sum_bytes() <= 4000; }
+    // Without room in shared memory beside each warp's largest brick, sums are in the caches.
+    constexpr bool sums_are_shared() const {
+        return round_up(sum_bytes(), 128u) + 128 + kDecodeBricksWarps * 3456 <= kDecodeBricksShared;
+    }
     constexpr uint32_t ring_bytes() const {  // of a warp
         return (kDecodeBricksShared - 128 - (sums_are_shared() ? round_up(sum_bytes(), 128u) : 0)) /
                kDecodeBricksWarps / 128 * 128;

@@ -18,12 +18,12 @@ BrickRingWriter::BrickRingWriter(WeightFormat format, ScalarType type, const Bri
 uint32_t BrickRingWriter::half_bytes() const { return ring_.x_in_fragments ? kHalf * 2 * kPackedRowsMax : kHalf * 2; }
 
 void BrickRingWriter::declare_ring() {
-    line(".reg .pred %more, %copies, %has_second, %is_short<2>;");
+    line(".reg .pred %more, %copies, %has_second, %is_short;");
     line(".reg .b32 %to_copy, %next_in_band, %into, %lane_codes, %lane_high, %lane_record, %lane_second, %codes_at, "
          "%high_at, %record_at, %second_at;");
     line(".reg .b64 %from, %x_at, %x_begin;");
     line(".reg .f32 %d<8>;");
-    line(".reg .b32 %x<{}>;", 2 * x_registers());
+    line(".reg .b32 %x<{}>;", x_registers());
     declare_codes();
 }
 
@@ -35,7 +35,7 @@ void BrickRingWriter::start_ring() {
          record_bytes(format_number()), record_offset(format_number()),
          record_offset(format_number()) + kBrickRows * record_bytes(format_number()));
     point_at_records();
-    for (uint32_t i = 0; i < 2 * x_registers(); ++i) line("mov.b32 %x{}, 0;", i);
+    for (uint32_t i = 0; i < x_registers(); ++i) line("mov.b32 %x{}, 0;", i);
     start_codes();
     clear_sums();
 }
@@ -79,13 +79,12 @@ void BrickRingWriter::fill_ring() {
     for (uint32_t i = 0; i < ring_.slots; ++i) copy_brick();
 }
 
-void BrickRingWriter::fetch(uint32_t set) {
+void BrickRingWriter::fetch() {
     if (ends_within_brick())
-        line("setp.eq.u32 %is_short{0}, %next_in_band, {1}; not.pred %is, %is_short{0}; and.pred %has_second, %has_x, "
-             "%is;",
-             set, bricks() - 1);
+        line("setp.eq.u32 %is_short, %next_in_band, {}; not.pred %is, %is_short; and.pred %has_second, %has_x, %is;",
+             bricks() - 1);
     for (uint32_t i = 0; i < halves() * 4; ++i) {
-        const uint32_t x = set * x_registers() + i * 4;
+        const uint32_t x = i * 4;
         line("@{} ld.global{}.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%x_at+{}];",
              ends_within_brick() && i >= 4 ? "%has_second" : "%has_x", ring_.x_changes ? "" : ".nc", x, x + 1, x + 2,
              x + 3, i / 4 * half_bytes() + i % 4 * eight_bytes());
@@ -93,7 +92,7 @@ void BrickRingWriter::fetch(uint32_t set) {
     line("cp.async.wait_group {}; bar.warp.sync 0xffffffff;", ring_.slots - 1);
     line("add.u32 %codes_at, %slot, %lane_codes; add.u32 %high_at, %slot, %lane_high; add.u32 %record_at, %slot, "
          "%lane_record; add.u32 %second_at, %slot, %lane_second;");
-    fetch_brick(set);
+    fetch_brick();
     line("bar.warp.sync 0xffffffff;");
     copy_brick();
     line("add.u32 %next_in_band, %next_in_band, 1; add.u64 %x_at, %x_at, {}; setp.eq.u32 %is, %next_in_band, {}; @%is "
@@ -101,19 +100,19 @@ void BrickRingWriter::fetch(uint32_t set) {
          x_step(), bricks());
 }
 
-void BrickRingWriter::multiply(uint32_t set, const char* skip) {
-    multiply_half(set, 0);
+void BrickRingWriter::multiply(const char* skip) {
+    multiply_half(0);
     if (halves() == 1) return;
-    if (ends_within_brick()) line("@%is_short{} bra {};", set, skip);
-    multiply_half(set, 1);
+    if (ends_within_brick()) line("@%is_short bra {};", skip);
+    multiply_half(1);
 }
 
-void BrickRingWriter::multiply_half(uint32_t set, uint32_t half) {
-    for (uint32_t r = 0; r < 2; ++r) find_scales(set, half, r);
+void BrickRingWriter::multiply_half(uint32_t half) {
+    for (uint32_t r = 0; r < 2; ++r) find_scales(half, r);
     for (uint32_t j = 0; j < 8; ++j) {
-        for (uint32_t r = 0; r < 2; ++r) make_elements(set, half, r, j);
+        for (uint32_t r = 0; r < 2; ++r) make_elements(half, r, j);
         const uint32_t d = j % 2 * 4;
-        arrange_x(set * x_registers() + half * 16 + j * 2);
+        arrange_x(half * 16 + j * 2);
         line("mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32 {{%d{1}, %d{2}, %d{3}, %d{4}}}, {{%a0, %a2, %a1, "
              "%a3}}, {{%b0, %b1}}, {{%d{1}, %d{2}, %d{3}, %d{4}}};",
              type_ == ScalarType::kBf16 ? "bf16" : "f16", d, d + 1, d + 2, d + 3);

@@ -15,10 +15,10 @@ struct BrickRing {
     bool x_changes = false;       // x is written by the same dispatch, so its loads must see a barrier's acquire
 };
 
-// A warp's bricks come by cp.async, whole and in order. It takes one into one of two sets of registers, asks for the
-// one that follows in its place, and multiplies the other set's meanwhile. Lane 4 g + t has elements of rows g and g + 8
-// of w and of row g of x, and in %d0 .. 3, to which %d4 .. 7 are to be added, the sums of w's rows g, g, g + 8, g + 8
-// and x's rows 2t, 2t + 1, 2t, 2t + 1.
+// A warp's bricks come by cp.async, whole and in order. It takes one into registers, asks for the one that follows in
+// its place, and multiplies; other warps of the multiprocessor work while it waits. Lane 4 g + t has elements of rows g
+// and g + 8 of w and of row g of x, and in %d0 .. 3, to which %d4 .. 7 are to be added, the sums of w's rows g, g,
+// g + 8, g + 8 and x's rows 2t, 2t + 1, 2t, 2t + 1.
 // Registers of the program around it: %lane, %t, %g; %ring, %ring_end and %slot, the ring's addresses in shared memory;
 // %policy, of w in the caches; %has_x: row g of x exists; free ones: %i, %j, %is, %ptr, %wide.
 class BrickRingWriter : protected PackedCodesWriter {
@@ -40,11 +40,10 @@ class BrickRingWriter : protected PackedCodesWriter {
     void point_at_x(size_t param);
 
     void fill_ring();
-    // The next brick to a set of registers, and what comes into its place. Behind the last one it is one that nobody
-    // reads.
-    void fetch(uint32_t set);
-    // The columns of a half beyond the matrix are skipped: `skip` is a label behind the set's last multiplication.
-    void multiply(uint32_t set, const char* skip);
+    // The next brick to registers, and what comes into its place.
+    void fetch();
+    // The brick in registers. The columns of a half beyond the matrix are skipped: `skip` is a label behind it.
+    void multiply(const char* skip);
     void clear_sums();
     void add_sums();
 
@@ -55,12 +54,12 @@ class BrickRingWriter : protected PackedCodesWriter {
   private:
     // The last brick of a band has a half that is not of the matrix.
     bool ends_within_brick() const { return ring_.stride % brick_columns(format_number()) != 0; }
-    uint32_t x_registers() const { return halves() * 16; }  // of a set
+    uint32_t x_registers() const { return halves() * 16; }
     // From a half of 128 columns to the next, and from eight of a lane's columns to the next.
     uint32_t half_bytes() const;
     uint32_t eight_bytes() const { return ring_.x_in_fragments ? 32 * 16 : 16; }
     void copy_brick();
-    void multiply_half(uint32_t set, uint32_t half);
+    void multiply_half(uint32_t half);
 
     const BrickRing ring_;
 };

@@ -10,9 +10,9 @@
 namespace lorad::gpu::packed_rows_impl {
 namespace {
 
-// 12 warps on a multiprocessor: the best of some that were measured on an H200 (docs/lab/packed.md).
-constexpr uint32_t kWarps = 6;       // of a workgroup
-constexpr uint32_t kWorkgroups = 2;  // of a multiprocessor
+// 16 warps on a multiprocessor: the best of some that were measured on an H200 (docs/lab/packed.md).
+constexpr uint32_t kWarps = 4;       // of a workgroup
+constexpr uint32_t kWorkgroups = 4;  // of a multiprocessor
 // A module gets 64 KiB of a multiprocessor's shared memory, of which a workgroup takes 1 KiB more than it asks for.
 constexpr uint32_t kRingBytes = ((64 << 10) / kWorkgroups - (1 << 10)) / kWarps;  // of a warp, at most
 

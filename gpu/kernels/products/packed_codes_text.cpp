@@ -40,8 +40,8 @@ bool PackedCodesWriter::has_minimum() const {
 }
 
 void PackedCodesWriter::declare_codes() {
-    line(".reg .b32 %c<{}>, %h<{}>, %r<16>, %q<4>, %p<2>, %a<4>, %b<2>, %e<8>, %l<8>;", code(2, 0, 0),
-         high(2, 0, 0) + 1);
+    line(".reg .b32 %c<{}>, %h<{}>, %r<8>, %q<2>, %p<2>, %a<4>, %b<2>, %e<8>, %l<8>;", code(halves(), 0),
+         high(halves(), 0) + 1);
     // Of r = 0 and 1: the scale, the one of the piece's second 16 columns, minus the minimum, minus what a code is
     // above its integer, also of a code 16 times as high.
     line(".reg .b32 %s<2>, %u<2>, %m<2>, %k<2>, %z<2>;");
@@ -81,27 +81,27 @@ void PackedCodesWriter::start_codes() {
     }
 }
 
-void PackedCodesWriter::fetch_brick(uint32_t set) {
+void PackedCodesWriter::fetch_brick() {
     for (uint32_t half = 0; half < halves(); ++half) {
-        for (uint32_t r = 0; r < 2; ++r) fetch_codes(set, half, r);
+        for (uint32_t r = 0; r < 2; ++r) fetch_codes(half, r);
     }
-    for (uint32_t r = 0; r < 2; ++r) fetch_records(set, r);
+    for (uint32_t r = 0; r < 2; ++r) fetch_records(r);
 }
 
-void PackedCodesWriter::fetch_codes(uint32_t set, uint32_t half, uint32_t r) {
+void PackedCodesWriter::fetch_codes(uint32_t half, uint32_t r) {
     const uint32_t row = half * kBrickRows + r * 8;  // of 64 bytes
     for (uint32_t plane = 0; plane < code_words() / 4; ++plane) {
-        const uint32_t c = code(set, half, r) + plane * 4;
+        const uint32_t c = code(half, r) + plane * 4;
         line("ld.shared.v4.b32 {{%c{}, %c{}, %c{}, %c{}}}, [%codes_at+{}];", c, c + 1, c + 2, c + 3,
              plane * high_offset(format_number()) / 2 + row * 64);
     }
-    const uint32_t h = high(set, half, r);
+    const uint32_t h = high(half, r);
     if (high_words() == 1) line("ld.shared.b32 %h{}, [%high_at+{}];", h, row * 16);
     if (high_words() == 2) line("ld.shared.v2.b32 {{%h{}, %h{}}}, [%high_at+{}];", h, h + 1, row * 32);
 }
 
-void PackedCodesWriter::fetch_records(uint32_t set, uint32_t r) {
-    const uint32_t f = format_number(), at = r * 8 * record_bytes(f), words = record(set, r);
+void PackedCodesWriter::fetch_records(uint32_t r) {
+    const uint32_t f = format_number(), at = r * 8 * record_bytes(f), words = record(r);
     if (f == kWeightsQ4_K || f == kWeightsQ5_K) {
         line("ld.shared.v4.b32 {{%r{}, %r{}, %r{}, %r{}}}, [%record_at+{}];", words, words + 1, words + 2, words + 3,
              at);
@@ -110,15 +110,15 @@ void PackedCodesWriter::fetch_records(uint32_t set, uint32_t r) {
     } else if (f == kWeightsQ6_K) {
         for (uint32_t half = 0; half < halves(); ++half)
             line("ld.shared.b32 %r{}, [%record_at+{}];", words + half, at + half * 8);
-        line("ld.shared.b32 %q{}, [%second_at+{}];", set * 2 + r, r * 16);
+        line("ld.shared.b32 %q{}, [%second_at+{}];", r, r * 16);
     } else {
         line("ld.shared.b32 %r{}, [%record_at+{}];", words, at);
     }
 }
 
 // a and b of six bits: four lie together, two with the other's.
-void PackedCodesWriter::find_k_scales(uint32_t set, uint32_t half, uint32_t r) {
-    const uint32_t words = record(set, r);
+void PackedCodesWriter::find_k_scales(uint32_t half, uint32_t r) {
+    const uint32_t words = record(r);
     line("shl.b32 %shift, %t, 2; add.u32 %shift, %shift, {};", half * 16);
     line("shr.u32 %n0, %r{}, %shift; shr.u32 %n1, %r{}, %shift; shr.u32 %n2, %r{}, %shift; and.b32 %n0, %n0, 15; "
          "and.b32 %n1, %n1, 15;",
@@ -138,11 +138,11 @@ void PackedCodesWriter::find_k_scales(uint32_t set, uint32_t half, uint32_t r) {
          words, r, r, r, r);
 }
 
-void PackedCodesWriter::find_q6_scales(uint32_t set, uint32_t half, uint32_t r) {
+void PackedCodesWriter::find_q6_scales(uint32_t half, uint32_t r) {
     // d twice; two numbers of eight bits with their signs
     line("prmt.b32 %n0, %q{}, %q{}, %by_g; and.b32 %shift, %t, 1; shl.b32 %shift, %shift, 4; shr.u32 %n1, %r{}, "
          "%shift; bfe.s32 %n2, %n1, 0, 8; bfe.s32 %n3, %n1, 8, 8;",
-         set * 2 + r, set * 2 + r, record(set, r) + half);
+         r, r, record(r) + half);
     if (is_in_halves()) {
         line("cvt.rn.f16.s32 %half0, %n2; cvt.rn.f16.s32 %half1, %n3; mov.b32 %n1, {{%half0, %half1}}; mul.rn.f16x2 "
              "%n1, %n1, %n0; prmt.b32 %s{0}, %n1, %n1, 0x1010; prmt.b32 %u{0}, %n1, %n1, 0x3232;",
@@ -155,17 +155,17 @@ void PackedCodesWriter::find_q6_scales(uint32_t set, uint32_t half, uint32_t r) 
 }
 
 // A word of a scale of 16 bits and a zero point.
-void PackedCodesWriter::find_group_scales(uint32_t set, uint32_t r) {
+void PackedCodesWriter::find_group_scales(uint32_t r) {
     line("shl.b32 %n0, %r{0}, 16; mov.b32 {{%half0, %half1}}, %r{0}; cvt.f32.f16 %f0, %half0; mov.b32 %f1, %n0; "
          "setp.lt.s32 %is, %r{0}, 0; selp.f32 %fs{1}, %f1, %f0, %is;",
-         record(set, r), r);
+         record(r), r);
     line("bfe.u32 %n0, %r{0}, 16, 15; mad.lo.u32 %k{1}, %n0, 0x10001, {2}; mad.lo.u32 %z{1}, %n0, 0x100010, {3};",
-         record(set, r), r, kMinus1024, kMinus64);
+         record(r), r, kMinus1024, kMinus64);
     if (is_in_halves()) line("cvt.rn.f16x2.f32 %s{0}, %fs{0}, %fs{0};", r);
 }
 
-void PackedCodesWriter::find_scales(uint32_t set, uint32_t half, uint32_t r) {
-    const uint32_t word = record(set, r);
+void PackedCodesWriter::find_scales(uint32_t half, uint32_t r) {
+    const uint32_t word = record(r);
     switch (format_) {
         case WeightFormat::kQ8_0:
         case WeightFormat::kQ4_0:
@@ -181,8 +181,8 @@ void PackedCodesWriter::find_scales(uint32_t set, uint32_t half, uint32_t r) {
                  r, word);
             return;
         case WeightFormat::kQ4_K:
-        case WeightFormat::kQ5_K: return find_k_scales(set, half, r);
-        case WeightFormat::kQ6_K: return find_q6_scales(set, half, r);
+        case WeightFormat::kQ5_K: return find_k_scales(half, r);
+        case WeightFormat::kQ6_K: return find_q6_scales(half, r);
         case WeightFormat::kIQ4_XS:
             line("mul.lo.u32 %shift, %t, 6; add.u32 %shift, %shift, {0}; mov.b64 %long, {{%r{1}, %r{2}}}; shr.u64 "
                  "%long, %long, %shift; cvt.u32.u64 %n0, %long; and.b32 %n0, %n0, 63; sub.u32 %n0, %n0, 32; "
@@ -201,7 +201,7 @@ void PackedCodesWriter::find_scales(uint32_t set, uint32_t half, uint32_t r) {
         case WeightFormat::kI4G32:
         case WeightFormat::kI4G128:
         case WeightFormat::kI8G32:
-        case WeightFormat::kI8G128: return find_group_scales(set, r);
+        case WeightFormat::kI8G128: return find_group_scales(r);
         case WeightFormat::kF32:
         case WeightFormat::kF16:
         case WeightFormat::kBf16:
@@ -210,16 +210,16 @@ void PackedCodesWriter::find_scales(uint32_t set, uint32_t half, uint32_t r) {
 }
 
 // %a{2r}, %a{2r+1}: the integers of four columns.
-void PackedCodesWriter::make_integers(uint32_t set, uint32_t half, uint32_t r, uint32_t j) {
+void PackedCodesWriter::make_integers(uint32_t half, uint32_t r, uint32_t j) {
     const uint32_t to = 2 * r;
     if (has_8bit_codes(format_number())) {
-        const uint32_t word = code(set, half, r) + j / 4 * 4 + j % 4;
+        const uint32_t word = code(half, r) + j / 4 * 4 + j % 4;
         line("prmt.b32 %a{0}, %c{1}, {2}, 0x4240; prmt.b32 %a{3}, %c{1}, {2}, 0x4341; add.rn.f16x2 %a{0}, %a{0}, "
              "%k{4}; add.rn.f16x2 %a{3}, %a{3}, %k{4};",
              to, word, kMagic | kMagic >> 8, to + 1, r);
         return;
     }
-    const uint32_t word = code(set, half, r) + j / 2;
+    const uint32_t word = code(half, r) + j / 2;
     std::string codes = lorad::format("%c{}", word);
     if (j % 2 == 1) {
         line("shr.u32 %n0, %c{}, 8;", word);
@@ -233,14 +233,14 @@ void PackedCodesWriter::make_integers(uint32_t set, uint32_t half, uint32_t r, u
     }
     line("shr.u32 %n1, {2}, 4; lop3.b32 %a{0}, {2}, 0x000f000f, {3}, 0xea; lop3.b32 %a{1}, %n1, 0x000f000f, {3}, 0xea;",
          to, to + 1, codes, kMagic);
-    add_high_bits(set, half, r, j);
+    add_high_bits(half, r, j);
     line("add.rn.f16x2 %a{0}, %a{0}, %k{2}; add.rn.f16x2 %a{1}, %a{1}, %k{2};", to, to + 1, r);
 }
 
 // Of %a{2r} and %a{2r+1}: the bits of the codes above four.
-void PackedCodesWriter::add_high_bits(uint32_t set, uint32_t half, uint32_t r, uint32_t j) {
+void PackedCodesWriter::add_high_bits(uint32_t half, uint32_t r, uint32_t j) {
     const uint32_t bits = high_words();
-    const uint32_t word = high(set, half, r) + (bits == 2 ? j / 4 : 0);
+    const uint32_t word = high(half, r) + (bits == 2 ? j / 4 : 0);
     const uint32_t first = bits == 1 ? 2 * j : 8 * (j / 2 % 2) + 4 * (j % 2);
     const uint32_t mask = bits == 1 ? 0x00100010 : 0x00300030;
     for (uint32_t p = 0; p < 2; ++p) {
@@ -289,16 +289,16 @@ void PackedCodesWriter::scale_elements(uint32_t r, bool is_second) {
     }
 }
 
-void PackedCodesWriter::make_elements(uint32_t set, uint32_t half, uint32_t r, uint32_t j) {
+void PackedCodesWriter::make_elements(uint32_t half, uint32_t r, uint32_t j) {
     if (is_integer()) {
-        make_integers(set, half, r, j);
+        make_integers(half, r, j);
     } else if (format_ == WeightFormat::kFP8) {
         // columns 0 2 1 3
         line("prmt.b32 %n0, %c{0}, 0, 0x3120; mov.b32 {{%half0, %half1}}, %n0; cvt.rn.f16x2.e4m3x2 %a{1}, %half0; "
              "cvt.rn.f16x2.e4m3x2 %a{2}, %half1;",
-             code(set, half, r) + j / 4 * 4 + j % 4, 2 * r, 2 * r + 1);
+             code(half, r) + j / 4 * 4 + j % 4, 2 * r, 2 * r + 1);
     } else {
-        if (j % 2 == 0) look_up(code(set, half, r) + j / 2, r);
+        if (j % 2 == 0) look_up(code(half, r) + j / 2, r);
         for (uint32_t odd = 0; odd < 2; ++odd) line("mov.b32 %a{}, %e{};", 2 * r + odd, r * 4 + odd * 2 + j % 2);
     }
     scale_elements(r, j >= 4);

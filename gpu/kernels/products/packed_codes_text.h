@@ -10,9 +10,8 @@
 
 namespace lorad::gpu {
 
-// Of bricks that lie in shared memory. There are two sets of registers, for a brick that is multiplied and for the next
-// one, which is fetched meanwhile. Lane 4 g + t works on rows g and g + 8, numbered r = 0 and 1, and on the
-// columns 32 t .. + 31 of each half of 128 columns, four of them at a time, numbered j = 0 .. 7.
+// Of a brick that lies in shared memory. Lane 4 g + t works on rows g and g + 8, numbered r = 0 and 1, and on the columns
+// 32 t .. + 31 of each half of 128 columns, four of them at a time, numbered j = 0 .. 7.
 // Registers of the program around it: %t, %g; addresses of the lane's first codes, high bits, record, and of Q6_K the
 // second one: %codes_at, %high_at, %record_at, %second_at; free ones: %i, %j, %is, %ptr, %wide.
 class PackedCodesWriter : protected TextWriter {
@@ -30,10 +29,10 @@ class PackedCodesWriter : protected TextWriter {
     void start_codes();
 
     // All that a lane needs of a brick.
-    void fetch_brick(uint32_t set);
-    void find_scales(uint32_t set, uint32_t half, uint32_t r);
+    void fetch_brick();
+    void find_scales(uint32_t half, uint32_t r);
     // %a{2r}, %a{2r+1}: the four elements of row r, in the order that arrange_x() has.
-    void make_elements(uint32_t set, uint32_t half, uint32_t r, uint32_t j);
+    void make_elements(uint32_t half, uint32_t r, uint32_t j);
     // %b0, %b1: the same four columns of x, from %x{first} and the register behind it.
     void arrange_x(uint32_t first);
 
@@ -47,21 +46,17 @@ class PackedCodesWriter : protected TextWriter {
     uint32_t code_words() const { return has_8bit_codes(format_number()) ? 8 : 4; }  // of a row's half
     uint32_t high_words() const { return high_bits_of(format_number()); }
     // The first of a row's registers.
-    uint32_t code(uint32_t set, uint32_t half, uint32_t r) const {
-        return ((set * halves() + half) * 2 + r) * code_words();
-    }
-    uint32_t high(uint32_t set, uint32_t half, uint32_t r) const {
-        return ((set * halves() + half) * 2 + r) * high_words();
-    }
-    static uint32_t record(uint32_t set, uint32_t r) { return set * 8 + r * 4; }
+    uint32_t code(uint32_t half, uint32_t r) const { return (half * 2 + r) * code_words(); }
+    uint32_t high(uint32_t half, uint32_t r) const { return (half * 2 + r) * high_words(); }
+    static uint32_t record(uint32_t r) { return r * 4; }
 
-    void fetch_codes(uint32_t set, uint32_t half, uint32_t r);
-    void fetch_records(uint32_t set, uint32_t r);
-    void find_k_scales(uint32_t set, uint32_t half, uint32_t r);
-    void find_q6_scales(uint32_t set, uint32_t half, uint32_t r);
-    void find_group_scales(uint32_t set, uint32_t r);
-    void add_high_bits(uint32_t set, uint32_t half, uint32_t r, uint32_t j);
-    void make_integers(uint32_t set, uint32_t half, uint32_t r, uint32_t j);
+    void fetch_codes(uint32_t half, uint32_t r);
+    void fetch_records(uint32_t r);
+    void find_k_scales(uint32_t half, uint32_t r);
+    void find_q6_scales(uint32_t half, uint32_t r);
+    void find_group_scales(uint32_t r);
+    void add_high_bits(uint32_t half, uint32_t r, uint32_t j);
+    void make_integers(uint32_t half, uint32_t r, uint32_t j);
     void look_up(uint32_t word, uint32_t r);
     void scale_elements(uint32_t r, bool is_second);
 

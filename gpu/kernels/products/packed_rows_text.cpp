@@ -21,21 +21,15 @@ class PackedRowsWriter final : BrickRingWriter {
     std::string write() {
         declare();
         begin();
-        fetch(0);
         line("next_brick:");
-        for (uint32_t set = 0; set < 2; ++set) {
-            fetch(1 - set);
-            multiply(set, set == 0 ? "multiplied_0" : "multiplied_1");
-            line("multiplied_{}:", set);
-            line(
-                "add.u32 %in_band, %in_band, 1; sub.u32 %bricks, %bricks, 1; setp.eq.u32 %band_ends, %in_band, {}; "
-                "setp.eq.u32 %range_ends, %bricks, 0; or.pred %is, %band_ends, %range_ends; @!%is bra band_goes_on_{};",
-                bricks(), set);
-            end_band(set);
-            line("@%range_ends bra finished;");
-            line("band_goes_on_{}:", set);
-        }
-        line("bra next_brick;");
+        fetch();
+        multiply("multiplied");
+        line(
+            "multiplied: add.u32 %in_band, %in_band, 1; sub.u32 %bricks, %bricks, 1; setp.eq.u32 %band_ends, %in_band, "
+            "{}; setp.eq.u32 %range_ends, %bricks, 0; or.pred %is, %band_ends, %range_ends; @!%is bra next_brick;",
+            bricks());
+        end_band();
+        line("@!%range_ends bra next_brick;");
         line("finished: cp.async.wait_group 0; ret;");
         line("}}");
         return std::move(text_);
@@ -103,21 +97,20 @@ class PackedRowsWriter final : BrickRingWriter {
              "@%store1 st.global.f32 [%ptr+32], %d3;");
     }
 
-    void end_band(uint32_t set) {
+    void end_band() {
         add_sums();
         line("mul.wide.u32 %wide, %band, {}; add.u64 %y_at, %y, %wide; cvt.u64.u32 %wide, %split; mul.lo.u64 %wide, "
              "%wide, %split_bytes; add.u64 %y_at, %y_at, %wide;",
              kBrickRows * 4);
         store();
         clear_sums();
-        line("@!%band_ends bra band_done_{};", set);
-        line("more_splits_{0}: add.u32 %split, %split, 1; setp.ge.u32 %is, %split, %splits; @%is bra splits_done_{0}; "
-             "add.u64 %y_at, %y_at, %split_bytes;",
-             set);
+        line("@!%band_ends bra band_done;");
+        line("more_splits: add.u32 %split, %split, 1; setp.ge.u32 %is, %split, %splits; @%is bra splits_done; add.u64 "
+             "%y_at, %y_at, %split_bytes;");
         store();
-        line("bra more_splits_{};", set);
-        line("splits_done_{}: mov.u32 %split, 0; mov.u32 %in_band, 0; add.u32 %band, %band, 1;", set);
-        line("band_done_{}:", set);
+        line("bra more_splits;");
+        line("splits_done: mov.u32 %split, 0; mov.u32 %in_band, 0; add.u32 %band, %band, 1;");
+        line("band_done:");
     }
 
     const PackedRowsProgram p_;

@@ -120,93 +120,7 @@ void fetch_layer(uint l) {
     }
 }
 
-// ---- Channels ----
-
-// Places in the channels, in words.
-const uint kXChannel = 0;
-const uint kQkvChannel = kXChannel + kHidden;
-const uint kAttentionChannel = kQkvChannel + kQkv;        // two elements in a word
-const uint kActChannel = kAttentionChannel + kQ / 2;      // two elements in a word
-const uint kPartialsChannel = kActChannel + kFfnStride / 2;  // [Q][splits][2 + D]: max, sum, result
-
-void say(uint place, uint value, uint epoch) {
-    atomicStore(ChannelRef(p.channels + place * 8).v, uint64_t(value) | (uint64_t(epoch) << 32), gl_ScopeDevice, gl_StorageSemanticsNone,
-                gl_SemanticsRelaxed);
-}
-
-uint64_t look_from(uint64_t word) { return atomicLoad(ChannelRef(word).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed); }
-uint64_t look(uint place) { return look_from(p.channels + place * 8); }
-
-// The word, which was looked at before, once it is of this epoch.
-uint hear(uint64_t word, uint place, uint epoch) {
-    uint polls = 0;
-    while (uint(word >> 32) != epoch) {
-        word = look(place);
-        if (++polls > p.max_polls || given_up != 0) {
-            given_up = 1;
-            break;
-        }
-    }
-    return uint(word);
-}
-
-float hear_float(uint place, uint epoch) { return uintBitsToFloat(hear(look(place), place, epoch)); }
-
-// Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart: thread 3 of 512 with per = 2
-// words 6, 7, 1030, 1031, ...
-const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of the residual stream
-const uint kAtOnce = 10;
-const uint kHeardMax = kPairs * 2 > kAtOnce ? kPairs * 2 : kAtOnce;
-
-// Word i of the thread whose first run is `run` and first word is at `first`. With `inside` no thread's run lies behind
-// the last one, and the address is that of the first word and a constant.
-uint64_t look_at(const uint i, const uint per, const bool inside, uint64_t first, uint channel, uint run, uint last_run) {
-    if (!inside) return look(channel + min(run + i / per * kThreads, last_run) * per + i % per);
-    return look_from(first + (i / per * kThreads * per + i % per) * 8);
-}
-
-// This thread's n words, once all are of this epoch. While the first is missing nothing else is asked for, so those who
-// still multiply keep the memory for themselves; then all that is missing at once, as one trip for each word in turn
-// takes longer than what is waited for.
-// No thread's first run is beyond most_run.
-void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint channel, uint run, const uint most_run, const uint last_run, uint epoch) {
-    const uint64_t first = p.channels + (channel + run * per) * 8;
-    [[unroll]] for (uint i = 0; i < n; i++) words[i] = look_at(i, per, most_run + i / per * kThreads <= last_run, first, channel, run, last_run);
-    uint polls = 0;
-    for (;;) {
-        bool all_there = uint(words[0] >> 32) == epoch;
-        if (all_there) {
-            [[unroll]] for (uint i = 1; i < n; i++) {
-                if (uint(words[i] >> 32) == epoch) continue;
-                words[i] = look_at(i, per, most_run + i / per * kThreads <= last_run, first, channel, run, last_run);
-                all_there = false;
-            }
-        } else {
-            words[0] = look_at(0, per, most_run <= last_run, first, channel, run, last_run);
-        }
-        if (all_there) break;
-        if (++polls > p.max_polls || given_up != 0) {
-            given_up = 1;
-            break;
-        }
-    }
-}
-
-// Who has given up goes on, with what happens to be there: leaving in the midst of it all would cost everybody, every
-// time.
-void leave(uint epochs) {
-    if (gl_LocalInvocationIndex != 0) return;
-    SyncRef sync = SyncRef(p.sync);
-    if (given_up != 0) {
-        UintRef(p.given_up).v = 1;
-#ifdef BEHIND_ATTENTION
-        sync.v.given_up = 1;
-#endif
-    }
-    if (atomicAdd(sync.v.left, 1u) != kWorkgroups - 1) return;
-    sync.v.epoch += epochs;
-    sync.v.left = 0;
-}
+#include "gpu/kernels/persistent/decode_channels.glsl"
 
 // ---- Parts of the products ----
 
@@ -246,81 +160,11 @@ void take_part(uint epoch) {
 #define IF_LORA(what)
 #endif
 
-// ---- Inputs of products ----
-
-void pad_staged(const uint k) {
-    for (uint i = k / 8 + gl_LocalInvocationIndex; i < steps_of(k) * kLanes; i += kThreads) staged[i] = uvec4(0);
-}
-
-// Elements 2 i and 2 i + 1.
-void stage_pair(uint i, uint pair) { staged[i / 4][i % 4] = pair; }
-
-vec2 gamma[kPairs];
-
-void fetch_gamma(uint64_t at) {
-    [[unroll]] for (uint j = 0; j < kPairs; j++) {
-        gamma[j] = Vec2Ref(at + min(j * kThreads + gl_LocalInvocationIndex, kHiddenStride / 2 - 1) * 8).v;
-    }
-}
-
-// staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from
-// memory. Of gate and up the rest of the first words is asked for when x is there.
-void stage_norm(bool is_first, uint epoch, const bool is_gate_up) {
-    const uint kLast = kHidden / 2 - 1;
-    uint64_t words[kHeardMax];
-    if (!is_first) hear_all(words, kPairs * 2, 2, kXChannel, gl_LocalInvocationIndex, kThreads - 1, kLast, epoch);
-    vec2 x[kPairs];
-    float squares = 0.0;
-    [[unroll]] for (uint j = 0; j < kPairs; j++) {
-        uint i = j * kThreads + gl_LocalInvocationIndex;
-        if (is_first) x[j] = Vec2Ref(p.x + min(i, kLast) * 8).v;
-        else x[j] = vec2(uintBitsToFloat(uint(words[j * 2])), uintBitsToFloat(uint(words[j * 2 + 1])));
-        if (i > kLast) x[j] = vec2(0.0);
-        squares = fma(x[j].y, x[j].y, fma(x[j].x, x[j].x, squares));
-    }
-    if (is_gate_up) load_ahead(most_gate_up_rows(), kHiddenStride, kRowsApart, kFfnStepsFirst, kFfnStepsAhead);
-    float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
-    [[unroll]] for (uint j = 0; j < kPairs; j++) {
-        uint i = j * kThreads + gl_LocalInvocationIndex;
-        if (i < kHiddenStride / 2) stage_pair(i, pack_pair(x[j] * inverse * gamma[j], kType));
-    }
-    pad_staged(kHiddenStride);
-    barrier();
-}
-
-// n pairs from a channel, then zeros up to k elements.
-void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
-    const uint n_rounds = ((k / 2 + kThreads - 1) / kThreads + kAtOnce - 1) / kAtOnce;
-    const uint at_once = (k / 2 + kThreads * n_rounds - 1) / (kThreads * n_rounds);  // as equal as they come
-    for (uint begin = gl_LocalInvocationIndex; begin < k / 2; begin += kThreads * at_once) {
-        uint64_t words[kHeardMax];
-        hear_all(words, at_once, 1, channel, begin, ((n_rounds - 1) * at_once + 1) * kThreads - 1, n - 1, epoch);
-        [[unroll]] for (uint j = 0; j < at_once; j++) {
-            uint i = begin + j * kThreads;
-            if (i < k / 2) stage_pair(i, i < n ? uint(words[j]) : 0);
-        }
-    }
-    pad_staged(k);
-    barrier();
-}
-
-#ifdef BEHIND_ATTENTION
-// What other dispatches attended to.
-void stage_attention() {
-    for (uint i = gl_LocalInvocationIndex; i < kQStride / 2; i += kThreads) {
-        uint pair = 0;
-        if (i < kQ / 2) pair = kAttentionType == 0 ? pack_pair(Vec2Ref(behind.attention + i * 8).v, kType) : UintRef(behind.attention + i * 4).v;
-        stage_pair(i, pair);
-    }
-    pad_staged(kQStride);
-    barrier();
-}
-#endif
-
+#include "gpu/kernels/persistent/decode_inputs.glsl"
 #include "gpu/kernels/persistent/decode_attention.glsl"
 
 #ifdef BEHIND_ATTENTION
-// The same where its parts are not joined yet: a subgroup has all parts of four elements, each lane some, and asks for
+// Attention's result where its parts are not joined yet: a subgroup has all parts of four elements, each lane some, and asks for
 // all of them at once. Before a part of the matrices is taken, so by the workgroup's number, and the subgroups first
 // that have nothing to do with that.
 void say_attention(uint epoch) {

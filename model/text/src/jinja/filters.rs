@@ -7,7 +7,7 @@ use super::eval::Renderer;
 use super::json::{dump, DumpOptions};
 use super::ops::{self, Arithmetic};
 use super::repr::{text_of, to_str};
-use super::{attributes, fail, filters_seq, filters_text, format, Result, Value};
+use super::{attributes, fail, filters_seq, filters_text, format_percent, Result, Value};
 
 const NAMES: [&str; 48] = [
     "abs",
@@ -165,7 +165,7 @@ fn apply_plain<'t>(
                 }
                 Value::dict(dict)
             };
-            Ok(Value::str(format::percent(&pattern, &values)?))
+            Ok(Value::str(format_percent::percent(&pattern, &values)?))
         }
         _ => filters_seq::apply(renderer, name, input, args),
     }

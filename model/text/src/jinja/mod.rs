@@ -18,6 +18,8 @@ mod filters;
 mod filters_seq;
 mod filters_text;
 mod format;
+mod format_percent;
+mod format_spec;
 mod functions;
 mod is_tests;
 mod json;

@@ -6,7 +6,7 @@ use super::attributes::{self, no_item};
 use super::budget::{charge_text, room_for_items, room_for_text};
 use super::filters_text::escape;
 use super::value::{Range, View};
-use super::{fail, format, Result, Value};
+use super::{fail, format_percent, Result, Value};
 
 const MAX_REPEAT: usize = 16 << 20;
 
@@ -85,7 +85,7 @@ pub fn arithmetic<'t>(op: Arithmetic, a: &Value<'t>, b: &Value<'t>) -> Result<Va
     let (a, b) = (&a.plain(), &b.plain());
     // printf-style formatting takes its operand before anything asks whether it is defined.
     if let (Rem, Value::Str(pattern)) = (op, a) {
-        return Ok(Value::str(format::percent(pattern, b)?));
+        return Ok(Value::str(format_percent::percent(pattern, b)?));
     }
     a.check_defined()?;
     b.check_defined()?;

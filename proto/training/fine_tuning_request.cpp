@@ -198,8 +198,6 @@ Status read_adapter(const JsonValue& root, TrainingRecipe& recipe) {
     TRY(read_patterns(root, recipe));
     TRY_ASSIGN(recipe.use_rslora, root.bool_or("use_rslora", recipe.use_rslora));
     TRY_ASSIGN(recipe.use_dora, root.bool_or("use_dora", recipe.use_dora));
-    if (recipe.use_dora && recipe.lora_dropout > 0)
-        return unsupported_field("lora_dropout", "with use_dora there is no dropout here");
     return ok_status();
 }
 

@@ -186,9 +186,6 @@ Result<int> TrainCommandFlags::run() {
     set_given(recipe.learning_rate, learning_rate_, kNotGiven);
     set_given(recipe.lora_alpha, alpha_, kNotGiven);
     set_given(recipe.warmup_steps, warmup_steps_, int64_t(-1));
-    if (recipe.use_dora && recipe.lora_dropout > 0)
-        return make_error(ErrorCode::kUnsupportedParameter,
-                          "--lora-dropout: with --use-dora there is no dropout; leave it out", "lora-dropout");
     return run_train(arguments_);
 }
 

@@ -67,7 +67,7 @@ TEST(FineTuningRequests, WhatIsNotDoneIsRefusedByName) {
     EXPECT_EQ(refused({{"integrations", {{{"type", "wandb"}}}}}), "unsupported integrations");
     EXPECT_EQ(refused({{"integrations", json::array()}}), "taken");
     EXPECT_EQ(refused({{"bias", "all"}}), "unsupported bias");
-    EXPECT_EQ(refused({{"use_dora", true}, {"lora_dropout", 0.1}}), "unsupported lora_dropout");
+    EXPECT_EQ(refused({{"use_dora", true}, {"lora_dropout", 0.1}}), "taken");
     EXPECT_EQ(refused({{"hyperparameters", {{"beta", 0.1}}}}), "unsupported hyperparameters.beta");
 }
 

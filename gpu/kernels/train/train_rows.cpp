@@ -164,15 +164,17 @@ void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params, S
         {"train_affine", uint64_t{params.rows} * params.n * (2 * bytes_of(type) + (params.base != 0 ? 4 : 0)), 0});
 }
 
-void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows,
+void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, TrainDropoutForm form, uint32_t rows,
                            ScalarType type) {
+    const bool adds = form == TrainDropoutForm::kAdds;
     CHECK(!adds || type == ScalarType::kF32);
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
     struct Constants {
-        uint32_t threads, adds, type;
+        uint32_t threads, form, type;
     };
     const Kernel* k =
-        kernel("train_dropout", Constants{.threads = size, .adds = adds, .type = static_cast<uint32_t>(type)});
+        kernel("train_dropout",
+               Constants{.threads = size, .form = static_cast<uint32_t>(form), .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1,
                       {"train_dropout", uint64_t{rows} * params.columns * (adds ? 3 : 2) * bytes_of(type), 0});

@@ -194,14 +194,14 @@ struct TrainActParams {
 };
 INTEROP_SIZE(TrainActParams, 56);
 
-// to[t][n] = base[t][n] + z[t][n] * gain[n] * factor[n] + bias[n]
+// to[t][n] = base[t][n] + z[t][n] * (gain[n] * factor[n] - less) + bias[n]
 struct TrainAffineParams {
     uint64_t to, base, z;  // base and z may be `to`; to and z f32 or of 16 bits, then without base and bias
     uint64_t gain, factor, bias;
     uint32_t n;  // of 16 bits a multiple of 4, and rows begin at multiples of 8 bytes
     uint32_t to_stride, base_stride, z_stride;
     uint32_t rows;
-    uint32_t pad;
+    float less;
 };
 INTEROP_SIZE(TrainAffineParams, 72);
 
@@ -234,6 +234,11 @@ struct TrainLoss {
     uint32_t is_best;       // the target has the greatest logit
 };
 INTEROP_SIZE(TrainLoss, 12);
+
+// What train_dropout writes: what is left of x, that added to what is there, or x without what is left of it.
+INTEROP_CONST kDropoutLeft = 0;
+INTEROP_CONST kDropoutAdds = 1;
+INTEROP_CONST kDropoutRest = 2;
 
 struct TrainDropoutParams {
     uint64_t x;         // [t][x_stride], f32 or of 16 bits

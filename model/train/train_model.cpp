@@ -13,11 +13,13 @@ namespace {
 
 constexpr auto kRefused = ErrorCode::kInvalidConfig;
 
-Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& shape) {
+// Of shapes alone there are no numbers.
+Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& shape, TrainNumbers numbers) {
     if (tensor.shape != shape) {
         return make_error(kRefused, format("{}: shape {}: expected {} of this model", tensor.name,
                                            shape_text(tensor.shape), shape_text(shape)));
     }
+    if (numbers == TrainNumbers::kNone) return ok_status();
     uint64_t n = 1;
     for (const uint64_t size : shape) n *= size;
     if (tensor.values.size() != n)
@@ -28,15 +30,15 @@ Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& sh
     return ok_status();
 }
 
-Status check_pair(const TrainedPair& pair, LinearShape shape) {
+Status check_pair(const TrainedPair& pair, LinearShape shape, TrainNumbers numbers) {
     if (pair.a.shape.size() != 2 || pair.a.shape[0] == 0 || pair.a.shape[0] > kLoraRankMax) {
         return make_error(kRefused, format("{}: shape {}: expected a rank from 1 to {}", pair.a.name,
                                            shape_text(pair.a.shape), kLoraRankMax));
     }
     if (!std::isfinite(pair.scale)) return make_error(kRefused, format("{}: a scale that is not finite", pair.a.name));
-    TRY(check_tensor(pair.a, {pair.rank(), shape.k}));
-    TRY(check_tensor(pair.b, {shape.n, pair.rank()}));
-    if (pair.magnitude) TRY(check_tensor(*pair.magnitude, {shape.n}));
+    TRY(check_tensor(pair.a, {pair.rank(), shape.k}, numbers));
+    TRY(check_tensor(pair.b, {shape.n, pair.rank()}, numbers));
+    if (pair.magnitude) TRY(check_tensor(*pair.magnitude, {shape.n}, numbers));
     return ok_status();
 }
 
@@ -59,8 +61,9 @@ uint32_t n_outputs(const ModelConfig& config, LinearModule first, LinearModule l
 
 class ModelBuilder {
   public:
-    ModelBuilder(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter)
-        : config_(config), weights_(weights), adapter_(adapter) {}
+    ModelBuilder(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter,
+                 TrainNumbers numbers)
+        : config_(config), weights_(weights), adapter_(adapter), numbers_(numbers) {}
 
     Result<TrainModel> build() {
         if (adapter_.n_parameters() == 0) return make_error(kRefused, "the adapter has no tensor to train");
@@ -106,7 +109,7 @@ class ModelBuilder {
                                        : n_outputs(config_, modules.first,
                                                    static_cast<LinearModule>(static_cast<uint8_t>(linear.first) - 1));
             const uint32_t n = n_outputs(config_, linear.first, linear.last);
-            TRY(check_pair(linear.pair, {n, config_.shape(linear.first).k}));
+            TRY(check_pair(linear.pair, {n, config_.shape(linear.first).k}, numbers_));
             made_.layers[linear.layer].groups[g].parts.push_back({begin, n, index, linear.pair.magnitude.has_value()});
             return ok_status();
         }
@@ -157,14 +160,14 @@ class ModelBuilder {
             shape = {config_.head_dim};
         }
         if (place->has_value()) return make_error(kRefused, format("{}: given twice", whole.weight.name));
-        TRY(check_tensor(whole.weight, shape));
+        TRY(check_tensor(whole.weight, shape, numbers_));
         *place = index;
         return ok_status();
     }
 
     Status add_outer_pairs() {
         if (adapter_.embedding) {
-            TRY(check_pair(*adapter_.embedding, {config_.hidden_size, config_.vocab_size}));
+            TRY(check_pair(*adapter_.embedding, {config_.hidden_size, config_.vocab_size}, numbers_));
             if (made_.embedding)
                 return make_error(
                     kRefused, format("{}: the embedding is trained as a whole as well", adapter_.embedding->a.name));
@@ -173,7 +176,7 @@ class ModelBuilder {
                     kRefused, format("{}: DoRA of the embedding is not trained", adapter_.embedding->magnitude->name));
         }
         if (adapter_.head) {
-            TRY(check_pair(*adapter_.head, {config_.vocab_size, config_.hidden_size}));
+            TRY(check_pair(*adapter_.head, {config_.vocab_size, config_.hidden_size}, numbers_));
             if (made_.head)
                 return make_error(kRefused,
                                   format("{}: the output layer is trained as a whole as well", adapter_.head->a.name));
@@ -189,6 +192,7 @@ class ModelBuilder {
     const ModelConfig& config_;
     const ModelWeights& weights_;
     const TrainableAdapter& adapter_;
+    const TrainNumbers numbers_;
     TrainModel made_;
 };
 
@@ -219,8 +223,8 @@ Status check_trains(const ModelConfig& config) {
 }
 
 Result<TrainModel> TrainModel::create(const ModelConfig& config, const ModelWeights& weights,
-                                      const TrainableAdapter& adapter) {
-    return ModelBuilder(config, weights, adapter).build();
+                                      const TrainableAdapter& adapter, TrainNumbers numbers) {
+    return ModelBuilder(config, weights, adapter, numbers).build();
 }
 
 }  // namespace lorad::model

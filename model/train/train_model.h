@@ -41,10 +41,13 @@ struct TrainLayer {
 // kInvalidConfig: what the model has that is not trained, by name.
 Status check_trains(const ModelConfig& config);
 
+// Whether an adapter has numbers, or says what would be trained by its shapes alone.
+enum class TrainNumbers : uint8_t { kAll, kNone };
+
 struct TrainModel {
     // kInvalidConfig: what is not trained, by name; or tensors that do not fit the model.
     static Result<TrainModel> create(const ModelConfig& config, const ModelWeights& weights,
-                                     const TrainableAdapter& adapter);
+                                     const TrainableAdapter& adapter, TrainNumbers numbers = TrainNumbers::kAll);
 
     std::vector<TrainLayer> layers;
     std::optional<uint32_t> embedding, head, final_norm;  // in TrainableAdapter::wholes

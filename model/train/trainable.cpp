@@ -32,7 +32,11 @@ std::vector<TrainedTensor*> TrainableAdapter::tensors() {
 
 uint64_t TrainableAdapter::n_parameters() const {
     uint64_t n = 0;
-    for (const TrainedTensor* tensor : tensors()) n += tensor->values.size();
+    for (const TrainedTensor* tensor : tensors()) {
+        uint64_t of_tensor = 1;
+        for (const uint64_t size : tensor->shape) of_tensor *= size;
+        n += of_tensor;
+    }
     return n;
 }
 

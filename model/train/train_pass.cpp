@@ -17,7 +17,10 @@ constexpr uint64_t kFloat = sizeof(float);
 
 void TrainPass::shadows(gpu::Recorder& recorder, const TrainSlot& slot) const {
     if (!slot.sizes.shadows) return;
-    make_shadows(recorder, kernels_, slot.model, *slot.parameters, *slot.sizes.shadows, slot.shadows, sizes_.act_type);
+    kernels_.round_items(
+        recorder,
+        {.items = slot.shadow_items.address(), .n_items = slot.n_shadow_items, .n_quads = slot.n_shadow_quads},
+        sizes_.act_type);
     kernels_.barrier(recorder);
 }
 

@@ -111,6 +111,7 @@ class TrainKernels {
     // Rows of `type` in 16 bits and in fragments (products/activation_fragments.h, kFragmentsByRows).
     void fragments(Recorder& recorder, const TrainFragmentsParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
+    void round_items(Recorder& recorder, const TrainRoundItemsParams& params, ScalarType to);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
     // Numbers of a packed table are rounded to its matrix's type, as a plain copy has them.
     void embed(Recorder& recorder, const TrainEmbedParams& params, WeightKind table, bool is_transposed, uint32_t rows);

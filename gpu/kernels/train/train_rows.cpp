@@ -38,6 +38,18 @@ void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, Sca
                       {"train_round", uint64_t{rows} * params.columns * 6, 0});
 }
 
+void TrainKernels::round_items(Recorder& recorder, const TrainRoundItemsParams& params, ScalarType to) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
+    struct Constants {
+        uint32_t threads, to;
+    };
+    const Kernel* k = kernel("train_round_items", Constants{.threads = size, .to = static_cast<uint32_t>(to)});
+    if (k == nullptr || params.n_quads == 0) return;
+    const uint32_t n_groups = ceil_div(params.n_quads, size), across = std::min(n_groups, kGroupsAcross);
+    recorder.dispatch(*k, params, across, ceil_div(n_groups, across), 1,
+                      {"train_round_items", uint64_t{params.n_quads} * 4 * 6, 0});
+}
+
 void TrainKernels::sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
     const Kernel* k = kernel("train_sum_heads", TypedRowConstants{.threads = size, .type = 0});

@@ -37,6 +37,23 @@ struct TrainRoundParams {
 };
 INTEROP_SIZE(TrainRoundParams, 32);
 
+// One of many matrices that are rounded by one dispatch: to[t][c] = factor * from[t][c].
+struct TrainRoundItem {
+    uint64_t from;           // f32 [t][from_stride]
+    uint64_t to;             // of 16 bits [t][to_stride]; rows of both begin at multiples of 16 bytes
+    uint32_t rows, columns;  // columns: a multiple of 4
+    uint32_t from_stride, to_stride;
+    float factor;
+    uint32_t first;  // quads (four columns of a row) of the items before it
+};
+INTEROP_SIZE(TrainRoundItem, 40);
+struct TrainRoundItemsParams {
+    uint64_t items;  // TrainRoundItem[n_items]
+    uint32_t n_items;
+    uint32_t n_quads;  // of all
+};
+INTEROP_SIZE(TrainRoundItemsParams, 16);
+
 // Rows of one sequence, kFlashRows of them or what is left.
 struct TrainFlashTile {
     uint32_t first_row, n_tokens;  // of the sequence

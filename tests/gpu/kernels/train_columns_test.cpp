@@ -136,6 +136,56 @@ TEST_F(TrainColumnsTest, ColumnSumsAffineAndDropoutOf16BitsMatchTheReference) {
     }
 }
 
+// More matrices than a workgroup has quads, and such of one quad.
+TEST_F(TrainColumnsTest, ManyMatricesAreRoundedByOneDispatch) {
+    for (const Type of : {Type::kBf16, Type::kF16}) {
+        const double rounding = of == Type::kBf16 ? 0x1p-8 : 0x1p-11;
+        constexpr uint32_t kItems = 70, kToStride = 24;
+        std::vector<TrainRoundItem> items;
+        std::vector<float> values;
+        uint32_t n_rows = 0, n_quads = 0;
+        for (uint32_t i = 0; i < kItems; i++) {
+            const uint32_t rows = i % 5 == 0 ? 1 : 3 + i, columns = 4 + i % 4 * 4;
+            items.push_back({.from = values.size() * sizeof(float),
+                             .to = uint64_t{n_rows} * kToStride * 2,
+                             .rows = rows,
+                             .columns = columns,
+                             .from_stride = columns + 4,
+                             .to_stride = kToStride,
+                             .factor = i % 2 == 0 ? 1.0f : 0.75f,
+                             .first = n_quads});
+            const auto more = random(rows * (columns + 4));
+            values.insert(values.end(), more.begin(), more.end());
+            n_rows += rows;
+            n_quads += rows * columns / 4;
+        }
+        const Buffer from_at = input(values), to_at = poisoned(n_rows * kToStride * 2);
+        std::vector<TrainRoundItem> placed = items;
+        for (TrainRoundItem& item : placed) item.from += from_at.address(), item.to += to_at.address();
+        const Buffer items_at = input(placed);
+        const auto before = content<uint16_t>(to_at, n_rows * kToStride);
+        execute([&](Recorder& recorder) {
+            kernels_.round_items(recorder, {.items = items_at.address(), .n_items = kItems, .n_quads = n_quads},
+                                 scalar(of));
+        });
+        const auto to = content(to_at, n_rows * kToStride, of);
+        const auto words = content<uint16_t>(to_at, n_rows * kToStride);
+        for (const TrainRoundItem& item : items) {
+            for (uint32_t t = 0; t < item.rows; t++) {
+                for (uint32_t c = 0; c < kToStride; c++) {
+                    const size_t at = item.to / 2 + t * kToStride + c;
+                    if (c >= item.columns) {
+                        ASSERT_EQ(words[at], before[at]) << "written beyond the columns";
+                        continue;
+                    }
+                    const double want = double{item.factor} * values[item.from / 4 + t * item.from_stride + c];
+                    ASSERT_NEAR(to[at], want, rounding * std::abs(want) + 1e-6);
+                }
+            }
+        }
+    }
+}
+
 TEST_F(TrainColumnsTest, DropoutLeavesWhatPhiloxSays) {
     // Known answers of Random123 for zeros and for all ones.
     EXPECT_EQ(philox({0, 0, 0, 0}, 0, 0),

@@ -120,6 +120,7 @@ class TrainStart {
     Status add_linear(const Place& place) {
         if (!has(place.linear) || shape_of(config_, place.layer, kFileModules[place.linear]).n == 0) return ok_status();
         const std::string module = name_of(place);
+        all_modules_.push_back(module);
         TRY_ASSIGN(const bool is_targeted, is_target(module));
         if (!is_targeted) return ok_status();
         const FileModule& linear = kFileModules[place.linear];
@@ -134,6 +135,7 @@ class TrainStart {
 
     Status add_outer(const Place& place) {
         const std::string module = name_of(place);
+        all_modules_.push_back(module);
         TRY_ASSIGN(const bool is_targeted, is_target(module));
         if (!is_targeted) return ok_status();
         if (recipe_.use_dora)
@@ -256,7 +258,8 @@ class TrainStart {
         const auto check = [&](const std::vector<std::string>& names, const char* field,
                                std::span<const PlaceKind> kinds) -> Status {
             for (const std::string& name : names) {
-                const bool is_found = name == "all-linear" || std::ranges::any_of(trained, [&](const auto& tensor) {
+                const bool is_found = (name == "all-linear" && names.size() == 1) ||
+                                      std::ranges::any_of(trained, [&](const auto& tensor) {
                                           return tensor.find(name + ".") != std::string::npos;
                                       });
                 if (is_found) continue;
@@ -269,7 +272,23 @@ class TrainStart {
         };
         if (!is_one_expression) TRY(check(recipe_.target_modules, "target_modules", kTargets));
         TRY(check(recipe_.modules_to_save, "modules_to_save", kSaved));
+        TRY(check_excluded());
         return check_patterns();
+    }
+
+    Status check_excluded() const {
+        if (recipe_.exclude_modules.size() == 1 && is_expression(recipe_.exclude_modules[0])) return ok_status();
+        for (const std::string& name : recipe_.exclude_modules) {
+            const bool is_found = std::ranges::any_of(all_modules_, [&](const std::string& module) {
+                return module == name || module.ends_with("." + name);
+            });
+            if (is_found) continue;
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("exclude_modules: {}: not a module of the model: expected {}",
+                                     json_quote_short(name), expected_names(kTargets)),
+                              "exclude_modules");
+        }
+        return ok_status();
     }
 
     // Patterns that fit no module that is trained would silently do nothing.
@@ -340,14 +359,19 @@ class TrainStart {
     std::unique_ptr<const model::ModelFiles> model_files_;
     std::optional<model::TensorFiles> files_;
     const bool has_numbers_;
-    uint32_t n_drawn_ = 0;              // tensors
-    std::vector<std::string> modules_;  // that have pairs
+    uint32_t n_drawn_ = 0;                            // tensors
+    std::vector<std::string> all_modules_, modules_;  // the latter have pairs
     model::TrainableAdapter made_;
 };
 
 Result<model::TrainableAdapter> start_of(const LoraRecipe& recipe, const BaseModel& base, bool has_numbers) {
     const auto peft = parse_peft_config(config_of(recipe));
-    if (!peft.ok()) return make_error(ErrorCode::kInvalidRequest, peft.error().message, peft.error().param);
+    if (!peft.ok()) {
+        constexpr std::string_view kFile = "adapter_config.json: ";
+        std::string_view message = peft.error().message;
+        if (message.starts_with(kFile)) message.remove_prefix(kFile.size());
+        return make_error(ErrorCode::kInvalidRequest, std::string(message), peft.error().param);
+    }
     return TrainStart(recipe, base, *peft, has_numbers).make();
 }
 

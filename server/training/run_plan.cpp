@@ -70,6 +70,7 @@ adapters::LoraRecipe lora_recipe(const proto::TrainingRecipe& recipe) {
     lora.use_rslora = recipe.use_rslora;
     lora.use_dora = recipe.use_dora;
     lora.target_modules = recipe.lora_trainable_modules;
+    lora.exclude_modules = recipe.exclude_modules;
     lora.rank_pattern = recipe.rank_pattern;
     lora.alpha_pattern = recipe.alpha_pattern;
     if (!recipe.layers_to_transform.empty())

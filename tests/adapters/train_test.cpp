@@ -491,6 +491,10 @@ TEST(TrainStart, RefusesModulesThatAreNotThere) {
     EXPECT_EQ(refused(), "target_modules: \"wq\": not a module of the model that is trained: " + targets);
     recipe.target_modules = {"q_proj", "w.*"};  // names, of several
     EXPECT_EQ(refused(), "target_modules: \"w.*\": not a module of the model that is trained: " + targets);
+    recipe.target_modules = {"all-linear", "lm_head"};  // it stands alone
+    EXPECT_EQ(refused(), "target_modules: \"all-linear\": not a module of the model that is trained: " + targets);
+    recipe.target_modules = {".*q_proj("};
+    EXPECT_EQ(refused(), "target_modules: not a regular expression: missing ), unterminated subpattern at position 9");
     recipe.target_modules = {R"(model\.layers\.9\..*)"};
     EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
     recipe.modules_to_save = {"norm"};  // beside which it is as wrong
@@ -513,6 +517,14 @@ TEST(TrainStart, RefusesModulesThatAreNotThere) {
     recipe.layers_to_transform = {{0}};
     EXPECT_EQ(refused(), "rank_pattern: \"layers.1.self_attn.q_proj\": no module that is trained has such a name");
     recipe.rank_pattern = {};
+    recipe.exclude_modules = {"wq"};
+    EXPECT_EQ(refused(), "exclude_modules: \"wq\": not a module of the model: " + targets);
+    recipe.exclude_modules = {"q_proj"};
+    EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
+    recipe.exclude_modules = {"layers.0.self_attn.q_proj", "k_proj"};
+    recipe.layers_to_transform = std::nullopt;
+    EXPECT_EQ(make_trainable(recipe, *llama().base)->linears.size(), 1u);
+    recipe.exclude_modules = {};
     recipe.r = 0;
     EXPECT_NE(refused(), "accepted");
 }

@@ -9,13 +9,13 @@
 
 #include "adapters/files/peft_config.h"
 #include "adapters/files/tensor_names.h"
+#include "adapters/plan/recipe_config.h"
 #include "adapters/plan/trainable.h"
 #include "model/files/model_files.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/train/philox.h"
 #include "model/weights/lora_table.h"
 #include "proto/base/format.h"
-#include "proto/json/json.h"
 
 namespace lorad::adapters {
 namespace {
@@ -24,46 +24,6 @@ using model::Tensor;
 using model::TrainedTensor;
 
 constexpr uint64_t kRowsAtOnce = 1024;
-
-bool is_expression(const std::string& name) { return name.find_first_of("^$*+?()[]{}|\\") != std::string::npos; }
-
-void write_selector(JsonWriter& json, std::string_view field, const std::vector<std::string>& names) {
-    json.key(field);
-    if (names.size() == 1 && (names[0] == "all-linear" || is_expression(names[0]))) {
-        json.value(names[0]);
-        return;
-    }
-    json.begin_array();
-    for (const std::string& name : names) json.value(name);
-    json.end_array();
-}
-
-// The recipe in PEFT's own words, so that one reader decides what they mean.
-std::string config_of(const LoraRecipe& recipe) {
-    JsonWriter json;
-    json.begin_object()
-        .field("peft_type", "LORA")
-        .field("r", recipe.r)
-        .field("lora_alpha", recipe.lora_alpha)
-        .field("use_rslora", recipe.use_rslora)
-        .field("use_dora", recipe.use_dora);
-    write_selector(json, "target_modules", recipe.target_modules);
-    if (!recipe.exclude_modules.empty()) write_selector(json, "exclude_modules", recipe.exclude_modules);
-    json.key("rank_pattern").begin_object();
-    for (const auto& [name, rank] : recipe.rank_pattern) json.field(name, rank);
-    json.end_object().key("alpha_pattern").begin_object();
-    for (const auto& [name, alpha] : recipe.alpha_pattern) json.field(name, alpha);
-    json.end_object().key("modules_to_save").begin_array();
-    for (const std::string& name : recipe.modules_to_save) json.value(name);
-    json.end_array();
-    if (recipe.layers_to_transform) {
-        json.key("layers_to_transform").begin_array();
-        for (const int64_t layer : *recipe.layers_to_transform) json.value(layer);
-        json.end_array();
-    }
-    json.end_object();
-    return json.take();
-}
 
 class TrainStart {
   public:
@@ -122,15 +82,35 @@ class TrainStart {
         const std::string module = name_of(place);
         all_modules_.push_back(module);
         TRY_ASSIGN(const bool is_targeted, is_target(module));
+        add_bias(place, is_targeted);
         if (!is_targeted) return ok_status();
         const FileModule& linear = kFileModules[place.linear];
         TRY_ASSIGN(model::TrainedPair pair, start_of(place, shape_of(config_, place.layer, linear)));
         if (recipe_.use_dora) {
             TRY_ASSIGN(pair.magnitude, row_norms(place, shape_of(config_, place.layer, linear)));
         }
+        if (recipe_.lora_bias) {
+            const uint32_t n = shape_of(config_, place.layer, linear).n;
+            pair.b_bias = {tensor_name(place, TensorRole::kBBias), {n}, {}};
+            if (has_numbers_) pair.b_bias->values.resize(n);
+        }
         made_.linears.push_back(
             {.layer = place.layer, .first = linear.first, .last = linear.last, .pair = std::move(pair)});
         return ok_status();
+    }
+
+    // A layer's own bias, if the recipe wants it trained and the base has one; beside a pair by the name that it has
+    // there.
+    void add_bias(const Place& place, bool is_targeted) {
+        const bool is_wanted = recipe_.bias == BiasKind::kAll || (recipe_.bias == BiasKind::kLoraOnly && is_targeted);
+        const auto found = base_.biases.find(name_of(place) + ".bias");
+        if (!is_wanted || found == base_.biases.end()) return;
+        const FileModule& linear = kFileModules[place.linear];
+        made_.biases.push_back({.layer = place.layer,
+                                .first = linear.first,
+                                .last = linear.last,
+                                .bias = {bias_tensor_name(place, is_targeted), {found->second.size()}, {}}});
+        if (has_numbers_) made_.biases.back().bias.values = found->second;
     }
 
     Status add_outer(const Place& place) {
@@ -141,6 +121,9 @@ class TrainStart {
         if (recipe_.use_dora)
             return make_error(ErrorCode::kInvalidRequest, format("use_dora: DoRA of {} is not trained", module),
                               "use_dora");
+        if (recipe_.lora_bias)
+            return make_error(ErrorCode::kInvalidRequest, format("lora_bias: a bias on {} is not trained", module),
+                              "lora_bias");
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
         const model::LinearShape shape = is_embedding ? model::LinearShape{config_.hidden_size, config_.vocab_size}
                                                       : model::LinearShape{config_.vocab_size, config_.hidden_size};
@@ -273,6 +256,9 @@ class TrainStart {
         if (!is_one_expression) TRY(check(recipe_.target_modules, "target_modules", kTargets));
         TRY(check(recipe_.modules_to_save, "modules_to_save", kSaved));
         TRY(check_excluded());
+        if (recipe_.bias != BiasKind::kNone && made_.biases.empty())
+            return make_error(ErrorCode::kInvalidRequest,
+                              "bias: the model has no biases where they are to be trained; leave it at none", "bias");
         return check_patterns();
     }
 
@@ -365,7 +351,10 @@ class TrainStart {
 };
 
 Result<model::TrainableAdapter> start_of(const LoraRecipe& recipe, const BaseModel& base, bool has_numbers) {
-    const auto peft = parse_peft_config(config_of(recipe));
+    if (recipe.lora_bias && recipe.use_dora)
+        return make_error(ErrorCode::kInvalidRequest, "lora_bias: with use_dora there is none, as in PEFT",
+                          "lora_bias");
+    const auto peft = parse_peft_config(peft_config_of(recipe));
     if (!peft.ok()) {
         constexpr std::string_view kFile = "adapter_config.json: ";
         std::string_view message = peft.error().message;

@@ -39,6 +39,9 @@ Status check_pair(const TrainedPair& pair, LinearShape shape, TrainNumbers numbe
     TRY(check_tensor(pair.a, {pair.rank(), shape.k}, numbers));
     TRY(check_tensor(pair.b, {shape.n, pair.rank()}, numbers));
     if (pair.magnitude) TRY(check_tensor(*pair.magnitude, {shape.n}, numbers));
+    if (pair.b_bias) TRY(check_tensor(*pair.b_bias, {shape.n}, numbers));
+    if (pair.b_bias && pair.magnitude)
+        return make_error(kRefused, format("{}: a bias of lora_B beside DoRA is not trained", pair.b_bias->name));
     return ok_status();
 }
 
@@ -87,6 +90,7 @@ class ModelBuilder {
         }
         for (uint32_t i = 0; i < adapter_.wholes.size(); ++i) TRY(add_whole(i));
         TRY(add_outer_pairs());
+        for (uint32_t i = 0; i < adapter_.biases.size(); ++i) TRY(add_bias(i));
         made_.first_trained_layer = config_.n_layers;
         for (uint32_t layer = config_.n_layers; layer-- > 0;) {
             if (made_.layers[layer].is_trained() || made_.trains_embedding()) made_.first_trained_layer = layer;
@@ -101,19 +105,46 @@ class ModelBuilder {
             return make_error(
                 kRefused, format("{}: layer {}: the model has {}", linear.pair.a.name, linear.layer, config_.n_layers));
         }
+        const std::optional<Outputs> at = outputs_of(linear.first, linear.last);
+        if (!at)
+            return make_error(kRefused,
+                              format("{}: modules that are not neighbours of one matrix", linear.pair.a.name));
+        TRY(check_pair(linear.pair, {at->n, config_.shape(linear.first).k}, numbers_));
+        made_.layers[linear.layer].groups[at->group].parts.push_back(
+            {at->begin, at->n, index, linear.pair.magnitude.has_value(), linear.pair.b_bias.has_value()});
+        return ok_status();
+    }
+
+    // Outputs of neighbouring modules in their group's.
+    struct Outputs {
+        uint32_t group, begin, n;
+    };
+    std::optional<Outputs> outputs_of(LinearModule first, LinearModule last) const {
         for (uint32_t g = 0; g < kTrainGroups; ++g) {
             const GroupModules& modules = kGroupModules[g];
-            if (linear.first < modules.first || linear.last > modules.last || linear.last < linear.first) continue;
-            const uint32_t begin = linear.first == modules.first
-                                       ? 0
-                                       : n_outputs(config_, modules.first,
-                                                   static_cast<LinearModule>(static_cast<uint8_t>(linear.first) - 1));
-            const uint32_t n = n_outputs(config_, linear.first, linear.last);
-            TRY(check_pair(linear.pair, {n, config_.shape(linear.first).k}, numbers_));
-            made_.layers[linear.layer].groups[g].parts.push_back({begin, n, index, linear.pair.magnitude.has_value()});
-            return ok_status();
+            if (first < modules.first || last > modules.last || last < first) continue;
+            const uint32_t begin =
+                first == modules.first
+                    ? 0
+                    : n_outputs(config_, modules.first, static_cast<LinearModule>(static_cast<uint8_t>(first) - 1));
+            return Outputs{g, begin, n_outputs(config_, first, last)};
         }
-        return make_error(kRefused, format("{}: modules that are not neighbours of one matrix", linear.pair.a.name));
+        return std::nullopt;
+    }
+
+    Status add_bias(uint32_t index) {
+        const TrainedBias& bias = adapter_.biases[index];
+        const std::optional<Outputs> at = outputs_of(bias.first, bias.last);
+        if (bias.layer >= config_.n_layers || !at)
+            return make_error(kRefused, format("{}: the model has no such modules", bias.bias.name));
+        TRY(check_tensor(bias.bias, {at->n}, numbers_));
+        auto& biases = made_.layers[bias.layer].groups[at->group].biases;
+        for (const TrainBiasPart& other : biases) {
+            if (other.begin < at->begin + at->n && at->begin < other.begin + other.n)
+                return make_error(kRefused, format("{}: given twice", bias.bias.name));
+        }
+        biases.push_back({at->begin, at->n, index});
+        return ok_status();
     }
 
     Status fill_gaps(TrainGroup& group) const {
@@ -175,6 +206,12 @@ class ModelBuilder {
                 return make_error(
                     kRefused, format("{}: DoRA of the embedding is not trained", adapter_.embedding->magnitude->name));
         }
+        for (const auto* pair : {&adapter_.embedding, &adapter_.head}) {
+            if (*pair && (*pair)->b_bias)
+                return make_error(kRefused,
+                                  format("{}: a bias of lora_B on the embedding or the output layer is not trained",
+                                         (*pair)->b_bias->name));
+        }
         if (adapter_.head) {
             TRY(check_pair(*adapter_.head, {config_.vocab_size, config_.hidden_size}, numbers_));
             if (made_.head)
@@ -204,9 +241,12 @@ bool TrainGroup::is_trained() const {
     return std::ranges::any_of(parts, [](const TrainPart& part) { return part.linear.has_value(); });
 }
 
+bool TrainGroup::trains_bias() const { return !biases.empty() || std::ranges::any_of(parts, &TrainPart::has_b_bias); }
+
 bool TrainLayer::is_trained() const {
     return input_norm || post_attention_norm || q_norm || k_norm ||
-           std::ranges::any_of(groups, &TrainGroup::is_trained);
+           std::ranges::any_of(groups,
+                               [](const TrainGroup& group) { return group.is_trained() || group.trains_bias(); });
 }
 
 bool TrainModel::trains_norms() const {

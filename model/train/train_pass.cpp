@@ -352,7 +352,9 @@ void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAd
                                     .n_columns = config_.hidden_size,
                                     .n_parts = 1,
                                     .rows = n_rows,
-                                    .a_stride = sizes_.hidden_stride});
+                                    .a_stride = sizes_.hidden_stride,
+                                    .b_stride = 0,
+                                    .scale = 1.0f});
     kernels_.barrier(recorder);
 }
 

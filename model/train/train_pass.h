@@ -70,6 +70,8 @@ class TrainPass {
     void shadows(gpu::Recorder& recorder, const TrainSlot& slot) const;
     // Records the inverse norms of the outputs with magnitudes, from the trained values as they are.
     void inverse_norms(gpu::Recorder& recorder, const TrainSlot& slot) const;
+    // Records the biases of the groups that train one, from the trained values as they are.
+    void biases(gpu::Recorder& recorder, const TrainSlot& slot) const;
     void embed(gpu::Recorder& recorder, const TrainRows& rows) const;
     void layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const;
     // Losses, and with gradients those of the stream behind the last layer.
@@ -215,6 +217,8 @@ class TrainPass {
     // sums may be, which may be dout.
     void group_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout,
                         const gpu::TrainMatrix& dsums, const gpu::TrainMatrix& dx) const;
+    // The gradients of trained biases, from those of finish()'s output.
+    void biases_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout) const;
     // The gradients of the magnitudes, from the sums and those of finish()'s output.
     void magnitudes_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout) const;
     // dx.address 0: nobody wants it.

@@ -1,5 +1,5 @@
-// Dropout of the inputs of linears, and the products of those with magnitudes in a step that drops. With x' what is left
-// of x of one linear (each has a mask of its own), g = magnitude / norm and z = W x' + scale B A x', its output is
+// Dropout of the inputs of linears, and the products of those with magnitudes in a step that drops. With x' what is
+// left of x of one linear (each has a mask of its own), g = magnitude / norm and z = W x' + scale B A x', its output is
 //
 //   g z + W (x - x') + bias
 //

@@ -50,7 +50,9 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
                                     .n_columns = config_.hidden_size,
                                     .n_parts = 1,
                                     .rows = n_targets,
-                                    .a_stride = sizes_.hidden_stride});
+                                    .a_stride = sizes_.hidden_stride,
+                                    .b_stride = 0,
+                                    .scale = 1.0f});
     kernels_.barrier(recorder);
 }
 

@@ -183,7 +183,8 @@ void TrainPass::lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt&
 
 void TrainPass::finish(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& to,
                        const TrainMatrix& base) const {
-    const DeviceAddress bias = at.group.bias->address();
+    const DeviceAddress trained = at.rows.jobs.front().slot->bias(at.layer, at.index),
+                        bias = trained != 0 ? trained : at.group.bias->address();
     const bool scales = at.group.has_magnitudes();
     if (!scales && bias == 0 && base.address == 0 && to.address == at.sums.address) return;
     scale(recorder, at, {.from = at.sums, .to = to, .base = base, .bias = bias});
@@ -226,6 +227,7 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const Scaled& 
 
 void TrainPass::group_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout,
                                const TrainMatrix& dsums, const TrainMatrix& dx) const {
+    if (at.group.trains_bias()) biases_backward(recorder, at, dout);
     if (at.group.has_magnitudes()) magnitudes_backward(recorder, at, dout);
     if (at.drops_base()) {
         left_backward(recorder, at, dout, dsums, dx);
@@ -251,7 +253,7 @@ void TrainPass::magnitudes_backward(gpu::Recorder& recorder, const GroupAt& at, 
              .rows = at.n_rows(),
              .a_stride = dout.stride,
              .b_stride = at.sums.stride,
-             .pad = 0},
+             .scale = 1.0f},
             dout.type);
     }
     kernels_.barrier(recorder);

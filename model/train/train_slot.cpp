@@ -50,6 +50,8 @@ SlotSizes SlotSizes::plan(const TrainSizes& sizes, const TrainModel& model, cons
                 slot.n_norms += gpu::padded(part.n);
             }
             end += rows_bytes(group_stride);
+            slot.bias_begins.push_back(group.trains_bias() ? std::optional(slot.n_biases) : std::nullopt);
+            if (group.trains_bias()) slot.n_biases += gpu::padded(group.w->n);
         }
         slot.low_bytes = std::max(slot.low_bytes, end);
     }
@@ -64,7 +66,7 @@ SlotSizes SlotSizes::plan(const TrainSizes& sizes, const TrainModel& model, cons
 uint64_t SlotSizes::fixed_bytes() const {
     return low_bytes + at_least(shadows ? shadows->n_bytes : 0) +
            at_least(n_shadow_items * sizeof(gpu::TrainRoundItem)) + at_least(dropped_bytes) + at_least(head_low_bytes) +
-           at_least(n_norms * sizeof(float));
+           at_least(n_norms * sizeof(float)) + at_least(n_biases * sizeof(float));
 }
 
 Result<std::unique_ptr<TrainSlot>> TrainSlot::create(gpu::Device& device, TrainModel model,
@@ -85,6 +87,7 @@ Result<std::unique_ptr<TrainSlot>> TrainSlot::create(gpu::Device& device, TrainM
     TRY(make(made->dropped, sizes.dropped_bytes, "training dropout"));
     TRY(make(made->head_low, sizes.head_low_bytes, "training low"));
     TRY(make(made->inverse_norms, sizes.n_norms * sizeof(float), "training norms"));
+    TRY(make(made->biases, sizes.n_biases * sizeof(float), "training biases"));
     TRY(make(made->norm_sums, kNormSumsMax * sizeof(float), "training norms", gpu::MemoryKind::kHostReadback));
     made->model = std::move(model);
     made->sizes = std::move(sizes);

@@ -65,8 +65,8 @@ Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, st
     return any_is(jobs, Phase::kDone);
 }
 
-// The next pieces of a round are recorded while the device works, so that it waits for the host's recording at a round's
-// beginning alone.
+// The next pieces of a round are recorded while the device works, so that it waits for the host's recording at a
+// round's beginning alone.
 Status TrainStage::run_waiting(std::span<const std::shared_ptr<TrainJob>> jobs, Clock::time_point deadline) {
     constexpr double kFirstUs = 1000, kNextUs = 8000;  // that a submission is to take, of whole pieces
     const auto us_left = [&] {
@@ -222,6 +222,7 @@ void TrainStage::begin_rows(gpu::Recorder& recorder) const {
     for (const First& first : round_->first) {
         pass().shadows(recorder, *first.slot);
         pass().inverse_norms(recorder, *first.slot);
+        pass().biases(recorder, *first.slot);
     }
 }
 

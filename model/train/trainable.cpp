@@ -9,11 +9,13 @@ void for_each_tensor(Adapter& adapter, const Take& take) {
         take(pair.a);
         take(pair.b);
         if (pair.magnitude) take(*pair.magnitude);
+        if (pair.b_bias) take(*pair.b_bias);
     };
     for (auto& linear : adapter.linears) take_pair(linear.pair);
     for (auto& whole : adapter.wholes) take(whole.weight);
     if (adapter.embedding) take_pair(*adapter.embedding);
     if (adapter.head) take_pair(*adapter.head);
+    for (auto& bias : adapter.biases) take(bias.bias);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ constexpr std::array kFineTuningFields = {
     KnownField{"use_best"},
     // What PEFT's LoraConfig has beside these, and others' fields, that is not done here.
     KnownField{"bias"},
-    KnownField{"lora_bias", false, Neutral::kFalse},
+    KnownField{"lora_bias"},
     KnownField{"init_lora_weights", false, Neutral::kTrue},
     KnownField{"fan_in_fan_out", false, Neutral::kFalse},
     KnownField{"layers_pattern", false, Neutral::kEmpty},

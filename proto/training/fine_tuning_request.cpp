@@ -10,12 +10,20 @@
 namespace lorad::proto {
 namespace {
 
-constexpr std::array<std::string_view, 12> kFormFields = {"lora_r",          "r",
-                                                          "lora_alpha",      "lora_trainable_modules",
-                                                          "target_modules",  "exclude_modules",
-                                                          "modules_to_save", "rank_pattern",
-                                                          "alpha_pattern",   "layers_to_transform",
-                                                          "use_rslora",      "use_dora"};
+constexpr std::array<std::string_view, 14> kFormFields = {"lora_r",
+                                                          "r",
+                                                          "lora_alpha",
+                                                          "lora_trainable_modules",
+                                                          "target_modules",
+                                                          "exclude_modules",
+                                                          "modules_to_save",
+                                                          "rank_pattern",
+                                                          "alpha_pattern",
+                                                          "layers_to_transform",
+                                                          "use_rslora",
+                                                          "use_dora",
+                                                          "bias",
+                                                          "lora_bias"};
 
 constexpr std::array<std::string_view, 5> kSchedulers = {"constant", "linear", "cosine", "hf-linear", "hf-cosine"};
 constexpr std::array<std::string_view, 4> kTrainOnNames = {"assistant", "last", "expand", "all"};
@@ -142,9 +150,9 @@ Status read_adapter(const JsonValue& root, TrainingRecipe& recipe) {
     if (rank && pefts && *rank != *pefts) return root.find("r")->error("lora_r says another rank; give one of them");
     set_if(rank, recipe.lora_r);
     set_if(pefts, recipe.lora_r);
-    TRY_ASSIGN(const std::string_view bias, root.string_or("bias", "none"));
-    if (bias != "none")
-        return unsupported_field("bias", format("trained biases ({}) are not done here", json_quote_short(bias)));
+    static constexpr std::array<std::string_view, 3> kBiases = {"none", "lora_only", "all"};
+    TRY_ASSIGN(recipe.bias, one_of(root, "bias", kBiases, recipe.bias));
+    TRY_ASSIGN(recipe.lora_bias, root.bool_or("lora_bias", recipe.lora_bias));
     TRY_ASSIGN(recipe.lora_alpha, number_in(root, "lora_alpha", kLoraAlphaMin, kLoraAlphaMax));
     TRY(read_number(root, "lora_dropout", 0.0, kDropoutMax, recipe.lora_dropout));
     TRY(read_modules(root, recipe));
@@ -322,6 +330,9 @@ std::string recipe_json(const TrainingRecipe& recipe) {
         writer.end_array();
     }
     writer.field("use_rslora", recipe.use_rslora).field("use_dora", recipe.use_dora);
+    // Checkpoints compare this text with that of versions before: what is usual is left out.
+    if (recipe.bias != "none") writer.field("bias", recipe.bias);
+    if (recipe.lora_bias) writer.field("lora_bias", true);
     write_optional(writer, "n_epochs", recipe.n_epochs);
     write_optional(writer, "batch_size", recipe.batch_size);
     write_optional(writer, "learning_rate_multiplier", recipe.learning_rate_multiplier);

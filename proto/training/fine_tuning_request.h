@@ -28,6 +28,8 @@ struct TrainingRecipe {
     std::vector<std::pair<std::string, double>> alpha_pattern;
     std::vector<uint32_t> layers_to_transform;  // empty: all
     bool use_rslora = false, use_dora = false;
+    std::string bias = "none";  // or lora_only, all
+    bool lora_bias = false;
 
     // The optimizer.
     std::optional<uint32_t> n_epochs, batch_size;    // absent: by the number of examples

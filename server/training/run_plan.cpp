@@ -76,6 +76,10 @@ adapters::LoraRecipe lora_recipe(const proto::TrainingRecipe& recipe) {
     if (!recipe.layers_to_transform.empty())
         lora.layers_to_transform.emplace(recipe.layers_to_transform.begin(), recipe.layers_to_transform.end());
     lora.modules_to_save = recipe.modules_to_save;
+    lora.bias = recipe.bias == "all"         ? adapters::BiasKind::kAll
+                : recipe.bias == "lora_only" ? adapters::BiasKind::kLoraOnly
+                                             : adapters::BiasKind::kNone;
+    lora.lora_bias = recipe.lora_bias;
     lora.seed = recipe.seed;
     return lora;
 }

@@ -22,7 +22,8 @@ struct ServerParts {
     PieceQueue& pieces;
 };
 
-// The training thread, but check_trains(), check_recipe(), start_files(), files_of(), generation_of(), publish() and remove(), which are any thread's.
+// The training thread; check_trains(), check_recipe(), start_files(), files_of(), generation_of(), publish() and
+// remove(): any.
 class ServerHost final : public TrainingHost {
   public:
     struct Options {

@@ -47,8 +47,8 @@ class TrainingHost {
 
     // kInvalidConfig: the base has a part that is not trained, by name.
     virtual Status check_trains() const { return ok_status(); }
-    // What is known of a new adapter before it is made. kInvalidRequest with the field; kOutOfMemory with the arithmetic
-    // where it could not even be trained alone.
+    // What is known of a new adapter before it is made. kInvalidRequest with the field; kOutOfMemory with the
+    // arithmetic where it could not even be trained alone.
     virtual Status check_recipe(const proto::TrainingRecipe&) const { return ok_status(); }
     // An adapter that a job begins with, by its name or generation, as files that the job may keep. kAdapterNotFound;
     // kAdapterUnsupported for what is not trained on.

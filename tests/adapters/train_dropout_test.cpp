@@ -4,6 +4,7 @@
 
 #include "model/files/model_files.h"
 #include "tests/reference/trained_model.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/training_goldens.h"
 
 namespace lorad::adapters {
@@ -28,20 +29,29 @@ TrainedModel reference_of(const TrainingGolden& golden) {
 }
 
 // Off the start, where magnitudes change nothing and gradients of A are zero.
-TrainableAdapter moved_adapter(const TrainingGolden& golden, bool use_dora) {
+TrainableAdapter moved_adapter(const TrainingGolden& golden, bool use_dora, bool has_biases = false) {
     LoraRecipe recipe;
+    recipe.bias = has_biases ? BiasKind::kAll : BiasKind::kNone;
+    recipe.lora_bias = has_biases && !use_dora;
     recipe.r = 3;
     recipe.lora_alpha = 4;
     recipe.use_dora = use_dora;
     recipe.seed = 2;
-    if (!use_dora) recipe.target_modules = {"q_proj", "up_proj", "down_proj", "lm_head"};
+    if (!use_dora) recipe.target_modules = {"q_proj", "up_proj", "down_proj"};
+    if (!use_dora && !has_biases) recipe.target_modules.emplace_back("lm_head");
     auto made = make_trainable(recipe, *golden.base);
     EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
     uint32_t i = 0;
     for (auto& linear : made->linears) {
         for (float& value : linear.pair.b.values) value += 0.05f * std::sin(static_cast<float>(++i));
+        if (linear.pair.b_bias) {
+            for (float& value : linear.pair.b_bias->values) value += 0.1f * std::sin(static_cast<float>(++i));
+        }
         if (!linear.pair.magnitude) continue;
         for (float& value : linear.pair.magnitude->values) value *= 1.0f + 0.3f * std::sin(static_cast<float>(++i));
+    }
+    for (auto& bias : made->biases) {
+        for (float& value : bias.bias.values) value += 0.1f * std::sin(static_cast<float>(++i));
     }
     if (made->head) {
         for (float& value : made->head->b.values) value += 0.05f * std::sin(static_cast<float>(++i));
@@ -69,17 +79,20 @@ double dot(const std::vector<float>& a, const std::vector<double>& b) {
 
 struct DropoutCase {
     const char* golden;
-    bool use_dora;
+    bool use_dora, has_biases = false;
 };
-void PrintTo(const DropoutCase& one, std::ostream* to) { *to << one.golden << (one.use_dora ? " DoRA" : ""); }
+void PrintTo(const DropoutCase& one, std::ostream* to) {
+    *to << one.golden << (one.use_dora ? " DoRA" : "") << (one.has_biases ? " biases" : "");
+}
 
+// Biases have no dropout, and are there in both ways.
 class TrainDropout : public ::testing::TestWithParam<DropoutCase> {};
 
 // Norms of DoRA are held, as PEFT's gradients hold them.
 TEST_P(TrainDropout, LossesAndGradientsAreTheReferences) {
     const auto golden = TrainingGolden::load(GetParam().golden);
     const TrainedModel model = reference_of(*golden);
-    const TrainableAdapter adapter = moved_adapter(*golden, GetParam().use_dora);
+    const TrainableAdapter adapter = moved_adapter(*golden, GetParam().use_dora, GetParam().has_biases);
     const auto examples = short_examples(*golden);
     model::TrainerOptions options = golden->options(128);
     options.in_f32 = true;
@@ -101,15 +114,18 @@ TEST_P(TrainDropout, LossesAndGradientsAreTheReferences) {
     EXPECT_GT(std::abs(want - undropped), 1e-3 * want) << "nothing is dropped";
     const auto gradients = (*trainer)->gradients();
     ASSERT_TRUE(gradients.ok());
-    // One tensor of each kind, in another layer each time, along a random direction and along the gradient. A pair on
-    // the output layer is behind them all.
+    // One tensor of each kind, in another layer each time, along a random direction and along the gradient.
     std::mt19937 random(4);
     std::normal_distribution<double> normal;
-    const size_t n_layers = golden->base->config.n_layers, n_kinds = gradients->size() / n_layers;
+    std::map<std::string, std::vector<size_t>> of_kind;
+    for (size_t i = 0; i < gradients->size(); ++i) {
+        const std::string& name = (*gradients)[i].name;
+        const size_t layer = name.find("layers.");
+        of_kind[layer == std::string::npos ? name : name.substr(layer + 9)].push_back(i);
+    }
     std::vector<size_t> looked_at;
-    for (size_t kind = 0; kind < n_kinds; ++kind) looked_at.push_back(kind % n_layers * n_kinds + kind);
-    for (size_t i = n_kinds * n_layers; i < gradients->size(); ++i) looked_at.push_back(i);
-    EXPECT_EQ(looked_at.size() > n_kinds, adapter.head.has_value());
+    for (const auto& [kind, all] : of_kind) looked_at.push_back(all[looked_at.size() % all.size()]);
+    EXPECT_GE(looked_at.size(), 8u);
     for (const size_t i : looked_at) {
         const TrainedTensor& gradient = (*gradients)[i];
         double norm = 0, drawn = 0;
@@ -144,7 +160,47 @@ INSTANTIATE_TEST_SUITE_P(Models, TrainDropout,
                          // apart and with norms of heads; with biases; fused
                          ::testing::Values(DropoutCase{"qwen3-plain", false}, DropoutCase{"qwen3-plain", true},
                                            DropoutCase{"qwen2-tied-patterns", true},
-                                           DropoutCase{"phi3-sharded-plain", true}));
+                                           DropoutCase{"phi3-sharded-plain", true},
+                                           DropoutCase{"qwen2-tied-patterns", false, true},
+                                           DropoutCase{"qwen2-tied-patterns", true, true}));
+
+// What is written is what was trained, and is served: the reader is that of adapters that are served.
+TEST(TrainBiases, AreSavedAsPeftSavesThem) {
+    const auto golden = TrainingGolden::load("qwen2-tied-patterns");
+    for (const bool use_dora : {false, true}) {
+        const TrainableAdapter adapter = moved_adapter(*golden, use_dora, true);
+        EXPECT_EQ(adapter.biases.size(), 3u * golden->base->config.n_layers);
+        const lorad::testing::TempDir folder;
+        const PeftFiles files = peft_files(adapter, *golden->base, {.base_name = "qwen2"});
+        ASSERT_TRUE(write_peft_folder(files, folder.path()).ok());
+        const auto config = nlohmann::json::parse(files.config);
+        // Without DoRA keys and values have no pair.
+        EXPECT_EQ(config["bias"], use_dora ? "lora_only" : "all");
+        EXPECT_EQ(config["lora_bias"], !use_dora);
+        const TrainableAdapter read = golden->read_adapter(folder.path());
+        const auto of_read = read.tensors(), of_adapter = adapter.tensors();
+        ASSERT_EQ(of_read.size(), of_adapter.size());
+        std::map<std::string, std::vector<float>> values;
+        for (const TrainedTensor* tensor : of_read) values[tensor->name] = tensor->values;
+        for (const TrainedTensor* tensor : of_adapter) EXPECT_EQ(values[tensor->name], tensor->values) << tensor->name;
+    }
+    LoraRecipe recipe;
+    recipe.bias = BiasKind::kLoraOnly;
+    recipe.target_modules = {"q_proj", "down_proj"};
+    EXPECT_EQ(make_trainable(recipe, *golden->base)->biases.size(), golden->base->config.n_layers);
+    const auto refused = [&](const BaseModel& base) {
+        const auto made = trainable_shape(recipe, base);
+        return made.ok() ? "accepted" : made.error().message;
+    };
+    recipe.target_modules = {"down_proj"};
+    EXPECT_EQ(refused(*golden->base), "bias: the model has no biases where they are to be trained; leave it at none");
+    recipe.bias = BiasKind::kNone;
+    recipe.lora_bias = true;
+    recipe.target_modules = {"lm_head"};
+    EXPECT_EQ(refused(*golden->base), "lora_bias: a bias on lm_head is not trained");
+    recipe.use_dora = true;
+    EXPECT_EQ(refused(*golden->base), "lora_bias: with use_dora there is none, as in PEFT");
+}
 
 // DoRA of all linears, whose inputs are dropped or not. Masks do not go by the type.
 TEST(TrainDropoutIn16Bits, DoraIsNearThatOfF32AndHasTheSameBitsComputedAgain) {

@@ -70,9 +70,8 @@ TEST(FineTuningRequests, WhatIsNotDoneIsRefusedByName) {
     EXPECT_EQ(refused({{"method", {{"type", "supervised"}, {"dpo", json::object()}}}}), "unsupported method.dpo");
     EXPECT_EQ(refused({{"integrations", {{{"type", "wandb"}}}}}), "unsupported integrations");
     EXPECT_EQ(refused({{"integrations", json::array()}}), "taken");
-    EXPECT_EQ(refused({{"bias", "all"}}), "unsupported bias");
     EXPECT_EQ(refused({{"bias", "none"}}), "taken");
-    EXPECT_EQ(refused({{"lora_bias", true}}), "unsupported lora_bias");
+    EXPECT_EQ(refused({{"bias", "some"}}), "invalid bias");
     EXPECT_EQ(refused({{"lora_bias", false}, {"init_lora_weights", true}, {"trainable_token_indices", nullptr}}),
               "taken");
     EXPECT_EQ(refused({{"init_lora_weights", "pissa"}}), "unsupported init_lora_weights");
@@ -108,6 +107,8 @@ TEST(FineTuningRequests, RecipesComeBackFromTheirJson) {
                                         {"alpha_pattern", {{"q_proj", 2.5}}},
                                         {"layers_to_transform", {0, 2}},
                                         {"exclude_modules", {"k_proj"}},
+                                        {"bias", "lora_only"},
+                                        {"lora_bias", true},
                                         {"warmup_steps", 3},
                                         {"max_steps", 9},
                                         {"overlong", "error"},
@@ -121,6 +122,8 @@ TEST(FineTuningRequests, RecipesComeBackFromTheirJson) {
     EXPECT_EQ(recipe_json(*again), text);
     EXPECT_EQ(again->layers_to_transform, (std::vector<uint32_t>{0, 2}));
     EXPECT_EQ(again->exclude_modules, std::vector<std::string>{"k_proj"});
+    EXPECT_EQ(again->bias, "lora_only");
+    EXPECT_TRUE(again->lora_bias);
     EXPECT_TRUE(again->refuse_overlong);
     EXPECT_FALSE(again->shuffle);
 }

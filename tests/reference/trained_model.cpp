@@ -86,12 +86,22 @@ TrainedModel::Rows TrainedModel::linear(const Pass& pass, uint32_t layer, const 
     const auto found = std::ranges::find_if(
         linears, [&](const auto& one) { return one.pair.a.name.find(name + ".lora_A") != std::string::npos; });
     const auto index = static_cast<size_t>(found - linears.begin());
+    const auto trained_bias = std::ranges::find_if(pass.adapter.biases, [&](const model::TrainedBias& one) {
+        return one.bias.name.find(name + ".") != std::string::npos;
+    });
     Rows rows;
     for (uint32_t t = 0; t < x.size(); ++t) {
         Vector& y = rows.emplace_back(multiply(w, x[t]));
         const Vector of_base = y;
-        if (bias != weights_.end()) add(y, to_doubles(bias->second));
+        if (trained_bias != pass.adapter.biases.end()) {
+            add(y, to_doubles(trained_bias->bias.values));
+        } else if (bias != weights_.end()) {
+            add(y, to_doubles(bias->second));
+        }
         if (found == linears.end()) continue;
+        if (found->pair.b_bias) {
+            for (size_t n = 0; n < y.size(); ++n) y[n] += double{found->pair.scale} * found->pair.b_bias->values[n];
+        }
         const Vector left = left_of(pass, x[t], t, index), low = low_rank(found->pair, left, y.size());
         if (!found->pair.magnitude) {
             add(y, low);

@@ -222,7 +222,7 @@ struct TrainAffineParams {
 };
 INTEROP_SIZE(TrainAffineParams, 72);
 
-// to[n] += factor[n] * sum over rows t and parts q of a[t][q * n_columns + n] * b[t][q * n_columns + n]
+// to[n] += scale * factor[n] * sum over rows t and parts q of a[t][q * n_columns + n] * b[t][q * n_columns + n]
 struct TrainColumnSumsParams {
     uint64_t to;
     uint64_t a;       // [t][a_stride], f32 or of 16 bits
@@ -232,7 +232,7 @@ struct TrainColumnSumsParams {
     uint32_t n_parts;
     uint32_t rows;
     uint32_t a_stride, b_stride;
-    uint32_t pad;
+    float scale;
 };
 INTEROP_SIZE(TrainColumnSumsParams, 56);
 

@@ -35,7 +35,7 @@ TEST_F(TrainColumnsTest, ColumnSumsAndAffineMatchTheReference) {
                                         .rows = n_rows,
                                         .a_stride = stride,
                                         .b_stride = stride,
-                                        .pad = 0});
+                                        .scale = 0.5f});
         kernels_.affine(recorder, {.to = to_at.address(),
                                    .base = b_at.address(),
                                    .z = a_at.address(),
@@ -54,7 +54,7 @@ TEST_F(TrainColumnsTest, ColumnSumsAndAffineMatchTheReference) {
         Vector to(columns);
         for (uint32_t n = 0; n < columns; n++) {
             for (uint32_t q = 0; q < parts; q++)
-                sums[n] += double{factor[n]} * a[(t * parts + q) * columns + n] * b[(t * parts + q) * columns + n];
+                sums[n] += 0.5 * factor[n] * a[(t * parts + q) * columns + n] * b[(t * parts + q) * columns + n];
             to[n] = b[t * parts * columns + n] +
                     double{a[t * parts * columns + n]} * (double{gain[n]} * factor[n] - 0.25) + bias[n];
         }
@@ -88,7 +88,7 @@ TEST_F(TrainColumnsTest, ColumnSumsAffineAndDropoutOf16BitsMatchTheReference) {
                                   .rows = n_rows,
                                   .a_stride = stride,
                                   .b_stride = stride,
-                                  .pad = 0},
+                                  .scale = 0.5f},
                                  type);
             kernels_.affine(recorder,
                             {.to = to_at.address(),
@@ -125,7 +125,7 @@ TEST_F(TrainColumnsTest, ColumnSumsAffineAndDropoutOf16BitsMatchTheReference) {
         for (uint32_t t = 0; t < n_rows; t++) {
             for (uint32_t n = 0; n < columns; n++) {
                 const double x = a[t * columns + n], want = x * (double{gain[n]} * factor[n] - 0.25);
-                sums[n] += double{factor[n]} * x * b[t * columns + n];
+                sums[n] += 0.5 * factor[n] * x * b[t * columns + n];
                 ASSERT_NEAR(to[t * stride + n], want, rounding * std::abs(want) + 1e-6);
                 const bool is_left = philox({n / 4, 3 * t, t, 3}, 11, 4)[n % 4] >= 0x40000000u;
                 ASSERT_NEAR(left[t * stride + n], is_left ? x * 4 / 3 : 0.0, rounding * std::abs(x * 4 / 3) + 1e-6);

@@ -1,5 +1,5 @@
-// Trained biases: a layer's own in place of the base's, and those of lora_B, which are scaled as their pairs are. Once a
-// step they become one bias for each product, which is added where the base's is.
+// Trained biases: a layer's own in place of the base's, and those of lora_B, which are scaled as their pairs are. Once
+// a step they become one bias for each product, which is added where the base's is.
 #include "model/train/train_pass.h"
 
 namespace lorad::model {

@@ -68,14 +68,16 @@ class ConfigWriter {
         pattern(alpha, alpha_of);
         json_.end_object();
         json_.field("base_model_name_or_path", options_.base_name)
-            .field("bias", "none")
+            .field("bias", bias_kind())
             .field("fan_in_fan_out", false)
             .field("inference_mode", true)
             .field("init_lora_weights", true);
         layers();
         json_.key("lora_alpha");
         number(alpha);
-        json_.field("lora_bias", false).field("lora_dropout", 0.0);
+        const bool has_b_biases = std::ranges::any_of(
+            adapter_.linears, [](const model::TrainedLinear& linear) { return linear.pair.b_bias.has_value(); });
+        json_.field("lora_bias", has_b_biases).field("lora_dropout", 0.0);
         saved_modules();
         json_.field("peft_type", "LORA").field("r", rank);
         json_.key("rank_pattern").begin_object();
@@ -92,6 +94,15 @@ class ConfigWriter {
     }
 
   private:
+    // Of what is there: all, where a module without a pair has one.
+    const char* bias_kind() const {
+        if (adapter_.biases.empty()) return "none";
+        const bool is_all = std::ranges::any_of(adapter_.biases, [](const model::TrainedBias& bias) {
+            return bias.bias.name.find(".base_layer.") == std::string::npos;
+        });
+        return is_all ? "all" : "lora_only";
+    }
+
     static uint32_t rank_of(const TrainedModule& module) { return module.rank; }
     static double alpha_of(const TrainedModule& module) { return module.alpha; }
 

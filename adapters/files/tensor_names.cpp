@@ -295,6 +295,12 @@ std::string name_of(const Place& place, std::string_view prefix) {
     return format("{}{}.{}", kLayers, place.layer, std::ranges::find(kNorms, place.kind, &NormName::kind)->name);
 }
 
+std::string bias_tensor_name(const Place& place, bool has_pair) {
+    std::string name = tensor_name(place, TensorRole::kBias);
+    if (has_pair) name.insert(name.rfind('.'), ".base_layer");
+    return name;
+}
+
 std::string tensor_name(const Place& place, TensorRole role) {
     return format("{}{}{}", kPrefix, name_of(place), suffix_of(role));
 }

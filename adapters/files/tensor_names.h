@@ -131,6 +131,8 @@ ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& co
 
 // "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"
 std::string tensor_name(const Place& place, TensorRole role);
+// A layer's own bias as PEFT saves it: beside a pair it is that of the layer within.
+std::string bias_tensor_name(const Place& place, bool has_pair);
 
 // n and k of a linear place, fused ones whole; n 0: the layer has no such module.
 model::LinearShape shape_of(const model::ModelConfig& config, uint32_t layer, const FileModule& module);

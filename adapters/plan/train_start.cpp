@@ -4,17 +4,18 @@
 #include <memory>
 #include <numbers>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "adapters/files/peft_config.h"
 #include "adapters/files/tensor_names.h"
+#include "adapters/plan/recipe_config.h"
 #include "adapters/plan/trainable.h"
 #include "model/files/model_files.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/train/philox.h"
 #include "model/weights/lora_table.h"
 #include "proto/base/format.h"
-#include "proto/json/json.h"
 
 namespace lorad::adapters {
 namespace {
@@ -24,52 +25,14 @@ using model::TrainedTensor;
 
 constexpr uint64_t kRowsAtOnce = 1024;
 
-bool is_expression(const std::string& name) { return name.find_first_of("^$*+?()[]{}|\\") != std::string::npos; }
-
-void write_selector(JsonWriter& json, std::string_view field, const std::vector<std::string>& names) {
-    json.key(field);
-    if (names.size() == 1 && (names[0] == "all-linear" || is_expression(names[0]))) {
-        json.value(names[0]);
-        return;
-    }
-    json.begin_array();
-    for (const std::string& name : names) json.value(name);
-    json.end_array();
-}
-
-// The recipe in PEFT's own words, so that one reader decides what they mean.
-std::string config_of(const LoraRecipe& recipe) {
-    JsonWriter json;
-    json.begin_object()
-        .field("peft_type", "LORA")
-        .field("r", recipe.r)
-        .field("lora_alpha", recipe.lora_alpha)
-        .field("use_rslora", recipe.use_rslora)
-        .field("use_dora", recipe.use_dora);
-    write_selector(json, "target_modules", recipe.target_modules);
-    if (!recipe.exclude_modules.empty()) write_selector(json, "exclude_modules", recipe.exclude_modules);
-    json.key("rank_pattern").begin_object();
-    for (const auto& [name, rank] : recipe.rank_pattern) json.field(name, rank);
-    json.end_object().key("alpha_pattern").begin_object();
-    for (const auto& [name, alpha] : recipe.alpha_pattern) json.field(name, alpha);
-    json.end_object().key("modules_to_save").begin_array();
-    for (const std::string& name : recipe.modules_to_save) json.value(name);
-    json.end_array();
-    if (recipe.layers_to_transform) {
-        json.key("layers_to_transform").begin_array();
-        for (const int64_t layer : *recipe.layers_to_transform) json.value(layer);
-        json.end_array();
-    }
-    json.end_object();
-    return json.take();
-}
-
 class TrainStart {
   public:
-    TrainStart(const LoraRecipe& recipe, const BaseModel& base, const PeftConfig& peft)
-        : recipe_(recipe), base_(base), config_(base.config), peft_(peft) {}
+    // has_numbers: false for the shapes alone.
+    TrainStart(const LoraRecipe& recipe, const BaseModel& base, const PeftConfig& peft, bool has_numbers)
+        : recipe_(recipe), base_(base), config_(base.config), peft_(peft), has_numbers_(has_numbers) {}
 
     Result<model::TrainableAdapter> make() {
+        TRY(check_layers());
         if (!base_.folder.empty()) {
             TRY_ASSIGN(model_files_, model::ModelFiles::open(base_.folder));
             TRY_ASSIGN(files_, model_files_->tensors());
@@ -117,25 +80,50 @@ class TrainStart {
     Status add_linear(const Place& place) {
         if (!has(place.linear) || shape_of(config_, place.layer, kFileModules[place.linear]).n == 0) return ok_status();
         const std::string module = name_of(place);
+        all_modules_.push_back(module);
         TRY_ASSIGN(const bool is_targeted, is_target(module));
+        add_bias(place, is_targeted);
         if (!is_targeted) return ok_status();
         const FileModule& linear = kFileModules[place.linear];
         TRY_ASSIGN(model::TrainedPair pair, start_of(place, shape_of(config_, place.layer, linear)));
         if (recipe_.use_dora) {
             TRY_ASSIGN(pair.magnitude, row_norms(place, shape_of(config_, place.layer, linear)));
         }
+        if (recipe_.lora_bias) {
+            const uint32_t n = shape_of(config_, place.layer, linear).n;
+            pair.b_bias = {tensor_name(place, TensorRole::kBBias), {n}, {}};
+            if (has_numbers_) pair.b_bias->values.resize(n);
+        }
         made_.linears.push_back(
             {.layer = place.layer, .first = linear.first, .last = linear.last, .pair = std::move(pair)});
         return ok_status();
     }
 
+    // A layer's own bias, if the recipe wants it trained and the base has one; beside a pair by the name that it has
+    // there.
+    void add_bias(const Place& place, bool is_targeted) {
+        const bool is_wanted = recipe_.bias == BiasKind::kAll || (recipe_.bias == BiasKind::kLoraOnly && is_targeted);
+        const auto found = base_.biases.find(name_of(place) + ".bias");
+        if (!is_wanted || found == base_.biases.end()) return;
+        const FileModule& linear = kFileModules[place.linear];
+        made_.biases.push_back({.layer = place.layer,
+                                .first = linear.first,
+                                .last = linear.last,
+                                .bias = {bias_tensor_name(place, is_targeted), {found->second.size()}, {}}});
+        if (has_numbers_) made_.biases.back().bias.values = found->second;
+    }
+
     Status add_outer(const Place& place) {
         const std::string module = name_of(place);
+        all_modules_.push_back(module);
         TRY_ASSIGN(const bool is_targeted, is_target(module));
         if (!is_targeted) return ok_status();
         if (recipe_.use_dora)
             return make_error(ErrorCode::kInvalidRequest, format("use_dora: DoRA of {} is not trained", module),
                               "use_dora");
+        if (recipe_.lora_bias)
+            return make_error(ErrorCode::kInvalidRequest, format("lora_bias: a bias on {} is not trained", module),
+                              "lora_bias");
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
         const model::LinearShape shape = is_embedding ? model::LinearShape{config_.hidden_size, config_.vocab_size}
                                                       : model::LinearShape{config_.vocab_size, config_.hidden_size};
@@ -146,16 +134,17 @@ class TrainStart {
     // A uniform within the inverse root of the inputs, B zero; of an embedding A zero and B normal.
     Result<model::TrainedPair> start_of(const Place& place, model::LinearShape shape) {
         const std::string module = name_of(place);
+        modules_.push_back(module);
         TRY_ASSIGN(const uint32_t rank, peft_.rank_of(module, budget_));
         TRY_ASSIGN(const double scale, peft_.scale_of(module, rank, budget_));
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
-        model::TrainedPair pair{.scale = static_cast<float>(scale),
-                                .a = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingA : TensorRole::kA),
-                                      {rank, shape.k},
-                                      std::vector<float>(size_t{rank} * shape.k)},
-                                .b = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingB : TensorRole::kB),
-                                      {shape.n, rank},
-                                      std::vector<float>(size_t{shape.n} * rank)}};
+        model::TrainedPair pair{
+            .scale = static_cast<float>(scale),
+            .a = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingA : TensorRole::kA), {rank, shape.k}, {}},
+            .b = {tensor_name(place, is_embedding ? TensorRole::kEmbeddingB : TensorRole::kB), {shape.n, rank}, {}}};
+        if (!has_numbers_) return pair;
+        pair.a.values.resize(size_t{rank} * shape.k);
+        pair.b.values.resize(size_t{shape.n} * rank);
         std::vector<float>& drawn = is_embedding ? pair.b.values : pair.a.values;
         const float bound = 1.0f / std::sqrt(static_cast<float>(shape.k));
         for (size_t i = 0; i < drawn.size(); i += 2) {
@@ -197,6 +186,10 @@ class TrainStart {
         }
         whole.layer = place.layer;
         whole.weight = {tensor_name(place, TensorRole::kWeight), std::move(shape), {}};
+        if (!has_numbers_) {
+            made_.wholes.push_back(std::move(whole));
+            return ok_status();
+        }
         if (tensor->source != nullptr) {
             whole.weight.values.resize(tensor->n_elements());
             TRY(model::decode_rows(*tensor, 0, tensor->shape[0], gpu::ScalarType::kF32,
@@ -220,6 +213,7 @@ class TrainStart {
     Result<TrainedTensor> row_norms(const Place& place, model::LinearShape shape) const {
         TRY_ASSIGN(const Tensor* tensor, base_tensor(name_of(place) + ".weight"));
         TrainedTensor norms{tensor_name(place, TensorRole::kMagnitude), {shape.n}, {}};
+        if (!has_numbers_) return norms;
         std::vector<float> rows(kRowsAtOnce * shape.k);
         for (uint64_t row = 0; row < shape.n; row += kRowsAtOnce) {
             const uint64_t n = std::min(kRowsAtOnce, shape.n - row);
@@ -235,27 +229,112 @@ class TrainStart {
     }
 
     // A name that is no module's is a mistake.
-    Status check_all_found() const {
+    Status check_all_found() {
         std::vector<std::string> trained;
         for (const model::TrainedTensor* tensor : std::as_const(made_).tensors()) trained.push_back(tensor->name);
-        if (trained.empty())
-            return make_error(ErrorCode::kInvalidRequest, "target_modules: none of them is a module of the model",
-                              "target_modules");
-        const auto check = [&](const std::vector<std::string>& names, const char* field) -> Status {
+        const bool is_one_expression = recipe_.target_modules.size() == 1 && is_expression(recipe_.target_modules[0]);
+        if (trained.empty() || (is_one_expression && made_.linears.empty() && !made_.embedding && !made_.head))
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format("target_modules: none of them is a module of the model: expected {}", expected_names(kTargets)),
+                "target_modules");
+        const auto check = [&](const std::vector<std::string>& names, const char* field,
+                               std::span<const PlaceKind> kinds) -> Status {
             for (const std::string& name : names) {
-                if (name == "all-linear" || is_expression(name)) continue;
-                if (std::ranges::any_of(trained, [&](const std::string& tensor) {
-                        return tensor.find(name + ".") != std::string::npos;
-                    }))
-                    continue;
-                return make_error(
-                    ErrorCode::kInvalidRequest,
-                    format("{}: {}: not a module of the model that is trained", field, json_quote_short(name)), field);
+                const bool is_found = (name == "all-linear" && names.size() == 1) ||
+                                      std::ranges::any_of(trained, [&](const auto& tensor) {
+                                          return tensor.find(name + ".") != std::string::npos;
+                                      });
+                if (is_found) continue;
+                return make_error(ErrorCode::kInvalidRequest,
+                                  format("{}: {}: not a module of the model that is trained: expected {}", field,
+                                         json_quote_short(name), expected_names(kinds)),
+                                  field);
             }
             return ok_status();
         };
-        TRY(check(recipe_.target_modules, "target_modules"));
-        return check(recipe_.modules_to_save, "modules_to_save");
+        if (!is_one_expression) TRY(check(recipe_.target_modules, "target_modules", kTargets));
+        TRY(check(recipe_.modules_to_save, "modules_to_save", kSaved));
+        TRY(check_excluded());
+        if (recipe_.bias != BiasKind::kNone && made_.biases.empty())
+            return make_error(ErrorCode::kInvalidRequest,
+                              "bias: the model has no biases where they are to be trained; leave it at none", "bias");
+        return check_patterns();
+    }
+
+    Status check_excluded() const {
+        if (recipe_.exclude_modules.size() == 1 && is_expression(recipe_.exclude_modules[0])) return ok_status();
+        for (const std::string& name : recipe_.exclude_modules) {
+            const bool is_found = std::ranges::any_of(all_modules_, [&](const std::string& module) {
+                return module == name || module.ends_with("." + name);
+            });
+            if (is_found) continue;
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("exclude_modules: {}: not a module of the model: expected {}",
+                                     json_quote_short(name), expected_names(kTargets)),
+                              "exclude_modules");
+        }
+        return ok_status();
+    }
+
+    // Patterns that fit no module that is trained would silently do nothing.
+    Status check_patterns() {
+        const auto check = [&](const auto& pattern, const char* field) -> Status {
+            for (const auto& entry : pattern.entries) {
+                bool is_found = false;
+                for (const std::string& module : modules_) {
+                    if (is_found) break;
+                    TRY_ASSIGN(is_found, entry.regex.full_match(module, budget_));
+                }
+                if (!is_found)
+                    return make_error(
+                        ErrorCode::kInvalidRequest,
+                        format("{}: {}: no module that is trained has such a name", field, json_quote_short(entry.key)),
+                        field);
+            }
+            return ok_status();
+        };
+        TRY(check(peft_.rank_pattern, "rank_pattern"));
+        return check(peft_.alpha_pattern, "alpha_pattern");
+    }
+
+    Status check_layers() const {
+        if (!recipe_.layers_to_transform) return ok_status();
+        for (const int64_t layer : *recipe_.layers_to_transform) {
+            if (layer >= 0 && layer < int64_t{config_.n_layers}) continue;
+            return make_error(
+                ErrorCode::kInvalidRequest,
+                format("layers_to_transform: {}: the model has the layers 0 to {}", layer, config_.n_layers - 1),
+                "layers_to_transform");
+        }
+        return ok_status();
+    }
+
+    static constexpr std::array kTargets = {PlaceKind::kLinear, PlaceKind::kEmbedding, PlaceKind::kHead};
+    static constexpr std::array kSaved = {PlaceKind::kInputNorm, PlaceKind::kPostAttentionNorm, PlaceKind::kQNorm,
+                                          PlaceKind::kKNorm,     PlaceKind::kFinalNorm,         PlaceKind::kEmbedding,
+                                          PlaceKind::kHead};
+
+    // The last parts of the model's names of such modules.
+    std::string expected_names(std::span<const PlaceKind> kinds) const {
+        std::vector<std::string> names;
+        const auto add = [&](const Place& place) {
+            const std::string name = name_of(place);
+            names.push_back(name.substr(name.rfind('.') + 1));
+        };
+        for (const PlaceKind kind : kinds) {
+            const bool is_of_head = kind == PlaceKind::kQNorm || kind == PlaceKind::kKNorm;
+            if (kind != PlaceKind::kLinear) {
+                if (!is_of_head || config_.qk_norm) add({kind});
+                continue;
+            }
+            names.emplace_back("all-linear");
+            for (uint32_t linear = 0; linear < kFileModules.size(); ++linear) {
+                if (has(linear) && shape_of(config_, 0, kFileModules[linear]).n != 0)
+                    add({PlaceKind::kLinear, 0, linear});
+            }
+        }
+        return format("{}", fmt::join(names, ", "));
     }
 
     const LoraRecipe& recipe_;
@@ -265,16 +344,34 @@ class TrainStart {
     RegexBudget budget_;
     std::unique_ptr<const model::ModelFiles> model_files_;
     std::optional<model::TensorFiles> files_;
-    uint32_t n_drawn_ = 0;  // tensors
+    const bool has_numbers_;
+    uint32_t n_drawn_ = 0;                            // tensors
+    std::vector<std::string> all_modules_, modules_;  // the latter have pairs
     model::TrainableAdapter made_;
 };
+
+Result<model::TrainableAdapter> start_of(const LoraRecipe& recipe, const BaseModel& base, bool has_numbers) {
+    if (recipe.lora_bias && recipe.use_dora)
+        return make_error(ErrorCode::kInvalidRequest, "lora_bias: with use_dora there is none, as in PEFT",
+                          "lora_bias");
+    const auto peft = parse_peft_config(peft_config_of(recipe));
+    if (!peft.ok()) {
+        constexpr std::string_view kFile = "adapter_config.json: ";
+        std::string_view message = peft.error().message;
+        if (message.starts_with(kFile)) message.remove_prefix(kFile.size());
+        return make_error(ErrorCode::kInvalidRequest, std::string(message), peft.error().param);
+    }
+    return TrainStart(recipe, base, *peft, has_numbers).make();
+}
 
 }  // namespace
 
 Result<model::TrainableAdapter> make_trainable(const LoraRecipe& recipe, const BaseModel& base) {
-    const auto peft = parse_peft_config(config_of(recipe));
-    if (!peft.ok()) return make_error(ErrorCode::kInvalidRequest, peft.error().message, peft.error().param);
-    return TrainStart(recipe, base, *peft).make();
+    return start_of(recipe, base, true);
+}
+
+Result<model::TrainableAdapter> trainable_shape(const LoraRecipe& recipe, const BaseModel& base) {
+    return start_of(recipe, base, false);
 }
 
 }  // namespace lorad::adapters

@@ -68,14 +68,17 @@ class TrainableReader {
   private:
     Status add(const Place& place, const PlaceTensors& tensors) {
         for (const TensorRole role : {TensorRole::kBBias, TensorRole::kBias}) {
-            if (const Tensor* tensor = of(tensors, role)) return not_trained(tensor->name, "a trained bias");
+            const Tensor* tensor = of(tensors, role);
+            if (tensor != nullptr && place.kind != PlaceKind::kLinear)
+                return not_trained(tensor->name, "a bias beside the layers' linear modules");
         }
         if (const Tensor* tensor = of(tensors, TensorRole::kTokenRows))
             return not_trained(tensor->name, "an embedding of single tokens");
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
         const Tensor* a = of(tensors, is_embedding ? TensorRole::kEmbeddingA : TensorRole::kA);
         const Tensor* b = of(tensors, is_embedding ? TensorRole::kEmbeddingB : TensorRole::kB);
-        if (a != nullptr && b != nullptr) TRY(add_pair(place, *a, *b, of(tensors, TensorRole::kMagnitude)));
+        if (a != nullptr && b != nullptr) TRY(add_pair(place, *a, *b, tensors));
+        if (const Tensor* bias = of(tensors, TensorRole::kBias)) add_bias(place, *bias, a != nullptr);
         const Tensor* weight = of(tensors, TensorRole::kWeight);
         if (weight == nullptr) return replaced_base(place, of(tensors, TensorRole::kBaseWeight));
         const std::string name = name_of(place, prefix_);
@@ -100,7 +103,15 @@ class TrainableReader {
         return not_trained(table->name, "a table in place of the base's that modules_to_save does not name");
     }
 
-    Status add_pair(const Place& place, const Tensor& a, const Tensor& b, const Tensor* magnitude) {
+    void add_bias(const Place& place, const Tensor& bias, bool has_pair) {
+        const FileModule& linear = kFileModules[place.linear];
+        model::TrainedTensor tensor = tensor_of(place, TensorRole::kBias, bias);
+        if (has_pair) tensor.name.insert(tensor.name.rfind('.'), ".base_layer");
+        made_.biases.push_back(
+            {.layer = place.layer, .first = linear.first, .last = linear.last, .bias = std::move(tensor)});
+    }
+
+    Status add_pair(const Place& place, const Tensor& a, const Tensor& b, const PlaceTensors& tensors) {
         const std::string module = name_of(place, prefix_);
         TRY_ASSIGN(const uint32_t rank, adapter_.peft.rank_of(module, budget_));
         TRY_ASSIGN(const double scale, adapter_.peft.scale_of(module, rank, budget_));
@@ -108,7 +119,10 @@ class TrainableReader {
         model::TrainedPair pair{.scale = static_cast<float>(scale),
                                 .a = tensor_of(place, is_embedding ? TensorRole::kEmbeddingA : TensorRole::kA, a),
                                 .b = tensor_of(place, is_embedding ? TensorRole::kEmbeddingB : TensorRole::kB, b)};
-        if (magnitude != nullptr) pair.magnitude = tensor_of(place, TensorRole::kMagnitude, *magnitude);
+        if (const Tensor* magnitude = of(tensors, TensorRole::kMagnitude))
+            pair.magnitude = tensor_of(place, TensorRole::kMagnitude, *magnitude);
+        if (const Tensor* b_bias = of(tensors, TensorRole::kBBias))
+            pair.b_bias = tensor_of(place, TensorRole::kBBias, *b_bias);
         if (place.kind == PlaceKind::kLinear) {
             const FileModule& linear = kFileModules[place.linear];
             made_.linears.push_back(

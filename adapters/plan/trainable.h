@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/files/peft_config.h"
 #include "adapters/plan/base_model.h"
 #include "adapters/plan/check.h"
 #include "model/train/trainable.h"
@@ -30,16 +31,21 @@ struct LoraRecipe {
     std::vector<std::pair<std::string, double>> alpha_pattern;
     std::optional<std::vector<int64_t>> layers_to_transform;
     std::vector<std::string> modules_to_save;
-    uint64_t seed = 0;  // for the random values of A
+    BiasKind bias = BiasKind::kNone;  // whose own biases are trained: none's, targets', all linears'
+    bool lora_bias = false;           // a bias of lora_B on each target
+    uint64_t seed = 0;                // for the random values of A
 };
 
 // PEFT's start: A uniform in +-1/sqrt(k) by Philox4x32-10 from the seed, B zero, magnitudes the norms of the base's
 // rows, saved modules the base's. Reads of the base's files what that needs. kInvalidRequest with the field: a target
-// that is not in the model, a rank of 0 or beyond 512, what is not trained.
+// or a pattern that names nothing of the model, a rank of 0 or beyond 512, what is not trained.
 Result<model::TrainableAdapter> make_trainable(const LoraRecipe& recipe, const BaseModel& base);
 
+// The same without numbers: what a recipe is refused for, and how much it trains. Reads the files' headers alone.
+Result<model::TrainableAdapter> trainable_shape(const LoraRecipe& recipe, const BaseModel& base);
+
 // The tensors of an adapter that was checked against the same base, to be trained on. kAdapterUnsupported: parts that
-// are not trained (biases, trained tokens, aLoRA), by name.
+// are not trained (trained tokens, aLoRA, a bias of the output layer), by name.
 Result<model::TrainableAdapter> to_trainable(const CheckedAdapter& adapter, const BaseModel& base);
 
 struct PeftFileOptions {

@@ -13,11 +13,13 @@ namespace {
 
 constexpr auto kRefused = ErrorCode::kInvalidConfig;
 
-Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& shape) {
+// Of shapes alone there are no numbers.
+Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& shape, TrainNumbers numbers) {
     if (tensor.shape != shape) {
         return make_error(kRefused, format("{}: shape {}: expected {} of this model", tensor.name,
                                            shape_text(tensor.shape), shape_text(shape)));
     }
+    if (numbers == TrainNumbers::kNone) return ok_status();
     uint64_t n = 1;
     for (const uint64_t size : shape) n *= size;
     if (tensor.values.size() != n)
@@ -28,15 +30,18 @@ Status check_tensor(const TrainedTensor& tensor, const std::vector<uint64_t>& sh
     return ok_status();
 }
 
-Status check_pair(const TrainedPair& pair, LinearShape shape) {
+Status check_pair(const TrainedPair& pair, LinearShape shape, TrainNumbers numbers) {
     if (pair.a.shape.size() != 2 || pair.a.shape[0] == 0 || pair.a.shape[0] > kLoraRankMax) {
         return make_error(kRefused, format("{}: shape {}: expected a rank from 1 to {}", pair.a.name,
                                            shape_text(pair.a.shape), kLoraRankMax));
     }
     if (!std::isfinite(pair.scale)) return make_error(kRefused, format("{}: a scale that is not finite", pair.a.name));
-    TRY(check_tensor(pair.a, {pair.rank(), shape.k}));
-    TRY(check_tensor(pair.b, {shape.n, pair.rank()}));
-    if (pair.magnitude) TRY(check_tensor(*pair.magnitude, {shape.n}));
+    TRY(check_tensor(pair.a, {pair.rank(), shape.k}, numbers));
+    TRY(check_tensor(pair.b, {shape.n, pair.rank()}, numbers));
+    if (pair.magnitude) TRY(check_tensor(*pair.magnitude, {shape.n}, numbers));
+    if (pair.b_bias) TRY(check_tensor(*pair.b_bias, {shape.n}, numbers));
+    if (pair.b_bias && pair.magnitude)
+        return make_error(kRefused, format("{}: a bias of lora_B beside DoRA is not trained", pair.b_bias->name));
     return ok_status();
 }
 
@@ -59,8 +64,9 @@ uint32_t n_outputs(const ModelConfig& config, LinearModule first, LinearModule l
 
 class ModelBuilder {
   public:
-    ModelBuilder(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter)
-        : config_(config), weights_(weights), adapter_(adapter) {}
+    ModelBuilder(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter,
+                 TrainNumbers numbers)
+        : config_(config), weights_(weights), adapter_(adapter), numbers_(numbers) {}
 
     Result<TrainModel> build() {
         if (adapter_.n_parameters() == 0) return make_error(kRefused, "the adapter has no tensor to train");
@@ -84,6 +90,7 @@ class ModelBuilder {
         }
         for (uint32_t i = 0; i < adapter_.wholes.size(); ++i) TRY(add_whole(i));
         TRY(add_outer_pairs());
+        for (uint32_t i = 0; i < adapter_.biases.size(); ++i) TRY(add_bias(i));
         made_.first_trained_layer = config_.n_layers;
         for (uint32_t layer = config_.n_layers; layer-- > 0;) {
             if (made_.layers[layer].is_trained() || made_.trains_embedding()) made_.first_trained_layer = layer;
@@ -98,19 +105,46 @@ class ModelBuilder {
             return make_error(
                 kRefused, format("{}: layer {}: the model has {}", linear.pair.a.name, linear.layer, config_.n_layers));
         }
+        const std::optional<Outputs> at = outputs_of(linear.first, linear.last);
+        if (!at)
+            return make_error(kRefused,
+                              format("{}: modules that are not neighbours of one matrix", linear.pair.a.name));
+        TRY(check_pair(linear.pair, {at->n, config_.shape(linear.first).k}, numbers_));
+        made_.layers[linear.layer].groups[at->group].parts.push_back(
+            {at->begin, at->n, index, linear.pair.magnitude.has_value(), linear.pair.b_bias.has_value()});
+        return ok_status();
+    }
+
+    // Outputs of neighbouring modules in their group's.
+    struct Outputs {
+        uint32_t group, begin, n;
+    };
+    std::optional<Outputs> outputs_of(LinearModule first, LinearModule last) const {
         for (uint32_t g = 0; g < kTrainGroups; ++g) {
             const GroupModules& modules = kGroupModules[g];
-            if (linear.first < modules.first || linear.last > modules.last || linear.last < linear.first) continue;
-            const uint32_t begin = linear.first == modules.first
-                                       ? 0
-                                       : n_outputs(config_, modules.first,
-                                                   static_cast<LinearModule>(static_cast<uint8_t>(linear.first) - 1));
-            const uint32_t n = n_outputs(config_, linear.first, linear.last);
-            TRY(check_pair(linear.pair, {n, config_.shape(linear.first).k}));
-            made_.layers[linear.layer].groups[g].parts.push_back({begin, n, index, linear.pair.magnitude.has_value()});
-            return ok_status();
+            if (first < modules.first || last > modules.last || last < first) continue;
+            const uint32_t begin =
+                first == modules.first
+                    ? 0
+                    : n_outputs(config_, modules.first, static_cast<LinearModule>(static_cast<uint8_t>(first) - 1));
+            return Outputs{g, begin, n_outputs(config_, first, last)};
         }
-        return make_error(kRefused, format("{}: modules that are not neighbours of one matrix", linear.pair.a.name));
+        return std::nullopt;
+    }
+
+    Status add_bias(uint32_t index) {
+        const TrainedBias& bias = adapter_.biases[index];
+        const std::optional<Outputs> at = outputs_of(bias.first, bias.last);
+        if (bias.layer >= config_.n_layers || !at)
+            return make_error(kRefused, format("{}: the model has no such modules", bias.bias.name));
+        TRY(check_tensor(bias.bias, {at->n}, numbers_));
+        auto& biases = made_.layers[bias.layer].groups[at->group].biases;
+        for (const TrainBiasPart& other : biases) {
+            if (other.begin < at->begin + at->n && at->begin < other.begin + other.n)
+                return make_error(kRefused, format("{}: given twice", bias.bias.name));
+        }
+        biases.push_back({at->begin, at->n, index});
+        return ok_status();
     }
 
     Status fill_gaps(TrainGroup& group) const {
@@ -157,14 +191,14 @@ class ModelBuilder {
             shape = {config_.head_dim};
         }
         if (place->has_value()) return make_error(kRefused, format("{}: given twice", whole.weight.name));
-        TRY(check_tensor(whole.weight, shape));
+        TRY(check_tensor(whole.weight, shape, numbers_));
         *place = index;
         return ok_status();
     }
 
     Status add_outer_pairs() {
         if (adapter_.embedding) {
-            TRY(check_pair(*adapter_.embedding, {config_.hidden_size, config_.vocab_size}));
+            TRY(check_pair(*adapter_.embedding, {config_.hidden_size, config_.vocab_size}, numbers_));
             if (made_.embedding)
                 return make_error(
                     kRefused, format("{}: the embedding is trained as a whole as well", adapter_.embedding->a.name));
@@ -172,8 +206,14 @@ class ModelBuilder {
                 return make_error(
                     kRefused, format("{}: DoRA of the embedding is not trained", adapter_.embedding->magnitude->name));
         }
+        for (const auto* pair : {&adapter_.embedding, &adapter_.head}) {
+            if (*pair && (*pair)->b_bias)
+                return make_error(kRefused,
+                                  format("{}: a bias of lora_B on the embedding or the output layer is not trained",
+                                         (*pair)->b_bias->name));
+        }
         if (adapter_.head) {
-            TRY(check_pair(*adapter_.head, {config_.vocab_size, config_.hidden_size}));
+            TRY(check_pair(*adapter_.head, {config_.vocab_size, config_.hidden_size}, numbers_));
             if (made_.head)
                 return make_error(kRefused,
                                   format("{}: the output layer is trained as a whole as well", adapter_.head->a.name));
@@ -189,6 +229,7 @@ class ModelBuilder {
     const ModelConfig& config_;
     const ModelWeights& weights_;
     const TrainableAdapter& adapter_;
+    const TrainNumbers numbers_;
     TrainModel made_;
 };
 
@@ -200,9 +241,12 @@ bool TrainGroup::is_trained() const {
     return std::ranges::any_of(parts, [](const TrainPart& part) { return part.linear.has_value(); });
 }
 
+bool TrainGroup::trains_bias() const { return !biases.empty() || std::ranges::any_of(parts, &TrainPart::has_b_bias); }
+
 bool TrainLayer::is_trained() const {
     return input_norm || post_attention_norm || q_norm || k_norm ||
-           std::ranges::any_of(groups, &TrainGroup::is_trained);
+           std::ranges::any_of(groups,
+                               [](const TrainGroup& group) { return group.is_trained() || group.trains_bias(); });
 }
 
 bool TrainModel::trains_norms() const {
@@ -219,8 +263,8 @@ Status check_trains(const ModelConfig& config) {
 }
 
 Result<TrainModel> TrainModel::create(const ModelConfig& config, const ModelWeights& weights,
-                                      const TrainableAdapter& adapter) {
-    return ModelBuilder(config, weights, adapter).build();
+                                      const TrainableAdapter& adapter, TrainNumbers numbers) {
+    return ModelBuilder(config, weights, adapter, numbers).build();
 }
 
 }  // namespace lorad::model

@@ -17,7 +17,13 @@ namespace lorad::model {
 struct TrainPart {
     uint32_t begin = 0, n = 0;
     std::optional<uint32_t> linear;  // in TrainableAdapter::linears; none: the base alone
-    bool has_magnitude = false;
+    bool has_magnitude = false, has_b_bias = false;
+};
+
+// Neighbouring outputs of a product whose bias is trained.
+struct TrainBiasPart {
+    uint32_t begin = 0, n = 0;
+    uint32_t bias = 0;  // in TrainableAdapter::biases
 };
 
 // One product of a layer: all of its outputs, in order.
@@ -25,8 +31,10 @@ struct TrainGroup {
     const Matrix* w = nullptr;
     const Vector* bias = nullptr;
     std::vector<TrainPart> parts;
+    std::vector<TrainBiasPart> biases = {};
     bool has_magnitudes() const;
-    bool is_trained() const;
+    bool is_trained() const;   // has pairs
+    bool trains_bias() const;  // its own, or B's of a pair
 };
 
 enum TrainGroupIndex : uint32_t { kTrainQkv, kTrainO, kTrainGateUp, kTrainDown, kTrainGroups };
@@ -41,10 +49,13 @@ struct TrainLayer {
 // kInvalidConfig: what the model has that is not trained, by name.
 Status check_trains(const ModelConfig& config);
 
+// Whether an adapter has numbers, or says what would be trained by its shapes alone.
+enum class TrainNumbers : uint8_t { kAll, kNone };
+
 struct TrainModel {
     // kInvalidConfig: what is not trained, by name; or tensors that do not fit the model.
     static Result<TrainModel> create(const ModelConfig& config, const ModelWeights& weights,
-                                     const TrainableAdapter& adapter);
+                                     const TrainableAdapter& adapter, TrainNumbers numbers = TrainNumbers::kAll);
 
     std::vector<TrainLayer> layers;
     std::optional<uint32_t> embedding, head, final_norm;  // in TrainableAdapter::wholes

@@ -37,12 +37,14 @@ TrainLayout::TrainLayout(const TrainableAdapter& adapter) {
         places.a = add(pair.a, TensorKind::kTable);
         places.b = add(pair.b, TensorKind::kB);
         if (pair.magnitude) places.magnitude = add(*pair.magnitude, TensorKind::kTable);
+        if (pair.b_bias) places.b_bias = add(*pair.b_bias, TensorKind::kTable);
         return places;
     };
     for (const TrainedLinear& linear : adapter.linears) linears.push_back(add_pair(linear.pair));
     for (const TrainedWhole& whole : adapter.wholes) wholes.push_back(add(whole.weight, TensorKind::kTable));
     if (adapter.embedding) embedding = add_pair(*adapter.embedding);
     if (adapter.head) head = add_pair(*adapter.head);
+    for (const TrainedBias& bias : adapter.biases) biases.push_back(add(bias.bias, TensorKind::kTable));
 }
 
 Result<std::unique_ptr<TrainParameters>> TrainParameters::create(gpu::Device& device, const TrainableAdapter& adapter) {

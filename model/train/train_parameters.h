@@ -25,7 +25,7 @@ struct TrainedPlace {
 };
 
 struct TrainedPairPlaces {
-    TrainedPlace a, b, magnitude;  // magnitude.rows == 0: none
+    TrainedPlace a, b, magnitude, b_bias;  // of the last two rows == 0: none
     uint32_t rank = 0;
     float scale = 1.0f;
 };
@@ -37,6 +37,7 @@ struct TrainLayout {
     std::vector<TrainedPairPlaces> linears;
     std::vector<TrainedPlace> wholes;
     TrainedPairPlaces embedding, head;  // rank 0: none
+    std::vector<TrainedPlace> biases;
     std::vector<TrainedPlace> tensors;  // in the order of TrainableAdapter::tensors()
     uint64_t n_elements = 0;
 };

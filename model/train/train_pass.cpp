@@ -17,7 +17,10 @@ constexpr uint64_t kFloat = sizeof(float);
 
 void TrainPass::shadows(gpu::Recorder& recorder, const TrainSlot& slot) const {
     if (!slot.sizes.shadows) return;
-    make_shadows(recorder, kernels_, slot.model, *slot.parameters, *slot.sizes.shadows, slot.shadows, sizes_.act_type);
+    kernels_.round_items(
+        recorder,
+        {.items = slot.shadow_items.address(), .n_items = slot.n_shadow_items, .n_quads = slot.n_shadow_quads},
+        sizes_.act_type);
     kernels_.barrier(recorder);
 }
 
@@ -251,7 +254,7 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     const TrainMatrix dnormed{buffers.dnormed.address(), sizes_.hidden_stride},
         dattention{buffers.dattention.address(), sizes_.attention_stride};
 
-    product_backward(recorder, down, finish_backward(recorder, down, dstream, dsums), dact);
+    group_backward(recorder, down, dstream, dsums, dact);
     kernels_.act(recorder, TrainDirection::kBackward,
                  {.y = here.gate_up,
                   .h = dact.address,
@@ -265,13 +268,13 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     kernels_.barrier(recorder);
     const GroupAt gate_up = group(rows, here, layer, kTrainGateUp, kept(here.middle_normed, sizes_.hidden_stride),
                                   kept(here.gate_up_sums, sizes_.gate_up_stride));
-    product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
+    group_backward(recorder, gate_up, dgate_up, dgate_up, dnormed);
     norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm,
                   n_rows);
 
     const GroupAt o = group(rows, here, layer, kTrainO, {here.attention, sizes_.attention_stride},
                             {here.o_sums, sizes_.hidden_stride});
-    product_backward(recorder, o, finish_backward(recorder, o, dstream, dsums), dattention);
+    group_backward(recorder, o, dstream, dsums, dattention);
     attend_backward(recorder, rows, layer, here);
 
     const bool ends_here = layer == context_.first_trained_layer && !context_.model.trains_embedding();
@@ -279,7 +282,7 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     const TrainMatrix dqkv{buffers.dqkv.address(), sizes_.qkv_stride};
     const GroupAt qkv = group(rows, here, layer, kTrainQkv, kept(here.normed, sizes_.hidden_stride),
                               {here.qkv_sums, sizes_.qkv_stride});
-    product_backward(recorder, qkv, finish_backward(recorder, qkv, dqkv, dqkv), wants_input ? dnormed : TrainMatrix{});
+    group_backward(recorder, qkv, dqkv, dqkv, wants_input ? dnormed : TrainMatrix{});
     if (wants_input)
         norm_backward(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), trained.input_norm, n_rows);
 }
@@ -349,7 +352,9 @@ void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAd
                                     .n_columns = config_.hidden_size,
                                     .n_parts = 1,
                                     .rows = n_rows,
-                                    .a_stride = sizes_.hidden_stride});
+                                    .a_stride = sizes_.hidden_stride,
+                                    .b_stride = 0,
+                                    .scale = 1.0f});
     kernels_.barrier(recorder);
 }
 

@@ -70,6 +70,8 @@ class TrainPass {
     void shadows(gpu::Recorder& recorder, const TrainSlot& slot) const;
     // Records the inverse norms of the outputs with magnitudes, from the trained values as they are.
     void inverse_norms(gpu::Recorder& recorder, const TrainSlot& slot) const;
+    // Records the biases of the groups that train one, from the trained values as they are.
+    void biases(gpu::Recorder& recorder, const TrainSlot& slot) const;
     void embed(gpu::Recorder& recorder, const TrainRows& rows) const;
     void layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const;
     // Losses, and with gradients those of the stream behind the last layer.
@@ -123,6 +125,11 @@ class TrainPass {
         const TrainedPairPlaces& pair;
         uint32_t n_rows = 0;
         gpu::TrainMatrix x = {}, dx = {}, logits = {}, low = {}, dlow = {};
+        // Where a step drops of x: what is left lies in a place of its own, which gives way to its gradient.
+        gpu::TrainDropoutParams dropout = {};
+        bool drops = false;
+        gpu::TrainMatrix left = {};
+        const gpu::TrainMatrix& input() const { return drops ? left : x; }
     };
     // `n_rows` target rows from `first` on: the output layer, which is plain, the rows' inputs of it, their logits and
     // the low-rank parts of both, with the gradients' places.
@@ -139,6 +146,9 @@ class TrainPass {
     void head_chunk(gpu::Recorder& recorder, const HeadAt& at, bool with_gradients) const;
     void head_chunk_backward(gpu::Recorder& recorder, const HeadAt& at) const;
     void head_pairs_backward(gpu::Recorder& recorder, const HeadAt& at) const;
+    // What a step leaves of the pairs' inputs, and what comes of the gradients of these. The first ends with a barrier.
+    void drop_inputs(gpu::Recorder& recorder, const HeadAt& at) const;
+    void add_dropped_gradients(gpu::Recorder& recorder, const HeadAt& at) const;
 
     // A product of a layer with what is trained on it: its input, its sums, and the rows' low-rank parts.
     struct GroupAt {
@@ -153,6 +163,8 @@ class TrainPass {
         bool stacks_shadows() const { return !rows.has_few; }
         // Of the gradients: what a step drops of a pair's input lies between its A and what the base adds.
         bool joins_shadows_backward() const { return stacks_shadows() && rows.jobs.front().dropout.p == 0; }
+        // What a step drops of an input is dropped of the base's product, too. Such a job is alone.
+        bool drops_base() const { return group.has_magnitudes() && rows.jobs.front().dropout.p > 0; }
     };
     // One job's trained part of the group, and its rows.
     struct JobAt {
@@ -174,13 +186,19 @@ class TrainPass {
     };
     // Jobs that train something there.
     std::vector<JobAt> jobs_at(const GroupAt& at) const;
-    // Applies a step's dropout to a pair's input or, with `adds`, to its gradient, and adds that to `to`.
+    // A step's dropout of the rows with these keys, but where they lie. module: a linear's index; the output layer's
+    // is the number of linears.
+    static gpu::TrainDropoutParams dropout_params(const TrainDropout& dropout, gpu::DeviceAddress row_keys,
+                                                  uint32_t columns, uint32_t module);
+    // Applies a step's dropout to a pair's input, or to its gradient. Ends with a barrier.
     void drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, uint32_t linear, const gpu::TrainMatrix& x,
-              const gpu::TrainMatrix& to, bool adds) const;
+              const gpu::TrainMatrix& to, gpu::TrainDropoutForm form) const;
     // The address of a matrix of the base for products. A packed one is unpacked there first: it is complete behind the
     // next barrier and stays until the next such call.
     gpu::TrainMatrix plain(gpu::Recorder& recorder, const Matrix& w) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
+    // Adds what the pairs make of their low rows to the sums.
+    void add_lows(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows(gpu::Recorder& recorder, const GroupAt& at) const;
     void lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job) const;
     GroupAt group(const TrainRows& rows, const LayerAt& here, uint32_t layer, TrainGroupIndex index,
@@ -188,20 +206,45 @@ class TrainPass {
     // to = base + gain * sums + bias; base.address 0: none.
     void finish(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& to,
                 const gpu::TrainMatrix& base) const;
-    // to = base + gain * from + bias; addresses 0: none.
-    void scale(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& from, const gpu::TrainMatrix& to,
-               const gpu::TrainMatrix& base, gpu::DeviceAddress bias) const;
-    // Computes the gradients of the sums, in `dsums`, and the magnitudes' own from those of finish()'s output. Returns
-    // where the gradients of the sums lie.
-    gpu::TrainMatrix finish_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout,
-                                     const gpu::TrainMatrix& dsums) const;
+    // to = base + (gain - less) * from + bias; addresses 0: none.
+    struct Scaled {
+        gpu::TrainMatrix from, to, base = {};
+        gpu::DeviceAddress bias = 0;
+        float less = 0.0f;
+    };
+    void scale(gpu::Recorder& recorder, const GroupAt& at, const Scaled& scaled) const;
+    // The gradients of what is trained in the group, and dx, from those of finish()'s output. dsums: where those of the
+    // sums may be, which may be dout.
+    void group_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout,
+                        const gpu::TrainMatrix& dsums, const gpu::TrainMatrix& dx) const;
+    // The gradients of trained biases, from those of finish()'s output.
+    void biases_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout) const;
+    // The gradients of the magnitudes, from the sums and those of finish()'s output.
+    void magnitudes_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout) const;
     // dx.address 0: nobody wants it.
     void product_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dsums,
                           const gpu::TrainMatrix& dx) const;
     // dlow of a job's pairs, and the gradients of their B.
     void b_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dsums) const;
+    // What a base product of left inputs needs in the backward pass; address 0: there is none.
+    struct LeftOfBase {
+        gpu::TrainMatrix w = {}, dsums = {};
+    };
     // The gradients of A, and what they add to dx.
-    void a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dx) const;
+    void a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const gpu::TrainMatrix& dx,
+                    const LeftOfBase& left) const;
+
+    // train_pass_dropout.cpp says what these compute. base: the group's whole product.
+    void product_of_left(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job,
+                         const gpu::TrainProduct& base) const;
+    void add_rest(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& to) const;
+    void left_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout,
+                       const gpu::TrainMatrix& dsums, const gpu::TrainMatrix& dx) const;
+    void base_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainPart& part, const LeftOfBase& left,
+                       const gpu::TrainMatrix& dinput) const;
+
+    static gpu::TrainMatrix columns_from(const gpu::TrainMatrix& matrix, uint32_t column);
+    static gpu::TrainMatrix rows_from(const gpu::TrainMatrix& matrix, uint32_t row);
 
     TrainPassContext context_;
     gpu::TrainKernels& kernels_;

@@ -241,7 +241,9 @@ void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, 
                                         .n_columns = config_.head_dim,
                                         .n_parts = n_heads,
                                         .rows = n_rows,
-                                        .a_stride = sizes_.turned_stride});
+                                        .a_stride = sizes_.turned_stride,
+                                        .b_stride = 0,
+                                        .scale = 1.0f});
     };
     sum(trained.q_norm, 0, config_.n_heads);
     sum(trained.k_norm, config_.q_size(), config_.n_kv_heads);

@@ -50,7 +50,9 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
                                     .n_columns = config_.hidden_size,
                                     .n_parts = 1,
                                     .rows = n_targets,
-                                    .a_stride = sizes_.hidden_stride});
+                                    .a_stride = sizes_.hidden_stride,
+                                    .b_stride = 0,
+                                    .scale = 1.0f});
     kernels_.barrier(recorder);
 }
 
@@ -79,6 +81,14 @@ TrainPass::HeadAt TrainPass::head_at(const TrainRows& rows, const TrainMatrix& w
         own.low = {job.slot->head_low.address(), round_up(pair.rank, 8)};
         own.dlow = {own.low.address + uint64_t{job.slot->sizes.n_rows} * own.low.stride * sizeof(float),
                     own.low.stride};
+        own.drops = job.dropout.p > 0;
+        if (own.drops) {
+            const uint64_t first_key = rows.tables.target_keys + begin * sizeof(MicroBatch::RowKey);
+            own.dropout = dropout_params(job.dropout, rows.tables_at + first_key, config_.hidden_size,
+                                         static_cast<uint32_t>(job.slot->parameters->layout().linears.size()));
+            own.left = {job.slot->dropped.address(), own.x.stride};
+            own.dropout.x_stride = own.dropout.to_stride = own.x.stride;
+        }
         at.pairs.push_back(own);
     }
     return at;
@@ -95,8 +105,9 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const HeadAt& at, bool with_
                                 .is_padded = !at.whole,
                                 .has_few_rows = at.rows.has_few,
                                 .name = "head"});
+    drop_inputs(recorder, at);
     for (const HeadPairAt& own : at.pairs)
-        kernels_.product(recorder, {.a = own.x,
+        kernels_.product(recorder, {.a = own.input(),
                                     .b = own.parameters.matrix(own.pair.a),
                                     .c = own.low,
                                     .m = own.n_rows,
@@ -179,7 +190,7 @@ void TrainPass::head_pairs_backward(gpu::Recorder& recorder, const HeadAt& at) c
     for (const HeadPairAt& own : at.pairs) {
         const TrainedPairPlaces& pair = own.pair;
         kernels_.product(recorder, {.a = own.dlow,
-                                    .b = own.x,
+                                    .b = own.input(),
                                     .c = own.parameters.gradient_matrix(pair.a),
                                     .a_is_m_major = true,
                                     .b_is_n_major = true,
@@ -187,14 +198,41 @@ void TrainPass::head_pairs_backward(gpu::Recorder& recorder, const HeadAt& at) c
                                     .n = hidden,
                                     .k = own.n_rows,
                                     .adds = true});
+    }
+    if (std::ranges::any_of(at.pairs, &HeadPairAt::drops)) kernels_.barrier(recorder);
+    for (const HeadPairAt& own : at.pairs)
         kernels_.product(recorder, {.a = own.dlow,
-                                    .b = own.parameters.matrix(pair.a),
-                                    .c = own.dx,
+                                    .b = own.parameters.matrix(own.pair.a),
+                                    .c = own.drops ? own.left : own.dx,
                                     .b_is_n_major = true,
                                     .m = own.n_rows,
                                     .n = hidden,
-                                    .k = pair.rank,
-                                    .adds = true});
+                                    .k = own.pair.rank,
+                                    .adds = !own.drops});
+    add_dropped_gradients(recorder, at);
+}
+
+void TrainPass::drop_inputs(gpu::Recorder& recorder, const HeadAt& at) const {
+    if (std::ranges::none_of(at.pairs, &HeadPairAt::drops)) return;
+    for (const HeadPairAt& own : at.pairs) {
+        if (!own.drops) continue;
+        gpu::TrainDropoutParams params = own.dropout;
+        params.x = own.x.address;
+        params.to = own.left.address;
+        kernels_.dropout(recorder, params, gpu::TrainDropoutForm::kLeft, own.n_rows);
+    }
+    kernels_.barrier(recorder);
+}
+
+void TrainPass::add_dropped_gradients(gpu::Recorder& recorder, const HeadAt& at) const {
+    if (std::ranges::none_of(at.pairs, &HeadPairAt::drops)) return;
+    kernels_.barrier(recorder);
+    for (const HeadPairAt& own : at.pairs) {
+        if (!own.drops) continue;
+        gpu::TrainDropoutParams params = own.dropout;
+        params.x = own.left.address;
+        params.to = own.dx.address;
+        kernels_.dropout(recorder, params, gpu::TrainDropoutForm::kAdds, own.n_rows);
     }
 }
 

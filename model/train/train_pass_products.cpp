@@ -6,13 +6,14 @@ namespace lorad::model {
 namespace {
 
 using gpu::DeviceAddress;
+using gpu::TrainDropoutForm;
 using gpu::TrainMatrix;
 
-TrainMatrix columns_from(const TrainMatrix& matrix, uint32_t column) {
+}  // namespace
+
+TrainMatrix TrainPass::columns_from(const TrainMatrix& matrix, uint32_t column) {
     return {matrix.address + column * uint64_t{gpu::bytes_of(matrix.type)}, matrix.stride, matrix.type};
 }
-
-}  // namespace
 
 TrainMatrix TrainPass::JobAt::of(const TrainMatrix& matrix) const {
     return {matrix.address + uint64_t{job.part.first_row} * matrix.stride * gpu::bytes_of(matrix.type), matrix.stride,
@@ -92,6 +93,13 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
                            .has_few_rows = at.rows.has_few,
                            .name = "x W"};
     const std::vector<JobAt> jobs = jobs_at(at);
+    if (at.drops_base()) {
+        if (w.is_packed()) kernels_.barrier(recorder);
+        product_of_left(recorder, at, jobs.front(), base);
+        add_lows(recorder, at);
+        kernels_.barrier(recorder);
+        return;
+    }
     if (at.stacks_shadows() && !jobs.empty() && jobs.front().shadow != nullptr) {
         const JobAt& job = jobs.front();
         lows(recorder, at);
@@ -106,13 +114,18 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
     kernels_.product(recorder, base);
     lows(recorder, at);
     if (jobs.empty()) return;
-    for (const JobAt& job : jobs) {
+    add_lows(recorder, at);
+    kernels_.barrier(recorder);
+}
+
+void TrainPass::add_lows(gpu::Recorder& recorder, const GroupAt& at) const {
+    for (const JobAt& job : jobs_at(at)) {
         if (job.shadow != nullptr) {
             kernels_.product(recorder, {.a = job.low(at.set, job.first_linear()),
                                         .b = job.shadow_b(sizes_.act_type),
                                         .c = job.of(at.sums),
                                         .m = job.n_rows(),
-                                        .n = w.n,
+                                        .n = at.group.w->n,
                                         .k = job.shadow->n_ranks,
                                         .adds = true,
                                         .name = "low B"});
@@ -132,7 +145,6 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
                                         .name = "low B"});
         }
     }
-    kernels_.barrier(recorder);
 }
 
 void TrainPass::lows(gpu::Recorder& recorder, const GroupAt& at) const {
@@ -157,7 +169,7 @@ void TrainPass::lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt&
     const TrainMatrix dropped{job.job.slot->dropped.address(), x.stride, x.type};
     for (const TrainPart& part : job.group.parts) {
         if (!part.linear) continue;
-        if (drops) drop(recorder, at, job, *part.linear, x, dropped, false);
+        if (drops) drop(recorder, at, job, *part.linear, x, dropped, TrainDropoutForm::kLeft);
         kernels_.product(recorder, {.a = drops ? dropped : x,
                                     .b = job.pair_a(*part.linear, sizes_.act_type),
                                     .c = job.low(at.set, *part.linear),
@@ -169,35 +181,19 @@ void TrainPass::lows_of(gpu::Recorder& recorder, const GroupAt& at, const JobAt&
     }
 }
 
-void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, uint32_t linear,
-                     const TrainMatrix& x, const TrainMatrix& to, bool adds) const {
-    const TrainDropout& dropout = job.job.dropout;
-    const uint64_t first_key = job.job.part.first_row * sizeof(MicroBatch::RowKey);
-    kernels_.dropout(recorder,
-                     {.x = x.address,
-                      .to = to.address,
-                      .row_keys = at.rows.tables_at + at.rows.tables.row_keys + first_key,
-                      .columns = at.group.w->k,
-                      .x_stride = x.stride,
-                      .to_stride = to.stride,
-                      .module = linear,
-                      .seed = static_cast<uint32_t>(dropout.seed ^ dropout.seed >> 32),
-                      .step = dropout.step,
-                      .threshold = static_cast<uint32_t>(static_cast<double>(dropout.p) * 4294967296.0),
-                      .factor = 1.0f / (1.0f - dropout.p)},
-                     adds, job.n_rows(), x.type);
-    kernels_.barrier(recorder);
-}
-
 void TrainPass::finish(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& to,
                        const TrainMatrix& base) const {
-    const DeviceAddress bias = at.group.bias->address();
-    if (bias == 0 && base.address == 0 && to.address == at.sums.address) return;
-    scale(recorder, at, at.sums, to, base, bias);
+    const DeviceAddress trained = at.rows.jobs.front().slot->bias(at.layer, at.index),
+                        bias = trained != 0 ? trained : at.group.bias->address();
+    const bool scales = at.group.has_magnitudes();
+    if (!scales && bias == 0 && base.address == 0 && to.address == at.sums.address) return;
+    scale(recorder, at, {.from = at.sums, .to = to, .base = base, .bias = bias});
+    if (at.drops_base()) add_rest(recorder, at, to);
 }
 
-void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& from, const TrainMatrix& to,
-                      const TrainMatrix& base, DeviceAddress bias) const {
+void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const Scaled& scaled) const {
+    const TrainMatrix &from = scaled.from, &to = scaled.to, &base = scaled.base;
+    const DeviceAddress bias = scaled.bias;
     CHECK(from.type == to.type);
     const auto affine = [&](uint32_t begin, uint32_t n, DeviceAddress gain, DeviceAddress factor) {
         kernels_.affine(recorder,
@@ -212,7 +208,7 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMat
                          .base_stride = base.stride,
                          .z_stride = from.stride,
                          .rows = at.n_rows(),
-                         .pad = 0},
+                         .less = scaled.less},
                         from.type);
     };
     if (!at.group.has_magnitudes()) {
@@ -229,9 +225,19 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMat
     kernels_.barrier(recorder);
 }
 
-TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout,
-                                       const TrainMatrix& dsums) const {
-    if (!at.group.has_magnitudes()) return dout;
+void TrainPass::group_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout,
+                               const TrainMatrix& dsums, const TrainMatrix& dx) const {
+    if (at.group.trains_bias()) biases_backward(recorder, at, dout);
+    if (at.group.has_magnitudes()) magnitudes_backward(recorder, at, dout);
+    if (at.drops_base()) {
+        left_backward(recorder, at, dout, dsums, dx);
+        return;
+    }
+    if (at.group.has_magnitudes()) scale(recorder, at, {.from = dout, .to = dsums});
+    product_backward(recorder, at, at.group.has_magnitudes() ? dsums : dout, dx);
+}
+
+void TrainPass::magnitudes_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout) const {
     CHECK(dout.type == at.sums.type);
     const TrainSlot& slot = *at.rows.jobs.front().slot;
     for (const TrainPart& part : at.group.parts) {
@@ -247,12 +253,10 @@ TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& a
              .rows = at.n_rows(),
              .a_stride = dout.stride,
              .b_stride = at.sums.stride,
-             .pad = 0},
+             .scale = 1.0f},
             dout.type);
     }
     kernels_.barrier(recorder);
-    scale(recorder, at, dout, dsums, {}, 0);
-    return dsums;
 }
 
 void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dsums,
@@ -276,7 +280,8 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
     }
     for (const JobAt& job : jobs) b_backward(recorder, at, job, job.of(dsums));
     kernels_.barrier(recorder);
-    for (const JobAt& job : jobs) a_backward(recorder, at, job, dx.address == 0 || stacks ? TrainMatrix{} : job.of(dx));
+    for (const JobAt& job : jobs)
+        a_backward(recorder, at, job, dx.address == 0 || stacks ? TrainMatrix{} : job.of(dx), {});
     if (stacks && dx.address != 0) {
         base.more_a = jobs.front().dlow(jobs.front().first_linear());
         base.more_b = jobs.front().shadow_a(sizes_.act_type);
@@ -326,7 +331,8 @@ void TrainPass::b_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
     }
 }
 
-void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const TrainMatrix& dx) const {
+void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const JobAt& job, const TrainMatrix& dx,
+                           const LeftOfBase& left) const {
     const TrainParameters& parameters = job.parameters();
     const uint32_t k = at.group.w->k;
     const bool drops = job.drops();
@@ -351,7 +357,7 @@ void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
         const TrainMatrix dlow = job.dlow(*part.linear);
-        if (drops) drop(recorder, at, job, *part.linear, x, dropped, false);
+        if (drops) drop(recorder, at, job, *part.linear, x, dropped, TrainDropoutForm::kLeft);
         kernels_.product(recorder, {.a = dlow,
                                     .b = drops ? dropped : x,
                                     .c = parameters.gradient_matrix(pair.a),
@@ -364,9 +370,12 @@ void TrainPass::a_backward(gpu::Recorder& recorder, const GroupAt& at, const Job
                                     .name = "dlow x"});
         if (drops) kernels_.barrier(recorder);  // what was left of the input gives way
         if (dx.address == 0 || (job.shadow != nullptr && !drops)) continue;
-        add_to_input(dlow, job.pair_a(*part.linear, sizes_.act_type), job.n_pair_rows(*part.linear), dinput, !drops);
+        const bool has_base = left.w.address != 0 && part.has_magnitude;
+        if (has_base) base_backward(recorder, at, part, left, dinput);
+        add_to_input(dlow, job.pair_a(*part.linear, sizes_.act_type), job.n_pair_rows(*part.linear), dinput,
+                     !drops || has_base);
         kernels_.barrier(recorder);  // the next pair adds to the same
-        if (drops) drop(recorder, at, job, *part.linear, dinput, dx, true);
+        if (drops) drop(recorder, at, job, *part.linear, dinput, dx, TrainDropoutForm::kAdds);
     }
 }
 

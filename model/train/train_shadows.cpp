@@ -36,9 +36,15 @@ std::optional<ShadowPlaces> ShadowPlaces::plan(const TrainModel& model, const Tr
     return places;
 }
 
-void make_shadows(gpu::Recorder& recorder, gpu::TrainKernels& kernels, const TrainModel& model,
-                  const TrainParameters& parameters, const ShadowPlaces& places, const gpu::Buffer& shadows,
-                  gpu::ScalarType type) {
+std::vector<gpu::TrainRoundItem> shadow_items(const TrainModel& model, const TrainParameters& parameters,
+                                              const ShadowPlaces& places, const gpu::Buffer& shadows) {
+    std::vector<gpu::TrainRoundItem> items;
+    uint32_t n_quads = 0;
+    const auto add = [&](gpu::TrainRoundItem item) {
+        item.first = n_quads;
+        n_quads += item.rows * (item.columns / 4);
+        items.push_back(item);
+    };
     for (uint32_t layer = 0; layer < model.layers.size(); ++layer) {
         for (uint32_t g = 0; g < kTrainGroups; ++g) {
             const TrainGroup& group = model.layers[layer].groups[g];
@@ -48,25 +54,26 @@ void make_shadows(gpu::Recorder& recorder, gpu::TrainKernels& kernels, const Tra
                 const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
                 const uint32_t rank_begin = places.rank_begins[*part.linear], k_stride = group.w->k_stride,
                                b_stride = column_of(shadow);
-                kernels.round(recorder,
-                              {.from = parameters.value(pair.a),
-                               .to = shadows.address() + shadow.a + uint64_t{rank_begin} * k_stride * 2,
-                               .columns = pair.a.stride,
-                               .from_stride = pair.a.stride,
-                               .to_stride = k_stride,
-                               .factor = 1.0f},
-                              type, pair.rank);
-                kernels.round(recorder,
-                              {.from = parameters.value(pair.b),
-                               .to = shadows.address() + shadow.b + (uint64_t{part.begin} * b_stride + rank_begin) * 2,
-                               .columns = pair.b.stride,
-                               .from_stride = pair.b.stride,
-                               .to_stride = b_stride,
-                               .factor = pair.scale},
-                              type, part.n);
+                add({.from = parameters.value(pair.a),
+                     .to = shadows.address() + shadow.a + uint64_t{rank_begin} * k_stride * 2,
+                     .rows = pair.rank,
+                     .columns = pair.a.stride,
+                     .from_stride = pair.a.stride,
+                     .to_stride = k_stride,
+                     .factor = 1.0f,
+                     .first = 0});
+                add({.from = parameters.value(pair.b),
+                     .to = shadows.address() + shadow.b + (uint64_t{part.begin} * b_stride + rank_begin) * 2,
+                     .rows = part.n,
+                     .columns = pair.b.stride,
+                     .from_stride = pair.b.stride,
+                     .to_stride = b_stride,
+                     .factor = pair.scale,
+                     .first = 0});
             }
         }
     }
+    return items;
 }
 
 }  // namespace lorad::model

@@ -36,10 +36,9 @@ struct ShadowPlaces {
     const GroupShadow& at(uint32_t layer, uint32_t group) const { return groups[layer * kTrainGroups + group]; }
 };
 
-// Records the shadows of the trained values as they are, behind which there has to be a barrier. shadows: zeros where
-// nothing has been written.
-void make_shadows(gpu::Recorder& recorder, gpu::TrainKernels& kernels, const TrainModel& model,
-                  const TrainParameters& parameters, const ShadowPlaces& places, const gpu::Buffer& shadows,
-                  gpu::ScalarType type);
+// All roundings that make the shadows of trained values, which lie where they lie for good: one dispatch of
+// TrainKernels::round_items(). shadows: zeros where nothing has been written.
+std::vector<gpu::TrainRoundItem> shadow_items(const TrainModel& model, const TrainParameters& parameters,
+                                              const ShadowPlaces& places, const gpu::Buffer& shadows);
 
 }  // namespace lorad::model

@@ -10,6 +10,9 @@ std::optional<std::string> why_alone(const TrainableAdapter& adapter) {
     for (const TrainedLinear& linear : adapter.linears) {
         if (linear.pair.magnitude) return "DoRA: magnitudes scale the sums of all rows";
     }
+    const bool has_b_biases = std::ranges::any_of(
+        adapter.linears, [](const TrainedLinear& linear) { return linear.pair.b_bias.has_value(); });
+    if (has_b_biases || !adapter.biases.empty()) return "a trained bias";
     if (adapter.embedding) return "a pair on the embedding";
     if (!adapter.wholes.empty())
         return format("{}: a tensor of the base as a whole", adapter.wholes.front().weight.name);

@@ -22,6 +22,7 @@ SlotSizes SlotSizes::plan(const TrainSizes& sizes, const TrainModel& model, cons
     SlotSizes slot;
     slot.n_rows = round_up(std::max(options.n_rows, options.n_positions_max), gpu::kTrainTileRows);
     if (sizes.act_type != gpu::ScalarType::kF32) slot.shadows = ShadowPlaces::plan(model, layout);
+    if (slot.shadows) slot.n_shadow_items = 2 * static_cast<uint32_t>(layout.linears.size());
     slot.low_begins.resize(layout.linears.size());
     slot.low_strides.resize(layout.linears.size());
     slot.norm_begins.resize(layout.linears.size());
@@ -49,6 +50,8 @@ SlotSizes SlotSizes::plan(const TrainSizes& sizes, const TrainModel& model, cons
                 slot.n_norms += gpu::padded(part.n);
             }
             end += rows_bytes(group_stride);
+            slot.bias_begins.push_back(group.trains_bias() ? std::optional(slot.n_biases) : std::nullopt);
+            if (group.trains_bias()) slot.n_biases += gpu::padded(group.w->n);
         }
         slot.low_bytes = std::max(slot.low_bytes, end);
     }
@@ -61,8 +64,9 @@ SlotSizes SlotSizes::plan(const TrainSizes& sizes, const TrainModel& model, cons
 }
 
 uint64_t SlotSizes::fixed_bytes() const {
-    return low_bytes + at_least(shadows ? shadows->n_bytes : 0) + at_least(dropped_bytes) + at_least(head_low_bytes) +
-           at_least(n_norms * sizeof(float));
+    return low_bytes + at_least(shadows ? shadows->n_bytes : 0) +
+           at_least(n_shadow_items * sizeof(gpu::TrainRoundItem)) + at_least(dropped_bytes) + at_least(head_low_bytes) +
+           at_least(n_norms * sizeof(float)) + at_least(n_biases * sizeof(float));
 }
 
 Result<std::unique_ptr<TrainSlot>> TrainSlot::create(gpu::Device& device, TrainModel model,
@@ -79,14 +83,27 @@ Result<std::unique_ptr<TrainSlot>> TrainSlot::create(gpu::Device& device, TrainM
     TRY(make(made->dlow, sizes.low_bytes, "training low"));
     TRY(make(made->shadows, sizes.shadows ? sizes.shadows->n_bytes : 0, "training shadows"));
     TRY(device.uploader().fill_zero(made->shadows, 0, made->shadows.size()));
+    TRY(make(made->shadow_items, sizes.n_shadow_items * sizeof(gpu::TrainRoundItem), "training shadows"));
     TRY(make(made->dropped, sizes.dropped_bytes, "training dropout"));
     TRY(make(made->head_low, sizes.head_low_bytes, "training low"));
     TRY(make(made->inverse_norms, sizes.n_norms * sizeof(float), "training norms"));
+    TRY(make(made->biases, sizes.n_biases * sizeof(float), "training biases"));
     TRY(make(made->norm_sums, kNormSumsMax * sizeof(float), "training norms", gpu::MemoryKind::kHostReadback));
-    TRY(device.uploader().finish());
     made->model = std::move(model);
     made->sizes = std::move(sizes);
+    TRY(made->place_shadows(device));
+    TRY(device.uploader().finish());
     return made;
+}
+
+Status TrainSlot::place_shadows(gpu::Device& device) {
+    if (!sizes.shadows) return ok_status();
+    const std::vector<gpu::TrainRoundItem> items = model::shadow_items(model, *parameters, *sizes.shadows, shadows);
+    CHECK(items.size() == sizes.n_shadow_items);
+    if (items.empty()) return ok_status();
+    n_shadow_items = static_cast<uint32_t>(items.size());
+    n_shadow_quads = items.back().first + items.back().rows * (items.back().columns / 4);
+    return device.uploader().upload(shadow_items, 0, std::as_bytes(std::span(items)));
 }
 
 }  // namespace lorad::model

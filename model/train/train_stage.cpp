@@ -49,13 +49,13 @@ Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, st
                              bool waits) {
     const auto deadline = Clock::now() + budget;
     Status ran = settle();
-    while (ran.ok() && !any_is(jobs, Phase::kDone)) {
-        const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
+    if (ran.ok() && waits) {
+        ran = run_waiting(jobs, deadline);
+    } else if (ran.ok() && !any_is(jobs, Phase::kDone)) {
         if (!round_) ran = begin_round(jobs);
-        if (ran.ok()) ran = submit_pieces(std::clamp(left, std::chrono::microseconds(1), submission_max(device)));
-        if (!waits) break;
-        if (ran.ok()) ran = settle();
-        if (Clock::now() >= deadline) break;
+        const auto us =
+            static_cast<double>(std::clamp(budget, std::chrono::microseconds(1), submission_max(device)).count());
+        if (ran.ok()) ran = submit_pieces(us, us);
     }
     if (!ran.ok()) {
         give_up_round();
@@ -63,6 +63,30 @@ Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, st
         return ran.error();
     }
     return any_is(jobs, Phase::kDone);
+}
+
+// The next pieces of a round are recorded while the device works, so that it waits for the host's recording at a
+// round's beginning alone.
+Status TrainStage::run_waiting(std::span<const std::shared_ptr<TrainJob>> jobs, Clock::time_point deadline) {
+    constexpr double kFirstUs = 1000, kNextUs = 8000;  // that a submission is to take, of whole pieces
+    const auto us_left = [&] {
+        double us = std::chrono::duration<double, std::micro>(deadline - Clock::now()).count();
+        for (const Submission& one : pending_) us -= one.us;
+        return us;
+    };
+    const double us_max = static_cast<double>(submission_max(device).count());
+    while (!any_is(jobs, Phase::kDone)) {
+        if (!round_) TRY(begin_round(jobs));
+        TRY(submit_pieces(std::clamp(us_left(), 1.0, us_max), pending_.empty() ? kFirstUs : kNextUs));
+        // Parts, and what nothing says the time of, are learned from first.
+        const bool goes_on = us_left() > 0 && flops_per_us_ > 0 && round_->piece_idx < round_->pieces.size() &&
+                             !pending_.back().has_parts;
+        TRY(settle_to(goes_on ? 1 : 0));
+        if (Clock::now() < deadline) continue;
+        TRY(settle());
+        break;
+    }
+    return ok_status();
 }
 
 void TrainStage::leave(const TrainJob& job) {
@@ -74,12 +98,12 @@ void TrainStage::leave(const TrainJob& job) {
 
 // If it fails the device is lost, which whoever uses it next is told.
 void TrainStage::wait_for_device() {
-    if (pending_) (void)device.compute_queue().wait(pending_->value);
+    if (!pending_.empty()) (void)device.compute_queue().wait(pending_.back().value);
 }
 
 void TrainStage::give_up_round() {
     wait_for_device();
-    pending_.reset();
+    pending_.clear();
     parts_.abandon();
     round_.reset();
 }
@@ -198,6 +222,7 @@ void TrainStage::begin_rows(gpu::Recorder& recorder) const {
     for (const First& first : round_->first) {
         pass().shadows(recorder, *first.slot);
         pass().inverse_norms(recorder, *first.slot);
+        pass().biases(recorder, *first.slot);
     }
 }
 
@@ -236,10 +261,11 @@ void TrainStage::list_batch_pieces() {
     }
 }
 
-// Records pieces up to the budget's end, estimated from the last ones. A piece longer than the budget is recorded in
-// parts, at least one.
-void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made) {
+// Records whole pieces for as long as is wanted, at least one, as estimated from the last ones. A piece longer than the
+// most that may be is recorded in parts, at least one.
+void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double us_wanted, Submission& made) {
     Round& round = *round_;
+    double& us = made.us;
     const auto us_of = [&](const Piece& piece) {
         // One of which nothing says how long it takes is by itself.
         return !piece.is_long() ? 1.0 : flops_per_us_ > 0 ? piece.flops / flops_per_us_ : us_max;
@@ -249,7 +275,7 @@ void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& u
         // In one submission, so that numbers are changed only where the round's end says it of the job.
         if (round.phase == Phase::kUpdate) return true;
         const double piece_us = us_of(round.pieces[round.piece_idx]);
-        return piece_us <= us_max && (us == 0 || us + piece_us <= us_max);
+        return piece_us <= us_max && (us == 0 || us + piece_us <= std::min(us_max, us_wanted));
     };
     while (fits()) {
         const Piece& piece = round.pieces[round.piece_idx++];
@@ -259,6 +285,7 @@ void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& u
         if (piece.is_long()) made.flops += piece.flops;
     }
     while (round.piece_idx < round.pieces.size()) {
+        if (us >= us_wanted) break;
         const Piece& piece = round.pieces[round.piece_idx];
         const double piece_us = us_of(piece);
         if (!parts_.is_begun() && piece_us <= us_max) break;
@@ -268,35 +295,43 @@ void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double& u
     }
 }
 
-Status TrainStage::submit_pieces(std::chrono::microseconds budget) {
+Status TrainStage::submit_pieces(double us_max, double us_wanted) {
     TRY_ASSIGN(gpu::Recorder recorder,
                gpu::Recorder::begin(device, {.timestamps = times != nullptr, .span_timestamps = times == nullptr}));
     Submission made{.begin = Clock::now()};
-    double us = 0;
-    record_pieces(recorder, static_cast<double>(budget.count()), us, made);
+    record_pieces(recorder, us_max, us_wanted, made);
     TRY(kernels->status());
     TRY_ASSIGN(made.recording, std::move(recorder).end());
     const gpu::CommandBuffer* recordings[] = {&*made.recording};
     TRY_ASSIGN(made.value, device.compute_queue().submit(recordings));
-    pending_ = std::move(made);
+    pending_.push_back(std::move(made));
     return ok_status();
 }
 
-Status TrainStage::settle() {
-    if (!pending_) return ok_status();
-    TRY(device.compute_queue().wait(pending_->value));
-    const Submission done = std::move(*pending_);
-    pending_.reset();
+Status TrainStage::settle() { return settle_to(0); }
+
+Status TrainStage::settle_to(size_t n_pending) {
+    if (pending_.empty()) return ok_status();
+    while (pending_.size() > n_pending) TRY(settle_first());
+    if (pending_.empty() && round_->piece_idx == round_->pieces.size()) end_round();
+    return ok_status();
+}
+
+Status TrainStage::settle_first() {
+    TRY(device.compute_queue().wait(pending_.front().value));
+    const Submission done = std::move(pending_.front());
+    pending_.pop_front();
     TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_recording, gpu::read_dispatch_times(device, *done.recording));
     if (times != nullptr) times->insert(times->end(), of_recording.begin(), of_recording.end());
     // Others' work in front of it does not count.
     double us = 0;
     for (const gpu::DispatchTime& dispatch : of_recording) us += dispatch.us;
-    if (us == 0) us = std::chrono::duration<double, std::micro>(Clock::now() - done.begin).count();
+    const Clock::time_point now = Clock::now();
+    if (us == 0) us = std::chrono::duration<double, std::micro>(now - std::max(done.begin, last_end_)).count();
+    last_end_ = now;
     device_us += us;
     if (!done.has_parts && done.flops > 0) flops_per_us_ = done.flops / std::max(us, 1.0);
-    parts_.learn(done.has_whole ? 0 : us);
-    if (round_->piece_idx == round_->pieces.size()) end_round();
+    if (done.has_parts) parts_.learn(done.has_whole ? 0 : us);
     return ok_status();
 }
 

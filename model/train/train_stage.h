@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -75,6 +76,7 @@ class TrainStage {
         std::optional<gpu::CommandBuffer> recording;
         uint64_t value = 0;
         double flops = 0;  // of whole pieces that say how long such take
+        double us = 0;     // expected
         bool has_whole = false, has_parts = false;
         std::chrono::steady_clock::time_point begin;
     };
@@ -108,8 +110,11 @@ class TrainStage {
     void begin_rows(gpu::Recorder& recorder) const;
     TrainPass pass() const;
     TrainRows rows() const;
-    void record_pieces(gpu::Recorder& recorder, double us_max, double& us, Submission& made);
-    Status submit_pieces(std::chrono::microseconds budget);
+    void record_pieces(gpu::Recorder& recorder, double us_max, double us_wanted, Submission& made);
+    Status submit_pieces(double us_max, double us_wanted);
+    Status run_waiting(std::span<const std::shared_ptr<TrainJob>> jobs, std::chrono::steady_clock::time_point deadline);
+    Status settle_to(size_t n_pending);
+    Status settle_first();
     void wait_for_device();
     void give_up_round();
     void end_round();
@@ -117,9 +122,10 @@ class TrainStage {
     gpu::Buffer host_tables_, device_tables_;
     std::optional<Round> round_;
     uint64_t n_rounds_ = 0;
-    double flops_per_us_ = 0;  // of the last layers that were recorded whole; 0: not known
-    PieceParts parts_;         // of the round's next piece
-    std::optional<Submission> pending_;
+    double flops_per_us_ = 0;         // of the last layers that were recorded whole; 0: not known
+    PieceParts parts_;                // of the round's next piece
+    std::deque<Submission> pending_;  // of one round, the oldest first
+    std::chrono::steady_clock::time_point last_end_;
     bool is_warm_ = false;
 };
 

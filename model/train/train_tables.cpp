@@ -34,6 +34,9 @@ TrainTables make_train_tables(const ModelConfig& config, const TrainSizes& sizes
     tables.row_keys = writer.add(batch.row_keys);
     tables.target_rows = writer.add(batch.target_rows);
     tables.targets = writer.add(batch.targets);
+    std::vector<MicroBatch::RowKey> target_keys;
+    for (const uint32_t row : batch.target_rows) target_keys.push_back(batch.row_keys[row]);
+    tables.target_keys = writer.add(target_keys);
     tables.token_rows = writer.add(batch.token_rows);
     tables.rows_by_token = writer.add(batch.rows_by_token);
     tables.flash_tiles = writer.add(batch.flash_tiles);

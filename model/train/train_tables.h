@@ -21,6 +21,7 @@ struct TrainTables {
     std::vector<std::byte> bytes;
     uint64_t tokens = 0, turns = 0, row_keys = 0, target_rows = 0, targets = 0, token_rows = 0, rows_by_token = 0,
              flash_tiles = 0;
+    uint64_t target_keys = 0;  // row_keys of target_rows
     std::vector<WaveTables> waves;
 };
 

@@ -9,11 +9,13 @@ void for_each_tensor(Adapter& adapter, const Take& take) {
         take(pair.a);
         take(pair.b);
         if (pair.magnitude) take(*pair.magnitude);
+        if (pair.b_bias) take(*pair.b_bias);
     };
     for (auto& linear : adapter.linears) take_pair(linear.pair);
     for (auto& whole : adapter.wholes) take(whole.weight);
     if (adapter.embedding) take_pair(*adapter.embedding);
     if (adapter.head) take_pair(*adapter.head);
+    for (auto& bias : adapter.biases) take(bias.bias);
 }
 
 }  // namespace
@@ -32,7 +34,11 @@ std::vector<TrainedTensor*> TrainableAdapter::tensors() {
 
 uint64_t TrainableAdapter::n_parameters() const {
     uint64_t n = 0;
-    for (const TrainedTensor* tensor : tensors()) n += tensor->values.size();
+    for (const TrainedTensor* tensor : tensors()) {
+        uint64_t of_tensor = 1;
+        for (const uint64_t size : tensor->shape) of_tensor *= size;
+        n += of_tensor;
+    }
     return n;
 }
 

@@ -27,6 +27,8 @@ struct TrainedPair {
     // DoRA: gain = magnitude[n] / || W + scale B A || of each output; without one the gain is 1. The norm counts as a
     // constant in the gradients.
     std::optional<TrainedTensor> magnitude;
+    // [n], of lora_B: scale times it is added. Not beside a magnitude, and of linear modules alone.
+    std::optional<TrainedTensor> b_bias;
 
     uint32_t rank() const { return static_cast<uint32_t>(a.shape.at(0)); }
 };
@@ -47,13 +49,22 @@ struct TrainedWhole {
     TrainedTensor weight;  // [vocab][hidden] of the embedding and the head; norms have one size
 };
 
+// A layer's own bias, which takes the place of the base's; of modules as TrainedLinear has them.
+struct TrainedBias {
+    uint32_t layer = 0;
+    LinearModule first = LinearModule::kQ, last = LinearModule::kQ;
+    TrainedTensor bias;  // [n]
+};
+
 struct TrainableAdapter {
     std::vector<TrainedLinear> linears;  // at most one for each layer and module
     std::vector<TrainedWhole> wholes;
     std::optional<TrainedPair> embedding;  // a [rank][vocab], b [hidden][rank]
     std::optional<TrainedPair> head;       // a [rank][hidden], b [vocab][rank]
+    std::vector<TrainedBias> biases;       // at most one for each layer and module
 
-    // All tensors, in a fixed order: that of layers and modules as they are listed, A, B and magnitude of each.
+    // All tensors, in a fixed order: that of layers and modules as they are listed, A, B, magnitude and B's bias of
+    // each.
     std::vector<const TrainedTensor*> tensors() const;
     std::vector<TrainedTensor*> tensors();
     uint64_t n_parameters() const;

@@ -55,19 +55,10 @@ Status check_optimizer(const OptimizerSettings& o) {
                              o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm));
 }
 
-Status check_dropout(const TrainerOptions& options, const TrainableAdapter& adapter) {
-    if (!(options.lora_dropout >= 0 && options.lora_dropout < 1))
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("lora_dropout {}: expected from 0 to below 1", options.lora_dropout), "lora_dropout");
-    if (options.lora_dropout == 0) return ok_status();
-    if (adapter.head)
-        return make_error(ErrorCode::kInvalidConfig, "lora_dropout of a pair on the output layer is not trained",
-                          "lora_dropout");
-    const bool has_magnitudes = std::ranges::any_of(
-        adapter.linears, [](const TrainedLinear& linear) { return linear.pair.magnitude.has_value(); });
-    if (has_magnitudes)
-        return make_error(ErrorCode::kInvalidConfig, "lora_dropout with DoRA is not trained", "lora_dropout");
-    return ok_status();
+Status check_dropout(const TrainerOptions& options) {
+    if (options.lora_dropout >= 0 && options.lora_dropout < 1) return ok_status();
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("lora_dropout {}: expected from 0 to below 1", options.lora_dropout), "lora_dropout");
 }
 
 uint64_t slot_bytes(const TrainPlan& plan) {
@@ -102,7 +93,7 @@ Result<TrainMemory> Trainer::plan_memory(const gpu::DeviceCapabilities& capabili
     const gpu::TrainRungs rungs =
         gpu::TrainKernels::rungs_of(capabilities, train_kernel_options(config, weights, options));
     const TrainerOptions filled = filled_in(config, weights, rungs, options);
-    TRY_ASSIGN(const TrainModel model, TrainModel::create(config, weights, adapter));
+    TRY_ASSIGN(const TrainModel model, TrainModel::create(config, weights, adapter, TrainNumbers::kNone));
     TRY_ASSIGN(
         const TrainPlan plan,
         plan_training(rungs, capabilities, config, weights, model, TrainLayout(adapter), filled,
@@ -116,7 +107,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
                                                  const TrainerOptions& options) {
     TRY(check_optimizer(options.optimizer));
     TRY_ASSIGN(TrainModel model, TrainModel::create(config, weights, adapter));
-    TRY(check_dropout(options, adapter));
+    TRY(check_dropout(options));
     auto stage = std::make_shared<TrainStage>(device, config, weights);
     const uint64_t free_bytes = device.free_bytes_estimate();
     const uint64_t budget =
@@ -159,7 +150,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create_beside(const Trainer& other, co
     const std::shared_ptr<TrainStage>& stage = other.impl_->stage;
     TRY(check_optimizer(options.optimizer));
     TRY_ASSIGN(TrainModel model, TrainModel::create(stage->config, stage->weights, adapter));
-    TRY(check_dropout(options, adapter));
+    TRY(check_dropout(options));
     TrainerOptions filled = options;
     if (filled.n_rows == 0) filled.n_rows = other.options().n_rows;
     filled = filled_in(stage->config, stage->weights, stage->kernels->rungs(), filled);

@@ -10,71 +10,20 @@
 namespace lorad::proto {
 namespace {
 
-constexpr std::array kFineTuningFields = {
-    KnownField{"model"},
-    KnownField{"training_file"},
-    KnownField{"validation_file"},
-    KnownField{"suffix"},
-    KnownField{"seed"},
-    KnownField{"metadata"},
-    KnownField{"method"},
-    KnownField{"hyperparameters"},
-    KnownField{"integrations", false, Neutral::kEmpty},
-    KnownField{"init_from"},
-    KnownField{"replace"},
-    KnownField{"activate"},
-    KnownField{"lora_r"},
-    KnownField{"lora_alpha"},
-    KnownField{"lora_dropout"},
-    KnownField{"lora_trainable_modules"},
-    KnownField{"target_modules"},
-    KnownField{"modules_to_save"},
-    KnownField{"rank_pattern"},
-    KnownField{"alpha_pattern"},
-    KnownField{"layers_to_transform"},
-    KnownField{"use_rslora"},
-    KnownField{"use_dora"},
-    KnownField{"learning_rate"},
-    KnownField{"lr_scheduler"},
-    KnownField{"warmup_ratio"},
-    KnownField{"warmup_steps"},
-    KnownField{"weight_decay"},
-    KnownField{"max_grad_norm"},
-    KnownField{"adam_beta1"},
-    KnownField{"adam_beta2"},
-    KnownField{"adam_epsilon"},
-    KnownField{"max_steps"},
-    KnownField{"max_seq_length"},
-    KnownField{"overlong"},
-    KnownField{"skip_bad_lines"},
-    KnownField{"shuffle"},
-    KnownField{"train_on"},
-    KnownField{"packing", true},
-    KnownField{"validation_split"},
-    KnownField{"eval_steps"},
-    KnownField{"checkpoint_steps"},
-    KnownField{"n_checkpoints"},
-    KnownField{"early_stopping_patience"},
-    KnownField{"use_best"},
-    // Others' fields that are not done here.
-    KnownField{"bias", false},
-    KnownField{"lora", false},
-    KnownField{"training_type", false},
-    KnownField{"training_method", false},
-    KnownField{"wandb_api_key", false, Neutral::kEmpty},
-    KnownField{"hf_api_token", false, Neutral::kEmpty},
-};
-
-constexpr std::array kHyperparameterFields = {KnownField{"n_epochs"},
-                                              KnownField{"batch_size"},
-                                              KnownField{"learning_rate_multiplier"},
-                                              KnownField{"beta", false},
-                                              KnownField{"compute_multiplier", false},
-                                              KnownField{"reasoning_effort", false}};
-
-constexpr std::array<std::string_view, 10> kFormFields = {
-    "lora_r",       "lora_alpha",    "lora_trainable_modules", "target_modules", "modules_to_save",
-    "rank_pattern", "alpha_pattern", "layers_to_transform",    "use_rslora",     "use_dora"};
+constexpr std::array<std::string_view, 14> kFormFields = {"lora_r",
+                                                          "r",
+                                                          "lora_alpha",
+                                                          "lora_trainable_modules",
+                                                          "target_modules",
+                                                          "exclude_modules",
+                                                          "modules_to_save",
+                                                          "rank_pattern",
+                                                          "alpha_pattern",
+                                                          "layers_to_transform",
+                                                          "use_rslora",
+                                                          "use_dora",
+                                                          "bias",
+                                                          "lora_bias"};
 
 constexpr std::array<std::string_view, 5> kSchedulers = {"constant", "linear", "cosine", "hf-linear", "hf-cosine"};
 constexpr std::array<std::string_view, 4> kTrainOnNames = {"assistant", "last", "expand", "all"};
@@ -152,6 +101,9 @@ Status read_modules(const JsonValue& root, TrainingRecipe& recipe) {
         if (recipe.lora_trainable_modules.empty())
             return value->error("expected all-linear or names of modules, found none");
     }
+    if (const std::optional<JsonValue> value = root.find("exclude_modules")) {
+        TRY_ASSIGN(recipe.exclude_modules, names_of(*value));
+    }
     if (const std::optional<JsonValue> value = root.find("modules_to_save")) {
         TRY_ASSIGN(recipe.modules_to_save, names_of(*value));
     }
@@ -183,6 +135,9 @@ Status read_patterns(const JsonValue& root, TrainingRecipe& recipe) {
         recipe.alpha_pattern.clear();
         for (const JsonMember& member : members) {
             TRY_ASSIGN(const double alpha, member.value.as_number());
+            if (!(alpha >= kLoraAlphaMin && alpha <= kLoraAlphaMax))
+                return member.value.error(format("expected a number from {} to {}, found {}", kLoraAlphaMin,
+                                                 kLoraAlphaMax, member.value.describe()));
             recipe.alpha_pattern.emplace_back(member.key, alpha);
         }
     }
@@ -191,15 +146,19 @@ Status read_patterns(const JsonValue& root, TrainingRecipe& recipe) {
 
 Status read_adapter(const JsonValue& root, TrainingRecipe& recipe) {
     TRY_ASSIGN(const std::optional<uint32_t> rank, whole_in(root, "lora_r", 1, kLoraRankMax));
+    TRY_ASSIGN(const std::optional<uint32_t> pefts, whole_in(root, "r", 1, kLoraRankMax));
+    if (rank && pefts && *rank != *pefts) return root.find("r")->error("lora_r says another rank; give one of them");
     set_if(rank, recipe.lora_r);
+    set_if(pefts, recipe.lora_r);
+    static constexpr std::array<std::string_view, 3> kBiases = {"none", "lora_only", "all"};
+    TRY_ASSIGN(recipe.bias, one_of(root, "bias", kBiases, recipe.bias));
+    TRY_ASSIGN(recipe.lora_bias, root.bool_or("lora_bias", recipe.lora_bias));
     TRY_ASSIGN(recipe.lora_alpha, number_in(root, "lora_alpha", kLoraAlphaMin, kLoraAlphaMax));
     TRY(read_number(root, "lora_dropout", 0.0, kDropoutMax, recipe.lora_dropout));
     TRY(read_modules(root, recipe));
     TRY(read_patterns(root, recipe));
     TRY_ASSIGN(recipe.use_rslora, root.bool_or("use_rslora", recipe.use_rslora));
     TRY_ASSIGN(recipe.use_dora, root.bool_or("use_dora", recipe.use_dora));
-    if (recipe.use_dora && recipe.lora_dropout > 0)
-        return unsupported_field("lora_dropout", "with use_dora there is no dropout here");
     return ok_status();
 }
 
@@ -239,7 +198,7 @@ Status read_data(const JsonValue& root, TrainingRecipe& recipe) {
 
 Status read_hyperparameters(const JsonValue& value, TrainingRecipe& recipe, std::vector<std::string>& ignored) {
     if (!value.is_object()) return value.error(format("expected an object, found {}", value.describe()));
-    TRY(check_fields(value, kHyperparameterFields, ignored));
+    TRY(check_fields(value, hyperparameter_fields(), ignored));
     TRY_ASSIGN(recipe.n_epochs, whole_in(value, "n_epochs", 1, kEpochsMax));
     TRY_ASSIGN(recipe.batch_size, whole_in(value, "batch_size", 1, kTrainingBatchMax));
     TRY_ASSIGN(recipe.learning_rate_multiplier, number_in(value, "learning_rate_multiplier", 1e-6, 1e4));
@@ -313,15 +272,12 @@ void write_optional(JsonWriter& writer, std::string_view key, const std::optiona
 
 }  // namespace
 
-std::span<const KnownField> fine_tuning_fields() { return kFineTuningFields; }
-std::span<const KnownField> hyperparameter_fields() { return kHyperparameterFields; }
-
 Result<FineTuningRequest> parse_fine_tuning_request(std::string_view body) {
     TRY_ASSIGN(const JsonDocument document, parse_json(body));
     const JsonValue root = document.root();
     if (!root.is_object()) return root.error(format("expected an object, found {}", root.describe()));
     FineTuningRequest request;
-    TRY(check_fields(root, kFineTuningFields, request.ignored_fields));
+    TRY(check_fields(root, fine_tuning_fields(), request.ignored_fields));
     TRY_ASSIGN([[maybe_unused]] const JsonValue model, root.require("model"));
     TRY_ASSIGN([[maybe_unused]] const JsonValue file, root.require("training_file"));
     TRY_ASSIGN(request.model, job_text(root, "model"));
@@ -350,6 +306,8 @@ Result<FineTuningRequest> parse_fine_tuning_request(std::string_view body) {
         request.recipe.validation_split == 0)
         return root.find("early_stopping_patience")
             ->error("expected a validation_file or a validation_split beside it");
+    if (request.recipe.eval_steps && request.validation_file.empty() && request.recipe.validation_split == 0)
+        return root.find("eval_steps")->error("expected a validation_file or a validation_split beside it");
     return request;
 }
 
@@ -360,6 +318,7 @@ std::string recipe_json(const TrainingRecipe& recipe) {
     writer.field("lora_dropout", recipe.lora_dropout);
     write_names(writer, "lora_trainable_modules", recipe.lora_trainable_modules);
     write_names(writer, "modules_to_save", recipe.modules_to_save);
+    if (!recipe.exclude_modules.empty()) write_names(writer, "exclude_modules", recipe.exclude_modules);
     writer.key("rank_pattern").begin_object();
     for (const auto& [pattern, rank] : recipe.rank_pattern) writer.field(pattern, rank);
     writer.end_object().key("alpha_pattern").begin_object();
@@ -371,6 +330,9 @@ std::string recipe_json(const TrainingRecipe& recipe) {
         writer.end_array();
     }
     writer.field("use_rslora", recipe.use_rslora).field("use_dora", recipe.use_dora);
+    // Checkpoints compare this text with that of versions before: what is usual is left out.
+    if (recipe.bias != "none") writer.field("bias", recipe.bias);
+    if (recipe.lora_bias) writer.field("lora_bias", true);
     write_optional(writer, "n_epochs", recipe.n_epochs);
     write_optional(writer, "batch_size", recipe.batch_size);
     write_optional(writer, "learning_rate_multiplier", recipe.learning_rate_multiplier);

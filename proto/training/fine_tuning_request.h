@@ -22,11 +22,14 @@ struct TrainingRecipe {
     double lora_dropout = 0.0;
     // "all-linear", or names of modules: q_proj, lm_head, or PEFT's patterns
     std::vector<std::string> lora_trainable_modules = {"all-linear"};
+    std::vector<std::string> exclude_modules;  // of lora_trainable_modules
     std::vector<std::string> modules_to_save;
     std::vector<std::pair<std::string, uint32_t>> rank_pattern;
     std::vector<std::pair<std::string, double>> alpha_pattern;
     std::vector<uint32_t> layers_to_transform;  // empty: all
     bool use_rslora = false, use_dora = false;
+    std::string bias = "none";  // or lora_only, all
+    bool lora_bias = false;
 
     // The optimizer.
     std::optional<uint32_t> n_epochs, batch_size;    // absent: by the number of examples

@@ -209,6 +209,10 @@ class TrainCommand {
         recipe.lora_alpha = checked.peft.alpha;
         recipe.use_rslora = checked.peft.use_rslora;
         recipe.use_dora = checked.peft.use_dora;
+        recipe.lora_bias = checked.peft.lora_bias;
+        recipe.bias = checked.peft.bias == adapters::BiasKind::kAll        ? "all"
+                      : checked.peft.bias == adapters::BiasKind::kLoraOnly ? "lora_only"
+                                                                           : "none";
         recipe.modules_to_save = checked.peft.modules_to_save;
         recipe.lora_trainable_modules = {"those of the adapter it began with"};
     }

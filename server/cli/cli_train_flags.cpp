@@ -123,6 +123,10 @@ void TrainCommandFlags::add_adapter_flags(CLI::App& app) {
         ->check(CLI::Range(1u, proto::kLoraRankMax));
     app.add_option("--lora-alpha", alpha_, "the adapter is scaled by alpha / rank (default: twice the rank)")
         ->check(number_in(proto::kLoraAlphaMin, proto::kLoraAlphaMax));
+    app.add_option("--bias", recipe.bias, "the layers' own biases that are trained: none, lora_only or all")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"none", "lora_only", "all"}));
+    app.add_flag("--lora-bias", recipe.lora_bias, "train a bias of lora_B on each module");
     app.add_option("--lora-dropout", recipe.lora_dropout, "part of the inputs of A that is left out")
         ->capture_default_str()
         ->check(number_in(0.0, proto::kDropoutMax));
@@ -133,7 +137,7 @@ void TrainCommandFlags::add_adapter_flags(CLI::App& app) {
     app.add_flag("--use-dora", recipe.use_dora, "train the size of each output beside its direction");
     app.add_option("--modules-to-save", saved_, "modules that are trained whole: norm,lm_head")->type_name("NAMES");
     for (const char* form :
-         {"--lora-r", "--lora-alpha", "--lora-trainable-modules", "--use-rslora", "--use-dora", "--modules-to-save"})
+         {"--lora-r", "--lora-alpha", "--lora-trainable-modules", "--use-rslora", "--use-dora", "--modules-to-save", "--bias", "--lora-bias"})
         init->excludes(app.get_option(form));
 }
 
@@ -186,9 +190,6 @@ Result<int> TrainCommandFlags::run() {
     set_given(recipe.learning_rate, learning_rate_, kNotGiven);
     set_given(recipe.lora_alpha, alpha_, kNotGiven);
     set_given(recipe.warmup_steps, warmup_steps_, int64_t(-1));
-    if (recipe.use_dora && recipe.lora_dropout > 0)
-        return make_error(ErrorCode::kUnsupportedParameter,
-                          "--lora-dropout: with --use-dora there is no dropout; leave it out", "lora-dropout");
     return run_train(arguments_);
 }
 

@@ -38,6 +38,7 @@ constexpr auto kJobFields = [](auto& fields, auto& job) {
     fields("validation_file", job.validation_file);
     fields("suffix", job.suffix);
     fields("init_from", job.init_from);
+    fields("start_digest", job.start_digest);
     fields("name", job.name);
     fields("expected_generation", job.expected_generation);
     fields("metadata", job.metadata);

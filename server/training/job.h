@@ -23,6 +23,7 @@ struct Job {
 
     std::string model, training_file, validation_file, suffix, init_from;
     std::string name;                 // of the resulting adapter
+    std::string start_digest;         // of the files of the adapter that it begins with; empty: none are kept
     std::string expected_generation;  // the name's generation when the job was made; empty: none
     std::vector<std::pair<std::string, std::string>> metadata;
     bool replace = true, activate = true;

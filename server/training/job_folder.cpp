@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/owned_fd.h"
 #include "server/training/durable_file.h"
@@ -39,6 +40,21 @@ bool is_evaluation_row(std::string_view row) {
 }
 
 }  // namespace
+
+Result<adapters::PeftFiles> read_peft_folder(const std::filesystem::path& folder) {
+    constexpr uint64_t kConfigBytesMax = uint64_t{1} << 20, kTensorBytesMax = uint64_t{64} << 30;
+    adapters::PeftFiles files;
+    TRY_ASSIGN(files.config, read_whole(folder / "adapter_config.json", kConfigBytesMax));
+    TRY_ASSIGN(const std::string tensors, read_whole(folder / "adapter_model.safetensors", kTensorBytesMax));
+    const auto* bytes = reinterpret_cast<const std::byte*>(tensors.data());
+    files.tensors.assign(bytes, bytes + tensors.size());
+    return files;
+}
+
+std::string start_digest_of(const adapters::PeftFiles& files) {
+    const std::string both = sha256_hex(std::as_bytes(std::span(files.config))) + sha256_hex(files.tensors);
+    return sha256_hex(std::as_bytes(std::span(both)));
+}
 
 Status JobFolder::make() const { return make_folder(path_); }
 
@@ -137,6 +153,8 @@ std::filesystem::path JobFolder::step_folder(uint64_t step) const { return path_
 
 void JobFolder::remove_work() const {
     for (const std::filesystem::path& path : {data(), validation(), checkpoint()}) remove_quietly(path);
+    std::error_code ignored;
+    std::filesystem::remove_all(start(), ignored);
 }
 
 bool JobFolder::has_record() const {

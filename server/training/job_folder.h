@@ -4,6 +4,7 @@
 //   events.jsonl, steps.csv     appended to; lines behind a checkpoint are cut off when the job goes on from it
 //   data.tok, validation.tok    token_file.h
 //   checkpoint                  checkpoint_file.h
+//   start/                      a PEFT folder: the adapter that the job begins with, where there is one
 //   best/, step-<n>/            PEFT folders
 #pragma once
 
@@ -13,11 +14,17 @@
 #include <string>
 #include <vector>
 
+#include "adapters/plan/trainable.h"
 #include "proto/base/result.h"
 #include "proto/training/training_write.h"
 #include "server/training/job.h"
 
 namespace lorad::server::training {
+
+// What adapters::write_peft_folder() wrote. kNotFound, kStorageFailed.
+Result<adapters::PeftFiles> read_peft_folder(const std::filesystem::path& folder);
+// SHA-256 of both files, as hex digits.
+std::string start_digest_of(const adapters::PeftFiles& files);
 
 // One thread at a time.
 class JobFolder {
@@ -43,6 +50,7 @@ class JobFolder {
     std::filesystem::path data() const { return path_ / "data.tok"; }
     std::filesystem::path validation() const { return path_ / "validation.tok"; }
     std::filesystem::path checkpoint() const { return path_ / "checkpoint"; }
+    std::filesystem::path start() const { return path_ / "start"; }
     std::filesystem::path best() const { return path_ / "best"; }
     std::filesystem::path step_folder(uint64_t step) const;
     std::filesystem::path result() const { return path_ / "result"; }

@@ -41,13 +41,10 @@ class TrainingService::JobRun {
         TRY_ASSIGN(plan_, plan_run(job_.recipe, job_.n_sequences));
         plan_.owner = std::hash<std::string>{}(job_.tenant);
         plan_.n_positions = std::max(data_->longest(), validation_ ? validation_->longest() : 0);
-        Result<MadeTrainer> found = service_.host_.make_trainer(plan_, job_.init_from, beside);
-        if (!found.ok() && found.error().code == ErrorCode::kAdapterNotFound)
-            return make_error(
-                ErrorCode::kAdapterNotFound,
-                format("init_from: the adapter that the job begins with was deleted (generation {})", job_.init_from),
-                "init_from");
-        TRY_ASSIGN(MadeTrainer made, std::move(found));
+        TRY(find_start());
+        TRY_ASSIGN(MadeTrainer made,
+                   service_.host_.make_trainer(
+                       plan_, job_.init_from.empty() ? std::filesystem::path() : folder_.start(), beside));
         trainer_ = std::move(made.trainer);
         job_.n_parameters = made.n_parameters;
         disk_ =
@@ -124,6 +121,26 @@ class TrainingService::JobRun {
   private:
     using Clock = std::chrono::steady_clock;
     static constexpr uint64_t kStepEventsMax = 1000;  // per job; every step is in its CSV
+
+    // Jobs of older versions have no files of the adapter that they begin with yet.
+    Status find_start() {
+        if (job_.init_from.empty()) return ok_status();
+        if (!job_.start_digest.empty()) {
+            TRY_ASSIGN(const adapters::PeftFiles kept, read_peft_folder(folder_.start()));
+            if (start_digest_of(kept) == job_.start_digest) return ok_status();
+            return make_error(ErrorCode::kStorageFailed,
+                              "the files of the adapter that the job begins with are damaged");
+        }
+        const Status kept = service_.keep_start(job_);
+        if (!kept.ok() && kept.error().code == ErrorCode::kAdapterNotFound)
+            return make_error(
+                ErrorCode::kAdapterNotFound,
+                format("init_from: the adapter that the job begins with was deleted (generation {})", job_.init_from),
+                "init_from");
+        TRY(kept);
+        service_.update(id_, [&](Job& job) { job.start_digest = job_.start_digest; });
+        return ok_status();
+    }
 
     // From the last checkpoint, if there is one.
     Result<RunState> read_state() {

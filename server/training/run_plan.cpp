@@ -70,11 +70,16 @@ adapters::LoraRecipe lora_recipe(const proto::TrainingRecipe& recipe) {
     lora.use_rslora = recipe.use_rslora;
     lora.use_dora = recipe.use_dora;
     lora.target_modules = recipe.lora_trainable_modules;
+    lora.exclude_modules = recipe.exclude_modules;
     lora.rank_pattern = recipe.rank_pattern;
     lora.alpha_pattern = recipe.alpha_pattern;
     if (!recipe.layers_to_transform.empty())
         lora.layers_to_transform.emplace(recipe.layers_to_transform.begin(), recipe.layers_to_transform.end());
     lora.modules_to_save = recipe.modules_to_save;
+    lora.bias = recipe.bias == "all"         ? adapters::BiasKind::kAll
+                : recipe.bias == "lora_only" ? adapters::BiasKind::kLoraOnly
+                                             : adapters::BiasKind::kNone;
+    lora.lora_bias = recipe.lora_bias;
     lora.seed = recipe.seed;
     return lora;
 }

@@ -19,12 +19,33 @@ constexpr uint32_t kSharedPositions = 512;  // tokens of a sequence that passes 
 ServerHost::ServerHost(const ServerParts& parts, std::unique_ptr<const TrainingText> text, Options options)
     : parts_(parts), text_(std::move(text)), options_(std::move(options)) {}
 
-Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::string& init_from, StepTrainer* beside) {
+// By all memory of the device: what others take of it may be free at the job's turn.
+Status ServerHost::check_recipe(const proto::TrainingRecipe& recipe) const {
+    TRY_ASSIGN(const model::TrainableAdapter shape,
+               adapters::trainable_shape(lora_recipe(recipe), parts_.registry.base()));
+    const gpu::DeviceCapabilities& capabilities = parts_.device.capabilities();
+    const Result<model::TrainMemory> planned = model::Trainer::plan_memory(
+        capabilities, parts_.config, parts_.weights, shape,
+        {.n_positions_max = 1, .memory_bytes = options_.memory_bytes}, capabilities.device_local_bytes);
+    if (planned.ok() || planned.error().code == ErrorCode::kOutOfMemory)
+        return planned.ok() ? ok_status() : Status(planned.error());
+    return make_error(ErrorCode::kInvalidRequest, planned.error().message, planned.error().param);
+}
+
+Result<adapters::PeftFiles> ServerHost::start_files(const std::string& init_from) const {
+    TRY_ASSIGN(const auto checked, parts_.registry.read(init_from));
+    TRY_ASSIGN(const model::TrainableAdapter adapter, adapters::to_trainable(*checked, parts_.registry.base()));
+    return adapters::peft_files(adapter, parts_.registry.base(), {.base_name = options_.facts.base_name});
+}
+
+Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::filesystem::path& start,
+                                             StepTrainer* beside) {
     model::TrainableAdapter adapter;
-    if (init_from.empty()) {
+    if (start.empty()) {
         TRY_ASSIGN(adapter, adapters::make_trainable(lora_recipe(plan.recipe), parts_.registry.base()));
     } else {
-        TRY_ASSIGN(const auto checked, parts_.registry.read(init_from));
+        TRY_ASSIGN(const auto checked,
+                   adapters::check_adapter(adapters::AdapterLocation(start), parts_.registry.base()));
         TRY_ASSIGN(adapter, adapters::to_trainable(*checked, parts_.registry.base()));
     }
     model::TrainerOptions options;

@@ -22,7 +22,8 @@ struct ServerParts {
     PieceQueue& pieces;
 };
 
-// The training thread, but check_trains(), files_of(), generation_of(), publish() and remove(), which are any thread's.
+// The training thread; check_trains(), check_recipe(), start_files(), files_of(), generation_of(), publish() and
+// remove(): any.
 class ServerHost final : public TrainingHost {
   public:
     struct Options {
@@ -37,7 +38,10 @@ class ServerHost final : public TrainingHost {
     const HostFacts& facts() const override { return options_.facts; }
     const TrainingText& text() const override { return *text_; }
     Status check_trains() const override { return model::check_trains(parts_.config); }
-    Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from, StepTrainer* beside) override;
+    Status check_recipe(const proto::TrainingRecipe& recipe) const override;
+    Result<adapters::PeftFiles> start_files(const std::string& init_from) const override;
+    Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::filesystem::path& start,
+                                     StepTrainer* beside) override;
     Result<bool> run_pieces(std::span<StepTrainer* const> trainers, const std::function<bool()>& stop) override;
     adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const override;
     std::string generation_of(std::string_view name) const override;

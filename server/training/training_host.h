@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,10 +47,16 @@ class TrainingHost {
 
     // kInvalidConfig: the base has a part that is not trained, by name.
     virtual Status check_trains() const { return ok_status(); }
-    // kInvalidRequest, kOutOfMemory with the arithmetic. init_from: a name or name@generation; empty: a new adapter.
+    // What is known of a new adapter before it is made. kInvalidRequest with the field; kOutOfMemory with the
+    // arithmetic where it could not even be trained alone.
+    virtual Status check_recipe(const proto::TrainingRecipe&) const { return ok_status(); }
+    // An adapter that a job begins with, by its name or generation, as files that the job may keep. kAdapterNotFound;
+    // kAdapterUnsupported for what is not trained on.
+    virtual Result<adapters::PeftFiles> start_files(const std::string& init_from) const = 0;
+    // kInvalidRequest, kOutOfMemory with the arithmetic. start: the folder of start_files(); empty: a new adapter.
     // beside: one to be trained with in the same steps, or null; then kInvalidConfig and kOutOfMemory may be errors of
     // this alone.
-    virtual Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from,
+    virtual Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::filesystem::path& start,
                                              StepTrainer* beside) = 0;
     // Runs pieces of what the trainers have begun, at their turns, until one is done: true. False once `stop` says so,
     // which is asked every 50 ms or so.

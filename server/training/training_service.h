@@ -110,6 +110,10 @@ class TrainingService {
     const Entry* entry_of(std::string_view tenant, std::string_view id) const REQUIRES(mutex_);
     proto::JobObject object_of(const Entry& entry) const REQUIRES(mutex_);
     Status check_request(const std::string& tenant, const proto::FineTuningRequest& request) const;
+    Status check_recipe(const proto::FineTuningRequest& request) const;
+    Status check_room(const std::string& tenant) const REQUIRES(mutex_);
+    Status keep_start(Job& job) const;
+    Result<proto::JobObject> add(Job& job);
     void forget_old() REQUIRES(mutex_);
 
     class JobRun;

@@ -137,6 +137,13 @@ TEST_P(FormsOnPackedWeights, DoraAndNormsHaveTheBitsOfPlainWeights) {
     const TrainableAdapter of = adapter(recipe);
     const Steps want = steps(*plain_, of, {}), got = steps(*packed_, of, {});
     EXPECT_TRUE(got == want) << got.losses.at(0) << " and " << want.losses.at(0);
+    // With dropout a matrix is multiplied by what is left of its input, and by the rest.
+    for (const bool keeps_16_bits : {false, true}) {
+        const model::TrainerOptions dropping{.lora_dropout = 0.2f, .keeps_16_bits = keeps_16_bits};
+        const Steps want_left = steps(*plain_, of, dropping), got_left = steps(*packed_, of, dropping);
+        EXPECT_NE(got_left.losses.at(0), got.losses.at(0));
+        EXPECT_TRUE(got_left == want_left) << got_left.losses.at(0) << " and " << want_left.losses.at(0);
+    }
 }
 
 std::string name_of_case(const ::testing::TestParamInfo<PackedCase>& one) {

@@ -9,6 +9,7 @@
 namespace lorad::adapters {
 namespace {
 
+using lorad::testing::difference;
 using lorad::testing::TrainingGolden;
 using model::TrainableAdapter;
 using model::TrainedTensor;
@@ -81,17 +82,6 @@ TEST(Trainer, WhatIsComputedAgainHasTheBitsOfWhatIsKept) {
     ASSERT_TRUE(kept->step(llama().examples(0), 1e-3).ok());
     ASSERT_TRUE(again->step(llama().examples(0), 1e-3).ok());
     EXPECT_EQ(values_of(*again), values_of(*kept));
-}
-
-double difference(const std::vector<TrainedTensor>& of, const std::vector<TrainedTensor>& to) {
-    double apart = 0, norm = 0;
-    for (size_t i = 0; i < of.size(); ++i) {
-        for (size_t j = 0; j < of[i].values.size(); ++j) {
-            apart += std::pow(double{of[i].values[j]} - to[i].values[j], 2);
-            norm += std::pow(double{to[i].values[j]}, 2);
-        }
-    }
-    return std::sqrt(apart / norm);
 }
 
 class TrainerIn16Bits : public ::testing::TestWithParam<std::tuple<const char*, gpu::ScalarType>> {};
@@ -490,16 +480,78 @@ TEST(TrainStart, IsPeftsAndDependsOnTheSeedAlone) {
 
 TEST(TrainStart, RefusesModulesThatAreNotThere) {
     LoraRecipe recipe;
+    const auto refused = [&] {
+        const std::string of_shape = refusal(trainable_shape(recipe, *llama().base));
+        EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)), of_shape);
+        return of_shape;
+    };
+    const std::string targets =
+        "expected all-linear, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, embed_tokens, lm_head";
     recipe.target_modules = {"q_proj", "wq"};
-    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)),
-              "target_modules: \"wq\": not a module of the model that is trained");
+    EXPECT_EQ(refused(), "target_modules: \"wq\": not a module of the model that is trained: " + targets);
+    recipe.target_modules = {"q_proj", "w.*"};  // names, of several
+    EXPECT_EQ(refused(), "target_modules: \"w.*\": not a module of the model that is trained: " + targets);
+    recipe.target_modules = {"all-linear", "lm_head"};  // it stands alone
+    EXPECT_EQ(refused(), "target_modules: \"all-linear\": not a module of the model that is trained: " + targets);
+    recipe.target_modules = {".*q_proj("};
+    EXPECT_EQ(refused(), "target_modules: not a regular expression: missing ), unterminated subpattern at position 9");
+    recipe.target_modules = {R"(model\.layers\.9\..*)"};
+    EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
+    recipe.modules_to_save = {"norm"};  // beside which it is as wrong
+    EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
     recipe.target_modules = {"q_proj"};
     recipe.modules_to_save = {"classifier"};
-    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)),
-              "modules_to_save: \"classifier\": not a module of the model that is trained");
+    EXPECT_EQ(refused(),
+              "modules_to_save: \"classifier\": not a module of the model that is trained: expected input_layernorm, "
+              "post_attention_layernorm, norm, embed_tokens, lm_head");
     recipe.modules_to_save = {};
+    recipe.rank_pattern = {{"q_proj", 2}, {"k_proj", 2}};
+    EXPECT_EQ(refused(), "rank_pattern: \"k_proj\": no module that is trained has such a name");
+    recipe.rank_pattern = {{"layers.1.self_attn.q_proj", 2}};
+    recipe.alpha_pattern = {{"layers.1.mlp.up_proj", 2}};
+    EXPECT_EQ(refused(), "alpha_pattern: \"layers.1.mlp.up_proj\": no module that is trained has such a name");
+    recipe.alpha_pattern = {};
+    EXPECT_EQ(refused(), "accepted");
+    recipe.layers_to_transform = {{0, 77}};
+    EXPECT_EQ(refused(), "layers_to_transform: 77: the model has the layers 0 to 1");
+    recipe.layers_to_transform = {{0}};
+    EXPECT_EQ(refused(), "rank_pattern: \"layers.1.self_attn.q_proj\": no module that is trained has such a name");
+    recipe.rank_pattern = {};
+    recipe.exclude_modules = {"wq"};
+    EXPECT_EQ(refused(), "exclude_modules: \"wq\": not a module of the model: " + targets);
+    recipe.exclude_modules = {"q_proj"};
+    EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
+    recipe.exclude_modules = {"layers.0.self_attn.q_proj", "k_proj"};
+    recipe.layers_to_transform = std::nullopt;
+    EXPECT_EQ(make_trainable(recipe, *llama().base)->linears.size(), 1u);
+    recipe.exclude_modules = {};
     recipe.r = 0;
-    EXPECT_NE(refusal(make_trainable(recipe, *llama().base)), "accepted");
+    EXPECT_NE(refused(), "accepted");
+}
+
+// What needs no numbers is known before they are read and drawn.
+TEST(TrainStart, ShapesAloneAreThoseOfTheWhole) {
+    LoraRecipe recipe = wide_recipe();
+    for (const bool use_dora : {false, true}) {
+        if (use_dora) recipe.target_modules = {"all-linear"};
+        recipe.use_dora = use_dora;
+        const auto whole = make_trainable(recipe, *qwen3().base), shape = trainable_shape(recipe, *qwen3().base);
+        ASSERT_TRUE(whole.ok() && shape.ok());
+        EXPECT_EQ(shape->n_parameters(), whole->n_parameters());
+        const auto of_shape = shape->tensors(), of_whole = whole->tensors();
+        ASSERT_EQ(of_shape.size(), of_whole.size());
+        for (size_t i = 0; i < of_shape.size(); ++i) {
+            EXPECT_EQ(of_shape[i]->name, of_whole[i]->name);
+            EXPECT_EQ(of_shape[i]->shape, of_whole[i]->shape);
+            EXPECT_TRUE(of_shape[i]->values.empty());
+        }
+        const auto& device = lorad::testing::test_device();
+        const auto plan = [&](const TrainableAdapter& adapter) {
+            return model::Trainer::plan_memory(device.capabilities(), qwen3().base->config, *qwen3().weights, adapter,
+                                               qwen3().options(128), uint64_t{1} << 32);
+        };
+        EXPECT_EQ(plan(*shape)->sum(), plan(*whole)->sum());
+    }
 }
 
 void expect_same(const TrainableAdapter& a, const TrainableAdapter& b) {

@@ -64,8 +64,7 @@ class TrainCommand(unittest.TestCase):
                                 (("--training-memory", "0"), "--training-memory"), (("--save-dtype", "int8"), "--save-dtype"), (("--rows", "3"), "--rows"),
                                 (("--init-adapter", self.path / "none"), "none"), (("--eval", self.path / "none"), "none"), (("--resume",), "--resume"),
                                 (("--lora-trainable-modules", "q_proj,wq"), "wq"), (("--modules-to-save", "classifier"), "classifier"),
-                                (("--init-adapter", MODEL.parent / "adapters/pirate", "--lora-r", "4"), "--lora-r"),
-                                (("--use-dora", "--lora-dropout", "0.1"), "--lora-dropout")):
+                                (("--init-adapter", MODEL.parent / "adapters/pirate", "--lora-r", "4"), "--lora-r")):
             self.refused(expected, *flags)
         self.refused("--out", out=None)
         self.refused("is the base model's folder", out=MODEL)

@@ -42,6 +42,7 @@ TEST(FineTuningRequests, OpenAiNamesAndOursAreRead) {
             {{"hyperparameters", {{"n_epochs", 4}, {"batch_size", "auto"}, {"learning_rate_multiplier", 0.5}}}}}}},
          {"lora_r", 8},
          {"lora_trainable_modules", "q_proj, v_proj"},
+         {"exclude_modules", "layers.0.self_attn.q_proj"},
          {"modules_to_save", {"norm"}},
          {"lr_scheduler", "linear"},
          {"max_grad_norm", 0},
@@ -54,7 +55,10 @@ TEST(FineTuningRequests, OpenAiNamesAndOursAreRead) {
     EXPECT_EQ(request.recipe.learning_rate_multiplier, 0.5);
     EXPECT_EQ(request.recipe.lora_r, 8u);
     EXPECT_EQ(request.recipe.lora_trainable_modules, (std::vector<std::string>{"q_proj", "v_proj"}));
+    EXPECT_EQ(request.recipe.exclude_modules, std::vector<std::string>{"layers.0.self_attn.q_proj"});
     EXPECT_EQ(request.recipe.modules_to_save, std::vector<std::string>{"norm"});
+    EXPECT_EQ(parsed({{"r", 4}}).recipe.lora_r, 4u);
+    EXPECT_EQ(parsed({{"r", 4}}).form_fields, std::vector<std::string>{"r"});
     EXPECT_EQ(request.recipe.max_grad_norm, 0.0);
     EXPECT_EQ(request.ignored_fields, std::vector<std::string>{"foo"});
     EXPECT_EQ(parsed({{"hyperparameters", {{"n_epochs", 2}}}}).recipe.n_epochs, 2u);
@@ -66,8 +70,14 @@ TEST(FineTuningRequests, WhatIsNotDoneIsRefusedByName) {
     EXPECT_EQ(refused({{"method", {{"type", "supervised"}, {"dpo", json::object()}}}}), "unsupported method.dpo");
     EXPECT_EQ(refused({{"integrations", {{{"type", "wandb"}}}}}), "unsupported integrations");
     EXPECT_EQ(refused({{"integrations", json::array()}}), "taken");
-    EXPECT_EQ(refused({{"bias", "all"}}), "unsupported bias");
-    EXPECT_EQ(refused({{"use_dora", true}, {"lora_dropout", 0.1}}), "unsupported lora_dropout");
+    EXPECT_EQ(refused({{"bias", "none"}}), "taken");
+    EXPECT_EQ(refused({{"bias", "some"}}), "invalid bias");
+    EXPECT_EQ(refused({{"lora_bias", false}, {"init_lora_weights", true}, {"trainable_token_indices", nullptr}}),
+              "taken");
+    EXPECT_EQ(refused({{"init_lora_weights", "pissa"}}), "unsupported init_lora_weights");
+    EXPECT_EQ(refused({{"trainable_token_indices", {1}}}), "unsupported trainable_token_indices");
+    EXPECT_EQ(refused({{"target_parameters", {"mlp.experts.down_proj"}}}), "unsupported target_parameters");
+    EXPECT_EQ(refused({{"use_dora", true}, {"lora_dropout", 0.1}}), "taken");
     EXPECT_EQ(refused({{"hyperparameters", {{"beta", 0.1}}}}), "unsupported hyperparameters.beta");
 }
 
@@ -80,6 +90,9 @@ TEST(FineTuningRequests, RangesAndContradictionsAreTold) {
     EXPECT_EQ(refused({{"train_on", "user"}}), "invalid train_on");
     EXPECT_EQ(refused({{"validation_file", "file-2"}, {"validation_split", 0.1}}), "invalid validation_split");
     EXPECT_EQ(refused({{"early_stopping_patience", 2}}), "invalid early_stopping_patience");
+    EXPECT_EQ(refused({{"eval_steps", 2}}), "invalid eval_steps");
+    EXPECT_EQ(refused({{"lora_r", 8}, {"r", 4}}), "invalid r");
+    EXPECT_EQ(refused({{"alpha_pattern", {{"q_proj", 0}}}}), "invalid alpha_pattern.q_proj");
     EXPECT_EQ(refused({{"lora_trainable_modules", "q_proj"}, {"target_modules", "k_proj"}}), "invalid target_modules");
     EXPECT_EQ(refused({{"hyperparameters", {{"n_epochs", 2}}},
                        {"method", {{"type", "supervised"}, {"supervised", {{"hyperparameters", {{"n_epochs", 3}}}}}}}}),
@@ -93,6 +106,9 @@ TEST(FineTuningRequests, RecipesComeBackFromTheirJson) {
                                         {"rank_pattern", {{"q_proj", 4}}},
                                         {"alpha_pattern", {{"q_proj", 2.5}}},
                                         {"layers_to_transform", {0, 2}},
+                                        {"exclude_modules", {"k_proj"}},
+                                        {"bias", "lora_only"},
+                                        {"lora_bias", true},
                                         {"warmup_steps", 3},
                                         {"max_steps", 9},
                                         {"overlong", "error"},
@@ -105,6 +121,9 @@ TEST(FineTuningRequests, RecipesComeBackFromTheirJson) {
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(recipe_json(*again), text);
     EXPECT_EQ(again->layers_to_transform, (std::vector<uint32_t>{0, 2}));
+    EXPECT_EQ(again->exclude_modules, std::vector<std::string>{"k_proj"});
+    EXPECT_EQ(again->bias, "lora_only");
+    EXPECT_TRUE(again->lora_bias);
     EXPECT_TRUE(again->refuse_overlong);
     EXPECT_FALSE(again->shuffle);
 }

@@ -165,7 +165,16 @@ class FakeHost : public TrainingHost {
     const HostFacts& facts() const override { return facts_; }
     const TrainingText& text() const override { return text_; }
     Status check_trains() const override { return untrained ? Status(*untrained) : ok_status(); }
-    Result<MadeTrainer> make_trainer(const RunPlan&, const std::string&, StepTrainer* beside) override {
+    Status check_recipe(const proto::TrainingRecipe& recipe) const override {
+        if (recipe.lora_trainable_modules != std::vector<std::string>{"wq"}) return ok_status();
+        return make_error(ErrorCode::kInvalidRequest, "target_modules: \"wq\": expected others", "target_modules");
+    }
+    Result<adapters::PeftFiles> start_files(const std::string& init_from) const override {
+        if (start_refusal) return *start_refusal;
+        return adapters::PeftFiles{"{}", {std::byte(init_from.size())}};
+    }
+    Result<MadeTrainer> make_trainer(const RunPlan&, const std::filesystem::path& start, StepTrainer* beside) override {
+        n_starts += start.empty() ? 0 : 1;
         if (refusal) return *refusal;
         if (beside != nullptr && refusal_beside) return *refusal_beside;
         return MadeTrainer{std::make_unique<NumberTrainer>(3, on_piece), 1};
@@ -207,7 +216,8 @@ class FakeHost : public TrainingHost {
         published_.erase(name);
     }
 
-    std::optional<Error> untrained, refusal, refusal_beside, publish_refusal;
+    std::optional<Error> untrained, refusal, refusal_beside, publish_refusal, start_refusal;
+    std::atomic<int> n_starts{0};           // trainers that began with an adapter
     std::atomic<size_t> n_together_max{0};  // trainers that ran beside each other
     std::function<void()> on_piece;
     std::function<void()> on_write, on_publish;  // on the disk's thread: of an adapter

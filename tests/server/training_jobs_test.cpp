@@ -352,8 +352,8 @@ TEST(JobRecords, HoldEveryFieldThatAJobHas) {
     job.created_s = 1;
     int n_texts = 0;
     for (std::string* text : {&job.tenant, &job.paused_by, &job.model, &job.training_file, &job.validation_file,
-                              &job.suffix, &job.init_from, &job.name, &job.expected_generation, &job.data_digest,
-                              &job.validation_digest, &job.base_fingerprint, &job.generation})
+                              &job.suffix, &job.init_from, &job.start_digest, &job.name, &job.expected_generation,
+                              &job.data_digest, &job.validation_digest, &job.base_fingerprint, &job.generation})
         *text = "text " + std::to_string(++n_texts);
     job.metadata = {{"a", "b"}, {"", "\xc3\xa9"}};
     job.replace = job.activate = false;
@@ -490,16 +490,77 @@ TEST_F(Jobs, WhatTheServerRefusesFailsTheJobWithItsWords) {
     EXPECT_EQ(service->find({}, other)->error->message, "the adapter cannot be published: the disk is full");
 }
 
-TEST_F(Jobs, AnAdapterThatWasDeletedBeforeTheJobBeganIsToldByName) {
-    host.refusal = make_error(ErrorCode::kAdapterNotFound, "no adapter is called \"7bc4\"", "lora_name");
+// It was deleted, or is nothing that can be trained on: the request is refused, and leaves nothing.
+TEST_F(Jobs, AnAdapterThatAJobCannotBeginWithIsToldWhenTheJobIsMade) {
     proto::FineTuningRequest wanted = request(upload(token_lines(2)));
     wanted.init_from = "7bc4";
-    const std::string id = create(wanted);
+    for (const ErrorCode code : {ErrorCode::kAdapterNotFound, ErrorCode::kAdapterUnsupported}) {
+        host.start_refusal = make_error(code, "no", "lora_name");
+        const auto refused = service->create({}, wanted);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().code, code);
+        EXPECT_EQ(refused.error().param, "init_from");
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path() / "training/jobs"));
+    EXPECT_TRUE(service->list({}).empty());
+}
+
+TEST_F(Jobs, AJobHasWhatItBeginsWithWhateverBecomesOfThatAdapter) {
+    proto::FineTuningRequest wanted = request(upload(token_lines(9)));
+    wanted.init_from = "7bc4";
+    const std::string id = create(wanted), other = create(wanted), cancelled = create(wanted);
+    const std::filesystem::path jobs = dir.path() / "training/jobs";
+    ASSERT_TRUE(service->change({}, cancelled, JobEvent::kCancel).ok());
+    EXPECT_FALSE(std::filesystem::exists(jobs / cancelled / "start"));
+    host.start_refusal = make_error(ErrorCode::kAdapterNotFound, "no adapter is called \"7bc4\"", "lora_name");
+    std::ofstream(jobs / other / "start/adapter_model.safetensors") << "other bytes";
+    open();  // as a restart does
     service->start();
-    EXPECT_EQ(settled(*service, id), "failed");
-    const proto::JobObject job = *service->find({}, id);
-    EXPECT_EQ(job.error->param, "init_from");
-    EXPECT_EQ(job.error->message, "init_from: the adapter that the job begins with was deleted (generation 7bc4)");
+    EXPECT_EQ(settled(*service, id), "succeeded");
+    EXPECT_EQ(host.n_starts, 1);
+    EXPECT_EQ(settled(*service, other), "failed");
+    EXPECT_EQ(service->find({}, other)->error->message,
+              "the files of the adapter that the job begins with are damaged");
+    service->stop();  // what a job no longer needs is removed behind its end
+    EXPECT_FALSE(std::filesystem::exists(jobs / id / "start"));
+}
+
+// As versions before kept them.
+TEST_F(Jobs, AJobWithoutFilesOfItsStartTakesThemOrSaysThatTheAdapterIsGone) {
+    proto::FineTuningRequest wanted = request(upload(token_lines(2)));
+    wanted.init_from = "7bc4";
+    for (const bool is_gone : {false, true}) {
+        host.start_refusal.reset();
+        const std::string id = create(wanted);
+        service.reset();
+        const JobFolder folder(dir.path() / "training/jobs" / id);
+        Job job = *folder.load();
+        job.start_digest.clear();
+        ASSERT_TRUE(folder.save(job).ok());
+        std::filesystem::remove_all(folder.start());
+        if (is_gone) host.start_refusal = make_error(ErrorCode::kAdapterNotFound, "no adapter is called that");
+        open();
+        service->start();
+        EXPECT_EQ(settled(*service, id), is_gone ? "failed" : "succeeded");
+        if (!is_gone) continue;
+        const proto::JobObject failed = *service->find({}, id);
+        EXPECT_EQ(failed.error->param, "init_from");
+        EXPECT_EQ(failed.error->message,
+                  "init_from: the adapter that the job begins with was deleted (generation 7bc4)");
+    }
+}
+
+TEST_F(Jobs, WrongModulesAreToldByTheFieldThatNamesThem) {
+    proto::FineTuningRequest wanted = request(upload(token_lines(2)));
+    wanted.recipe.lora_trainable_modules = {"wq"};
+    for (const std::string field : {"lora_trainable_modules", "target_modules"}) {
+        wanted.form_fields = {field};
+        const auto refused = service->create({}, wanted);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().message, field + ": \"wq\": expected others");
+        EXPECT_EQ(refused.error().param, field);
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path() / "training/jobs"));
 }
 
 TEST_F(Jobs, RecordsComeBackAsTheyWere) {

@@ -18,7 +18,7 @@ namespace {
 class DeviceHost final : public FakeHost {
   public:
     using FakeHost::generation_of;
-    Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string&, StepTrainer* beside) override {
+    Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::filesystem::path&, StepTrainer* beside) override {
         TRY_ASSIGN(const model::TrainableAdapter adapter,
                    adapters::make_trainable(lora_recipe(plan.recipe), *golden_->base));
         model::TrainerOptions options;

@@ -108,6 +108,18 @@ struct TrainingGolden {
     }
 };
 
+// Norm of the difference over norm of `to`, over all numbers.
+inline double difference(const std::vector<model::TrainedTensor>& of, const std::vector<model::TrainedTensor>& to) {
+    double apart = 0, norm = 0;
+    for (size_t i = 0; i < of.size(); ++i) {
+        for (size_t j = 0; j < of[i].values.size(); ++j) {
+            apart += std::pow(double{of[i].values[j]} - to[i].values[j], 2);
+            norm += std::pow(double{to[i].values[j]}, 2);
+        }
+    }
+    return std::sqrt(apart / norm);
+}
+
 // Norm of the difference over norm of the reference, over all numbers of a file by its tensors' names.
 inline double difference_to(const std::filesystem::path& file,
                             const std::vector<const model::TrainedTensor*>& tensors) {

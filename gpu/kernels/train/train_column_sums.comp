@@ -1,5 +1,5 @@
-// train_column_sums: to[n] += factor[n] * sum over rows t and parts q of a[t][q * columns + n] * b[t][q * columns + n],
-// in order of t and q. a and b are of TYPE, of 16 bits with an even stride; the sums are f32.
+// train_column_sums: to[n] += scale * factor[n] * sum over rows t and parts q of a[t][q * columns + n] *
+// b[t][q * columns + n], in order of t and q. a and b are of TYPE, of 16 bits with an even stride; the sums are f32.
 // grid (ceil(columns / workgroup))
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -25,5 +25,6 @@ void main() {
         }
     }
     FloatRef to = FloatRef(p.to + uint64_t(n) * 4);
+    sum *= p.scale;
     to.v += p.factor == 0 ? sum : sum * FloatRef(p.factor + uint64_t(n) * 4).v;
 }

@@ -1,5 +1,5 @@
-// train_dropout: to[t][k] = x[t][k] / (1 - p), or 0 with probability p; with ADDS that is added to it. x and to are of
-// TYPE; of 16 bits rows begin at multiples of 8 bytes, and without ADDS.
+// train_dropout: to[t][k] = x[t][k] / (1 - p), or 0 with probability p. By FORM that is written, added to what is there,
+// or x minus it is written. x and to are of TYPE; of 16 bits rows begin at multiples of 8 bytes, and nothing is added.
 // Word k % 4 of Philox4x32-10 of the counter {k / 4, position, example, module} and the key {seed, step} decides what
 // stays: the same wherever the row lies.
 // grid (ceil(columns / 4 / workgroup), T)
@@ -8,7 +8,7 @@
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/train/train_rows.params.h"
 
-layout(constant_id = 1) const uint kAdds = 0;
+layout(constant_id = 1) const uint kForm = kDropoutLeft;
 layout(constant_id = 2) const uint kType = 0;
 layout(push_constant, scalar) uniform Push { TrainDropoutParams p; };
 
@@ -31,13 +31,14 @@ void main() {
     if (kType != 0) {
         const vec4 x = load4(p.x + uint64_t(t) * p.x_stride * 2, first / 4, kType);
         const vec4 left = mix(vec4(0.0), x * p.factor, greaterThanEqual(words, uvec4(p.threshold)));
-        store4(p.to + uint64_t(t) * p.to_stride * 2, first / 4, bounded(left, kType), kType);
+        const vec4 value = kForm == kDropoutRest ? x - left : left;
+        store4(p.to + uint64_t(t) * p.to_stride * 2, first / 4, bounded(value, kType), kType);
         return;
     }
     for (uint i = 0; i < 4 && first + i < p.columns; i++) {
         float x = FloatRef(p.x + (uint64_t(t) * p.x_stride + first + i) * 4).v;
         FloatRef to = FloatRef(p.to + (uint64_t(t) * p.to_stride + first + i) * 4);
-        float value = words[i] >= p.threshold ? x * p.factor : 0.0;
-        to.v = kAdds != 0 ? to.v + value : value;
+        float left = words[i] >= p.threshold ? x * p.factor : 0.0;
+        to.v = kForm == kDropoutAdds ? to.v + left : kForm == kDropoutRest ? x - left : left;
     }
 }

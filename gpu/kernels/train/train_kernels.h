@@ -78,6 +78,9 @@ struct TrainRungs {
 
 enum class TrainDirection : uint32_t { kForward = 0, kBackward = 1 };
 
+// train_rows.params.h says what each writes.
+enum class TrainDropoutForm : uint32_t { kLeft = kDropoutLeft, kAdds = kDropoutAdds, kRest = kDropoutRest };
+
 // One thread at a time. Each method records one dispatch (a product may be whole only behind barrier()); the params say
 // what it does, `rows` how many rows there are.
 class TrainKernels {
@@ -108,6 +111,7 @@ class TrainKernels {
     // Rows of `type` in 16 bits and in fragments (products/activation_fragments.h, kFragmentsByRows).
     void fragments(Recorder& recorder, const TrainFragmentsParams& params, ScalarType type, ScalarType to);
     void round(Recorder& recorder, const TrainRoundParams& params, ScalarType to, uint32_t rows);
+    void round_items(Recorder& recorder, const TrainRoundItemsParams& params, ScalarType to);
     void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
     // Numbers of a packed table are rounded to its matrix's type, as a plain copy has them.
     void embed(Recorder& recorder, const TrainEmbedParams& params, WeightKind table, bool is_transposed, uint32_t rows);
@@ -125,8 +129,8 @@ class TrainKernels {
     void dots(Recorder& recorder, const TrainDotsParams& params, uint32_t n_heads, uint32_t rows);
     void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params, ScalarType type);
     void affine(Recorder& recorder, const TrainAffineParams& params, ScalarType type = ScalarType::kF32);
-    // adds: of f32 alone.
-    void dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows,
+    // kAdds: of f32 alone.
+    void dropout(Recorder& recorder, const TrainDropoutParams& params, TrainDropoutForm form, uint32_t rows,
                  ScalarType type = ScalarType::kF32);
     void column_sums(Recorder& recorder, const TrainColumnSumsParams& params, ScalarType type = ScalarType::kF32);
     void cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient, uint32_t rows);

@@ -38,6 +38,18 @@ void TrainKernels::round(Recorder& recorder, const TrainRoundParams& params, Sca
                       {"train_round", uint64_t{rows} * params.columns * 6, 0});
 }
 
+void TrainKernels::round_items(Recorder& recorder, const TrainRoundItemsParams& params, ScalarType to) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
+    struct Constants {
+        uint32_t threads, to;
+    };
+    const Kernel* k = kernel("train_round_items", Constants{.threads = size, .to = static_cast<uint32_t>(to)});
+    if (k == nullptr || params.n_quads == 0) return;
+    const uint32_t n_groups = ceil_div(params.n_quads, size), across = std::min(n_groups, kGroupsAcross);
+    recorder.dispatch(*k, params, across, ceil_div(n_groups, across), 1,
+                      {"train_round_items", uint64_t{params.n_quads} * 4 * 6, 0});
+}
+
 void TrainKernels::sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows) {
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
     const Kernel* k = kernel("train_sum_heads", TypedRowConstants{.threads = size, .type = 0});
@@ -164,15 +176,17 @@ void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params, S
         {"train_affine", uint64_t{params.rows} * params.n * (2 * bytes_of(type) + (params.base != 0 ? 4 : 0)), 0});
 }
 
-void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows,
+void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, TrainDropoutForm form, uint32_t rows,
                            ScalarType type) {
+    const bool adds = form == TrainDropoutForm::kAdds;
     CHECK(!adds || type == ScalarType::kF32);
     const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
     struct Constants {
-        uint32_t threads, adds, type;
+        uint32_t threads, form, type;
     };
     const Kernel* k =
-        kernel("train_dropout", Constants{.threads = size, .adds = adds, .type = static_cast<uint32_t>(type)});
+        kernel("train_dropout",
+               Constants{.threads = size, .form = static_cast<uint32_t>(form), .type = static_cast<uint32_t>(type)});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1,
                       {"train_dropout", uint64_t{rows} * params.columns * (adds ? 3 : 2) * bytes_of(type), 0});

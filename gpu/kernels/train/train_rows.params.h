@@ -37,6 +37,23 @@ struct TrainRoundParams {
 };
 INTEROP_SIZE(TrainRoundParams, 32);
 
+// One of many matrices that are rounded by one dispatch: to[t][c] = factor * from[t][c].
+struct TrainRoundItem {
+    uint64_t from;           // f32 [t][from_stride]
+    uint64_t to;             // of 16 bits [t][to_stride]; rows of both begin at multiples of 16 bytes
+    uint32_t rows, columns;  // columns: a multiple of 4
+    uint32_t from_stride, to_stride;
+    float factor;
+    uint32_t first;  // quads (four columns of a row) of the items before it
+};
+INTEROP_SIZE(TrainRoundItem, 40);
+struct TrainRoundItemsParams {
+    uint64_t items;  // TrainRoundItem[n_items]
+    uint32_t n_items;
+    uint32_t n_quads;  // of all
+};
+INTEROP_SIZE(TrainRoundItemsParams, 16);
+
 // Rows of one sequence, kFlashRows of them or what is left.
 struct TrainFlashTile {
     uint32_t first_row, n_tokens;  // of the sequence
@@ -194,18 +211,18 @@ struct TrainActParams {
 };
 INTEROP_SIZE(TrainActParams, 56);
 
-// to[t][n] = base[t][n] + z[t][n] * gain[n] * factor[n] + bias[n]
+// to[t][n] = base[t][n] + z[t][n] * (gain[n] * factor[n] - less) + bias[n]
 struct TrainAffineParams {
     uint64_t to, base, z;  // base and z may be `to`; to and z f32 or of 16 bits, then without base and bias
     uint64_t gain, factor, bias;
     uint32_t n;  // of 16 bits a multiple of 4, and rows begin at multiples of 8 bytes
     uint32_t to_stride, base_stride, z_stride;
     uint32_t rows;
-    uint32_t pad;
+    float less;
 };
 INTEROP_SIZE(TrainAffineParams, 72);
 
-// to[n] += factor[n] * sum over rows t and parts q of a[t][q * n_columns + n] * b[t][q * n_columns + n]
+// to[n] += scale * factor[n] * sum over rows t and parts q of a[t][q * n_columns + n] * b[t][q * n_columns + n]
 struct TrainColumnSumsParams {
     uint64_t to;
     uint64_t a;       // [t][a_stride], f32 or of 16 bits
@@ -215,7 +232,7 @@ struct TrainColumnSumsParams {
     uint32_t n_parts;
     uint32_t rows;
     uint32_t a_stride, b_stride;
-    uint32_t pad;
+    float scale;
 };
 INTEROP_SIZE(TrainColumnSumsParams, 56);
 
@@ -234,6 +251,11 @@ struct TrainLoss {
     uint32_t is_best;       // the target has the greatest logit
 };
 INTEROP_SIZE(TrainLoss, 12);
+
+// What train_dropout writes: what is left of x, that added to what is there, or x without what is left of it.
+INTEROP_CONST kDropoutLeft = 0;
+INTEROP_CONST kDropoutAdds = 1;
+INTEROP_CONST kDropoutRest = 2;
 
 struct TrainDropoutParams {
     uint64_t x;         // [t][x_stride], f32 or of 16 bits

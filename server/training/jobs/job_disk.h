@@ -92,22 +92,11 @@ class TrainingService::JobDisk {
         return adapters::write_peft_folder(service_.host_.files_of(adapter, plan_), folder);
     }
 
-    Result<adapters::PeftFiles> best_files() const {
-        constexpr uint64_t kTensorBytesMax = uint64_t(64) << 30;
-        adapters::PeftFiles files;
-        TRY_ASSIGN(files.config, read_whole(folder_.best() / "adapter_config.json", uint64_t(1) << 20));
-        TRY_ASSIGN(const std::string tensors,
-                   read_whole(folder_.best() / "adapter_model.safetensors", kTensorBytesMax));
-        const auto* bytes = reinterpret_cast<const std::byte*>(tensors.data());
-        files.tensors.assign(bytes, bytes + tensors.size());
-        return files;
-    }
-
     Status publish_adapter(const RunState& state, const model::TrainableAdapter& adapter) const {
         const bool is_best = uses_best(plan_, state);
         adapters::PeftFiles files;
         if (is_best) {
-            TRY_ASSIGN(files, best_files());
+            TRY_ASSIGN(files, read_peft_folder(folder_.best()));
         } else {
             files = service_.host_.files_of(adapter, plan_);
         }

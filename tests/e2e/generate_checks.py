@@ -174,7 +174,8 @@ def check_calls_that_the_model_writes(server):
         {"type": "tool_result", "tool_use_id": message["content"][0]["id"], "content": "no JSON", "is_error": True}]}]
     check_equal(server.post("/v1/messages", model="base", max_tokens=4, messages=back)[0], 200, "and back")
     n_whole = len(server.post("/tokenize", prompt=two)[1]["tokens"])
-    for n in range(1, n_whole, 3):
+    # Cut at a few places; the tests of ToolCalls cut texts anywhere.
+    for n in range(1, n_whole, 11):
         found = ask(two, max_tokens=n)
         check_equal((found["content"], found["reason"]), ("", "length"), f"cut after {n} tokens")
     check_equal(ask("The mark <tool_call> opens one."), {"content": "The mark <tool_call> opens one.", "reason": "stop", "calls": []}, "a mark in a text")

@@ -233,12 +233,12 @@ def run(card):
     adapter = padded_adapter(card.folder)
     path = key_file(card.folder, **{name: {} for name in CALM}, noisy={"max_queued_requests": 8},
                     limited={"requests_per_minute": 12, "tokens_per_minute": 12000, "max_queued_requests": 2})
-    seconds = 4 if card.quick else 90
+    seconds = 2 if card.quick else 90
     if card.quick:
         card.short_of("90 s of each: --tier nightly")
     flags = ("--api-key-file", path, "--max-model-len", "512", "--lora", f"highest={adapter}", "--no-prefix-cache")
     with card.server(*flags, adapters=("pirate",)) as server:
-        light(card, server, 2, False)
+        light(card, server, 1 if card.quick else 2, False)
         with card.part("the offender is told to wait, the others are not"):
             alone, _ = light(card, server, seconds, False)
             beside, noisy = light(card, server, seconds, True)
@@ -253,7 +253,7 @@ def run(card):
             card.trials += sum(len(client.first_s) for client in beside)
             card.grade("p99 first token, beside to alone", with_noise / base, 1.5)
         with card.part("a stream beside grammars whose masks are slow"):
-            masks(card, server, seconds)
+            masks(card, server, max(seconds, 4))  # a slow machine has few tokens in less
     # Few places, so that somebody always waits for one.
     with card.server(*flags, "--max-num-seqs", "4", adapters=("pirate",)) as server:
         with card.part("an equal share for whoever always asks"):

@@ -244,7 +244,7 @@ def make_programs(card, server):
 
 
 def beside_others(card):
-    n_streams, n_hostile, seconds = (8, 30, 5) if card.quick else (32, 1000, 60)
+    n_streams, n_hostile, seconds = (4, 30, 2) if card.quick else (32, 1000, 60)
     keys = key_file(card.folder, honest={"tenant": "honest"}, hostile={"tenant": "hostile"})
     with card.part("honest streams beside them"), card.server("--api-key-file", keys, adapters=()) as server:
         # What runs on is h's tokens: here counts what is refused, and what compiling costs others.

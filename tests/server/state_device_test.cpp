@@ -214,8 +214,9 @@ TEST_P(StateCacheDevice, TokensAreTheSameWhereBlocksRunOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"));
-INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice,
-                         ::testing::Values("qwen35", "qwen3-next", "lfm2", "granite-hybrid"));
+INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"));
+// its layers with a state are those of qwen35
+INSTANTIATE_TEST_SUITE_P(SlowHybrids, StateCacheDevice, ::testing::Values("qwen3-next"));
 
 }  // namespace
 }  // namespace lorad::server::state_device_test

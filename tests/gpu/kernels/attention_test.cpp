@@ -170,13 +170,21 @@ class Attention : public KernelTest {
     }
 };
 
-TEST_F(Attention, MatchesTheReferenceForEveryHeadShape) {
+// A software device compiles a program for each shape: here the smallest and largest, and those that nothing divides.
+class SlowAttention : public Attention {};
+
+TEST_F(Attention, MatchesTheReferenceForHeadShapes) {
+    for (uint32_t head_dim : {16u, 24u, 80u, 128u, 504u}) check({head_dim, 2, 2, {0, 1, 63, 64, 70, 200}, 8});
+    for (uint32_t group : {1u, 5u, 8u, 9u, 16u}) check({16, group, 2, {5, 130}, 2});
+    check({16, 1, 3, {7}, 1, 0, 0, 1, Type::kF16});
+    check({48, 2, 1, {90, 3}, 2, 0, 0, 1, Type::kBf16});
+}
+
+TEST_F(SlowAttention, MatchesTheReferenceForEveryHeadShape) {
     for (uint32_t head_dim : {16u, 24u, 32u, 48u, 80u, 96u, 128u, 256u, 504u, 512u}) {
         check({head_dim, 2, 2, {0, 1, 63, 64, 70, 200}, 8});
     }
     for (uint32_t group : {1u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 16u}) check({16, group, 2, {5, 130}, 2});
-    check({16, 1, 3, {7}, 1, 0, 0, 1, Type::kF16});
-    check({48, 2, 1, {90, 3}, 2, 0, 0, 1, Type::kBf16});
 }
 
 TEST_F(Attention, SeesOnlyItsWindow) {
@@ -212,7 +220,7 @@ TEST_F(Attention, ReadsAnEightBitCacheAsWhatItHolds) {
     for (const KvType kv_type : {KvType::kInt8, KvType::kInt8Values}) {
         AttentionCase c{64, 2, 2, {0, 1, 63, 64, 70, 200}, 8};
         c.kv_type = kv_type;
-        for (uint32_t head_dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
+        for (uint32_t head_dim : {24u, 80u, 256u}) {
             c.head_dim = head_dim;
             check(c);
         }
@@ -220,6 +228,17 @@ TEST_F(Attention, ReadsAnEightBitCacheAsWhatItHolds) {
         check(c);
         c = {64, 4, 2, {300, 90}, 2, 100, 1.5f, 1, Type::kF32, kv_type};
         check(c);
+    }
+}
+
+TEST_F(SlowAttention, ReadsAnEightBitCacheOfEveryHeadShape) {
+    for (const KvType kv_type : {KvType::kInt8, KvType::kInt8Values}) {
+        AttentionCase c{64, 2, 2, {0, 1, 63, 64, 70, 200}, 8};
+        c.kv_type = kv_type;
+        for (uint32_t head_dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
+            c.head_dim = head_dim;
+            check(c);
+        }
     }
 }
 

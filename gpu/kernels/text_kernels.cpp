@@ -5,7 +5,7 @@
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/persistent/decode_bricks_text.h"
 #include "gpu/kernels/persistent/decode_rows_text.h"
-#include "gpu/kernels/products/packed_rows_text.h"
+#include "gpu/kernels/products/packed/packed_rows_text.h"
 #include "gpu/kernels/products/warpgroup_direct_text.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"

@@ -13,8 +13,8 @@ namespace lorad::model {
 
 // The model's layers in the kernel's terms.
 gpu::DecodeRowsShape decode_rows_shape(const ModelConfig& config, const ModelWeights& weights);
-// The same of packed layers: of `layer` from o on, and of the next one's q, k and v. rows: capacity. nullopt: a matrix is
-// not packed, or has parts of several formats, which only q, k and v may.
+// The same of packed layers: of `layer` from o on, and of the next one's q, k and v. rows: capacity. nullopt: a matrix
+// is not packed, or has parts of several formats, which only q, k and v may.
 std::optional<gpu::DecodeBricksShape> decode_bricks_shape(const ModelConfig& config, const ModelWeights& weights,
                                                           uint32_t layer, uint32_t rows);
 // The addresses of its matrices in the parameters.

@@ -12,7 +12,8 @@ namespace lorad::gpu {
 
 constexpr uint32_t kDecodeBricksParts = 3;  // of q, k and v, at most
 
-// Neighbouring rows of q, k and v in one format, the first behind those of the part before. n = 0: there is no such part.
+// Neighbouring rows of q, k and v in one format, the first behind those of the part before. n = 0: there is no such
+// part.
 struct DecodeBricksPart {
     WeightFormat format = WeightFormat::kF32;
     uint32_t row_begin = 0, n = 0;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "gpu/kernels/persistent/decode_bricks_text.h"
-#include "gpu/kernels/products/brick_ring_text.h"
+#include "gpu/kernels/products/packed/brick_ring_text.h"
 
 namespace lorad::gpu {
 
@@ -25,8 +25,8 @@ struct BrickPhase {
 // Registers of the program around it, beside BrickRingWriter's: %part, the workgroup; %warp; %ring, where the warp's
 // ring begins; %store0 and %store1: rows 2t and 2t + 1 of x exist; %sums_at, where this lane's sums of a piece numbered
 // 0 lie, in shared memory or in the caches. Of its own, for the ends of products: %count_<name>, bands of the
-// workgroup; %bricks_<name>, their bricks; %warps_<name>, the warps that have any; %index_<name>, the workgroup as bands
-// are dealt.
+// workgroup; %bricks_<name>, their bricks; %warps_<name>, the warps that have any; %index_<name>, the workgroup as
+// bands are dealt.
 // Piece b + w has the sums of warp w of the workgroup's band b; a warp's bricks are in a row, so no two have one piece.
 class BrickPhaseWriter final : BrickRingWriter {
   public:

@@ -316,8 +316,8 @@ class BricksWriter : TextWriter {
         line("met_{}: bar.sync 0;", name);
     }
 
-    // The factors that a norm deferred, of each row by one warp. tells: the first workgroup writes the inverses that the
-    // next layer begins with.
+    // The factors that a norm deferred, of each row by one warp. tells: the first workgroup writes the inverses that
+    // the next layer begins with.
     void find_norm(const char* name, bool tells) {
         for (uint32_t first = 0; first < p_.sum_rows(); first += kDecodeBricksWarps) {
             const std::string skip = lorad::format("normed_{}_{}", name, first);

@@ -3,11 +3,11 @@
 // the norms between them deferred as deferred_norm.h has it. A program in NVIDIA's PTX ISA; decode_rows_text.h is the
 // same for matrices of 16 bits.
 //
-// Two workgroups of eight warps for each multiprocessor, all of them at work at once. The bands of a matrix, 16 rows of w
-// each, are dealt to the workgroups, so that all of a band's sums meet in one of them; of a gate's band also its up's.
-// A workgroup's bricks are dealt to its warps in equal ranges, each warp with a ring of its own (brick_ring_text.h).
-// Where a range ends within a band, the warps' sums meet in shared memory, or of more than four rows in the caches, and
-// are added in a fixed order. Behind its last brick of a product a warp asks for the first ones of the next product, so
+// Two workgroups of eight warps for each multiprocessor, all of them at work at once. The bands of a matrix, 16 rows of
+// w each, are dealt to the workgroups, so that all of a band's sums meet in one of them; of a gate's band also its
+// up's. A workgroup's bricks are dealt to its warps in equal ranges, each warp with a ring of its own
+// (brick_ring_text.h). Where a range ends within a band, the warps' sums meet in shared memory, or in the caches where
+// it has no room for them, and are added in a fixed order. Behind its last brick of a product a warp asks for the first ones of the next product, so
 // memory does not rest while workgroups wait for one another at a grid barrier.
 // Nobody waits for ever: after max_polls questions a workgroup says so in given_up and goes on with what there is, and
 // from then on nobody waits at all.
@@ -21,7 +21,7 @@
 
 #include "gpu/kernels/persistent/decode_bricks.params.h"
 #include "gpu/kernels/persistent/grid_barrier.h"
-#include "gpu/kernels/products/packed_rows_text.h"
+#include "gpu/kernels/products/packed/packed_rows_text.h"
 #include "proto/base/rounding.h"
 
 namespace lorad::gpu {

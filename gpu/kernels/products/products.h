@@ -12,9 +12,9 @@
 #include "gpu/kernels/products/arrange_fragments.params.h"
 #include "gpu/kernels/products/gated_lora.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
+#include "gpu/kernels/products/packed/unpack_weights.params.h"
 #include "gpu/kernels/products/product.h"
 #include "gpu/kernels/products/product_arguments.h"
-#include "gpu/kernels/products/unpack_weights.params.h"
 #include "gpu/kernels/sampling/sample_argmax.params.h"
 #include "gpu/kernels/step_state.h"
 

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "gpu/kernels/products/packed_rows_text.h"
+#include "gpu/kernels/products/packed/packed_rows_text.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu::packed_rows_test {

@@ -1,6 +1,6 @@
-#include "gpu/kernels/products/brick_ring_text.h"
+#include "gpu/kernels/products/packed/brick_ring_text.h"
 
-#include "gpu/kernels/products/packed_rows_text.h"
+#include "gpu/kernels/products/packed/packed_rows_text.h"
 #include "proto/base/check.h"
 
 namespace lorad::gpu {

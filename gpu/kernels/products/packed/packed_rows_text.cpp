@@ -1,9 +1,9 @@
-#include "gpu/kernels/products/packed_rows_text.h"
+#include "gpu/kernels/products/packed/packed_rows_text.h"
 
 #include <cstddef>
 #include <utility>
 
-#include "gpu/kernels/products/brick_ring_text.h"
+#include "gpu/kernels/products/packed/brick_ring_text.h"
 
 namespace lorad::gpu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "gpu/kernels/products/packed_codes_text.h"
+#include "gpu/kernels/products/packed/packed_codes_text.h"
 
 namespace lorad::gpu {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "gpu/kernels/products/packed_rows_text.h"
+#include "gpu/kernels/products/packed/packed_rows_text.h"
 #include "gpu/kernels/products/product_impls.h"
 #include "proto/base/format.h"
 

@@ -1,4 +1,4 @@
-#include "gpu/kernels/products/packed_codes_text.h"
+#include "gpu/kernels/products/packed/packed_codes_text.h"
 
 #include <array>
 

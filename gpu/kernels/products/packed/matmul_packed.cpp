@@ -4,7 +4,7 @@
 #include <bit>
 #include <limits>
 
-#include "gpu/kernels/products/packed_tiles.h"
+#include "gpu/kernels/products/packed/packed_tiles.h"
 #include "gpu/kernels/products/product_impls.h"
 
 namespace lorad::gpu::packed_impl {

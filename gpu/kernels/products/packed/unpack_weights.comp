@@ -8,7 +8,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/formats/weights.glsl"
-#include "gpu/kernels/products/unpack_weights.params.h"
+#include "gpu/kernels/products/packed/unpack_weights.params.h"
 
 layout(constant_id = 1) const uint kWeight = kWeightsQ8_0;
 layout(constant_id = 2) const uint kType = 1;

@@ -7,8 +7,8 @@
 // w each, are dealt to the workgroups, so that all of a band's sums meet in one of them; of a gate's band also its
 // up's. A workgroup's bricks are dealt to its warps in equal ranges, each warp with a ring of its own
 // (brick_ring_text.h). Where a range ends within a band, the warps' sums meet in shared memory, or in the caches where
-// it has no room for them, and are added in a fixed order. Behind its last brick of a product a warp asks for the first ones of the next product, so
-// memory does not rest while workgroups wait for one another at a grid barrier.
+// it has no room for them, and are added in a fixed order. Behind its last brick of a product a warp asks for the first
+// ones of the next product, so memory does not rest while workgroups wait for one another at a grid barrier.
 // Nobody waits for ever: after max_polls questions a workgroup says so in given_up and goes on with what there is, and
 // from then on nobody waits at all.
 // Grid: (workgroups). Parameters: DecodeBricksParams. Bytes: each brick from memory once.

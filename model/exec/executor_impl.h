@@ -105,8 +105,8 @@ struct Executor::Impl {
     std::shared_ptr<const MergedWeights> merged;
     MergedFacts merged_facts;                     // of the merged weights
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
-    std::unique_ptr<GridBarrier> decode_rows;     // null in the same cases
-    std::unique_ptr<GridBarrier> gated_lora;      // null in the same cases
+    std::unique_ptr<GridBarrier> decode_rows;     // likewise; of decode_bricks where the layers are packed
+    std::unique_ptr<GridBarrier> gated_lora;      // likewise
     ProgramStates programs;                       // of the three
     std::string model_identity;                   // where its files lie, their size and time
     RingSlot ring[kRingSlots];
@@ -186,7 +186,7 @@ struct Executor::Impl {
     struct ProgramTrials {
         std::vector<Trial> trials = {};
         uint32_t adapter_rank = 0;    // of the trial's adapter; 0: none
-        bool must_be_faster = false;  // the first way of the first trial than separate dispatches
+        bool must_be_faster = false;  // the first way of the first and of the last trial than separate dispatches
         std::string obstacle = {};    // why there can be no trial
     };
     struct TrialTimes {

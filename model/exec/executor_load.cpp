@@ -141,9 +141,13 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
                                 "decode rows"));
         programs.offer(PersistentProgram::kDecodeRows, "decode_rows", decode_rows->given_up());
     } else if (can_decode_bricks(*kernels, config, weights)) {
-        const gpu::DecodeBricksShape shape = *decode_bricks_shape(config, weights, 0, gpu::kDecodeRowsMax);
-        TRY_ASSIGN(decode_rows, GridBarrier::create(device, kernels->persistent.decode_bricks_sync_bytes(shape),
-                                                    "decode bricks"));
+        uint64_t sync_bytes = 0;  // of the layer whose program needs most
+        for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+            for (const uint32_t rows : {2u, 4u, gpu::kDecodeRowsMax})
+                sync_bytes = std::max(sync_bytes, kernels->persistent.decode_bricks_sync_bytes(
+                                                      *decode_bricks_shape(config, weights, layer, rows)));
+        }
+        TRY_ASSIGN(decode_rows, GridBarrier::create(device, sync_bytes, "decode bricks"));
         programs.offer(PersistentProgram::kDecodeRows, "decode_bricks", decode_rows->given_up());
     }
     if (!planner->gated_buckets().empty()) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <random>
+#include <ranges>
 #include <span>
 #include <string_view>
 
@@ -137,12 +138,15 @@ Executor::Impl::ProgramTrials Executor::Impl::trials_of(PersistentProgram progra
                 return {.trials = {{{.n_sequences = n_rows}, {{.schedule = LayerSchedule::kBetween}}}},
                         .must_be_faster = true};
             }
-            // A program for each number of rows that sums are kept of.
+            // A step of one row, then the most rows of each program: they are made for 2, 4 and 8.
             ProgramTrials all{.must_be_faster = true};
-            for (const uint32_t n : {1u, 3u, 8u}) {
-                if (n > n_rows) break;
+            uint32_t last = 0;
+            for (const uint32_t most : {1u, 2u, 4u, gpu::kDecodeRowsMax}) {
+                const uint32_t n = std::min(most, n_rows);
+                if (n == last) break;
                 all.trials.push_back({{.n_sequences = n, .n_steps = kTrialTokens},
                                       {{.name = format("{} rows", n), .schedule = LayerSchedule::kBetween}}});
+                last = n;
             }
             return all;
         }
@@ -309,11 +313,15 @@ Status Executor::Impl::try_program(PersistentProgram program) {
     }
     device.start_record().put(trial_key(program), std::string(kTrialWorks));
     if (!trials.must_be_faster || options.decode != gpu::PersistentDecode::kAuto) return ok_status();
-    TRY_ASSIGN(const TrialTimes times, trial_times(trials.trials.front()));
-    state.works = !state.given_up->is_set() && times.one_ms < times.separate_ms;
+    // The least and the most work.
+    const size_t n_timed = trials.trials.size() > 1 ? 2 : 1;
+    for (const Trial* trial : std::array{&trials.trials.front(), &trials.trials.back()} | std::views::take(n_timed)) {
+        TRY_ASSIGN(const TrialTimes times, trial_times(*trial));
+        state.works = state.works && !state.given_up->is_set() && times.one_ms < times.separate_ms;
+        log_info("kernels: a step of {} rows takes {:.3f} ms by {}, {:.3f} in separate dispatches",
+                 trial->step.n_sequences, times.one_ms, state.kernel, times.separate_ms);
+    }
     if (!state.works) device.start_record().put(trial_key(program), std::string(kTrialSlower));
-    log_info("kernels: a step of {} rows takes {:.3f} ms by {}, {:.3f} in separate dispatches",
-             trials.trials.front().step.n_sequences, times.one_ms, state.kernel, times.separate_ms);
     return ok_status();
 }
 

@@ -1,5 +1,5 @@
 // The model in the terms of the dispatch that runs what lies between the attentions of two layers, for a few rows: see
-// gpu/kernels/persistent/decode_rows_text.h.
+// gpu/kernels/persistent/decode_rows_text.h, and for packed matrices decode_bricks_text.h.
 #pragma once
 
 #include <optional>

@@ -29,7 +29,7 @@ enum class LayerSchedule : uint8_t {
     kSeparate,     // each operation has its own
     kOneDispatch,  // one row: all layers in one (DecodeLayers)
     kApart,        // one row behind a long context: attention apart, what lies between two attentions in one
-    kBetween,      // the latter of a few rows (decode_rows)
+    kBetween,      // the latter of a few rows (decode_rows, decode_bricks)
 };
 
 // Identifies a recording. Everything else of a step is in the step state.

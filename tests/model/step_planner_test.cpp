@@ -60,6 +60,14 @@ struct Planned {
                         PlannerLimits{.n_rows_max = 2048, .n_outputs_max = 256, .n_sequences_max = 256});
     }
 
+    // All layers in one format.
+    void pack(gpu::WeightFormat format) {
+        for (LayerWeights& w : weights.layers) {
+            for (Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down})
+                matrix->parts = {{.format = format, .row_begin = 0, .n = matrix->n, .offset = 0}};
+        }
+    }
+
     StepPlan plan(const BatchTraits& traits, ProgramSet programs = {}) const {
         return plan_step(kernels, config, weights, nullptr, planner->shape_of(traits, programs));
     }
@@ -96,6 +104,23 @@ TEST(StepPlanner, ARowIsOneDispatchAsLongAsItsContextIsShort) {
     EXPECT_EQ(on.plan(behind, kAll).shape.schedule, LayerSchedule::kApart);
     EXPECT_EQ(on.plan(with_adapters(behind, 16, 1), kAll).shape.schedule, LayerSchedule::kSeparate);
     EXPECT_EQ(on.plan(decodes(1)).shape.schedule, LayerSchedule::kSeparate) << "its trial failed";
+}
+
+TEST(StepPlanner, UpToEightPackedRowsAreOneDispatchBetweenAttentions) {
+    Planned on(h200());
+    on.pack(gpu::WeightFormat::kQ4_K);
+    constexpr ProgramSet kOfPacked{PersistentProgram::kDecodeRows};
+    for (uint32_t rows = 1; rows <= gpu::kDecodeRowsMax; ++rows)
+        EXPECT_EQ(on.plan(decodes(rows), kOfPacked).shape.schedule, LayerSchedule::kBetween) << rows;
+    EXPECT_EQ(on.plan(decodes(gpu::kDecodeRowsMax + 1), kOfPacked).shape.schedule, LayerSchedule::kSeparate);
+    EXPECT_EQ(on.plan(decodes(1)).shape.schedule, LayerSchedule::kSeparate) << "its trial failed";
+    EXPECT_EQ(on.plan(with_adapters(decodes(1), 16, 1), kOfPacked).shape.schedule, LayerSchedule::kSeparate);
+    BatchTraits other = decodes(4);
+    other.n_outputs = 0;
+    EXPECT_EQ(on.plan(other, kOfPacked).shape.schedule, LayerSchedule::kSeparate);
+    other = decodes(4);
+    other.is_merged = true;
+    EXPECT_EQ(on.planner->shape_of(other, kOfPacked, {}).schedule, LayerSchedule::kSeparate) << "merged copies are plain";
 }
 
 TEST(StepPlanner, AFewRowsAreOneDispatchBetweenAttentions) {

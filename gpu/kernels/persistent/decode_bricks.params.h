@@ -35,9 +35,9 @@ struct DecodeBricksParams {
     uint64_t n_rows;                   // address of the u32 row count
     uint64_t o, gate, up, down;        // the first bricks of each
     uint64_t qkv[kDecodeBricksParts];  // of each part
-    uint64_t attention;                // [t][q] of the shape's type; kDecodeRowsMax rows may be read
+    uint64_t attention;                // [t][q] of the shape's type
     uint64_t stream;                   // [t][hidden] f32, the residual stream, updated in place
-    // kBandFragments of the shape's type, [hidden] and [ffn] for each of kDecodeRowsMax rows: nobody else's
+    // kBandFragments of the shape's type, [hidden] and [ffn] for each of kDecodeRowsMax rows; written, then read
     uint64_t xn, act;
     uint64_t y;      // [t][y_stride] f32: q, k and v without bias
     uint64_t norms;  // deferred_norm.h, of which the inverses alone

@@ -73,13 +73,13 @@ std::string BrickPhaseWriter::multiply_all() {
 }
 
 void BrickPhaseWriter::end_band() {
-    const bool are_shared = p_.sums_are_shared();
+    const bool are_shared = p_.partials_are_shared();
     add_sums();
     line("add.u32 %i, %band, %warp;");
     if (are_shared)
-        line("mad.lo.u32 %i, %i, {}, %sums_at;", p_.piece_bytes());
+        line("mad.lo.u32 %i, %i, {}, %partials_at;", p_.partial_bytes());
     else
-        line("mul.wide.u32 %wide, %i, {}; add.u64 %ptr, %sums_at, %wide;", p_.piece_bytes());
+        line("mul.wide.u32 %wide, %i, {}; add.u64 %ptr, %partials_at, %wide;", p_.partial_bytes());
     const char* store = are_shared ? "st.shared.f32" : "st.global.f32";
     const char* at = are_shared ? "%i" : "%ptr";
     line("@%store0 {0} [{1}], %d0; @%store0 {0} [{1}+32], %d2; @%store1 {0} [{1}+64], %d1; @%store1 {0} [{1}+96], %d3;",
@@ -89,24 +89,24 @@ void BrickPhaseWriter::end_band() {
 }
 
 // The warps that have some of the band: the one with its first brick to the one with its last.
-std::string BrickPhaseWriter::add_pieces() {
+std::string BrickPhaseWriter::add_partials() {
     const char* name = phase_.name;
     line("mul.lo.u32 %i, %lb, {0}; add.u32 %j, %i, {0}; add.u32 %i, %i, 1; mul.lo.u32 %i, %i, %warps_{1}; sub.u32 %i, "
          "%i, 1; div.u32 %i, %i, %bricks_{1}; mul.lo.u32 %j, %j, %warps_{1}; sub.u32 %j, %j, 1; div.u32 %j, %j, "
          "%bricks_{1};",
          bricks(), name);
     line("sub.u32 %j, %j, %i; add.u32 %i, %i, %lb; mul.lo.u32 %n, %row, {}; add.u32 %n, %n, %col;", kBrickRows);
-    if (p_.sums_are_shared())
-        line("mov.u32 %at, sums; mad.lo.u32 %at, %n, 4, %at; mad.lo.u32 %at, %i, {}, %at;", p_.piece_bytes());
+    if (p_.partials_are_shared())
+        line("mov.u32 %at, partials; mad.lo.u32 %at, %n, 4, %at; mad.lo.u32 %at, %i, {}, %at;", p_.partial_bytes());
     else
-        line("mul.wide.u32 %wide, %n, 4; add.u64 %ptr, %own_sums, %wide; mul.wide.u32 %wide, %i, {}; add.u64 %ptr, "
+        line("mul.wide.u32 %wide, %n, 4; add.u64 %ptr, %own_partials, %wide; mul.wide.u32 %wide, %i, {}; add.u64 %ptr, "
              "%ptr, %wide;",
-             p_.piece_bytes());
+             p_.partial_bytes());
     line("more_{}_{}:", name, n_sums_);
-    if (p_.sums_are_shared())
-        line("ld.shared.f32 %v, [%at]; add.u32 %at, %at, {};", p_.piece_bytes());
+    if (p_.partials_are_shared())
+        line("ld.shared.f32 %v, [%at]; add.u32 %at, %at, {};", p_.partial_bytes());
     else
-        line("ld.global.f32 %v, [%ptr]; add.u64 %ptr, %ptr, {};", p_.piece_bytes());
+        line("ld.global.f32 %v, [%ptr]; add.u64 %ptr, %ptr, {};", p_.partial_bytes());
     line("add.f32 %s, %s, %v; setp.eq.u32 %is, %j, 0; sub.u32 %j, %j, 1; @!%is bra more_{}_{};", name, n_sums_);
     ++n_sums_;
     return take();

@@ -23,11 +23,11 @@ struct BrickPhase {
 };
 
 // Registers of the program around it, beside BrickRingWriter's: %part, the workgroup; %warp; %ring, where the warp's
-// ring begins; %store0 and %store1: rows 2t and 2t + 1 of x exist; %sums_at, where this lane's sums of a piece numbered
-// 0 lie, in shared memory or in the caches. Of its own, for the ends of products: %count_<name>, bands of the
+// ring begins; %store0 and %store1: rows 2t and 2t + 1 of x exist; %partials_at, where this lane's part of partial sum 0 lies, in
+// shared or global memory. Of its own, for the ends of products: %count_<name>, bands of the
 // workgroup; %bricks_<name>, their bricks; %warps_<name>, the warps that have any; %index_<name>, the workgroup as
 // bands are dealt.
-// Piece b + w has the sums of warp w of the workgroup's band b; a warp's bricks are in a row, so no two have one piece.
+// Partial sum b + w is warp w's of the workgroup's band b; a warp's bricks are in a row, so no two have one place.
 class BrickPhaseWriter final : BrickRingWriter {
   public:
     BrickPhaseWriter(const DecodeBricksProgram& program, const BrickPhase& phase)
@@ -41,11 +41,11 @@ class BrickPhaseWriter final : BrickRingWriter {
 
     // Finds the warp's bricks and asks for the first ones. Opens a scope, which the program closes at its end.
     std::string begin();
-    // All of the warp's bricks, whose sums it leaves in pieces. x has to be complete.
+    // All of the warp's bricks, whose partial sums it leaves. x has to be complete.
     std::string multiply_all();
     // %s += the sums of local band %lb, row %row of x, row %col of w. Free registers that it uses: %i, %j, %at, %n,
     // %wide, %ptr, %v, %is.
-    std::string add_pieces();
+    std::string add_partials();
 
   private:
     uint32_t matrices() const { return phase_.w_up != 0 ? 2 : 1; }

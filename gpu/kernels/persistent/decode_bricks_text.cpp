@@ -1,7 +1,6 @@
 #include "gpu/kernels/persistent/decode_bricks_text.h"
 
 #include <bit>
-#include <optional>
 
 #include "gpu/kernels/persistent/decode_bricks_phase.h"
 #include "proto/base/check.h"
@@ -13,8 +12,8 @@ constexpr uint32_t kThreads = kDecodeBricksWarps * 32;
 
 #define DECODE_BRICKS_PARAM(member) offsetof(DecodeBricksParams, member)
 
-// Registers: %t and %g are a lane's place in a matrix of 16x8. In the ends of products a thread has, of each
-// kThreads numbers, one: %lb, %row and %col say which, %s is its sum.
+// Registers: %t and %g are a lane's place in a matrix of 16x8. In the ends of products a thread has one number of each
+// kThreads, in turns: of the workgroup's local band %lb, row %row of x and row %col of w. %s is its sum.
 class BricksWriter : TextWriter {
   public:
     explicit BricksWriter(const DecodeBricksProgram& program) : p_(program) { CHECK(p_.can_be()); }
@@ -116,13 +115,13 @@ class BricksWriter : TextWriter {
         line(".minnctapersm {}", kDecodeBricksWorkgroups);
         line("{{");
         line(".shared .align 128 .b8 slots[{}];", kDecodeBricksWarps * p_.ring_bytes());
-        if (p_.sums_are_shared()) line(".shared .align 128 .b8 sums[{}];", p_.sum_bytes());
+        if (p_.partials_are_shared()) line(".shared .align 128 .b8 partials[{}];", p_.partials_bytes());
         line(".shared .align 16 .b8 inverses[{0}]; .shared .align 16 .b8 factors[{0}];", kDecodeRowsMax * 4);
         line(".reg .pred %is, %has_x, %store0, %store1, %valid;");
         line(".reg .b32 %thread, %warp, %lane, %t, %g, %part, %n_rows, %row, %col, %lb, %column, %i, %j, %n, %at;");
         line(".reg .b32 %ring, %ring_end, %slot, %target, %seen, %polls, %polls_max;");
         line(".reg .b64 %policy, %ptr, %wide, %sync, %arrivals, %out;");
-        line(".reg .{} %sums_at; .reg .b64 %own_sums;", p_.sums_are_shared() ? "b32" : "b64");
+        line(".reg .{} %partials_at; .reg .b64 %own_partials;", p_.partials_are_shared() ? "b32" : "b64");
         line(".reg .f32 %s, %v, %v0, %v1, %v2, %v3, %f, %stream<{0}>, %bias_o<{0}>, %bias_down<{0}>, %gamma_o<{0}>, "
              "%gamma_down<{0}>;",
              residual_turns());
@@ -147,20 +146,20 @@ class BricksWriter : TextWriter {
              offsetof(GridBarrierSync, has_given_up));
         line("setp.lt.u32 %has_x, %g, %n_rows; shl.b32 %i, %t, 1; setp.lt.u32 %store0, %i, %n_rows; add.u32 %i, %i, 1; "
              "setp.lt.u32 %store1, %i, %n_rows;");
-        // This lane's sums of a piece, [row of x][16].
+        // This lane's part of a partial sum, [row of x][16].
         line("mul.lo.u32 %i, %t, {}; mad.lo.u32 %i, %g, 4, %i;", 2 * kBrickRows * 4);
-        if (p_.sums_are_shared()) {
-            line("mov.u32 %sums_at, sums; add.u32 %sums_at, %sums_at, %i;");
+        if (p_.partials_are_shared()) {
+            line("mov.u32 %partials_at, partials; add.u32 %partials_at, %partials_at, %i;");
         } else {
-            line("mul.wide.u32 %wide, %part, {}; add.u64 %own_sums, %sync, %wide; add.u64 %own_sums, %own_sums, {}; "
-                 "cvt.u64.u32 %wide, %i; add.u64 %sums_at, %own_sums, %wide;",
-                 round_up(p_.sum_bytes(), 128u), sizeof(GridBarrierSync) + p_.square_bytes());
+            line("mul.wide.u32 %wide, %part, {}; add.u64 %own_partials, %sync, %wide; add.u64 %own_partials, %own_partials, {}; "
+                 "cvt.u64.u32 %wide, %i; add.u64 %partials_at, %own_partials, %wide;",
+                 round_up(p_.partials_bytes(), 128u), sizeof(GridBarrierSync) + p_.square_bytes());
         }
-        line("setp.ge.u32 %is, %thread, {}; @%is bra told;", kDecodeRowsMax);
+        line("setp.ge.u32 %is, %thread, {}; @%is bra has_inverses;", kDecodeRowsMax);
         line("ld.param.u64 %ptr, [params+{}]; mul.wide.u32 %wide, %thread, 4; add.u64 %ptr, %ptr, %wide; ld.global.f32 "
              "%f, [%ptr]; mov.u32 %at, inverses; mad.lo.u32 %at, %thread, 4, %at; st.shared.f32 [%at], %f;",
              DECODE_BRICKS_PARAM(norms));
-        line("told:");  // a barrier follows before anybody reads it
+        line("has_inverses:");  // a barrier follows before anybody reads it
     }
 
     // ---- Numbers of an end ----
@@ -241,7 +240,7 @@ class BricksWriter : TextWriter {
             line("mov.u32 %n, %lb;");
             find_column(name);
             line("mov.f32 %s, %bias_{}{};", name, turn);
-            text_ += product.add_pieces();
+            text_ += product.add_partials();
             line("add.f32 %stream{0}, %stream{0}, %s;", turn);
             if (!is_o) {
                 point_at_stream();
@@ -273,9 +272,9 @@ class BricksWriter : TextWriter {
             find_number(turn, "gate", true, skip);
             line("mov.u32 %at, factors; mad.lo.u32 %at, %row, 4, %at; ld.shared.f32 %f, [%at]; mov.f32 %s, "
                  "0f00000000;");
-            text_ += product.add_pieces();
+            text_ += product.add_partials();
             line("mov.f32 %v0, %s; mov.f32 %s, 0f00000000; add.u32 %lb, %lb, 1;");
-            text_ += product.add_pieces();
+            text_ += product.add_partials();
             line("mul.f32 %v0, %v0, %f; mul.f32 %s, %s, %f; mul.f32 %v1, %v0, 0fbfb8aa3b; ex2.approx.f32 %v1, %v1; "
                  "add.f32 %v1, %v1, 0f3f800000; div.full.f32 %v0, %v0, %v1; mul.f32 %s, %s, %v0;");
             line("shr.u32 %n, %lb, 1;");
@@ -293,7 +292,7 @@ class BricksWriter : TextWriter {
             find_number(turn, name, false, skip);
             line("mov.u32 %at, factors; mad.lo.u32 %at, %row, 4, %at; ld.shared.f32 %f, [%at]; mov.f32 %s, "
                  "0f00000000;");
-            text_ += product.add_pieces();
+            text_ += product.add_partials();
             line("mul.f32 %s, %s, %f; mov.u32 %n, %lb;");
             find_column(name);
             line("add.u32 %column, %column, {}; ld.param.u32 %i, [params+{}]; mad.lo.u32 %i, %row, %i, %column; "
@@ -302,7 +301,7 @@ class BricksWriter : TextWriter {
                  part.row_begin, DECODE_BRICKS_PARAM(y_stride), DECODE_BRICKS_PARAM(y));
             line("{}:", skip);
         }
-        line("bar.sync 0;");  // before the pieces are written again
+        line("bar.sync 0;");  // before partial sums are written again
     }
 
     // ---- Between products ----
@@ -319,30 +318,29 @@ class BricksWriter : TextWriter {
     // The factors that a norm deferred, of each row by one warp. tells: the first workgroup writes the inverses that
     // the next layer begins with.
     void find_norm(const char* name, bool tells) {
-        for (uint32_t first = 0; first < p_.sum_rows(); first += kDecodeBricksWarps) {
-            const std::string skip = lorad::format("normed_{}_{}", name, first);
-            line("add.u32 %row, %warp, {}; setp.ge.u32 %is, %row, %n_rows; @%is bra {};", first, skip);
-            line("mul.lo.u32 %i, %row, {}; mad.lo.u32 %i, %lane, 4, %i; mul.wide.u32 %wide, %i, 4; add.u64 %ptr, "
-                 "%sync, %wide; mov.f32 %s, 0f00000000;",
-                 p_.square_entries());
-            for (uint32_t i = 0; i < p_.square_entries() / 128; ++i)
-                line("ld.global.cg.v4.f32 {{%v0, %v1, %v2, %v3}}, [%ptr+{}]; add.f32 %v0, %v0, %v1; add.f32 %v2, %v2, "
-                     "%v3; add.f32 %v0, %v0, %v2; add.f32 %s, %s, %v0;",
-                     sizeof(GridBarrierSync) + i * 512);
-            for (const uint32_t lanes : {1u, 2u, 4u, 8u, 16u})
-                line("shfl.sync.bfly.b32 %v0, %s, {}, 31, 0xffffffff; add.f32 %s, %s, %v0;", lanes);
-            line("setp.ne.u32 %is, %lane, 0; @%is bra {};", skip);
-            line("ld.param.f32 %v0, [params+{}]; fma.rn.f32 %s, %s, 0f{:08x}, %v0; rsqrt.approx.f32 %s, %s;",
-                 DECODE_BRICKS_PARAM(eps), std::bit_cast<uint32_t>(1.0f / static_cast<float>(p_.hidden)));
-            line("mov.u32 %at, inverses; mad.lo.u32 %at, %row, 4, %at; ld.shared.f32 %v0, [%at]; st.shared.f32 [%at], "
-                 "%s; mul.f32 %v1, %s, 0f41800000; div.rn.f32 %v1, %v1, %v0; mov.u32 %at, factors; mad.lo.u32 %at, "
-                 "%row, 4, %at; st.shared.f32 [%at], %v1;");
-            if (tells)
-                line("setp.ne.u32 %is, %part, 0; @%is bra {}; ld.param.u64 %ptr, [params+{}]; mul.wide.u32 %wide, "
-                     "%row, 4; add.u64 %ptr, %ptr, %wide; st.global.f32 [%ptr], %s;",
-                     skip, DECODE_BRICKS_PARAM(norms));
-            line("{}:", skip);
-        }
+        static_assert(kDecodeRowsMax <= kDecodeBricksWarps);
+        const std::string skip = lorad::format("normed_{}", name);
+        line("mov.u32 %row, %warp; setp.ge.u32 %is, %row, %n_rows; @%is bra {};", skip);
+        line("mul.lo.u32 %i, %row, {}; mad.lo.u32 %i, %lane, 4, %i; mul.wide.u32 %wide, %i, 4; add.u64 %ptr, "
+             "%sync, %wide; mov.f32 %s, 0f00000000;",
+             p_.square_entries());
+        for (uint32_t i = 0; i < p_.square_entries() / 128; ++i)
+            line("ld.global.cg.v4.f32 {{%v0, %v1, %v2, %v3}}, [%ptr+{}]; add.f32 %v0, %v0, %v1; add.f32 %v2, %v2, "
+                 "%v3; add.f32 %v0, %v0, %v2; add.f32 %s, %s, %v0;",
+                 sizeof(GridBarrierSync) + i * 512);
+        for (const uint32_t lanes : {1u, 2u, 4u, 8u, 16u})
+            line("shfl.sync.bfly.b32 %v0, %s, {}, 31, 0xffffffff; add.f32 %s, %s, %v0;", lanes);
+        line("setp.ne.u32 %is, %lane, 0; @%is bra {};", skip);
+        line("ld.param.f32 %v0, [params+{}]; fma.rn.f32 %s, %s, 0f{:08x}, %v0; rsqrt.approx.f32 %s, %s;",
+             DECODE_BRICKS_PARAM(eps), std::bit_cast<uint32_t>(1.0f / static_cast<float>(p_.hidden)));
+        line("mov.u32 %at, inverses; mad.lo.u32 %at, %row, 4, %at; ld.shared.f32 %v0, [%at]; st.shared.f32 [%at], "
+             "%s; mul.f32 %v1, %s, 0f41800000; div.rn.f32 %v1, %v1, %v0; mov.u32 %at, factors; mad.lo.u32 %at, "
+             "%row, 4, %at; st.shared.f32 [%at], %v1;");
+        if (tells)
+            line("setp.ne.u32 %is, %part, 0; @%is bra {}; ld.param.u64 %ptr, [params+{}]; mul.wide.u32 %wide, "
+                 "%row, 4; add.u64 %ptr, %ptr, %wide; st.global.f32 [%ptr], %s;",
+                 skip, DECODE_BRICKS_PARAM(norms));
+        line("{}:", skip);
     }
 
     const DecodeBricksProgram& p_;

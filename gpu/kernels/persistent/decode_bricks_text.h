@@ -6,9 +6,9 @@
 // Two workgroups of eight warps for each multiprocessor, all of them at work at once. The bands of a matrix, 16 rows of
 // w each, are dealt to the workgroups, so that all of a band's sums meet in one of them; of a gate's band also its
 // up's. A workgroup's bricks are dealt to its warps in equal ranges, each warp with a ring of its own
-// (brick_ring_text.h). Where a range ends within a band, the warps' sums meet in shared memory, or in the caches where
-// it has no room for them, and are added in a fixed order. Behind its last brick of a product a warp asks for the first
-// ones of the next product, so memory does not rest while workgroups wait for one another at a grid barrier.
+// (brick_ring_text.h). The warps' partial sums of a band meet in shared memory, or in global memory where it has no room
+// for them, and are added in a fixed order. Behind its last brick of a product a warp asks for the first ones of the
+// next product, so memory does not rest while workgroups wait for one another at a grid barrier.
 // Nobody waits for ever: after max_polls questions a workgroup says so in given_up and goes on with what there is, and
 // from then on nobody waits at all.
 // Grid: (workgroups). Parameters: DecodeBricksParams. Bytes: each brick from memory once.
@@ -31,6 +31,16 @@ constexpr uint32_t kDecodeBricksWorkgroups = 2;  // of a multiprocessor
 // A module gets 64 KiB of a multiprocessor's shared memory, of which a workgroup takes 1 KiB more than it asks for.
 constexpr uint32_t kDecodeBricksShared = (64 << 10) / kDecodeBricksWorkgroups - (1 << 10);
 constexpr uint32_t kDecodeBricksHiddenMax = 8192;
+static_assert(kDecodeRowsMax == kPackedRowsMax);  // rows of x in its fragments
+
+// The largest brick that a program reads, which each warp's ring has room for.
+constexpr uint32_t largest_brick() {
+    uint32_t most = 0;
+    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format)
+        if (has_packed_rows(static_cast<WeightFormat>(format))) most = std::max(most, brick_bytes(format));
+    return most;
+}
+constexpr uint32_t kDecodeBricksRingMin = round_up(largest_brick(), 128u);
 
 // A program's constants, as the cache of kernels knows it by; the type is in the module's name.
 struct DecodeBricksConstants {
@@ -43,21 +53,24 @@ struct DecodeBricksProgram : DecodeBricksShape {
 
     // Rows that sums are kept of.
     constexpr uint32_t sum_rows() const { return rows <= 2 ? 2 : rows <= 4 ? 4 : kDecodeRowsMax; }
-    // Of a workgroup: the most bands of a product, and sums of warps, which are of rows g and x of [sum_rows()][16].
+    // Of a workgroup: the most bands of a product, of gates with their ups.
     constexpr uint32_t bands_max() const {
-        const uint32_t widest = std::max({hidden, 2 * ffn, qkv[0].n, qkv[1].n, qkv[2].n});
-        return widest == 2 * ffn ? 2 * ceil_div(ffn / kBrickRows, workgroups)
-                                 : ceil_div(widest / kBrickRows, workgroups);
+        const auto own = [&](uint32_t n) { return ceil_div(n / kBrickRows, workgroups); };
+        uint32_t most = std::max(own(hidden), 2 * own(ffn));
+        for (const DecodeBricksPart& part : qkv) most = std::max(most, own(part.n));
+        return most;
     }
-    constexpr uint32_t pieces() const { return bands_max() + kDecodeBricksWarps - 1; }
-    constexpr uint32_t piece_bytes() const { return sum_rows() * kBrickRows * 4; }
-    constexpr uint32_t sum_bytes() const { return pieces() * piece_bytes(); }
-    // Without room in shared memory beside each warp's largest brick, sums are in the caches.
-    constexpr bool sums_are_shared() const {
-        return round_up(sum_bytes(), 128u) + 128 + kDecodeBricksWarps * 3456 <= kDecodeBricksShared;
+    // A partial sum is what one warp has of a band: [sum_rows()][16] f32, rows of x by rows of w.
+    constexpr uint32_t partials() const { return bands_max() + kDecodeBricksWarps - 1; }
+    constexpr uint32_t partial_bytes() const { return sum_rows() * kBrickRows * 4; }
+    constexpr uint32_t partials_bytes() const { return partials() * partial_bytes(); }
+    // Without room in shared memory beside each warp's largest brick, they are in global memory, behind the squares.
+    constexpr bool partials_are_shared() const {
+        return round_up(partials_bytes(), 128u) + 128 + kDecodeBricksWarps * kDecodeBricksRingMin <=
+               kDecodeBricksShared;
     }
     constexpr uint32_t ring_bytes() const {  // of a warp
-        return (kDecodeBricksShared - 128 - (sums_are_shared() ? round_up(sum_bytes(), 128u) : 0)) /
+        return (kDecodeBricksShared - 128 - (partials_are_shared() ? round_up(partials_bytes(), 128u) : 0)) /
                kDecodeBricksWarps / 128 * 128;
     }
     // Of a row: squares of the residual stream, one for each band.
@@ -65,7 +78,7 @@ struct DecodeBricksProgram : DecodeBricksShape {
     constexpr uint64_t square_bytes() const { return uint64_t{square_entries()} * kDecodeRowsMax * 4; }
     constexpr uint64_t sync_bytes() const {
         return sizeof(GridBarrierSync) + square_bytes() +
-               (sums_are_shared() ? 0 : uint64_t{workgroups} * round_up(sum_bytes(), 128u));
+               (partials_are_shared() ? 0 : uint64_t{workgroups} * round_up(partials_bytes(), 128u));
     }
 
     // Whether there is such a program: formats that programs read, whole bands and halves of bricks.
@@ -77,9 +90,11 @@ struct DecodeBricksProgram : DecodeBricksShape {
         if (workgroups == 0 || rows == 0 || rows > kDecodeRowsMax || !fits(hidden) || !fits(q) || !fits(ffn) ||
             hidden > kDecodeBricksHiddenMax || !has_ring(o) || !has_ring(gate_up) || !has_ring(down))
             return false;
+        uint32_t row = 0;  // parts lie one behind the other
         return std::ranges::all_of(qkv, [&](const DecodeBricksPart& part) {
-            return part.n % kBrickRows == 0 && part.row_begin % kBrickRows == 0 &&
-                   (part.n == 0 || has_ring(part.format));
+            const bool is_next = part.n == 0 || part.row_begin == row;
+            row += part.n;
+            return is_next && part.n % kBrickRows == 0 && (part.n == 0 || has_ring(part.format));
         });
     }
 };

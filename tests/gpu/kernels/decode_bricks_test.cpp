@@ -66,8 +66,34 @@ TEST(DecodeBricksText, IsForWholeBandsOfFormatsThatHavePrograms) {
     other.qkv[0].n = 4100;
     EXPECT_FALSE(program(other, 1).can_be()) << "no whole bands";
     other = kQwen7b;
+    other.qkv[1].row_begin = 4112;
+    EXPECT_FALSE(program(other, 1).can_be()) << "rows between two parts";
+    other = kQwen7b;
     other.o = kF16;
     EXPECT_FALSE(program(other, 1).can_be()) << "not packed";
+}
+
+// No workgroup has more bands of any product than there are places for.
+TEST(DecodeBricksText, HasRoomForEveryWorkgroupsBands) {
+    uint32_t n = 0;
+    for (const uint32_t workgroups : {2u, 14u, 264u}) {
+        for (const uint32_t hidden : {896u, 1024u, 4096u, 5120u, 8192u}) {
+            for (const uint32_t ffn : {1536u, 4352u, 18944u}) {
+                for (const uint32_t qkv : {1152u, 4096u, 10240u}) {
+                    DecodeBricksShape shape = kQwen7b;
+                    shape.hidden = shape.q = hidden;
+                    shape.ffn = ffn;
+                    shape.qkv = {{{kQ4_K, 0, qkv}, {}, {}}};
+                    const DecodeBricksProgram of = program(shape, 8, workgroups);
+                    const auto most = [&](uint32_t rows) { return ceil_div(rows / kBrickRows, workgroups); };
+                    for (const uint32_t bands : {most(hidden), 2 * most(ffn), most(qkv)})
+                        EXPECT_LE(bands + kDecodeBricksWarps - 1, of.partials()) << hidden << " " << ffn << " " << qkv;
+                    ++n;
+                }
+            }
+        }
+    }
+    EXPECT_EQ(n, 3u * 5 * 3 * 3);
 }
 
 // A brick of any format is on its way for each warp, whatever the rows.
@@ -315,6 +341,17 @@ TEST_F(DecodeBricks, EqualF64InAMixOfFormats) {
     check({.shape = kMixed, .n_rows = 7, .has_bias = true});
     check({.shape = kMixed, .n_rows = 1, .is_last = true});
     check({.shape = kMixed, .type = Type::kBf16, .n_rows = 4});
+}
+
+// On an H200 264 workgroups have 288 bands of o and down.
+TEST_F(DecodeBricks, EqualF64WithSeveralBandsOfAWorkgroup) {
+    DecodeBricksShape shape = kQwen05b;
+    shape.hidden = 4608;
+    shape.ffn = 1024;
+    shape.qkv = {{{kQ4_K, 0, 1152}, {}, {}}};
+    if (!can(shape, Type::kF16)) GTEST_SKIP() << "the device does not take the program";
+    check({.shape = shape, .n_rows = 2});
+    check({.shape = shape, .n_rows = 8, .has_bias = true});
 }
 
 TEST_F(DecodeBricks, AreNotTakenWhereAskedOff) {

@@ -256,7 +256,8 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterOnDevice,
                          ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied",
                                            "qwen3"),
                          test_name);
-// A software device compiles the programs of each for a minute and a half: one here; the weights of phi3-sharded are f32.
+// A software device compiles the programs of each for a minute and a half: one here; the weights of phi3-sharded are
+// f32.
 INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterInOneDispatch, ::testing::Values("qwen2-tied"), test_name);
 INSTANTIATE_TEST_SUITE_P(SlowAll, GoldenAdapterInOneDispatch,
                          ::testing::Values("qwen3", "llama-scaled", "llama-tied", "mistral-window"), test_name);

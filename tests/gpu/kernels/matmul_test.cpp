@@ -81,12 +81,14 @@ void Matmul::check_variants(bool each_type) {
     };
     const Shape shapes[] = {{96, 250, 1, 1},  {112, 96, 3, 4},    {250, 576, 7, 8},
                             {64, 64, 13, 16}, {70, 1030, 33, 48}, {130, 192, 70, 96}};
+    uint32_t n_problems = 0;
     uint32_t turn = 0;  // every pipeline costs time to build, so types and tiles change together
     for (Shape s : shapes) {
         for (Type weight : reference::kTypes) {
             const bool is_its_turn = each_type || weight == reference::kTypes[turn / 3 % 3];
             ++turn;
             if (!is_its_turn) continue;
+            ++n_problems;
             Problem p = make(s.n, s.k, s.n_rows, s.bucket, weight, turn % 2 == 0 ? Type::kF32 : weight);
             uint32_t n_splits = 1 + turn % 3;
             if (s.bucket <= 8) check(p, plan(p, MatmulVariant::kMatvec, s.bucket, s.bucket <= 4 ? 2 : 1, n_splits));
@@ -94,6 +96,7 @@ void Matmul::check_variants(bool each_type) {
             check(p, plan(p, MatmulVariant::kTiled, s.bucket <= 16 ? 16 : s.bucket <= 48 ? 32 : 64, 64, n_splits));
         }
     }
+    EXPECT_EQ(n_problems, std::size(shapes) * (each_type ? std::size(reference::kTypes) : 1));
 }
 
 TEST_F(Matmul, PortableVariantsMatchTheReference) { check_variants(false); }

@@ -95,7 +95,8 @@ class RegisterProducts : public KernelTest {
         }
     }
 
-    // What plans take of the table, which is what a GPU runs, one tile in so many; and each kind of weights and cut of k.
+    // What plans take of the table, which is what a GPU runs, one tile in so many; and each kind of weights and cut of
+    // k.
     void check_tiles(uint32_t step) {
         uint32_t turn = 0, n_tiles = 0;
         for (uint32_t tile = 0; tile < kRegisterTiles.size(); tile += step) {

@@ -148,7 +148,8 @@ class Executor {
     uint64_t n_recordings() const;  // made so far: replays make none
     // a step of one row, with one adapter of few ranks at most: it passed its trial and nobody has given up since
     bool decodes_in_one_dispatch() const;
-    // the same for steps of 2 (packed: 1) to kDecodeRowsMax rows without adapters: one dispatch between two layers' attentions
+    // the same for steps of 2 (packed: 1) to kDecodeRowsMax rows without adapters: one dispatch between two layers'
+    // attentions
     bool decodes_rows_together() const;
     // Steps of 33 to 64 rows have gate and up with their rows' adapters in one product.
     bool gates_adapters() const;

@@ -92,17 +92,19 @@ void GgufWriter::tensor(std::string name, GgmlType type, std::vector<uint64_t> s
 Status GgufWriter::write(const std::filesystem::path& to, const std::function<void(uint64_t)>& on_bytes) const {
     constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
     constexpr uint64_t kTaskRows = 16;
-    std::ofstream file(to, std::ios::binary | std::ios::trunc);
+    std::filesystem::path part = to;
+    part += ".part";
+    std::ofstream file(part, std::ios::binary | std::ios::trunc);
     const auto give_up = [&](Error error) {
         file.close();
         std::error_code ignored;
-        std::filesystem::remove(to, ignored);
+        std::filesystem::remove(part, ignored);
         return error;
     };
     const auto failed = [&] {
         return give_up(make_error(ErrorCode::kIo, lorad::format("{}: cannot be written", to.string())));
     };
-    if (!file) return make_error(ErrorCode::kIo, lorad::format("{}: cannot be made", to.string()));
+    if (!file) return make_error(ErrorCode::kIo, lorad::format("{}: cannot be made", part.string()));
     std::string head = "GGUF";
     put_number<uint32_t>(head, 3);
     put_number<uint64_t>(head, tensors_.size());
@@ -139,8 +141,11 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
             if (on_bytes) on_bytes(n_done);
         }
     }
-    file.flush();
-    return file ? ok_status() : failed();
+    file.close();
+    if (!file) return failed();
+    std::error_code error_code;
+    std::filesystem::rename(part, to, error_code);
+    return error_code ? failed() : ok_status();
 }
 
 }  // namespace lorad::model

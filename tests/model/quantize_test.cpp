@@ -279,7 +279,17 @@ TEST(GgufExport, SaysWhatItCannotWrite) {
                 HasSubstr("expected F32, F16 or BF16, found Q4_K"));
     EXPECT_THAT(said(goldens_dir() / "quantized/hf/llama-awq", QuantizeType::kQ8_0),
                 HasSubstr("expected F32, F16 or BF16, found AWQ int4"));
-    EXPECT_EQ(said(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0), "written");
+    uint32_t n_told = 0;
+    const Status whole = export_gguf(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0,
+                                     dir.path() / "out.gguf", [&](uint64_t, uint64_t) {
+                                         ++n_told;
+                                         EXPECT_FALSE(std::filesystem::exists(dir.path() / "out.gguf"))
+                                             << "has its name before it is whole";
+                                     });
+    EXPECT_TRUE(whole.ok());
+    EXPECT_GT(n_told, 0u);
+    EXPECT_TRUE(std::filesystem::exists(dir.path() / "out.gguf"));
+    EXPECT_FALSE(std::filesystem::exists(dir.path() / "out.gguf.part"));
     EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0),
                 HasSubstr("is there already"));
 }

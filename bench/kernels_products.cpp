@@ -247,7 +247,9 @@ class KernelsBench {
                                                                               .may_be_in_fragments = true});
                 std::erase_if(plans, [&](const MatmulPlan& p) {
                     const uint64_t tall = round_up(rows, p.row_tile) + gpu::kSlackRows;
-                    return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
+                    // x is of the type that the path's other kernels write.
+                    return p.act_type != kernels_.act_type(type_) ||
+                           p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
                 });
                 plans.push_back(engine_plan(s, rows));
                 std::atomic<size_t> next{0};

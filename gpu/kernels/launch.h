@@ -47,6 +47,12 @@ inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, 
 // lanes are to run side by side: 64 with 4 subgroups on a SIMD, as a workgroup of 1024 threads leaves.
 inline bool has_few_registers(const DeviceCapabilities& caps) { return caps.subgroup_size_min >= 64; }
 
+// Software devices with kernels for subgroups of so many lanes.
+constexpr uint32_t kSoftwareLanes = 8;
+inline bool has_software_lanes(const DeviceCapabilities& caps) {
+    return caps.small_workgroups && caps.subgroup_size == kSoftwareLanes;
+}
+
 // The number that the driver tells, or a guess.
 inline uint32_t multiprocessors(const DeviceCapabilities& caps) {
     return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64;

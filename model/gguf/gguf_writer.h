@@ -32,8 +32,8 @@ class GgufWriter {
     void tensor(std::string name, GgmlType type, std::vector<uint64_t> shape, Rows rows);
 
     uint64_t tensor_bytes() const { return offset_; }
-    // All of it, on several threads, into `to`.part, which gets its name when it is whole and is removed if it could not
-    // be written. kIo, or what a tensor's rows have returned.
+    // All of it, on several threads, into `to`.part, which gets its name when it is whole and is removed if it could
+    // not be written. kIo, or what a tensor's rows have returned.
     Status write(const std::filesystem::path& to, const std::function<void(uint64_t n_bytes_done)>& on_bytes) const;
 
   private:

@@ -153,7 +153,6 @@ class PlanMaker {
     }
 
     bool attention_writes_fragments(const AttentionFacts& attention) const {
-        if (shape_.lone_rows) return shape_.attention_splits == 1;
         return !shape_.tiles &&
                kernels_.attention.attends_in_fragments(attention_shape(attention, shape_),
                                                        kernels_.act_type(weights_.layers.front().o.type));
@@ -163,17 +162,16 @@ class PlanMaker {
     std::optional<gpu::MatmulPlan> gated_product(const LayerFacts& facts, const LayerWeights& w, const Rows& rows,
                                                  bool norm_is_deferred) const {
         if (facts.ffn.clamp_limit != 0.0f || facts.ffn.kind != FeedForward::kDense) return std::nullopt;
-        if (address_of(w.gate_up_bias, merged_) != 0 || w.gate_up_bias.n != 0 ||
-            kernels_.act_type(w.down.type) != w.gate_up.type)
-            return std::nullopt;
+        if (address_of(w.gate_up_bias, merged_) != 0 || w.gate_up_bias.n != 0) return std::nullopt;
         ProductUse use = behind(use_of(rows, true), norm_is_deferred);
         use.result = gpu::ProductResult::kGated;
         use.activation = facts.ffn.activation;
         if (rows.method == AdapterMethod::kGatedProduct) use.adapters = gpu::AdapterForm::kInside;
         if (shape_.has_adapters() && use.adapters == gpu::AdapterForm::kApart) return std::nullopt;
         const std::optional<gpu::MatmulPlan> plan = find(w.gate_up, use);
-        const bool has_reader =
-            plan && (!plan->writes_fragments_alone || product(w.down, use_of(rows, true)).x_in_fragments);
+        // Its result has the type of its input.
+        const bool has_reader = plan && plan->act_type == kernels_.act_type(w.down.type) &&
+                                (!plan->writes_fragments_alone || product(w.down, use_of(rows, true)).x_in_fragments);
         return has_reader ? plan : std::nullopt;
     }
 

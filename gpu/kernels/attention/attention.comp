@@ -7,12 +7,20 @@
 // TOKENS_PER_QUAD * workgroup / 4 tokens. Scores: four lanes per token. Values: D / 4 lanes per token, several tokens
 // at once.
 // No sum depends on how many heads share a workgroup.
+// With FROM_SUMS the rows are of different sequences, and q, k and v come from the sums of their product, as qkv_post
+// has it: a workgroup finishes its query heads, the row's own key and value, with which the online softmax begins, and
+// one of those that share a KV head writes these to the cache.
+//   sums  [S][T][sums_stride]               f32: Q query heads, K key heads, K value heads; and rope as in qkv_post
 // grid (T, K * Q / K / GROUP, splits); one workgroup per row and GROUP query heads; moves 4 D bytes per token.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "gpu/kernels/common.glsl"
+#ifdef FROM_SUMS
+#include "gpu/kernels/attention/attention_from_qkv.params.h"
+#else
 #include "gpu/kernels/attention/attention.params.h"
+#endif
 
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHeadDim = 64;
@@ -27,7 +35,15 @@ layout(constant_id = 10) const uint kAhead = 4;          // loads of V in flight
 layout(constant_id = 11) const uint kListed = 0;  // 1: the rows of p.single_rows
 // whether heads have one more score, p.sinks, which takes its share of the weights and gives no value
 layout(constant_id = 13) const uint kSinks = 0;
+#ifdef FROM_SUMS
+layout(constant_id = 14) const uint kSumSplits = 1;
+layout(constant_id = 15) const uint kHasBias = 0;
+layout(constant_id = 16) const uint kHasNorm = 0;
+layout(constant_id = 17) const uint kRotaryDim = 64;
+layout(push_constant, scalar) uniform Push { AttentionFromQkvParams p; };
+#else
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
+#endif
 
 #ifdef KV8
 layout(constant_id = 12) const uint kKeysF16 = 0;
@@ -100,14 +116,85 @@ void load_values(out VALUE_WORDS words[kMaxAhead], uint64_t table, uint tile, ui
 }
 #endif
 
+#ifdef FROM_SUMS
+shared vec4 heads[(kGroup + 2) * kLanes];  // the query heads, key and value as the product has them
+shared vec4 own[2 * kLanes];               // the row's key and value, as the cache holds them
+
+float head_value(uint head, uint d) { return heads[head * kLanes + d / 4][d % 4]; }
+
+// Fills `heads`; a barrier is to follow.
+void load_heads(uint t, uint first_head, uint kv_head) {
+    const uint n_q_heads = kKvHeads * kGroupsPerKv * kGroup;
+    for (uint i = gl_LocalInvocationIndex; i < (kGroup + 2) * kLanes; i += kThreads) {
+        const uint head = i / kLanes;
+        const uint from = head < kGroup ? first_head + head : n_q_heads + (head - kGroup) * kKvHeads + kv_head;
+        const uint chunk = from * kLanes + i % kLanes;
+        const uint64_t sums = p.sums + uint64_t(t) * p.sums_stride * 4;
+        vec4 part[kSumSplits];  // all loads before the first use
+        [[unroll]] for (uint s = 0; s < kSumSplits; s++) part[s] = load4(sums + uint64_t(s) * p.split_stride * 4, chunk, 0);
+        vec4 sum = part[0];
+        [[unroll]] for (uint s = 1; s < kSumSplits; s++) sum += part[s];
+        if (kHasBias != 0) sum += load4(p.bias, chunk, 0);
+        heads[i] = sum;
+    }
+}
+
+// Four elements of a head, normed and turned.
+vec4 finished(uint head, uint lane, uint turn) {
+    vec4 value = heads[head * kLanes + lane];
+    if (head > kGroup) return value;
+    const uint64_t gamma = head < kGroup ? p.q_gamma : p.k_gamma;
+    float inverse = 1.0;
+    if (kHasNorm != 0) {
+        float squares = 0.0;
+        for (uint i = 0; i < kLanes; i++) squares = sum_squares4(heads[head * kLanes + i], squares);
+        inverse = inversesqrt(squares / float(kHeadDim) + p.eps);
+        value = value * inverse * load4(gamma, lane, 0);
+    }
+    const uint half_dim = kRotaryDim / 2;
+    [[unroll]] for (uint c = 0; c < 4; c++) {
+        const uint d = lane * 4 + c, first = d < half_dim ? d : d - half_dim;
+        if (d >= kRotaryDim) continue;
+        const uint partner = d < half_dim ? d + half_dim : first;
+        const vec2 rotation = Vec2Ref(p.rope + (uint64_t(turn) * half_dim + first) * 8).v;
+        float other = head_value(head, partner);
+        if (kHasNorm != 0) other = other * inverse * FloatRef(gamma + partner * 4).v;
+        value[c] = d < half_dim ? fma(value[c], rotation.x, -(other * rotation.y)) : fma(value[c], rotation.x, other * rotation.y);
+    }
+    return value;
+}
+
+// Fills the pool's queries and `own`, and writes the row's key and value to the cache; a barrier is to follow.
+void finish_heads(StepRow row, uint kv_head) {
+    const bool writes = gl_WorkGroupID.y % kGroupsPerKv == 0 && gl_WorkGroupID.z == 0;
+    for (uint i = gl_LocalInvocationIndex; i < (kGroup + 2) * kLanes; i += kThreads) {
+        const uint head = i / kLanes, lane = i % kLanes;
+        const vec4 value = finished(head, lane, row.rope_begin + row.position);
+        if (head < kGroup) {
+            pool[i] = value * p.scale;
+            continue;
+        }
+        const uint plane = head - kGroup;
+        const uvec2 words = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
+        own[plane * kLanes + lane] = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+        if (!writes) continue;
+        const uint64_t line = uint64_t((row.kv_slot / kBlockTokens * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + row.kv_slot % kBlockTokens;
+        Uvec2Ref(p.kv + line * (kHeadDim * 2) + lane * 8).v = words;
+    }
+}
+#endif
+
+float capped(float score) { return p.softcap != 0.0 ? p.softcap * tanh(clamp(score / p.softcap, -15.0, 15.0)) : score; }
+
 void main() {
     uint t = gl_WorkGroupID.x;
+#ifndef FROM_SUMS
     if (kListed != 0) {
         if (t >= UintRef(p.step + 12).v) return;  // StepHeader.n_single_rows
         t = UintRef(p.single_rows + uint64_t(t) * 4).v;
-    } else if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) {
-        return;
-    }
+    } else
+#endif
+    if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) return;
     uint thread = gl_LocalInvocationIndex;
     uint kv_head = gl_WorkGroupID.y / kGroupsPerKv;
     uint first_head = gl_WorkGroupID.y * kGroup;
@@ -116,6 +203,9 @@ void main() {
 
     uint end = row.position + 1;
     uint begin = p.window != 0 && end > p.window ? end - p.window : 0;
+#ifdef FROM_SUMS
+    end--;  // without the row's own token
+#endif
     if (kSplit != 0) {
         uint n_splits = gl_NumWorkGroups.z;
         uint share = (end - begin + n_splits - 1) / n_splits;
@@ -124,8 +214,14 @@ void main() {
         end = min(begin + share, end);
     }
 
+#ifdef FROM_SUMS
+    load_heads(t, first_head, kv_head);
+    barrier();
+    finish_heads(row, kv_head);
+#else
     uint64_t q = p.q + (uint64_t(t) * p.q_stride + first_head * kHeadDim) * 4;
     for (uint i = thread; i < kGroup * kLanes; i += kThreads) pool[i] = load4(q, i, 0) * p.scale;
+#endif
     barrier();
 
     uint quad = thread / 4;
@@ -136,12 +232,34 @@ void main() {
     float total[kGroup];  // of the weights that this thread has made
     vec4 acc[kGroup];
     [[unroll]] for (uint g = 0; g < kGroup; g++) {
+#ifdef FROM_SUMS
+        top[g] = kMinusInf;
+        total[g] = 0.0;
+#else
         // It is the first score of the first split, and one thread's.
         const bool has_sink = kSinks != 0 && (kSplit == 0 || gl_WorkGroupID.z == 0);
         top[g] = has_sink ? FloatRef(p.sinks + uint64_t(first_head + g) * 4).v : kMinusInf;
         total[g] = has_sink && thread == 0 ? 1.0 : 0.0;
+#endif
         acc[g] = vec4(0.0);
     }
+#ifdef FROM_SUMS
+    if (kSplit == 0 || gl_WorkGroupID.z == 0) {
+        // The row's own token is the first one: every four lanes have its score, and the first team its value.
+        [[unroll]] for (uint g = 0; g < kGroup; g++) {
+            float s = 0.0;
+            [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
+                const uint chunk = c * 4 + quad_lane, at = g * kLanes + chunk * 2;
+                if (kChunks % 4 == 0 || chunk < kChunks) s = dot8(Eight(own[chunk * 2], own[chunk * 2 + 1]), Eight(pool[at], pool[at + 1]), s);
+            }
+            s += subgroupShuffleXor(s, 1);
+            s += subgroupShuffleXor(s, 2);
+            top[g] = capped(s);
+            total[g] = thread == 0 ? 1.0 : 0.0;
+            acc[g] = team == 0 ? own[kLanes + team_lane] : vec4(0.0);
+        }
+    }
+#endif
 
     for (uint tile = begin; tile < end; tile += kTile) {
         uint n_tokens = min(kTile, end - tile);
@@ -193,8 +311,7 @@ void main() {
                 float s = score[g][i];
                 s += subgroupShuffleXor(s, 1);
                 s += subgroupShuffleXor(s, 2);
-                if (p.softcap != 0.0) s = p.softcap * tanh(clamp(s / p.softcap, -15.0, 15.0));
-                score[g][i] = i * kQuads + quad < n_tokens ? s : kMinusInf;
+                score[g][i] = i * kQuads + quad < n_tokens ? capped(s) : kMinusInf;
                 tile_top = max(tile_top, score[g][i]);
             }
             tile_top = subgroupMax(tile_top);

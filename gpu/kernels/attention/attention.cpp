@@ -63,14 +63,65 @@ struct RegistersTile {
     }
 };
 
-constexpr uint32_t kSoftwareLanes = 8;  // of attention_lanes
-
 // Returns true if attention_lanes serves, on software devices.
 bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionParams& params,
                       const AttentionShape& shape) {
-    return caps.small_workgroups && caps.subgroup_size == kSoftwareLanes && shape.head_dim % 32 == 0 &&
-           shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && shape.n_splits == 1 && params.single_rows == 0 &&
-           options.kv_type == KvType::kF16 && options.attention_heads == 0;
+    return has_software_lanes(caps) && shape.head_dim % 32 == 0 && shape.head_dim <= kMatrixHeadDimMax &&
+           !shape.sinks && shape.n_splits == 1 && params.single_rows == 0 && options.kv_type == KvType::kF16 &&
+           options.attention_heads == 0;
+}
+
+// Of attention.comp.
+struct HeadsConstants {
+    uint32_t threads, act_type, head_dim, group, kv_heads, groups_per_kv, per_quad, split, pool_vectors, slots, ahead,
+        listed, keys_f16, sinks;
+};
+struct HeadsFromSumsConstants {
+    HeadsConstants heads;
+    uint32_t sum_splits, has_bias, has_norm, rotary_dim;
+};
+
+// With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
+// pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
+bool has_few_workgroups(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionShape& shape) {
+    const uint32_t units = caps.small_workgroups ? 1 : std::max(caps.n_compute_units_hint, 1u);
+    return !options.batch_invariant && shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
+}
+
+// What of them goes by device and shape.
+HeadsConstants heads_constants(const DeviceCapabilities& caps, const KernelSetOptions& options, uint32_t threads,
+                               const AttentionShape& shape) {
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+    const uint32_t heads = options.attention_heads != 0               ? options.attention_heads
+                           : has_few_workgroups(caps, options, shape) ? 1
+                                                                      : heads_per_workgroup(group);
+    const uint32_t lanes = shape.head_dim / 4, size = std::max(threads, std::bit_ceil(lanes));
+    const uint32_t one_head = size / lanes * lanes;
+    return {.threads = size,
+            .act_type = 0,
+            .head_dim = shape.head_dim,
+            .group = heads,
+            .kv_heads = shape.n_kv_heads,
+            .groups_per_kv = group / heads,
+            .per_quad = shape.head_dim > 128 || has_few_registers(caps) ? 2u : 4u,
+            .split = shape.n_splits > 1,
+            .pool_vectors = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)}),
+            .slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u)),
+            // Tokens whose keys, and whose values, a thread loads at once.
+            .ahead = caps.small_workgroups     ? 2u
+                     : heads == 1              ? 16u
+                     : has_few_registers(caps) ? 4u
+                                               : 8u,
+            .listed = 0,
+            .keys_f16 = shape.keys_f16,
+            .sinks = shape.sinks};
+}
+
+// Of attention.comp with FROM_SUMS, as it lays it out.
+uint32_t shared_bytes_from_sums(const HeadsConstants& c) {
+    const uint32_t lanes = c.head_dim / 4, tile = c.threads / 4 * c.per_quad;
+    return (c.pool_vectors + tile * ceil_div(c.group, 4u) + (c.group + 2) * lanes + 2 * lanes) * 16 +
+           c.group * c.slots * 4;
 }
 
 // Of attention_group.comp, from products' sums; the same from q and a cache, whose keys may be f16 where the rest is
@@ -183,43 +234,15 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
                           {"attention_lanes", 0, 0, shape.flops_most()});
         return;
     }
-    // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
-    // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
-    uint32_t units = caps.small_workgroups ? 1 : std::max(caps.n_compute_units_hint, 1u);
-    bool few = !options().batch_invariant && shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
-    uint32_t heads = options().attention_heads != 0 ? options().attention_heads : few ? 1 : heads_per_workgroup(group);
-    uint32_t lanes = shape.head_dim / 4;
-    uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
-    // Tokens whose keys, and whose values, a thread loads at once.
-    const uint32_t in_flight = caps.small_workgroups ? 2 : heads == 1 ? 16 : has_few_registers(caps) ? 4 : 8;
-    uint32_t per_quad = shape.head_dim > 128 || has_few_registers(caps) ? 2 : 4;
-    uint32_t slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u));
-    uint32_t one_head = size / lanes * lanes;
-    uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
-
-    struct Constants {
-        uint32_t threads, act_type, head_dim, group, kv_heads, groups_per_kv, per_quad, split, pool_vectors, slots,
-            ahead, listed, keys_f16, sinks;
-    };
+    HeadsConstants constants = heads_constants(caps, options(), threads(256, 32), shape);
+    constants.act_type = static_cast<uint32_t>(act_type);
+    constants.listed = params.single_rows != 0;
     const Kernel* k = kernel(has_int8(options().kv_type)         ? "attention_kv8"
                              : options().kv_type == KvType::kF32 ? "attention_kv32"
                                                                  : "attention",
-                             Constants{.threads = size,
-                                       .act_type = static_cast<uint32_t>(act_type),
-                                       .head_dim = shape.head_dim,
-                                       .group = heads,
-                                       .kv_heads = shape.n_kv_heads,
-                                       .groups_per_kv = group / heads,
-                                       .per_quad = per_quad,
-                                       .split = shape.n_splits > 1,
-                                       .pool_vectors = pool,
-                                       .slots = slots,
-                                       .ahead = in_flight,
-                                       .listed = params.single_rows != 0,
-                                       .keys_f16 = shape.keys_f16,
-                                       .sinks = shape.sinks});
+                             constants);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits,
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / constants.group, shape.n_splits,
                       {"attention", 0, 0, shape.flops_most()});
 }
 
@@ -241,26 +264,57 @@ bool AttentionPlanner::groups_heads(const AttentionShape& shape) const {
 }
 
 bool AttentionPlanner::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
+    if (options().kv_type != KvType::kF16 || qkv.base.lora != LoraLevel::kNone || qkv.rotary_dim == 0 ||
+        qkv.pair_stride != 0 || qkv.v_norm || qkv.k_is_v || qkv.position_beta != 0.0f)
+        return false;
+    if (!groups_heads(shape)) return heads_attend_from_sums(shape);
     const uint32_t words = shape.head_dim / 8;  // a head's, whose threads talk to each other as part of a subgroup
-    return ladder().has(RungId::kAttentionFromQkv) && groups_heads(shape) && options().kv_type == KvType::kF16 &&
-           qkv.base.lora == LoraLevel::kNone && std::has_single_bit(words) && words <= kMatrixSubgroup &&
-           qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0 && qkv.pair_stride == 0 && !qkv.v_norm && !qkv.k_is_v &&
-           qkv.position_beta == 0.0f;
+    return ladder().has(RungId::kAttentionFromQkv) && std::has_single_bit(words) && words <= kMatrixSubgroup &&
+           qkv.rotary_dim % 16 == 0;
+}
+
+// With attention.comp: of many rows attention behind qkv_post is faster (64 rows of 7B in 6.2 ms, not 6.8). Software
+// devices with subgroups of attention_lanes have that.
+bool AttentionPlanner::heads_attend_from_sums(const AttentionShape& shape) const {
+    const DeviceCapabilities& caps = capabilities();
+    return !options().batch_invariant && !shape.sinks &&
+           (caps.small_workgroups || has_few_workgroups(caps, options(), shape)) && !has_software_lanes(caps) &&
+           shape.head_dim % 8 == 0 && shape.head_dim <= kAttendedDimMax &&
+           shared_bytes_from_sums(heads_constants(caps, options(), threads(256, 32), shape)) <=
+               caps.shared_memory_bytes;
 }
 
 void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv,
                                           const AttentionShape& shape, ScalarType act_type,
                                           std::optional<uint32_t> y_order) {
-    CHECK(attends_from_qkv(qkv, shape) && qkv.base.whole_rows == 0 && (params.q_gamma != 0) == (params.k_gamma != 0));
+    CHECK(attends_from_qkv(qkv, shape) && (groups_heads(shape) || !y_order) && qkv.base.whole_rows == 0 &&
+          (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool split = shape.n_splits > 1;
     CHECK(!y_order || (!split && act_type != ScalarType::kF32));
+    if (groups_heads(shape))
+        group_attention_from_qkv(recorder, params, qkv, shape, act_type, y_order);
+    else
+        heads_attention_from_sums(recorder, params, qkv, shape, act_type);
+    if (!split || !shape.joined) return;
+    recorder.barrier();
+    AttentionParams joined{};
+    joined.step = params.step;
+    joined.y = params.y;
+    joined.partials = params.partials;
+    joined.y_stride = params.y_stride;
+    attention_combine(recorder, joined, shape, act_type);
+}
+
+void AttentionKernels::group_attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params,
+                                                const QkvShape& qkv, const AttentionShape& shape, ScalarType act_type,
+                                                std::optional<uint32_t> y_order) {
     const Kernel* k = kernel("attention_from_qkv",
                              FromQkvConstants{.threads = kGroupThreads,
                                               .act_type = static_cast<uint32_t>(act_type),
                                               .head_dim = shape.head_dim,
                                               .group = shape.n_q_heads / shape.n_kv_heads,
                                               .kv_heads = shape.n_kv_heads,
-                                              .split = split,
+                                              .split = shape.n_splits > 1,
                                               .listed = 0,
                                               .sum_splits = qkv.base.n_splits,
                                               .has_bias = params.bias != 0,
@@ -271,14 +325,23 @@ void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFro
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits,
                       {"attention_from_qkv", 0, 0, shape.flops_most()});
-    if (!split || !shape.joined) return;
-    recorder.barrier();
-    AttentionParams joined{};
-    joined.step = params.step;
-    joined.y = params.y;
-    joined.partials = params.partials;
-    joined.y_stride = params.y_stride;
-    attention_combine(recorder, joined, shape, act_type);
+}
+
+void AttentionKernels::heads_attention_from_sums(Recorder& recorder, const AttentionFromQkvParams& params,
+                                                 const QkvShape& qkv, const AttentionShape& shape,
+                                                 ScalarType act_type) {
+    HeadsFromSumsConstants constants{
+        .heads = heads_constants(capabilities(), options(), threads(256, 32), shape),
+        .sum_splits = qkv.base.n_splits,
+        .has_bias = params.bias != 0,
+        .has_norm = params.q_gamma != 0,
+        .rotary_dim = qkv.rotary_dim,
+    };
+    constants.heads.act_type = static_cast<uint32_t>(act_type);
+    const Kernel* k = kernel("attention_from_sums", constants);
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / constants.heads.group, shape.n_splits,
+                      {"attention_from_sums", 0, 0, shape.flops_most()});
 }
 
 void AttentionKernels::attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape,

@@ -65,6 +65,9 @@ class AttentionPlanner : public Planner {
     bool groups_heads(const AttentionShape& shape) const;
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
+
+  protected:
+    bool heads_attend_from_sums(const AttentionShape& shape) const;
 };
 
 // Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own
@@ -101,6 +104,11 @@ class AttentionKernels : public AttentionPlanner, private KernelRecorder {
     // attention.comp
     void attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
                             ScalarType act_type);
+    // attention_group.comp and attention.comp, from sums; without joining parts.
+    void group_attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv,
+                                  const AttentionShape& shape, ScalarType act_type, std::optional<uint32_t> y_order);
+    void heads_attention_from_sums(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv,
+                                   const AttentionShape& shape, ScalarType act_type);
 };
 
 }  // namespace lorad::gpu

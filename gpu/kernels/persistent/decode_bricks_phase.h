@@ -23,10 +23,10 @@ struct BrickPhase {
 };
 
 // Registers of the program around it, beside BrickRingWriter's: %part, the workgroup; %warp; %ring, where the warp's
-// ring begins; %store0 and %store1: rows 2t and 2t + 1 of x exist; %partials_at, where this lane's part of partial sum 0 lies, in
-// shared or global memory. Of its own, for the ends of products: %count_<name>, bands of the
-// workgroup; %bricks_<name>, their bricks; %warps_<name>, the warps that have any; %index_<name>, the workgroup as
-// bands are dealt.
+// ring begins; %store0 and %store1: rows 2t and 2t + 1 of x exist; %partials_at, where this lane's part of partial sum
+// 0 lies, in shared or global memory. Of its own, for the ends of products: %count_<name>, bands of the workgroup;
+// %bricks_<name>, their bricks; %warps_<name>, the warps that have any; %index_<name>, the workgroup as bands are
+// dealt.
 // Partial sum b + w is warp w's of the workgroup's band b; a warp's bricks are in a row, so no two have one place.
 class BrickPhaseWriter final : BrickRingWriter {
   public:

@@ -6,9 +6,9 @@
 // Two workgroups of eight warps for each multiprocessor, all of them at work at once. The bands of a matrix, 16 rows of
 // w each, are dealt to the workgroups, so that all of a band's sums meet in one of them; of a gate's band also its
 // up's. A workgroup's bricks are dealt to its warps in equal ranges, each warp with a ring of its own
-// (brick_ring_text.h). The warps' partial sums of a band meet in shared memory, or in global memory where it has no room
-// for them, and are added in a fixed order. Behind its last brick of a product a warp asks for the first ones of the
-// next product, so memory does not rest while workgroups wait for one another at a grid barrier.
+// (brick_ring_text.h). The warps' partial sums of a band meet in shared memory, or in global memory where it has no
+// room for them, and are added in a fixed order. Behind its last brick of a product a warp asks for the first ones of
+// the next product, so memory does not rest while workgroups wait for one another at a grid barrier.
 // Nobody waits for ever: after max_polls questions a workgroup says so in given_up and goes on with what there is, and
 // from then on nobody waits at all.
 // Grid: (workgroups). Parameters: DecodeBricksParams. Bytes: each brick from memory once.

@@ -6,6 +6,8 @@
 // row of 3,600 columns whose squares are all in one has 60 there where its mean square is 1, so xn holds a stream that
 // grows 17,000-fold from one norm to the next, times gamma; beyond, it is cut off. One that shrinks a hundredfold has
 // values of 6e-4, ten times what f16 holds with all its bits.
+// Without matrix units this is of one row (matmul_row.comp): xn is f32 and has no scale, so of the parts below there
+// are the squares alone, [tile].
 #ifdef __cplusplus
 #pragma once
 #endif

@@ -1,6 +1,7 @@
 // Products without matrix units, of many rows: blocks of y in registers (matmul_registers.comp).
 #include <algorithm>
 
+#include "gpu/kernels/products/few_rows/few_row_tiles.h"
 #include "gpu/kernels/products/product_impls.h"
 #include "gpu/kernels/products/register_tiles.h"
 #include "proto/base/format.h"
@@ -85,29 +86,12 @@ std::optional<MatmulPlan> plan_by_table(const ImplFacts& on, const Product& prod
     return best;
 }
 
-// What was measured is of one number of rows. Of others each form is expected to take as many times longer as the table
-// says for that form.
-std::optional<MatmulPlan> plan_as_measured(const ImplFacts& on, const Product& product,
-                                           const MeasuredProduct& measured) {
-    std::optional<MatmulPlan> best;
-    double best_us = 0;
-    for (const MeasuredForm& one : measured.forms) {
-        const std::optional<MatmulPlan> then = plan_of_form(on, measured.product(), one.form),
-                                        now = plan_of_form(on, product, one.form);
-        if (!then || !now) continue;
-        const double us = one.us * expected_time(on, product, *now) / expected_time(on, measured.product(), *then);
-        if (best && us >= best_us) continue;
-        best = now;
-        best_us = us;
-        best->is_measured = one.form != measured.forms.front().form;
-    }
-    if (best && best->variant != MatmulVariant::kRegisters) return std::nullopt;  // matmul_tiled, which comes next
-    return best ? best : plan_by_table(on, product);
-}
-
 std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     const MeasuredProduct* const measured = on.measured().find(product);
-    return measured != nullptr ? plan_as_measured(on, product, *measured) : plan_by_table(on, product);
+    if (measured == nullptr) return plan_by_table(on, product);
+    const std::optional<MatmulPlan> plan = plan_as_measured(on, product, *measured);
+    // matmul_tiled comes next.
+    return plan && plan->variant == MatmulVariant::kRegisters ? plan : std::nullopt;
 }
 
 const char* module(const MatmulPlan& plan) { return plan.short_sum != 0 ? "matmul_registers_f16" : "matmul_registers"; }
@@ -184,9 +168,29 @@ bool fits(const RegisterTile& tile, uint32_t short_sum, const DeviceCapabilities
            tile.shared_bytes(short_sum) <= caps.shared_memory_bytes;
 }
 
+// What was measured is of one number of rows. Of others each form is expected to take as many times longer as the table
+// says for that form.
+std::optional<MatmulPlan> plan_as_measured(const ImplFacts& on, const Product& product,
+                                           const MeasuredProduct& measured) {
+    std::optional<MatmulPlan> best;
+    double best_us = 0;
+    for (const MeasuredForm& one : measured.forms) {
+        const std::optional<MatmulPlan> then = plan_of_form(on, measured.product(), one.form),
+                                        now = plan_of_form(on, product, one.form);
+        if (!then || !now) continue;
+        const double us = one.us * expected_time(on, product, *now) / expected_time(on, measured.product(), *then);
+        if (best && us >= best_us) continue;
+        best = now;
+        best_us = us;
+        best->is_measured = one.form != measured.forms.front().form;
+    }
+    return best ? best : registers_impl::plan_by_table(on, product);
+}
+
 std::optional<MatmulPlan> plan_of_form(const ImplFacts& on, const Product& product, const ProductForm& form) {
     if (form.tile == kTiledForm) return kTiledImpl.plan(on, product);
     if (form.short_sum != 0 && !has_short_sums(on, product)) return std::nullopt;
+    if (form.tile >= kStreamForm) return stream_plan_of_form(on, product, form);
     if (!fits(kRegisterTiles[form.tile], form.short_sum, on.capabilities())) return std::nullopt;
     const MatmulPlan of = registers_impl::plan_without_tile(on, product, form.short_sum);
     const MatmulPlan plan =
@@ -199,6 +203,7 @@ std::optional<MatmulPlan> plan_of_form(const ImplFacts& on, const Product& produ
 
 double expected_time(const ImplFacts& on, const Product& product, const MatmulPlan& plan) {
     if (plan.variant == MatmulVariant::kRegisters) return registers_impl::time_of(plan, product.n, on.units());
+    if (plan.variant == MatmulVariant::kStream) return stream_time(on, product, plan);
     return static_cast<double>(round_up(product.rows, plan.row_tile)) * product.n * product.k;
 }
 

@@ -28,17 +28,21 @@ enum class MatmulVariant : uint32_t {
     kGatedLora,  // kWarpgroup of gates and ups with shrink and expand in it (gated_lora_text.h)
     kResidual,   // KHR cooperative matrices, up to 16 rows, ends in the residual stream
     kRegisters,  // portable: blocks of y in registers, in f32 or with short sums in f16 (register_tiles.h)
+    kRow,        // portable: one row, which may end in the activation or in the residual stream
+    kStream,     // portable: up to 8 rows of 16-bit weights, w straight into registers (few_row_tiles.h)
 };
 
 // Defined in matmul.cpp and matmul_<name>.cpp.
-extern const ProductImpl kMatvecImpl, kLanesImpl, kTiledImpl, kRegistersImpl, kUnrolledImpl, kGemvImpl, kCoopmatImpl,
-    kCoopmat2Impl, kPackedImpl, kPackedRowsImpl, kResidualImpl, kWarpgroupImpl, kDirectImpl, kGatedLoraImpl;
+extern const ProductImpl kMatvecImpl, kLanesImpl, kTiledImpl, kRegistersImpl, kRowImpl, kStreamImpl, kUnrolledImpl,
+    kGemvImpl, kCoopmatImpl, kCoopmat2Impl, kPackedImpl, kPackedRowsImpl, kResidualImpl, kWarpgroupImpl, kDirectImpl,
+    kGatedLoraImpl;
 
 // The first one that takes a product computes it: first implementations for results and adapters that few others have,
 // then fast before slow, the portable ones last.
 inline constexpr std::array kProductImpls = {
-    &kResidualImpl, &kGatedLoraImpl, &kDirectImpl,   &kWarpgroupImpl, &kPackedRowsImpl, &kPackedImpl,    &kGemvImpl,
-    &kCoopmat2Impl, &kCoopmatImpl,   &kUnrolledImpl, &kLanesImpl,     &kMatvecImpl,     &kRegistersImpl, &kTiledImpl,
+    &kResidualImpl, &kGatedLoraImpl, &kDirectImpl,    &kWarpgroupImpl, &kPackedRowsImpl, &kPackedImpl,
+    &kGemvImpl,     &kCoopmat2Impl,  &kCoopmatImpl,   &kUnrolledImpl,  &kLanesImpl,      &kRowImpl,
+    &kStreamImpl,   &kMatvecImpl,    &kRegistersImpl, &kTiledImpl,
 };
 
 }  // namespace lorad::gpu

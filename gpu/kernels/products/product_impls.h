@@ -106,6 +106,10 @@ bool is_for_warpgroups(const ImplFacts& on, const Product& product);  // matmul_
 bool consumers_add_runs_faster(const ImplFacts& on, const Product& product);
 const char* portable_refusal(const ImplFacts& on,
                              const Product& product);  // matmul.cpp: of all portable implementations
+// The fastest form of a product, of which another number of rows may have been measured; of any portable
+// implementation.
+std::optional<MatmulPlan> plan_as_measured(const ImplFacts& on, const Product& product,
+                                           const MeasuredProduct& measured);  // matmul_registers.cpp
 // matmul_registers.cpp: whether blocks in registers are for such weights, and whether these have short sums.
 bool is_for_registers(const ImplFacts& on, const Product& product);
 bool has_short_sums(const ImplFacts& on, const Product& product);

@@ -16,6 +16,7 @@
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/products/activation_fragments.h"
 #include "gpu/kernels/products/coopmat_tiles.h"
+#include "gpu/kernels/products/few_rows/few_row_tiles.h"
 #include "gpu/kernels/products/product_impls.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
 #include "gpu/kernels/self_test.h"
@@ -413,8 +414,11 @@ std::optional<Deviation> registers_deviation(Device& device, KernelSet& kernels,
     std::vector<uint32_t> tested;
     for (const uint32_t rows : {8u, 16u, 64u, 2048u}) {
         MatmulPlan plan = *kernels.products.plan({.n = 2 * kLargeFfn, .k = kLargeHidden, .rows = rows});
-        if (plan.variant != MatmulVariant::kRegisters || std::ranges::find(tested, plan.tile) != tested.end()) continue;
-        tested.push_back(plan.tile);
+        const bool is_stream = plan.variant == MatmulVariant::kStream;
+        if (!is_stream && plan.variant != MatmulVariant::kRegisters) continue;
+        const uint32_t form = plan.tile + (is_stream ? kStreamForm : 0);
+        if (std::ranges::find(tested, form) != tested.end()) continue;
+        tested.push_back(form);
         plan.rows = TestProduct::kRows;
         plan.n_splits = 2;
         plan.k_per_split = TestProduct::kK / 2;

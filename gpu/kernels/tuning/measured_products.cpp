@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "gpu/kernels/products/few_rows/few_row_tiles.h"
 #include "gpu/kernels/products/register_tiles.h"
 #include "proto/base/format.h"
 
@@ -17,12 +18,14 @@ constexpr double kFaster = 0.95;
 constexpr uint32_t kFewRows = 16, kSomeRows = 128;
 constexpr int32_t kCutMax = 1;
 
-static_assert(kTiledForm >= kRegisterTiles.size());
+static_assert(kStreamForm >= kRegisterTiles.size());
 
 bool is_form(const ProductForm& form) {
     if (form.cut < -kCutMax || form.cut > kCutMax) return false;
     if (form.tile == kTiledForm) return form.short_sum == 0 && form.cut == 0;
-    return form.tile < kRegisterTiles.size() && (form.short_sum == 0 || form.short_sum == kShortSum);
+    const bool is_tile = form.tile < kRegisterTiles.size() ||
+                         (form.tile >= kStreamForm && form.tile - kStreamForm < kStreamTiles.size());
+    return is_tile && (form.short_sum == 0 || form.short_sum == kShortSum);
 }
 
 // Reads what text() writes, piece by piece. After a failure nothing more is read.
@@ -142,10 +145,17 @@ std::optional<MeasuredProducts> MeasuredProducts::parse(std::string_view text) {
 
 std::string describe(const ProductForm& form) {
     if (form.tile == kTiledForm) return "tiles in shared memory";
-    const RegisterTile& t = kRegisterTiles[form.tile];
-    std::string text = lorad::format("blocks in registers {}x{} (each {}x{}, {} threads, {})", t.rows(), t.columns(),
-                                     t.each_t, t.each_n, t.threads(),
-                                     form.short_sum != 0 ? lorad::format("short sums of {}", form.short_sum) : "f32");
+    const std::string sums = form.short_sum != 0 ? lorad::format("short sums of {}", form.short_sum) : "f32";
+    std::string text;
+    if (form.tile >= kStreamForm) {
+        const StreamTile& t = kStreamTiles[form.tile - kStreamForm];
+        text = lorad::format("through registers {} columns (each {}, {} ahead, {} threads, {})", t.columns(), t.each_n,
+                             t.slots, t.threads, sums);
+    } else {
+        const RegisterTile& t = kRegisterTiles[form.tile];
+        text = lorad::format("blocks in registers {}x{} (each {}x{}, {} threads, {})", t.rows(), t.columns(), t.each_t,
+                             t.each_n, t.threads(), sums);
+    }
     if (form.cut != 0) text += form.cut > 0 ? ", k in twice as many parts" : ", k in half as many parts";
     return text;
 }

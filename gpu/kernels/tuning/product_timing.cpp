@@ -8,6 +8,7 @@
 
 #include "gpu/facts/start_record.h"
 #include "gpu/kernels/kernels.h"
+#include "gpu/kernels/products/few_rows/few_row_tiles.h"
 #include "gpu/kernels/products/register_tiles.h"
 #include "gpu/kernels/self_test.h"
 #include "gpu/profiler.h"
@@ -128,6 +129,10 @@ Result<const std::vector<ProductForm>*> ProductTiming::forms_of(ScalarType type)
     for (uint32_t tile = 0, n_tiles = 0; tile < kRegisterTiles.size() && n_tiles < tiles_max_; ++tile) {
         const bool in_f16 = add({.tile = tile, .short_sum = kShortSum}), in_f32 = add({.tile = tile});
         n_tiles += in_f16 || in_f32 ? 1 : 0;
+    }
+    for (uint32_t i = 0; i < std::min<uint32_t>(kStreamTiles.size(), tiles_max_); ++i) {
+        add({.tile = kStreamForm + i, .short_sum = kShortSum});
+        add({.tile = kStreamForm + i});
     }
     // Software compiles for long, and measures only on request: there it does not count.
     constexpr std::chrono::hours kEnough{1};
@@ -274,8 +279,9 @@ Result<MeasuredProduct> ProductTiming::measure(const Product& product) {
     MeasuredProduct measured{
         .n = product.n, .k = product.k, .type = product.type, .rows = product.rows, .max_splits = product.max_splits};
     const std::optional<MatmulPlan> usual = kernels_.planner().products.plan(product);
-    if (!usual || usual->variant != MatmulVariant::kRegisters) return measured;
-    const ProductForm table{.tile = usual->tile, .short_sum = usual->short_sum};
+    const bool is_stream = usual && usual->variant == MatmulVariant::kStream;
+    if (!usual || (!is_stream && usual->variant != MatmulVariant::kRegisters)) return measured;
+    const ProductForm table{.tile = usual->tile + (is_stream ? kStreamForm : 0), .short_sum = usual->short_sum};
     TRY_ASSIGN(const std::vector<ProductForm>* forms, forms_of(product.type));
     std::vector<Candidate> all = candidates_of(product, table, *forms);
     if (all.size() < 2) return measured;

@@ -141,7 +141,7 @@ class AttentionFromQkv : public KernelTest {
                 ASSERT_TRUE(is_poison(got[i])) << "row " << i / y_stride << " was written";
             }
         }
-        if (c.act != Type::kF32 && c.n_splits == 1) {
+        if (kernels_->attention.attends_in_fragments(shape, scalar(c.act))) {
             auto in_rows = content<std::byte>(y, size_t{c.bucket} * y_stride * 2);
             in_rows.resize(size_t{round_up(c.bucket, kFragmentRows)} * y_stride * 2, std::byte{0xff});
             for (const uint32_t y_order : kFragmentOrders) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/few_rows/few_row_tiles.h"
 #include "gpu/kernels/products/register_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
@@ -122,6 +123,31 @@ TEST_F(RegisterProducts, TilesMatchTheReference) { check_tiles(3); }
 class SlowRegisterProducts : public RegisterProducts {};
 
 TEST_F(SlowRegisterProducts, EveryTileMatchesTheReference) { check_tiles(1); }
+
+// Rows through registers, at most 8 of them.
+TEST_F(RegisterProducts, EveryStreamMatchesTheReference) {
+    uint32_t turn = 0, n_tiles = 0;
+    for (uint32_t tile = 0; tile < kStreamTiles.size(); tile++) {
+        const StreamTile& t = kStreamTiles[tile];
+        for (const uint32_t short_sum : {0u, kShortSum}) {
+            if (!fits(t, short_sum, device().capabilities())) continue;
+            n_tiles++;
+            const uint32_t n_rows = std::array{8u, 3u, 5u, 2u}[++turn % 4];
+            const Type weight = short_sum != 0 ? Type::kF16 : std::array{Type::kBf16, Type::kF16}[turn % 2];
+            // An end inside of a tile, of a step, of a stage.
+            const Problem p = make(t.columns() + 6, std::array{130u, 1000u, 2880u}[turn % 3], n_rows, weight);
+            MatmulPlan of = plan(p, 0, short_sum, 1 + turn % 3);
+            of.variant = MatmulVariant::kStream;
+            of.tile = tile;
+            of.row_tile = n_rows <= 4 ? 4 : 8;
+            of.column_tile = t.columns();
+            check(p, of);
+        }
+    }
+    // Lanes along k are of one subgroup.
+    const bool fit = device().capabilities().subgroup_size_min >= 8;
+    EXPECT_EQ(n_tiles, fit ? 2 * kStreamTiles.size() : 0);
+}
 
 TEST_F(RegisterProducts, ARowsBitsDoNotDependOnTheTileWhereAllOfKIsOneThreads) {
     const Problem all = make(130, 700, 21, Type::kF16);

@@ -27,12 +27,13 @@ constexpr uint64_t kRowsAtOnce = 1024;
 
 class TrainStart {
   public:
-    // has_numbers: false for the shapes alone.
+    // has_numbers: false for the shapes alone, of a recipe that nobody has begun with yet. Only then is refused what
+    // would be of no effect: a run that is under way goes on with what it has.
     TrainStart(const LoraRecipe& recipe, const BaseModel& base, const PeftConfig& peft, bool has_numbers)
         : recipe_(recipe), base_(base), config_(base.config), peft_(peft), has_numbers_(has_numbers) {}
 
     Result<model::TrainableAdapter> make() {
-        TRY(check_layers());
+        if (!has_numbers_) TRY(check_layers());
         if (!base_.folder.empty()) {
             TRY_ASSIGN(model_files_, model::ModelFiles::open(base_.folder));
             TRY_ASSIGN(files_, model_files_->tensors());
@@ -229,11 +230,13 @@ class TrainStart {
     }
 
     // A name that is no module's is a mistake.
-    Status check_all_found() {
+    Status check_all_found() const {
         std::vector<std::string> trained;
         for (const model::TrainedTensor* tensor : std::as_const(made_).tensors()) trained.push_back(tensor->name);
         const bool is_one_expression = recipe_.target_modules.size() == 1 && is_expression(recipe_.target_modules[0]);
-        if (trained.empty() || (is_one_expression && made_.linears.empty() && !made_.embedding && !made_.head))
+        const bool is_strict = !has_numbers_;
+        if (trained.empty() ||
+            (is_strict && is_one_expression && made_.linears.empty() && !made_.embedding && !made_.head))
             return make_error(
                 ErrorCode::kInvalidRequest,
                 format("target_modules: none of them is a module of the model: expected {}", expected_names(kTargets)),
@@ -241,7 +244,8 @@ class TrainStart {
         const auto check = [&](const std::vector<std::string>& names, const char* field,
                                std::span<const PlaceKind> kinds) -> Status {
             for (const std::string& name : names) {
-                const bool is_found = (name == "all-linear" && names.size() == 1) ||
+                const bool is_found = (name == "all-linear" && (names.size() == 1 || !is_strict)) ||
+                                      (is_expression(name) && !is_strict) ||
                                       std::ranges::any_of(trained, [&](const auto& tensor) {
                                           return tensor.find(name + ".") != std::string::npos;
                                       });
@@ -255,11 +259,11 @@ class TrainStart {
         };
         if (!is_one_expression) TRY(check(recipe_.target_modules, "target_modules", kTargets));
         TRY(check(recipe_.modules_to_save, "modules_to_save", kSaved));
-        TRY(check_excluded());
+        if (is_strict) TRY(check_excluded());
         if (recipe_.bias != BiasKind::kNone && made_.biases.empty())
             return make_error(ErrorCode::kInvalidRequest,
                               "bias: the model has no biases where they are to be trained; leave it at none", "bias");
-        return check_patterns();
+        return is_strict ? check_patterns() : ok_status();
     }
 
     Status check_excluded() const {
@@ -278,13 +282,14 @@ class TrainStart {
     }
 
     // Patterns that fit no module that is trained would silently do nothing.
-    Status check_patterns() {
+    Status check_patterns() const {
+        RegexBudget budget;  // what is made is not refused for what its checks take
         const auto check = [&](const auto& pattern, const char* field) -> Status {
             for (const auto& entry : pattern.entries) {
                 bool is_found = false;
                 for (const std::string& module : modules_) {
                     if (is_found) break;
-                    TRY_ASSIGN(is_found, entry.regex.full_match(module, budget_));
+                    TRY_ASSIGN(is_found, entry.regex.full_match(module, budget));
                 }
                 if (!is_found)
                     return make_error(

@@ -38,10 +38,10 @@ struct LoraRecipe {
 
 // PEFT's start: A uniform in +-1/sqrt(k) by Philox4x32-10 from the seed, B zero, magnitudes the norms of the base's
 // rows, saved modules the base's. Reads of the base's files what that needs. kInvalidRequest with the field: a target
-// or a pattern that names nothing of the model, a rank of 0 or beyond 512, what is not trained.
+// that names nothing of the model, a rank of 0 or beyond 512, what is not trained.
 Result<model::TrainableAdapter> make_trainable(const LoraRecipe& recipe, const BaseModel& base);
 
-// The same without numbers: what a recipe is refused for, and how much it trains. Reads the files' headers alone.
+// Without numbers, for a new recipe: how much it trains; refused, too, if a part is of no effect. Reads headers alone.
 Result<model::TrainableAdapter> trainable_shape(const LoraRecipe& recipe, const BaseModel& base);
 
 // The tensors of an adapter that was checked against the same base, to be trained on. kAdapterUnsupported: parts that

@@ -36,19 +36,16 @@ void TrainPass::biases(gpu::Recorder& recorder, const TrainSlot& slot) const {
         for (const TrainPart& part : group.parts) {
             if (!part.has_b_bias) continue;
             const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
-            const gpu::DeviceAddress to = slot.biases.address() + n_bytes_of(begin + part.begin);
-            kernels_.affine(recorder, {.to = to,
-                                       .base = to,
-                                       .z = parameters.value(pair.b_bias),
-                                       .gain = 0,
-                                       .factor = 0,
-                                       .bias = 0,
-                                       .n = part.n,
-                                       .to_stride = 0,
-                                       .base_stride = 0,
-                                       .z_stride = 0,
-                                       .rows = 1,
-                                       .less = 1.0f - pair.scale});
+            kernels_.column_sums(recorder, {.to = slot.biases.address() + n_bytes_of(begin + part.begin),
+                                            .a = parameters.value(pair.b_bias),
+                                            .b = 0,
+                                            .factor = 0,
+                                            .n_columns = part.n,
+                                            .n_parts = 1,
+                                            .rows = 1,
+                                            .a_stride = part.n,
+                                            .b_stride = 0,
+                                            .scale = pair.scale});
         }
     });
     kernels_.barrier(recorder);

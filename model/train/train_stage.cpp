@@ -52,9 +52,11 @@ Result<bool> TrainStage::run(std::span<const std::shared_ptr<TrainJob>> jobs, st
     if (ran.ok() && waits) {
         ran = run_waiting(jobs, deadline);
     } else if (ran.ok() && !any_is(jobs, Phase::kDone)) {
+        // What settling took was time of the device, too.
+        const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now());
         if (!round_) ran = begin_round(jobs);
         const auto us =
-            static_cast<double>(std::clamp(budget, std::chrono::microseconds(1), submission_max(device)).count());
+            static_cast<double>(std::clamp(left, std::chrono::microseconds(1), submission_max(device)).count());
         if (ran.ok()) ran = submit_pieces(us, us);
     }
     if (!ran.ok()) {
@@ -282,8 +284,10 @@ void TrainStage::record_pieces(gpu::Recorder& recorder, double us_max, double us
         piece.record(recorder);
         us += us_of(piece);
         made.has_whole = true;
+        made.has_begin |= piece.kind == PieceKind::kBegin;
         if (piece.is_long()) made.flops += piece.flops;
     }
+    made.has_end = round.piece_idx == round.pieces.size();
     while (round.piece_idx < round.pieces.size()) {
         if (us >= us_wanted) break;
         const Piece& piece = round.pieces[round.piece_idx];
@@ -330,7 +334,9 @@ Status TrainStage::settle_first() {
     if (us == 0) us = std::chrono::duration<double, std::micro>(now - std::max(done.begin, last_end_)).count();
     last_end_ = now;
     device_us += us;
-    if (!done.has_parts && done.flops > 0) flops_per_us_ = done.flops / std::max(us, 1.0);
+    // What a step begins with has no flops that say how long it takes; a whole round has nothing else to learn from.
+    const bool tells_speed = !done.has_parts && done.flops > 0 && (!done.has_begin || done.has_end);
+    if (tells_speed) flops_per_us_ = done.flops / std::max(us, 1.0);
     if (done.has_parts) parts_.learn(done.has_whole ? 0 : us);
     return ok_status();
 }

@@ -77,7 +77,7 @@ class TrainStage {
         uint64_t value = 0;
         double flops = 0;  // of whole pieces that say how long such take
         double us = 0;     // expected
-        bool has_whole = false, has_parts = false;
+        bool has_whole = false, has_parts = false, has_begin = false, has_end = false;
         std::chrono::steady_clock::time_point begin;
     };
     struct Member {

@@ -39,6 +39,19 @@ TrainerOptions filled_in(const ModelConfig& config, const ModelWeights& weights,
     return options;
 }
 
+uint64_t budget_of(const TrainerOptions& options, uint64_t free_bytes) {
+    const auto share = static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare);
+    return std::min(options.memory_bytes != 0 ? options.memory_bytes : share, free_bytes);
+}
+
+// A plan of `filled`, which gets fewer rows where nobody asked for so many and there is no room.
+template <typename Plan>
+Result<TrainPlan> plan_rows(const TrainerOptions& asked, TrainerOptions& filled, const Plan& plan) {
+    Result<TrainPlan> made = plan();
+    for (; asked.n_rows == 0 && !made.ok() && filled.n_rows > kRowsMin; made = plan()) filled.n_rows /= 2;
+    return made;
+}
+
 Status check_learning_rate(double rate) {
     if (std::isfinite(rate) && rate >= 0) return ok_status();
     return make_error(ErrorCode::kInvalidRequest, format("learning rate {}: expected a number from 0 on", rate));
@@ -92,13 +105,12 @@ Result<TrainMemory> Trainer::plan_memory(const gpu::DeviceCapabilities& capabili
                                          const TrainerOptions& options, uint64_t free_bytes) {
     const gpu::TrainRungs rungs =
         gpu::TrainKernels::rungs_of(capabilities, train_kernel_options(config, weights, options));
-    const TrainerOptions filled = filled_in(config, weights, rungs, options);
+    TrainerOptions filled = filled_in(config, weights, rungs, options);
     TRY_ASSIGN(const TrainModel model, TrainModel::create(config, weights, adapter, TrainNumbers::kNone));
-    TRY_ASSIGN(
-        const TrainPlan plan,
-        plan_training(rungs, capabilities, config, weights, model, TrainLayout(adapter), filled,
-                      filled.memory_bytes != 0 ? filled.memory_bytes
-                                               : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare)));
+    TRY_ASSIGN(const TrainPlan plan, plan_rows(options, filled, [&] {
+                   return plan_training(rungs, capabilities, config, weights, model, TrainLayout(adapter), filled,
+                                        budget_of(options, free_bytes));
+               }));
     return plan.memory;
 }
 
@@ -109,21 +121,14 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
     TRY_ASSIGN(TrainModel model, TrainModel::create(config, weights, adapter));
     TRY(check_dropout(options));
     auto stage = std::make_shared<TrainStage>(device, config, weights);
-    const uint64_t free_bytes = device.free_bytes_estimate();
-    const uint64_t budget =
-        std::min(options.memory_bytes != 0 ? options.memory_bytes
-                                           : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare),
-                 free_bytes);
+    const uint64_t budget = budget_of(options, device.free_bytes_estimate());
     TRY_ASSIGN(stage->kernels, gpu::TrainKernels::create(device, train_kernel_options(config, weights, options)));
     TrainerOptions filled = filled_in(config, weights, stage->kernels->rungs(), options);
     const auto plan_within = [&](uint64_t n_bytes) {
         return plan_training(stage->kernels->rungs(), device.capabilities(), config, weights, model,
                              TrainLayout(adapter), filled, n_bytes);
     };
-    auto plan = plan_within(budget);
-    // Fewer rows where nobody asked for so many and there is no room.
-    for (; options.n_rows == 0 && !plan.ok() && filled.n_rows > kRowsMin; plan = plan_within(budget))
-        filled.n_rows /= 2;
+    auto plan = plan_rows(options, filled, [&] { return plan_within(budget); });
     // A plan with less memory has the same bits, so others' share is left.
     if (plan.ok() && options.n_beside > 0 && !why_alone(adapter)) {
         const uint64_t of_other = slot_bytes(*plan);

@@ -135,11 +135,22 @@ Status read_patterns(const JsonValue& root, TrainingRecipe& recipe) {
         recipe.alpha_pattern.clear();
         for (const JsonMember& member : members) {
             TRY_ASSIGN(const double alpha, member.value.as_number());
-            if (!(alpha >= kLoraAlphaMin && alpha <= kLoraAlphaMax))
-                return member.value.error(format("expected a number from {} to {}, found {}", kLoraAlphaMin,
-                                                 kLoraAlphaMax, member.value.describe()));
             recipe.alpha_pattern.emplace_back(member.key, alpha);
         }
+    }
+    return ok_status();
+}
+
+// Of requests alone: records of jobs may hold others.
+Status check_alphas(const JsonValue& root) {
+    const std::optional<JsonValue> pattern = root.find("alpha_pattern");
+    if (!pattern) return ok_status();
+    TRY_ASSIGN(const std::vector<JsonMember> members, pattern->as_object());
+    for (const JsonMember& member : members) {
+        TRY_ASSIGN(const double alpha, member.value.as_number());
+        if (!(alpha >= kLoraAlphaMin && alpha <= kLoraAlphaMax))
+            return member.value.error(format("expected a number from {} to {}, found {}", kLoraAlphaMin, kLoraAlphaMax,
+                                             member.value.describe()));
     }
     return ok_status();
 }
@@ -298,6 +309,7 @@ Result<FineTuningRequest> parse_fine_tuning_request(std::string_view body) {
     TRY(read_metadata(root, request));
     TRY(read_method(root, request));
     TRY(read_adapter(root, request.recipe));
+    TRY(check_alphas(root));
     TRY(read_optimizer(root, request.recipe));
     TRY(read_data(root, request.recipe));
     if (!request.validation_file.empty() && request.recipe.validation_split > 0)

@@ -182,6 +182,7 @@ class TrainCommand {
     Status make_adapter() {
         proto::TrainingRecipe& recipe = plan_.recipe;
         if (arguments_.init_adapter.empty()) {
+            if (!arguments_.resume) TRY(adapters::trainable_shape(lora_recipe(recipe), *base_));
             TRY_ASSIGN(adapter_, adapters::make_trainable(lora_recipe(recipe), *base_));
         } else {
             const auto found = adapters::check_adapter(adapters::AdapterLocation(arguments_.init_adapter), *base_);

@@ -138,6 +138,11 @@ class TrainingService::JobRun {
                 format("init_from: the adapter that the job begins with was deleted (generation {})", job_.init_from),
                 "init_from");
         TRY(kept);
+        // Where the job ended meanwhile, its work was removed before this was written.
+        if (service_.has_ended(id_)) {
+            folder_.remove_work();
+            return stopped();
+        }
         service_.update(id_, [&](Job& job) { job.start_digest = job_.start_digest; });
         return ok_status();
     }

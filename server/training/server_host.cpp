@@ -19,13 +19,17 @@ constexpr uint32_t kSharedPositions = 512;  // tokens of a sequence that passes 
 ServerHost::ServerHost(const ServerParts& parts, std::unique_ptr<const TrainingText> text, Options options)
     : parts_(parts), text_(std::move(text)), options_(std::move(options)) {}
 
-// By all memory of the device: what others take of it may be free at the job's turn.
 Status ServerHost::check_recipe(const proto::TrainingRecipe& recipe) const {
     TRY_ASSIGN(const model::TrainableAdapter shape,
                adapters::trainable_shape(lora_recipe(recipe), parts_.registry.base()));
+    return check_fits(shape);
+}
+
+// By all memory of the device: what others take of it may be free at the job's turn.
+Status ServerHost::check_fits(const model::TrainableAdapter& adapter) const {
     const gpu::DeviceCapabilities& capabilities = parts_.device.capabilities();
     const Result<model::TrainMemory> planned = model::Trainer::plan_memory(
-        capabilities, parts_.config, parts_.weights, shape,
+        capabilities, parts_.config, parts_.weights, adapter,
         {.n_positions_max = 1, .memory_bytes = options_.memory_bytes}, capabilities.device_local_bytes);
     if (planned.ok() || planned.error().code == ErrorCode::kOutOfMemory)
         return planned.ok() ? ok_status() : Status(planned.error());
@@ -35,6 +39,7 @@ Status ServerHost::check_recipe(const proto::TrainingRecipe& recipe) const {
 Result<adapters::PeftFiles> ServerHost::start_files(const std::string& init_from) const {
     TRY_ASSIGN(const auto checked, parts_.registry.read(init_from));
     TRY_ASSIGN(const model::TrainableAdapter adapter, adapters::to_trainable(*checked, parts_.registry.base()));
+    TRY(check_fits(adapter));
     return adapters::peft_files(adapter, parts_.registry.base(), {.base_name = options_.facts.base_name});
 }
 

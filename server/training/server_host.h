@@ -51,6 +51,9 @@ class ServerHost final : public TrainingHost {
     void remove(const std::string& name) override;
 
   private:
+    // kInvalidRequest, kOutOfMemory, as check_recipe().
+    Status check_fits(const model::TrainableAdapter& adapter) const;
+
     const ServerParts parts_;
     const std::unique_ptr<const TrainingText> text_;
     const Options options_;

@@ -51,7 +51,7 @@ class TrainingHost {
     // arithmetic where it could not even be trained alone.
     virtual Status check_recipe(const proto::TrainingRecipe&) const { return ok_status(); }
     // An adapter that a job begins with, by its name or generation, as files that the job may keep. kAdapterNotFound;
-    // kAdapterUnsupported for what is not trained on.
+    // kAdapterUnsupported for what is not trained on; kInvalidRequest and kOutOfMemory as check_recipe().
     virtual Result<adapters::PeftFiles> start_files(const std::string& init_from) const = 0;
     // kInvalidRequest, kOutOfMemory with the arithmetic. start: the folder of start_files(); empty: a new adapter.
     // beside: one to be trained with in the same steps, or null; then kInvalidConfig and kOutOfMemory may be errors of

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "tests/support/planned_devices.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training_goldens.h"
 
@@ -480,28 +481,34 @@ TEST(TrainStart, IsPeftsAndDependsOnTheSeedAlone) {
 
 TEST(TrainStart, RefusesModulesThatAreNotThere) {
     LoraRecipe recipe;
-    const auto refused = [&] {
+    // What names nothing is refused of a run that goes on as well; what is of no effect, of new recipes alone.
+    const auto always_refused = [&] {
         const std::string of_shape = refusal(trainable_shape(recipe, *llama().base));
         EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)), of_shape);
         return of_shape;
     };
+    const auto refused = [&] {
+        EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)), "accepted");
+        return refusal(trainable_shape(recipe, *llama().base));
+    };
     const std::string targets =
         "expected all-linear, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, embed_tokens, lm_head";
     recipe.target_modules = {"q_proj", "wq"};
-    EXPECT_EQ(refused(), "target_modules: \"wq\": not a module of the model that is trained: " + targets);
+    EXPECT_EQ(always_refused(), "target_modules: \"wq\": not a module of the model that is trained: " + targets);
     recipe.target_modules = {"q_proj", "w.*"};  // names, of several
     EXPECT_EQ(refused(), "target_modules: \"w.*\": not a module of the model that is trained: " + targets);
     recipe.target_modules = {"all-linear", "lm_head"};  // it stands alone
     EXPECT_EQ(refused(), "target_modules: \"all-linear\": not a module of the model that is trained: " + targets);
     recipe.target_modules = {".*q_proj("};
-    EXPECT_EQ(refused(), "target_modules: not a regular expression: missing ), unterminated subpattern at position 9");
+    EXPECT_EQ(always_refused(),
+              "target_modules: not a regular expression: missing ), unterminated subpattern at position 9");
     recipe.target_modules = {R"(model\.layers\.9\..*)"};
-    EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
+    EXPECT_EQ(always_refused(), "target_modules: none of them is a module of the model: " + targets);
     recipe.modules_to_save = {"norm"};  // beside which it is as wrong
     EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
     recipe.target_modules = {"q_proj"};
     recipe.modules_to_save = {"classifier"};
-    EXPECT_EQ(refused(),
+    EXPECT_EQ(always_refused(),
               "modules_to_save: \"classifier\": not a module of the model that is trained: expected input_layernorm, "
               "post_attention_layernorm, norm, embed_tokens, lm_head");
     recipe.modules_to_save = {};
@@ -520,38 +527,71 @@ TEST(TrainStart, RefusesModulesThatAreNotThere) {
     recipe.exclude_modules = {"wq"};
     EXPECT_EQ(refused(), "exclude_modules: \"wq\": not a module of the model: " + targets);
     recipe.exclude_modules = {"q_proj"};
-    EXPECT_EQ(refused(), "target_modules: none of them is a module of the model: " + targets);
+    EXPECT_EQ(always_refused(), "target_modules: none of them is a module of the model: " + targets);
     recipe.exclude_modules = {"layers.0.self_attn.q_proj", "k_proj"};
     recipe.layers_to_transform = std::nullopt;
     EXPECT_EQ(make_trainable(recipe, *llama().base)->linears.size(), 1u);
     recipe.exclude_modules = {};
     recipe.r = 0;
-    EXPECT_NE(refused(), "accepted");
+    EXPECT_NE(always_refused(), "accepted");
 }
 
 // What needs no numbers is known before they are read and drawn.
+void expect_shape_of_whole(const TrainingGolden& golden, const LoraRecipe& recipe) {
+    const auto whole = make_trainable(recipe, *golden.base), shape = trainable_shape(recipe, *golden.base);
+    ASSERT_TRUE(whole.ok() && shape.ok()) << refusal(whole) << refusal(shape);
+    EXPECT_EQ(shape->n_parameters(), whole->n_parameters());
+    const auto of_shape = shape->tensors(), of_whole = whole->tensors();
+    ASSERT_EQ(of_shape.size(), of_whole.size());
+    for (size_t i = 0; i < of_shape.size(); ++i) {
+        EXPECT_EQ(of_shape[i]->name, of_whole[i]->name);
+        EXPECT_EQ(of_shape[i]->shape, of_whole[i]->shape);
+        EXPECT_TRUE(of_shape[i]->values.empty());
+    }
+    const auto& device = lorad::testing::test_device();
+    const auto plan = [&](const TrainableAdapter& adapter) {
+        return model::Trainer::plan_memory(device.capabilities(), golden.base->config, *golden.weights, adapter,
+                                           golden.options(128), uint64_t{1} << 32);
+    };
+    EXPECT_EQ(plan(*shape)->sum(), plan(*whole)->sum());
+}
+
 TEST(TrainStart, ShapesAloneAreThoseOfTheWhole) {
     LoraRecipe recipe = wide_recipe();
-    for (const bool use_dora : {false, true}) {
-        if (use_dora) recipe.target_modules = {"all-linear"};
-        recipe.use_dora = use_dora;
-        const auto whole = make_trainable(recipe, *qwen3().base), shape = trainable_shape(recipe, *qwen3().base);
-        ASSERT_TRUE(whole.ok() && shape.ok());
-        EXPECT_EQ(shape->n_parameters(), whole->n_parameters());
-        const auto of_shape = shape->tensors(), of_whole = whole->tensors();
-        ASSERT_EQ(of_shape.size(), of_whole.size());
-        for (size_t i = 0; i < of_shape.size(); ++i) {
-            EXPECT_EQ(of_shape[i]->name, of_whole[i]->name);
-            EXPECT_EQ(of_shape[i]->shape, of_whole[i]->shape);
-            EXPECT_TRUE(of_shape[i]->values.empty());
-        }
-        const auto& device = lorad::testing::test_device();
-        const auto plan = [&](const TrainableAdapter& adapter) {
-            return model::Trainer::plan_memory(device.capabilities(), qwen3().base->config, *qwen3().weights, adapter,
-                                               qwen3().options(128), uint64_t{1} << 32);
-        };
-        EXPECT_EQ(plan(*shape)->sum(), plan(*whole)->sum());
-    }
+    expect_shape_of_whole(qwen3(), recipe);
+    recipe.target_modules = {"all-linear"};
+    recipe.use_dora = true;
+    expect_shape_of_whole(qwen3(), recipe);
+    LoraRecipe biased;
+    biased.target_modules = {"q_proj", "down_proj"};
+    biased.bias = BiasKind::kAll;
+    biased.lora_bias = true;
+    const auto qwen2 = TrainingGolden::load("qwen2-tied-patterns");
+    expect_shape_of_whole(*qwen2, biased);
+    EXPECT_EQ(trainable_shape(biased, *qwen2->base)->biases.size(), 3u * qwen2->base->config.n_layers);
+}
+
+// What a trainer of a large device would do, where it is only asked whether it could.
+TEST(TrainStart, APlanHasFewerRowsWhereThereIsLessRoomAndNobodyAskedForMore) {
+    const auto golden = TrainingGolden::load("llama-tied-plain", {.weights = {.type = gpu::ScalarType::kF16}});
+    const auto plan = [&](uint32_t n_rows, uint64_t n_bytes) {
+        return model::Trainer::plan_memory(
+            lorad::testing::h200(), golden->base->config, *golden->weights, golden->initial,
+            {.n_rows = n_rows, .n_positions_max = 64, .memory_bytes = n_bytes}, uint64_t{1} << 40);
+    };
+    constexpr uint32_t kFew = 2048, kMany = 8192;
+    const uint64_t much = uint64_t{1} << 36, between = plan(kFew, much)->sum();
+    EXPECT_EQ(plan(0, much)->sum(), plan(kMany, much)->sum());
+    ASSERT_FALSE(plan(kMany, between).ok());
+    const auto fewer = plan(0, between);
+    ASSERT_TRUE(fewer.ok()) << refusal(fewer);
+    EXPECT_EQ(fewer->sum(), between);
+    EXPECT_FALSE(plan(0, between / 4).ok());
+    EXPECT_FALSE(model::Trainer::plan_memory(lorad::testing::h200(), golden->base->config, *golden->weights,
+                                             golden->initial, {.n_positions_max = 64, .memory_bytes = much},
+                                             between / 4)
+                     .ok())
+        << "a limit beyond the device's memory";
 }
 
 void expect_same(const TrainableAdapter& a, const TrainableAdapter& b) {

@@ -170,6 +170,7 @@ class FakeHost : public TrainingHost {
         return make_error(ErrorCode::kInvalidRequest, "target_modules: \"wq\": expected others", "target_modules");
     }
     Result<adapters::PeftFiles> start_files(const std::string& init_from) const override {
+        if (on_start_files) on_start_files();
         if (start_refusal) return *start_refusal;
         return adapters::PeftFiles{"{}", {std::byte(init_from.size())}};
     }
@@ -219,7 +220,7 @@ class FakeHost : public TrainingHost {
     std::optional<Error> untrained, refusal, refusal_beside, publish_refusal, start_refusal;
     std::atomic<int> n_starts{0};           // trainers that began with an adapter
     std::atomic<size_t> n_together_max{0};  // trainers that ran beside each other
-    std::function<void()> on_piece;
+    std::function<void()> on_piece, on_start_files;
     std::function<void()> on_write, on_publish;  // on the disk's thread: of an adapter
 
   private:

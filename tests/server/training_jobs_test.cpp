@@ -550,6 +550,26 @@ TEST_F(Jobs, AJobWithoutFilesOfItsStartTakesThemOrSaysThatTheAdapterIsGone) {
     }
 }
 
+TEST_F(Jobs, AJobThatIsCancelledWhileItTakesTheFilesOfItsStartLeavesNone) {
+    proto::FineTuningRequest wanted = request(upload(token_lines(2)));
+    wanted.init_from = "7bc4";
+    const std::string id = create(wanted);
+    service.reset();
+    const JobFolder folder(dir.path() / "training/jobs" / id);
+    Job job = *folder.load();
+    job.start_digest.clear();
+    ASSERT_TRUE(folder.save(job).ok());
+    std::filesystem::remove_all(folder.start());
+    open();
+    bool is_cancelled = false;
+    host.on_start_files = [&] { is_cancelled = service->change({}, id, JobEvent::kCancel).ok(); };
+    service->start();
+    EXPECT_EQ(settled(*service, id), "cancelled");
+    service->stop();
+    EXPECT_TRUE(is_cancelled);
+    EXPECT_FALSE(std::filesystem::exists(folder.start()));
+}
+
 TEST_F(Jobs, WrongModulesAreToldByTheFieldThatNamesThem) {
     proto::FineTuningRequest wanted = request(upload(token_lines(2)));
     wanted.recipe.lora_trainable_modules = {"wq"};

@@ -120,7 +120,8 @@ TEST(StepPlanner, UpToEightPackedRowsAreOneDispatchBetweenAttentions) {
     EXPECT_EQ(on.plan(other, kOfPacked).shape.schedule, LayerSchedule::kSeparate);
     other = decodes(4);
     other.is_merged = true;
-    EXPECT_EQ(on.planner->shape_of(other, kOfPacked, {}).schedule, LayerSchedule::kSeparate) << "merged copies are plain";
+    EXPECT_EQ(on.planner->shape_of(other, kOfPacked, {}).schedule, LayerSchedule::kSeparate)
+        << "merged copies are plain";
 }
 
 TEST(StepPlanner, AFewRowsAreOneDispatchBetweenAttentions) {
@@ -212,15 +213,19 @@ TEST(StepPlanner, OtherActivationsThanSiluEndProductsOnMatrices) {
 TEST(StepPlanner, WithoutMatricesEveryProductIsPortable) {
     const Planned on(without_matrices());
     for (const uint32_t rows : {1u, 8u, 64u, 512u}) {
-        for (const BatchTraits& traits : {decodes(rows), with_adapters(decodes(rows), 16, 1)}) {
-            const StepPlan plan = on.plan(traits);
+        const MatmulVariant variant = rows == 1   ? MatmulVariant::kRow
+                                      : rows <= 8 ? MatmulVariant::kStream
+                                                  : MatmulVariant::kRegisters;
+        for (const bool has_adapters : {false, true}) {
+            const StepPlan plan = on.plan(has_adapters ? with_adapters(decodes(rows), 16, 1) : decodes(rows));
+            const bool has_ends = rows == 1 && !has_adapters;  // one row's products have what stands between them
             EXPECT_EQ(plan.shape.schedule, LayerSchedule::kSeparate);
-            EXPECT_FALSE(plan.defers_norms);
+            EXPECT_EQ(plan.defers_norms, has_ends);
             EXPECT_EQ(plan.output.result, gpu::ProductResult::kSums);
             for (const LayerPlan& layer : plan.layers) {
-                EXPECT_FALSE(layer.gate_up.is_gated());
+                EXPECT_EQ(layer.gate_up.is_gated(), has_ends);
                 for (const gpu::MatmulPlan& product : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
-                    EXPECT_EQ(product.variant, rows == 1 ? MatmulVariant::kMatvec : MatmulVariant::kRegisters) << rows;
+                    EXPECT_EQ(product.variant, variant) << rows;
                     EXPECT_EQ(product.act_type, ScalarType::kF32);
                 }
             }

@@ -84,7 +84,7 @@ struct HeadsFromSumsConstants {
 // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
 // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
 bool has_few_workgroups(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionShape& shape) {
-    const uint32_t units = caps.small_workgroups ? 1 : std::max(caps.n_compute_units_hint, 1u);
+    const uint32_t units = caps.small_workgroups ? 1 : multiprocessors(caps);
     return !options.batch_invariant && shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
 }
 

@@ -34,6 +34,7 @@ const char* matvec_refusal(const ImplFacts& on, const Product& product) {
                               : has_short_sums(on, product)  ? kMatvecBesideShortMaxRows
                                                              : kMatvecBesideRegistersMaxRows;
     if (product.rows > rows_max) return "of more rows tiles are faster";
+    if (product.rows > 1 && on.measured().find(product) != nullptr) return "others were faster on this device";
     return on.options().batch_invariant ? "one variant computes all numbers of rows" : portable_refusal(on, product);
 }
 

@@ -175,6 +175,8 @@ std::optional<MatmulPlan> plan_as_measured(const ImplFacts& on, const Product& p
     std::optional<MatmulPlan> best;
     double best_us = 0;
     for (const MeasuredForm& one : measured.forms) {
+        // kStream takes no more rows, and nobody else takes its tiles.
+        if (is_stream_form(one.form) && measured_rows(product.rows) != kMeasuredRows[0]) continue;
         const std::optional<MatmulPlan> then = plan_of_form(on, measured.product(), one.form),
                                         now = plan_of_form(on, product, one.form);
         if (!then || !now) continue;

@@ -183,6 +183,7 @@ std::vector<ProductTiming::Candidate> ProductTiming::candidates_of(const Product
                                                                    const std::vector<ProductForm>& forms) const {
     std::vector<Candidate> all;
     for (const ProductForm& form : forms) {
+        if (is_stream_form(form) && product.rows > kStreamRowsMax) continue;
         if (std::optional<Candidate> candidate = candidate_of(product, form)) all.push_back(std::move(*candidate));
     }
     const auto first = std::ranges::find(all, table, &Candidate::form);

@@ -48,6 +48,7 @@ inline constexpr uint32_t kStreamRowsMax = 8, kStreamFewRows = 4;
 // ProductForm::tile of the first of these; others follow.
 inline constexpr uint32_t kStreamForm = 128;
 static_assert(kStreamForm + kStreamTiles.size() <= kTiledForm);
+constexpr bool is_stream_form(const ProductForm& form) { return form.tile >= kStreamForm && form.tile != kTiledForm; }
 
 class ImplFacts;
 

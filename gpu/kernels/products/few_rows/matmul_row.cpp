@@ -18,7 +18,7 @@ const char* refusal(const ImplFacts& on, const Product& product) {
     if (const char* why = portable_refusal(on, product)) return why;
     if (product.rows != 1) return "it is for one row";
     if (on.options().batch_invariant) return "one variant computes all numbers of rows";
-    return has_software_lanes(on.capabilities()) ? "software devices have products of their own" : nullptr;
+    return on.capabilities().small_workgroups ? "small workgroups have products of their own" : nullptr;
 }
 
 MatmulPlan plan_of(const ImplFacts& on, const Product& product, uint32_t form) {

@@ -13,6 +13,12 @@ namespace {
 constexpr uint32_t kDecodeRowsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale |
                                         kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 
+// What decode_rows and decode_bricks ask for.
+bool has_layers_for_both(const ModelConfig& config, const ModelWeights& weights) {
+    return topology_of(config).has_only(kDecodeRowsSupport) && has_one_type(weights) &&
+           !has_gate_up_bias(weights, nullptr);
+}
+
 // nullopt: the matrix is plain, or has several.
 std::optional<gpu::WeightFormat> one_format(const Matrix& w) {
     if (!w.is_packed() || std::ranges::any_of(w.parts, [&](const MatrixPart& part) {
@@ -72,15 +78,12 @@ bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged) 
 }
 
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return topology_of(config).has_only(kDecodeRowsSupport) && has_one_type(weights) && !has_packed(weights) &&
-           !has_gate_up_bias(weights, nullptr) &&
+    return has_layers_for_both(config, weights) && !has_packed(weights) &&
            kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
 }
 
 bool can_decode_bricks(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    if (!topology_of(config).has_only(kDecodeRowsSupport) || !has_one_type(weights) ||
-        has_gate_up_bias(weights, nullptr))
-        return false;
+    if (!has_layers_for_both(config, weights)) return false;
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         const std::optional<gpu::DecodeBricksShape> shape =
             decode_bricks_shape(config, weights, layer, gpu::kDecodeRowsMax);

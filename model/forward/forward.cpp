@@ -217,49 +217,40 @@ class Pass : private ExpertParts {
                 between_packed(layer, w, next);
                 return;
             }
-            kernels_.persistent.decode_rows(recorder_,
-                                            {.n_rows = rows_state(),
-                                             .o = address_of(w.o),
-                                             .gate_up = address_of(w.gate_up),
-                                             .down = address_of(w.down),
-                                             .qkv = next != nullptr ? address_of(next->qkv) : 0,
-                                             .attention = attention_,
-                                             .stream = x_,
-                                             .xn = scratch_.xn.address(),
-                                             .act = scratch_.act.address(),
-                                             .y = scratch_.y.address(),
-                                             .norms = scratch_.norms.address(),
-                                             .sync = context_.decode_rows->sync(),
-                                             .given_up = context_.decode_rows->given_up().address(),
-                                             .post_attention_norm = w.ffn_norm.address(),
-                                             .next_norm = next != nullptr ? next->input_norm.address() : 0,
-                                             .o_bias = address_of(w.o_bias),
-                                             .down_bias = address_of(w.down_bias),
-                                             .eps = config_.rms_norm_eps,
-                                             .max_polls = 0},
-                                            decode_rows_shape(config_, weights_));
+            auto params = between_params<gpu::DecodeRowsParams>(w, next);
+            params.o = address_of(w.o);
+            params.gate_up = address_of(w.gate_up);
+            params.down = address_of(w.down);
+            params.qkv = next != nullptr ? address_of(next->qkv) : 0;
+            kernels_.persistent.decode_rows(recorder_, params, decode_rows_shape(config_, weights_));
         });
     }
 
     void between_packed(uint32_t layer, const LayerWeights& w, const LayerWeights* next) {
-        gpu::DecodeBricksParams params{.n_rows = rows_state(),
-                                       .attention = attention_,
-                                       .stream = x_,
-                                       .xn = scratch_.xn.address(),
-                                       .act = scratch_.act.address(),
-                                       .y = scratch_.y.address(),
-                                       .norms = scratch_.norms.address(),
-                                       .sync = context_.decode_rows->sync(),
-                                       .given_up = context_.decode_rows->given_up().address(),
-                                       .post_attention_norm = w.ffn_norm.address(),
-                                       .next_norm = next != nullptr ? next->input_norm.address() : 0,
-                                       .o_bias = address_of(w.o_bias),
-                                       .down_bias = address_of(w.down_bias),
-                                       .eps = config_.rms_norm_eps,
-                                       .y_stride = next != nullptr ? next->qkv.n_padded : 0};
+        auto params = between_params<gpu::DecodeBricksParams>(w, next);
+        params.y_stride = next != nullptr ? next->qkv.n_padded : 0;
         point_at_bricks(weights_, layer, params);
         kernels_.persistent.decode_bricks(recorder_, params,
                                           *decode_bricks_shape(config_, weights_, layer, shape_.row_bucket));
+    }
+
+    // Without the matrices.
+    template <typename Params>
+    Params between_params(const LayerWeights& w, const LayerWeights* next) const {
+        return {.n_rows = rows_state(),
+                .attention = attention_,
+                .stream = x_,
+                .xn = scratch_.xn.address(),
+                .act = scratch_.act.address(),
+                .y = scratch_.y.address(),
+                .norms = scratch_.norms.address(),
+                .sync = context_.decode_rows->sync(),
+                .given_up = context_.decode_rows->given_up().address(),
+                .post_attention_norm = w.ffn_norm.address(),
+                .next_norm = next != nullptr ? next->input_norm.address() : 0,
+                .o_bias = address_of(w.o_bias),
+                .down_bias = address_of(w.down_bias),
+                .eps = config_.rms_norm_eps};
     }
 
     gpu::DecodeLayersParams decode_params(uint32_t first_layer, uint32_t n_layers) const {

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/persistent/decode_bricks_text.h"

@@ -28,7 +28,6 @@ struct DecodeBricksShape {
     std::array<DecodeBricksPart, kDecodeBricksParts> qkv = {};  // none: behind the last layer
 
     constexpr uint32_t qkv_rows() const { return qkv[0].n + qkv[1].n + qkv[2].n; }
-    bool operator==(const DecodeBricksShape&) const = default;
 };
 
 struct DecodeBricksParams {

@@ -151,7 +151,8 @@ class BricksWriter : TextWriter {
         if (p_.partials_are_shared()) {
             line("mov.u32 %partials_at, partials; add.u32 %partials_at, %partials_at, %i;");
         } else {
-            line("mul.wide.u32 %wide, %part, {}; add.u64 %own_partials, %sync, %wide; add.u64 %own_partials, %own_partials, {}; "
+            line("mul.wide.u32 %wide, %part, {}; add.u64 %own_partials, %sync, %wide; add.u64 %own_partials, "
+                 "%own_partials, {}; "
                  "cvt.u64.u32 %wide, %i; add.u64 %partials_at, %own_partials, %wide;",
                  round_up(p_.partials_bytes(), 128u), sizeof(GridBarrierSync) + p_.square_bytes());
         }
@@ -180,22 +181,13 @@ class BricksWriter : TextWriter {
         line("mad.lo.u32 %column, %n, {}, %index_{}; mad.lo.u32 %column, %column, {}, %col;", p_.workgroups, index,
              kBrickRows);
     }
-    void store_16(const char* value, bool bounded) {
-        if (p_.type == ScalarType::kF16) {
-            if (bounded) line("min.f32 {0}, {0}, 0f477fe000; max.f32 {0}, {0}, 0fc77fe000;", value);
-            line("cvt.rn.f16.f32 %h, {};", value);
-        } else {
-            line("cvt.rn.bf16.f32 %h, {};", value);
-        }
-        line("@%valid st.global.b16 [%out], %h;");
-    }
     // %out: column %column of row %row in kBandFragments.
     void point_at_fragment(size_t param) {
         line("shr.u32 %i, %column, 7; mul.lo.u32 %i, %i, {}; shr.u32 %j, %column, 3; and.b32 %j, %j, 3; mad.lo.u32 %i, "
              "%j, 512, %i; shr.u32 %j, %column, 5; and.b32 %j, %j, 3; mad.lo.u32 %j, %row, 4, %j; mad.lo.u32 %i, %j, "
              "16, %i; and.b32 %j, %column, 7; mad.lo.u32 %i, %j, 2, %i; ld.param.u64 %out, [params+{}]; cvt.u64.u32 "
              "%wide, %i; add.u64 %out, %out, %wide;",
-             128 * 2 * kDecodeRowsMax, param);
+             kBandFragmentBytes, param);
     }
 
     // ---- Ends ----
@@ -256,7 +248,7 @@ class BricksWriter : TextWriter {
              "0f3d800000; mul.f32 %v1, %gamma_{0}{1}, %stream{1}; mul.f32 %v1, %v1, %f;",
              name, turn);
         point_at_fragment(DECODE_BRICKS_PARAM(xn));
-        store_16("%v1", true);
+        store_16(p_.type, "%v1", "%out", 0, "%valid", true);
         line("mul.f32 %v0, %stream{0}, %stream{0};", turn);
         for (const uint32_t lanes : {1u, 2u, 4u, 8u})
             line("shfl.sync.bfly.b32 %v1, %v0, {}, 31, 0xffffffff; add.f32 %v0, %v0, %v1;", lanes);
@@ -280,7 +272,7 @@ class BricksWriter : TextWriter {
             line("shr.u32 %n, %lb, 1;");
             find_column("gate");
             point_at_fragment(DECODE_BRICKS_PARAM(act));
-            store_16("%s", false);
+            store_16(p_.type, "%s", "%out", 0, "%valid", false);
             line("{}:", skip);
         }
     }

@@ -28,19 +28,12 @@ namespace lorad::gpu {
 
 constexpr uint32_t kDecodeBricksWarps = 8;       // of a workgroup
 constexpr uint32_t kDecodeBricksWorkgroups = 2;  // of a multiprocessor
-// A module gets 64 KiB of a multiprocessor's shared memory, of which a workgroup takes 1 KiB more than it asks for.
-constexpr uint32_t kDecodeBricksShared = (64 << 10) / kDecodeBricksWorkgroups - (1 << 10);
+constexpr uint32_t kDecodeBricksShared = shared_of_workgroup(kDecodeBricksWorkgroups);
 constexpr uint32_t kDecodeBricksHiddenMax = 8192;
 static_assert(kDecodeRowsMax == kPackedRowsMax);  // rows of x in its fragments
 
-// The largest brick that a program reads, which each warp's ring has room for.
-constexpr uint32_t largest_brick() {
-    uint32_t most = 0;
-    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format)
-        if (has_packed_rows(static_cast<WeightFormat>(format))) most = std::max(most, brick_bytes(format));
-    return most;
-}
-constexpr uint32_t kDecodeBricksRingMin = round_up(largest_brick(), 128u);
+constexpr uint32_t kDecodeBricksRingMin = round_up(largest_brick(), 128u);  // of a warp
+static_assert(kDecodeBricksWarps * kDecodeBricksRingMin + 128 <= kDecodeBricksShared);
 
 // A program's constants, as the cache of kernels knows it by; the type is in the module's name.
 struct DecodeBricksConstants {
@@ -83,18 +76,16 @@ struct DecodeBricksProgram : DecodeBricksShape {
 
     // Whether there is such a program: formats that programs read, whole bands and halves of bricks.
     constexpr bool can_be() const {
-        const auto has_ring = [&](WeightFormat format) {
-            return has_packed_rows(format) && brick_bytes(number_of(format)) <= ring_bytes();
-        };
         const auto fits = [](uint32_t n) { return n > 0 && n % 128 == 0; };
         if (workgroups == 0 || rows == 0 || rows > kDecodeRowsMax || !fits(hidden) || !fits(q) || !fits(ffn) ||
-            hidden > kDecodeBricksHiddenMax || !has_ring(o) || !has_ring(gate_up) || !has_ring(down))
+            hidden > kDecodeBricksHiddenMax || !has_packed_rows(o) || !has_packed_rows(gate_up) ||
+            !has_packed_rows(down))
             return false;
         uint32_t row = 0;  // parts lie one behind the other
         return std::ranges::all_of(qkv, [&](const DecodeBricksPart& part) {
             const bool is_next = part.n == 0 || part.row_begin == row;
             row += part.n;
-            return is_next && part.n % kBrickRows == 0 && (part.n == 0 || has_ring(part.format));
+            return is_next && part.n % kBrickRows == 0 && (part.n == 0 || has_packed_rows(part.format));
         });
     }
 };

@@ -66,8 +66,8 @@ class DecodeRowsEnds : protected TextWriter {
         line("mul.f32 %s0, %stream0, %gamma_{0}; mul.f32 %s1, %stream1, %gamma_{0}; mul.f32 %s0, %s0, %f0; mul.f32 "
              "%s1, %s1, %f1;",
              norm);
-        store_16("%s0", "%xn_at", 0, "%store0", true);
-        store_16("%s1", "%xn_at", p_.hidden * 2, "%store1", true);
+        store_16(p_.type, "%s0", "%xn_at", 0, "%store0", true);
+        store_16(p_.type, "%s1", "%xn_at", p_.hidden * 2, "%store1", true);
         line("mul.f32 %s0, %stream0, %stream0; mul.f32 %s1, %stream1, %stream1; @!%valid mov.f32 %s0, 0f00000000; "
              "@!%valid mov.f32 %s1, 0f00000000;");
         for (const uint32_t lanes : {4u, 8u, 16u}) {
@@ -78,16 +78,6 @@ class DecodeRowsEnds : protected TextWriter {
         line("setp.eq.u32 %is, %g, 0; @%is st.global.f32 [%squares_at], %s0; @%is st.global.f32 [%squares_at+{}], %s1;",
              p_.square_entries() * 4);
         line("end_{}:", name);
-    }
-
-    void store_16(const char* value, const char* at, uint32_t offset, const char* predicate, bool bounded) {
-        if (p_.type == ScalarType::kF16) {
-            if (bounded) line("min.f32 {0}, {0}, 0f477fe000; max.f32 {0}, {0}, 0fc77fe000;", value);
-            line("cvt.rn.f16.f32 %h, {};", value);
-        } else {
-            line("cvt.rn.bf16.f32 %h, {};", value);
-        }
-        line("@{} st.global.b16 [{}+{}], %h;", predicate, at, offset);
     }
 
     // All workgroups have written what they have to before any goes on. The weights of what is next are on their way

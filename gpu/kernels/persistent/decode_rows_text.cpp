@@ -375,7 +375,7 @@ class RowsWriter : DecodeRowsEnds {
         line("setp.lt.u32 %is, %row, %n_rows; shl.b32 %i, %first, 3; add.u32 %i, %i, %g; mad.lo.u32 %i, %row, {}, %i; "
              "mul.wide.u32 %wide, %i, 2; ld.param.u64 %out, [params+{}]; add.u64 %out, %out, %wide;",
              p_.ffn, DECODE_ROWS_PARAM(act));
-        store_16("%g_sum", "%out", 0, "%is", false);
+        store_16(p_.type, "%g_sum", "%out", 0, "%is", false);
         line("kept_gate: add.u32 %first, %first, 1; sub.u32 %count, %count, 1; setp.ne.u32 %is, %count, 0; @%is bra "
              "pass_gate;");
     }

@@ -41,6 +41,18 @@ class TextWriter {
         line(".maxntid {}, 1, 1", threads);
     }
 
+    // Stores an f32 in 16 bits where `predicate` holds. bounded: f16 beyond its range becomes its greatest. Uses %h.
+    void store_16(ScalarType type, const char* value, const char* at, uint32_t offset, const char* predicate,
+                  bool bounded) {
+        if (type == ScalarType::kF16) {
+            if (bounded) line("min.f32 {0}, {0}, 0f477fe000; max.f32 {0}, {0}, 0fc77fe000;", value);
+            line("cvt.rn.f16.f32 %h, {};", value);
+        } else {
+            line("cvt.rn.bf16.f32 %h, {};", value);
+        }
+        line("@{} st.global.b16 [{}+{}], %h;", predicate, at, offset);
+    }
+
     // For a thread that has told its arrival: polls at most %polls_max times until %target have arrived
     // (GridBarrierSync at %sync), and goes on at met_<name>. On a timeout it says so in memory and waits no more.
     // arrivals: their address. number, at: free registers of 32 and 64 bits; others used: %seen, %polls, %is.

@@ -15,7 +15,7 @@ BrickRingWriter::BrickRingWriter(WeightFormat format, ScalarType type, const Bri
     CHECK(has_packed_rows(format) && ring.stride % kHalf == 0 && slot_bytes() % 16 == 0 && ring.slots > 0);
 }
 
-uint32_t BrickRingWriter::half_bytes() const { return ring_.x_in_fragments ? kHalf * 2 * kPackedRowsMax : kHalf * 2; }
+uint32_t BrickRingWriter::half_bytes() const { return ring_.x_in_fragments ? kBandFragmentBytes : kHalf * 2; }
 
 void BrickRingWriter::declare_ring() {
     line(".reg .pred %more, %copies, %has_second, %is_short;");

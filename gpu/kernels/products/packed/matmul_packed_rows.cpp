@@ -11,19 +11,10 @@ namespace lorad::gpu::packed_rows_impl {
 namespace {
 
 // 16 warps on a multiprocessor: the best of some that were measured on an H200 (docs/lab/packed.md).
-constexpr uint32_t kWarps = 4;       // of a workgroup
-constexpr uint32_t kWorkgroups = 4;  // of a multiprocessor
-// A module gets 64 KiB of a multiprocessor's shared memory, of which a workgroup takes 1 KiB more than it asks for.
-constexpr uint32_t kRingBytes = ((64 << 10) / kWorkgroups - (1 << 10)) / kWarps;  // of a warp, at most
-
-// Every format's bricks fit a ring.
-constexpr bool have_slots() {
-    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format) {
-        if (brick_bytes(format) > kRingBytes) return false;
-    }
-    return true;
-}
-static_assert(have_slots());
+constexpr uint32_t kWarps = 4;                                              // of a workgroup
+constexpr uint32_t kWorkgroups = 4;                                         // of a multiprocessor
+constexpr uint32_t kRingBytes = shared_of_workgroup(kWorkgroups) / kWarps;  // of a warp, at most
+static_assert(largest_brick() <= kRingBytes);
 
 uint32_t workgroups_of(const ImplFacts& on) { return on.units() * kWorkgroups; }
 

@@ -85,6 +85,18 @@ constexpr PackedDeal deal_bricks(uint32_t n, uint32_t bricks, uint32_t n_splits,
 // weights were others than those of the file's library.
 constexpr bool has_packed_rows(WeightFormat format) { return is_packed(format) && format != WeightFormat::kTable; }
 
+// Bytes, of the formats that there is a program for.
+constexpr uint32_t largest_brick() {
+    uint32_t most = 0;
+    for (uint32_t format = kWeightsQ8_0; format < kWeightFormats; ++format)
+        if (has_packed_rows(static_cast<WeightFormat>(format))) most = std::max(most, brick_bytes(format));
+    return most;
+}
+
+// The shared memory that a workgroup may ask for, if so many are to work side by side on a multiprocessor. A module
+// gets 64 KiB there, of which a workgroup takes 1 KiB more than it asks for.
+constexpr uint32_t shared_of_workgroup(uint32_t at_once) { return (64 << 10) / at_once - (1 << 10); }
+
 // Entry: "matmul". Of formats that has_packed_rows().
 std::string packed_rows_text(const PackedRowsProgram& program);
 

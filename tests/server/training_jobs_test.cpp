@@ -39,6 +39,16 @@ class Jobs : public ::testing::Test {
         wanted.recipe.learning_rate = 0.01;
         return wanted;
     }
+    // Ends the service, and leaves the job as versions kept it that had no files of its start.
+    JobFolder forget_start(const std::string& id) {
+        service.reset();
+        JobFolder folder(dir.path() / "training/jobs" / id);
+        Job job = *folder.load();
+        job.start_digest.clear();
+        EXPECT_TRUE(folder.save(job).ok());
+        std::filesystem::remove_all(folder.start());
+        return folder;
+    }
     std::string create(const proto::FineTuningRequest& wanted, const std::string& tenant = {}) {
         auto job = service->create(tenant, wanted);
         EXPECT_TRUE(job.ok()) << job.error().message;
@@ -525,19 +535,13 @@ TEST_F(Jobs, AJobHasWhatItBeginsWithWhateverBecomesOfThatAdapter) {
     EXPECT_FALSE(std::filesystem::exists(jobs / id / "start"));
 }
 
-// As versions before kept them.
 TEST_F(Jobs, AJobWithoutFilesOfItsStartTakesThemOrSaysThatTheAdapterIsGone) {
     proto::FineTuningRequest wanted = request(upload(token_lines(2)));
     wanted.init_from = "7bc4";
     for (const bool is_gone : {false, true}) {
         host.start_refusal.reset();
         const std::string id = create(wanted);
-        service.reset();
-        const JobFolder folder(dir.path() / "training/jobs" / id);
-        Job job = *folder.load();
-        job.start_digest.clear();
-        ASSERT_TRUE(folder.save(job).ok());
-        std::filesystem::remove_all(folder.start());
+        forget_start(id);
         if (is_gone) host.start_refusal = make_error(ErrorCode::kAdapterNotFound, "no adapter is called that");
         open();
         service->start();
@@ -554,12 +558,7 @@ TEST_F(Jobs, AJobThatIsCancelledWhileItTakesTheFilesOfItsStartLeavesNone) {
     proto::FineTuningRequest wanted = request(upload(token_lines(2)));
     wanted.init_from = "7bc4";
     const std::string id = create(wanted);
-    service.reset();
-    const JobFolder folder(dir.path() / "training/jobs" / id);
-    Job job = *folder.load();
-    job.start_digest.clear();
-    ASSERT_TRUE(folder.save(job).ok());
-    std::filesystem::remove_all(folder.start());
+    const JobFolder folder = forget_start(id);
     open();
     bool is_cancelled = false;
     host.on_start_files = [&] { is_cancelled = service->change({}, id, JobEvent::kCancel).ok(); };

@@ -3,9 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <regex>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +12,7 @@
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/random_bricks.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/program_text.h"
 
 namespace lorad::gpu::testing::decode_bricks_test {
 namespace {
@@ -103,21 +101,9 @@ TEST(DecodeBricksText, HasEveryLabelOnceAndFitsSharedMemory) {
             const DecodeBricksProgram of = program(shape, rows);
             EXPECT_GE(of.ring_bytes(), brick_bytes(kWeightsQ6_K));
             const std::string text = decode_bricks_text(of);
-            std::map<std::string, int> labels;
-            std::set<std::string> targets;
-            const std::regex label("(^|\\n)([a-z_0-9]+):"), target("bra ([a-z_0-9]+);"),
-                shared("\\.shared [^\\[]*\\[(\\d+)\\]");
-            for (std::sregex_iterator i(text.begin(), text.end(), label), end; i != end; ++i) ++labels[(*i)[2]];
-            for (std::sregex_iterator i(text.begin(), text.end(), target), end; i != end; ++i) targets.insert((*i)[1]);
-            EXPECT_GE(targets.size(), 30u);
-            for (const auto& [name, n] : labels) EXPECT_EQ(n, 1) << name;
-            for (const std::string& name : targets) EXPECT_TRUE(labels.contains(name)) << name;
-            uint32_t bytes = 0;
-            for (std::sregex_iterator i(text.begin(), text.end(), shared), end; i != end; ++i)
-                bytes += static_cast<uint32_t>(std::stoul((*i)[1]));
+            const uint32_t bytes = check_program_text(text, 30u);
             EXPECT_GT(bytes, kDecodeBricksWarps * brick_bytes(kWeightsQ6_K));
             EXPECT_LE(bytes, kDecodeBricksShared);
-            EXPECT_EQ(text.find("{}"), std::string::npos);
         }
     }
 }

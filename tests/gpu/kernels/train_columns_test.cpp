@@ -6,6 +6,22 @@
 namespace lorad::gpu::testing::train_columns_test {
 namespace {
 
+// A quarter of the numbers is dropped.
+TrainDropoutParams dropout_params(const Buffer& x, const Buffer& to, const Buffer& keys, uint32_t columns,
+                                  uint32_t stride) {
+    return {.x = x.address(),
+            .to = to.address(),
+            .row_keys = keys.address(),
+            .columns = columns,
+            .x_stride = stride,
+            .to_stride = stride,
+            .module = 3,
+            .seed = 11,
+            .step = 4,
+            .threshold = 0x40000000u,
+            .factor = 4.0f / 3};
+}
+
 class TrainColumnsTest : public TrainKernelTest {};
 
 // The generator is written a second time here, as the paper's C code has it.
@@ -104,17 +120,7 @@ TEST_F(TrainColumnsTest, ColumnSumsAffineAndDropoutOf16BitsMatchTheReference) {
                              .rows = n_rows,
                              .less = 0.25f},
                             type);
-            TrainDropoutParams params{.x = a_at.address(),
-                                      .to = left_at.address(),
-                                      .row_keys = keys_at.address(),
-                                      .columns = columns,
-                                      .x_stride = stride,
-                                      .to_stride = stride,
-                                      .module = 3,
-                                      .seed = 11,
-                                      .step = 4,
-                                      .threshold = 0x40000000u,
-                                      .factor = 4.0f / 3};
+            TrainDropoutParams params = dropout_params(a_at, left_at, keys_at, columns, stride);
             kernels_.dropout(recorder, params, TrainDropoutForm::kLeft, n_rows, type);
             params.to = rest_at.address();
             kernels_.dropout(recorder, params, TrainDropoutForm::kRest, n_rows, type);
@@ -198,17 +204,7 @@ TEST_F(TrainColumnsTest, DropoutLeavesWhatPhiloxSays) {
     for (uint32_t t = 0; t < n_rows; t++) keys.insert(keys.end(), {t / 2, 7 * t});
     const Buffer x_at = rows(x, columns, stride), keys_at = input(keys), to_at = result(before),
                  added_at = result(before), rest_at = result(before);
-    TrainDropoutParams params{.x = x_at.address(),
-                              .to = to_at.address(),
-                              .row_keys = keys_at.address(),
-                              .columns = columns,
-                              .x_stride = stride,
-                              .to_stride = stride,
-                              .module = 3,
-                              .seed = 11,
-                              .step = 4,
-                              .threshold = 0x40000000u,
-                              .factor = 4.0f / 3};
+    TrainDropoutParams params = dropout_params(x_at, to_at, keys_at, columns, stride);
     execute([&](Recorder& recorder) {
         kernels_.dropout(recorder, params, TrainDropoutForm::kLeft, n_rows);
         params.to = added_at.address();

@@ -247,6 +247,13 @@ constexpr std::array kRows = {
             .gain = "up to 8 rows 1.2 times as fast",
             .needs = {on(RungId::kWarpgroups), on(RungId::kPacked), program("matmul_packed_rows")},
             .test = test_packed_rows},
+    RungRow{.id = RungId::kPackedWarpgroups,
+            .has_types = true,
+            .part = "products of 9 to 128 rows of weights in few bits",
+            .name = "warpgroups",
+            .gain = "many sequences at once",
+            .needs = {on(RungId::kWarpgroups), on(RungId::kPacked), program("matmul_packed_warpgroup")},
+            .test = test_packed_warpgroups},
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     RungRow{.id = RungId::kMatrices2,
             .has_types = true,

@@ -20,23 +20,24 @@ class LadderTests;
 // In the order of the table.
 enum class RungId : uint32_t {
     // For each 16-bit type of weights.
-    kMatrices,       // 16-bit activations; products on KHR cooperative matrices, and the matvec that goes with them
-    kShrink,         // lora_shrink on matrices
-    kGatedAct,       // gated_act with adapters on them
-    kGated,          // products that end in the activation
-    kAdapters,       // products with the adapters of the rows in their sums
-    kGatedAdapters,  // both
-    kFragments,      // all four with many rows of x in fragments
-    kResidual,       // products that end in the residual stream, and those behind them
-    kPacked,         // products that read packed weights
-    kExperts,        // experts' products
-    kPackedExperts,  // the same of packed weights
-    kWarpgroups,     // products of many rows by warpgroups
-    kStacked,        // the same with the adapters of the rows as more k
-    kDirect,         // the same with w straight in registers, of few rows
-    kArgmax,         // the same of the output layer, whose rows' greatest logits they say
-    kPackedRows,     // products of up to 8 rows that read packed weights, by a program
-    kMatrices2,      // NV cooperative matrices 2 for many rows
+    kMatrices,          // 16-bit activations; products on KHR cooperative matrices, and the matvec that goes with them
+    kShrink,            // lora_shrink on matrices
+    kGatedAct,          // gated_act with adapters on them
+    kGated,             // products that end in the activation
+    kAdapters,          // products with the adapters of the rows in their sums
+    kGatedAdapters,     // both
+    kFragments,         // all four with many rows of x in fragments
+    kResidual,          // products that end in the residual stream, and those behind them
+    kPacked,            // products that read packed weights
+    kExperts,           // experts' products
+    kPackedExperts,     // the same of packed weights
+    kWarpgroups,        // products of many rows by warpgroups
+    kStacked,           // the same with the adapters of the rows as more k
+    kDirect,            // the same with w straight in registers, of few rows
+    kArgmax,            // the same of the output layer, whose rows' greatest logits they say
+    kPackedRows,        // products of up to 8 rows that read packed weights, by a program
+    kPackedWarpgroups,  // the same of 9 to 128 rows on warpgroups
+    kMatrices2,         // NV cooperative matrices 2 for many rows
     // For all types.
     kTileStaged,  // attention of neighbouring rows, by TileAttention
     kTileRegisters,
@@ -121,7 +122,8 @@ std::span<const RungRow> rung_rows();
 const RungRow& row_of(RungId id);
 
 // The tests, each in its own *_self_test.cpp.
-RungTest test_products, test_shrink, test_gated_act, test_residual, test_packed, test_packed_rows, test_experts,
-    test_packed_experts, test_attention, test_attention_from_qkv, test_registers, test_recurrences;
+RungTest test_products, test_shrink, test_gated_act, test_residual, test_packed, test_packed_rows,
+    test_packed_warpgroups, test_experts, test_packed_experts, test_attention, test_attention_from_qkv, test_registers,
+    test_recurrences;
 
 }  // namespace lorad::gpu

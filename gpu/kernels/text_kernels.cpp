@@ -6,6 +6,7 @@
 #include "gpu/kernels/persistent/decode_bricks_text.h"
 #include "gpu/kernels/persistent/decode_rows_text.h"
 #include "gpu/kernels/products/packed/packed_rows_text.h"
+#include "gpu/kernels/products/packed/packed_warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_direct_text.h"
 #include "gpu/kernels/products/warpgroup_text.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
@@ -15,7 +16,8 @@ namespace lorad::gpu {
 
 bool is_from_text(std::string_view module) {
     return module.starts_with("matmul_warpgroup") || module.starts_with("matmul_packed_rows") ||
-           module.starts_with("decode_rows") || module.starts_with("decode_bricks");
+           module.starts_with("matmul_packed_warpgroup") || module.starts_with("decode_rows") ||
+           module.starts_with("decode_bricks");
 }
 
 std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants) {
@@ -52,6 +54,14 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
                                  .slots = of.slots,
                                  .workgroups = of.workgroups,
                                  .x_in_fragments = of.x_in_fragments != 0});
+    }
+    if (module.starts_with("matmul_packed_warpgroup")) {
+        const auto of = constants_from<PackedWarpgroupConstants>(constants);
+        return packed_warpgroup_text({.format = static_cast<WeightFormat>(of.weights),
+                                      .type = type,
+                                      .stride = of.stride,
+                                      .row_blocks = of.row_blocks,
+                                      .warps = of.threads / 32});
     }
     if (module.starts_with("matmul_warpgroup_direct")) {
         const auto of = constants_from<DirectConstants>(constants);

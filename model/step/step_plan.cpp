@@ -170,8 +170,10 @@ class PlanMaker {
         if (shape_.has_adapters() && use.adapters == gpu::AdapterForm::kApart) return std::nullopt;
         const std::optional<gpu::MatmulPlan> plan = find(w.gate_up, use);
         // Its result has the type of its input.
-        const bool has_reader = plan && plan->act_type == kernels_.act_type(w.down.type) &&
-                                (!plan->writes_fragments_alone || product(w.down, use_of(rows, true)).x_in_fragments);
+        if (!plan || plan->act_type != kernels_.act_type(w.down.type)) return std::nullopt;
+        const gpu::MatmulPlan down = product(w.down, use_of(rows, true));
+        const bool has_reader =
+            down.x_in_fragments ? plan->may_write_fragments(down.x_order) : !plan->writes_fragments_alone;
         return has_reader ? plan : std::nullopt;
     }
 

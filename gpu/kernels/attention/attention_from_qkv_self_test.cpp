@@ -47,7 +47,7 @@ struct FromQkvTest {
         TRY(make(device, test.kv, test.kv_halves * 2, MemoryKind::kHostReadback));
         TRY(make(device, test.partials, AttentionPlanner::attention_partial_bytes(test.attention_shape(kSplits)),
                  MemoryKind::kHostReadback));
-        TRY(make(device, test.y, uint64_t{round_up(kRows, kFragmentRows)} * n_heads * head_dim * 4,
+        TRY(make(device, test.y, uint64_t{round_up(kRows, kFragmentRowsMost)} * n_heads * head_dim * 4,
                  MemoryKind::kHostReadback));
         StepHeader header{};
         header.n_rows = kRows;
@@ -185,7 +185,7 @@ Status test_attention_from_qkv(LadderTests& tests, ScalarType type) {
                 deviation.add(test.cache(), want_cache);
                 // Products by programs alone read fragments of so few rows.
                 if (n_splits > 1 || !tests.ladder().has(RungId::kWarpgroups)) continue;
-                for (const uint32_t y_order : {kFragmentsByRows, kRowFragments, kBandFragments})
+                for (const uint32_t y_order : {kFragmentsByRows, kRowFragments, kBandFragments, kMatrixFragments})
                     deviation.add(test.run(tests.device(), tests.kernels(), normed, n_splits, false, y_order), want);
             }
         }

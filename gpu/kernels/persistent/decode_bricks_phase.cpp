@@ -7,7 +7,7 @@ std::string BrickPhaseWriter::begin() {
     line("{{");
     line(".reg .b32 %bricks, %band, %in_band, %copy_band, %copy_in_band;");
     line(".reg .pred %band_ends, %range_ends, %wraps;");
-    declare_ring();
+    declare_rows();
     line("add.u32 %index_{0}, %part, {1}; setp.ge.u32 %is, %index_{0}, {2}; @%is sub.u32 %index_{0}, %index_{0}, {2};",
          name, p_.workgroups - phase_.first % p_.workgroups, p_.workgroups);
     line("sub.u32 %count_{0}, {1}, %index_{0}; div.u32 %count_{0}, %count_{0}, {2};", name,
@@ -57,7 +57,7 @@ void BrickPhaseWriter::follow_copy() {
 std::string BrickPhaseWriter::multiply_all() {
     const char* name = phase_.name;
     line("setp.eq.u32 %is, %bricks, 0; @%is bra multiplied_{};", name);
-    start_ring();
+    start_rows();
     point_at_x(phase_.x);
     line("next_brick_{}:", name);
     fetch();

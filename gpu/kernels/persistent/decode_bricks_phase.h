@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "gpu/kernels/persistent/decode_bricks_text.h"
-#include "gpu/kernels/products/packed/brick_ring_text.h"
+#include "gpu/kernels/products/packed/brick_rows_text.h"
 
 namespace lorad::gpu {
 
@@ -22,16 +22,16 @@ struct BrickPhase {
     bool x_in_fragments = true, x_changes = true;
 };
 
-// Registers of the program around it, beside BrickRingWriter's: %part, the workgroup; %warp; %ring, where the warp's
+// Registers of the program around it, beside BrickRowsWriter's: %part, the workgroup; %warp; %ring, where the warp's
 // ring begins; %store0 and %store1: rows 2t and 2t + 1 of x exist; %partials_at, where this lane's part of partial sum
 // 0 lies, in shared or global memory. Of its own, for the ends of products: %count_<name>, bands of the workgroup;
 // %bricks_<name>, their bricks; %warps_<name>, the warps that have any; %index_<name>, the workgroup as bands are
 // dealt.
 // Partial sum b + w is warp w's of the workgroup's band b; a warp's bricks are in a row, so no two have one place.
-class BrickPhaseWriter final : BrickRingWriter {
+class BrickPhaseWriter final : BrickRowsWriter {
   public:
     BrickPhaseWriter(const DecodeBricksProgram& program, const BrickPhase& phase)
-        : BrickRingWriter(phase.format, program.type,
+        : BrickRowsWriter(phase.format, program.type,
                           {.stride = phase.k,
                            .slots = program.ring_bytes() / brick_bytes(number_of(phase.format)),
                            .x_in_fragments = phase.x_in_fragments,

@@ -16,6 +16,11 @@
 //       8 rows x 128 columns, 2048 bytes, the fragments of 8 rows one after the other: 16 bytes are eight neighbours of
 //       a row, those of columns 32 t + 8 q of row g at 512 q + 16 (4 g + t). So the lanes of a subgroup of 32 read
 //       neighbouring pieces (packed_rows_text.h).
+//   kMatrixFragments
+//       64 rows x half of the pairs of 128 columns, 8192 bytes, the fragments of 64 rows one after the other; rows that
+//       there are not have their place. Of 8 rows each, 1024 bytes, 8 cores of 8 rows x 8 columns, 16 bytes a row: core c
+//       of the two halves' 16 has of each 32 columns the pair c, so that two cores have the columns that a lane's codes
+//       are for one matrix (packed_warpgroup_text.h).
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -37,6 +42,11 @@ INTEROP_CONST kFragmentsByColumns = 0;
 INTEROP_CONST kFragmentsByRows = 1;
 INTEROP_CONST kRowFragments = 2;
 INTEROP_CONST kBandFragments = 3;
+INTEROP_CONST kMatrixFragments = 4;
+INTEROP_CONST kMatrixFragmentRows = 64;
+INTEROP_CONST kFragmentRowsMost = kMatrixFragmentRows;  // in any order
+INTEROP_CONST kMatrixFragmentColumns = 64;
+INTEROP_CONST kMatrixFragmentBytes = kMatrixFragmentRows * kMatrixFragmentColumns * 2;
 
 // From a pair of columns, of which the first is even, to the next pair of the same 8 columns.
 #ifdef __cplusplus
@@ -44,7 +54,7 @@ constexpr
 #endif
     uint32_t
     fragment_pair_bytes(uint32_t order) {
-    return order == kBandFragments ? 4 : 16;
+    return order == kBandFragments ? 4 : order == kMatrixFragments ? 128 : 16;
 }
 
 // The byte offset of an element. stride: elements of a row, whole fragments.
@@ -57,6 +67,12 @@ constexpr
         return uint64_t(row / kBandFragmentRows * (stride / kBandFragmentColumns) + column / kBandFragmentColumns) *
                    kBandFragmentBytes +
                column % 32 / 8 * 512 + row % 8 * 64 + column % 128 / 32 * 16 + column % 8 * 2;
+    if (order == kMatrixFragments)
+        return uint64_t(row / kMatrixFragmentRows * (stride / kMatrixFragmentColumns) + column / 128 * 2 +
+                        column % 32 / 16) *
+                   kMatrixFragmentBytes +
+               row % kMatrixFragmentRows / 8 * 1024 + column % 16 / 2 * fragment_pair_bytes(order) + row % 8 * 16 +
+               column % 128 / 32 * 4 + column % 2 * 2;
     if (order == kRowFragments)
         return 2 * uint64_t(row) * stride + column / 32 * 64 + column % 8 / 2 * fragment_pair_bytes(order) +
                column % 32 / 8 * 4 + column % 2 * 2;

@@ -132,10 +132,14 @@ const char* portable_refusal(const ImplFacts& on, const Product& product) {
 }
 
 bool is_better_unpacked(const ImplFacts& on, const Product& product) {
-    constexpr uint32_t kReadPackedRowsMax = 64;  // more are faster with a plain copy of the weights
+    constexpr uint32_t kReadPackedRowsMax = 64;  // on matrices; more are faster with a plain copy of the weights
     if (!on.ladder().has(product.type) || !product.may_unpack) return false;
     const bool can_read = can_read_bricks(on, product);
     if (on.options().batch_invariant) return !can_read;
+    const bool is_for_warpgroups = product.may_be_in_fragments && product.adapters == AdapterForm::kApart &&
+                                   product.result == ProductResult::kSums &&
+                                   kPackedWarpgroupImpl.refusal(on, product) == nullptr;
+    if (is_for_warpgroups) return false;
     // If there are matrix units, the portable kernels are for few rows.
     return product.rows > (can_read ? kReadPackedRowsMax : portable_impls::kMatvecMaxRows);
 }

@@ -25,7 +25,7 @@ struct MatmulPlan {
     uint32_t short_sum = 0;  // of kRegisters: elements of k that f16 adds; 0: f32 alone
     // of kRegisters: not what the table has, but what was faster on this device (tuning/measured_products.h)
     bool is_measured = false;
-    bool x_in_fragments = false;             // of kCoopmat, kPackedRows and both by warpgroups
+    bool x_in_fragments = false;             // of kCoopmat, kPackedRows and those by warpgroups
     uint32_t x_order = kFragmentsByColumns;  // of its fragments (activation_fragments.h)
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
@@ -48,6 +48,8 @@ struct MatmulPlan {
     // Tiles of n columns of y; of kGreatest, for each of which a row has a part.
     uint32_t column_tiles(uint32_t n) const { return ceil_div(n, column_tile); }
     bool is_gated() const { return result == ProductResult::kGated; }
+    // Whether a product that ends in the activation can write it for a reader that takes fragments in this order.
+    bool may_write_fragments(uint32_t order) const { return !writes_fragments_alone || order <= kRowFragments; }
     bool ends_in_stream() const { return result == ProductResult::kResidual; }
     bool operator==(const MatmulPlan&) const = default;
 };

@@ -19,8 +19,9 @@ enum class MatmulVariant : uint32_t {
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
     // 16-bit activations in fragments: matrices of a warpgroup, for 33 to 64 rows and from 128 on (warpgroup_text.h)
     kWarpgroup,
-    kPacked,      // packed weights: KHR cooperative matrices filled by lanes, for few rows
-    kPackedRows,  // packed weights, up to 8 rows: bricks dealt to all warps of the device (packed_rows_text.h)
+    kPacked,           // packed weights: KHR cooperative matrices filled by lanes, for few rows
+    kPackedRows,       // packed weights, up to 8 rows: bricks dealt to all warps of the device (packed_rows_text.h)
+    kPackedWarpgroup,  // packed weights, 9 to 128 rows, x in fragments: matrices of warpgroups (packed_warpgroup_text.h)
     // the same as kWarpgroup with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor
     // (warpgroup_direct_text.h)
     kWarpgroupDirect,
@@ -34,15 +35,15 @@ enum class MatmulVariant : uint32_t {
 
 // Defined in matmul.cpp and matmul_<name>.cpp.
 extern const ProductImpl kMatvecImpl, kLanesImpl, kTiledImpl, kRegistersImpl, kRowImpl, kStreamImpl, kUnrolledImpl,
-    kGemvImpl, kCoopmatImpl, kCoopmat2Impl, kPackedImpl, kPackedRowsImpl, kResidualImpl, kWarpgroupImpl, kDirectImpl,
-    kGatedLoraImpl;
+    kGemvImpl, kCoopmatImpl, kCoopmat2Impl, kPackedImpl, kPackedRowsImpl, kPackedWarpgroupImpl, kResidualImpl,
+    kWarpgroupImpl, kDirectImpl, kGatedLoraImpl;
 
 // The first one that takes a product computes it: first implementations for results and adapters that few others have,
 // then fast before slow, the portable ones last.
 inline constexpr std::array kProductImpls = {
-    &kResidualImpl, &kGatedLoraImpl, &kDirectImpl,    &kWarpgroupImpl, &kPackedRowsImpl, &kPackedImpl,
-    &kGemvImpl,     &kCoopmat2Impl,  &kCoopmatImpl,   &kUnrolledImpl,  &kLanesImpl,      &kRowImpl,
-    &kStreamImpl,   &kMatvecImpl,    &kRegistersImpl, &kTiledImpl,
+    &kResidualImpl, &kGatedLoraImpl, &kDirectImpl,   &kWarpgroupImpl, &kPackedRowsImpl, &kPackedWarpgroupImpl,
+    &kPackedImpl,   &kGemvImpl,      &kCoopmat2Impl, &kCoopmatImpl,   &kUnrolledImpl,   &kLanesImpl,
+    &kRowImpl,      &kStreamImpl,    &kMatvecImpl,   &kRegistersImpl, &kTiledImpl,
 };
 
 }  // namespace lorad::gpu

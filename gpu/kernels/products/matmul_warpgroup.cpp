@@ -95,7 +95,7 @@ void record_with(const ImplRecorder& to, const MatmulPlan& plan, const ProductAr
     const uint32_t units = to.capabilities().n_compute_units_hint, at_once = tile.at_once * units;
     const bool persistent = is_persistent(tiles, row_tiles, plan.n_splits, at_once);
     const bool by_unit = row_tiles == 1 && (persistent || tiles * plan.n_splits <= at_once);
-    CHECK(arguments.y_order != kBandFragments);
+    CHECK(!gated || plan.may_write_fragments(arguments.y_order));
     const WarpgroupConstants constants{
         .threads = tile.threads(),
         .tile = plan.tile,

@@ -180,7 +180,7 @@ class DirectWriter : WarpgroupWriter {
         line("wgmma.fence.sync.aligned;");
         for (uint32_t half = 0; half < 2; ++half) {
             line("add.u64 %wide, %slot, {};", swizzled_offset(2 * piece + half, rows()));
-            multiply_16(rows(), p_.type, 0, "%a", 4 * half, "%wide");
+            multiply_16(rows(), p_.type, 0, four("%a", 4 * half), "%wide");
         }
         line("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;");
     }

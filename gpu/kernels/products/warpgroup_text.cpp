@@ -349,7 +349,8 @@ class Writer : WarpgroupEnds {
         for (uint32_t k = 0; k < k16s(); ++k) {
             line("add.u64 %at, %slot, {};",
                  is_transposed() ? k * 16 * kSwizzledRowBytes / 16 : swizzled_offset(k, t_.part));
-            multiply_16(t_.part, p_.type, part * sums(), "%x", set * x_registers() + k * 4, "%at", is_transposed());
+            multiply_16(t_.part, p_.type, part * sums(), four("%x", set * x_registers() + k * 4), "%at",
+                        is_transposed());
         }
         line("wgmma.commit_group.sync.aligned;");
     }

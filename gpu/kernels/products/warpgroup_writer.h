@@ -67,6 +67,20 @@ class TextWriter {
              number, at, given_up_param, offsetof(GridBarrierSync, has_given_up));
     }
 
+    // The n / 2 sums %sum of a thread from first_sum on += A of 64x16 in four registers, a list, times B of 16xn at a
+    // descriptor, which lies as [n][k], or transposed.
+    void multiply_16(uint32_t n, ScalarType type, uint32_t first_sum, const std::string& a, const char* b,
+                     bool is_transposed = false) {
+        std::string sums;
+        for (uint32_t i = 0; i < n / 2; ++i) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
+        line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}}}, {4}, 1, 1, 1, {5};", n,
+             type == ScalarType::kBf16 ? "bf16" : "f16", sums, a, b, is_transposed ? 1 : 0);
+    }
+    // A's list: four registers one after the other.
+    static std::string four(const char* name, uint32_t first) {
+        return lorad::format("{0}{1}, {0}{2}, {0}{3}, {0}{4}", name, first, first + 1, first + 2, first + 3);
+    }
+
     std::string text_;
 };
 
@@ -98,18 +112,6 @@ class WarpgroupWriter : protected TextWriter {
     void advance(const char* slot, uint32_t slot_bytes, uint32_t ring_bytes) {
         line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes,
              ring_bytes);
-    }
-
-    // The n / 2 sums %sum of a thread from first_sum on += A of 64x16 in four registers, times B of 16xn at a
-    // descriptor, which lies as [n][k], or transposed.
-    void multiply_16(uint32_t n, ScalarType type, uint32_t first_sum, const char* a, uint32_t first_a, const char* b,
-                     bool is_transposed = false) {
-        std::string sums;
-        for (uint32_t i = 0; i < n / 2; ++i) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
-        line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}{4}, {3}{5}, {3}{6}, {3}{7}}}, {8}, 1, "
-             "1, 1, {9};",
-             n, type == ScalarType::kBf16 ? "bf16" : "f16", sums, a, first_a, first_a + 1, first_a + 2, first_a + 3, b,
-             is_transposed ? 1 : 0);
     }
 };
 

@@ -143,7 +143,7 @@ class AttentionFromQkv : public KernelTest {
         }
         if (kernels_->attention.attends_in_fragments(shape, scalar(c.act))) {
             auto in_rows = content<std::byte>(y, size_t{c.bucket} * y_stride * 2);
-            in_rows.resize(size_t{round_up(c.bucket, kFragmentRows)} * y_stride * 2, std::byte{0xff});
+            in_rows.resize(size_t{round_up(c.bucket, kFragmentRowsMost)} * y_stride * 2, std::byte{0xff});
             for (const uint32_t y_order : kFragmentOrders) {
                 const Buffer kv_again = input(halves), blocks = poisoned(in_rows.size());
                 AttentionFromQkvParams again = params;

@@ -82,7 +82,7 @@ class Attention : public KernelTest {
     // y in blocks beside y in rows: the same words.
     void check_blocks(const AttentionCase& c, AttentionParams params, const AttentionShape& shape) {
         for (const uint32_t order : kFragmentOrders) {
-            const size_t n = size_t{round_up(c.bucket, kFragmentRows)} * params.y_stride;
+            const size_t n = size_t{round_up(c.bucket, kFragmentRowsMost)} * params.y_stride;
             const Buffer blocks = poisoned(n * 2), rows = poisoned(n * 2);
             params.y = rows.address();
             params.y_fragments = blocks.address();

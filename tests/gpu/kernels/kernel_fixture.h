@@ -75,7 +75,8 @@ inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
     return reference::decode(content<std::byte>(buffer, n * bytes_of(scalar(type))), type);
 }
 
-inline constexpr std::array kFragmentOrders = {kFragmentsByColumns, kFragmentsByRows, kRowFragments, kBandFragments};
+inline constexpr std::array kFragmentOrders = {kFragmentsByColumns, kFragmentsByRows, kRowFragments, kBandFragments,
+                                               kMatrixFragments};
 // 16-bit rows as a product reads them in fragments; whole fragments of both.
 inline std::vector<std::byte> in_fragments(const std::vector<std::byte>& rows, uint32_t stride, uint32_t order) {
     std::vector<std::byte> blocks(rows.size());

@@ -343,7 +343,7 @@ void GatedActTest::check(const GatedCase& c, bool few_runs) {
     execute(
         [&](Recorder& recorder) { kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
     if (c.act != Type::kF32 && !few_runs) {
-        const size_t block_bytes = size_t{round_up(c.bucket, kFragmentRows)} * act_stride * 2;
+        const size_t block_bytes = size_t{round_up(c.bucket, kFragmentRowsMost)} * act_stride * 2;
         auto rows_bytes = content<std::byte>(act, size_t{c.bucket} * act_stride * 2);
         rows_bytes.resize(block_bytes, std::byte{0xff});
         params.act = 0;

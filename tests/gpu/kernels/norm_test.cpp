@@ -53,7 +53,7 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     }
     if (act == Type::kF32) return;
     auto rows = content<std::byte>(y, size_t{bucket} * stride * 2);
-    rows.resize(size_t{round_up(bucket, 16)} * stride * 2, std::byte{0xff});
+    rows.resize(size_t{round_up(bucket, kFragmentRowsMost)} * stride * 2, std::byte{0xff});
     for (const uint32_t order : kFragmentOrders) {
         Buffer blocks = poisoned(rows.size());
         params.y_fragments = blocks.address();

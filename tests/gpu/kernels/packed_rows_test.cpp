@@ -21,20 +21,20 @@ struct Case {
 // with zeros, by the warp that has the band's end.
 void check(const Case& c, uint32_t n_splits) {
     SCOPED_TRACE(lorad::format("{} rows of w, {} bricks, {} warps, {} splits", c.n, c.bricks, c.warps, n_splits));
-    const PackedDeal deal = deal_bricks(c.n, c.bricks, n_splits, c.warps);
-    ASSERT_LE(deal.warps, c.warps);
-    ASSERT_LE(deal.warps, deal.units);  // nobody is idle
+    const PackedDeal deal = deal_bricks(c.n / kBrickRows, c.bricks, n_splits, c.warps);
+    ASSERT_LE(deal.ranges, c.warps);
+    ASSERT_LE(deal.ranges, deal.units);  // nobody is idle
     ASSERT_EQ(deal.units * deal.unit_bricks, c.n / kBrickRows * c.bricks);
     uint32_t next = 0;
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> written;
-    for (uint32_t warp = 0; warp < deal.warps; ++warp) {
-        const uint32_t begin = warp * deal.units / deal.warps * deal.unit_bricks;
-        const uint32_t end = (warp + 1) * deal.units / deal.warps * deal.unit_bricks;
+    for (uint32_t warp = 0; warp < deal.ranges; ++warp) {
+        const uint32_t begin = warp * deal.units / deal.ranges * deal.unit_bricks;
+        const uint32_t end = (warp + 1) * deal.units / deal.ranges * deal.unit_bricks;
         ASSERT_EQ(begin, next);
         ASSERT_LT(begin, end);
         next = end;
         const uint32_t first_unit = begin / c.bricks * c.bricks / deal.unit_bricks;
-        uint32_t split = warp - ((first_unit + 1) * deal.warps - 1) / deal.units;
+        uint32_t split = warp - ((first_unit + 1) * deal.ranges - 1) / deal.units;
         for (uint32_t band = begin / c.bricks; band * c.bricks < end; ++band) {
             ASSERT_LT(split, n_splits);
             ++written[{band, split}];
@@ -55,7 +55,7 @@ TEST(PackedRows, EachBrickIsMultipliedOnceAndEachSplitWrittenOnce) {
                                      {16, 1, 16, 1584},     {16, 74, 16, 1584},    {176, 3, 4, 1584},
                                      {48, 2, 2, 7},         {896, 7, 16, 96}};
     for (const Case& c : cases) {
-        const uint32_t n_splits = packed_rows_splits(c.n, c.bricks, c.max_splits, c.warps);
+        const uint32_t n_splits = packed_splits(c.n / kBrickRows, c.bricks, c.max_splits, c.warps);
         EXPECT_LE(n_splits, c.max_splits);
         check(c, n_splits);
         // Parts of a matrix have the splits that the largest wants.
@@ -66,9 +66,9 @@ TEST(PackedRows, EachBrickIsMultipliedOnceAndEachSplitWrittenOnce) {
 }
 
 TEST(PackedRows, LargeMatricesMakeAllWarpsEqual) {
-    EXPECT_EQ(packed_rows_splits(37888, 14, 16, 1584), 2u);
-    EXPECT_EQ(packed_rows_splits(152064, 14, 1, 1584), 1u);
-    EXPECT_EQ(packed_rows_splits(16 * 1584, 14, 16, 1584), 1u);
+    EXPECT_EQ(packed_splits(37888 / kBrickRows, 14, 16, 1584), 2u);
+    EXPECT_EQ(packed_splits(152064 / kBrickRows, 14, 1, 1584), 1u);
+    EXPECT_EQ(packed_splits(1584, 14, 16, 1584), 1u);
 }
 
 TEST(PackedRows, ThereIsAProgramForEachFormat) {

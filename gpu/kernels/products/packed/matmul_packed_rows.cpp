@@ -41,8 +41,8 @@ std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
     plan.n_splits = 1;
     for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
         const uint32_t bricks = bricks_per_row(static_cast<uint32_t>(std::countr_zero(rest)), product.stride());
-        plan.n_splits = std::max(plan.n_splits,
-                                 packed_rows_splits(product.n, bricks, product.max_splits, workgroups_of(on) * kWarps));
+        plan.n_splits = std::max(plan.n_splits, packed_splits(product.n / kBrickRows, bricks, product.max_splits,
+                                                              workgroups_of(on) * kWarps));
     }
     return plan;
 }
@@ -63,15 +63,11 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
     // The parts of a matrix run side by side, each in its share of the workgroups.
     const auto workgroups =
         static_cast<uint32_t>(std::max<uint64_t>(uint64_t{workgroups_of(to)} * params.n / params.y_stride, 1));
-    const PackedDeal dealt = deal_bricks(params.n, bricks_per_row(number_of(plan.packed), params.w_stride),
+    const PackedDeal dealt = deal_bricks(params.n / kBrickRows, bricks_per_row(number_of(plan.packed), params.w_stride),
                                          plan.n_splits, workgroups * kWarps);
     to.dispatch(product_info(module(plan), params, plan), constants, 0,
-                PackedRowsParams{.product = params,
-                                 .n_units = dealt.units,
-                                 .unit_bricks = dealt.unit_bricks,
-                                 .n_splits = plan.n_splits,
-                                 .n_warps = dealt.warps},
-                {ceil_div(dealt.warps, kWarps)});
+                PackedParams{.product = params, .deal = dealt, .n_splits = plan.n_splits},
+                {ceil_div(dealt.ranges, kWarps)});
 }
 
 }  // namespace

@@ -39,9 +39,9 @@ bool PackedCodesWriter::has_minimum() const {
            format_ == WeightFormat::kQ5_K;
 }
 
-void PackedCodesWriter::declare_codes() {
-    line(".reg .b32 %c<{}>, %h<{}>, %r<8>, %q<2>, %p<2>, %a<4>, %b<2>, %e<8>, %l<8>;", code(halves(), 0),
-         high(halves(), 0) + 1);
+void PackedCodesWriter::declare_codes(uint32_t sets) {
+    line(".reg .b32 %c<{}>, %h<{}>, %r<8>, %q<2>, %p<2>, %a<{}>, %b<2>, %e<8>, %l<8>;", code(halves(), 0),
+         high(halves(), 0) + 1, sets * 4);
     // Of r = 0 and 1: the scale, the one of the piece's second 16 columns, minus the minimum, minus what a code is
     // above its integer, also of a code 16 times as high.
     line(".reg .b32 %s<2>, %u<2>, %m<2>, %k<2>, %z<2>;");
@@ -81,38 +81,40 @@ void PackedCodesWriter::start_codes() {
     }
 }
 
-void PackedCodesWriter::fetch_brick() {
-    for (uint32_t half = 0; half < halves(); ++half) {
-        for (uint32_t r = 0; r < 2; ++r) fetch_codes(half, r);
-    }
-    for (uint32_t r = 0; r < 2; ++r) fetch_records(r);
+void PackedCodesWriter::fetch_codes(uint32_t half) {
+    for (uint32_t plane = 0; plane < planes(); ++plane) fetch_plane(half, plane);
 }
 
-void PackedCodesWriter::fetch_codes(uint32_t half, uint32_t r) {
-    const uint32_t row = half * kBrickRows + r * 8;  // of 64 bytes
-    for (uint32_t plane = 0; plane < code_words() / 4; ++plane) {
-        const uint32_t c = code(half, r) + plane * 4;
-        line("ld.shared.v4.b32 {{%c{}, %c{}, %c{}, %c{}}}, [%codes_at+{}];", c, c + 1, c + 2, c + 3,
-             plane * high_offset(format_number()) / 2 + row * 64);
+void PackedCodesWriter::fetch_plane(uint32_t half, uint32_t plane) {
+    for (uint32_t r = 0; r < 2; ++r) {
+        const uint32_t row = (is_pair_ ? 0 : half * kBrickRows) + r * 8, from = half_offset(half),
+                       c = code(half, r) + plane * 4;
+        line("{}.v4.b32 {{%c{}, %c{}, %c{}, %c{}}}, [%codes_at+{}];", load_, c, c + 1, c + 2, c + 3,
+             from + plane * high_offset(format_number()) / 2 + row * 64);  // 64 bytes a row
+        const uint32_t h = high(half, r);
+        if (high_words() == 1) line("{}.b32 %h{}, [%high_at+{}];", load_, h, from + row * 16);
+        if (high_words() == 2) line("{}.v2.b32 {{%h{}, %h{}}}, [%high_at+{}];", load_, h, h + 1, from + row * 32);
     }
-    const uint32_t h = high(half, r);
-    if (high_words() == 1) line("ld.shared.b32 %h{}, [%high_at+{}];", h, row * 16);
-    if (high_words() == 2) line("ld.shared.v2.b32 {{%h{}, %h{}}}, [%high_at+{}];", h, h + 1, row * 32);
+}
+
+void PackedCodesWriter::fetch_records() {
+    for (uint32_t r = 0; r < 2; ++r) fetch_records(r);
 }
 
 void PackedCodesWriter::fetch_records(uint32_t r) {
     const uint32_t f = format_number(), at = r * 8 * record_bytes(f), words = record(r);
     if (f == kWeightsQ4_K || f == kWeightsQ5_K) {
-        line("ld.shared.v4.b32 {{%r{}, %r{}, %r{}, %r{}}}, [%record_at+{}];", words, words + 1, words + 2, words + 3,
+        line("{}.v4.b32 {{%r{}, %r{}, %r{}, %r{}}}, [%record_at+{}];", load_, words, words + 1, words + 2, words + 3,
              at);
     } else if (f == kWeightsIQ4_XS) {
-        line("ld.shared.v2.b32 {{%r{}, %r{}}}, [%record_at+{}];", words, words + 1, at);
+        line("{}.v2.b32 {{%r{}, %r{}}}, [%record_at+{}];", load_, words, words + 1, at);
     } else if (f == kWeightsQ6_K) {
         for (uint32_t half = 0; half < halves(); ++half)
-            line("ld.shared.b32 %r{}, [%record_at+{}];", words + half, at + half * 8);
-        line("ld.shared.b32 %q{}, [%second_at+{}];", r, r * 16);
+            line("{}.b32 %r{}, [%record_at+{}];", load_, words + half, at + half * 8);
+        line("{}.b32 %q{}, [%second_at+{}];", load_, r, r * 16);
     } else {
-        line("ld.shared.b32 %r{}, [%record_at+{}];", words, at);
+        for (uint32_t half = 0; half < (is_pair_ ? 2 : 1); ++half)
+            line("{}.b32 %r{}, [%record_at+{}];", load_, words + half, half_offset(half) + at);
     }
 }
 
@@ -155,17 +157,17 @@ void PackedCodesWriter::find_q6_scales(uint32_t half, uint32_t r) {
 }
 
 // A word of a scale of 16 bits and a zero point.
-void PackedCodesWriter::find_group_scales(uint32_t r) {
+void PackedCodesWriter::find_group_scales(uint32_t word, uint32_t r) {
     line("shl.b32 %n0, %r{0}, 16; mov.b32 {{%half0, %half1}}, %r{0}; cvt.f32.f16 %f0, %half0; mov.b32 %f1, %n0; "
          "setp.lt.s32 %is, %r{0}, 0; selp.f32 %fs{1}, %f1, %f0, %is;",
-         record(r), r);
-    line("bfe.u32 %n0, %r{0}, 16, 15; mad.lo.u32 %k{1}, %n0, 0x10001, {2}; mad.lo.u32 %z{1}, %n0, 0x100010, {3};",
-         record(r), r, kMinus1024, kMinus64);
+         word, r);
+    line("bfe.u32 %n0, %r{0}, 16, 15; mad.lo.u32 %k{1}, %n0, 0x10001, {2}; mad.lo.u32 %z{1}, %n0, 0x100010, {3};", word,
+         r, kMinus1024, kMinus64);
     if (is_in_halves()) line("cvt.rn.f16x2.f32 %s{0}, %fs{0}, %fs{0};", r);
 }
 
 void PackedCodesWriter::find_scales(uint32_t half, uint32_t r) {
-    const uint32_t word = record(r);
+    const uint32_t word = record(r) + (is_pair_ ? half : 0);
     switch (format_) {
         case WeightFormat::kQ8_0:
         case WeightFormat::kQ4_0:
@@ -201,7 +203,7 @@ void PackedCodesWriter::find_scales(uint32_t half, uint32_t r) {
         case WeightFormat::kI4G32:
         case WeightFormat::kI4G128:
         case WeightFormat::kI8G32:
-        case WeightFormat::kI8G128: return find_group_scales(r);
+        case WeightFormat::kI8G128: return find_group_scales(word, r);
         case WeightFormat::kF32:
         case WeightFormat::kF16:
         case WeightFormat::kBf16:
@@ -209,9 +211,9 @@ void PackedCodesWriter::find_scales(uint32_t half, uint32_t r) {
     }
 }
 
-// %a{2r}, %a{2r+1}: the integers of four columns.
+// Row r's elements: the integers of four columns.
 void PackedCodesWriter::make_integers(uint32_t half, uint32_t r, uint32_t j) {
-    const uint32_t to = 2 * r;
+    const uint32_t to = element(r);
     if (has_8bit_codes(format_number())) {
         const uint32_t word = code(half, r) + j / 4 * 4 + j % 4;
         line("prmt.b32 %a{0}, %c{1}, {2}, 0x4240; prmt.b32 %a{3}, %c{1}, {2}, 0x4341; add.rn.f16x2 %a{0}, %a{0}, "
@@ -237,7 +239,7 @@ void PackedCodesWriter::make_integers(uint32_t half, uint32_t r, uint32_t j) {
     line("add.rn.f16x2 %a{0}, %a{0}, %k{2}; add.rn.f16x2 %a{1}, %a{1}, %k{2};", to, to + 1, r);
 }
 
-// Of %a{2r} and %a{2r+1}: the bits of the codes above four.
+// Of row r's elements: the bits of the codes above four.
 void PackedCodesWriter::add_high_bits(uint32_t half, uint32_t r, uint32_t j) {
     const uint32_t bits = high_words();
     const uint32_t word = high(half, r) + (bits == 2 ? j / 4 : 0);
@@ -246,7 +248,7 @@ void PackedCodesWriter::add_high_bits(uint32_t half, uint32_t r, uint32_t j) {
     for (uint32_t p = 0; p < 2; ++p) {
         const int shift = static_cast<int>(first + p * bits) - 4;
         line("{0}.b32 %n2, %h{1}, {2}; lop3.b32 %a{3}, %n2, {4}, %a{3}, 0xea;", shift < 0 ? "shl" : "shr", word,
-             shift < 0 ? -shift : shift, 2 * r + p, mask);
+             shift < 0 ? -shift : shift, element(r) + p, mask);
     }
 }
 
@@ -270,7 +272,7 @@ void PackedCodesWriter::look_up(uint32_t word, uint32_t r) {
 
 void PackedCodesWriter::scale_elements(uint32_t r, bool is_second) {
     const char* which = format_ == WeightFormat::kQ6_K && is_second ? "u" : "s";
-    for (uint32_t a = 2 * r; a < 2 * r + 2; ++a) {
+    for (uint32_t a = element(r); a < element(r) + 2; ++a) {
         if (is_in_halves()) {
             if (has_minimum())
                 line("fma.rn.f16x2 %a{0}, %a{0}, %{1}{2}, %m{2};", a, which, r);
@@ -289,27 +291,33 @@ void PackedCodesWriter::scale_elements(uint32_t r, bool is_second) {
     }
 }
 
-void PackedCodesWriter::make_elements(uint32_t half, uint32_t r, uint32_t j) {
+void PackedCodesWriter::make_elements(uint32_t half, uint32_t r, uint32_t j, uint32_t set) {
+    set_ = set;
     if (is_integer()) {
         make_integers(half, r, j);
     } else if (format_ == WeightFormat::kFP8) {
         // columns 0 2 1 3
         line("prmt.b32 %n0, %c{0}, 0, 0x3120; mov.b32 {{%half0, %half1}}, %n0; cvt.rn.f16x2.e4m3x2 %a{1}, %half0; "
              "cvt.rn.f16x2.e4m3x2 %a{2}, %half1;",
-             code(half, r) + j / 4 * 4 + j % 4, 2 * r, 2 * r + 1);
+             code(half, r) + j / 4 * 4 + j % 4, element(r), element(r) + 1);
     } else {
         if (j % 2 == 0) look_up(code(half, r) + j / 2, r);
-        for (uint32_t odd = 0; odd < 2; ++odd) line("mov.b32 %a{}, %e{};", 2 * r + odd, r * 4 + odd * 2 + j % 2);
+        for (uint32_t odd = 0; odd < 2; ++odd) line("mov.b32 %a{}, %e{};", element(r) + odd, r * 4 + odd * 2 + j % 2);
     }
     scale_elements(r, j >= 4);
 }
 
 void PackedCodesWriter::arrange_x(uint32_t first) {
-    const bool by_tables = !is_integer() && format_ != WeightFormat::kFP8;
-    if (by_tables)
+    if (is_by_table())
         line("prmt.b32 %b0, %x{0}, %x{1}, 0x5410; prmt.b32 %b1, %x{0}, %x{1}, 0x7632;", first, first + 1);
     else
         line("mov.b32 %b0, %x{}; mov.b32 %b1, %x{};", first, first + 1);
+}
+
+void PackedCodesWriter::arrange_elements(uint32_t set) {
+    if (!is_by_table()) return;
+    for (uint32_t a = set * 4; a < set * 4 + 4; a += 2)
+        line("prmt.b32 %n0, %a{0}, %a{1}, 0x5410; prmt.b32 %a{1}, %a{0}, %a{1}, 0x7632; mov.b32 %a{0}, %n0;", a, a + 1);
 }
 
 }  // namespace lorad::gpu

@@ -3,18 +3,16 @@
 #include <cstddef>
 #include <utility>
 
-#include "gpu/kernels/products/packed/brick_ring_text.h"
+#include "gpu/kernels/products/packed/brick_rows_text.h"
 
 namespace lorad::gpu {
 namespace {
 
-#define PACKED_ROWS_PARAM(member) offsetof(PackedRowsParams, member)
-
 // Addresses in shared memory have 32 bits.
-class PackedRowsWriter final : BrickRingWriter {
+class PackedRowsWriter final : BrickRowsWriter {
   public:
     explicit PackedRowsWriter(const PackedRowsProgram& program)
-        : BrickRingWriter(program.format, program.type,
+        : BrickRowsWriter(program.format, program.type,
                           {.stride = program.stride, .slots = program.slots, .x_in_fragments = program.x_in_fragments}),
           p_(program) {}
 
@@ -37,16 +35,16 @@ class PackedRowsWriter final : BrickRingWriter {
 
   private:
     void declare() {
-        begin_entry(p_.warps * 32, sizeof(PackedRowsParams));
+        begin_entry(p_.warps * 32, sizeof(PackedParams));
         line(".minnctapersm {}", p_.workgroups);
         line("{{");
         line(".shared .align 128 .b8 slots[{}];", p_.shared_bytes());
         line(".reg .pred %is, %has_x, %band_ends, %range_ends, %store0, %store1;");
-        line(".reg .b32 %thread, %warp, %lane, %t, %g, %n_warps, %units, %unit, %i, %j, %n_rows, %row, %band, "
+        line(".reg .b32 %thread, %warp, %lane, %t, %g, %ranges, %units, %unit, %i, %j, %n_rows, %row, %band, "
              "%in_band, %bricks, %split, %splits;");
         line(".reg .b32 %slot, %ring, %ring_end, %y_stride, %split_stride;");
         line(".reg .b64 %policy, %ptr, %wide, %y, %y_at, %split_bytes;");
-        declare_ring();
+        declare_rows();
     }
 
     // What the first bricks need comes first: they are asked for before anything from memory is waited for.
@@ -56,36 +54,26 @@ class PackedRowsWriter final : BrickRingWriter {
         line("mov.u32 %ring, slots; mad.lo.u32 %ring, %warp, {0}, %ring; mov.u32 %slot, %ring; add.u32 %ring_end, "
              "%ring, {0};",
              p_.slots * p_.slot_bytes());
-        line("mov.u32 %i, %ctaid.x; mad.lo.u32 %warp, %i, {}, %warp; ld.param.u32 %n_warps, [params+{}]; setp.ge.u32 "
-             "%is, %warp, %n_warps; @%is ret;",
-             p_.warps, PACKED_ROWS_PARAM(n_warps));
-        // This warp's bricks, and where the first of them lies.
-        line("ld.param.u32 %units, [params+{}]; ld.param.u32 %unit, [params+{}];", PACKED_ROWS_PARAM(n_units),
-             PACKED_ROWS_PARAM(unit_bricks));
-        line(
-            "mul.lo.u32 %i, %warp, %units; div.u32 %i, %i, %n_warps; add.u32 %j, %warp, 1; mul.lo.u32 %j, %j, %units; "
-            "div.u32 %j, %j, %n_warps; sub.u32 %bricks, %j, %i; mul.lo.u32 %bricks, %bricks, %unit; mul.lo.u32 %i, %i, "
-            "%unit;");
-        line("mov.u32 %to_copy, %bricks; div.u32 %band, %i, {0}; mul.lo.u32 %j, %band, {0}; sub.u32 %in_band, %i, %j;",
-             bricks());
+        line("mov.u32 %i, %ctaid.x; mad.lo.u32 %warp, %i, {}, %warp; ld.param.u32 %ranges, [params+{}]; setp.ge.u32 "
+             "%is, %warp, %ranges; @%is ret;",
+             p_.warps, PACKED_PARAM(deal.ranges));
+        take_range("%warp", "%band");
+        line("mov.u32 %to_copy, %bricks;");
         line("ld.param.u64 %ptr, [params+{}]; mul.wide.u32 %from, %i, {}; add.u64 %from, %from, %ptr; mul.wide.u32 "
              "%wide, %lane, 16; add.u64 %from, %from, %wide; createpolicy.fractional.L2::evict_first.b64 %policy, 1.0;",
              MATMUL_PARAM(w), p_.slot_bytes());
         fill_ring();
         line("ld.param.u64 %ptr, [params+{}]; ld.global.u32 %n_rows, [%ptr]; mov.u32 %next_in_band, %in_band;",
              MATMUL_PARAM(n_rows));
-        start_ring();
+        start_rows();
         point_at_x(MATMUL_PARAM(x));
         // y, of rows 2t and 2t + 1
         line("ld.param.u64 %y, [params+{}]; ld.param.u32 %y_stride, [params+{}]; ld.param.u32 %split_stride, "
              "[params+{}]; ld.param.u32 %splits, [params+{}]; mul.wide.u32 %split_bytes, %split_stride, 4;",
-             MATMUL_PARAM(y), MATMUL_PARAM(y_stride), MATMUL_PARAM(split_stride), PACKED_ROWS_PARAM(n_splits));
+             MATMUL_PARAM(y), MATMUL_PARAM(y_stride), MATMUL_PARAM(split_stride), PACKED_PARAM(n_splits));
         line("shl.b32 %row, %t, 1; mad.lo.u32 %i, %row, %y_stride, %g; mul.wide.u32 %wide, %i, 4; add.u64 %y, %y, "
              "%wide; shl.b32 %y_stride, %y_stride, 2;");
-        // The split of the range's first band: the warps before this one that have some of it.
-        line("mul.lo.u32 %i, %band, {}; div.u32 %i, %i, %unit; add.u32 %i, %i, 1; mul.lo.u32 %i, %i, %n_warps; sub.u32 "
-             "%i, %i, 1; div.u32 %i, %i, %units; sub.u32 %split, %warp, %i;",
-             bricks());
+        find_split("%warp", "%band");
         line("setp.lt.u32 %has_x, %g, %n_rows; setp.lt.u32 %store0, %row, %n_rows; add.u32 %row, %row, 1; setp.lt.u32 "
              "%store1, %row, %n_rows;");
     }

@@ -10,7 +10,7 @@
 // Codes become elements of the A matrix in registers (PTX ISA, "mma.m16n8k16"): lane 4 g + t has of rows g and g + 8
 // the columns 32 t .. + 31 of each 128, matrix j of eight the columns 4 j .. + 3 of these. x has the same order, read
 // from the caches. Numbers are rounded as in matmul_packed.comp.
-// Parameters: PackedRowsParams. Grid: (workgroups). Bytes: the part once, x once for each band from the caches.
+// Parameters: PackedParams. Grid: (workgroups). Bytes: the part once, x once for each band from the caches.
 #pragma once
 
 #include <algorithm>
@@ -19,21 +19,11 @@
 
 #include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/products/matmul.params.h"
-#include "proto/base/rounding.h"
+#include "gpu/kernels/products/packed/packed_deal.h"
 
 namespace lorad::gpu {
 
 constexpr uint32_t kPackedRowsMax = 8;  // of x
-
-struct PackedRowsParams {
-    MatmulParams product;  // k_per_split and w_stride are not read
-    // Ranges are of units of unit_bricks bricks: 1, or a whole band where there is one split.
-    uint32_t n_units;
-    uint32_t unit_bricks;
-    uint32_t n_splits;
-    uint32_t n_warps;  // that have a range, at most n_units
-};
-static_assert(sizeof(PackedRowsParams) == 88);
 
 // A program's constants, as the cache of kernels knows it by.
 struct PackedRowsConstants {
@@ -52,34 +42,6 @@ struct PackedRowsProgram {
     constexpr uint32_t slot_bytes() const { return brick_bytes(number_of(format)); }
     constexpr uint32_t shared_bytes() const { return warps * slots * slot_bytes(); }
 };
-
-// How the bricks of a part are dealt: units of unit_bricks, to so many warps.
-struct PackedDeal {
-    uint32_t units = 0, unit_bricks = 0, warps = 0;
-};
-
-// As few warps as have no more bricks each than all of them would: ranges are equal where that can be.
-constexpr uint32_t equal_warps(uint32_t units, uint32_t warps) { return ceil_div(units, ceil_div(units, warps)); }
-
-// The splits that a product of n rows of w needs, `bricks` in a band, for all warps to have the same work: as many as
-// share a band at most. 1 where whole bands make them about equal.
-constexpr uint32_t packed_rows_splits(uint32_t n, uint32_t bricks, uint32_t max_splits, uint32_t warps) {
-    const uint32_t bands = n / kBrickRows, units = bands * bricks;
-    if (max_splits == 1 || bricks == 1 || units > 0.95 * warps * ceil_div(bands, warps) * bricks) return 1;
-    const uint32_t n_warps = equal_warps(units, warps), of_a_warp = units / n_warps;
-    const bool are_aligned = units % n_warps == 0 && bricks % of_a_warp == 0;
-    return std::min(max_splits, are_aligned ? bricks / of_a_warp : ceil_div(bricks - 1, of_a_warp) + 1);
-}
-
-// To at most `warps`, so few that no band is shared by more than n_splits of them.
-constexpr PackedDeal deal_bricks(uint32_t n, uint32_t bricks, uint32_t n_splits, uint32_t warps) {
-    const uint32_t bands = n / kBrickRows, units = bands * bricks;
-    if (n_splits == 1) return {bands, bricks, equal_warps(bands, warps)};
-    const uint32_t n_warps = equal_warps(units, warps), of_a_warp = units / n_warps;
-    if (units % n_warps == 0 && bricks % of_a_warp == 0 && bricks / of_a_warp <= n_splits) return {units, 1, n_warps};
-    const uint32_t at_least = std::max(ceil_div(bricks - 1, n_splits - 1), 1u);
-    return {units, 1, std::min(n_warps, std::max(units / at_least, 1u))};
-}
 
 // The formats that there is a program for. A table of f32 would have to be rounded to f16 before it is scaled, so that
 // weights were others than those of the file's library.

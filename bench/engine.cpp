@@ -5,8 +5,8 @@
 // runs requests: two steps in flight, the sampled token going straight into the next step on the device; 1 waits for
 // each. With a temperature the device draws.
 // The floor of a decode step is what it must read (weights, keys and values, adapters) at the bandwidth that reading
-// alone reaches on the same device right before. Of a software device, which computes on the processors, the time of the
-// processors is told as well: others on the machine change it less than the clock's.
+// alone reaches on the same device right before. Of a software device, which computes on the processors, their time is
+// told as well: others on the machine change it less than the clock's.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -198,11 +198,11 @@ class EngineBench {
         const Summary ms = row.summary();
         const double flops = 2.0 * static_cast<double>(layer_elements()) * n_tokens;
         row.field("tokens_per_s", 1e3 * n_tokens / ms.median).field("tflop_s", flops / ms.median * 1e-9);
-        results_.add(std::move(row), lorad::format("prefill {:5} tokens, adapters {:2}  {:9.3f} ms ({:.3f}..{:.3f})  "
-                                                   "{:10.1f} tok/s  {:6.1f} TFLOP/s of products{}",
-                                                   n_tokens, n_adapters, ms.median, ms.p10, ms.p90,
-                                                   1e3 * n_tokens / ms.median, flops / ms.median * 1e-9,
-                                                   of_processors(processors)));
+        results_.add(std::move(row),
+                     lorad::format("prefill {:5} tokens, adapters {:2}  {:9.3f} ms ({:.3f}..{:.3f})  "
+                                   "{:10.1f} tok/s  {:6.1f} TFLOP/s of products{}",
+                                   n_tokens, n_adapters, ms.median, ms.p10, ms.p90, 1e3 * n_tokens / ms.median,
+                                   flops / ms.median * 1e-9, of_processors(processors)));
     }
 
     void decode_case(const Case& c) {

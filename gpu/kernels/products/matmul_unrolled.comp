@@ -18,12 +18,12 @@
 // their own, behind a loop that is never entered; in one block with them, all loads of k come first and go to the stack.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 #ifdef HALVES
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #endif
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/lane_sums.glsl"
 #include "gpu/kernels/products/matmul_unrolled.params.h"
 
 layout(constant_id = 1) const uint kWeightType = 0;
@@ -46,7 +46,6 @@ uint seen_as_uniform(uint value, const uint n_digits) {
 }
 
 uint lane = gl_SubgroupInvocationID;
-bool lane_bit(const uint bit) { return (lane & (1u << bit)) != 0; }
 
 float of_lane(vec4 low, vec4 high) {
     vec4 half_ = lane_bit(2) ? high : low;
@@ -93,17 +92,11 @@ void main() {
         }
     }
     for (uint i = 0; i < p.never; i++) acc[0] = -acc[0];
-    // Eight sums over the lanes at once: each exchange halves them, and lane l ends with number l of the eight.
     [[unroll]] for (uint first = 0; first < kSums; first += kLanes) {
         float sums[kLanes];
         [[unroll]] for (uint i = 0; i < kLanes; i++) sums[i] = acc[first + i];
-        [[unroll]] for (uint bit = 0; bit < 3; bit++) {
-            [[unroll]] for (uint i = 0; i < kLanes >> (bit + 1); i++) {
-                const float own = lane_bit(bit) ? sums[2 * i + 1] : sums[2 * i], other = lane_bit(bit) ? sums[2 * i] : sums[2 * i + 1];
-                sums[i] = own + subgroupShuffleXor(other, 1u << bit);
-            }
-        }
+        const float mine = lane_sums(sums);
         const uint sum = first + lane, t = t0 + sum % kCols, n = n0 + sum / kCols;
-        if (t < n_rows) FloatRef(p.y + 4 * (uint64_t(split) * p.split_stride + uint64_t(t) * p.y_stride + n)).v = sums[0];
+        if (t < n_rows) FloatRef(p.y + 4 * (uint64_t(split) * p.split_stride + uint64_t(t) * p.y_stride + n)).v = mine;
     }
 }

@@ -4,8 +4,8 @@
 //   x  [T][x_stride]         f32, readable up to the next multiple of COLS rows
 //   y  [S][T][y_stride]      f32
 // A subgroup takes ROWS rows of w and COLS rows of x; its lanes stride over k, and their sums meet at the end, always in
-// the same order: no sum depends on how many rows there are. A workgroup has one subgroup or several, which share what
-// the driver does for each (it allocates memory) and nothing else. grid (ceil(T / COLS), n_padded / ROWS / subgroups, S).
+// the same order: no sum depends on how many rows there are. The subgroups of a workgroup share what the driver does
+// for each workgroup (it allocates memory) and nothing else. grid (ceil(T / COLS), n_padded / ROWS / subgroups, S).
 //
 // How the loads are written decides the speed. llvmpipe makes a branch or a gather for each lane of a load, unless its
 // address is the same for all lanes by what it can tell without analysis (constants, push constants, and what is

@@ -11,15 +11,15 @@
 namespace lorad::gpu::unrolled_impl {
 namespace {
 
-constexpr uint32_t kLanes = 8;
-// A workgroup has so many subgroups where there are as many workgroups as that, for the processors.
-constexpr uint32_t kSubgroups = 8, kWorkgroupsMin = 8;
+constexpr uint32_t kLanes = 8, kSubgroups = 8;  // of a subgroup, and of a workgroup
 
 // Rows of x and of w that a subgroup takes: sums and x of a step fit the 32 registers that some processors have.
 struct Tile {
     uint32_t rows, columns;
 };
 constexpr Tile kFewRows{2, 8}, kManyRows{4, 4};
+static_assert(kWeightAlign % (kFewRows.columns * kSubgroups) == 0 &&
+              kWeightAlign % (kManyRows.columns * kSubgroups) == 0);
 
 const Tile& tile_of(uint32_t rows) { return rows <= kFewRows.rows ? kFewRows : kManyRows; }
 
@@ -29,7 +29,6 @@ constexpr uint32_t kSplitElements = 768, kWholeElements = 2048;
 
 // The digits in base 16 of numbers below `count`.
 uint32_t digits_of(uint32_t count) { return ceil_div(static_cast<uint32_t>(std::bit_width(count - 1)), 4u); }
-constexpr uint32_t kColumnDigitsMin = 3;  // so that few programs serve all sizes
 
 // The fewest equal splits of so many units that have at most `most` each; 0: there are none.
 uint32_t equal_splits(uint32_t units, uint32_t most, uint32_t max_splits) {
@@ -73,15 +72,15 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
     const MatmulParams& params = arguments.product;
     CHECK(plan.n_splits * plan.k_per_split == params.w_stride);
     const uint32_t row_groups = ceil_div(plan.rows, plan.row_tile), column_groups = padded(params.n) / plan.column_tile;
-    const bool are_many = row_groups * column_groups * plan.n_splits >= kSubgroups * kWorkgroupsMin;
-    const uint32_t subgroups = are_many && column_groups % kSubgroups == 0 ? kSubgroups : 1;
-    const Constants constants{.threads = kLanes * subgroups,
+    // So that few programs serve all sizes, numbers have more digits than some need.
+    const bool are_few = plan.row_tile == kFewRows.rows;
+    const Constants constants{.threads = kLanes * kSubgroups,
                               .weight_type = static_cast<uint32_t>(plan.weight_type),
                               .row_tile = plan.row_tile,
                               .column_tile = plan.column_tile,
                               .steps = plan.k_per_split / kLanes,
-                              .row_digits = digits_of(row_groups),
-                              .column_digits = std::max(digits_of(column_groups), kColumnDigitsMin),
+                              .row_digits = std::max(digits_of(row_groups), are_few ? 0u : 1u),
+                              .column_digits = std::max(digits_of(column_groups), 3u),
                               .split_digits = digits_of(plan.n_splits)};
     MatmulUnrolledParams unrolled{.n_rows = params.n_rows,
                                   .w = params.w,
@@ -93,7 +92,7 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
                                   .split_stride = params.split_stride};
     std::iota(std::begin(unrolled.digits), std::end(unrolled.digits), 0u);
     to.dispatch(product_info(module(plan), params, plan), constants, kLanes, unrolled,
-                {row_groups, column_groups / subgroups, plan.n_splits});
+                {row_groups, column_groups / kSubgroups, plan.n_splits});
 }
 
 }  // namespace

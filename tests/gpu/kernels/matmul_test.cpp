@@ -136,8 +136,8 @@ TEST_F(Matmul, ARowsBitsDoNotDependOnTheOtherRowsOfItsVariant) {
     }
 }
 
-// On the software device that has them: every type, few rows and many, k in one piece and in equal ones, workgroups of
-// one subgroup and of several, whose numbers have none to four digits; and a row's bits whatever its step.
+// On the software device that has them: every type, few rows and many, k in one piece and in equal ones, numbers
+// of workgroups with none to four digits; and a row's bits whatever its step.
 TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
     if (device().capabilities().subgroup_size != 8 || !device().capabilities().small_workgroups)
         GTEST_SKIP() << "for software devices with subgroups of 8";

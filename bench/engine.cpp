@@ -5,10 +5,12 @@
 // runs requests: two steps in flight, the sampled token going straight into the next step on the device; 1 waits for
 // each. With a temperature the device draws.
 // The floor of a decode step is what it must read (weights, keys and values, adapters) at the bandwidth that reading
-// alone reaches on the same device right before.
+// alone reaches on the same device right before. Of a software device, which computes on the processors, their time is
+// told as well: others on the machine change it less than the clock's.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -36,6 +38,9 @@ namespace lorad::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Milliseconds of processors that this process has taken.
+double processor_ms() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 struct Options {
     std::string model, label;
@@ -75,12 +80,13 @@ struct Case {
 class EngineBench {
   public:
     EngineBench(model::Executor& executor, const Options& options, std::vector<uint32_t> slots,
-                std::vector<uint64_t> adapter_bytes, double ceiling, Results& results)
+                std::vector<uint64_t> adapter_bytes, double ceiling, bool is_software, Results& results)
         : executor_(executor),
           options_(options),
           slots_(std::move(slots)),
           adapter_bytes_(std::move(adapter_bytes)),
           ceiling_(ceiling),
+          is_software_(is_software),
           results_(results),
           pool_(executor.n_kv_blocks()) {}
 
@@ -172,26 +178,31 @@ class EngineBench {
         Sequence sequence;
         CHECK(pool_.allocate(model::blocks_for_tokens(n_tokens), sequence.blocks));
         std::vector<double> milliseconds;
+        double processors_begin = 0;
         for (uint32_t i = 0; i < options_.prefill_runs + 3; ++i) {
+            if (i == 3) processors_begin = processor_ms();
             const auto tokens = random_tokens(n_tokens);
             const auto start = Clock::now();
             prefill(tokens, sequence, n_adapters == 0 ? kNoAdapterSlot : slots_[i % n_adapters]);
             if (i >= 3) milliseconds.push_back(ms_since(start));
         }
+        const double processors = (processor_ms() - processors_begin) / options_.prefill_runs;
         pool_.release(sequence.blocks);
         Row row("prefill");
         row.field("model", options_.label)
             .field("tokens", n_tokens)
             .field("adapters", n_adapters)
             .field("rows_max", executor_.options().n_rows_max)
+            .field("processor_ms", processors)
             .samples("ms", milliseconds);
         const Summary ms = row.summary();
         const double flops = 2.0 * static_cast<double>(layer_elements()) * n_tokens;
         row.field("tokens_per_s", 1e3 * n_tokens / ms.median).field("tflop_s", flops / ms.median * 1e-9);
-        results_.add(std::move(row), lorad::format("prefill {:5} tokens, adapters {:2}  {:9.3f} ms ({:.3f}..{:.3f})  "
-                                                   "{:10.1f} tok/s  {:6.1f} TFLOP/s of products",
-                                                   n_tokens, n_adapters, ms.median, ms.p10, ms.p90,
-                                                   1e3 * n_tokens / ms.median, flops / ms.median * 1e-9));
+        results_.add(std::move(row),
+                     lorad::format("prefill {:5} tokens, adapters {:2}  {:9.3f} ms ({:.3f}..{:.3f})  "
+                                   "{:10.1f} tok/s  {:6.1f} TFLOP/s of products{}",
+                                   n_tokens, n_adapters, ms.median, ms.p10, ms.p90, 1e3 * n_tokens / ms.median,
+                                   flops / ms.median * 1e-9, of_processors(processors)));
     }
 
     void decode_case(const Case& c) {
@@ -206,6 +217,7 @@ class EngineBench {
         chunk_blocks_.clear();
         if (c.chunk > 0) CHECK(pool_.allocate(model::blocks_for_tokens(c.chunk), chunk_blocks_));
         const auto times = c.in_flight == 2 ? fed_back_steps(c) : plain_steps(c);
+        const double processors = (processor_ms() - processors_begin_) / options_.steps;
         pool_.release(chunk_blocks_);
 
         uint64_t bytes = weight_bytes(c.batch) + kv_bytes(c) + state_bytes(c);
@@ -228,7 +240,7 @@ class EngineBench {
         row.samples("ms", times);
         const Summary ms = row.summary();
         const double tokens_per_s = 1e3 * c.batch / ms.median;
-        row.field("tokens_per_s", tokens_per_s).field("bytes", bytes);
+        row.field("tokens_per_s", tokens_per_s).field("bytes", bytes).field("processor_ms", processors);
         if (ceiling_ > 0)
             row.field("floor_ms", floor_ms).field("of_floor", floor_ms / ms.median).field("ceiling_gb_s", ceiling_);
         std::string line = lorad::format("{:<6} {:4} context {:6} in flight {}", name, c.batch, c.context, c.in_flight);
@@ -238,7 +250,12 @@ class EngineBench {
         line += lorad::format("  {:9.3f} ms ({:.3f}..{:.3f})  {:10.1f} tok/s", ms.median, ms.p10, ms.p90, tokens_per_s);
         if (ceiling_ > 0 && c.chunk == 0)
             line += lorad::format("  {:.2f} of the floor's rate ({:.3f} ms)", floor_ms / ms.median, floor_ms);
-        results_.add(std::move(row), line);
+        results_.add(std::move(row), line + of_processors(processors));
+    }
+
+    // What a line adds about a software device.
+    std::string of_processors(double ms) const {
+        return is_software_ ? lorad::format(", {:.1f} ms of processors", ms) : std::string();
     }
 
     void add_output(uint32_t row, uint32_t position) {
@@ -260,6 +277,7 @@ class EngineBench {
         std::vector<TokenId> tokens;
         for (uint32_t i = 0; i < c.batch; ++i) tokens.push_back(sequences_[i].next);
         for (uint32_t step = 0; step < n_steps(); ++step) {
+            if (step == n_warm()) processors_begin_ = processor_ms();
             const auto start = Clock::now();
             batch_.clear();
             for (uint32_t i = 0; i < c.batch; ++i) {
@@ -280,6 +298,7 @@ class EngineBench {
         std::vector<double> milliseconds;
         auto last = Clock::now();
         for (uint32_t step = 0; step < n_steps(); ++step) {
+            if (step == n_warm()) processors_begin_ = processor_ms();
             batch_.clear();
             for (uint32_t i = 0; i < c.batch; ++i) {
                 const Sequence& sequence = sequences_[i];
@@ -351,6 +370,8 @@ class EngineBench {
     std::vector<uint32_t> slots_;
     std::vector<uint64_t> adapter_bytes_;
     double ceiling_;
+    bool is_software_;
+    double processors_begin_ = 0;  // of the timed steps
     Results& results_;
     model::BlockPool pool_;
     model::StepBatch batch_;
@@ -397,7 +418,9 @@ void run_engine(const CommonOptions& common, Options options) {
                                std::chrono::duration<double>(Clock::now() - start).count()));
     const LoadedAdapters loaded_adapters = load_adapters(loaded, folders);
     wait_for_clock(*loaded.device);
-    EngineBench(*loaded.executor, options, loaded_adapters.slots, loaded_adapters.bytes, ceiling, *results).run();
+    EngineBench(*loaded.executor, options, loaded_adapters.slots, loaded_adapters.bytes, ceiling,
+                loaded.device->capabilities().is_cpu, *results)
+        .run();
 }
 
 }  // namespace

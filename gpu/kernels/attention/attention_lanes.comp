@@ -10,8 +10,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_ballot : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/lane_sums.glsl"
 #include "gpu/kernels/attention/attention.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
@@ -29,7 +29,6 @@ const uint64_t kChunkBytes = 64;
 const float kMinusInf = -1.0 / 0.0;
 
 uint lane = gl_SubgroupInvocationID;
-bool lane_bit(const uint bit) { return (lane & (1u << bit)) != 0; }
 
 // Four elements in one load: such a driver makes a branch for each lane of one.
 vec4 load_halves(uint64_t at) {
@@ -85,13 +84,7 @@ void main() {
         const bool is_seen = tile + lane >= begin && tile + lane < end;
         float weight[kGroup];
         [[unroll]] for (uint g = 0; g < kGroup; g++) {
-            [[unroll]] for (uint bit = 0; bit < 3; bit++) {
-                [[unroll]] for (uint i = 0; i < kTokens >> (bit + 1); i++) {
-                    const float own = lane_bit(bit) ? parts[g][2 * i + 1] : parts[g][2 * i], other = lane_bit(bit) ? parts[g][2 * i] : parts[g][2 * i + 1];
-                    parts[g][i] = own + subgroupShuffleXor(other, 1u << bit);
-                }
-            }
-            float score = parts[g][0];
+            float score = lane_sums(parts[g]);
             if (p.softcap != 0.0) score = p.softcap * tanh(clamp(score / p.softcap, -15.0, 15.0));
             if (!is_seen) score = kMinusInf;
             const float new_top = max(top[g], greatest(score));

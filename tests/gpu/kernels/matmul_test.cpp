@@ -136,17 +136,18 @@ TEST_F(Matmul, ARowsBitsDoNotDependOnTheOtherRowsOfItsVariant) {
     }
 }
 
-// On the software device that has them: every type, few rows and many, k in one piece and in equal ones; and a row's
-// bits whatever its step.
+// On the software device that has them: every type, few rows and many, k in one piece and in equal ones, numbers
+// of workgroups with none to four digits; and a row's bits whatever its step.
 TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
     if (device().capabilities().subgroup_size != 8 || !device().capabilities().small_workgroups)
         GTEST_SKIP() << "for software devices with subgroups of 8";
     struct Shape {
-        uint32_t n, k, max_splits, n_splits;
+        uint32_t n, k, max_splits, n_splits, rows;
     };
-    for (const Shape s : {Shape{72, 250, 16, 1}, Shape{64, 1000, 16, 2}, Shape{64, 1000, 1, 1}}) {
+    for (const Shape s : {Shape{72, 250, 16, 1, 5}, Shape{64, 1000, 16, 2, 5}, Shape{64, 1000, 1, 1, 5},
+                          Shape{16500, 60, 1, 1, 5}, Shape{130, 60, 1, 1, 69}}) {
         for (const Type type : reference::kTypes) {
-            const Problem many = make(s.n, s.k, 5, 6, type, Type::kF32);
+            const Problem many = make(s.n, s.k, s.rows, s.rows + 1, type, Type::kF32);
             const MatmulPlan plan = *kernels_->products.plan(
                 {.n = s.n, .k = s.k, .type = scalar(type), .rows = many.bucket, .max_splits = s.max_splits});
             ASSERT_STREQ(variant_name(plan), type == Type::kF32 ? "matmul_unrolled" : "matmul_unrolled_16");

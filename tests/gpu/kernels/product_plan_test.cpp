@@ -172,7 +172,7 @@ TEST(ProductPlan, IsWhatItWas) {
         {"portable, others", "50943194450078ba"},
         {"portable, packed", "da86b1767a503d82"},
         {"portable, training", "c28909045a086752"},
-        {"software, sums", "e152a2d3d482957c"},
+        {"software, sums", "9ce29157f480102c"},
         {"software, gated", "c3de1f7c732d1a2c"},
         {"software, others", "1984099a59c45166"},
         {"software, packed", "1cafb52c94f699b6"},

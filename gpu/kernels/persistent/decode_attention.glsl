@@ -17,10 +17,12 @@ const bool kTileAhead = kHeadDim <= 128;  // two tiles of larger heads would tak
 shared vec4 head_q[kHeadDim / 4];  // turned and scaled
 shared float head_kv[2][kHeadDim];  // the row's own, rounded as the cache rounds
 shared float head_raw[3][kHeadDim];
+#ifndef FAMILIES
 shared float head_inverse[2];  // of q and k, where they are normed
+#endif
 shared float tops[kSubgroups], totals[kSubgroups];
 const uint kPreparing = (3 * kHeadDim + kThreads - 1) / kThreads;
-vec2 rotations[kPreparing];  // cos, sin of this thread's elements of q and k; the same for all layers
+vec2 rotations[kPreparing];  // cos, sin of this thread's elements of q and k; the same for all of Llama's layers
 
 uint64_t token_address(uint64_t kv, uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
@@ -42,13 +44,21 @@ float normed(uint which, uint d, uint64_t gamma) {
     return gamma == 0 ? head_raw[which][d] : head_raw[which][d] * head_inverse[which] * FloatRef(gamma + d * 4).v;
 }
 
-void fetch_rotations(uint turn) {
+void fetch_rotations(uint64_t rope, uint turn) {
     const uint kHalf = kRotaryDim / 2;
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint d = (gl_LocalInvocationIndex + j * kThreads) % kHeadDim;
-        rotations[j] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
+        rotations[j] = Vec2Ref(rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
     }
 }
+
+#ifdef FAMILIES
+// Of the layer; where nothing is turned, turns by nothing.
+void fetch_rotations_of(uint64_t rope, uint turn) {
+    fetch_rotations(rope != 0 ? rope : p.rope, turn);
+    [[unroll]] for (uint j = 0; j < kPreparing; j++) rotations[j] = rope != 0 ? rotations[j] : vec2(1.0, 0.0);
+}
+#endif
 
 // Rope rotates element i < rotary_dim / 2 with element i + rotary_dim / 2.
 float rotated(uint which, uint d, uint64_t gamma, vec2 turn) {
@@ -80,6 +90,13 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
     }
     barrier();
     uint64_t q_gamma = layer_words[l % 2][kQNorm], k_gamma = layer_words[l % 2][kKNorm];
+#ifdef FAMILIES
+    if (kWideQkNorms != 0) {
+        norm_wide(epoch);
+        q_gamma += head * (kHeadDim * 4);
+        k_gamma += kv_head * (kHeadDim * 4);
+    } else
+#endif
     if ((q_gamma | k_gamma) != 0) {
         norm_heads(q_gamma, k_gamma);
         barrier();
@@ -158,6 +175,12 @@ float score_sum(float part) {
     return part + subgroupShuffleXor(part, 2);
 }
 
+#ifdef FAMILIES
+float capped(float score) { return kSoftcap == 0.0 ? score : kSoftcap * tanh(clamp(score / kSoftcap, -15.0, 15.0)); }
+#else
+#define capped(score) score
+#endif
+
 // The row's own token, which only one subgroup counts.
 void attend_to_self(inout Attended a) {
     uint lane = gl_SubgroupInvocationID;
@@ -167,7 +190,7 @@ void attend_to_self(inout Attended a) {
         if (kHeadChunks % 4 != 0 && chunk >= kHeadChunks) continue;
         [[unroll]] for (uint e = 0; e < 8; e++) score = fma(head_q[chunk * 2 + e / 4][e % 4], head_kv[0][chunk * 8 + e], score);
     }
-    a.top = score_sum(score);
+    a.top = capped(score_sum(score));
     a.total = lane == 0 ? 1.0 : 0.0;
     if (lane >= kTeamLanes) return;
     [[unroll]] for (uint c = 0; c < kValueChunks; c++) {
@@ -189,7 +212,7 @@ void attend_to_tile(inout Attended a, Tile fetched, uint n_tokens) {
         if (kHeadChunks % 4 != 0 && chunk >= kHeadChunks) continue;
         score = dot8(unpack8(fetched.keys[c], 1), Eight(head_q[chunk * 2], head_q[chunk * 2 + 1]), score);
     }
-    score = score_sum(score);
+    score = capped(score_sum(score));
     if (lane / 4 >= n_tokens) score = kMinusInf;
     float new_top = max(a.top, lanes_max(score));
     float weight = exp(score - new_top), fade = exp(a.top - new_top);
@@ -262,6 +285,7 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     uint kv_head = head / (kQHeads / kKvHeads);
     uint64_t kv = layer_words[l % 2][kKv];
     Span span = span_of(l, row, split);
+    IF_FAMILIES(fetch_rotations_of(layer_words[l % 2][kRope], row.rope_begin + row.position));
     Tile next;
     if (kTileAhead) next = fetch_tile(kv, table, span.begin + kTileTokens, span.end, kv_head);
     prepare_head(l, row, head, split == 0 && head % (kQHeads / kKvHeads) == 0, epoch);

@@ -55,7 +55,7 @@ class DecodeBehind : public DecodeLayers {};
 
 TEST_P(DecodeBehind, EqualsTheReference) {
     const std::vector<float> attention = random(q_size(), 1);
-    for (const Type type : {Type::kF32, Type::kF16}) {
+    for (const Type type : {Type::kF32, c_.type}) {
         for (const uint32_t n_layers : {2u, 1u}) {
             const std::string name =
                 "attention of type " + std::to_string(static_cast<int>(type)) + ", layers " + std::to_string(n_layers);

@@ -11,9 +11,10 @@ namespace lorad::model {
 namespace {
 
 // Supported beside Llama's layers (topology.h); the embedding and the output have dispatches of their own.
-constexpr uint32_t kDecodeLayersSupport =
-    kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureWideQkNorm | kFeatureGelu | kFeatureSoftcap |
-    kFeatureRopeByLayer | kFeatureResidualMultiplier | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+constexpr uint32_t kDecodeLayersSupport = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureWideQkNorm |
+                                          kFeatureGelu | kFeatureSoftcap | kFeatureRopeByLayer | kFeaturePositionScale |
+                                          kFeatureResidualMultiplier | kFeatureEmbedScale | kFeatureScoreScale |
+                                          kFeatureLogits;
 
 // Returns true if the layers differ in nothing but windows and rope, and ropes in nothing but their tables.
 bool have_alike_parts(const ModelConfig& config) {
@@ -33,13 +34,16 @@ bool have_alike_parts(const ModelConfig& config) {
 
 gpu::DecodeFamily family_of(const ModelConfig& config) {
     const LayerFacts first = config.layer(0);
+    const PositionScale& scale = first.attention.position_scale;
     return {.activation = first.ffn.activation,
             .norms_before = first.mixer_norm.before,
             .norms_after = first.mixer_norm.after,
             .wide_qk_norms = first.attention.qk_norm == QkNorm::kFullWidth,
             .by_layer = topology_of(config).has(kFeatureRopeByLayer),
             .softcap = first.attention.softcap,
-            .multiplier = first.residual_multiplier};
+            .multiplier = first.residual_multiplier,
+            .position_beta = scale.beta,
+            .position_original = std::max(scale.original, 1u)};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Golden families whose layers are not Llama's, token by token in one dispatch for all layers and in one for each, against
-// transformers.
+// Golden families whose layers are not Llama's, token by token in one dispatch for all layers and in one for each,
+// against transformers.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -32,18 +32,17 @@ class FamilyDecode : public ::testing::TestWithParam<const char*> {
 
     // No row here has an adapter, and software compiles programs for those for more than a minute.
     static std::unique_ptr<Executor> load(uint32_t one_dispatch_context_max, bool may_group_kv = false) {
-        return load_executor(
-            families_dir() / "models" / GetParam(),
-            {.n_rows_max = 128,
-             .n_sequences_max = 4,
-             .n_positions_max = 256,
-             .n_adapter_slots = 1,
-             .n_kv_blocks = 40,
-             .may_group_kv = may_group_kv,
-             .kernel_path = gpu::KernelPath::kAuto,
-             .one_dispatch_context_max = one_dispatch_context_max,
-             .decode = gpu::PersistentDecode::kOn,
-             .refused_kernels = {"decode_families_lora", "decode_families_lora_affinity"}});
+        return load_executor(families_dir() / "models" / GetParam(),
+                             {.n_rows_max = 128,
+                              .n_sequences_max = 4,
+                              .n_positions_max = 256,
+                              .n_adapter_slots = 1,
+                              .n_kv_blocks = 40,
+                              .may_group_kv = may_group_kv,
+                              .kernel_path = gpu::KernelPath::kAuto,
+                              .one_dispatch_context_max = one_dispatch_context_max,
+                              .decode = gpu::PersistentDecode::kOn,
+                              .refused_kernels = {"decode_families_lora", "decode_families_lora_affinity"}});
     }
 
     // Of the kernels that a step of one row runs.
@@ -112,7 +111,8 @@ const auto test_name = [](const ::testing::TestParamInfo<const char*>& info) {
 
 // A software device compiles the programs of each for a minute and more.
 INSTANTIATE_TEST_SUITE_P(All, FamilyDecode, ::testing::Values("gemma3-nested"), test_name);
-INSTANTIATE_TEST_SUITE_P(SlowAll, FamilyDecode, ::testing::Values("olmo2", "olmo3", "smollm3", "granite"), test_name);
+INSTANTIATE_TEST_SUITE_P(SlowAll, FamilyDecode,
+                         ::testing::Values("olmo2", "olmo3", "smollm3", "granite", "ministral3-nested"), test_name);
 INSTANTIATE_TEST_SUITE_P(All, FamilyDecodeOfWindows, ::testing::Values("gemma3-nested"), test_name);
 
 }  // namespace

@@ -53,11 +53,20 @@ void fetch_rotations(uint64_t rope, uint turn) {
 }
 
 #ifdef FAMILIES
+float capped(float score) { return kSoftcap == 0.0 ? score : kSoftcap * tanh(clamp(score / kSoftcap, -15.0, 15.0)); }
+
+float query_scale(uint position) {
+    return kPositionBeta == 0.0 ? p.scale : p.scale * (1.0 + kPositionBeta * log(1.0 + floor(float(position) / float(kPositionOriginal))));
+}
+
 // Of the layer; where nothing is turned, turns by nothing.
 void fetch_rotations_of(uint64_t rope, uint turn) {
     fetch_rotations(rope != 0 ? rope : p.rope, turn);
     [[unroll]] for (uint j = 0; j < kPreparing; j++) rotations[j] = rope != 0 ? rotations[j] : vec2(1.0, 0.0);
 }
+#else
+#define capped(score) score
+#define query_scale(position) p.scale
 #endif
 
 // Rope rotates element i < rotary_dim / 2 with element i + rotary_dim / 2.
@@ -77,9 +86,44 @@ void keep_attention(uint head, uint i, vec4 value, uint epoch) {
     say(place + 1, pack_pair(value.zw, kType), epoch);
 }
 
+#ifdef FAMILIES
+// Where one head's q, k and v have more elements than there are threads: all of a thread's are asked for at once, as one
+// behind the other takes a trip to memory each.
+void hear_head(uint head, uint kv_head, uint epoch) {
+    uint places[kPreparing];
+    uint64_t words[kPreparing];
+    [[unroll]] for (uint j = 0; j < kPreparing; j++) {
+        uint i = gl_LocalInvocationIndex + j * kThreads;
+        uint which = min(i / kHeadDim, 2);
+        places[j] = kQkvChannel + (which == 0 ? head : kQHeads + (which - 1) * kKvHeads + kv_head) * kHeadDim + i % kHeadDim;
+        words[j] = look(places[j]);
+    }
+    for (uint polls = 0;;) {
+        bool all_there = true;
+        [[unroll]] for (uint j = 0; j < kPreparing; j++) {
+            if (uint(words[j] >> 32) == epoch) continue;
+            words[j] = look(places[j]);
+            all_there = false;
+        }
+        if (all_there) break;
+        if (++polls > p.max_polls || given_up != 0) {
+            given_up = 1;
+            break;
+        }
+    }
+    [[unroll]] for (uint j = 0; j < kPreparing; j++) {
+        uint i = gl_LocalInvocationIndex + j * kThreads;
+        if (i < 3 * kHeadDim) head_raw[i / kHeadDim][i % kHeadDim] = uintBitsToFloat(uint(words[j]));
+    }
+}
+#endif
+
 // q, k and v of this row for one head; the head that is the first of its group also writes the cache.
 void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
     uint kv_head = head / (kQHeads / kKvHeads);
+#ifdef FAMILIES
+    hear_head(head, kv_head, epoch);
+#else
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         uint which = i / kHeadDim;
@@ -88,6 +132,7 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
         uint place = kQkvChannel + column;
         head_raw[which][i % kHeadDim] = uintBitsToFloat(hear(look(place), place, epoch));
     }
+#endif
     barrier();
     uint64_t q_gamma = layer_words[l % 2][kQNorm], k_gamma = layer_words[l % 2][kKNorm];
 #ifdef FAMILIES
@@ -104,7 +149,7 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         uint which = i / kHeadDim, d = i % kHeadDim;
-        if (which == 0) head_q[d / 4][d % 4] = rotated(0, d, q_gamma, rotations[j]) * p.scale;
+        if (which == 0) head_q[d / 4][d % 4] = rotated(0, d, q_gamma, rotations[j]) * query_scale(row.position);
         if (which == 1) head_kv[0][d] = rounded_f16(rotated(1, d, k_gamma, rotations[j]));
         if (which == 2) head_kv[1][d] = rounded_f16(head_raw[2][d]);
     }
@@ -174,12 +219,6 @@ float score_sum(float part) {
     part += subgroupShuffleXor(part, 1);
     return part + subgroupShuffleXor(part, 2);
 }
-
-#ifdef FAMILIES
-float capped(float score) { return kSoftcap == 0.0 ? score : kSoftcap * tanh(clamp(score / kSoftcap, -15.0, 15.0)); }
-#else
-#define capped(score) score
-#endif
 
 // The row's own token, which only one subgroup counts.
 void attend_to_self(inout Attended a) {

@@ -66,6 +66,8 @@ layout(constant_id = 18) const uint kNormsAfter = 0;   // and of what o and down
 layout(constant_id = 19) const uint kWideQkNorms = 0;  // over all heads of a row
 layout(constant_id = 20) const float kSoftcap = 0.0;   // of scores; 0: not
 layout(constant_id = 21) const float kMultiplier = 1.0;  // on what o and down give, after its norm
+layout(constant_id = 22) const float kPositionBeta = 0.0;  // queries times 1 + beta ln(1 + floor(position / original)); 0: not
+layout(constant_id = 23) const uint kPositionOriginal = 1;
 #else
 const uint kActivation = kSilu, kNormsBefore = 1, kNormsAfter = 0;
 #endif

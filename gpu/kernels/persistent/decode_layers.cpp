@@ -31,7 +31,8 @@ struct DecodeConstantsOfType {
 struct DecodeConstantsOfFamily {
     DecodeConstantsOfType decode;
     uint32_t activation, norms_before, norms_after, wide_qk_norms;
-    float softcap, multiplier;
+    float softcap, multiplier, position_beta;
+    uint32_t position_original;
 };
 
 // Modules of decode_layers.comp: without and with affinity, then likewise with families.
@@ -47,8 +48,7 @@ DecodeNames names_of(DecodeModule module) {
         case DecodeModule::kBehind:
             return {"decode_behind", "decode_behind_affinity", "decode_families_behind",
                     "decode_families_behind_affinity"};
-        default:
-            return {"decode_layers", "decode_layers_affinity", "decode_families", "decode_families_affinity"};
+        default: return {"decode_layers", "decode_layers_affinity", "decode_families", "decode_families_affinity"};
     }
 }
 
@@ -158,7 +158,9 @@ const Kernel* PersistentKernels::decode_kernel(DecodeModule module, const Decode
                                                 .norms_after = family.norms_after,
                                                 .wide_qk_norms = family.wide_qk_norms,
                                                 .softcap = family.softcap,
-                                                .multiplier = family.multiplier};
+                                                .multiplier = family.multiplier,
+                                                .position_beta = family.position_beta,
+                                                .position_original = family.position_original};
         return kernel(affinity ? names.families_affinity : names.families, of_family, caps.subgroup_size);
     }
     const char* name = affinity ? names.affinity : names.plain;

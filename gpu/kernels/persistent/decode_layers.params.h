@@ -13,12 +13,12 @@ struct DecodeLayer {
     uint64_t gate_up, gate_up_bias;
     uint64_t down, down_bias;
     uint64_t input_norm, post_attention_norm;
-    uint64_t q_norm, k_norm;         // [D], or of all heads
-    uint64_t kv;                     // f16 [block][K|V][kv_head][kBlockTokens][D]
-    uint32_t window;                 // as in AttentionParams
-    uint32_t in_window_group;        // its blocks are those of window_step; this and what follows with families alone
-    uint64_t o_after, down_after;    // norms of what o and down give
-    uint64_t rope;                   // as in QkvPostParams; 0: nothing is turned
+    uint64_t q_norm, k_norm;       // [D], or of all heads
+    uint64_t kv;                   // f16 [block][K|V][kv_head][kBlockTokens][D]
+    uint32_t window;               // as in AttentionParams
+    uint32_t in_window_group;      // its blocks are those of window_step; this and what follows with families alone
+    uint64_t o_after, down_after;  // norms of what o and down give
+    uint64_t rope;                 // as in QkvPostParams; 0: nothing is turned
 };
 INTEROP_SIZE(DecodeLayer, 136);
 

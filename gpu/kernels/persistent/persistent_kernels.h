@@ -22,6 +22,9 @@ struct DecodeFamily {
     bool by_layer = false;                          // rope and groups of blocks are each layer's own
     float softcap = 0.0f;                           // of scores; 0: not
     float multiplier = 1.0f;                        // on what o and down give
+    // queries times 1 + beta ln(1 + floor(position / original)); 0: not
+    float position_beta = 0.0f;
+    uint32_t position_original = 1;
     bool operator==(const DecodeFamily&) const = default;
 };
 

@@ -57,9 +57,7 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         return buffers_.emplace_back(input(values)).address();
     }
 
-    std::vector<float> random(size_t n, double bound, float middle = 0) {
-        return random(n, bound, middle, Type::kF16);
-    }
+    std::vector<float> random(size_t n, double bound, float middle = 0) { return random(n, bound, middle, Type::kF16); }
 
     std::vector<float> random(size_t n, double bound, float middle, Type type) {
         auto values = reference::random_values(n, type, random_, static_cast<float>(bound));
@@ -108,7 +106,8 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         for (uint32_t token = 0; token < c_.position; token++) {
             for (uint32_t i = 0; i < kv_size(); i++) {
                 for (const uint32_t plane : {0u, 1u}) {
-                    const size_t line = (size_t{block_of(token, in_group)} * 2 + plane) * c_.n_kv_heads + i / c_.head_dim;
+                    const size_t line =
+                        (size_t{block_of(token, in_group)} * 2 + plane) * c_.n_kv_heads + i / c_.head_dim;
                     const float value = (plane == 0 ? layer.keys : layer.values)[size_t{token} * kv_size() + i];
                     kv[(line * kBlockTokens + token % kBlockTokens) * c_.head_dim + i % c_.head_dim] =
                         reference::to_f16(value);
@@ -229,6 +228,8 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         const bool turns = c_.turns_layer_1 || number == 0;
         const std::span<const float> turn = turns ? std::span(rope).last(c_.rotary_dim) : std::span<const float>();
         if (c_.family.wide_qk_norms) norm_wide(qkv, layer);
+        const uint32_t n_originals = c_.position / c_.family.position_original;
+        const double scale = 1 + static_cast<double>(c_.family.position_beta) * std::log(1.0 + n_originals);
         Vector result;
         for (uint32_t q = 0; q < c_.n_q_heads; q++) {
             const uint32_t kv_head = q / (c_.n_q_heads / c_.n_kv_heads), k_begin = q_size() + kv_head * c_.head_dim,
@@ -238,7 +239,8 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
             const Vector value(qkv.begin() + v_begin, qkv.begin() + v_begin + c_.head_dim);
             const Vector sums = reference::attention(
                 std::vector<float>(query.begin(), query.end()), column(layer.keys, kv_head, key),
-                column(layer.values, kv_head, value), {.scale = 1 / std::sqrt(c_.head_dim), .window = window_of(number), .softcap = c_.family.softcap});
+                column(layer.values, kv_head, value),
+                {.scale = scale / std::sqrt(c_.head_dim), .window = window_of(number), .softcap = c_.family.softcap});
             result.insert(result.end(), sums.begin(), sums.end());
         }
         return result;

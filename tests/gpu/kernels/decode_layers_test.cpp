@@ -79,8 +79,7 @@ TEST_P(DecodeBehind, EqualsTheReference) {
                     ASSERT_TRUE(is_poison(value)) << name << ": there is no next layer";
                 continue;
             }
-            expect_near_all(product(layers_[1].qkv, normed(want, layers_[1].input_norm),
-                                    std::vector<float>(n_qkv())),
+            expect_near_all(product(layers_[1].qkv, normed(want, layers_[1].input_norm), std::vector<float>(n_qkv())),
                             y, name);
         }
         expect_right_step("all layers after that");
@@ -204,7 +203,7 @@ TEST_P(DecodeParts, AreRightWhereTheyAreFewAndLong) {
 // A software device compiles each for half a minute to a minute: few, with rows of q that are and are not a multiple of
 // 64; the others are in the slow set.
 const LayersCase kOddShape{24, 12, 130, 0, 2, true}, kWideShape{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050};
-// As Gemma's; and as OLMo's with parts of others: capped scores, a multiplier, and a layer that turns nothing.
+// As Gemma's; and as OLMo's with parts of others: capped scores, multipliers, and a layer that turns nothing.
 const LayersCase kGemmaLike{.head_dim = 24,
                             .rotary_dim = 24,
                             .position = 130,
@@ -224,7 +223,9 @@ const LayersCase kGemmaLike{.head_dim = 24,
                          .wide_qk_norms = true,
                          .by_layer = true,
                          .softcap = 2.0f,
-                         .multiplier = 0.3f},
+                         .multiplier = 0.3f,
+                         .position_beta = 0.4f,
+                         .position_original = 9},
               .turns_layer_1 = false};
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayers, ::testing::Values(kGemmaLike, kOlmoLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayersLora, ::testing::Values(kGemmaLike));

@@ -2,13 +2,18 @@
 // against transformers.
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <set>
+#include <sstream>
 #include <string_view>
 
 #include <gtest/gtest.h>
 
 #include "model/exec/runner.h"
+#include "model/forward/decode_layers.h"
 #include "tests/support/families.h"
 #include "tests/support/load_executor.h"
+#include "tests/support/planned_devices.h"
 
 namespace lorad::model::family_decode_test {
 namespace {
@@ -101,6 +106,52 @@ TEST_P(FamilyDecodeOfWindows, ReadsTheBlocksOfTheLayersGroup) {
         logits.assign(output->logits(0).begin(), output->logits(0).end());
     }
     expect_reference(logits, *executor);
+}
+
+// Without a device. What other families have needs more than the program's parts.
+TEST(DecodeLayersOfFamilies, AreThoseOfAttentionAndAPlainFeedForward) {
+    if (other_families() != nullptr) GTEST_SKIP() << "of the set in the tree";
+    const gpu::DeviceCapabilities caps = h200();
+    const gpu::KernelFacts facts{caps, {}, gpu::ladder_of(caps, gpu::KernelPath::kAuto)};
+    const gpu::KernelPlanner kernels{facts};
+    std::set<std::string> able;
+    for (const GoldenFamily& family : kGoldenFamilies) {
+        std::ifstream in(families_dir() / "models" / family.model / "config.json");
+        std::ostringstream text;
+        text << in.rdbuf();
+        const auto config = parse_model_config(text.str(), "");
+        ASSERT_TRUE(config.ok()) << family.model << ": " << config.error().message;
+        ModelWeights weights;
+        weights.layers.resize(config->n_layers);
+        for (LayerWeights& w : weights.layers) {
+            for (Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) matrix->type = gpu::ScalarType::kBf16;
+        }
+        if (can_decode_layers(kernels.persistent, *config, weights)) able.insert(family.model);
+    }
+    EXPECT_EQ(able, (std::set<std::string>{"gemma3-nested", "granite", "llama-biased", "ministral3-nested", "olmo2",
+                                           "olmo3", "phi4-mini", "smollm3"}));
+}
+
+TEST(DecodeLayersOfFamilies, FitTheSharedMemoryOfAnH200InGemmasSizes) {
+    const gpu::DeviceCapabilities caps = h200();
+    const gpu::KernelFacts facts{caps, {}, gpu::ladder_of(caps, gpu::KernelPath::kAuto)};
+    const gpu::KernelPlanner kernels{facts};
+    const auto fits = [&](uint32_t hidden, uint32_t ffn, uint32_t heads, uint32_t head_dim, bool lora) {
+        return kernels.persistent.can_decode_layers({.type = gpu::ScalarType::kBf16,
+                                                     .hidden = hidden,
+                                                     .n_q_heads = heads,
+                                                     .n_kv_heads = heads / 2,
+                                                     .head_dim = head_dim,
+                                                     .rotary_dim = head_dim,
+                                                     .ffn = ffn,
+                                                     .lora = lora,
+                                                     .family = {.norms_after = true, .by_layer = true}});
+    };
+    for (const bool lora : {false, true}) {
+        EXPECT_TRUE(fits(2560, 10240, 8, 256, lora)) << "4B";
+        EXPECT_TRUE(fits(3840, 15360, 16, 256, lora)) << "12B";
+    }
+    EXPECT_TRUE(fits(5376, 21504, 32, 128, false)) << "27B";
 }
 
 const auto test_name = [](const ::testing::TestParamInfo<const char*>& info) {

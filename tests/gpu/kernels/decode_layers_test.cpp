@@ -230,6 +230,23 @@ const LayersCase kGemmaLike{.head_dim = 24,
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayers, ::testing::Values(kGemmaLike, kOlmoLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayersLora, ::testing::Values(kGemmaLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeBehind, ::testing::Values(kGemmaLike, kOlmoLike));
+// Heads of Gemma 3 4B, and as many rows for a workgroup of a GPU.
+const LayersCase kGemma4B{.head_dim = 256,
+                          .rotary_dim = 256,
+                          .position = 300,
+                          .window = 200,
+                          .n_splits = 2,
+                          .has_head_norms = true,
+                          .hidden = 1280,
+                          .n_q_heads = 4,
+                          .n_kv_heads = 2,
+                          .ffn = 2560,
+                          .type = Type::kBf16,
+                          .family = kGemmaLike.family,
+                          .has_window_group = true};
+INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayers, ::testing::Values(kGemma4B));
+INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayersLora, ::testing::Values(kGemma4B));
+INSTANTIATE_TEST_SUITE_P(Families, DecodeParts, ::testing::Values(kGemma4B));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}));
 INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeBehind,
                          ::testing::Values(LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));

@@ -90,27 +90,14 @@ void keep_attention(uint head, uint i, vec4 value, uint epoch) {
 // Where one head's q, k and v have more elements than there are threads: all of a thread's are asked for at once, as one
 // behind the other takes a trip to memory each.
 void hear_head(uint head, uint kv_head, uint epoch) {
-    uint places[kPreparing];
-    uint64_t words[kPreparing];
+    uint places[kPlacesMax];
+    uint64_t words[kPlacesMax];
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         uint which = min(i / kHeadDim, 2);
         places[j] = kQkvChannel + (which == 0 ? head : kQHeads + (which - 1) * kKvHeads + kv_head) * kHeadDim + i % kHeadDim;
-        words[j] = look(places[j]);
     }
-    for (uint polls = 0;;) {
-        bool all_there = true;
-        [[unroll]] for (uint j = 0; j < kPreparing; j++) {
-            if (uint(words[j] >> 32) == epoch) continue;
-            words[j] = look(places[j]);
-            all_there = false;
-        }
-        if (all_there) break;
-        if (++polls > p.max_polls || given_up != 0) {
-            given_up = 1;
-            break;
-        }
-    }
+    hear_places(words, places, kPreparing, epoch);
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         if (i < 3 * kHeadDim) head_raw[i / kHeadDim][i % kHeadDim] = uintBitsToFloat(uint(words[j]));
@@ -348,20 +335,37 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     barrier();
 }
 
-// attention = sum over splits of exp(max_s - max) result_s / sum over splits of exp(max_s - max) sum_s; the first
-// subgroup.
+// attention = sum over splits of exp(max_s - max) result_s / sum over splits of exp(max_s - max) sum_s. A thread has two
+// elements and asks for all that it needs of a few splits at once; the threads that speak.
 void combine(uint head, uint epoch) {
-    for (uint i = gl_SubgroupInvocationID; i < kHeadDim / 4; i += kLanes) {
-        uint line = kPartialsChannel + head * kSplits * (kHeadDim + 2);
+    const uint kSplitsAtOnce = kSplits < 4 ? kSplits : 4;  // which divides the splits, both being powers of two
+    for (uint i = gl_LocalInvocationIndex; i < kHeadDim / 2; i += kSpeakers) {
         float top = kMinusInf, total = 0.0;
-        for (uint s = 0; s < kSplits; s++) top = max(top, hear_float(line + s * (kHeadDim + 2), epoch));
-        vec4 sum = vec4(0.0);
-        for (uint s = 0; s < kSplits; s++) {
-            uint part = line + s * (kHeadDim + 2);
-            float share = exp(hear_float(part, epoch) - top);
-            for (uint c = 0; c < 4; c++) sum[c] = fma(hear_float(part + 2 + i * 4 + c, epoch), share, sum[c]);
-            total = fma(hear_float(part + 1, epoch), share, total);
+        vec2 sum = vec2(0.0);
+        for (uint first = 0; first < kSplits; first += kSplitsAtOnce) {
+            uint places[kPlacesMax];
+            uint64_t words[kPlacesMax];
+            [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) {
+                const uint part = kPartialsChannel + (head * kSplits + first + s) * (kHeadDim + 2);
+                places[s * 4] = part;
+                places[s * 4 + 1] = part + 1;
+                places[s * 4 + 2] = part + 2 + i * 2;
+                places[s * 4 + 3] = part + 3 + i * 2;
+            }
+            hear_places(words, places, kSplitsAtOnce * 4, epoch);
+            float new_top = top;
+            [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) new_top = max(new_top, uintBitsToFloat(uint(words[s * 4])));
+            const float shift = new_top == kMinusInf ? 0.0 : new_top;  // of parts without tokens
+            const float fade = exp(top - shift);
+            total *= fade;
+            sum *= fade;
+            [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) {
+                const float share = exp(uintBitsToFloat(uint(words[s * 4])) - shift);
+                total = fma(uintBitsToFloat(uint(words[s * 4 + 1])), share, total);
+                sum = fma(vec2(uintBitsToFloat(uint(words[s * 4 + 2])), uintBitsToFloat(uint(words[s * 4 + 3]))), vec2(share), sum);
+            }
+            top = new_top;
         }
-        keep_attention(head, i, sum / total, epoch);
+        say(kAttentionChannel + head * (kHeadDim / 2) + i, pack_pair(sum / total, kType), epoch);
     }
 }

@@ -59,16 +59,3 @@ void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
     pad_staged(k);
     barrier();
 }
-
-#ifdef BEHIND_ATTENTION
-// What other dispatches attended to.
-void stage_attention() {
-    for (uint i = gl_LocalInvocationIndex; i < kQStride / 2; i += kThreads) {
-        uint pair = 0;
-        if (i < kQ / 2) pair = kAttentionType == 0 ? pack_pair(Vec2Ref(behind.attention + i * 8).v, kType) : UintRef(behind.attention + i * 4).v;
-        stage_pair(i, pair);
-    }
-    pad_staged(kQStride);
-    barrier();
-}
-#endif

@@ -91,7 +91,8 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + n_subgroups * 8 + 8;
     // And the addresses of two layers, sums of subgroups, and a few words.
     launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 +
-                          attention_bytes + 2 * sizeof(DecodeLayer) + 2 * n_subgroups * 4 + 64;
+                          attention_bytes + 2 * sizeof(DecodeLayer) + n_subgroups * 4 + 64;
+    if (shape.has_families()) launch.shared_bytes += n_subgroups * 4;
     if (shape.lora) launch.shared_bytes += 2 * kLoraModules * sizeof(LoraModule) + 3 * kDecodeRankMax * sizeof(float);
     return launch;
 }

@@ -230,23 +230,21 @@ const LayersCase kGemmaLike{.head_dim = 24,
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayers, ::testing::Values(kGemmaLike, kOlmoLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayersLora, ::testing::Values(kGemmaLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeBehind, ::testing::Values(kGemmaLike, kOlmoLike));
-// Heads of Gemma 3 4B, and as many rows for a workgroup of a GPU.
-const LayersCase kGemma4B{.head_dim = 256,
-                          .rotary_dim = 256,
-                          .position = 300,
-                          .window = 200,
-                          .n_splits = 2,
-                          .has_head_norms = true,
-                          .hidden = 1280,
-                          .n_q_heads = 4,
-                          .n_kv_heads = 2,
-                          .ffn = 2560,
-                          .type = Type::kBf16,
-                          .family = kGemmaLike.family,
-                          .has_window_group = true};
-INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayers, ::testing::Values(kGemma4B));
-INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayersLora, ::testing::Values(kGemma4B));
-INSTANTIATE_TEST_SUITE_P(Families, DecodeParts, ::testing::Values(kGemma4B));
+// With heads of Gemma 3 4B, which have more elements than the workgroup has threads.
+LayersCase with_long_heads(uint32_t hidden, uint32_t ffn) {
+    LayersCase c = kGemmaLike;
+    c.head_dim = c.rotary_dim = 256;
+    c.position = 300;
+    c.window = 200;
+    c.hidden = hidden;
+    c.n_q_heads = 4;
+    c.n_kv_heads = 2;
+    c.ffn = ffn;
+    return c;
+}
+INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayers, ::testing::Values(with_long_heads(256, 640)));
+INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayersLora, ::testing::Values(with_long_heads(256, 640)));
+INSTANTIATE_TEST_SUITE_P(Families, DecodeParts, ::testing::Values(with_long_heads(1280, 2560)));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}));
 INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeBehind,
                          ::testing::Values(LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));

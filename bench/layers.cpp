@@ -97,6 +97,8 @@ class LayersBench {
     }
 
     gpu::DecodeLayersShape decode_shape(uint32_t splits) const {
+        gpu::DecodeFamily family;
+        if (shape_.is_gemma) family = {.activation = gpu::Activation::kGeluTanh, .norms_after = true, .by_layer = true};
         return {.type = gpu::ScalarType::kF16,
                 .hidden = shape_.hidden,
                 .n_q_heads = shape_.q_heads,
@@ -104,7 +106,8 @@ class LayersBench {
                 .head_dim = shape_.head_dim,
                 .rotary_dim = shape_.head_dim,
                 .ffn = shape_.ffn,
-                .n_splits = splits};
+                .n_splits = splits,
+                .family = family};
     }
 
     void make_inputs() {
@@ -165,6 +168,9 @@ class LayersBench {
             layer.down = matrix(shape_.hidden, shape_.ffn);
             layer.input_norm = layer.post_attention_norm = norm_.address();
             layer.kv = kv_.address();
+            if (!shape_.is_gemma) continue;
+            layer.o_after = layer.down_after = layer.q_norm = layer.k_norm = norm_.address();
+            layer.rope = rope_.address();
         }
         table_ = make(layers.size() * sizeof(gpu::DecodeLayer));
         stop_on_error(device_.uploader().upload(table_, 0, std::as_bytes(std::span(layers))));

@@ -24,7 +24,7 @@ WARN_LINES, FAIL_LINES, FAIL_LINES_TESTS = 400, 600, 800
 WARN_SOURCES, FAIL_SOURCES = 40, 50  # in one folder of a layer: .h and .cpp
 FUNCTION_LINES = 90  # of a function of a layer or the benchmarks, its signature and braces included
 PUBLIC_FUNCTIONS = 30  # of a class's objects, by name: overloads are one, and constructors none
-MODULE_BUDGET = 132  # SPIR-V modules, so that variants stay a choice and never a cross product; serving and training together
+MODULE_BUDGET = 138  # SPIR-V modules, so that variants stay a choice and never a cross product; serving and training together
 
 # (what is fenced, pattern on an include line, files that may have it, what to use instead)
 INCLUDE_FENCES = [

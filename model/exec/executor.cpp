@@ -226,8 +226,8 @@ Result<std::shared_ptr<const MergedWeights>> Executor::merge(std::span<const Lor
     for (const LoraUse& use : uses) terms.push_back({&impl_->lora_table->adapter(use.slot), use.scale});
     TRY_ASSIGN(std::unique_ptr<MergedWeights> merged, impl_->transform->merge(terms));
     if (impl_->decode_layers) {
-        TRY_ASSIGN(gpu::Buffer table,
-                   decode_layer_table(impl_->device, impl_->config, impl_->weights, merged.get(), impl_->kv_cache));
+        TRY_ASSIGN(gpu::Buffer table, decode_layer_table(impl_->device, impl_->config, impl_->weights, merged.get(),
+                                                         impl_->kv_cache, impl_->ropes()));
         TRY(impl_->device.uploader().finish());
         merged->set_decode_table(std::move(table));
     }

@@ -98,7 +98,7 @@ struct Executor::Impl {
     StateCache state_cache;
     Scratch scratch;
     gpu::Buffer rope_tables;
-    std::vector<uint64_t> rope_offsets;  // ForwardContext
+    std::vector<uint64_t> rope_offsets;  // RopeTables
     gpu::Buffer host_logits;             // [ring slot][n_outputs_max][vocab]
     std::unique_ptr<LoraTable> lora_table;
     std::unique_ptr<WeightTransform> transform;
@@ -134,6 +134,7 @@ struct Executor::Impl {
     Status plan_memory_for(uint64_t weight_bytes, const TensorFiles& files, ScratchBytes& scratch_sizes);
     Status allocate(const ScratchBytes& scratch_sizes);
     Status upload_rope_tables();
+    RopeTables ropes() const { return {rope_tables.address(), rope_offsets}; }
     SlotLookup slot_lookup() const {
         return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
     }

@@ -127,7 +127,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
                                          plan.n_window_blocks));
     TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max + plan.n_snapshots));
     if (can_decode_layers(kernels->persistent, config, weights)) {
-        TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
+        TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache, ropes()));
         programs.offer(PersistentProgram::kDecodeLayers, "decode_layers", decode_layers->given_up());
         if (kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true))) {
             programs.offer(PersistentProgram::kDecodeLayersAdapter, "decode_layers with an adapter",

@@ -19,9 +19,10 @@ ForwardLimits limits_of(const ExecutorOptions& options) {
     return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
 }
 
-// All layers in one dispatch have one table of blocks.
+// Llama's layers in one dispatch have one table of blocks.
 bool may_group_kv(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return !KvGroups::of(config).has_both() || !can_decode_layers(kernels.persistent, config, weights);
+    return !KvGroups::of(config).has_both() || !can_decode_layers(kernels.persistent, config, weights) ||
+           decode_layers_shape(config, weights, 1).has_families();
 }
 
 MemoryPlanOptions plan_options(const gpu::KernelPlanner& kernels, const ExecutorOptions& options,

@@ -9,6 +9,7 @@
 #include "model/config/config.h"
 #include "model/exec/kv_cache.h"
 #include "model/forward/given_up.h"
+#include "model/forward/rope_tables.h"
 #include "model/weights/weight_transform.h"
 #include "model/weights/weights.h"
 #include "proto/base/result.h"
@@ -30,13 +31,15 @@ constexpr uint32_t kDecodeSplitsMax = 16;  // of the context, in one dispatch
 // DecodeLayer[n_layers] of the model's own weights, or with the merged ones where these change them. Handed to the
 // uploader. The addresses must be known, the weights need not have arrived. Any thread.
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
-                                       const MergedWeights* merged, const KvCache& kv_cache);
+                                       const MergedWeights* merged, const KvCache& kv_cache,
+                                       const RopeTables& rope_tables);
 
 // Engine thread only.
 class DecodeLayers {
   public:
     static Result<std::unique_ptr<DecodeLayers>> create(gpu::Device& device, const ModelConfig& config,
-                                                        const ModelWeights& weights, const KvCache& kv_cache);
+                                                        const ModelWeights& weights, const KvCache& kv_cache,
+                                                        const RopeTables& rope_tables);
 
     gpu::DeviceAddress table() const { return table_.address(); }  // decode_layer_table() of the model's own weights
     gpu::DeviceAddress channels() const { return channels_.address(); }

@@ -257,7 +257,7 @@ class Pass : private ExpertParts {
         return {.step = step_,
                 .layers = context_.decode_table(shape_.weight_set) + first_layer * sizeof(gpu::DecodeLayer),
                 .block_tables = step_ + layout_.block_tables,
-                .rope = context_.rope_table(facts_[0].attention),
+                .rope = context_.rope_tables.tables,
                 .x = scratch_.x.address(),
                 .channels = context_.decode_layers->channels(),
                 .sync = context_.decode_layers->sync(),
@@ -268,7 +268,7 @@ class Pass : private ExpertParts {
                 .scale = facts_[0].attention.scale,
                 .lora_table = context_.lora_table.address(),
                 .lora_slot_stride = context_.lora_slot_stride(),
-                .pad = 0};
+                .window_step = shape_.window_rows ? static_cast<uint32_t>(layout_.window_header) : 0};
     }
 };
 

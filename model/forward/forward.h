@@ -13,6 +13,7 @@
 #include "model/forward/decode_layers.h"
 #include "model/forward/decode_rows.h"
 #include "model/forward/grid_barrier.h"
+#include "model/forward/rope_tables.h"
 #include "model/forward/scratch.h"
 #include "model/step/step_plan.h"
 #include "model/step/step_shape.h"
@@ -33,13 +34,12 @@ struct ForwardContext {
     const StateCache& states;
     const Scratch& scratch;
     const LoraTable& lora_table;
-    gpu::DeviceAddress rope_tables;
-    std::span<const uint64_t> rope_offsets;  // bytes, of ModelConfig::rope_of()
-    gpu::DeviceAddress host_logits;          // [readback][V] f32
-    const DecodeLayers* decode_layers;       // of LayerSchedule::kOneDispatch and kApart
-    const GridBarrier* decode_rows;          // of LayerSchedule::kBetween
-    const GridBarrier* gated_lora;           // of AdapterMethod::kGatedProduct
-    uint32_t n_positions_max;                // of a sequence
+    RopeTables rope_tables;
+    gpu::DeviceAddress host_logits;     // [readback][V] f32
+    const DecodeLayers* decode_layers;  // of LayerSchedule::kOneDispatch and kApart
+    const GridBarrier* decode_rows;     // of LayerSchedule::kBetween
+    const GridBarrier* gated_lora;      // of AdapterMethod::kGatedProduct
+    uint32_t n_positions_max;           // of a sequence
 
     // The address at which steps of a weight set (StepShape) read a matrix or a bias.
     template <typename MatrixOrVector>
@@ -54,10 +54,6 @@ struct ForwardContext {
     // The address of the adapters' own weights for a norm's kernel; 0 in recordings without.
     gpu::DeviceAddress slot_norms(const StepShape& shape, uint32_t layer, LoraTable::Norm norm) const {
         return shape.extras ? lora_table.norms_address(layer, norm) : 0;
-    }
-    // The table for a layer's queries and keys; 0 where they are not rotated.
-    gpu::DeviceAddress rope_table(const AttentionFacts& attention) const {
-        return attention.rope == kNoRope ? 0 : rope_tables + rope_offsets[attention.rope];
     }
     gpu::DeviceAddress decode_table(uint8_t weight_set) const {
         return weight_set != 0 ? merged->decode_table()->address() : decode_layers->table();

@@ -126,9 +126,14 @@ struct GoldenAdapter {
     std::vector<std::vector<float>> last_logits;  // of each prompt
 };
 
+// The folder of a model's reference set, which for a family is that of all families.
+std::filesystem::path set_of(const std::string& model) {
+    return std::filesystem::exists(goldens_dir() / "models" / model) ? goldens_dir() : goldens_dir() / "families";
+}
+
 void load_golden_adapters(Served& served, const std::string& model, std::vector<GoldenAdapter>& adapters) {
-    const auto answers = goldens_dir() / "expected/adapters" / model;
-    for (const auto& folder : std::filesystem::directory_iterator(goldens_dir() / "adapters" / model)) {
+    const auto answers = set_of(model) / "expected/adapters" / model;
+    for (const auto& folder : std::filesystem::directory_iterator(set_of(model) / "adapters" / model)) {
         const std::string name = folder.path().filename();
         const auto loaded = served.registry().load(name, folder.path());
         ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
@@ -210,7 +215,7 @@ TEST_P(GoldenAdapterOnDevice, TheDevicesOwnPathAgreesWithPeft) {
 TEST_P(GoldenAdapterInOneDispatch, AgreesWithPeft) {
     const std::string model = GetParam();
     const auto served =
-        Served::load(goldens_dir() / "models" / model, false, 24, gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn);
+        Served::load(set_of(model) / "models" / model, false, 24, gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn);
     ASSERT_NE(served, nullptr);
     const gpu::ScalarType type = served->executor().weights().layers[0].qkv.type;
     if (type == gpu::ScalarType::kF32) GTEST_SKIP() << "only for 16-bit weights";
@@ -258,9 +263,10 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterOnDevice,
                          test_name);
 // A software device compiles the programs of each for a minute and a half: one here; the weights of phi3-sharded are
 // f32.
-INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterInOneDispatch, ::testing::Values("qwen2-tied"), test_name);
+INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterInOneDispatch, ::testing::Values("qwen2-tied", "gemma3-nested"), test_name);
 INSTANTIATE_TEST_SUITE_P(SlowAll, GoldenAdapterInOneDispatch,
-                         ::testing::Values("qwen3", "llama-scaled", "llama-tied", "mistral-window"), test_name);
+                         ::testing::Values("qwen3", "llama-scaled", "llama-tied", "mistral-window", "olmo3"),
+                         test_name);
 
 std::filesystem::path demo_dir() { return lorad::testing::source_dir() / "deploy/demo-model"; }
 

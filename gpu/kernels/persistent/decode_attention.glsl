@@ -17,10 +17,12 @@ const bool kTileAhead = kHeadDim <= 128;  // two tiles of larger heads would tak
 shared vec4 head_q[kHeadDim / 4];  // turned and scaled
 shared float head_kv[2][kHeadDim];  // the row's own, rounded as the cache rounds
 shared float head_raw[3][kHeadDim];
+#ifndef FAMILIES
 shared float head_inverse[2];  // of q and k, where they are normed
+#endif
 shared float tops[kSubgroups], totals[kSubgroups];
 const uint kPreparing = (3 * kHeadDim + kThreads - 1) / kThreads;
-vec2 rotations[kPreparing];  // cos, sin of this thread's elements of q and k; the same for all layers
+vec2 rotations[kPreparing];  // cos, sin of this thread's elements of q and k; the same for all of Llama's layers
 
 uint64_t token_address(uint64_t kv, uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
@@ -42,13 +44,30 @@ float normed(uint which, uint d, uint64_t gamma) {
     return gamma == 0 ? head_raw[which][d] : head_raw[which][d] * head_inverse[which] * FloatRef(gamma + d * 4).v;
 }
 
-void fetch_rotations(uint turn) {
+void fetch_rotations(uint64_t rope, uint turn) {
     const uint kHalf = kRotaryDim / 2;
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint d = (gl_LocalInvocationIndex + j * kThreads) % kHeadDim;
-        rotations[j] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
+        rotations[j] = Vec2Ref(rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
     }
 }
+
+#ifdef FAMILIES
+float capped(float score) { return kSoftcap == 0.0 ? score : kSoftcap * tanh(clamp(score / kSoftcap, -15.0, 15.0)); }
+
+float query_scale(uint position) {
+    return kPositionBeta == 0.0 ? p.scale : p.scale * (1.0 + kPositionBeta * log(1.0 + floor(float(position) / float(kPositionOriginal))));
+}
+
+// Of the layer; where nothing is turned, turns by nothing.
+void fetch_rotations_of(uint64_t rope, uint turn) {
+    fetch_rotations(rope != 0 ? rope : p.rope, turn);
+    [[unroll]] for (uint j = 0; j < kPreparing; j++) rotations[j] = rope != 0 ? rotations[j] : vec2(1.0, 0.0);
+}
+#else
+#define capped(score) score
+#define query_scale(position) p.scale
+#endif
 
 // Rope rotates element i < rotary_dim / 2 with element i + rotary_dim / 2.
 float rotated(uint which, uint d, uint64_t gamma, vec2 turn) {
@@ -67,9 +86,31 @@ void keep_attention(uint head, uint i, vec4 value, uint epoch) {
     say(place + 1, pack_pair(value.zw, kType), epoch);
 }
 
+#ifdef FAMILIES
+// Where one head's q, k and v have more elements than there are threads: all of a thread's are asked for at once, as one
+// behind the other takes a trip to memory each.
+void hear_head(uint head, uint kv_head, uint epoch) {
+    uint places[kPlacesMax];
+    uint64_t words[kPlacesMax];
+    [[unroll]] for (uint j = 0; j < kPreparing; j++) {
+        uint i = gl_LocalInvocationIndex + j * kThreads;
+        uint which = min(i / kHeadDim, 2);
+        places[j] = kQkvChannel + (which == 0 ? head : kQHeads + (which - 1) * kKvHeads + kv_head) * kHeadDim + i % kHeadDim;
+    }
+    hear_places(words, places, kPreparing, epoch);
+    [[unroll]] for (uint j = 0; j < kPreparing; j++) {
+        uint i = gl_LocalInvocationIndex + j * kThreads;
+        if (i < 3 * kHeadDim) head_raw[i / kHeadDim][i % kHeadDim] = uintBitsToFloat(uint(words[j]));
+    }
+}
+#endif
+
 // q, k and v of this row for one head; the head that is the first of its group also writes the cache.
 void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
     uint kv_head = head / (kQHeads / kKvHeads);
+#ifdef FAMILIES
+    hear_head(head, kv_head, epoch);
+#else
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         uint which = i / kHeadDim;
@@ -78,8 +119,16 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
         uint place = kQkvChannel + column;
         head_raw[which][i % kHeadDim] = uintBitsToFloat(hear(look(place), place, epoch));
     }
+#endif
     barrier();
     uint64_t q_gamma = layer_words[l % 2][kQNorm], k_gamma = layer_words[l % 2][kKNorm];
+#ifdef FAMILIES
+    if (kWideQkNorms != 0) {
+        norm_wide(epoch);
+        q_gamma += head * (kHeadDim * 4);
+        k_gamma += kv_head * (kHeadDim * 4);
+    } else
+#endif
     if ((q_gamma | k_gamma) != 0) {
         norm_heads(q_gamma, k_gamma);
         barrier();
@@ -87,7 +136,7 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         uint which = i / kHeadDim, d = i % kHeadDim;
-        if (which == 0) head_q[d / 4][d % 4] = rotated(0, d, q_gamma, rotations[j]) * p.scale;
+        if (which == 0) head_q[d / 4][d % 4] = rotated(0, d, q_gamma, rotations[j]) * query_scale(row.position);
         if (which == 1) head_kv[0][d] = rounded_f16(rotated(1, d, k_gamma, rotations[j]));
         if (which == 2) head_kv[1][d] = rounded_f16(head_raw[2][d]);
     }
@@ -167,7 +216,7 @@ void attend_to_self(inout Attended a) {
         if (kHeadChunks % 4 != 0 && chunk >= kHeadChunks) continue;
         [[unroll]] for (uint e = 0; e < 8; e++) score = fma(head_q[chunk * 2 + e / 4][e % 4], head_kv[0][chunk * 8 + e], score);
     }
-    a.top = score_sum(score);
+    a.top = capped(score_sum(score));
     a.total = lane == 0 ? 1.0 : 0.0;
     if (lane >= kTeamLanes) return;
     [[unroll]] for (uint c = 0; c < kValueChunks; c++) {
@@ -189,7 +238,7 @@ void attend_to_tile(inout Attended a, Tile fetched, uint n_tokens) {
         if (kHeadChunks % 4 != 0 && chunk >= kHeadChunks) continue;
         score = dot8(unpack8(fetched.keys[c], 1), Eight(head_q[chunk * 2], head_q[chunk * 2 + 1]), score);
     }
-    score = score_sum(score);
+    score = capped(score_sum(score));
     if (lane / 4 >= n_tokens) score = kMinusInf;
     float new_top = max(a.top, lanes_max(score));
     float weight = exp(score - new_top), fade = exp(a.top - new_top);
@@ -262,6 +311,7 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     uint kv_head = head / (kQHeads / kKvHeads);
     uint64_t kv = layer_words[l % 2][kKv];
     Span span = span_of(l, row, split);
+    IF_FAMILIES(fetch_rotations_of(layer_words[l % 2][kRope], row.rope_begin + row.position));
     Tile next;
     if (kTileAhead) next = fetch_tile(kv, table, span.begin + kTileTokens, span.end, kv_head);
     prepare_head(l, row, head, split == 0 && head % (kQHeads / kKvHeads) == 0, epoch);
@@ -285,20 +335,37 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     barrier();
 }
 
-// attention = sum over splits of exp(max_s - max) result_s / sum over splits of exp(max_s - max) sum_s; the first
-// subgroup.
+// attention = sum over splits of exp(max_s - max) result_s / sum over splits of exp(max_s - max) sum_s. A thread has two
+// elements and asks for all that it needs of a few splits at once; the threads that speak.
 void combine(uint head, uint epoch) {
-    for (uint i = gl_SubgroupInvocationID; i < kHeadDim / 4; i += kLanes) {
-        uint line = kPartialsChannel + head * kSplits * (kHeadDim + 2);
+    const uint kSplitsAtOnce = kSplits < 4 ? kSplits : 4;  // which divides the splits, both being powers of two
+    for (uint i = gl_LocalInvocationIndex; i < kHeadDim / 2; i += kSpeakers) {
         float top = kMinusInf, total = 0.0;
-        for (uint s = 0; s < kSplits; s++) top = max(top, hear_float(line + s * (kHeadDim + 2), epoch));
-        vec4 sum = vec4(0.0);
-        for (uint s = 0; s < kSplits; s++) {
-            uint part = line + s * (kHeadDim + 2);
-            float share = exp(hear_float(part, epoch) - top);
-            for (uint c = 0; c < 4; c++) sum[c] = fma(hear_float(part + 2 + i * 4 + c, epoch), share, sum[c]);
-            total = fma(hear_float(part + 1, epoch), share, total);
+        vec2 sum = vec2(0.0);
+        for (uint first = 0; first < kSplits; first += kSplitsAtOnce) {
+            uint places[kPlacesMax];
+            uint64_t words[kPlacesMax];
+            [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) {
+                const uint part = kPartialsChannel + (head * kSplits + first + s) * (kHeadDim + 2);
+                places[s * 4] = part;
+                places[s * 4 + 1] = part + 1;
+                places[s * 4 + 2] = part + 2 + i * 2;
+                places[s * 4 + 3] = part + 3 + i * 2;
+            }
+            hear_places(words, places, kSplitsAtOnce * 4, epoch);
+            float new_top = top;
+            [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) new_top = max(new_top, uintBitsToFloat(uint(words[s * 4])));
+            const float shift = new_top == kMinusInf ? 0.0 : new_top;  // of parts without tokens
+            const float fade = exp(top - shift);
+            total *= fade;
+            sum *= fade;
+            [[unroll]] for (uint s = 0; s < kSplitsAtOnce; s++) {
+                const float share = exp(uintBitsToFloat(uint(words[s * 4])) - shift);
+                total = fma(uintBitsToFloat(uint(words[s * 4 + 1])), share, total);
+                sum = fma(vec2(uintBitsToFloat(uint(words[s * 4 + 2])), uintBitsToFloat(uint(words[s * 4 + 3]))), vec2(share), sum);
+            }
+            top = new_top;
         }
-        keep_attention(head, i, sum / total, epoch);
+        say(kAttentionChannel + head * (kHeadDim / 2) + i, pack_pair(sum / total, kType), epoch);
     }
 }

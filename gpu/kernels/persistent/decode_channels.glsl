@@ -30,8 +30,6 @@ uint hear(uint64_t word, uint place, uint epoch) {
     return uint(word);
 }
 
-float hear_float(uint place, uint epoch) { return uintBitsToFloat(hear(look(place), place, epoch)); }
-
 // Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart: thread 3 of 512 with per = 2
 // words 6, 7, 1030, 1031, ...
 const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of the residual stream
@@ -63,6 +61,27 @@ void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint 
             }
         } else {
             words[0] = look_at(0, per, most_run <= last_run, first, channel, run, last_run);
+        }
+        if (all_there) break;
+        if (++polls > p.max_polls || given_up != 0) {
+            given_up = 1;
+            break;
+        }
+    }
+}
+
+const uint kPlacesMax = 16;
+
+// The words of n places, once all are of this epoch; all that is missing is asked for at once, as one behind the other
+// takes a trip each. Of few threads: what is not there yet is asked for again and again.
+void hear_places(out uint64_t words[kPlacesMax], uint places[kPlacesMax], const uint n, uint epoch) {
+    [[unroll]] for (uint i = 0; i < n; i++) words[i] = look(places[i]);
+    for (uint polls = 0;;) {
+        bool all_there = true;
+        [[unroll]] for (uint i = 0; i < n; i++) {
+            if (uint(words[i] >> 32) == epoch) continue;
+            words[i] = look(places[i]);
+            all_there = false;
         }
         if (all_there) break;
         if (++polls > p.max_polls || given_up != 0) {

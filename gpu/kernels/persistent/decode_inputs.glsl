@@ -18,7 +18,8 @@ void fetch_gamma(uint64_t at) {
 }
 
 // staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from
-// memory. Of gate and up the rest of the first words is asked for when x is there.
+// memory. Of gate and up the rest of the first words is asked for when x is there. With norms of what a part gives the
+// channel has that, and x is the stream with it added.
 void stage_norm(bool is_first, uint epoch, const bool is_gate_up) {
     const uint kLast = kHidden / 2 - 1;
     uint64_t words[kHeardMax];
@@ -33,10 +34,11 @@ void stage_norm(bool is_first, uint epoch, const bool is_gate_up) {
         squares = fma(x[j].y, x[j].y, fma(x[j].x, x[j].x, squares));
     }
     if (is_gate_up) load_ahead(most_gate_up_rows(), kHiddenStride, kRowsApart, kFfnStepsFirst, kFfnStepsAhead);
-    float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
+    IF_FAMILIES(if (kNormsAfter != 0 && !is_first) squares = add_to_stream(x, squares));
+    float inverse = kNormsBefore != 0 ? inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps) : 1.0;
     [[unroll]] for (uint j = 0; j < kPairs; j++) {
         uint i = j * kThreads + gl_LocalInvocationIndex;
-        if (i < kHiddenStride / 2) stage_pair(i, pack_pair(x[j] * inverse * gamma[j], kType));
+        if (i < kHiddenStride / 2) stage_pair(i, pack_pair(kNormsBefore != 0 ? x[j] * inverse * gamma[j] : x[j], kType));
     }
     pad_staged(kHiddenStride);
     barrier();
@@ -57,16 +59,3 @@ void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
     pad_staged(k);
     barrier();
 }
-
-#ifdef BEHIND_ATTENTION
-// What other dispatches attended to.
-void stage_attention() {
-    for (uint i = gl_LocalInvocationIndex; i < kQStride / 2; i += kThreads) {
-        uint pair = 0;
-        if (i < kQ / 2) pair = kAttentionType == 0 ? pack_pair(Vec2Ref(behind.attention + i * 8).v, kType) : UintRef(behind.attention + i * 4).v;
-        stage_pair(i, pair);
-    }
-    pad_staged(kQStride);
-    barrier();
-}
-#endif

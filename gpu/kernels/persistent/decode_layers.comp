@@ -17,7 +17,8 @@
 //   attention [Q]  of the weights' type or f32, the input, or with splits partials as in attention_combine.comp, which
 //       are joined here
 //   y [Q + 2K]     f32, q, k and v without bias, not behind the last layer
-// With LORA the row's adapter is added to the products, see decode_lora.glsl.
+// With LORA the row's adapter is added to the products, see decode_lora.glsl; with FAMILIES layers may have parts that
+// Llama's lack, see decode_families.glsl.
 // grid (workgroups); moves every weight once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -57,6 +58,18 @@ layout(push_constant, scalar) uniform Push { DecodeBehindParams behind; };
 layout(constant_id = 15) const uint kLoraType = kAnyLoraType;  // of all matrices of the row's adapter; kAnyLoraType: its modules say theirs
 #endif
 layout(push_constant, scalar) uniform Push { DecodeLayersParams p; };
+#endif
+#ifdef FAMILIES
+layout(constant_id = 16) const uint kActivation = kSilu;
+layout(constant_id = 17) const uint kNormsBefore = 1;  // of the inputs of qkv and of gate and up,
+layout(constant_id = 18) const uint kNormsAfter = 0;   // and of what o and down give
+layout(constant_id = 19) const uint kWideQkNorms = 0;  // over all heads of a row
+layout(constant_id = 20) const float kSoftcap = 0.0;   // of scores; 0: not
+layout(constant_id = 21) const float kMultiplier = 1.0;  // on what o and down give, after its norm
+layout(constant_id = 22) const float kPositionBeta = 0.0;  // queries times 1 + beta ln(1 + floor(position / original)); 0: not
+layout(constant_id = 23) const uint kPositionOriginal = 1;
+#else
+const uint kActivation = kSilu, kNormsBefore = 1, kNormsAfter = 0;
 #endif
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 v; };
@@ -111,7 +124,7 @@ float workgroup_sum(float value) {
 
 // What DecodeLayer says of the current layer and the next, by its 64-bit words.
 const uint kQkvWeights = 0, kQkvBias = 1, kOWeights = 2, kOBias = 3, kGateUpWeights = 4, kGateUpBias = 5, kDownWeights = 6, kDownBias = 7,
-           kInputNorm = 8, kPostNorm = 9, kQNorm = 10, kKNorm = 11, kKv = 12, kWindow = 13, kLayerWords = 14;
+           kInputNorm = 8, kPostNorm = 9, kQNorm = 10, kKNorm = 11, kKv = 12, kWindow = 13, kOAfter = 14, kDownAfter = 15, kRope = 16, kLayerWords = 17;
 shared uint64_t layer_words[2][kLayerWords];
 
 void fetch_layer(uint l) {
@@ -160,41 +173,17 @@ void take_part(uint epoch) {
 #define IF_LORA(what)
 #endif
 
+#ifdef FAMILIES
+#include "gpu/kernels/persistent/decode_families.glsl"
+#define IF_FAMILIES(what) what
+#else
+#define IF_FAMILIES(what)
+#endif
+
 #include "gpu/kernels/persistent/decode_inputs.glsl"
 #include "gpu/kernels/persistent/decode_attention.glsl"
-
 #ifdef BEHIND_ATTENTION
-// Attention's result where its parts are not joined yet: a subgroup has all parts of four elements, each lane some, and asks for
-// all of them at once. Before a part of the matrices is taken, so by the workgroup's number, and the subgroups first
-// that have nothing to do with that.
-void say_attention(uint epoch) {
-    const uint kOfLane = (kSplits + kLanes - 1) / kLanes, kLineBytes = (kHeadDim + 4) * 4;
-    const uint kSpeaking = kSpeakers / kLanes;
-    for (uint quad = (kSpeaking - 1 - gl_SubgroupID) * kWorkgroups + gl_WorkGroupID.x; quad < kQ / 4; quad += kSpeaking * kWorkgroups) {
-        const uint head = quad / (kHeadDim / 4), i = quad % (kHeadDim / 4);
-        const uint64_t line = behind.partials + uint64_t(head * kSplits) * kLineBytes;
-        vec2 marks[kOfLane];  // maximum and sum
-        vec4 results[kOfLane];
-        [[unroll]] for (uint j = 0; j < kOfLane; j++) {
-            const uint64_t part = line + min(j * kLanes + gl_SubgroupInvocationID, kSplits - 1) * kLineBytes;
-            marks[j] = Vec2Ref(part).v;
-            results[j] = Vec4Ref(part + 16 + i * 16).v;
-        }
-        float top = marks[0].x;
-        [[unroll]] for (uint j = 1; j < kOfLane; j++) top = max(top, marks[j].x);
-        top = subgroupMax(top);
-        float total = 0.0;
-        vec4 sum = vec4(0.0);
-        [[unroll]] for (uint j = 0; j < kOfLane; j++) {
-            const float share = j * kLanes + gl_SubgroupInvocationID < kSplits ? exp(marks[j].x - top) : 0.0;
-            total = fma(marks[j].y, share, total);
-            sum = fma(results[j], vec4(share), sum);
-        }
-        total = subgroupAdd(total);
-        sum = subgroupAdd(sum);
-        if (subgroupElect()) keep_attention(head, i, sum / total, epoch);
-    }
-}
+#include "gpu/kernels/persistent/decode_behind.glsl"
 #endif
 
 // ---- What becomes of a product's rows, after a barrier ----
@@ -209,12 +198,15 @@ void keep_qkv(uint l, uint first, uint rows, uint epoch) {
     }
 }
 
-// This workgroup's rows of the residual stream are the same for o and down.
+// This workgroup's rows of the residual stream are the same for o and down. Where they get a norm before they are added,
+// what the product gave is said, and everybody adds it.
 shared float own_x[kOwnRows];
 
 void add_to_x(uint l, const bool is_down, uint first, uint rows, const uint k, const uint tile_rows, uint epoch) {
     for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
-        own_x[i] += row_sum(i, most_rows(kHidden), k, tile_rows) + bias_of(layer_words[l % 2][is_down ? kDownBias : kOBias], first + i);
+        float sum = row_sum(i, most_rows(kHidden), k, tile_rows) + bias_of(layer_words[l % 2][is_down ? kDownBias : kOBias], first + i);
+        IF_FAMILIES(if (kNormsAfter == 0) sum *= kMultiplier);
+        own_x[i] = kNormsAfter != 0 ? sum : own_x[i] + sum;
         say(kXChannel + first + i, floatBitsToUint(own_x[i]), epoch);
     }
 }
@@ -223,7 +215,7 @@ float gated(uint l, uint first, uint i, uint half_count) {
     const uint64_t bias = layer_words[l % 2][kGateUpBias];
     float gate = row_sum(i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, first + i);
     float up = row_sum(half_count + i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, kFfn + first + i);
-    return activate(gate, kSilu) * up;
+    return activate(gate, kActivation) * up;
 }
 
 void keep_act(uint l, uint first, uint half_count, uint epoch) {
@@ -239,7 +231,7 @@ void keep_act(uint l, uint first, uint half_count, uint epoch) {
 void begin_qkv(uint half_idx) {
     IF_LORA(fetch_a(half_idx, kLowQkv, kHiddenStride, first_low()));
     begin_product(layer_words[half_idx][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
-    fetch_gamma(layer_words[half_idx][kInputNorm]);
+    if (kNormsBefore != 0) fetch_gamma(layer_words[half_idx][kInputNorm]);
 }
 
 void main() {
@@ -260,8 +252,14 @@ void main() {
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
     IF_LORA(fetch_lora(0, row.adapter_slot));
-    fetch_rotations(row.rope_begin + row.position);
+#ifdef FAMILIES
+    const StepRow window_row = step_row(p.step + p.window_step, 0).v;
+    const uint full_slot = row.kv_slot;
+#else
+    fetch_rotations(p.rope, row.rope_begin + row.position);
 #endif
+#endif
+    IF_FAMILIES(if (kNormsAfter != 0) fetch_stream());
 #ifdef AFFINITY
     if (gl_LocalInvocationIndex == 0) take_part(epoch);
     barrier();
@@ -294,6 +292,11 @@ void main() {
         else stage_attention();
 #else
         stage_norm(l == 0, epoch, false);
+#ifdef FAMILIES
+        const bool in_window_group = uint(layer_words[now][kWindow] >> 32) != 0;
+        row.kv_slot = in_window_group ? window_row.kv_slot : full_slot;
+        table = p.block_tables + uint64_t(in_window_group ? window_row.block_table : row.block_table) * 4;
+#endif
         epoch++;
         fetch_layer(l + 1);
         IF_LORA(fetch_lora(l + 1, row.adapter_slot));
@@ -310,7 +313,7 @@ void main() {
             attend(l, row, table, unit % kQHeads, unit / kQHeads, tile, epoch);
         }
         if (kSplits > 1) {
-            for (uint head = own_part; head < kQHeads && gl_SubgroupID == 0; head += kWorkgroups) combine(head, epoch);
+            for (uint head = own_part; head < kQHeads && speaks; head += kWorkgroups) combine(head, epoch);
         }
         IF_LORA(fetch_a(l, kLowO, kQStride, first_low()));
         begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile, kOStepsAhead);
@@ -325,7 +328,8 @@ void main() {
         if (speaks) add_to_x(l, false, first, rows, kQStride, kOTile, epoch);
         IF_LORA(fetch_a(l, kLowGateUp, kHiddenStride, first_low()));
         begin_gate_up(layer_words[now][kGateUpWeights]);
-        fetch_gamma(layer_words[now][kPostNorm]);
+        if (kNormsBefore != 0) fetch_gamma(layer_words[now][kPostNorm]);
+        IF_FAMILIES(if (kNormsAfter != 0) fetch_after_gamma(layer_words[now][kOAfter]));
 
         stage_norm(false, epoch, true);
         IF_LORA(say_lows(l, kLowGateUp, kHiddenStride, epoch));
@@ -349,16 +353,25 @@ void main() {
         begin_qkv(next);
 #endif
         barrier();
+        IF_FAMILIES(if (kNormsAfter != 0) fetch_after_gamma(layer_words[now][kDownAfter]));
         epoch++;
         if (speaks) add_to_x(l, true, first, rows, kFfnStride, kRowsApart, epoch);
 #ifdef LORA  // where this kernel was measured; before what is said, as without adapters, it was not
         begin_qkv(next);
 #endif
     }
-    for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
+#ifdef FAMILIES
+    if (kNormsAfter != 0) {
+        stage_norm(false, epoch, false);
+        keep_stream(first_x, end_x);
+    }
+#endif
+    for (uint i = gl_LocalInvocationIndex; kNormsAfter == 0 && first_x + i < end_x && speaks; i += kSpeakers) {
+        FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
+    }
 #ifdef BEHIND_ATTENTION
     if (p.n_layers > 1) {
-        stage_norm(false, epoch, false);
+        if (kNormsAfter == 0) stage_norm(false, epoch, false);
         multiply(most_rows(kQkv), kHiddenStride, kQkvTile, kQkvStepsAhead);
         barrier();
         for (uint i = gl_LocalInvocationIndex; i < n_rows && speaks; i += kSpeakers) {

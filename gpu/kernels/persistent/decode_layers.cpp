@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <optional>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -29,6 +28,29 @@ struct DecodeConstantsOfType {
     DecodeConstants decode;
     uint32_t other_type;  // kLoraType or kAttentionType
 };
+struct DecodeConstantsOfFamily {
+    DecodeConstantsOfType decode;
+    uint32_t activation, norms_before, norms_after, wide_qk_norms;
+    float softcap, multiplier, position_beta;
+    uint32_t position_original;
+};
+
+// Modules of decode_layers.comp: without and with affinity, then likewise with families.
+struct DecodeNames {
+    const char *plain, *affinity, *families, *families_affinity;
+};
+
+DecodeNames names_of(DecodeModule module) {
+    switch (module) {
+        case DecodeModule::kLora:
+            return {"decode_layers_lora", "decode_layers_lora_affinity", "decode_families_lora",
+                    "decode_families_lora_affinity"};
+        case DecodeModule::kBehind:
+            return {"decode_behind", "decode_behind_affinity", "decode_families_behind",
+                    "decode_families_behind_affinity"};
+        default: return {"decode_layers", "decode_layers_affinity", "decode_families", "decode_families_affinity"};
+    }
+}
 
 struct DecodeLaunch {
     uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0, own_rows = 0;
@@ -70,6 +92,7 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     // And the addresses of two layers, sums of subgroups, and a few words.
     launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 +
                           attention_bytes + 2 * sizeof(DecodeLayer) + n_subgroups * 4 + 64;
+    if (shape.has_families()) launch.shared_bytes += n_subgroups * 4;
     if (shape.lora) launch.shared_bytes += 2 * kLoraModules * sizeof(LoraModule) + 3 * kDecodeRankMax * sizeof(float);
     return launch;
 }
@@ -105,13 +128,12 @@ uint32_t PersistentPlanner::plan_decode_splits(const DecodeLayersShape& shape, u
         std::clamp(n_context / kTokensPerDecodeSplit, 1u, std::max(launch.workgroups / shape.n_q_heads, 1u)));
 }
 
-const Kernel* PersistentKernels::decode_kernel(const char* name, const char* name_with_affinity,
-                                               const DecodeLayersShape& shape, std::optional<uint32_t> other_type) {
+const Kernel* PersistentKernels::decode_kernel(DecodeModule module, const DecodeLayersShape& shape,
+                                               uint32_t other_type) {
     CHECK(can_decode_layers(shape));
     const DeviceCapabilities& caps = capabilities();
     const DecodeLaunch launch = launch_of(caps, options(), shape);
     const bool affinity = caps.multiprocessor_ids && launch.workgroups <= kDecodeAffinities;
-    const char* module = affinity ? name_with_affinity : name;
     const DecodeConstants constants{.threads = launch.threads,
                                     .type = static_cast<uint32_t>(shape.type),
                                     .hidden = shape.hidden,
@@ -127,15 +149,29 @@ const Kernel* PersistentKernels::decode_kernel(const char* name, const char* nam
                                     .own_rows = launch.own_rows,
                                     .workgroups = launch.workgroups,
                                     .speakers = caps.is_cpu ? caps.subgroup_size : launch.threads};
-    return other_type ? kernel(module, DecodeConstantsOfType{constants, *other_type}, caps.subgroup_size)
-                      : kernel(module, constants, caps.subgroup_size);
+    const DecodeNames names = names_of(module);
+    const DecodeConstantsOfType with_type{constants, other_type};
+    if (shape.has_families()) {
+        const DecodeFamily& family = shape.family;
+        const DecodeConstantsOfFamily of_family{.decode = with_type,
+                                                .activation = static_cast<uint32_t>(family.activation),
+                                                .norms_before = family.norms_before,
+                                                .norms_after = family.norms_after,
+                                                .wide_qk_norms = family.wide_qk_norms,
+                                                .softcap = family.softcap,
+                                                .multiplier = family.multiplier,
+                                                .position_beta = family.position_beta,
+                                                .position_original = family.position_original};
+        return kernel(affinity ? names.families_affinity : names.families, of_family, caps.subgroup_size);
+    }
+    const char* name = affinity ? names.affinity : names.plain;
+    return module == DecodeModule::kLayers ? kernel(name, constants, caps.subgroup_size)
+                                           : kernel(name, with_type, caps.subgroup_size);
 }
 
 void PersistentKernels::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
     const DecodeLaunch launch = launch_of(capabilities(), options(), shape);
-    const Kernel* k = shape.lora
-                          ? decode_kernel("decode_layers_lora", "decode_layers_lora_affinity", shape, shape.lora_type)
-                          : decode_kernel("decode_layers", "decode_layers_affinity", shape, std::nullopt);
+    const Kernel* k = decode_kernel(shape.lora ? DecodeModule::kLora : DecodeModule::kLayers, shape, shape.lora_type);
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,
@@ -147,8 +183,7 @@ void PersistentKernels::decode_layers(Recorder& recorder, DecodeLayersParams par
 
 void PersistentKernels::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape,
                                       ScalarType attention_type) {
-    const Kernel* k =
-        decode_kernel("decode_behind", "decode_behind_affinity", shape, static_cast<uint32_t>(attention_type));
+    const Kernel* k = decode_kernel(DecodeModule::kBehind, shape, static_cast<uint32_t>(attention_type));
     if (k == nullptr) return;
     params.layers.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch_of(capabilities(), options(), shape).workgroups, 1, 1,

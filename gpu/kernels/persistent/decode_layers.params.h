@@ -13,12 +13,14 @@ struct DecodeLayer {
     uint64_t gate_up, gate_up_bias;
     uint64_t down, down_bias;
     uint64_t input_norm, post_attention_norm;
-    uint64_t q_norm, k_norm;  // [D]
-    uint64_t kv;              // f16 [block][K|V][kv_head][kBlockTokens][D]
-    uint32_t window;          // as in AttentionParams
-    uint32_t pad;
+    uint64_t q_norm, k_norm;       // [D], or of all heads
+    uint64_t kv;                   // f16 [block][K|V][kv_head][kBlockTokens][D]
+    uint32_t window;               // as in AttentionParams
+    uint32_t in_window_group;      // its blocks are those of window_step; this and what follows with families alone
+    uint64_t o_after, down_after;  // norms of what o and down give
+    uint64_t rope;                 // as in QkvPostParams; 0: nothing is turned
 };
-INTEROP_SIZE(DecodeLayer, 112);
+INTEROP_SIZE(DecodeLayer, 136);
 
 INTEROP_CONST kDecodeRankMax = 64;  // of a module of the row's adapter
 INTEROP_CONST kAnyLoraType = 3;     // otherwise the type of all the adapter's matrices, as in LoraModule
@@ -41,7 +43,7 @@ struct DecodeLayersParams {
     uint64_t step;          // StepHeader, StepRow[]
     uint64_t layers;        // DecodeLayer[n_layers]
     uint64_t block_tables;  // as in AttentionParams
-    uint64_t rope;          // as in QkvPostParams
+    uint64_t rope;          // as in QkvPostParams; with families each layer says its own
     uint64_t x;             // [H] f32: the embedding, then what the last layer gives
     uint64_t channels;      // u64[decode_channel_words()], all zero before the first dispatch
     uint64_t sync;          // DecodeSync
@@ -52,7 +54,8 @@ struct DecodeLayersParams {
     float scale;                // on q . k
     uint64_t lora_table;        // LoraModule[slot][layer][kLoraModules]; with adapters
     uint32_t lora_slot_stride;  // modules of a slot
-    uint32_t pad;
+    // bytes from `step` to the header and row with the blocks of the layers in the window's group; 0: there are none
+    uint32_t window_step;
 };
 INTEROP_SIZE(DecodeLayersParams, 96);
 

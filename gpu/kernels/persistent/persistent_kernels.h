@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "gpu/command.h"
+#include "gpu/kernels/consumer_shape.h"
 #include "gpu/kernels/kernel_cache.h"
 #include "gpu/kernels/kernel_facts.h"
 #include "gpu/kernels/persistent/decode_bricks.params.h"
@@ -13,6 +13,20 @@
 #include "gpu/kernels/persistent/decode_rows.params.h"
 
 namespace lorad::gpu {
+
+// Parts of layers beside Llama's, or in their place; the same in all layers.
+struct DecodeFamily {
+    Activation activation = Activation::kSilu;
+    bool norms_before = true, norms_after = false;  // of the inputs of qkv, gate and up; of what o and down give
+    bool wide_qk_norms = false;                     // over all heads of a row
+    bool by_layer = false;                          // rope and groups of blocks are each layer's own
+    float softcap = 0.0f;                           // of scores; 0: not
+    float multiplier = 1.0f;                        // on what o and down give
+    // queries times 1 + beta ln(1 + floor(position / original)); 0: not
+    float position_beta = 0.0f;
+    uint32_t position_original = 1;
+    bool operator==(const DecodeFamily&) const = default;
+};
 
 // Of a model whose layers are all alike.
 struct DecodeLayersShape {
@@ -22,6 +36,9 @@ struct DecodeLayersShape {
     uint32_t n_splits = 1;
     bool lora = false;                  // the row has an adapter of at most kDecodeRankMax ranks; not for decode_behind
     uint32_t lora_type = kAnyLoraType;  // of all its matrices, as LoraModule::type: a shorter program, which is faster
+    DecodeFamily family = {};
+
+    bool has_families() const { return family != DecodeFamily(); }  // it takes the modules with FAMILIES
 };
 
 class PersistentPlanner : public Planner {
@@ -38,6 +55,8 @@ class PersistentPlanner : public Planner {
     uint32_t plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const;
     static uint64_t decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max);
 };
+
+enum class DecodeModule : uint8_t { kLayers, kLora, kBehind };
 
 // Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own
 // Recorder.
@@ -60,8 +79,7 @@ class PersistentKernels : public PersistentPlanner, private KernelRecorder {
     void decode_bricks(Recorder& recorder, DecodeBricksParams params, const DecodeBricksShape& shape);
 
   private:
-    const Kernel* decode_kernel(const char* name, const char* name_with_affinity, const DecodeLayersShape& shape,
-                                std::optional<uint32_t> other_type);
+    const Kernel* decode_kernel(DecodeModule module, const DecodeLayersShape& shape, uint32_t other_type);
 };
 
 }  // namespace lorad::gpu

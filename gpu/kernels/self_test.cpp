@@ -39,6 +39,7 @@ void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& rand
 }
 
 void to_fragments(std::span<const std::byte> rows, std::span<std::byte> fragments, uint32_t stride, uint32_t order) {
+    CHECK(may_have_order(stride, order));
     for (uint32_t t = 0; t < rows.size() / 2 / stride; ++t) {
         for (uint32_t k = 0; k < stride; k += 2)
             std::memcpy(&fragments[fragment_offset(t, k, stride, order)], &rows[(size_t{t} * stride + k) * 2], 4);

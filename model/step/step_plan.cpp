@@ -147,7 +147,9 @@ class PlanMaker {
         plan.o_input = InputForm::kRows;
         if (rows.n < kArrangedRowsMin || plan.keeps_rows) return;
         const gpu::MatmulPlan arranged = product(w.o, use_of(rows, true));
-        if (arranged.variant != gpu::MatmulVariant::kWarpgroup) return;
+        if (arranged.variant != gpu::MatmulVariant::kWarpgroup &&
+            arranged.variant != gpu::MatmulVariant::kPackedWarpgroup)
+            return;
         plan.o = arranged;
         plan.o_input = InputForm::kArranged;
     }
@@ -171,6 +173,9 @@ class PlanMaker {
         const std::optional<gpu::MatmulPlan> plan = find(w.gate_up, use);
         // Its result has the type of its input.
         if (!plan || plan->act_type != kernels_.act_type(w.down.type)) return std::nullopt;
+        // A product that reads the packed matrix as it is saves more than the activation's dispatch.
+        use.result = gpu::ProductResult::kSums;
+        if (plan->unpacks && !product(w.gate_up, use).unpacks) return std::nullopt;
         const gpu::MatmulPlan down = product(w.down, use_of(rows, true));
         const bool has_reader =
             down.x_in_fragments ? plan->may_write_fragments(down.x_order) : !plan->writes_fragments_alone;

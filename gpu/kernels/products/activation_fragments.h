@@ -18,9 +18,9 @@
 //       neighbouring pieces (packed_rows_text.h).
 //   kMatrixFragments
 //       64 rows x half of the pairs of 128 columns, 8192 bytes, the fragments of 64 rows one after the other; rows that
-//       there are not have their place. Of 8 rows each, 1024 bytes, 8 cores of 8 rows x 8 columns, 16 bytes a row: core c
-//       of the two halves' 16 has of each 32 columns the pair c, so that two cores have the columns that a lane's codes
-//       are for one matrix (packed_warpgroup_text.h).
+//       there are not have their place. Of 8 rows each, 1024 bytes, 8 cores of 8 rows x 8 columns, 16 bytes a row: core
+//       c of the two halves' 16 has of each 32 columns the pair c, so that two cores have the columns that a lane's
+//       codes are for one matrix (packed_warpgroup_text.h).
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -47,6 +47,15 @@ INTEROP_CONST kMatrixFragmentRows = 64;
 INTEROP_CONST kFragmentRowsMost = kMatrixFragmentRows;  // in any order
 INTEROP_CONST kMatrixFragmentColumns = 64;
 INTEROP_CONST kMatrixFragmentBytes = kMatrixFragmentRows * kMatrixFragmentColumns * 2;
+
+// Whether rows of so many elements, of which there are whole fragments, can be in the order.
+#ifdef __cplusplus
+constexpr
+#endif
+    bool
+    may_have_order(uint32_t stride, uint32_t order) {
+    return order < kBandFragments || stride % kBandFragmentColumns == 0;
+}
 
 // From a pair of columns, of which the first is even, to the next pair of the same 8 columns.
 #ifdef __cplusplus

@@ -16,5 +16,10 @@ void main() {
     uint words[4];
     [[unroll]] for (uint i = 0; i < 4; ++i) words[i] = UintRef(p.rows + 2 * (uint64_t(row + i / 2 * 8) * p.stride + pair + i % 2 * 8)).v;
     const uvec4 by_columns = uvec4(words[0], words[1], words[2], words[3]);
+    if (kOrder == kMatrixFragments) {
+        [[unroll]] for (uint i = 0; i < 4; ++i)
+            UintRef(p.fragments + fragment_offset(row + i / 2 * 8, pair + i % 2 * 8, p.stride, kOrder)).v = words[i];
+        return;
+    }
     Uvec4Ref(p.fragments + fragment_offset(row, pair, p.stride, kOrder)).v = kOrder == kFragmentsByRows ? by_columns.xzyw : by_columns;
 }

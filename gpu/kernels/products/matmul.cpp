@@ -136,10 +136,7 @@ bool is_better_unpacked(const ImplFacts& on, const Product& product) {
     if (!on.ladder().has(product.type) || !product.may_unpack) return false;
     const bool can_read = can_read_bricks(on, product);
     if (on.options().batch_invariant) return !can_read;
-    const bool is_for_warpgroups = product.may_be_in_fragments && product.adapters == AdapterForm::kApart &&
-                                   product.result == ProductResult::kSums &&
-                                   kPackedWarpgroupImpl.refusal(on, product) == nullptr;
-    if (is_for_warpgroups) return false;
+    if (takes(kPackedWarpgroupImpl, on, product)) return false;
     // If there are matrix units, the portable kernels are for few rows.
     return product.rows > (can_read ? kReadPackedRowsMax : portable_impls::kMatvecMaxRows);
 }

@@ -21,7 +21,7 @@ enum class MatmulVariant : uint32_t {
     kWarpgroup,
     kPacked,           // packed weights: KHR cooperative matrices filled by lanes, for few rows
     kPackedRows,       // packed weights, up to 8 rows: bricks dealt to all warps of the device (packed_rows_text.h)
-    kPackedWarpgroup,  // packed weights, 9 to 128 rows, x in fragments: matrices of warpgroups (packed_warpgroup_text.h)
+    kPackedWarpgroup,  // packed weights, 9 to 128 rows, x in fragments, by warpgroups (packed_warpgroup_text.h)
     // the same as kWarpgroup with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor
     // (warpgroup_direct_text.h)
     kWarpgroupDirect,

@@ -26,10 +26,6 @@ const char* refusal_of(const ProductImpl& impl, const ImplFacts& on, const Produ
     return impl.refusal(on, product);
 }
 
-bool takes(const ProductImpl& impl, const ImplFacts& on, const Product& product) {
-    return has_forms(impl.forms, product) && refusal_of(impl, on, product) == nullptr;
-}
-
 // As of the plain copy.
 Product unpacked(Product product) {
     product.formats = 0;
@@ -37,6 +33,10 @@ Product unpacked(Product product) {
 }
 
 }  // namespace
+
+bool takes(const ProductImpl& impl, const ImplFacts& on, const Product& product) {
+    return has_forms(impl.forms, product) && refusal_of(impl, on, product) == nullptr;
+}
 
 const ProductImpl& impl_of(MatmulVariant variant) {
     const auto* found = std::ranges::find(kProductImpls, variant, &ProductImpl::variant);

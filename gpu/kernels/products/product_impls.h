@@ -85,6 +85,8 @@ struct ProductImpl {
 };
 
 const ProductImpl& impl_of(MatmulVariant variant);  // every variant has one
+// Whether the implementation has the product's forms and no reason against it.
+bool takes(const ProductImpl& impl, const ImplFacts& on, const Product& product);
 
 // What all plans take from the product: sizes, types, forms. x is of the weights' type if the implementation reads 16
 // bits, else f32.

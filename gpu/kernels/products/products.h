@@ -58,7 +58,8 @@ class ProductKernels : public ProductPlanner, private KernelRecorder {
     void record(Recorder& recorder, const MatmulPlan& plan, const ProductArguments& arguments);
     // A packed part as a plain matrix, rounded to weights.type. Moves the part in and the matrix out.
     void unpack_weights(Recorder& recorder, const UnpackWeightsParams& params, WeightKind weights);
-    // fragments = rows, for a product whose input was written in rows; not kRowFragments. Moves the rows in and out.
+    // fragments = rows, for a product whose input was written in rows; not kRowFragments and kBandFragments. Moves the
+    // rows in and out.
     void arrange_fragments(Recorder& recorder, const ArrangeFragmentsParams& params, uint32_t rows,
                            uint32_t fragment_order);
 };

@@ -282,6 +282,16 @@ TEST(ProductPlan, SomeStandInFull) {
     EXPECT_EQ(text(gate_up, 48), "warpgroup 64x96x128 by 32, 2 slots, k in 1");
     EXPECT_EQ(text(gate_up, 48, AdapterForm::kInside), "warpgroup 64x96x128 by 32, 2 slots, k in 1");
     EXPECT_EQ(text(gate_up, 48, AdapterForm::kStacked), "none") << "of 128 rows and more";
+    Product packed = qkv;
+    packed.formats = 1u << kWeightsQ4_K;
+    packed.align = kBrickRows;
+    EXPECT_EQ(text(packed, 9), "packed weights by warpgroups, 16 rows, k in 7");
+    EXPECT_EQ(text(packed, 64), "packed weights by warpgroups, 64 rows, k in 7");
+    EXPECT_EQ(text(packed, 96), "packed weights by warpgroups, 64 rows, k in 4");
+    EXPECT_EQ(text(packed, 128, AdapterForm::kStacked), text(qkv, 128, AdapterForm::kStacked)) << "of a plain copy";
+    EXPECT_EQ(text(packed, 129), text(qkv, 129)) << "of a plain copy";
+    packed.may_be_in_fragments = false;
+    EXPECT_EQ(text(packed, 64), "matmul_packed, k in 7") << "x in rows";
 }
 
 TEST(ProductPlan, EachImplementationThatIsNotTakenSaysWhy) {

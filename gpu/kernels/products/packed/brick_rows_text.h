@@ -16,8 +16,8 @@ struct BrickRows {
     bool x_changes = false;       // x is written by the same dispatch, so its loads must see a barrier's acquire
 };
 
-// Other warps of the multiprocessor work while one waits for a brick. Lane 4 g + t has elements of rows g and g + 8 of w
-// and of row g of x, and in %d0 .. 3, to which %d4 .. 7 are to be added, the sums of w's rows g, g, g + 8, g + 8 and
+// Other warps of the multiprocessor work while one waits for a brick. Lane 4 g + t has elements of rows g and g + 8 of
+// w and of row g of x, and in %d0 .. 3, to which %d4 .. 7 are to be added, the sums of w's rows g, g, g + 8, g + 8 and
 // x's rows 2t, 2t + 1, 2t, 2t + 1.
 // A register of the program around it, beside the ring's: %has_x: row g of x exists.
 class BrickRowsWriter : protected BrickRingWriter {

@@ -24,13 +24,15 @@ const char* refusal(const ImplFacts& on, const Product& product) {
     return can_read_bricks(on, product) ? nullptr : "the weights' sizes do not fit it";
 }
 
-// The splits with the least time, in times of a unit of all multiprocessors: those of the longest range, and the sums'
-// bytes, written and read, of which the L2 cache has twice as many in a second as memory.
+// The splits with the least time, in times of a unit of all multiprocessors: those of the longest range, and those of
+// the sums, 8 bytes an element, written and read, in the L2 cache, which moves twice as many bytes in a second as
+// memory.
 uint32_t splits_for(const Product& product, WeightFormat format, uint32_t multiprocessors) {
     const uint32_t tiles = ceil_div(product.n, kPackedWarps * kBrickRows);
     const uint32_t units = product.stride() / kPackedUnitColumns;
     const double unit_bytes = static_cast<double>(bytes_of(format, product.n, product.k)) / (tiles * units);
-    const uint32_t at_once = multiprocessors / ceil_div(product.rows, kMatrixFragmentRows);  // of a tile of rows
+    // Of a tile of rows.
+    const uint32_t at_once = std::max(multiprocessors / ceil_div(product.rows, kMatrixFragmentRows), 1u);
     const double sums = 4.0 * product.rows * product.n / (unit_bytes * multiprocessors);
     double least = std::numeric_limits<double>::infinity();
     uint32_t best = 1;

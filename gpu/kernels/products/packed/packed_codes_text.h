@@ -11,8 +11,8 @@
 namespace lorad::gpu {
 
 // Of a brick that lies in shared memory, or in memory if `load` says so, or of two that follow each other, as halves of
-// one. Lane 4 g + t works on rows g and g + 8, numbered r = 0 and 1, and on the columns 32 t .. + 31 of each half of 128
-// columns, four of them at a time, numbered j = 0 .. 7.
+// one. Lane 4 g + t works on rows g and g + 8, numbered r = 0 and 1, and on the columns 32 t .. + 31 of each half of
+// 128 columns, four of them at a time, numbered j = 0 .. 7.
 // Registers of the program around it: %t, %g; addresses of the lane's first codes, high bits, record, and of Q6_K the
 // second one: %codes_at, %high_at, %record_at, %second_at; free ones: %i, %j, %is, %ptr, %wide.
 class PackedCodesWriter : protected TextWriter {

@@ -1,12 +1,13 @@
-// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] for 9 to 128 rows of x, w a packed part (weight_format.h),
-// by the matrices of warpgroups. A program in NVIDIA's PTX ISA, sm_90a, as warpgroup_text.h.
+// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] for 9 to 128 rows of x, w a packed part
+// (weight_format.h), by the matrices of warpgroups. A program in NVIDIA's PTX ISA, sm_90a, as warpgroup_text.h.
 //
 // A tile of w has 16 rows, a band, for each warp of a workgroup; the tiles' bricks are dealt to workgroups in equal
-// ranges (packed_deal.h). A warp's codes come straight into registers, each half of a brick as soon as the half before it
-// in its registers is used; they become elements of the A matrix of the warpgroup there (PTX ISA, "wgmma.mma_async"), as in packed_rows_text.h. x is the B matrix of all warps: it lies in
-// kMatrixFragments (activation_fragments.h), which bulk copies bring as they are, 64 columns at a time, into a ring in
-// shared memory. Barriers there say when a slot is full, and when all warps are done with it; so warps may be as far
-// apart as the ring allows, and some make elements while others' matrices work.
+// ranges (packed_deal.h). A warp's codes come straight into registers, each half of a brick as soon as the half before
+// it in its registers is used; they become elements of the A matrix of the warpgroup there (PTX ISA,
+// "wgmma.mma_async"), as in packed_rows_text.h. x is the B matrix of all warps: it lies in kMatrixFragments
+// (activation_fragments.h), which bulk copies bring as they are, 64 columns at a time, into a ring in shared memory.
+// Barriers there say when a slot is full, and when all warps are done with it; so warps may be as far apart as the ring
+// allows, and some make elements while others' matrices work.
 // Numbers are rounded as in matmul_packed.comp.
 // Parameters: PackedParams. Grid: (workgroups, 64 rows of x each). Bytes: the part once, the next 64 rows have it from
 // the L2 cache; x once for each tile from the caches.

@@ -62,6 +62,10 @@ PATH=$PATH:${HOME:-/root}/.cargo/bin
 quietly "configure ($preset)" cmake --preset "$preset"
 quietly "build ($preset)" cmake --build --preset "$preset" -j "$jobs"
 
+# What drivers compile stays with what was built.
+export MESA_SHADER_CACHE_DIR=${MESA_SHADER_CACHE_DIR:-$repo/build/shaders}
+mkdir -p "$MESA_SHADER_CACHE_DIR"
+
 if [ -z "${LORAD_TEST_DEVICE:-}" ]; then
     # Results must not depend on what graphics card a machine has: only the software driver is offered to the tests.
     icd=$(find /usr/share/vulkan/icd.d /etc/vulkan/icd.d -name 'lvp_icd*.json' 2>/dev/null | head -n 1)

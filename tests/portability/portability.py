@@ -116,6 +116,7 @@ def main():
     parser.add_argument("--bench", default=str(REPO / "build/dev/bench/lorad-bench"))
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--models", default=",".join(sorted(path.name for path in MODELS.iterdir())))
+    parser.add_argument("--of", help="these alone, each a family and a model, -32k for 32 KiB: vega10:gemma-3-1b,navi31-32k:qwen2.5-0.5b")
     parser.add_argument("--dtypes", default="float16", help="of the weights: float16, bfloat16, or both")
     parser.add_argument("--quantize", default="none")
     parser.add_argument("--layers", help="folder of the lowering layer (build/dev/tests/vulkan_layer): families with matrices once more with 32 KiB of shared memory")
@@ -126,31 +127,33 @@ def main():
         print("portability: skipped: no Vulkan driver for Radeons is installed (mesa-vulkan-drivers)")
         return SKIPPED
     table, faults, driver = [], [], ""
-    runs = [(family, None) for family in arguments.families.split(",")]
-    if arguments.layers:
-        runs.append(("navi31", arguments.layers))
-    for family, layers in runs:
-        for model in arguments.models.split(","):
-            for dtype in arguments.dtypes.split(","):
-                what = f"{family}{' with 32 KiB' if layers else ''} {model} {dtype}"
-                begin = time.monotonic()
-                try:
-                    rows = survey(arguments.bench, family, model, ["--dtype", dtype, "--quantize", arguments.quantize], layers)
-                except Refused as refused:
-                    faults.append(f"{what}: {refused}")
-                    print(f"{what}: {refused}", flush=True)
-                    continue
-                summary = next(row for row in rows if row["case"] == "pipelines")
-                driver = summary["driver"]
-                own = [f"{what}: {kernel['kernel']} [{kernel['constants']}] ({kernel['name']}): {fault}" for kernel in rows if kernel["case"] == "pipeline"
-                       for fault in faults_of(kernel, summary["shared_memory_bytes"])]
-                own += [f"{what}: {summary['failures']} steps could not be recorded"] if summary["failures"] else []
-                table.append(table_row(family, model, dtype, rows, layers))
-                faults += own
-                if arguments.json:
-                    with open(arguments.json, "a", encoding="utf-8") as out:
-                        out.writelines(json.dumps(dict(row, family=family, model=model)) + "\n" for row in rows)
-                print(f"{what}: {summary['kernels']} kernels, {len(own)} faults, {time.monotonic() - begin:.0f} s", flush=True)
+    if arguments.of:
+        pairs = [pair.split(":") for pair in arguments.of.split(",")]
+        runs = [(family.removesuffix("-32k"), model, arguments.layers if family.endswith("-32k") else None) for family, model in pairs]
+    else:
+        families = [(family, None) for family in arguments.families.split(",")] + [("navi31", arguments.layers)] * bool(arguments.layers)
+        runs = [(family, model, layers) for family, layers in families for model in arguments.models.split(",")]
+    for family, model, layers in runs:
+        for dtype in arguments.dtypes.split(","):
+            what = f"{family}{' with 32 KiB' if layers else ''} {model} {dtype}"
+            begin = time.monotonic()
+            try:
+                rows = survey(arguments.bench, family, model, ["--dtype", dtype, "--quantize", arguments.quantize], layers)
+            except Refused as refused:
+                faults.append(f"{what}: {refused}")
+                print(f"{what}: {refused}", flush=True)
+                continue
+            summary = next(row for row in rows if row["case"] == "pipelines")
+            driver = summary["driver"]
+            own = [f"{what}: {kernel['kernel']} [{kernel['constants']}] ({kernel['name']}): {fault}" for kernel in rows if kernel["case"] == "pipeline"
+                   for fault in faults_of(kernel, summary["shared_memory_bytes"])]
+            own += [f"{what}: {summary['failures']} steps could not be recorded"] if summary["failures"] else []
+            table.append(table_row(family, model, dtype, rows, layers))
+            faults += own
+            if arguments.json:
+                with open(arguments.json, "a", encoding="utf-8") as out:
+                    out.writelines(json.dumps(dict(row, family=family, model=model)) + "\n" for row in rows)
+            print(f"{what}: {summary['kernels']} kernels, {len(own)} faults, {time.monotonic() - begin:.0f} s", flush=True)
     print("\n" + HEAD + "\n" + "\n".join(table) + "\n")
     if arguments.write:
         write_table(arguments.write, HEAD + "\n" + "\n".join(table), f"Driver: {driver}.")

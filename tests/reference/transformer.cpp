@@ -10,8 +10,17 @@ Vector to_doubles(std::span<const float> values) { return Vector(values.begin(),
 
 Vector multiply(std::span<const float> w, std::span<const double> x) {
     Vector out(w.size() / x.size());
+    // Four sums, none of which waits for another: whole models are computed with this.
+    constexpr size_t kSums = 4;
+    const size_t whole = x.size() / kSums * kSums;
     for (size_t n = 0; n < out.size(); n++) {
-        for (size_t k = 0; k < x.size(); k++) out[n] += static_cast<double>(w[n * x.size() + k]) * x[k];
+        const float* row = w.data() + n * x.size();
+        double sums[kSums] = {};
+        for (size_t k = 0; k < whole; k += kSums) {
+            for (size_t i = 0; i < kSums; i++) sums[i] += static_cast<double>(row[k + i]) * x[k + i];
+        }
+        for (size_t k = whole; k < x.size(); k++) sums[0] += static_cast<double>(row[k]) * x[k];
+        out[n] = sums[0] + sums[1] + (sums[2] + sums[3]);
     }
     return out;
 }

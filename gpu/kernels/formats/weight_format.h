@@ -63,6 +63,18 @@ INTEROP_CONST kWeightRoundShift = 8;
 #endif
 FORMAT_FUNCTION bool is_packed_format(uint32_t f) { return f >= kWeightsQ8_0; }
 FORMAT_FUNCTION bool has_8bit_codes(uint32_t f) { return f == kWeightsQ8_0 || f >= kWeightsI8G32; }
+// Returns true if a code stands for itself less a zero point: fixed_zero_of(), or what the record has. Others stand for
+// what a table or a small float says.
+FORMAT_FUNCTION bool has_integer_codes(uint32_t f) {
+    return f != kWeightsIQ4_NL && f != kWeightsIQ4_XS && f != kWeightsMXFP4 && f != kWeightsTable && f != kWeightsFP8;
+}
+FORMAT_FUNCTION uint32_t fixed_zero_of(uint32_t f) {
+    return f == kWeightsQ8_0 ? 128u : f == kWeightsQ4_0 ? 8u : f == kWeightsQ5_0 ? 16u : f == kWeightsQ6_K ? 32u : 0u;
+}
+// Returns true if the record has a t, which is else 0.
+FORMAT_FUNCTION bool has_minimum(uint32_t f) {
+    return f == kWeightsQ4_1 || f == kWeightsQ5_1 || f == kWeightsQ4_K || f == kWeightsQ5_K;
+}
 FORMAT_FUNCTION uint32_t high_bits_of(uint32_t f) {
     return f == kWeightsQ6_K ? 2u : f == kWeightsQ5_0 || f == kWeightsQ5_1 || f == kWeightsQ5_K ? 1u : 0u;
 }

@@ -53,10 +53,9 @@ uvec4 scale_words(uint64_t brick, uint row, uint piece, const uint format) {
 }
 
 PieceScale scale_of(uvec4 words, uint row, uint piece, const uint format) {
-    PieceScale scale = PieceScale(0.0, 0.0, 0.0, 0);
+    PieceScale scale = PieceScale(0.0, 0.0, 0.0, fixed_zero_of(format));
     if (format == kWeightsQ8_0 || format == kWeightsQ4_0 || format == kWeightsQ5_0 || format == kWeightsIQ4_NL) {
         scale.first = half_of(words.x, piece % 2);
-        scale.zero = format == kWeightsQ8_0 ? 128 : format == kWeightsQ4_0 ? 8 : 16;
     } else if (format == kWeightsQ4_1 || format == kWeightsQ5_1) {
         const vec2 both = unpackHalf2x16(words.x);
         scale.first = both.x;
@@ -71,7 +70,6 @@ PieceScale scale_of(uvec4 words, uint row, uint piece, const uint format) {
         const int both = int(words.x << (16 * (1 - piece % 2)));
         scale.first = d * float(bitfieldExtract(both, 16, 8));
         scale.second = d * float(bitfieldExtract(both, 24, 8));
-        scale.zero = 32;
     } else if (format == kWeightsIQ4_XS) {
         const uint a = uint((uint64_t(words.y) << 32 | uint64_t(words.x)) >> (16 + 6 * piece)) & 63u;
         scale.first = half_of(words.x, 0) * float(int(a) - 32);

@@ -96,10 +96,6 @@ void fetch_w(const uint place, uint step) {
     }
 }
 
-bool are_integers(const uint format) {
-    return format != kWeightsIQ4_NL && format != kWeightsIQ4_XS && format != kWeightsMXFP4 && format != kWeightsTable && format != kWeightsFP8;
-}
-
 // Columns 4 j .. + 3 of a lane's row: two pairs of codes, 16 bits apart in each word.
 uvec2 code_pairs(uint slot, const uint j) {
     const uint format = format_in(kWeight);
@@ -123,14 +119,14 @@ uvec2 code_pairs(uint slot, const uint j) {
 PAIR weights_of(uint pair, float s, float t, uint zero) {
     const uint format = format_in(kWeight);
 #ifndef BF16
-    if (are_integers(format)) {
+    if (has_integer_codes(format)) {
         const PAIR c = pair_of(pair | 0x64006400u) - PAIR(float16_t(1024.0 + float(zero)));  // 1024 + code, exact
         const PAIR scaled = c * PAIR(float16_t(s));
-        if (format == kWeightsQ4_1 || format == kWeightsQ5_1 || format == kWeightsQ4_K || format == kWeightsQ5_K) return fma(c, PAIR(float16_t(s)), PAIR(float16_t(-t)));
+        if (has_minimum(format)) return fma(c, PAIR(float16_t(s)), PAIR(float16_t(-t)));
         return scaled;
     }
 #endif
-    if (are_integers(format)) {
+    if (has_integer_codes(format)) {
         // 2^23 + code
         const vec2 c = uintBitsToFloat(uvec2(pair & 0xffffu, pair >> 16) | 0x4b000000u) - (8388608.0 + float(zero));
         return PAIR(ELEMENT(c.x * s - t), ELEMENT(c.y * s - t));

@@ -17,27 +17,7 @@ constexpr std::array<uint16_t, 16> kIQ4Halves = {0xd7f0, 0xd680, 0xd530, 0xd410,
 constexpr std::array<uint16_t, 16> kE2M1Halves = {0x0000, 0x3c00, 0x4000, 0x4200, 0x4400, 0x4600, 0x4800, 0x4a00,
                                                   0x8000, 0xbc00, 0xc000, 0xc200, 0xc400, 0xc600, 0xc800, 0xca00};
 
-uint32_t zero_of(WeightFormat format) {
-    switch (format) {
-        case WeightFormat::kQ8_0: return 128;
-        case WeightFormat::kQ4_0: return 8;
-        case WeightFormat::kQ5_0: return 16;
-        case WeightFormat::kQ6_K: return 32;
-        default: return 0;
-    }
-}
-
 }  // namespace
-
-bool PackedCodesWriter::is_integer() const {
-    return format_ != WeightFormat::kIQ4_NL && format_ != WeightFormat::kIQ4_XS && format_ != WeightFormat::kMXFP4 &&
-           format_ != WeightFormat::kTable && format_ != WeightFormat::kFP8;
-}
-
-bool PackedCodesWriter::has_minimum() const {
-    return format_ == WeightFormat::kQ4_1 || format_ == WeightFormat::kQ5_1 || format_ == WeightFormat::kQ4_K ||
-           format_ == WeightFormat::kQ5_K;
-}
 
 void PackedCodesWriter::declare_codes(uint32_t sets) {
     line(".reg .b32 %c<{}>, %h<{}>, %r<8>, %q<2>, %p<2>, %a<{}>, %b<2>, %e<8>, %l<8>;", code(halves(), 0),
@@ -67,7 +47,7 @@ void PackedCodesWriter::start_codes() {
          "%by_g, %i, 0x2222; add.u32 %by_g, %by_g, 0x1010; mov.b32 %sixteenth, {};",
          kSixteenth);
     for (uint32_t r = 0; r < 2; ++r) {
-        const uint32_t zero = zero_of(format_);
+        const uint32_t zero = fixed_zero_of(format_number());
         line("mov.b32 %k{}, {}; mov.b32 %z{}, {};", r, kMinus1024 + pair_of(zero), r, kMinus64 + pair_of(zero * 16));
         line("mov.b32 %m{0}, 0; mov.f32 %fm{0}, 0f00000000;", r);
     }
@@ -274,7 +254,7 @@ void PackedCodesWriter::scale_elements(uint32_t r, bool is_second) {
     const char* which = format_ == WeightFormat::kQ6_K && is_second ? "u" : "s";
     for (uint32_t a = element(r); a < element(r) + 2; ++a) {
         if (is_in_halves()) {
-            if (has_minimum())
+            if (has_minimum(format_number()))
                 line("fma.rn.f16x2 %a{0}, %a{0}, %{1}{2}, %m{2};", a, which, r);
             else
                 line("mul.rn.f16x2 %a{0}, %a{0}, %{1}{2};", a, which, r);
@@ -282,7 +262,7 @@ void PackedCodesWriter::scale_elements(uint32_t r, bool is_second) {
         }
         line("mov.b32 {{%half0, %half1}}, %a{}; cvt.f32.f16 %f0, %half0; cvt.f32.f16 %f1, %half1;", a);
         for (uint32_t i = 0; i < 2; ++i) {
-            if (has_minimum())
+            if (has_minimum(format_number()))
                 line("fma.rn.f32 %f{0}, %f{0}, %f{1}{2}, %fm{2};", i, which, r);
             else
                 line("mul.rn.f32 %f{0}, %f{0}, %f{1}{2};", i, which, r);

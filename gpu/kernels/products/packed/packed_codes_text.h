@@ -49,8 +49,7 @@ class PackedCodesWriter : protected TextWriter {
     const ScalarType type_;
 
   private:
-    bool is_integer() const;
-    bool has_minimum() const;
+    bool is_integer() const { return has_integer_codes(format_number()); }
     // Scales and products of f16 pairs; else of f32.
     bool is_in_halves() const { return type_ == ScalarType::kF16 && is_integer(); }
     uint32_t code_words() const { return has_8bit_codes(format_number()) ? 8 : 4; }  // of a row's half

@@ -174,7 +174,7 @@ TEST(StepPlanExpectation, StepsRunWhatTheyRan) {
         {"warpgroup, 0.5b", "7808c3710c73f49f"},
         {"warpgroup, 1.5b bf16", "af333c6c274da897"},
         {"warpgroup, 7b", "b46e7aa4d8aeb507"},
-        {"warpgroup, 7b q4_k", "e0916194e64a2489"},
+        {"warpgroup, 7b q4_k", "5993d8724f9f47e7"},
         {"warpgroup, gemma2-2b", "e75d809dd524bce3"},
         {"warpgroup, 0.5b f32", "363db4c45ea0f4d7"},
         {"batch invariant, 0.5b", "83ae328d2e3c27e7"},
@@ -192,7 +192,7 @@ TEST(StepPlanExpectation, StepsRunWhatTheyRan) {
         {"warpgroup without direct, stacked and argmax, 0.5b", "fb94def4bacd0631"},
         {"warpgroup without direct, stacked and argmax, 1.5b bf16", "c7585d9bb1852c85"},
         {"warpgroup without direct, stacked and argmax, 7b", "fbabe506264975d5"},
-        {"warpgroup without direct, stacked and argmax, 7b q4_k", "4c727cdb9487d2f7"},
+        {"warpgroup without direct, stacked and argmax, 7b q4_k", "011b86041b17700d"},
         {"warpgroup without direct, stacked and argmax, gemma2-2b", "f0beb8221086973b"},
         {"warpgroup without direct, stacked and argmax, 0.5b f32", "363db4c45ea0f4d7"},
     };

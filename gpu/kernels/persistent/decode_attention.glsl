@@ -78,7 +78,8 @@ float rotated(uint which, uint d, uint64_t gamma, vec2 turn) {
     return d < kHalf ? fma(own, turn.x, -(other * turn.y)) : fma(own, turn.x, other * turn.y);
 }
 
-float rounded_f16(float value) { return unpackHalf2x16(packHalf2x16(vec2(value, 0.0))).x; }
+// Compilers may take a conversion there and back for none, so it goes through a sum with a zero that they do not know.
+float rounded_f16(float value) { return unpackHalf2x16(packHalf2x16(vec2(value, 0.0)) + never).x; }
 
 void keep_attention(uint head, uint i, vec4 value, uint epoch) {
     uint place = kAttentionChannel + (head * kHeadDim + i * 4) / 2;

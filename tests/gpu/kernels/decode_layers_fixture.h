@@ -99,6 +99,11 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         return kept(values);
     }
 
+    size_t place_in_cache(uint32_t plane, uint32_t token, uint32_t i, bool in_group) const {
+        const size_t line = (size_t{block_of(token, in_group)} * 2 + plane) * c_.n_kv_heads + i / c_.head_dim;
+        return (line * kBlockTokens + token % kBlockTokens) * c_.head_dim + i % c_.head_dim;
+    }
+
     // Blocks in no order; what is not written is not a number.
     uint64_t cache(const LayerValues& layer, bool in_group) {
         constexpr uint16_t kNaN = 0x7e00;
@@ -106,11 +111,8 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         for (uint32_t token = 0; token < c_.position; token++) {
             for (uint32_t i = 0; i < kv_size(); i++) {
                 for (const uint32_t plane : {0u, 1u}) {
-                    const size_t line =
-                        (size_t{block_of(token, in_group)} * 2 + plane) * c_.n_kv_heads + i / c_.head_dim;
                     const float value = (plane == 0 ? layer.keys : layer.values)[size_t{token} * kv_size() + i];
-                    kv[(line * kBlockTokens + token % kBlockTokens) * c_.head_dim + i % c_.head_dim] =
-                        reference::to_f16(value);
+                    kv[place_in_cache(plane, token, i, in_group)] = reference::to_f16(value);
                 }
             }
         }
@@ -223,19 +225,31 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         return tokens;
     }
 
-    Vector attended(const LayerValues& layer, Vector qkv, uint32_t number) const {
+    // All heads' keys of the row.
+    Vector own_keys(const LayerValues& layer, const Vector& qkv, std::span<const float> rope) const {
+        Vector keys;
+        for (uint32_t i = 0; i < c_.n_kv_heads; i++) {
+            const Vector key = head(qkv, q_size() + i * c_.head_dim, layer.k_norm, rope);
+            keys.insert(keys.end(), key.begin(), key.end());
+        }
+        return keys;
+    }
+
+    // With the row's keys as a cache has them, where they are given.
+    Vector attended(const LayerValues& layer, Vector qkv, uint32_t number, const Vector* cached = nullptr) const {
         const std::vector<float> rope = rope_table(number);
         const bool turns = c_.turns_layer_1 || number == 0;
         const std::span<const float> turn = turns ? std::span(rope).last(c_.rotary_dim) : std::span<const float>();
         if (c_.family.wide_qk_norms) norm_wide(qkv, layer);
+        const Vector keys = cached != nullptr ? *cached : own_keys(layer, qkv, turn);
         const uint32_t n_originals = c_.position / c_.family.position_original;
         const double scale = 1 + static_cast<double>(c_.family.position_beta) * std::log(1.0 + n_originals);
         Vector result;
         for (uint32_t q = 0; q < c_.n_q_heads; q++) {
-            const uint32_t kv_head = q / (c_.n_q_heads / c_.n_kv_heads), k_begin = q_size() + kv_head * c_.head_dim,
-                           v_begin = k_begin + kv_size();
+            const uint32_t kv_head = q / (c_.n_q_heads / c_.n_kv_heads), k_begin = kv_head * c_.head_dim,
+                           v_begin = q_size() + kv_size() + k_begin;
             const Vector query = head(qkv, q * c_.head_dim, layer.q_norm, turn),
-                         key = head(qkv, k_begin, layer.k_norm, turn);
+                         key(keys.begin() + k_begin, keys.begin() + k_begin + c_.head_dim);
             const Vector value(qkv.begin() + v_begin, qkv.begin() + v_begin + c_.head_dim);
             const Vector sums = reference::attention(
                 std::vector<float>(query.begin(), query.end()), column(layer.keys, kv_head, key),
@@ -321,6 +335,7 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         ASSERT_TRUE(kernels_->persistent.can_decode_layers(shape_));
         std::vector<DecodeLayer> table;
         for (uint32_t l = 0; l < kLayers; l++) table.push_back(entry(layers_.emplace_back(make_values()), l));
+        first_cache_ = table[0].kv;
         const std::vector<float> rope = rope_table(1);
         x_first_ = random(c_.hidden, 1);
         std::vector<uint32_t> blocks;
@@ -377,6 +392,20 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         });
     }
 
+    template <typename T>
+    std::vector<T> kept_content(uint64_t address, size_t n) {
+        return content<T>(*std::ranges::find(buffers_, address, &Buffer::address), n);
+    }
+
+    // What the step left of the row in the cache of layer 0.
+    Vector kept_in_cache(uint32_t plane) {
+        const auto kv = kept_content<uint16_t>(first_cache_, size_t{kCacheBlocks} * 2 * kv_size() * kBlockTokens);
+        Vector row(kv_size());
+        for (uint32_t i = 0; i < kv_size(); i++)
+            row[i] = reference::from_f16(kv[place_in_cache(plane, c_.position, i, in_window_group(0))]);
+        return row;
+    }
+
     uint32_t gave_up() { return content<uint32_t>(given_up_, 1)[0]; }
     DecodeSync& sync() { return *reinterpret_cast<DecodeSync*>(sync_.mapped().data()); }
 
@@ -385,6 +414,7 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
     std::vector<Buffer> buffers_;
     DecodeLayersShape shape_;
     DecodeLayersParams params_{};
+    uint64_t first_cache_ = 0;
     std::vector<float> x_first_;
     Buffer x_, sync_, given_up_;
     Vector want_;

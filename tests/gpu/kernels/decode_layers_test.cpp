@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <set>
 
@@ -48,6 +49,43 @@ TEST_P(DecodeLayersLoraLong, AddTheAdapterOfTheRow) { expect_adapter_added(); }
 TEST_P(DecodeLayers, EqualTheReferenceInEveryStep) {
     expect_right_step("first step");
     expect_right_step("second step");
+}
+
+// Of q, k and v as the device has them, so that nothing but attention comes between, and an element may be rounded
+// otherwise only where it lies next to the middle of two. The row's own k and v count as the cache rounds them, or what
+// a row sees of itself would differ from what later rows see of it.
+class DecodeAttention : public DecodeLayers {
+  protected:
+    static void expect_rounded(const Vector& want, const Vector& got, Type type, double tolerance, const char* name) {
+        for (size_t i = 0; i < want.size(); i++) {
+            const Vector bounds = rounded(Vector{want[i] - tolerance, want[i] + tolerance}, type);
+            ASSERT_TRUE(bounds[0] <= got[i] && got[i] <= bounds[1])
+                << name << " [" << i << "]: expected " << want[i] << ", found " << got[i];
+        }
+    }
+};
+
+TEST_P(DecodeAttention, SeesTheRowAsTheCacheKeepsIt) {
+    params_.n_layers = 1;
+    ASSERT_NO_FATAL_FAILURE(step());
+    ASSERT_EQ(gave_up(), 0u);
+    const auto words =
+        kept_content<uint64_t>(params_.channels, PersistentPlanner::decode_channel_words(shape_, c_.n_splits));
+    Vector qkv, attention;
+    for (uint32_t i = 0; i < n_qkv(); i++)
+        qkv.push_back(std::bit_cast<float>(static_cast<uint32_t>(words[c_.hidden + i])));
+    for (uint32_t i = 0; i < q_size(); i++) {
+        const auto bits = static_cast<uint16_t>(words[c_.hidden + n_qkv() + i / 2] >> i % 2 * 16);
+        attention.push_back(c_.type == Type::kF16 ? reference::from_f16(bits) : reference::from_bf16(bits));
+    }
+    const double tolerance = 1e-6 * std::fabs(std::ranges::max(qkv, {}, [](double v) { return std::fabs(v); }));
+    const Vector keys = kept_in_cache(0), values(qkv.begin() + q_size() + kv_size(), qkv.end());
+    Vector normed = qkv;
+    if (c_.family.wide_qk_norms) norm_wide(normed, layers_[0]);
+    const std::vector<float> rope = rope_table(0);
+    expect_rounded(own_keys(layers_[0], normed, std::span(rope).last(c_.rotary_dim)), keys, Type::kF16, tolerance, "k");
+    expect_rounded(values, kept_in_cache(1), Type::kF16, 0, "v");
+    expect_rounded(attended(layers_[0], qkv, 0, &keys), attention, c_.type, tolerance, "attention");
 }
 
 // What lies between the attentions of two layers, on the channels that steps of one dispatch use as well.
@@ -228,13 +266,14 @@ const LayersCase kGemmaLike{.head_dim = 24,
                          .position_original = 9},
               .turns_layer_1 = false};
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayers, ::testing::Values(kGemmaLike, kOlmoLike));
+INSTANTIATE_TEST_SUITE_P(Families, DecodeAttention, ::testing::Values(kGemmaLike, kOlmoLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayersLora, ::testing::Values(kGemmaLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeBehind, ::testing::Values(kGemmaLike, kOlmoLike));
 // With heads of Gemma 3 4B, which have more elements than the workgroup has threads.
-LayersCase with_long_heads(uint32_t hidden, uint32_t ffn) {
+LayersCase with_long_heads(uint32_t hidden, uint32_t ffn, uint32_t position = 300) {
     LayersCase c = kGemmaLike;
     c.head_dim = c.rotary_dim = 256;
-    c.position = 300;
+    c.position = position;
     c.window = 200;
     c.hidden = hidden;
     c.n_q_heads = 4;
@@ -243,6 +282,7 @@ LayersCase with_long_heads(uint32_t hidden, uint32_t ffn) {
     return c;
 }
 INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayers, ::testing::Values(with_long_heads(256, 640)));
+INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeAttention, ::testing::Values(with_long_heads(256, 640, 9)));
 INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeLayersLora, ::testing::Values(with_long_heads(256, 640)));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeParts, ::testing::Values(with_long_heads(1280, 2560)));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}));
@@ -258,6 +298,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts,
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayers,
                          ::testing::Values(LayersCase{64, 32, 1, 0, 4},  // parts without a token
                                            LayersCase{8, 8, 33, 20}, kOddShape, kWideShape));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeAttention, ::testing::Values(LayersCase{64, 32, 1, 0, 4}));
 INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeLayers,
                          ::testing::Values(LayersCase{96, 48, 33, 20, 2},
                                            LayersCase{16, 16, 300, 1, 8, true, 64, 7, 7, 66}, LayersCase{64, 64, 0},

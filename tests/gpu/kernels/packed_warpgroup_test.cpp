@@ -145,8 +145,8 @@ TEST_F(PackedWarpgroupProduct, EqualsF64) {
     uint32_t n = 0;
     for (const WeightFormat format : kTested) {
         for (const Type type : {Type::kF16, Type::kBf16}) {
-            for (const uint32_t rows : {9u, 17u, 48u, 64u, 65u, 100u})
-                check(format, type, 304, 1536, rows, rows % 2 == 0 ? 8 : 1);
+            for (const uint32_t rows : {9u, 48u, 64u, 65u, 100u})
+                check(format, type, 304, 768, rows, rows % 2 == 0 ? 8 : 1);
             ++n;
         }
     }

@@ -256,7 +256,9 @@ void add_layers_command(CLI::App& app, CommonOptions& common) {
         app.add_subcommand("layers", "all layers of a one-row step in one dispatch, for a model's shape");
     command->add_option("--shape", options->shape)->check(CLI::IsMember(kModelShapes));
     command->add_option("--context", options->context, "tokens before the row")->check(CLI::Range(1u, 32768u));
-    command->add_option("--splits", options->splits, "of the context")->delimiter(',')->check(CLI::Range(1u, 16u));
+    command->add_option("--splits", options->splits, "of the context")
+        ->delimiter(',')
+        ->check(CLI::IsMember({1u, 2u, 3u, 4u, 8u, 16u}));
     command->add_option("--workgroups", options->workgroups, "all at work at once; 0: one for each multiprocessor")
         ->delimiter(',');
     command->add_option("--rounds", options->rounds, "turns that all cases take")->check(CLI::Range(1u, 1000u));

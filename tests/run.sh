@@ -64,7 +64,7 @@ quietly "build ($preset)" cmake --build --preset "$preset" -j "$jobs"
 
 # What drivers compile stays with what was built.
 export MESA_SHADER_CACHE_DIR=${MESA_SHADER_CACHE_DIR:-$repo/build/shaders}
-mkdir -p "$MESA_SHADER_CACHE_DIR"
+mkdir -p "$MESA_SHADER_CACHE_DIR" || give_up "$MESA_SHADER_CACHE_DIR cannot be made"
 
 if [ -z "${LORAD_TEST_DEVICE:-}" ]; then
     # Results must not depend on what graphics card a machine has: only the software driver is offered to the tests.

@@ -43,7 +43,7 @@ gpu::DecodeFamily family_of(const ModelConfig& config) {
             .softcap = first.attention.softcap,
             .multiplier = first.residual_multiplier,
             .position_beta = scale.beta,
-            .position_original = std::max(scale.original, 1u)};
+            .position_original = scale.beta != 0.0f ? std::max(scale.original, 1u) : 1u};
 }
 
 }  // namespace
@@ -78,9 +78,16 @@ bool has_packed(const ModelWeights& weights) {
     });
 }
 
+// Of models whose activations may leave f16's range, matrices that are f16 because the device's other kernels compute
+// in f32; this one packs activations in the matrices' type.
+bool may_overflow(const ModelConfig& config, const ModelWeights& weights) {
+    return config.wide_activations && weights.layers.front().qkv.type == gpu::ScalarType::kF16;
+}
+
 bool can_decode_layers(const gpu::PersistentPlanner& kernels, const ModelConfig& config, const ModelWeights& weights) {
     return topology_of(config).has_only(kDecodeLayersSupport) && have_alike_parts(config) && has_one_type(weights) &&
-           !has_packed(weights) && kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
+           !has_packed(weights) && !may_overflow(config, weights) &&
+           kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
 }
 
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,

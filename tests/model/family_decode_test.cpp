@@ -152,6 +152,7 @@ TEST(DecodeLayersOfFamilies, FitTheSharedMemoryOfAnH200InGemmasSizes) {
         EXPECT_TRUE(fits(3840, 15360, 16, 256, lora)) << "12B";
     }
     EXPECT_TRUE(fits(5376, 21504, 32, 128, false)) << "27B";
+    EXPECT_FALSE(fits(5376, 21504, 32, 128, true)) << "27B with an adapter has separate dispatches";
 }
 
 const auto test_name = [](const ::testing::TestParamInfo<const char*>& info) {

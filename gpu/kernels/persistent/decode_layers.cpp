@@ -170,6 +170,8 @@ const Kernel* PersistentKernels::decode_kernel(DecodeModule module, const Decode
 }
 
 void PersistentKernels::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
+    // decode_attention.glsl joins parts four at a time.
+    CHECK(shape.n_splits <= 3 || std::has_single_bit(shape.n_splits));
     const DecodeLaunch launch = launch_of(capabilities(), options(), shape);
     const Kernel* k = decode_kernel(shape.lora ? DecodeModule::kLora : DecodeModule::kLayers, shape, shape.lora_type);
     if (k == nullptr) return;

@@ -217,7 +217,7 @@ class EngineBench {
         chunk_blocks_.clear();
         if (c.chunk > 0) CHECK(pool_.allocate(model::blocks_for_tokens(c.chunk), chunk_blocks_));
         const auto times = c.in_flight == 2 ? fed_back_steps(c) : plain_steps(c);
-        const double processors = (processor_ms() - processors_begin_) / options_.steps;
+        const double processors = (processors_end_ - processors_begin_) / options_.steps;
         pool_.release(chunk_blocks_);
 
         uint64_t bytes = weight_bytes(c.batch) + kv_bytes(c) + state_bytes(c);
@@ -291,6 +291,7 @@ class EngineBench {
             std::copy_n(output.sampled.begin(), c.batch, tokens.begin());
             if (step >= n_warm()) milliseconds.push_back(ms_since(start));
         }
+        processors_end_ = processor_ms();
         return milliseconds;
     }
 
@@ -314,6 +315,7 @@ class EngineBench {
             if (step >= n_warm()) milliseconds.push_back(ms_since(last));
             last = Clock::now();
         }
+        processors_end_ = processor_ms();
         while (executor_.n_in_flight() > 0) must(executor_.finish());
         return milliseconds;
     }
@@ -371,7 +373,7 @@ class EngineBench {
     std::vector<uint64_t> adapter_bytes_;
     double ceiling_;
     bool is_software_;
-    double processors_begin_ = 0;  // of the timed steps
+    double processors_begin_ = 0, processors_end_ = 0;  // of the timed steps, with as many in flight
     Results& results_;
     model::BlockPool pool_;
     model::StepBatch batch_;

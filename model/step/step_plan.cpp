@@ -176,10 +176,7 @@ class PlanMaker {
         // A product that reads the packed matrix as it is saves more than the activation's dispatch.
         use.result = gpu::ProductResult::kSums;
         if (plan->unpacks && !product(w.gate_up, use).unpacks) return std::nullopt;
-        const gpu::MatmulPlan down = product(w.down, use_of(rows, true));
-        const bool has_reader =
-            down.x_in_fragments ? plan->may_write_fragments(down.x_order) : !plan->writes_fragments_alone;
-        return has_reader ? plan : std::nullopt;
+        return plan->may_feed(product(w.down, use_of(rows, true))) ? plan : std::nullopt;
     }
 
     // Of a product that ends in the residual stream, which reads the matrix as it is.

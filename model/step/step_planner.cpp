@@ -82,7 +82,7 @@ bool StepPlanner::can_gate(uint32_t row_bucket) const {
         const gpu::ProductPlanner& products = kernels_.products;
         const gpu::MatmulPlan reader = plan_sums(products, product_of(w.down, down, w.down.is_packed()));
         const auto gated = products.plan(product_of(w.gate_up, gate_up, w.gate_up.is_packed()));
-        return gated && reader.x_in_fragments && gated->may_write_fragments(reader.x_order);
+        return gated && reader.x_in_fragments && gated->may_feed(reader);
     });
 }
 

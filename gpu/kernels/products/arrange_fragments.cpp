@@ -6,9 +6,9 @@ namespace lorad::gpu {
 
 void ProductKernels::arrange_fragments(Recorder& recorder, const ArrangeFragmentsParams& params, uint32_t rows,
                                        uint32_t fragment_order) {
-    CHECK(params.stride % kWeightAlign == 0 &&
+    CHECK(params.stride % kWeightAlign == 0 && may_have_order(params.stride, fragment_order) &&
           (fragment_order == kFragmentsByColumns || fragment_order == kFragmentsByRows ||
-           (fragment_order == kMatrixFragments && may_have_order(params.stride, fragment_order))));
+           fragment_order == kMatrixFragments));
     constexpr uint32_t kLanes = 32;  // of a fragment, whatever the device's subgroups
     const uint32_t size = threads(256, kLanes);
     struct Constants {

@@ -43,7 +43,7 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
     CHECK(product.y_fragments != 0);
     MatmulParams whole = product;
     whole.n *= 2;
-    CHECK(arguments.y_order <= kRowFragments);
+    CHECK(plan.may_write_fragments(arguments.y_order));
     const WarpgroupConstants constants{.threads = kWarpgroupTiles[plan.tile].threads(),
                                        .tile = plan.tile,
                                        .stride = product.w_stride,

@@ -50,6 +50,10 @@ struct MatmulPlan {
     bool is_gated() const { return result == ProductResult::kGated; }
     // Whether a product that ends in the activation can write it for a reader that takes fragments in this order.
     bool may_write_fragments(uint32_t order) const { return !writes_fragments_alone || order <= kRowFragments; }
+    // Whether it can write its result as `reader` takes it.
+    bool may_feed(const MatmulPlan& reader) const {
+        return reader.x_in_fragments ? may_write_fragments(reader.x_order) : !writes_fragments_alone;
+    }
     bool ends_in_stream() const { return result == ProductResult::kResidual; }
     bool operator==(const MatmulPlan&) const = default;
 };

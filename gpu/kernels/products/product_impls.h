@@ -117,6 +117,8 @@ bool is_for_registers(const ImplFacts& on, const Product& product);
 bool has_short_sums(const ImplFacts& on, const Product& product);
 bool may_gate(const ImplFacts& on, const Product& product);         // matmul_coopmat.cpp: by options and sizes
 bool can_read_bricks(const ImplFacts& on, const Product& product);  // matmul_packed.cpp
+// matmul_packed_rows.cpp: of all programs in text that read packed weights.
+const char* packed_program_refusal(const ImplFacts& on, const Product& product);
 // Whether a plain copy of the packed matrix, made in front of the product, is faster than reading it as it is
 // (matmul.cpp).
 bool is_better_unpacked(const ImplFacts& on, const Product& product);

@@ -19,13 +19,8 @@ void BrickRingWriter::declare_ring() {
 }
 
 void BrickRingWriter::start_ring() {
-    line("mul.lo.u32 %lane_codes, %lane, 16; mul.lo.u32 %lane_high, %lane, {}; add.u32 %lane_high, %lane_high, {};",
-         4 * high_bits_of(format_number()), high_offset(format_number()));
-    line("mul.lo.u32 %lane_record, %g, {}; add.u32 %lane_record, %lane_record, {}; shr.u32 %lane_second, %g, 1; "
-         "mul.lo.u32 %lane_second, %lane_second, 4; add.u32 %lane_second, %lane_second, {};",
-         record_bytes(format_number()), record_offset(format_number()),
-         record_offset(format_number()) + kBrickRows * record_bytes(format_number()));
-    point_at_records();
+    line("mul.lo.u32 %lane_codes, %lane, 16;");
+    place_lane();
     start_codes();
 }
 

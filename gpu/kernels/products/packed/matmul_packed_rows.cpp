@@ -21,12 +21,7 @@ uint32_t workgroups_of(const ImplFacts& on) { return on.units() * kWorkgroups; }
 const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.rows > kPackedRowsMax) return "it is for up to 8 rows";
     if (!on.ladder().has(RungId::kPackedRows, product.type)) return "the device has no programs for packed weights";
-    if (on.options().batch_invariant) return "it has a cut of k of its own";
-    for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
-        if (!has_packed_rows(static_cast<WeightFormat>(std::countr_zero(rest))))
-            return "there is no program for a format";
-    }
-    return can_read_bricks(on, product) ? nullptr : "the weights' sizes do not fit it";
+    return packed_program_refusal(on, product);
 }
 
 std::optional<MatmulPlan> plan(const ImplFacts& on, const Product& product) {
@@ -74,6 +69,15 @@ void record(const ImplRecorder& to, const MatmulPlan& plan, const ProductArgumen
 }  // namespace lorad::gpu::packed_rows_impl
 
 namespace lorad::gpu {
+
+const char* packed_program_refusal(const ImplFacts& on, const Product& product) {
+    if (on.options().batch_invariant) return "it has a cut of k of its own";
+    for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
+        if (!has_packed_rows(static_cast<WeightFormat>(std::countr_zero(rest))))
+            return "there is no program for a format";
+    }
+    return can_read_bricks(on, product) ? nullptr : "the weights' sizes do not fit it";
+}
 
 const ProductImpl kPackedRowsImpl{.variant = MatmulVariant::kPackedRows,
                                   .name = "packed weights by warps",

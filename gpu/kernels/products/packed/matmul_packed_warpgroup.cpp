@@ -15,13 +15,8 @@ const char* refusal(const ImplFacts& on, const Product& product) {
     if (product.rows <= kPackedRowsMax || product.rows > kPackedWarpgroupRowsMax) return "it is for 9 to 128 rows";
     if (!on.ladder().has(RungId::kPackedWarpgroups, product.type))
         return "the device has no programs for packed weights on warpgroups";
-    if (on.options().batch_invariant) return "it has a cut of k of its own";
-    for (uint32_t rest = product.formats; rest != 0; rest &= rest - 1) {
-        if (!has_packed_rows(static_cast<WeightFormat>(std::countr_zero(rest))))
-            return "there is no program for a format";
-    }
     if (product.stride() % kPackedUnitColumns != 0) return "rows end within what it takes at once";
-    return can_read_bricks(on, product) ? nullptr : "the weights' sizes do not fit it";
+    return packed_program_refusal(on, product);
 }
 
 // The splits with the least time, in times of a unit of all multiprocessors: those of the longest range, and those of

@@ -31,6 +31,15 @@ void PackedCodesWriter::declare_codes(uint32_t sets) {
     line(".reg .b64 %long;");
 }
 
+void PackedCodesWriter::place_lane() {
+    const uint32_t f = format_number();
+    line("mul.lo.u32 %lane_high, %lane, {}; add.u32 %lane_high, %lane_high, {};", 4 * high_bits_of(f), high_offset(f));
+    line("mul.lo.u32 %lane_record, %g, {}; add.u32 %lane_record, %lane_record, {}; shr.u32 %lane_second, %g, 1; "
+         "mul.lo.u32 %lane_second, %lane_second, 4; add.u32 %lane_second, %lane_second, {};",
+         record_bytes(f), record_offset(f), record_offset(f) + kBrickRows * record_bytes(f));
+    point_at_records();
+}
+
 void PackedCodesWriter::point_at_records() {
     const uint32_t f = format_number();
     if (f == kWeightsQ4_K || f == kWeightsQ5_K || f == kWeightsIQ4_XS || record_bytes(f) == 4) return;

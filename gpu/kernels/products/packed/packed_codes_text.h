@@ -13,8 +13,9 @@ namespace lorad::gpu {
 // Of a brick that lies in shared memory, or in memory if `load` says so, or of two that follow each other, as halves of
 // one. Lane 4 g + t works on rows g and g + 8, numbered r = 0 and 1, and on the columns 32 t .. + 31 of each half of
 // 128 columns, four of them at a time, numbered j = 0 .. 7.
-// Registers of the program around it: %t, %g; addresses of the lane's first codes, high bits, record, and of Q6_K the
-// second one: %codes_at, %high_at, %record_at, %second_at; free ones: %i, %j, %is, %ptr, %wide.
+// Registers of the program around it: %lane, %t, %g; those that place_lane() sets; addresses of the lane's first codes,
+// high bits, record, and of Q6_K the second one: %codes_at, %high_at, %record_at, %second_at; free ones: %i, %j, %is,
+// %ptr, %wide.
 class PackedCodesWriter : protected TextWriter {
   protected:
     // load: the instruction that takes words from where the brick lies. is_pair: of bricks of 128 columns.
@@ -27,8 +28,8 @@ class PackedCodesWriter : protected TextWriter {
     uint32_t halves() const { return is_pair_ ? 2 : brick_columns(format_number()) / 128; }
 
     void declare_codes(uint32_t sets = 1);
-    // Moves %lane_record from the row's record to the lane's words of it.
-    void point_at_records();
+    // %lane_high, %lane_record, %lane_second: where the lane's high bits and records lie in a brick.
+    void place_lane();
     // Constants of all bricks.
     void start_codes();
 
@@ -59,6 +60,8 @@ class PackedCodesWriter : protected TextWriter {
     uint32_t high(uint32_t half, uint32_t r) const { return (half * 2 + r) * high_words(); }
     static uint32_t record(uint32_t r) { return r * 4; }
 
+    // Moves %lane_record from the row's record to the lane's words of it.
+    void point_at_records();
     void fetch_records(uint32_t r);
     void find_k_scales(uint32_t half, uint32_t r);
     void find_q6_scales(uint32_t half, uint32_t r);

@@ -68,9 +68,7 @@ class PackedRowsWriter final : BrickRowsWriter {
         start_rows();
         point_at_x(MATMUL_PARAM(x));
         // y, of rows 2t and 2t + 1
-        line("ld.param.u64 %y, [params+{}]; ld.param.u32 %y_stride, [params+{}]; ld.param.u32 %split_stride, "
-             "[params+{}]; ld.param.u32 %splits, [params+{}]; mul.wide.u32 %split_bytes, %split_stride, 4;",
-             MATMUL_PARAM(y), MATMUL_PARAM(y_stride), MATMUL_PARAM(split_stride), PACKED_PARAM(n_splits));
+        load_y();
         line("shl.b32 %row, %t, 1; mad.lo.u32 %i, %row, %y_stride, %g; mul.wide.u32 %wide, %i, 4; add.u64 %y, %y, "
              "%wide; shl.b32 %y_stride, %y_stride, 2;");
         find_split("%warp", "%band");
@@ -87,18 +85,7 @@ class PackedRowsWriter final : BrickRowsWriter {
 
     void end_band() {
         add_sums();
-        line("mul.wide.u32 %wide, %band, {}; add.u64 %y_at, %y, %wide; cvt.u64.u32 %wide, %split; mul.lo.u64 %wide, "
-             "%wide, %split_bytes; add.u64 %y_at, %y_at, %wide;",
-             kBrickRows * 4);
-        store();
-        clear_sums();
-        line("@!%band_ends bra band_done;");
-        line("more_splits: add.u32 %split, %split, 1; setp.ge.u32 %is, %split, %splits; @%is bra splits_done; add.u64 "
-             "%y_at, %y_at, %split_bytes;");
-        store();
-        line("bra more_splits;");
-        line("splits_done: mov.u32 %split, 0; mov.u32 %in_band, 0; add.u32 %band, %band, 1;");
-        line("band_done:");
+        end_tile("%band", "%band", "%band_ends", [this] { store(); }, [this] { clear_sums(); });
     }
 
     const PackedRowsProgram p_;

@@ -43,7 +43,7 @@ class PackedWarpgroupWriter final : PackedDealWriter {
         line("add.u32 %in_band, %in_band, 1; sub.u32 %bricks, %bricks, 1; setp.eq.u32 %tile_ends, %in_band, {}; "
              "setp.eq.u32 %range_ends, %bricks, 0; or.pred %is, %tile_ends, %range_ends; @!%is bra next_unit;",
              tile_bricks_);
-        end_tile();
+        end_band();
         line("@!%range_ends bra next_unit;");
         line("ret;");
         line("}}");
@@ -66,8 +66,7 @@ class PackedWarpgroupWriter final : PackedDealWriter {
         line(".shared .align 8 .b8 barriers[{}];", kXSlots * 16);  // those of full slots, then of empty ones
         line(".reg .pred %is, %tile_ends, %range_ends, %is_first;");
         line(".reg .b32 %thread, %warp, %lane, %t, %g, %range, %ranges, %units, %unit, %i, %j, %n_rows, %n_left, "
-             "%row0, %tile, "
-             "%band, %in_band, %bricks, %split, %splits, %from_tile, %from_in_band, %last_band;");
+             "%row0, %tile, %band, %in_band, %bricks, %split, %splits, %from_tile, %from_in_band, %last_band;");
         line(".reg .b32 %y_stride, %split_stride, %lane_high, %lane_record, %lane_second;");
         line(".reg .b32 %barriers, %ring, %full, %phase, %step, %all_steps, %first_step, %sent, %into;");
         line(".reg .b64 %from, %codes_at, %high_at, %record_at, %second_at, %ptr, %wide, %y, %y_at, %split_bytes, %w, "
@@ -100,25 +99,12 @@ class PackedWarpgroupWriter final : PackedDealWriter {
         line("ld.param.u64 %ptr, [params+{}]; ld.global.u32 %n_rows, [%ptr];", MATMUL_PARAM(n_rows));
         start_codes();
         // y, of rows 2t and 2t + 1 of x and row g of w
-        line("ld.param.u64 %y, [params+{}]; ld.param.u32 %y_stride, [params+{}]; ld.param.u32 %split_stride, "
-             "[params+{}]; ld.param.u32 %splits, [params+{}]; mul.wide.u32 %split_bytes, %split_stride, 4;",
-             MATMUL_PARAM(y), MATMUL_PARAM(y_stride), MATMUL_PARAM(split_stride), PACKED_PARAM(n_splits));
+        load_y();
         line("mad.lo.u32 %j, %t, 2, %row0; mad.lo.u32 %i, %j, %y_stride, %g; mul.wide.u32 %wide, %i, 4; add.u64 %y, "
              "%y, %wide;");
         line("sub.u32 %n_rows, %n_rows, %j;");
         find_split("%range", "%tile");
         clear_sums();
-    }
-
-    // The lane's places in a brick beside its codes'.
-    void place_lane() {
-        const uint32_t f = format_number();
-        line("mul.lo.u32 %lane_high, %lane, {}; add.u32 %lane_high, %lane_high, {};", 4 * high_bits_of(f),
-             high_offset(f));
-        line("mul.lo.u32 %lane_record, %g, {}; add.u32 %lane_record, %lane_record, {}; shr.u32 %lane_second, %g, 1; "
-             "mul.lo.u32 %lane_second, %lane_second, 4; add.u32 %lane_second, %lane_second, {};",
-             record_bytes(f), record_offset(f), record_offset(f) + kBrickRows * record_bytes(f));
-        point_at_records();
     }
 
     // %from: unit %from_in_band of this warp's band of tile %from_tile, or of the last band.
@@ -244,20 +230,11 @@ class PackedWarpgroupWriter final : PackedDealWriter {
         }
     }
 
-    void end_tile() {
-        line("mad.lo.u32 %band, %tile, {0}, %warp; setp.le.u32 %is, %band, %last_band; selp.b32 %n_left, %n_rows, 0, "
-             "%is; mul.wide.u32 %wide, %band, {1}; add.u64 %y_at, %y, %wide; cvt.u64.u32 %wide, %split; mul.lo.u64 "
-             "%wide, %wide, %split_bytes; add.u64 %y_at, %y_at, %wide;",
-             p_.warps, kBrickRows * 4);
-        store();
-        clear_sums();
-        line("@!%tile_ends bra tile_done;");
-        line("more_splits: add.u32 %split, %split, 1; setp.ge.u32 %is, %split, %splits; @%is bra splits_done; add.u64 "
-             "%y_at, %y_at, %split_bytes;");
-        store();
-        line("bra more_splits;");
-        line("splits_done: mov.u32 %split, 0; mov.u32 %in_band, 0; add.u32 %tile, %tile, 1;");
-        line("tile_done:");
+    void end_band() {
+        line("mad.lo.u32 %band, %tile, {}, %warp; setp.le.u32 %is, %band, %last_band; selp.b32 %n_left, %n_rows, 0, "
+             "%is;",
+             p_.warps);
+        end_tile("%tile", "%band", "%tile_ends", [this] { store(); }, [this] { clear_sums(); });
     }
 
     const PackedWarpgroupProgram p_;

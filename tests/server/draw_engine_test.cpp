@@ -18,6 +18,7 @@ EngineOptions options_of(uint32_t n_blocks, bool draws_on_device) {
     options.n_kv_blocks = n_blocks;
     options.n_sampling_threads = 2;
     options.draws_on_device = draws_on_device;
+    options.mask_wait = std::chrono::minutes(1);  // no mask is late, however busy the machine
     return options;
 }
 

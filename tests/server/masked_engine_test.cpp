@@ -12,7 +12,17 @@ using std::chrono::milliseconds;
 
 class MaskedEngine : public ::testing::Test {
   protected:
-    MaskedEngine() : fixture_(64) { fixture_.runner.spread_logits_ = true; }
+    MaskedEngine() : fixture_(options()) { fixture_.runner.spread_logits_ = true; }
+    static EngineOptions options() {
+        EngineOptions out;
+        out.limits = {128, 8, model::kBlockTokens};
+        out.n_kv_blocks = 64;
+        out.n_waiting_max = 100;
+        out.n_sampling_threads = 3;
+        // A busy machine may stop the grammars' threads for as long as the default: no mask is late here.
+        out.mask_wait = std::chrono::minutes(1);
+        return out;
+    }
 
     std::shared_ptr<TokenStream> submit(uint32_t index, uint32_t n_max, std::shared_ptr<TokenConstraint> constraint,
                                         std::vector<TokenId> ends = {}) {

@@ -129,7 +129,7 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
          .scale = facts.scale,
          .softcap = facts.softcap,
          .eps = config_.rms_norm_eps,
-         .pad = 0},
+         .never = 0},
         qkv_shape(config_, facts, product), rows_of(facts), kernels_.act_type(w.o.type), y_order);
     recorder_.barrier();
 }

@@ -176,7 +176,8 @@ void finish_heads(StepRow row, uint kv_head) {
         }
         const uint plane = head - kGroup;
         const uvec2 words = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
-        own[plane * kLanes + lane] = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+        // Compilers may take a conversion there and back for none; of a sum with p.never they cannot.
+        own[plane * kLanes + lane] = vec4(unpackHalf2x16(words.x + p.never), unpackHalf2x16(words.y + p.never));
         if (!writes) continue;
         const uint64_t line = uint64_t((row.kv_slot / kBlockTokens * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + row.kv_slot % kBlockTokens;
         Uvec2Ref(p.kv + line * (kHeadDim * 2) + lane * 8).v = words;

@@ -274,12 +274,13 @@ bool AttentionPlanner::attends_from_qkv(const QkvShape& qkv, const AttentionShap
 }
 
 // With attention.comp: of many rows attention behind qkv_post is faster (64 rows of 7B in 6.2 ms, not 6.8). Software
-// devices with subgroups of attention_lanes have that.
+// devices with subgroups of attention_lanes have that, unless a test chooses the heads of a workgroup.
 bool AttentionPlanner::heads_attend_from_sums(const AttentionShape& shape) const {
     const DeviceCapabilities& caps = capabilities();
     return !options().batch_invariant && !shape.sinks &&
-           (caps.small_workgroups || has_few_workgroups(caps, options(), shape)) && !has_software_lanes(caps) &&
-           shape.head_dim % 8 == 0 && shape.head_dim <= kAttendedDimMax &&
+           (caps.small_workgroups || has_few_workgroups(caps, options(), shape)) &&
+           (!has_software_lanes(caps) || options().attention_heads != 0) && shape.head_dim % 8 == 0 &&
+           shape.head_dim <= kAttendedDimMax &&
            shared_bytes_from_sums(heads_constants(caps, options(), threads(256, 32), shape)) <=
                caps.shared_memory_bytes;
 }

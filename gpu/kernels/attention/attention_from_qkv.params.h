@@ -24,7 +24,7 @@ struct AttentionFromQkvParams {
     float scale;
     float softcap;
     float eps;
-    uint32_t pad;
+    uint32_t never;  // 0, which the compiler does not know
 };
 INTEROP_SIZE(AttentionFromQkvParams, 112);
 

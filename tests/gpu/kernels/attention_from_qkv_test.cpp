@@ -22,20 +22,38 @@ class AttentionFromQkv : public KernelTest {
     void SetUp() override {
         KernelTest::SetUp();
         kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto}));
+        by_heads_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .attention_heads = 1}));
     }
 
-    void check(const FromQkvCase& c) {
+    void TearDown() override {
+        if (n_checked_ == 0 && !IsSkipped()) GTEST_SKIP() << "no case is for this device";
+        KernelTest::TearDown();
+    }
+
+    static QkvShape qkv_shape(const FromQkvCase& c) {
+        return {{c.bucket, c.sum_splits},
+                c.group * c.n_kv_heads,
+                c.n_kv_heads,
+                c.head_dim,
+                c.rotary_dim != 0 ? c.rotary_dim : c.head_dim};
+    }
+    static AttentionShape attention_shape(const FromQkvCase& c) {
+        return {c.bucket, c.group * c.n_kv_heads, c.n_kv_heads, c.head_dim, c.n_splits};
+    }
+
+    // Nothing where the device takes none of the kernels for it.
+    void check(KernelSet& kernels, const FromQkvCase& c) {
+        if (!kernels.attention.attends_from_qkv(qkv_shape(c), attention_shape(c))) return;
+        ++n_checked_;
         SCOPED_TRACE(::testing::Message()
                      << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " rows "
                      << c.positions.size() << "/" << c.bucket << " splits " << c.sum_splits << ", " << c.n_splits);
         const auto n_rows = static_cast<uint32_t>(c.positions.size());
         const uint32_t n_q_heads = c.group * c.n_kv_heads, q_width = n_q_heads * c.head_dim,
                        width = q_width + 2 * c.n_kv_heads * c.head_dim;
-        const uint32_t sums_stride = padded(width), y_stride = padded(q_width),
-                       rotary_dim = c.rotary_dim != 0 ? c.rotary_dim : c.head_dim;
-        const QkvShape qkv{{c.bucket, c.sum_splits}, n_q_heads, c.n_kv_heads, c.head_dim, rotary_dim};
-        const AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
-        if (!kernels_->attention.attends_from_qkv(qkv, shape)) GTEST_SKIP() << "not on this device";
+        const uint32_t sums_stride = padded(width), y_stride = padded(q_width);
+        const QkvShape qkv = qkv_shape(c);
+        const AttentionShape shape = attention_shape(c);
 
         std::vector<StepRow> rows(c.bucket);
         std::vector<uint32_t> tables;
@@ -68,7 +86,7 @@ class AttentionFromQkv : public KernelTest {
         }
         const uint32_t n_turns = c.rope_begin + *std::max_element(c.positions.begin(), c.positions.end()) + 1;
         std::vector<float> turns;
-        for (uint32_t i = 0; i < n_turns * rotary_dim / 2; i++) {
+        for (uint32_t i = 0; i < n_turns * qkv.rotary_dim / 2; i++) {
             turns.push_back(std::cos(0.37f * static_cast<float>(i)));
             turns.push_back(std::sin(0.37f * static_cast<float>(i)));
         }
@@ -114,9 +132,9 @@ class AttentionFromQkv : public KernelTest {
                                         c.softcap,
                                         0};
         execute([&](Recorder& recorder) {
-            kernels_->attention.qkv_post(recorder, post, qkv);
+            kernels.attention.qkv_post(recorder, post, qkv);
             recorder.barrier();
-            kernels_->attention.attention(recorder, attention, shape, scalar(c.act));
+            kernels.attention.attention(recorder, attention, shape, scalar(c.act));
         });
         const AttentionFromQkvParams params{step.address(), tables_buffer.address(),
                                             post.y,         post.bias,
@@ -128,7 +146,7 @@ class AttentionFromQkv : public KernelTest {
                                             scale,          c.softcap,
                                             post.eps,       0};
         execute([&](Recorder& recorder) {
-            kernels_->attention.attention_from_qkv(recorder, params, qkv, shape, scalar(c.act));
+            kernels.attention.attention_from_qkv(recorder, params, qkv, shape, scalar(c.act));
         });
 
         const auto want = content(y_apart, size_t{c.bucket} * y_stride, c.act),
@@ -141,7 +159,7 @@ class AttentionFromQkv : public KernelTest {
                 ASSERT_TRUE(is_poison(got[i])) << "row " << i / y_stride << " was written";
             }
         }
-        if (kernels_->attention.attends_in_fragments(shape, scalar(c.act))) {
+        if (kernels.attention.attends_in_fragments(shape, scalar(c.act))) {
             auto in_rows = content<std::byte>(y, size_t{c.bucket} * y_stride * 2);
             in_rows.resize(size_t{round_up(c.bucket, kFragmentRowsMost)} * y_stride * 2, std::byte{0xff});
             for (const uint32_t y_order : kFragmentOrders) {
@@ -150,7 +168,7 @@ class AttentionFromQkv : public KernelTest {
                 again.kv = kv_again.address();
                 again.y = blocks.address();
                 execute([&](Recorder& recorder) {
-                    kernels_->attention.attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order);
+                    kernels.attention.attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order);
                 });
                 EXPECT_EQ(content<std::byte>(blocks, in_rows.size()), in_fragments(in_rows, y_stride, y_order))
                     << "order " << y_order;
@@ -163,44 +181,68 @@ class AttentionFromQkv : public KernelTest {
             if (is_poison(want_kv[i])) continue;
             ASSERT_NEAR(got_kv[i], want_kv[i], 1e-3 * (1 + std::fabs(want_kv[i]))) << "cache element " << i;
         }
+        if (c.act != Type::kF32) return;
+        // A row that sees itself alone gives its own value: as later rows find it in the cache, not the f32 before.
+        for (uint32_t t = 0; t < n_rows; t++) {
+            if (c.positions[t] != 0 && c.window != 1) continue;
+            for (uint32_t i = 0; i < q_width; i++) {
+                const uint32_t kv_head = i / c.head_dim / c.group, block = rows[t].kv_slot / kBlockTokens;
+                const size_t line = (block * size_t{2} + 1) * c.n_kv_heads + kv_head;
+                ASSERT_EQ(got[size_t{t} * y_stride + i],
+                          got_kv[line * plane + rows[t].kv_slot % kBlockTokens * c.head_dim + i % c.head_dim])
+                    << "row " << t << " element " << i;
+            }
+        }
     }
+
+    // By attention_from_sums, one head to a workgroup. Software devices take none of kernels_: they have others.
+    std::unique_ptr<KernelSet> by_heads_;
+    uint32_t n_checked_ = 0;
 };
+
+TEST_F(AttentionFromQkv, ByHeads) {
+    check(*by_heads_, {64, 3, 2, {0, 1, 63, 64, 200}, 6, 3, 1, 0, true});
+    check(*by_heads_, {128, 2, 2, {0, 90}, 2, 1, 1, 32, true, true, 0, 0, 100, Type::kBf16});
+    check(*by_heads_, {24, 2, 1, {0, 64, 200}, 3, 2, 2, 0, false, true, 1});
+    check(*by_heads_, {64, 2, 2, {3, 150}, 2, 1, 2, 0, false, false, 40, 1.5f});
+}
 
 TEST_F(AttentionFromQkv, EqualsBothKernels) {
     for (const uint32_t head_dim : {64u, 128u}) {
-        check({head_dim, 2, 2, {0, 1, 63, 64, 70, 200}, 8});
-        check({head_dim, 7, 4, {130, 5, 700}, 3, 7, 1, 0, true});
-        check({head_dim, 4, 2, {127, 128, 1000}, 4, 2, 1, 0, true, true});
+        check(*kernels_, {head_dim, 2, 2, {0, 1, 63, 64, 70, 200}, 8});
+        check(*kernels_, {head_dim, 7, 4, {130, 5, 700}, 3, 7, 1, 0, true});
+        check(*kernels_, {head_dim, 4, 2, {127, 128, 1000}, 4, 2, 1, 0, true, true});
     }
-    for (const uint32_t head_dim : {16u, 32u}) check({head_dim, 3, 2, {5, 64, 200}, 4, 2, 2, 0, true, true});
-    for (const uint32_t group : {3u, 5u, 8u, 9u, 12u, 16u}) check({128, group, 2, {5, 130}, 2, 3});
-    check({64, 7, 2, {300}, 1, 4, 1, 0, false, true, 0, 0, 0, Type::kF16});
-    check({128, 7, 4, {300, 301}, 2, 1, 1, 0, true, false, 0, 0, 0, Type::kBf16});
+    for (const uint32_t head_dim : {16u, 32u}) check(*kernels_, {head_dim, 3, 2, {5, 64, 200}, 4, 2, 2, 0, true, true});
+    for (const uint32_t group : {3u, 5u, 8u, 9u, 12u, 16u}) check(*kernels_, {128, group, 2, {5, 130}, 2, 3});
+    check(*kernels_, {64, 7, 2, {300}, 1, 4, 1, 0, false, true, 0, 0, 0, Type::kF16});
+    check(*kernels_, {128, 7, 4, {300, 301}, 2, 1, 1, 0, true, false, 0, 0, 0, Type::kBf16});
 }
 
 TEST_F(AttentionFromQkv, WithTheContextInParts) {
-    for (const uint32_t n_splits : {2u, 3u, 16u}) check({128, 7, 4, {0, 63, 64, 700, 2047}, 6, 3, n_splits, 0, true});
-    check({64, 7, 2, {4000}, 1, 1, 64, 0, true, true});
+    for (const uint32_t n_splits : {2u, 3u, 16u})
+        check(*kernels_, {128, 7, 4, {0, 63, 64, 700, 2047}, 6, 3, n_splits, 0, true});
+    check(*kernels_, {64, 7, 2, {4000}, 1, 1, 64, 0, true, true});
 }
 
 TEST_F(AttentionFromQkv, TurnsOnlyTheRotaryPartAndFromTheRowsTable) {
-    check({128, 4, 2, {10, 90}, 2, 1, 1, 64});
-    check({64, 2, 2, {10, 90}, 2, 2, 1, 32, true, true});
-    check({128, 3, 8, {10, 90, 91}, 3, 1, 1, 96, false, false, 0, 0, 100});
+    check(*kernels_, {128, 4, 2, {10, 90}, 2, 1, 1, 64});
+    check(*kernels_, {64, 2, 2, {10, 90}, 2, 2, 1, 32, true, true});
+    check(*kernels_, {128, 3, 8, {10, 90, 91}, 3, 1, 1, 96, false, false, 0, 0, 100});
 }
 
 TEST_F(AttentionFromQkv, SeesOnlyItsWindowAndCapsScores) {
     for (const uint32_t window : {1u, 7u, 64u, 100u})
-        check({128, 4, 2, {0, 63, 64, 100, 300}, 5, 1, 1, 0, true, false, window});
+        check(*kernels_, {128, 4, 2, {0, 63, 64, 100, 300}, 5, 1, 1, 0, true, false, window});
     for (const uint32_t window : {40u, 200u, 1000u})
-        check({128, 4, 2, {10, 700, 2000}, 3, 2, 8, 0, true, false, window});
-    check({64, 2, 2, {3, 150}, 2, 1, 2, 0, false, false, 0, 1.5f});
+        check(*kernels_, {128, 4, 2, {10, 700, 2000}, 3, 2, 8, 0, true, false, window});
+    check(*kernels_, {64, 2, 2, {3, 150}, 2, 1, 2, 0, false, false, 0, 1.5f});
 }
 
 TEST_F(AttentionFromQkv, ManyRows) {
     std::vector<uint32_t> positions;
     for (uint32_t t = 0; t < 130; t++) positions.push_back(t * 3);
-    check({64, 7, 2, positions, 192, 2, 1, 0, true});
+    check(*kernels_, {64, 7, 2, positions, 192, 2, 1, 0, true});
 }
 
 }  // namespace

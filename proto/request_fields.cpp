@@ -133,6 +133,9 @@ constexpr std::array kRequestFields = {
     RequestField{"max_tool_calls", kNobody, Neutral::kNone, Neutral::kAny},
     RequestField{"prompt_cache_options", kNobody, Neutral::kNone, Neutral::kAny},
     RequestField{"speed", kNobody, Neutral::kNone, Neutral::kAny},
+    RequestField{"fallbacks", kNobody, Neutral::kNone, Neutral::kAny},
+    RequestField{"fallback_credit_token", kNobody, Neutral::kNone, Neutral::kAny},
+    RequestField{"billing_policy", kNobody, Neutral::kNone, Neutral::kAny},
     RequestField{"context_management", kNobody, Neutral::kNone, Neutral::kEmpty},
     // Known to clients, not supported by lorad.
     RequestField{"suffix", kNobody, Neutral::kEmpty},
@@ -169,6 +172,8 @@ constexpr std::array kRequestFields = {
     RequestField{"mcp_servers", kNobody, Neutral::kEmpty},
     RequestField{"diagnostics"},
     RequestField{"inference_geo"},
+    RequestField{"thread"},
+    RequestField{"compaction"},
     RequestField{"output_format"},
     RequestField{"prefill"},
     // llama-server's.

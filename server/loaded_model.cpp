@@ -10,6 +10,7 @@
 
 #include "gpu/facts/start_record.h"
 #include "model/exec/kv_cache.h"
+#include "model/files/model_files.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/config.h"
@@ -223,6 +224,14 @@ Result<model::ExecutorOptions> executor_options(const LoadArguments& arguments,
     return options;
 }
 
+Status warn_of_quantizing(const std::filesystem::path& folder, std::optional<model::QuantizeType> type) {
+    if (!type) return ok_status();
+    TRY_ASSIGN(const auto files, model::ModelFiles::open(folder));
+    TRY_ASSIGN(const model::TensorFiles tensors, files->tensors());
+    if (const std::string note = model::quantize_note(tensors, *type); !note.empty()) log_warn("{}", note);
+    return ok_status();
+}
+
 Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     auto begin = std::chrono::steady_clock::now();
     LoadedModel loaded;
@@ -243,6 +252,7 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     if (!loaded.device->start_record().was_there())
         log_info("first start of this build on this device: kernels are compiled and tested, later starts are shorter");
 
+    TRY(warn_of_quantizing(arguments.folder, options_of_executor.quantize));
     ProgressLog progress;
     TRY_ASSIGN(loaded.executor,
                model::Executor::load(*loaded.device, arguments.folder, loaded.config, options_of_executor,

@@ -56,6 +56,9 @@ Result<std::optional<bool>> parse_quantized_weights(const std::string& text);
 // Software devices compute with plain weights several times as fast, and have the host's memory.
 bool keeps_packed(std::optional<bool> wish, bool quantizes, const gpu::DeviceCapabilities& capabilities);
 
+// Logs which matrices of the model do not get the type that was asked for. None: nothing was asked for.
+Status warn_of_quantizing(const std::filesystem::path& folder, std::optional<model::QuantizeType> type);
+
 // The arguments that serve loads a model with.
 LoadArguments load_arguments(const Config& config, const std::string& base_name);
 // `executor` with what the texts say; `capabilities` decide what is left to them.

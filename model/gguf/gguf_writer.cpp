@@ -1,6 +1,8 @@
 #include "model/gguf/gguf_writer.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -104,7 +106,8 @@ Status GgufWriter::write(const std::filesystem::path& to, const std::function<vo
     const auto failed = [&] {
         return give_up(make_error(ErrorCode::kIo, lorad::format("{}: cannot be written", to.string())));
     };
-    if (!file) return make_error(ErrorCode::kIo, lorad::format("{}: cannot be made", part.string()));
+    if (!file)
+        return make_error(ErrorCode::kIo, lorad::format("{}: cannot be made: {}", part.string(), std::strerror(errno)));
     std::string head = "GGUF";
     put_number<uint32_t>(head, 3);
     put_number<uint64_t>(head, tensors_.size());

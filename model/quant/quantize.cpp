@@ -320,13 +320,25 @@ bool is_plain_matrix(const Tensor& tensor) {
     return tensor.shape.size() == 2 && (tensor.source ? tensor.source->is_plain() : is_weight_type(tensor.dtype));
 }
 
+// Whatever the length of its rows. Not of NF4.
+GgmlType wanted_type(const Tensor& tensor, QuantizeType type) {
+    if (type == QuantizeType::kQ8_0) return GgmlType::kQ8_0;
+    return type == QuantizeType::kQ6_K || is_table(tensor) ? GgmlType::kQ6_K : GgmlType::kQ4_K;
+}
+bool has_whole_blocks(const Tensor& tensor, uint64_t block_numbers) { return tensor.shape[1] % block_numbers == 0; }
+
+constexpr std::array<std::pair<std::string_view, QuantizeType>, 4> kTypes = {{{"q8_0", QuantizeType::kQ8_0},
+                                                                              {"q4_k", QuantizeType::kQ4_K},
+                                                                              {"q6_k", QuantizeType::kQ6_K},
+                                                                              {"nf4", QuantizeType::kNf4}}};
+
+std::string matrices(size_t n, std::string_view one_does, std::string_view several_do) {
+    return n == 1 ? format("1 matrix {}", one_does) : format("{} matrices {}", n, several_do);
+}
+
 }  // namespace
 
 Result<QuantizeType> parse_quantize_type(std::string_view text) {
-    constexpr std::array<std::pair<std::string_view, QuantizeType>, 4> kTypes = {{{"q8_0", QuantizeType::kQ8_0},
-                                                                                  {"q4_k", QuantizeType::kQ4_K},
-                                                                                  {"q6_k", QuantizeType::kQ6_K},
-                                                                                  {"nf4", QuantizeType::kNf4}}};
     for (const auto& [name, type] : kTypes) {
         if (name == text) return type;
     }
@@ -353,13 +365,38 @@ void quantize_row(GgmlType type, std::span<const float> numbers, std::span<std::
 std::optional<GgmlType> ggml_type_for(const Tensor& tensor, QuantizeType type) {
     if (!is_plain_matrix(tensor) || (!is_linear(tensor) && !is_table(tensor)) || type == QuantizeType::kNf4)
         return std::nullopt;
-    GgmlType wanted = GgmlType::kQ8_0;
-    if (type == QuantizeType::kQ6_K || (type == QuantizeType::kQ4_K && is_table(tensor)))
-        wanted = GgmlType::kQ6_K;
-    else if (type == QuantizeType::kQ4_K)
-        wanted = GgmlType::kQ4_K;
-    if (tensor.shape[1] % info_of(wanted).block_numbers != 0) wanted = GgmlType::kQ8_0;
-    return tensor.shape[1] % info_of(wanted).block_numbers == 0 ? std::optional(wanted) : std::nullopt;
+    const auto fits = [&](GgmlType to) { return has_whole_blocks(tensor, info_of(to).block_numbers); };
+    if (const GgmlType wanted = wanted_type(tensor, type); fits(wanted)) return wanted;
+    return fits(GgmlType::kQ8_0) ? std::optional(GgmlType::kQ8_0) : std::nullopt;
+}
+
+std::string quantize_note(const TensorFiles& files, QuantizeType type) {
+    const bool is_nf4 = type == QuantizeType::kNf4;
+    const uint64_t least_block = is_nf4 ? Nf4Matrix::kBlock : info_of(GgmlType::kQ8_0).block_numbers;
+    size_t n_packed = 0, n_q8 = 0, n_stay = 0;
+    for (const Tensor& tensor : files.tensors()) {
+        if (tensor.shape.size() != 2 || !(is_linear(tensor) || (is_table(tensor) && !is_nf4))) continue;
+        if (!is_plain_matrix(tensor))
+            ++n_packed;
+        else if (!has_whole_blocks(tensor, least_block))
+            ++n_stay;
+        else if (!is_nf4 && ggml_type_for(tensor, type) != wanted_type(tensor, type))
+            ++n_q8;
+    }
+    std::vector<std::string> parts;
+    if (n_packed > 0)
+        parts.push_back(matrices(n_packed, "is in few bits already and stays", "are in few bits already and stay"));
+    if (n_q8 > 0)
+        parts.push_back(matrices(n_q8, "gets Q8_0", "get Q8_0") +
+                        format(", as rows are no whole blocks of {}", info_of(GgmlType::kQ4_K).block_numbers));
+    if (n_stay > 0)
+        parts.push_back(matrices(n_stay, "stays in 16 or 32 bits", "stay in 16 or 32 bits") +
+                        format(", as rows are no whole blocks of {}", least_block));
+    std::string note;
+    for (const std::string& part : parts) note += (note.empty() ? "" : "; ") + part;
+    if (note.empty()) return note;
+    const auto name = std::ranges::find(kTypes, type, [](const auto& entry) { return entry.second; });
+    return format("quantize {}: {}", name->first, note);
 }
 
 void quantize_tensors(TensorFiles& files, QuantizeType type) {
@@ -369,7 +406,7 @@ void quantize_tensors(TensorFiles& files, QuantizeType type) {
         if (const auto ggml = ggml_type_for(tensor, type)) {
             source = std::make_shared<QuantizedMatrix>(tensor, *ggml);
         } else if (type == QuantizeType::kNf4 && is_plain_matrix(tensor) && is_linear(tensor) &&
-                   tensor.shape[1] % Nf4Matrix::kBlock == 0) {
+                   has_whole_blocks(tensor, Nf4Matrix::kBlock)) {
             source = std::make_shared<Nf4Matrix>(tensor);
         }
         if (!source) continue;

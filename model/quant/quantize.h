@@ -27,6 +27,10 @@ void quantize_row(GgmlType type, std::span<const float> numbers, std::span<std::
 // blocks of a K type get Q8_0, or stay.
 std::optional<GgmlType> ggml_type_for(const Tensor& tensor, QuantizeType type);
 
+// Which matrices of these files, as they were before quantize_tensors(), do not get the requested type, and why: a
+// sentence for people. Empty: all do.
+std::string quantize_note(const TensorFiles& files, QuantizeType type);
+
 // `files` with every such tensor told as a packed matrix, which is quantized when somebody reads it: for --quantize.
 // Packed ones stay as they are.
 void quantize_tensors(TensorFiles& files, QuantizeType type);

@@ -99,7 +99,7 @@ Status parse_adapters(const JsonValue& root, GenerateRequest& request) {
             TRY_ASSIGN(request.lora, parse_id_scales(*value, request.ignored_fields));
         } else {
             request.adapters = {{std::move(chosen.name), 1.0f}};
-            if (field != "adapter") request.adapters_field = chosen.field;
+            request.adapters_field = chosen.field;
         }
     }
     return ok_status();

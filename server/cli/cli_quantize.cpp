@@ -4,6 +4,7 @@
 #include "model/gguf/gguf_export.h"
 #include "proto/base/format.h"
 #include "server/cli/cli.h"
+#include "server/loaded_model.h"
 
 namespace lorad::server {
 
@@ -19,6 +20,7 @@ Status run_quantize(const QuantizeArguments& arguments) {
         std::fprintf(stderr, "%s: %.0f%% of %.2f GB\n", arguments.out.c_str(),
                      100.0 * static_cast<double>(n_done) / static_cast<double>(n), static_cast<double>(n) * 1e-9);
     }));
+    TRY(warn_of_quantizing(arguments.model, type));
     std::printf("%s: %llu bytes of tensors\n", arguments.out.c_str(), static_cast<unsigned long long>(n_bytes));
     return ok_status();
 }

@@ -226,6 +226,7 @@ class TrainCommand {
         TRY_ASSIGN(base.quantize, quantize_type());
         TRY_ASSIGN(const std::optional<bool> wish, parse_quantized_weights(arguments_.quantized_weights));
         base.weights.keeps_packed = keeps_packed(wish, base.quantize.has_value(), device_->capabilities());
+        TRY(warn_of_quantizing(arguments_.model, base.quantize));
         TRY_ASSIGN(weights_, model::load_base_weights(*device_, arguments_.model, config_, base));
         if (model::packed_formats_of(*weights_) != 0)
             std::fprintf(stderr, "the base: %s\n", model::describe_formats(*weights_).c_str());

@@ -248,29 +248,32 @@ void Listener::Impl::answer(HttpReply reply, Exchange& exchange, httplib::Respon
         response.set_content(reply.body, reply.content_type);
         return;
     }
-    response.set_chunked_content_provider(
-        reply.content_type, [&exchange, stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
-            exchange.send_at_once();
-            // The head goes out while the request still waits for its turn: clients and proxies see that it is served.
-            if (!exchange.write({})) {
-                exchange.close_after();
-                return false;
-            }
-            LibrarySink ours(sink, exchange);
-            try {
-                stream(ours);
-            } catch (const std::exception& exception) {
-                log_failure("a streaming handler threw", exception);
-                exchange.close_after();
-                return false;
-            }
-            if (ours.gone()) {
-                exchange.close_after();
-                return false;
-            }
-            sink.done();
-            return true;
-        });
+    const auto send = [&exchange, stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
+        exchange.send_at_once();
+        // The head goes out while the request still waits for its turn: clients and proxies see that it is served.
+        if (!exchange.write({})) {
+            exchange.close_after();
+            return false;
+        }
+        LibrarySink ours(sink, exchange);
+        try {
+            stream(ours);
+        } catch (const std::exception& exception) {
+            log_failure("a streaming handler threw", exception);
+            exchange.close_after();
+            return false;
+        }
+        if (ours.gone()) {
+            exchange.close_after();
+            return false;
+        }
+        sink.done();
+        return true;
+    };
+    if (exchange.head().is_1_0)
+        response.set_content_provider(reply.content_type, send);
+    else
+        response.set_chunked_content_provider(reply.content_type, send);
 }
 
 void Listener::Impl::answer_and_close(const HttpReply& reply, Exchange& exchange) const {
@@ -328,6 +331,8 @@ void Listener::Impl::set_up_library() {
         Exchange& exchange = *t_exchange;
         BoundedBody body(exchange);
         HttpReply reply = run_handler(exchange, may_have_body(exchange.head().method) ? &body : nullptr);
+        // The end of a stream that is not in chunks is that of the connection.
+        if (reply.stream && exchange.head().is_1_0) exchange.close_after();
         // The library says so where the request says so. The object is its own and not const there.
         if (exchange.closes()) const_cast<httplib::Request&>(request).headers.emplace("Connection", "close");
         answer(std::move(reply), exchange, response);

@@ -95,7 +95,7 @@ class UploadForm {
                               format("{}: files are kept until they are deleted; leave the parameter out", field_),
                               field_);
         return make_error(ErrorCode::kInvalidRequest,
-                          format("{}: expected file and purpose in the form", json_quote_short(field_)), "file");
+                          format("{}: expected file and purpose in the form", json_quote_short(field_)), field_);
     }
 
     // may_be_absent: the field may come behind the file.

@@ -101,6 +101,25 @@ TEST(QuantizeTensors, OfAFolderLieInFewBitsOnTheDeviceWhereTheirRowsAreWholeBloc
     EXPECT_THAT(parse_quantize_type("q2").error().message, HasSubstr("expected q8_0, q4_k, q6_k or nf4, found \"q2\""));
 }
 
+TEST(QuantizeTensors, TellWhatDoesNotGetTheTypeThatWasAskedFor) {
+    const auto note = [](const char* model, QuantizeType type) {
+        const auto files = ModelFiles::open(goldens_dir() / model);
+        const auto tensors = (*files)->tensors();
+        return quantize_note(*tensors, type);
+    };
+    // Three layers of seven matrices, embedding and output layer; rows of 128, but for down's of 344.
+    EXPECT_EQ(note("models/llama-scaled", QuantizeType::kQ4_K),
+              "quantize q4_k: 20 matrices get Q8_0, as rows are no whole blocks of 256; 3 matrices stay in 16 or 32 "
+              "bits, as rows are no whole blocks of 32");
+    EXPECT_EQ(note("models/llama-scaled", QuantizeType::kQ8_0),
+              "quantize q8_0: 3 matrices stay in 16 or 32 bits, as rows are no whole blocks of 32");
+    EXPECT_EQ(note("models/llama-scaled", QuantizeType::kNf4),
+              "quantize nf4: 3 matrices stay in 16 or 32 bits, as rows are no whole blocks of 64");
+    EXPECT_EQ(note("quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0), "");
+    EXPECT_THAT(note("quantized/gguf/llama-Q4_0.gguf", QuantizeType::kQ4_K),
+                ::testing::MatchesRegex("quantize q4_k: [0-9]+ matrices are in few bits already and stay"));
+}
+
 // llama's q and k lie in another order of rows in GGUF than on the device.
 TEST(QuantizeTensors, OfAGgufFileIn16BitsAreAllQuantizedWhateverTheOrderOfTheirRows) {
     const auto files = ModelFiles::open(goldens_dir() / "quantized/gguf/llama-small-F16.gguf");
@@ -274,6 +293,9 @@ TEST(GgufExport, SaysWhatItCannotWrite) {
         const Status exported = export_gguf(model, type, dir.path() / "out.gguf", {});
         return exported.ok() ? std::string("written") : exported.error().message;
     };
+    const Status nowhere =
+        export_gguf(goldens_dir() / "models/llama-scaled", QuantizeType::kQ8_0, dir.path() / "none/out.gguf", {});
+    EXPECT_THAT(nowhere.error().message, HasSubstr("out.gguf.part: cannot be made: No such file or directory"));
     EXPECT_THAT(said(goldens_dir() / "models/llama-scaled", QuantizeType::kNf4), HasSubstr("GGUF has none for NF4"));
     EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-Q4_K_M.gguf", QuantizeType::kQ8_0),
                 HasSubstr("expected F32, F16 or BF16, found Q4_K"));

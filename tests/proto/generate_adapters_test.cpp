@@ -12,7 +12,7 @@ Result<GenerateRequest> with(const std::string& fields) {
 
 TEST(GenerateAdapters, OtherServersWordsForOneAreUnderstood) {
     for (auto [fields, field] : std::vector<std::pair<std::string, std::string>>{
-             {R"("adapter":"pirate")", "adapters"},
+             {R"("adapter":"pirate")", "adapter"},
              {R"("lora_path":"pirate")", "lora_path"},
              {R"("lora_path":["pirate"])", "lora_path[0]"},
              {R"("lora_path":["pirate","pirate"])", "lora_path[1]"},

@@ -119,6 +119,8 @@ TEST(MessagesRequest, WhatIsNotDoneIsRefusedByName) {
          "context_management"},
         {std::string(kHi) + R"(,"container":"x")", "container"},
         {std::string(kHi) + R"(,"mcp_servers":[{}])", "mcp_servers"},
+        {std::string(kHi) + R"(,"thread":{"type":"continue","previous_message_id":"msg_1"})", "thread"},
+        {std::string(kHi) + R"(,"compaction":{"type":"enabled"})", "compaction"},
     };
     for (const auto& [fields, param] : cases) {
         Error error = refused(fields);

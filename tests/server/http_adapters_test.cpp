@@ -301,9 +301,10 @@ TEST_F(HttpAdapters, ARequestMayNameASumOfAdapters) {
     const auto refused = [&](const std::string& fields) {
         return post("/v1/completions", "{\"prompt\":[1]," + fields + "}");
     };
-    expect_error(refused(R"("adapters":[{"name":"a"},{"name":"nobody"}])"), 404, "adapter_not_found", "adapters");
-    expect_error(refused(R"("adapters":[{"name":"nobody","scale":0}])"), 404, "adapter_not_found", "adapters");
-    expect_error(refused(R"("adapter":"nobody")"), 404, "adapter_not_found", "adapters");
+    expect_error(refused(R"("adapters":[{"name":"a"},{"name":"nobody"}])"), 404, "adapter_not_found",
+                 "adapters[1].name");
+    expect_error(refused(R"("adapters":[{"name":"nobody","scale":0}])"), 404, "adapter_not_found", "adapters[0].name");
+    expect_error(refused(R"("adapter":"nobody")"), 404, "adapter_not_found", "adapter");
     expect_error(refused(R"("model":"a","adapters":[{"name":"b"}])"), 400, "invalid_request", "adapters");
     expect_error(refused(R"("model":"a","lora":[])"), 400, "invalid_request", "lora");
     expect_error(refused(R"("model":"base::nobody")"), 404, "adapter_not_found", "model");
@@ -348,7 +349,7 @@ TEST_F(HttpAdapters, LlamaServersNumbersAreStable) {
     EXPECT_EQ(get("/lora-adapters").body.find("\"id\":1"), std::string::npos);
     register_demo("c", "json");
     EXPECT_THAT(get("/lora-adapters").body, HasSubstr(R"({"id":2,"path":"c")"));
-    expect_error(post("/lora-adapters", R"([{"id":1,"scale":0.5}])"), 400, "invalid_request", "lora[0].id");
+    expect_error(post("/lora-adapters", R"([{"id":1,"scale":0.5}])"), 400, "invalid_request", "[0].id");
     expect_error(post("/v1/completions", R"({"prompt":[1],"lora":[{"id":9,"scale":1}]})"), 400, "invalid_request",
                  "lora[0].id");
     EXPECT_EQ(post("/lora-adapters", "[]").status, 200);

@@ -80,6 +80,10 @@ TEST_F(HttpTraining, FormsThatAreNoneAreRefused) {
                                                                         {"expires_after[seconds]", "60", "", ""}}))
             .code,
         "unsupported_parameter");
+    EXPECT_EQ(read(client().Post("/v1/files", httplib::MultipartFormDataItems{{"purpose", "fine-tune", "", ""},
+                                                                              {"tenant", "a", "", ""}}))
+                  .param,
+              "tenant");
     EXPECT_EQ(got("/v1/files")["data"], json::array());
     EXPECT_EQ(get("/v1/files?limit=0").param, "limit");
     EXPECT_EQ(get("/v1/files?after=nothing").param, "after");

@@ -379,6 +379,16 @@ TEST_F(ListenerTest, StreamsComeWholeAndTheConnectionGoesOn) {
     EXPECT_EQ(listener->counts().n_accepted, 1u);
 }
 
+TEST_F(ListenerTest, StreamsToHttp10AreNotInChunksAndEndWithTheConnection) {
+    for (const char* fields : {"", "Connection: keep-alive\r\n"}) {
+        const std::string answer = raw("GET /stream HTTP/1.0\r\n" + std::string(fields) + "\r\n", true);
+        EXPECT_TRUE(answer.ends_with("\r\n\r\npart0part1part2")) << answer;
+        EXPECT_EQ(answer.find("Transfer-Encoding"), std::string::npos) << answer;
+        EXPECT_EQ(answer.find("Content-Length"), std::string::npos) << answer;
+        EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
+    }
+}
+
 TEST_F(ListenerTest, RangesAreNotServed) {
     for (const char* range : {"bytes=0-1", "bytes=0-,0-,0-,0-", "bytes=999-", "bytes=-2"}) {
         auto answer = client().Get("/things/fixed", {{"Range", range}});

@@ -76,21 +76,28 @@ Error listed_beside_adapter(const ServerContext& context, const proto::GenerateR
                       std::string(listed));
 }
 
-Result<MixLease> lease_of_terms(ServerContext& context, const HttpRequest& http, const std::vector<AdapterTerm>& terms,
-                                std::string_view field, const adapters::AcquireOptions& options) {
+// Where the body has the name of the i-th of request.adapters.
+std::string name_field(const proto::GenerateRequest& request, size_t i) {
+    return request.adapters_field == "adapters" ? format("adapters[{}].name", i) : request.adapters_field;
+}
+
+Result<MixLease> lease_of_terms(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request,
+                                const std::vector<AdapterTerm>& terms, const adapters::AcquireOptions& options) {
     Result<MixLease> lease = context.registry.acquire(terms, options);
     if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
-    for (const AdapterTerm& term : terms) {
-        if (!context.registry.find(term.name)) return no_such_adapter(context, http, term.name, field);
+    for (size_t i = 0; i < terms.size(); ++i) {
+        if (!context.registry.find(terms[i].name))
+            return no_such_adapter(context, http, terms[i].name, request.adapters ? name_field(request, i) : "lora");
     }
     Error error = lease.error();
-    error.param = std::string(field);
+    error.param = request.adapters ? request.adapters_field : "lora";
     return error;
 }
 
-Error no_such_number(size_t index, uint32_t id) {
-    return make_error(ErrorCode::kInvalidRequest, format("lora[{}].id: no adapter has the number {}", index, id),
-                      format("lora[{}].id", index));
+// list: the name of the list that has the number; empty where it is the body itself.
+Error no_such_number(std::string_view list, size_t index, uint32_t id) {
+    std::string field = format("{}[{}].id", list, index);
+    return make_error(ErrorCode::kInvalidRequest, format("{}: no adapter has the number {}", field, id), field);
 }
 
 }  // namespace
@@ -173,7 +180,7 @@ std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& reg
 }
 
 Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& registry,
-                                                   const std::vector<proto::IdScale>& scales) {
+                                                   const std::vector<proto::IdScale>& scales, std::string_view list) {
     if (scales.empty()) return std::vector<AdapterTerm>();
     const std::vector<Entry> known = entries(registry, nullptr);
     std::vector<AdapterTerm> terms;
@@ -181,7 +188,7 @@ Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& reg
         auto entry = std::lower_bound(known.begin(), known.end(), scales[i].id,
                                       [](const Entry& e, uint32_t id) { return e.id < id; });
         if (entry == known.end() || entry->id != scales[i].id) {
-            return no_such_number(i, scales[i].id);
+            return no_such_number(list, i, scales[i].id);
         }
         if (scales[i].scale != 0.0f) terms.push_back({entry->name, scales[i].scale});
     }
@@ -189,7 +196,7 @@ Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& reg
 }
 
 Status LoraScales::set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales) {
-    TRY(terms(registry, scales));
+    TRY(terms(registry, scales, ""));
     MutexLock lock(mutex_);
     scales_.clear();
     for (const proto::IdScale& entry : scales) {
@@ -232,15 +239,16 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::Ge
         for (size_t i = 0; i < request.lora->size(); ++i) {
             const proto::IdScale& one = (*request.lora)[i];
             std::optional<std::string> name = context.lora_scales.name_of(context.registry, one.id, key);
-            if (!name) return no_such_number(i, one.id);
+            if (!name) return no_such_number("lora", i, one.id);
             if (one.scale != 0.0f) request.adapters->push_back({*name, one.scale});
         }
         request.lora.reset();
+        request.adapters_field = "lora";
     }
     if (!request.adapters) request.adapters.emplace();
-    for (const proto::NamedScale& term : *request.adapters) {
-        if (is_there(term.name)) continue;
-        return no_such_adapter(context, http, term.name, request.adapters_field);
+    for (size_t i = 0; i < request.adapters->size(); ++i) {
+        const std::string& name = (*request.adapters)[i].name;
+        if (!is_there(name)) return no_such_adapter(context, http, name, name_field(request, i));
     }
     return ok_status();
 }
@@ -253,11 +261,11 @@ Status check_adapters(ServerContext& context, const HttpRequest& http, const pro
             return no_such_model(context, http, request.model);
         if (listed != nullptr) return listed_beside_adapter(context, request, listed);
     }
-    if (request.lora) TRY(context.lora_scales.terms(context.registry, *request.lora));
+    if (request.lora) TRY(context.lora_scales.terms(context.registry, *request.lora, "lora"));
     if (!request.adapters) return ok_status();
-    for (const proto::NamedScale& term : *request.adapters) {
-        if (context.registry.find(term.name)) continue;
-        return no_such_adapter(context, http, term.name, listed);
+    for (size_t i = 0; i < request.adapters->size(); ++i) {
+        const std::string& name = (*request.adapters)[i].name;
+        if (!context.registry.find(name)) return no_such_adapter(context, http, name, name_field(request, i));
     }
     return ok_status();
 }
@@ -274,7 +282,7 @@ std::optional<std::string> only_adapter(ServerContext& context, const proto::Gen
             if (term.scale != 0.0f) terms.push_back({term.name, term.scale});
         }
     } else if (request.lora) {
-        Result<std::vector<AdapterTerm>> listed = context.lora_scales.terms(context.registry, *request.lora);
+        Result<std::vector<AdapterTerm>> listed = context.lora_scales.terms(context.registry, *request.lora, "lora");
         if (listed.ok()) terms = std::move(*listed);
     } else {
         terms = context.lora_scales.defaults(context.registry);
@@ -295,7 +303,7 @@ Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRe
     if (request.adapters) {
         for (const proto::NamedScale& term : *request.adapters) terms.push_back({term.name, term.scale});
     } else if (request.lora) {
-        TRY_ASSIGN(terms, context.lora_scales.terms(context.registry, *request.lora));
+        TRY_ASSIGN(terms, context.lora_scales.terms(context.registry, *request.lora, "lora"));
     } else {
         // One that has gone since counts as 0.
         for (;;) {
@@ -304,7 +312,7 @@ Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRe
             if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
         }
     }
-    return lease_of_terms(context, http, terms, listed, options);
+    return lease_of_terms(context, http, request, terms, options);
 }
 
 AdapterUse use_of(const MixLease& lease, std::span<const TokenId> prompt) {

@@ -41,9 +41,9 @@ class LoraScales {
     std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id, const access::Principal* key);
     // Replaces all scales; adapters that are left out get 0. kInvalidRequest for an unknown number.
     Status set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales);
-    // The names of a request's list. kInvalidRequest, param "lora[i].id".
+    // The names of a request's list. kInvalidRequest for an unknown number, param LIST[i].id.
     Result<std::vector<adapters::AdapterTerm>> terms(const adapters::Registry& registry,
-                                                     const std::vector<proto::IdScale>& scales);
+                                                     const std::vector<proto::IdScale>& scales, std::string_view list);
     // Adapters with a scale other than 0 that are still there.
     std::vector<adapters::AdapterTerm> defaults(const adapters::Registry& registry) const;
 

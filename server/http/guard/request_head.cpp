@@ -227,7 +227,7 @@ bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal) 
         return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request");
     out.method = line.method;
     out.target = line.target;
-    const bool is_1_0 = line.version == "HTTP/1.0";
+    out.is_1_0 = line.version == "HTTP/1.0";
     const auto count_of = [&](std::string_view name) {
         return std::count_if(out.fields.begin(), out.fields.end(),
                              [&](const HeadField& field) { return equals_ignoring_case(field.name, name); });
@@ -237,13 +237,13 @@ bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal) 
             return refuse(ErrorCode::kInvalidRequest,
                           "malformed HTTP request: a header field that may come once came twice");
     }
-    if (count_of("host") == 0 ? !is_1_0 : !is_authority(out.value_of("host")))
+    if (count_of("host") == 0 ? !out.is_1_0 : !is_authority(out.value_of("host")))
         return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: expected one Host field with a host");
     if (!out.target.starts_with('/') && !(out.target == "*" && out.method == "OPTIONS") && !take_host_off(out))
         return refuse(ErrorCode::kInvalidRequest, "malformed HTTP request: expected a target that begins with /");
     out.has_length = count_of("content-length") > 0;
     const bool is_chunked = count_of("transfer-encoding") > 0;
-    if (is_chunked && (out.has_length || is_1_0))
+    if (is_chunked && (out.has_length || out.is_1_0))
         return refuse(ErrorCode::kInvalidRequest,
                       "malformed HTTP request: it is not clear where its body begins and ends");
     if (is_chunked)
@@ -255,7 +255,7 @@ bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal) 
     if (count_of("expect") > 0) {
         if (!equals_ignoring_case(out.value_of("expect"), "100-continue"))
             return refuse(ErrorCode::kExpectationFailed, "expected no Expect field but 100-continue");
-        out.expects_continue = !is_1_0 && out.body_bytes > 0;
+        out.expects_continue = !out.is_1_0 && out.body_bytes > 0;
     }
     bool closes = false, keeps = false;
     for (const HeadField& field : out.fields) {
@@ -263,7 +263,7 @@ bool parse_head(std::string_view bytes, RequestHead& out, HeadRefusal& refusal) 
         closes = closes || has_token(field.value, "close");
         keeps = keeps || has_token(field.value, "keep-alive");
     }
-    out.keeps_alive = !closes && (!is_1_0 || keeps);
+    out.keeps_alive = !closes && (!out.is_1_0 || keeps);
     return true;
 }
 

@@ -25,6 +25,7 @@ struct HeadField {
 struct RequestHead {
     std::string_view method;
     std::string_view target;  // begins with '/', or is "*"; never another host's
+    bool is_1_0 = false;      // HTTP/1.0, which does not know answers in chunks
     bool keeps_alive = true;
     bool expects_continue = false;
     bool has_length = false;

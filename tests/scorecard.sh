@@ -18,4 +18,7 @@ case " $* " in
             exit 2
         fi ;;
 esac
+# What drivers compile stays with what was built.
+export MESA_SHADER_CACHE_DIR=${MESA_SHADER_CACHE_DIR:-$PWD/build/shaders}
+mkdir -p "$MESA_SHADER_CACHE_DIR"
 exec python3 tests/scorecard/runner.py "$@"

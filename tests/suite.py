@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Runs what ctest knows, with one process for all cases of a GoogleTest suite instead of one for each: a process makes a device and its kernels anew.
+"""Runs what ctest knows, with one process for many cases of a GoogleTest program instead of one for each: a process makes a device and its kernels anew.
 
     tests/suite.py --preset dev [-j N] [--only REGEX] [--not REGEX] [--config slow] [--optimized] [--report FILE]
 
-Names, commands, limits, environments and what is left out are ctest's (tests/CMakeLists.txt); so is what counts as passed. Cases whose label ends with
-`alone` keep a process each. A case's limit counts from its own start. Where a process ends within a case, by a signal or however, or is stopped at the
-limit, that case has failed by name, and the suite's others go on in a new process. Tests with RUN_SERIAL run when all others are over, one after the other.
-What took longest the last time begins first (tests.times in the build folder).
+Names, commands, limits, environments and what is left out are ctest's (tests/CMakeLists.txt); so is what counts as passed. The cases of a suite share a
+process, and suites of one program share it as long as they take no more than BATCH_S together; cases whose label ends with `alone` keep a process each. A
+case's limit counts from its own start. Where a process ends within a case, by a signal or however, or is stopped at the limit, that case has failed by
+name, and the others go on in a new process. Tests with RUN_SERIAL run when all others are over, one after the other. What took longest the last time
+begins first (tests.times in the build folder), or what LONG_S names where nothing has run yet.
 
 Shows each failed test's output, each skipped one's reason, the slowest ten, what took most together with its processor seconds, and as the last line
 "N passed, N failed"; writes JUnit's XML; exits 0 only if something passed and nothing failed. What is over so far, with seconds and processor seconds, is
@@ -37,6 +38,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 DEFAULT_LIMIT_S = 1500.0  # ctest's
 DEFAULT_COST_S = 0.5      # of a case that has not run here before
+BATCH_S = 20.0            # of suites in one process: many, and yet few enough for all processors to have some until the end
+# Of suites whose cases take much longer than that where shaders are compiled, so that none of them begins last.
+LONG_S = {"FamilyModel": 90, "Attention": 50, "DecodeLayers": 50, "DecodeBehind": 40, "DecodeLayersLora": 40, "RegisterProducts": 35, "Matmul": 35, "TrainTogether": 20}
 
 
 @dataclasses.dataclass
@@ -95,14 +99,25 @@ def tests_of(build, only, without, config):
     return tests
 
 
-def batches_of(tests):
-    """Lists of tests that share a process."""
-    out = collections.defaultdict(list)
+def batches_of(tests, cost_of):
+    """Lists of tests that share a process; `cost_of` gives a suite's seconds."""
+    programs = collections.defaultdict(lambda: collections.defaultdict(list))  # those that could, by suite
+    out = []
     for test in tests:
-        shared = test.case and not any(label.endswith("alone") for label in test.properties.get("LABELS", []))
-        key = (test.command[0], test.case.rsplit(".", 1)[0], json.dumps(test.properties, sort_keys=True)) if shared else test.name
-        out[key].append(test)
-    return list(out.values())
+        if test.case and not any(label.endswith("alone") for label in test.properties.get("LABELS", [])):
+            programs[test.command[0], json.dumps(test.properties, sort_keys=True)][test.case.rsplit(".", 1)[0]].append(test)
+        else:
+            out.append([test])
+    for suites in programs.values():
+        batch, batch_s = [], 0.0
+        for suite in suites.values():
+            cost_s = cost_of(suite)
+            if not batch or batch_s + cost_s > BATCH_S:
+                batch, batch_s = [], 0.0
+                out.append(batch)
+            batch += suite
+            batch_s += cost_s
+    return out
 
 
 def cpu_of(pid):
@@ -274,7 +289,7 @@ def run_batch(batch, environment, folder):
 
 def run_all(batches, jobs, environment, cost_of, told):
     """All batches, the longest first; those with RUN_SERIAL behind the others, alone."""
-    ordered = sorted(batches, key=lambda batch: -sum(map(cost_of, batch)))
+    ordered = sorted(batches, key=lambda batch: -cost_of(batch))
     serial = [batch for batch in ordered if batch[0].properties.get("RUN_SERIAL")]
     beside = iter([batch for batch in ordered if not batch[0].properties.get("RUN_SERIAL")])
     lock, results = threading.Lock(), []
@@ -373,8 +388,9 @@ def main():
     except (OSError, ValueError):
         times = {}
 
-    def cost_of(test):
-        return times.get(test.name, float(test.properties.get("COST", DEFAULT_COST_S)))
+    def cost_of(some):
+        new = {test.group for test in some if test.name not in times}
+        return sum(LONG_S.get(group, 0) for group in new) + sum(times.get(test.name, float(test.properties.get("COST", DEFAULT_COST_S))) for test in some)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop_all)
@@ -395,8 +411,8 @@ def main():
     with tempfile.NamedTemporaryFile("w", prefix="lorad-suite-", suffix=".json") as listed:
         json.dump(cases, listed)
         listed.flush()
-        environment = {**os.environ, **preset_environment(args.preset), "LORAD_SUITE_RUNS": listed.name}
-        results = run_all(batches_of(tests), max(1, args.jobs), environment, cost_of, told)
+        environment = {**preset_environment(args.preset), **os.environ, "LORAD_SUITE_RUNS": listed.name}
+        results = run_all(batches_of(tests, cost_of), max(1, args.jobs), environment, cost_of, told)
     write_junit(args.report or build / "tests.xml", results)
     times_file.write_text(json.dumps({**times, **{r.test.name: round(r.seconds, 2) for r in results if r.verdict == PASSED}}))
     sys.exit(0 if summary(results, time.monotonic() - began) else 1)

@@ -14,6 +14,7 @@
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
+#include "tests/support/number_from.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::adapters::many_test {
@@ -27,11 +28,6 @@ constexpr bool kMemoryIsCounted = false;
 #else
 constexpr bool kMemoryIsCounted = true;
 #endif
-
-uint32_t number_from(const char* variable, uint32_t otherwise) {
-    const char* const text = std::getenv(variable);
-    return text ? static_cast<uint32_t>(std::strtoul(text, nullptr, 10)) : otherwise;
-}
 
 uint64_t resident_bytes() {
     std::ifstream statm("/proc/self/statm");
@@ -66,7 +62,7 @@ struct ManyAdapters : ::testing::Test {
 };
 
 TEST_F(ManyAdapters, AreRegisteredListedUsedAndThereAfterARestart) {
-    const uint32_t n_adapters = number_from("LORAD_TEST_ADAPTERS", 250);
+    const uint32_t n_adapters = static_cast<uint32_t>(number_from("LORAD_TEST_ADAPTERS", 250));
     constexpr uint32_t kRoom = 8, kImages = 50;
     FakeStore device(kRoom);
     const std::string weights = safetensors_bytes(plain_tensors());
@@ -129,7 +125,7 @@ TEST_F(ManyAdapters, AreRegisteredListedUsedAndThereAfterARestart) {
 }
 
 TEST_F(ManyAdapters, LoadsAndRemovalsLeaveNothing) {
-    const uint32_t n_cycles = number_from("LORAD_TEST_CYCLES", 50);
+    const uint32_t n_cycles = static_cast<uint32_t>(number_from("LORAD_TEST_CYCLES", 50));
     FakeStore device(2);
     Registry registry(small_config(), device, {.base_name = "base", .ram_bytes_max = 1 << 20}, open());
     // 0.7 MB each, so that one that is left behind in every cycle shows.

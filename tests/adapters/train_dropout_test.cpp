@@ -1,6 +1,8 @@
 // Steps that drop inputs, beside PEFT's formulas in double precision with the same masks.
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 
 #include "model/files/model_files.h"
 #include "tests/reference/trained_model.h"
@@ -156,13 +158,17 @@ TEST_P(TrainDropout, LossesAndGradientsAreTheReferences) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TrainDropout,
-                         // apart and with norms of heads; with biases; fused
-                         ::testing::Values(DropoutCase{"qwen3-plain", false}, DropoutCase{"qwen3-plain", true},
-                                           DropoutCase{"qwen2-tied-patterns", true},
-                                           DropoutCase{"phi3-sharded-plain", true},
-                                           DropoutCase{"qwen2-tied-patterns", false, true},
-                                           DropoutCase{"qwen2-tied-patterns", true, true}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, TrainDropout,
+    // apart and with norms of heads; with biases; fused
+    ::testing::Values(DropoutCase{"qwen3-plain", false}, DropoutCase{"qwen3-plain", true},
+                      DropoutCase{"qwen2-tied-patterns", true}, DropoutCase{"phi3-sharded-plain", true},
+                      DropoutCase{"qwen2-tied-patterns", false, true}, DropoutCase{"qwen2-tied-patterns", true, true}),
+    [](const auto& one) {
+        std::string name = one.param.golden;
+        std::ranges::replace(name, '-', '_');
+        return name + (one.param.use_dora ? "_dora" : "") + (one.param.has_biases ? "_biases" : "");
+    });
 
 // What is written is what was trained, and is served: the reader is that of adapters that are served.
 TEST(TrainBiases, AreSavedAsPeftSavesThem) {

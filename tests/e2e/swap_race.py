@@ -198,7 +198,7 @@ def check_swap_race(lorad):
 
 def check_cycles_leave_nothing(lorad):
     """Loads and unloads, with an answer in between: device bytes, memory and open files are where they were."""
-    n_cycles = int(os.environ.get("LORAD_TEST_CYCLES", 60))
+    n_cycles = int(os.environ.get("LORAD_TEST_CYCLES", 20))
     with Server(lorad, adapters=()) as server:
         process = pathlib.Path("/proc", str(server.process.pid))
         # The sanitizers keep freed memory.

@@ -10,6 +10,7 @@
 #include "adapters/store/catalogue.h"
 #include "proto/base/log.h"
 #include "tests/faults/store_life.h"
+#include "tests/support/number_from.h"
 
 namespace lorad::adapters::bit_rot_test {
 namespace {
@@ -22,8 +23,7 @@ void write_file(const fs::path& path, std::string_view text) { std::ofstream(pat
 struct BitRot : ::testing::Test {
     BitRot() {
         set_log_level(LogLevel::kError);
-        const char* const told = std::getenv("LORAD_TEST_ADAPTERS");
-        n_adapters = told ? static_cast<uint32_t>(std::strtoul(told, nullptr, 10)) : 60;
+        n_adapters = static_cast<uint32_t>(number_from("LORAD_TEST_ADAPTERS", 60));
         StoreLife::open(root)->reset();  // its folders
         for (uint32_t i = 0; i < n_adapters; ++i) add(i);
         catalogue.sequence = n_adapters;

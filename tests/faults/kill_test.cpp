@@ -12,6 +12,7 @@
 
 #include "proto/base/log.h"
 #include "tests/faults/store_life.h"
+#include "tests/support/number_from.h"
 
 namespace lorad::adapters::kill_test {
 namespace {
@@ -83,8 +84,7 @@ TEST(KilledStore, BeforeAnySystemCallLosesNothing) {
     const Killed whole = live_and_die(life, scratch.path() / "counted", 0);
     ASSERT_FALSE(whole.was_killed);
     ASSERT_EQ(whole.n_done, size_t{StoreLife::kSteps});
-    const char* const wanted = std::getenv("LORAD_TEST_KILLS");
-    const uint64_t n_wanted = wanted ? std::strtoull(wanted, nullptr, 10) : 60;
+    const uint64_t n_wanted = number_from("LORAD_TEST_KILLS", 60);
     const uint64_t step = n_wanted == 0 ? 1 : std::max<uint64_t>(1, whole.n_calls / n_wanted);
     uint64_t n_kills = 0;
     // Threads make the number of calls vary a little: until a child has lived to its end.

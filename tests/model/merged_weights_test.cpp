@@ -11,6 +11,7 @@
 #include "model/exec/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
+#include "tests/support/number_from.h"
 #include "tests/support/read_back.h"
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
@@ -122,8 +123,7 @@ TEST_F(MergedWeightsOnce, PristineWeightsAreTheSameBitsAfterManyMerges) {
     SCOPED_TRACE(kSeed);
     std::mt19937 random(kSeed);
     bool is_merged = false;
-    const char* const cycles = std::getenv("LORAD_TEST_CYCLES");
-    for (int i = 0, n = cycles ? std::atoi(cycles) : 150; i < n; ++i) {
+    for (uint64_t i = 0, n = number_from("LORAD_TEST_CYCLES", 150); i < n; ++i) {
         std::vector<LoraUse> uses;
         for (uint32_t slot = 0; slot < kSlots; ++slot) {
             if (random() % 2 == 0) uses.push_back({slot, static_cast<float>(random() % 400) / 100.0f - 2.0f});

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T12: at four times what it can take the daemon goes on at full speed, refuses the rest at once, and is as before when the flood is over."""
+# beside others: yes
 
 import asyncio
 import sys

@@ -280,7 +280,7 @@ def vary(kind, source, number):
 
 def run(card):
     card.gtest("as deep as they may be", "model_tests", "Forms/Depth.*")
-    card.gtest("helpers", "server_tests", "Sandbox.*:Grammars.*:AdmissionTest.*:GrammarMemoryTest.*:IsolatedText.*:Draws/LateMasks.*")
+    card.gtest("helpers", "server_tests", "Sandbox.*:Grammars.*:AdmissionTest.*:GrammarMemoryTest.*:IsolatedText.*:Draws/*Masks.*")
     over_http(card)
     templates(card)
     beside_others(card)

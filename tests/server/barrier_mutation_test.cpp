@@ -23,12 +23,14 @@
 #include <unistd.h>
 
 #include "adapters/pool/registry.h"
+#include "gpu/kept_kernels.h"
 #include "model/forward/forward.h"
 #include "model/output/logits.h"
 #include "model/output/sampler.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "tests/support/goldens.h"
+#include "tests/support/number_from.h"
 #include "tests/support/temp_dir.h"
 #include "tests/vulkan_layer/control.h"
 
@@ -287,18 +289,27 @@ class BarrierMutation : public ::testing::Test {
   protected:
     void SetUp() override { set_log_level(LogLevel::kError); }
     void TearDown() override {
-        scenes.reset();
-        leases.clear();
-        registry.reset();
-        executor.reset();
+        unload();
         device.reset();
         set_log_level(LogLevel::kInfo);
     }
 
+    void unload() {
+        scenes.reset();
+        leases.clear();
+        registry.reset();
+        store.reset();
+        executor.reset();
+    }
+
+    // The device, with its pipelines, stays from one load to the next.
     void load() {
-        auto created = gpu::Device::create({});
-        ASSERT_TRUE(created.ok()) << created.error().message;
-        device = std::move(*created);
+        if (!device) {
+            auto created = gpu::Device::create({});
+            ASSERT_TRUE(created.ok()) << created.error().message;
+            device = std::move(*created);
+            gpu::keep_kernels(*device);
+        }
         const auto read = model::load_model_config(folder);
         ASSERT_TRUE(read.ok());
         model::ExecutorOptions options{
@@ -330,23 +341,39 @@ class BarrierMutation : public ::testing::Test {
                        uses_of("embed-and-head-saved"), uses_of("lm-head-lora"));
     }
 
+    // A model of its own, and what its scenes answer. Returns how many barriers they have.
+    uint64_t begin() {
+        unload();
+        load();
+        if (HasFatalFailure()) return 0;
+        n_before = layer.n_barriers();
+        end_of_scene.clear();
+        for (const uint32_t salt : {kQuiet, kMutated}) {
+            expected[salt].clear();
+            for (size_t scene = 0; scene < Scenes::kCount; ++scene) {
+                expected[salt].push_back(scenes->run(scene, salt));
+                EXPECT_FALSE(scenes->failed()) << Scenes::kNames[scene];
+                if (salt == kQuiet) end_of_scene.push_back(layer.n_barriers());
+            }
+        }
+        EXPECT_EQ(layer.n_barriers(), end_of_scene.back()) << "a scene has other recordings when it is run again";
+        is_sound = true;
+        return end_of_scene.back() - n_before;
+    }
+
     // Of a process of its own, which a mutant may end: says on its output what it tries and what comes of it.
     void try_mutants(uint64_t first, uint64_t distance) {
         constexpr unsigned kSecondsMax = 60;  // of a mutant, which may make the device run in circles
         layer[fault::kOrder] = fault::kReversed;
-        ASSERT_NO_FATAL_FAILURE(load());
-        const uint64_t n_before = layer.n_barriers();
-        for (const uint32_t salt : {kQuiet, kMutated}) {
-            for (size_t scene = 0; scene < Scenes::kCount; ++scene) {
-                expected[salt].push_back(scenes->run(scene, salt));
-                ASSERT_FALSE(scenes->failed()) << Scenes::kNames[scene];
-                if (salt == kQuiet) end_of_scene.push_back(layer.n_barriers());
-            }
-        }
-        const uint64_t n_barriers = end_of_scene.back() - n_before;
-        ASSERT_EQ(layer.n_barriers(), end_of_scene.back()) << "a scene has other recordings when it is run again";
+        const uint64_t n_barriers = begin();
+        ASSERT_FALSE(HasFailure());
         say("mutants", n_barriers, "");
         for (uint64_t mutant = first; mutant < n_barriers; mutant += distance) {
+            // What a mutant wrote where nobody writes again would be taken for what the next one does.
+            if (!is_sound) {
+                ASSERT_EQ(begin(), n_barriers);
+                ASSERT_FALSE(HasFailure());
+            }
             const uint64_t barrier = n_before + 1 + mutant;
             const auto scene = size_t(std::ranges::lower_bound(end_of_scene, barrier) - end_of_scene.begin());
             const uint64_t in_scene = barrier - (scene == 0 ? n_before : end_of_scene[scene - 1]);
@@ -356,8 +383,7 @@ class BarrierMutation : public ::testing::Test {
                 shows_in(scene, scene + 1, barrier) || (is_sound && shows_in(0, Scenes::kCount, barrier));
             alarm(0);
             say(shows ? "seen" : "missed", mutant, "");
-            // What the mutant wrote where nobody writes again would be taken for what the next one does.
-            if (!is_sound) _exit(0);
+            if (scenes->failed()) _exit(0);  // the device may be lost
         }
         say("done", 0, "");
     }
@@ -426,7 +452,8 @@ class BarrierMutation : public ::testing::Test {
     }
 
     std::vector<Bits> expected[2];
-    std::vector<uint64_t> end_of_scene;  // how many barriers had been recorded then
+    uint64_t n_before = 0;               // how many barriers had been recorded before the scenes
+    std::vector<uint64_t> end_of_scene;  // and behind each
     bool is_sound = true;                // the scenes answer as they did at first
 
     const std::filesystem::path folder = goldens_dir() / "models" / "llama-scaled";
@@ -448,7 +475,7 @@ TEST_F(BarrierMutation, WhatStandsBetweenBarriersMayRunInAnyOrder) {
         for (size_t scene = 0; scene < Scenes::kCount; ++scene) answers[order].push_back(scenes->run(scene, 1));
         EXPECT_FALSE(scenes->failed());
         EXPECT_EQ(layer[fault::kReordered] - before > 0, order == fault::kReversed) << "pieces put in another order";
-        TearDown();
+        unload();
     }
     for (size_t scene = 0; scene < Scenes::kCount; ++scene)
         EXPECT_EQ(answers[0][scene], answers[1][scene]) << Scenes::kNames[scene];
@@ -461,9 +488,8 @@ TEST_F(BarrierMutation, ABarrierThatIsMissingShows) {
         try_mutants(first, distance);
         return;
     }
-    const char* const asked = std::getenv(kEvery);
-    const uint64_t every = asked == nullptr ? 1 : std::strtoull(asked, nullptr, 10);
-    ASSERT_GT(every, 0u) << kEvery << "=" << asked;
+    const uint64_t every = number_from(kEvery, 1);
+    ASSERT_GT(every, 0u) << kEvery;
     const uint64_t n_processes = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
     std::vector<Tally> tallies(n_processes);
     std::vector<std::thread> threads;

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/server/engine_fixture.h"
+#include "tests/support/number_from.h"
 
 namespace lorad::server::fair_engine_test {
 namespace {
@@ -292,11 +293,6 @@ TEST(FairEngine, ARequestThatTakesTooLongEndsWithWhatThereIs) {
     EXPECT_LE(f.all[waiting].end_ms - f.all[waiting].sent_ms, 102u);
 }
 
-uint64_t number_from(const char* variable, uint64_t otherwise) {
-    const char* text = std::getenv(variable);
-    return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
 struct Summary {
     uint64_t trace = 0, n_steps = 0, n_preempted = 0, n_cached = 0, n_late = 0;
 };
@@ -366,8 +362,8 @@ Summary simulate(uint64_t seed) {
 }
 
 TEST(FairEngineSimulation, EveryRequestEndsNothingIsLostAndTheSameSeedIsTheSameRun) {
-    const uint64_t n_steps = number_from("LORAD_TEST_STEPS", 100000);
-    uint64_t seed = number_from("LORAD_TEST_SEED", 1);
+    const uint64_t n_steps = lorad::testing::number_from("LORAD_TEST_STEPS", 100000);
+    uint64_t seed = lorad::testing::number_from("LORAD_TEST_SEED", 1);
     Summary sum;
     uint64_t n_runs = 0;
     for (; sum.n_steps < n_steps && !::testing::Test::HasFailure(); ++seed, ++n_runs) {

@@ -19,6 +19,7 @@ class HashConstraint final : public TokenConstraint {
 
     Status next_mask(std::vector<uint32_t>& words) override {
         if (delay.count() > 0) std::this_thread::sleep_for(delay);
+        if (before_mask) before_mask();
         words.assign(model::mask_words(vocab_), 0);
         ++n_masks;
         if (n_masks == fails_at_mask) return make_error(ErrorCode::kInternal, "the grammar is broken");
@@ -28,7 +29,7 @@ class HashConstraint final : public TokenConstraint {
         return ok_status();
     }
     Status accept(TokenId token) override {
-        if (accept_delay.count() > 0) std::this_thread::sleep_for(accept_delay);
+        if (before_accept) before_accept();
         if (!allows(token) || n_accepted + 1 == refuses_token)
             return make_error(ErrorCode::kInternal, "the grammar did not allow it");
         ++n_accepted;
@@ -42,8 +43,8 @@ class HashConstraint final : public TokenConstraint {
 
     double mask_seconds() const override { return first_seconds; }
 
-    std::chrono::microseconds delay{0};             // for each mask
-    std::chrono::microseconds accept_delay{0};      // for each token that it is told
+    std::chrono::microseconds delay{0};  // for each mask
+    std::function<void()> before_mask, before_accept;
     double first_seconds = 0;                       // what it says that one takes
     uint32_t fails_at_mask = 0, refuses_token = 0;  // counted from 1
     uint32_t n_masks = 0, n_accepted = 0;

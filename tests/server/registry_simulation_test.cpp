@@ -12,6 +12,7 @@
 #include "server/engine/engine.h"
 #include "server/http/generate/adapter_choice.h"
 #include "tests/server/adapter_versions.h"
+#include "tests/support/number_from.h"
 
 namespace lorad::server::registry_simulation_test {
 namespace {
@@ -22,11 +23,6 @@ using adapters::MixLease;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kNames = 6, kVersions = 3, kTurns = 220;
-
-uint64_t number_from(const char* variable, uint64_t otherwise) {
-    const char* text = std::getenv(variable);
-    return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 std::string name_of(uint64_t i) { return "adapter-" + std::to_string(i); }
 

@@ -1,6 +1,8 @@
 // A hybrid of delta nets, and one of short convolutions, served: rows of several sequences in each step, prompts in
 // chunks, preemptions. The tokens are those of each text alone.
+#include <algorithm>
 #include <random>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -213,10 +215,15 @@ TEST_P(StateCacheDevice, TokensAreTheSameWhereBlocksRunOut) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"));
-INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"));
+std::string name_of(const ::testing::TestParamInfo<const char*>& model) {
+    std::string name = model.param;
+    std::ranges::replace(name, '-', '_');
+    return name;
+}
+INSTANTIATE_TEST_SUITE_P(Hybrids, StateDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"), name_of);
+INSTANTIATE_TEST_SUITE_P(Hybrids, StateCacheDevice, ::testing::Values("qwen35", "lfm2", "granite-hybrid"), name_of);
 // its layers with a state are those of qwen35
-INSTANTIATE_TEST_SUITE_P(SlowHybrids, StateCacheDevice, ::testing::Values("qwen3-next"));
+INSTANTIATE_TEST_SUITE_P(SlowHybrids, StateCacheDevice, ::testing::Values("qwen3-next"), name_of);
 
 }  // namespace
 }  // namespace lorad::server::state_device_test

@@ -18,6 +18,7 @@
 #include "server/engine/engine.h"
 #include "server/http/generate/adapter_choice.h"
 #include "tests/server/adapter_versions.h"
+#include "tests/support/number_from.h"
 
 namespace lorad::server::swap_race_test {
 namespace {
@@ -28,11 +29,6 @@ using adapters::MixLease;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kNames = 8, kRoom = 4, kStreams = 64, kVersions = 3, kCalls = 20;
-
-uint64_t number_from(const char* variable, uint64_t otherwise) {
-    const char* text = std::getenv(variable);
-    return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 std::string name_of(uint32_t i) { return "adapter-" + std::to_string(i); }
 

@@ -81,6 +81,16 @@ class Suite(unittest.TestCase):
         self.assertEqual((lines[-1], status), ("2 passed, 1 failed", 1))
         self.assertTrue(any("nobody's messages" in line for line in lines), lines)
 
+    def test_suites_of_a_program_share_a_process_unless_they_take_long(self):
+        environment = "SUBJECTS_FAIL_AT_THE_END=1"  # of each process the last case fails
+        tests = [case("Sound.Passes", ENVIRONMENT=environment), case("Broken.Passes", ENVIRONMENT=environment)]
+        lines, status, verdicts = self.run_suite(tests)
+        self.assertEqual({name for name, (verdict, _) in verdicts.items() if verdict == "failed"}, {"Broken.Passes"})
+        self.assertEqual((lines[-1], status), ("1 passed, 1 failed", 1))
+        for test in tests:
+            test[2]["COST"] = 15
+        self.assertEqual(self.run_suite(tests)[0][-1], "0 passed, 2 failed")
+
     def test_a_program_that_does_not_start_and_a_case_that_is_not_there_fail(self):
         gone = case("Sound.Passes")
         gone[1][0] = "/bin/false"

@@ -268,7 +268,8 @@ const LayersCase kGemmaLike{.head_dim = 24,
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayers, ::testing::Values(kGemmaLike, kOlmoLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeAttention, ::testing::Values(kGemmaLike, kOlmoLike));
 INSTANTIATE_TEST_SUITE_P(Families, DecodeLayersLora, ::testing::Values(kGemmaLike));
-INSTANTIATE_TEST_SUITE_P(Families, DecodeBehind, ::testing::Values(kGemmaLike, kOlmoLike));
+INSTANTIATE_TEST_SUITE_P(Families, DecodeBehind, ::testing::Values(kOlmoLike));
+INSTANTIATE_TEST_SUITE_P(SlowFamilies, DecodeBehind, ::testing::Values(kGemmaLike));
 // With heads of Gemma 3 4B, which have more elements than the workgroup has threads.
 LayersCase with_long_heads(uint32_t hidden, uint32_t ffn, uint32_t position = 300) {
     LayersCase c = kGemmaLike;

@@ -52,6 +52,7 @@ class Matmul : public KernelTest {
     }
 
     void check_variants(bool each_type);
+    void check_unrolled(bool each_type);
 
     void check(const Problem& p, const MatmulPlan& plan) {
         SCOPED_TRACE(::testing::Message() << "n " << p.n << " k " << p.k << " rows " << p.n_rows << "/" << p.bucket
@@ -137,16 +138,18 @@ TEST_F(Matmul, ARowsBitsDoNotDependOnTheOtherRowsOfItsVariant) {
 }
 
 // On the software device that has them: every type, few rows and many, k in one piece and in equal ones, numbers
-// of workgroups with none to four digits; and a row's bits whatever its step.
-TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
-    if (device().capabilities().subgroup_size != 8 || !device().capabilities().small_workgroups)
-        GTEST_SKIP() << "for software devices with subgroups of 8";
+// of workgroups with none to four digits; and a row's bits whatever its step. Each shape with each type of weights, or
+// with one of them in turn.
+void Matmul::check_unrolled(bool each_type) {
     struct Shape {
         uint32_t n, k, max_splits, n_splits, rows;
     };
+    uint32_t turn = 0;
     for (const Shape s : {Shape{72, 250, 16, 1, 5}, Shape{64, 1000, 16, 2, 5}, Shape{64, 1000, 1, 1, 5},
                           Shape{32900, 60, 1, 1, 5}, Shape{130, 60, 1, 1, 69}}) {
+        ++turn;
         for (const Type type : reference::kTypes) {
+            if (!each_type && type != reference::kTypes[turn % 3]) continue;
             const Problem many = make(s.n, s.k, s.rows, s.rows + 1, type, Type::kF32);
             const MatmulPlan plan = *kernels_->products.plan(
                 {.n = s.n, .k = s.k, .type = scalar(type), .rows = many.bucket, .max_splits = s.max_splits});
@@ -169,9 +172,22 @@ TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
             }
         }
     }
+}
+
+bool has_unrolled() {
+    return shared_device().capabilities().subgroup_size == 8 && shared_device().capabilities().small_workgroups;
+}
+TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
+    if (!has_unrolled()) GTEST_SKIP() << "for software devices with subgroups of 8";
+    check_unrolled(false);
     // A long k that equal pieces do not divide is left to the other kernel.
     EXPECT_STREQ(variant_name(*kernels_->products.plan({.n = 64, .k = 64 * 61, .type = ScalarType::kF16, .rows = 1})),
                  "matmul_lanes");
+}
+
+TEST_F(SlowMatmul, UnrolledProductsMatchTheReferenceWithEachType) {
+    if (!has_unrolled()) GTEST_SKIP() << "for software devices with subgroups of 8";
+    check_unrolled(true);
 }
 
 TEST_F(Matmul, BatchInvariantPlansDifferOnlyInTheirTiles) {

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/owned_fd.h"
@@ -236,15 +237,8 @@ std::string key_line(const KeyEntry& entry) {
         writer.end_array();
     }
     if (principal.tenant != principal.id) writer.field("tenant", principal.tenant);
-    if (principal.expires_s != std::numeric_limits<int64_t>::max()) {
-        std::chrono::sys_seconds time{std::chrono::seconds(principal.expires_s)};
-        auto days = std::chrono::floor<std::chrono::days>(time);
-        std::chrono::year_month_day day(days);
-        int64_t rest = (time - days).count();
-        writer.field("expires", format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", static_cast<int>(day.year()),
-                                       static_cast<unsigned>(day.month()), static_cast<unsigned>(day.day()),
-                                       rest / 3600, rest / 60 % 60, rest % 60));
-    }
+    if (principal.expires_s != std::numeric_limits<int64_t>::max())
+        writer.field("expires", utc_text(principal.expires_s));
     auto quota = [&](std::string_view name, uint64_t n) {
         if (n > 0) writer.field(name, n);
     };

@@ -1,5 +1,6 @@
 #include "server/http/routes.h"
 
+#include "proto/base/clock.h"
 #include "proto/base/version.h"
 #include "proto/json/json.h"
 #include "server/adapter_metrics.h"
@@ -11,26 +12,29 @@
 namespace lorad::server {
 namespace {
 
-void write_base_card(JsonWriter& writer, const ServerContext& context) {
+// What OpenAI's and Anthropic's clients expect of a model; vLLM's fields follow.
+void begin_card(JsonWriter& writer, std::string_view id, int64_t created_s) {
     writer.begin_object()
-        .field("id", context.base_name)
+        .field("id", id)
         .field("object", "model")
-        .field("created", context.started_at_s)
+        .field("created", created_s)
         .field("owned_by", "lorad")
-        .field("root", context.base_name);
+        .field("type", "model")
+        .field("display_name", id)
+        .field("created_at", utc_text(created_s))
+        .field("root", id);
+}
+
+void write_base_card(JsonWriter& writer, const ServerContext& context) {
+    begin_card(writer, context.base_name, context.started_at_s);
     writer.key("parent").null();
     writer.field("max_model_len", context.n_positions_max);
     writer.key("permission").begin_array().end_array().end_object();
 }
 
 void write_adapter_card(JsonWriter& writer, const ServerContext& context, const adapters::AdapterInfo& adapter) {
-    writer.begin_object()
-        .field("id", adapter.name)
-        .field("object", "model")
-        .field("created", adapter.loaded_at_s)
-        .field("owned_by", "lorad")
-        .field("root", adapter.name)
-        .field("parent", context.base_name)
+    begin_card(writer, adapter.name, adapter.loaded_at_s);
+    writer.field("parent", context.base_name)
         .field("max_model_len", context.n_positions_max)
         .field("adapter_generation", adapter.generation);
     writer.key("permission").begin_array().end_array().end_object();
@@ -65,14 +69,22 @@ HttpReply live(const ServerContext* context) {
     return health(true, "live");
 }
 
+// One page, as Anthropic's clients ask for the next one until there is none.
 HttpReply list_models(ServerContext& context, const HttpRequest& request) {
     JsonWriter writer;
     writer.begin_object().field("object", "list").key("data").begin_array();
     write_base_card(writer, context);
+    std::string last = context.base_name;
     for (const adapters::AdapterInfo& adapter : visible(request, context.registry.list())) {
-        if (!adapter.draining) write_adapter_card(writer, context, adapter);
+        if (adapter.draining) continue;
+        write_adapter_card(writer, context, adapter);
+        last = adapter.name;
     }
-    writer.end_array().end_object();
+    writer.end_array()
+        .field("has_more", false)
+        .field("first_id", context.base_name)
+        .field("last_id", last)
+        .end_object();
     return json_reply(writer.take());
 }
 

@@ -114,6 +114,9 @@ class TrainCommand(unittest.TestCase):
         self.assertEqual(len(steps), 4)
         self.assertIn("valid_loss_before", steps[0])
         self.assertLess(steps[-1]["valid_loss"], steps[0]["valid_loss_before"])
+        weights = (self.path / "adapter/adapter_model.safetensors").read_bytes()
+        self.refused("has an adapter, which is not overwritten", "--max-steps", 1)
+        self.assertEqual((self.path / "adapter/adapter_model.safetensors").read_bytes(), weights)
         # Going on begins where it ended.
         went_on = self.path / "more.jsonl"
         self.train("--max-steps", 1, "--batch-size", 4, "--init-adapter", self.path / "adapter", "--eval", self.data, "--report", went_on, out="more")

@@ -96,6 +96,9 @@ TEST_F(HttpTest, AnAdapterIsNamedByModelAndRunsInItsSlot) {
     std::string models = get("/v1/models").body;
     EXPECT_NE(models.find(R"("id":"pirate")"), std::string::npos);
     EXPECT_NE(models.find(R"("parent":"base")"), std::string::npos);
+    // Anthropic's client reads these.
+    EXPECT_NE(models.find(R"("type":"model","display_name":"pirate","created_at":"20)"), std::string::npos) << models;
+    EXPECT_NE(models.find(R"("has_more":false,"first_id":"base","last_id":"pirate")"), std::string::npos) << models;
     EXPECT_EQ(get("/v1/models/pirate").status, 200);
     EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"pirate"})").status, 200);
     Answer gone = post("/v1/completions", R"({"model":"pirate","prompt":[5,6]})");

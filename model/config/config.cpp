@@ -75,19 +75,27 @@ std::optional<DType> read_dtype(const JsonValue& root) {
     return std::nullopt;
 }
 
-// `text` is the text part, which is all of it in a model of text; what it does not say the whole may.
-Status read_switches(const JsonValue& root, const JsonValue& text, const Family& facts, ModelConfig& config) {
-    for (const char* key : {"hidden_act", "hidden_activation"}) {
+// Gemma's classes read hidden_activation and pass over a hidden_act beside it.
+Status check_activation(const JsonValue& text, const Family& facts) {
+    for (const char* key : {"hidden_activation", "hidden_act"}) {
         const auto act = text.find(key);
         if (!act) continue;
         TRY_ASSIGN(const auto name, act->as_string());
-        // gelu: as older files of Gemma call it
-        const bool is_silu = name == "silu" || name == "swish", is_gelu = name == "gelu_pytorch_tanh" || name == "gelu";
+        // gelu: as files of Gemma's first call it under the older key
+        const bool is_gelu = name == "gelu_pytorch_tanh" || (name == "gelu" && key == std::string_view("hidden_act"));
+        const bool is_silu = name == "silu" || name == "swish";
         if (facts.gelu ? !is_gelu : !is_silu) {
             return act->error(format("expected {}, the activation of {} that is supported, found {}",
                                      facts.gelu ? "gelu_pytorch_tanh" : "silu", facts.name, act->describe()));
         }
+        if (facts.gelu) break;
     }
+    return ok_status();
+}
+
+// `text` is the text part, which is all of it in a model of text; what it does not say the whole may.
+Status read_switches(const JsonValue& root, const JsonValue& text, const Family& facts, ModelConfig& config) {
+    TRY(check_activation(text, facts));
     TRY_ASSIGN(config.quantization, read_quantization(root));
     config.dtype = read_dtype(text);
     if (!config.dtype) config.dtype = read_dtype(root);

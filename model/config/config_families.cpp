@@ -77,7 +77,7 @@ constexpr std::array<Spelling, 4> kMixtralSpellings = {
 constexpr std::array<Spelling, 1> kGptOssSpellings = {{{"mlp.router", "mlp.gate"}}};
 
 constexpr double kFar = 1e6;  // theta
-constexpr RopeDefaults kQwen35Rope = {.theta = 1e7, .rotary_share = 0.25};
+constexpr RopeDefaults kQwen35Rope = {.theta = 1e7, .rotary_share = 0.25, .is_partial = true};
 
 constexpr Family kFamilies[] = {
     {.name = "LlamaForCausalLM",
@@ -109,7 +109,7 @@ constexpr Family kFamilies[] = {
      .window = Window::kAllLayers,
      .kv_heads_default_to_heads = true,
      .eps_default = 1e-5,
-     .rope = {.original_positions = 4096}},
+     .rope = {.is_partial = true, .original_positions = 4096}},
     {.name = "Gemma2ForCausalLM",
      .model_type = "gemma2",
      .attention_bias = Biases::kAsConfigured,
@@ -154,7 +154,7 @@ constexpr Family kFamilies[] = {
      .window = Window::kByReader,
      .head_dim_default = 256,
      .window_default = 512,
-     .rope = {.theta = kFar, .rotary_share = 0.25},
+     .rope = {.theta = kFar, .rotary_share = 0.25, .is_partial = true},
      .sizes =
          {.vocab = 262144, .hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv_heads = 4, .positions = 131072},
      .spellings = kGemma4Spellings,
@@ -237,7 +237,7 @@ constexpr Family kFamilies[] = {
      .qk_norm = true,
      .one_plus_norms = true,
      .head_dim_default = 256,
-     .rope = {.rotary_share = 0.25},
+     .rope = {.rotary_share = 0.25, .is_partial = true},
      .sizes = {.ffn = 5632},
      .read_layers = read_qwen3_next,
      .keys = Keys(kDeltaMoeKeys)},
@@ -355,8 +355,11 @@ bool is_neutral(const OtherKey& key, const JsonValue& value) {
 // Also one that stands in the rope object.
 std::optional<JsonValue> find_key(const JsonValue& text, std::string_view key) {
     if (const auto value = text.find(key)) return value;
-    const auto rope = text.find("rope_parameters");
-    return rope && rope->is_object() ? rope->find(key) : std::nullopt;
+    for (const char* name : {"rope_parameters", "rope_scaling"}) {
+        const auto rope = text.find(name);
+        if (const auto value = rope && rope->is_object() ? rope->find(key) : std::nullopt) return value;
+    }
+    return std::nullopt;
 }
 
 bool reads(const Family& family, std::string_view key) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "model/config/config_rope.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -127,7 +128,8 @@ Status read_granite(const JsonValue& text, const Family&, ModelConfig& config) {
 
 Status read_ministral3(const JsonValue& text, const Family&, ModelConfig& config) {
     PositionScale scale{.original = config.rope.original_max_positions};
-    if (const auto rope = text.find("rope_parameters"); rope && rope->is_object()) {
+    TRY_ASSIGN(const std::optional<JsonValue> rope, rope_object(text));
+    if (rope) {
         TRY_ASSIGN(scale.beta, float_or(*rope, "llama_4_scaling_beta", 0.0, 0.0, 100.0));
     }
     if (scale.beta != 0.0f && scale.original == 0)

@@ -163,6 +163,10 @@ Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonVal
         TRY_ASSIGN(rotary_share, positive_or(*rope, "partial_rotary_factor", rotary_share));
         TRY_ASSIGN(to.type, type_of(*rope));
     }
+    if (!defaults.is_partial && rotary_share != 1.0) {
+        return root.error(format(
+            "partial_rotary_factor: expected 1, as heads of this architecture turn whole, found {}", rotary_share));
+    }
     to.rotary_dim = rotary_share > 1.0 ? 0 : static_cast<uint32_t>(head_dim * rotary_share);
     if (to.type == RopeType::kProportional) {
         // That share of the pairs is rotated: their elements are half a head apart, and their frequencies are the first
@@ -198,7 +202,12 @@ Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonVal
     return to;
 }
 
-// rope_parameters or rope_scaling.
+bool is_by_layer_type(const std::optional<JsonValue>& rope) {
+    return rope && (rope->has("full_attention") || rope->has("sliding_attention"));
+}
+
+}  // namespace
+
 Result<std::optional<JsonValue>> rope_object(const JsonValue& root) {
     auto rope = root.find("rope_parameters");
     if (rope) TRY(check_older_spelling(root, *rope));
@@ -206,12 +215,6 @@ Result<std::optional<JsonValue>> rope_object(const JsonValue& root) {
     if (rope && !rope->is_object()) return rope->error("expected an object or null, found " + rope->describe());
     return rope;
 }
-
-bool is_by_layer_type(const std::optional<JsonValue>& rope) {
-    return rope && (rope->has("full_attention") || rope->has("sliding_attention"));
-}
-
-}  // namespace
 
 Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions,
                              const RopeDefaults& defaults) {

@@ -18,9 +18,13 @@ inline constexpr uint32_t kVocabMax = 1u << 20;
 struct RopeDefaults {
     double theta = 10000.0;
     double rotary_share = 1.0;        // partial_rotary_factor
+    bool is_partial = false;          // may a part of each head turn? Elsewhere transformers leaves that key unread
     uint32_t original_positions = 0;  // original_max_position_embeddings beside the rope object; 0: there is none
     double sliding_theta = 10000.0;   // of the layers with a window, where these have a table of their own
 };
+
+// The object of rotary parameters: rope_parameters, or rope_scaling as older files call it; both only if they agree.
+Result<std::optional<JsonValue>> rope_object(const JsonValue& root);
 
 // Reads rope_parameters, or rope_scaling with rope_theta beside it (both only if they agree), and
 // partial_rotary_factor. `root` is the text part of config.json.

@@ -301,6 +301,8 @@ Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file) {
         return not_supported(format("general.type: expected \"model\", found {}", json_quote_short(type)));
     if (field == nullptr)
         return not_supported("general.architecture is missing: expected the name of a model's architecture");
+    if (!field->as_text())
+        return gguf_field_error("general.architecture", "the name of a model's architecture", *field);
     if (std::ranges::find(kEncoders, name) != kEncoders.end())
         return not_supported(
             format("an embedding model (architecture {}), which generates no text", json_quote_short(name)));

@@ -1,6 +1,7 @@
 #include "model/weights/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -37,6 +38,13 @@ bool is_empty_bias(const TensorFiles& files, const Tensor& tensor) {
         if (number_at(tensor, i) != 0.0f) return false;
     }
     return true;
+}
+
+Result<float> finite_at(const WeightPart& part, uint64_t i) {
+    const float number = number_at(*part.tensor, i);
+    if (std::isfinite(number)) return number;
+    return make_error(ErrorCode::kInvalidModel,
+                      format("tensor {}: expected finite numbers, found {} at [{}]", part.name, number, i));
 }
 
 std::optional<gpu::ScalarType> common_type(const TensorFiles& files, const ModelConfig& config,
@@ -143,7 +151,9 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
                 part.tensor->source ? part.tensor->source->format() : name_of(part.tensor->dtype);
             return make_error(kCode, format("tensor {}: expected F32, F16 or BF16, found {}", part.name, found));
         }
-        if (part.number) *part.number = number_at(*part.tensor, 0);
+        if (part.number) {
+            TRY_ASSIGN(*part.number, finite_at(part, 0));
+        }
         if (!part.matrix) continue;
         if (all_as) {
             part.matrix->type = *all_as;
@@ -172,7 +182,10 @@ Status WeightLoader::upload_vector(gpu::Device& device, const WeightPart& part) 
     // The last part brings the padding with it.
     const uint32_t end = part.begin + part.n;
     std::vector<float> values(end == to.n ? gpu::padded(to.n) - part.begin : part.n, 0.0f);
-    for (uint32_t i = 0; i < part.n; ++i) values[i] = part.times * number_at(*part.tensor, i) + part.plus;
+    for (uint32_t i = 0; i < part.n; ++i) {
+        TRY_ASSIGN(const float number, finite_at(part, i));
+        values[i] = part.times * number + part.plus;
+    }
     return device.uploader().upload(to.buffer, part.begin * sizeof(float), std::as_bytes(std::span(values)));
 }
 

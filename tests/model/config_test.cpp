@@ -83,10 +83,26 @@ TEST(ModelConfig, ReadsBothSpellingsOfRope) {
     config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
     EXPECT_EQ(parsed(config).rope.theta, 1e6);
     config["rope_parameters"] = {
-        {"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
+        {"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}, {"partial_rotary_factor", 1.0}};
     const ModelConfig scaled = parsed(config);
     EXPECT_EQ(scaled.rope.type, RopeType::kLinear);
-    EXPECT_EQ(scaled.rope.rotary_dim, 8u);
+    EXPECT_EQ(scaled.rope.rotary_dim, 16u);
+}
+
+TEST(ModelConfig, HeadsTurnInPartOnlyWhereTheClassReadsIt) {
+    json phi3 = base_config("Phi3ForCausalLM");
+    phi3["partial_rotary_factor"] = 0.5;
+    EXPECT_EQ(parsed(phi3).rope.rotary_dim, 8u);
+    for (const char* whole : {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+        json config = base_config(whole);
+        EXPECT_TRUE(parse_model_config(with(config, "partial_rotary_factor", 1.0).dump(), "").ok()) << whole;
+        EXPECT_THAT(
+            error_of(with(config, "partial_rotary_factor", 0.5)),
+            HasSubstr("partial_rotary_factor: expected 1, as heads of this architecture turn whole, found 0.5"));
+        config["rope_parameters"] = {{"rope_type", "default"}, {"partial_rotary_factor", 0.25}};
+        config.erase("rope_theta");
+        EXPECT_THAT(error_of(config), HasSubstr("partial_rotary_factor: expected 1")) << whole;
+    }
 }
 
 TEST(ModelConfig, TakesBothSpellingsOfRopeOnlyIfTheyAgree) {

@@ -411,6 +411,22 @@ TEST_F(SpoiltModel, NamesTensorsThatAreMissingUnknownOrOfAnotherShape) {
     EXPECT_EQ(load_error(dir_.path()), "accepted");
 }
 
+TEST_F(SpoiltModel, NamesAVectorThatHoldsNoNumber) {
+    const auto file = dir_.path() / "model.safetensors";
+    std::fstream data(file, std::ios::binary | std::ios::in | std::ios::out);
+    uint64_t n_header = 0;
+    data.read(reinterpret_cast<char*>(&n_header), sizeof n_header);
+    std::string header(n_header, ' ');
+    data.read(header.data(), static_cast<std::streamsize>(n_header));
+    const auto offsets = nlohmann::json::parse(header)["model.norm.weight"]["data_offsets"];
+    const uint16_t infinity = 0x7f80;  // in bf16
+    data.seekp(static_cast<std::streamoff>(8 + n_header + offsets[0].get<uint64_t>() + 3 * sizeof infinity));
+    data.write(reinterpret_cast<const char*>(&infinity), sizeof infinity);
+    data.close();
+    EXPECT_THAT(load_error(dir_.path()),
+                HasSubstr("tensor model.norm.weight: expected finite numbers, found inf at [3]"));
+}
+
 TEST_F(SpoiltModel, RefusesWeightsThatAreCutShort) {
     const auto file = dir_.path() / "model.safetensors";
     std::filesystem::resize_file(file, std::filesystem::file_size(file) - 100);

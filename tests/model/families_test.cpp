@@ -232,6 +232,30 @@ TEST(Families, KeysThatChangeResultsAreRefusedByName) {
         "embedding models");
 }
 
+TEST(Families, GemmasActivationIsThatOfItsOwnKey) {
+    const std::string gemma = text_of(families_dir() / "models/gemma3-nested/config.json");
+    const std::string_view own = "\"hidden_activation\": \"gelu_pytorch_tanh\"";
+    EXPECT_TRUE(parse_model_config(with(gemma, own, std::string(own) + ", \"hidden_act\": \"silu\""), "").ok())
+        << "transformers reads past it";
+    EXPECT_TRUE(parse_model_config(with(gemma, own, "\"hidden_act\": \"gelu\""), "").ok());
+    expect_refused(parse_model_config(with(gemma, own, "\"hidden_act\": \"silu\""), ""), "hidden_act: expected gelu");
+    expect_refused(parse_model_config(with(gemma, own, "\"hidden_activation\": \"gelu\""), ""),
+                   "hidden_activation: expected gelu_pytorch_tanh");
+}
+
+TEST(Families, MinistralsTemperatureIsReadUnderBothNamesOfTheRotaryObject) {
+    const std::string text = text_of(families_dir() / "models/ministral3-nested/config.json");
+    const auto config = parse_model_config(text, "");
+    const auto older = parse_model_config(with(text, "\"rope_parameters\"", "\"rope_scaling\""), "");
+    ASSERT_TRUE(config.ok() && older.ok()) << (older.ok() ? "" : older.error().message);
+    EXPECT_NE(config->layer(0).attention.position_scale.beta, 0.0f);
+    EXPECT_TRUE(older->layer(0) == config->layer(0));
+    const std::string llama = text_of(families_dir() / "models/llama-biased/config.json");
+    expect_refused(parse_model_config(
+                       with(llama, "\"rope_parameters\": {", "\"rope_scaling\": {\"llama_4_scaling_beta\": 0.1,"), ""),
+                   "llama_4_scaling_beta");
+}
+
 TEST(Families, GraniteHybridsAreReadInBothWordsForTheirLayers) {
     const std::string text = text_of(families_dir() / "models/granite-hybrid/config.json");
     const auto config = parse_model_config(text, "");

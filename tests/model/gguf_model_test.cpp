@@ -204,7 +204,7 @@ TEST_F(WrittenGguf, OtherKindsAreNamedByWhatTheyAre) {
 }
 
 // A tiny llama whose fields a test may change.
-GgufWriter tiny(const std::string& architecture = "llama") {
+GgufWriter tiny(const std::string& architecture = "llama", uint32_t n_blocks = 1) {
     GgufWriter writer;
     const auto number = [&](const std::string& key, uint32_t value) {
         writer.number<uint32_t>(architecture + "." + key, 4, value);
@@ -212,7 +212,7 @@ GgufWriter tiny(const std::string& architecture = "llama") {
     writer.text("general.architecture", architecture);
     number("embedding_length", 32);
     number("feed_forward_length", 32);
-    number("block_count", 1);
+    number("block_count", n_blocks);
     number("attention.head_count", 2);
     number("context_length", 256);
     writer.number<float>(architecture + ".attention.layer_norm_rms_epsilon", 6, 1e-5f);
@@ -288,6 +288,14 @@ TEST_F(WrittenGguf, WhatItWouldComputeOtherwiseIsRefused) {
     old.number<uint32_t>("general.quantization_version", 4, 1)
         .tensor("output.weight", 8, {40, 32}, std::string(40 * 34, 0));
     EXPECT_THAT(refused(old), HasSubstr("general.quantization_version = 1 (uint32), expected 2"));
+    EXPECT_THAT(refused(tiny().array("llama.attention.head_count_kv", {2})), "");
+    EXPECT_THAT(
+        refused(tiny("llama", 2).array("llama.attention.head_count_kv", {2})),
+        HasSubstr("llama.attention.head_count_kv: expected 2 numbers, one for each layer, found an array of 1"));
+    GgufWriter named;
+    named.number<uint32_t>("general.architecture", 4, 3);
+    EXPECT_THAT(refused(named),
+                HasSubstr("general.architecture: expected the name of a model's architecture, found 3"));
     GgufWriter more = tiny();
     more.tensor("blk.0.attn_sinks.weight", 0, {2}, std::string(8, 0));
     EXPECT_THAT(refused(more), HasSubstr("\"blk.0.attn_sinks.weight\": [2] is no part of the llama"));

@@ -411,7 +411,9 @@ def main():
     with tempfile.NamedTemporaryFile("w", prefix="lorad-suite-", suffix=".json") as listed:
         json.dump(cases, listed)
         listed.flush()
-        environment = {**preset_environment(args.preset), **os.environ, "LORAD_SUITE_RUNS": listed.name}
+        # Whoever calls may keep compiled shaders elsewhere; what the preset says of sanitizers stands.
+        shaders = {name: os.environ[name] for name in ("MESA_SHADER_CACHE_DIR",) if name in os.environ}
+        environment = {**os.environ, **preset_environment(args.preset), **shaders, "LORAD_SUITE_RUNS": listed.name}
         results = run_all(batches_of(tests, cost_of), max(1, args.jobs), environment, cost_of, told)
     write_junit(args.report or build / "tests.xml", results)
     times_file.write_text(json.dumps({**times, **{r.test.name: round(r.seconds, 2) for r in results if r.verdict == PASSED}}))

@@ -164,7 +164,8 @@ Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonVal
         TRY_ASSIGN(to.type, type_of(*rope));
     }
     if (!defaults.is_partial && rotary_share != 1.0) {
-        return root.error(format(
+        const JsonValue& teller = rope && rope->has("partial_rotary_factor") ? *rope : root;
+        return teller.error(format(
             "partial_rotary_factor: expected 1, as heads of this architecture turn whole, found {}", rotary_share));
     }
     to.rotary_dim = rotary_share > 1.0 ? 0 : static_cast<uint32_t>(head_dim * rotary_share);

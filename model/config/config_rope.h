@@ -18,7 +18,7 @@ inline constexpr uint32_t kVocabMax = 1u << 20;
 struct RopeDefaults {
     double theta = 10000.0;
     double rotary_share = 1.0;        // partial_rotary_factor
-    bool is_partial = false;          // may a part of each head turn? Elsewhere transformers leaves that key unread
+    bool is_partial = false;          // whether transformers turns a part of each head if that key says so
     uint32_t original_positions = 0;  // original_max_position_embeddings beside the rope object; 0: there is none
     double sliding_theta = 10000.0;   // of the layers with a window, where these have a table of their own
 };

@@ -16,10 +16,14 @@ Result<uint32_t> GgufFields::size_of(std::string_view key, uint32_t max) const {
     if (value == nullptr) return make_error(ErrorCode::kInvalidModel, format("{} is missing", full(key)));
     std::optional<int64_t> size = value->as_integer();
     if (const auto list = value->as_integers(); list && !list->empty()) {
-        const GgufValue* blocks = find("block_count");
-        const auto n_blocks = blocks != nullptr ? blocks->as_integer().value_or(0) : 0;
-        if (std::cmp_less(list->size(), n_blocks))
-            return gguf_field_error(full(key), format("{} numbers, one for each layer", n_blocks), *value);
+        // Layers that draft behind the others may have none.
+        const auto number = [&](std::string_view name) {
+            const GgufValue* found = find(name);
+            return found != nullptr ? found->as_integer().value_or(0) : 0;
+        };
+        const int64_t n_layers = number("block_count") - number("nextn_predict_layers");
+        if (std::cmp_less(list->size(), n_layers))
+            return gguf_field_error(full(key), format("{} numbers, one for each layer", n_layers), *value);
         if (!std::ranges::all_of(*list, [&](int64_t one) { return one == list->front(); })) {
             return gguf_field_error(full(key), "the same for all layers", *value);
         }

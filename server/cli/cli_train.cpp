@@ -116,7 +116,8 @@ class TrainCommand {
             return bad_argument("out", format("{} is not a folder", arguments_.out));
         if (arguments_.resume && (out_.empty() || !fs::exists(work_ / "checkpoint", ignored)))
             return bad_argument("resume", "the folder has no checkpoint of a run that was interrupted");
-        if (!arguments_.resume && !arguments_.check && fs::exists(out_ / adapters::kConfigFile, ignored))
+        if (!out_.empty() && !arguments_.resume && !arguments_.check &&
+            fs::exists(out_ / adapters::kConfigFile, ignored))
             return bad_argument("out", format("{} has an adapter, which is not overwritten", arguments_.out));
         TRY(saved_type_of(arguments_.save_dtype));
         TRY(quantize_type());

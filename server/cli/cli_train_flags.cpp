@@ -40,7 +40,8 @@ CLI::Validator number_in(double min, double max) {
 
 TrainCommandFlags::TrainCommandFlags(CLI::App& app) {
     app.add_option("--model", arguments_.model, "folder or GGUF file of the base model")->type_name("DIR")->required();
-    app.add_option("--out", arguments_.out, "folder that the adapter is written to, as PEFT writes it")
+    app.add_option("--out", arguments_.out,
+                   "folder that the adapter is written to, as PEFT writes it; one without an adapter")
         ->type_name("DIR");
     add_data_flags(app);
     add_adapter_flags(app);
@@ -136,8 +137,8 @@ void TrainCommandFlags::add_adapter_flags(CLI::App& app) {
     app.add_flag("--use-rslora", recipe.use_rslora, "scale by alpha / sqrt(rank)");
     app.add_flag("--use-dora", recipe.use_dora, "train the size of each output beside its direction");
     app.add_option("--modules-to-save", saved_, "modules that are trained whole: norm,lm_head")->type_name("NAMES");
-    for (const char* form :
-         {"--lora-r", "--lora-alpha", "--lora-trainable-modules", "--use-rslora", "--use-dora", "--modules-to-save", "--bias", "--lora-bias"})
+    for (const char* form : {"--lora-r", "--lora-alpha", "--lora-trainable-modules", "--use-rslora", "--use-dora",
+                             "--modules-to-save", "--bias", "--lora-bias"})
         init->excludes(app.get_option(form));
 }
 

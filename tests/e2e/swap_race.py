@@ -197,12 +197,13 @@ def check_swap_race(lorad):
 
 
 def check_cycles_leave_nothing(lorad):
-    """Loads and unloads, with an answer in between: device bytes, memory and open files are where they were."""
+    """Loads and unloads, with an answer in between: device bytes and open files are where they were; memory too, where the cycles are enough to tell."""
     n_cycles = int(os.environ.get("LORAD_TEST_CYCLES", 20))
     with Server(lorad, adapters=()) as server:
         process = pathlib.Path("/proc", str(server.process.pid))
-        # The sanitizers keep freed memory.
-        counts_memory = "libasan" not in (process / "maps").read_text()
+        # An adapter of the demo model takes 0.4 MiB; a leak of one in each of 1,000 cycles would be 400 MiB, in each of 20 nothing to see. The
+        # sanitizers keep freed memory.
+        counts_memory = n_cycles >= 200 and "libasan" not in (process / "maps").read_text()
         client = Client(server)
 
         def cycle(i):
@@ -227,7 +228,6 @@ def check_cycles_leave_nothing(lorad):
         check_equal((before[0], after[0]), (0, 0), "device bytes")
         # Connections of the checks themselves come and go.
         check(after[2] <= before[2] + 3, f"open files: {before[2]} before, {after[2]} after")
-        # An adapter of the demo model takes 0.4 MiB; a leak of one in each of 1,000 cycles would be 400 MiB.
         check(not counts_memory or after[1] <= before[1] + 32 * 1024, f"memory grew from {before[1]} to {after[1]} KiB")
 
 

@@ -116,6 +116,9 @@ class TrainCommand(unittest.TestCase):
         self.assertLess(steps[-1]["valid_loss"], steps[0]["valid_loss_before"])
         weights = (self.path / "adapter/adapter_model.safetensors").read_bytes()
         self.refused("has an adapter, which is not overwritten", "--max-steps", 1)
+        # Where nothing is written, a folder's adapter is in nobody's way.
+        shown = subprocess.run(self.command("--show", 1, out=None), cwd=self.path / "adapter", capture_output=True, text=True, timeout=300)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertEqual((self.path / "adapter/adapter_model.safetensors").read_bytes(), weights)
         # Going on begins where it ended.
         went_on = self.path / "more.jsonl"
@@ -142,6 +145,15 @@ class TrainCommand(unittest.TestCase):
         self.assertEqual([step["step"] for step in self.steps(report)], list(range(1, 41)))
         self.assertEqual((self.path / "adapter/adapter_model.safetensors").read_bytes(), (self.path / "whole/adapter_model.safetensors").read_bytes())
         self.assertFalse((self.path / "adapter/training").exists())
+
+    def test_a_type_that_no_matrix_gets_is_told(self):
+        """The demo model's rows are no whole blocks of 256, so all of its matrices get the type of 8 bits."""
+        told = self.train("--max-steps", 1, "--lora-r", 2, "--quantize", "q4_k").stderr
+        self.assertRegex(told, r"quantize q4_k: \d+ matrices get Q8_0, as rows are no whole blocks of 256")
+        done = subprocess.run([LORAD, "quantize", "--model", str(MODEL), "--type", "q4_k", "--out", str(self.path / "four.gguf")], capture_output=True, text=True,
+                              timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout + done.stderr, r"quantize q4_k: \d+ matrices get Q8_0")
 
     def test_a_folder_of_the_users_called_training_keeps_what_it_has(self):
         own = self.path / "training"

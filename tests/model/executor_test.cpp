@@ -411,7 +411,7 @@ TEST_F(SpoiltModel, NamesTensorsThatAreMissingUnknownOrOfAnotherShape) {
     EXPECT_EQ(load_error(dir_.path()), "accepted");
 }
 
-TEST_F(SpoiltModel, NamesAVectorThatHoldsNoNumber) {
+TEST_F(SpoiltModel, NamesAVectorThatHoldsInfinity) {
     const auto file = dir_.path() / "model.safetensors";
     std::fstream data(file, std::ios::binary | std::ios::in | std::ios::out);
     uint64_t n_header = 0;

@@ -43,7 +43,7 @@ not do all that reliability asks for says so with card.short_of("what is missing
     card.memory               a scratch folder on a disk in memory where there is one: syncs take most of the time of a test that only kills or fails calls
 
 A test without a quick form, or whose quick form is tests that ctest runs anyway, has the line "# ctest: no" after its docstring;
-one whose quick form judges no time, and so may run beside other tests of the suite, "# beside others: yes".
+one whose quick form judges no speed, and so may run beside other tests of the suite, "# beside others: yes".
 
 Planted bugs are in plants.py, the points and the table in table.py, the order of things in runner.py; tests/scorecard.sh is the command.
 """

@@ -176,7 +176,7 @@ void finish_heads(StepRow row, uint kv_head) {
         }
         const uint plane = head - kGroup;
         const uvec2 words = uvec2(packHalf2x16(value.xy), packHalf2x16(value.zw));
-        // Compilers may take a conversion there and back for none; of a sum with p.never they cannot.
+        // Compilers may take a conversion there and back for none. With p.never added they cannot: they do not know that it is 0.
         own[plane * kLanes + lane] = vec4(unpackHalf2x16(words.x + p.never), unpackHalf2x16(words.y + p.never));
         if (!writes) continue;
         const uint64_t line = uint64_t((row.kv_slot / kBlockTokens * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + row.kv_slot % kBlockTokens;

@@ -138,7 +138,7 @@ void RegisterProducts::check_streams(bool each_kind) {
         turn++;
         for (uint32_t tile = 0; tile < kStreamTiles.size(); tile++) {
             const StreamTile& t = kStreamTiles[tile];
-            if (!each_kind && (tile + turn) % 3 != 0) continue;
+            if (!each_kind && (tile + tile / 3 + turn) % 3 != 0) continue;  // not in step with k
             if (!fits(t, kind.short_sum, device().capabilities())) continue;
             n_tiles++;
             const uint32_t n_rows = std::array{8u, 3u, 5u, 2u}[tile % 4];

@@ -471,11 +471,12 @@ TEST(MemoryPlan, FillsWhatIsFreeWithKvBlocks) {
 TEST(MemoryPlan, LayersThatAllAreConvolutionsNeedNoCache) {
     auto config = load_model_config(folder_of("qwen2-tied"));
     ASSERT_TRUE(config.ok());
+    std::vector<LayerFacts> layers;
     for (uint32_t layer = 0; layer < config->n_layers; ++layer) {
-        LayerFacts facts = config->layer(layer);
-        facts.mixer = Mixer::kShortConv;
-        config->layers.push_back(facts);
+        layers.push_back(config->layer(layer));
+        layers.back().mixer = Mixer::kShortConv;
     }
+    config->layers = layers;
     ASSERT_EQ(kv_block_bytes(*config), 0u);
     gpu::DeviceCapabilities device;
     device.max_allocation_bytes = uint64_t{4} << 30;

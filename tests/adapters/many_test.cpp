@@ -15,6 +15,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
 #include "tests/support/number_from.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::adapters::many_test {
@@ -23,11 +24,7 @@ namespace {
 using namespace lorad::testing;
 
 // What the sanitizers keep of freed memory would count.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kMemoryIsCounted = false;
-#else
-constexpr bool kMemoryIsCounted = true;
-#endif
+constexpr bool kMemoryIsCounted = !lorad::testing::kIsSanitized;
 
 uint64_t resident_bytes() {
     std::ifstream statm("/proc/self/statm");

@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "tests/model/text_goldens.h"
+#include "tests/support/sanitized.h"
 
 namespace lorad::model::template_limits_test {
 namespace {
@@ -150,11 +151,7 @@ std::vector<Bomb> bombs() {
 }
 
 // The sanitizers keep freed memory.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCountsMemory = false;
-#else
-constexpr bool kCountsMemory = true;
-#endif
+constexpr bool kMemoryIsCounted = !lorad::testing::kIsSanitized;
 
 TEST(TemplateLimits, WhatWouldTakeForEverOrAllMemoryEndsSoon) {
     for (const Bomb& bomb : bombs()) {
@@ -164,7 +161,7 @@ TEST(TemplateLimits, WhatWouldTakeForEverOrAllMemoryEndsSoon) {
         const Result<std::string> text = render(bomb.source);
         // Two seconds by the clock, and what the machine is busy with besides.
         EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << bomb.source;
-        if (kCountsMemory) {
+        if (kMemoryIsCounted) {
             EXPECT_LT(resident_peak_kib(), before_kib + (size_t{256} << 10)) << bomb.source;
         }
         ASSERT_FALSE(text.ok()) << bomb.source << ": " << text->substr(0, 100);

@@ -14,17 +14,14 @@
 
 #include "model/text/lorad_text.h"
 #include "tests/model/text_goldens.h"
+#include "tests/support/sanitized.h"
 
 extern "C" void* lorad_text_malloc(size_t n_bytes);  // what the crate's C code calls
 
 namespace lorad::model::text_memory_test {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kHasLimits = false;  // its own address space is boundless
-#else
-constexpr bool kHasLimits = true;
-#endif
+constexpr bool kHasLimits = !lorad::testing::kIsSanitized;  // a sanitizer's own address space is boundless
 
 // All memory that malloc gives, down to the smallest pieces, until it is given back.
 class NoMemory {

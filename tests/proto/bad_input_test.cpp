@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/generate/generate_request.h"
+#include "tests/support/sanitized.h"
 
 namespace lorad::proto::bad_input_test {
 namespace {
@@ -94,11 +95,7 @@ double cpu_seconds() {
     return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kSecondsMax = 0.2;
-#else
-constexpr double kSecondsMax = 0.010;
-#endif
+constexpr double kSecondsMax = lorad::testing::kIsSanitized ? 0.2 : 0.010;
 
 // The error; fails the test where there is none, where it takes long, or names something else.
 void expect_refused(const Parameter& parameter, const std::string& value, bool twice = false) {

@@ -48,7 +48,7 @@ std::shared_ptr<HashConstraint> grammar(uint64_t seed, milliseconds delay) {
 // Its masks do not come before the gate is open.
 std::shared_ptr<HashConstraint> grammar(uint64_t seed, lorad::testing::Gate& gate) {
     auto out = std::make_shared<HashConstraint>(kFakeVocab, seed);
-    out->before_mask = [&gate] { gate.wait(); };
+    out->before_mask = [&gate] { gate.pass(); };
     return out;
 }
 
@@ -58,7 +58,7 @@ class LateMasks : public ::testing::TestWithParam<bool> {
         fixture_.runner.spread_logits_ = true;
         fixture_.runner.step_time_ = std::chrono::microseconds(500);
     }
-    void TearDown() override { gate_.open(); }
+    void TearDown() override { gate_.set_closed(false); }
     static EngineOptions options(milliseconds mask_wait) {
         EngineOptions out;
         out.mask_wait = mask_wait;
@@ -99,13 +99,13 @@ class LateMasks : public ::testing::TestWithParam<bool> {
         tokens_of(*free);
         EXPECT_GE(fixture_.runner.n_steps() - n_steps, 90u);
         EXPECT_LE(n_late(), 1) << "its prompt's row";
-        gate_.open();
+        gate_.set_closed(false);
         fixture_.run_until_idle();
         EXPECT_EQ(grammar.n_masks, 3u);
         EXPECT_EQ(slow->pop(milliseconds(0)).tokens.size(), 3u);
     }
 
-    lorad::testing::Gate gate_;
+    lorad::testing::Gate gate_{true};
     EngineFixture fixture_;
 };
 
@@ -122,7 +122,7 @@ TEST_P(LateMasks, ThirtyAnswersWithASlowGrammarDelayNobodyElse) {
     EXPECT_LE(n_late(), 30);
     EXPECT_EQ(fixture_.runner.n_broken(), 0u);
     for (auto& stream : slow) stream->cancel(FinishReason::kCancelled);
-    gate_.open();
+    gate_.set_closed(false);
     fixture_.run_until_idle();
 }
 
@@ -131,13 +131,13 @@ TEST_P(LateMasks, ThirtyAnswersWithASlowGrammarDelayNobodyElse) {
 TEST_P(LateMasks, AGrammarThatIsSlowToTakeATokenDelaysNobodyElse) {
     auto free = submit(fixture_, {{77, 9, 4}, 100, "free", nullptr});
     auto constraint = grammar(5, milliseconds(0));
-    constraint->before_accept = [this] { gate_.wait(); };
+    constraint->before_accept = [this] { gate_.pass(); };
     auto slow = submit(fixture_, {{1, 9, 4}, 3, "slow", constraint});
     const uint64_t n_steps = fixture_.runner.n_steps();
     EXPECT_EQ(tokens_of(*free), fake_continuation({77, 9, 4}, kNoAdapterSlot, 100));
     EXPECT_GE(fixture_.runner.n_steps() - n_steps, 98u);
     EXPECT_LE(n_late(), 2) << "its first mask, on a busy machine, and the one behind the token";
-    gate_.open();
+    gate_.set_closed(false);
     fixture_.run_until_idle();
     const TokenStream::Batch batch = slow->pop(milliseconds(0));
     ASSERT_TRUE(batch.end);
@@ -228,13 +228,13 @@ INSTANTIATE_TEST_SUITE_P(Draws, LateMasks, ::testing::Bool(), where);
 INSTANTIATE_TEST_SUITE_P(Draws, PatientMasks, ::testing::Bool(), where);
 
 TEST(MaskPool, AnotherTenantsQuickMaskDoesNotWaitForAFlood) {
-    lorad::testing::Gate gate;
+    lorad::testing::Gate gate(true);
     std::optional<MaskPool> pool(std::in_place, 2, 2, [] {});
     std::atomic<int> n_begun = 0;
     std::vector<std::shared_ptr<MaskJob>> flood;
     for (int i = 0; i < 20; ++i) {
         auto constraint = std::make_shared<HashConstraint>(kFakeVocab, 1);
-        constraint->before_mask = [&] { ++n_begun, gate.wait(); };
+        constraint->before_mask = [&] { ++n_begun, gate.pass(); };
         flood.push_back(pool->begin(constraint, "flood", false));
     }
     EXPECT_TRUE(lorad::testing::soon([&] { return n_begun == 1; }));
@@ -242,7 +242,7 @@ TEST(MaskPool, AnotherTenantsQuickMaskDoesNotWaitForAFlood) {
     EXPECT_TRUE(pool->wait(std::span(&other, 1), std::chrono::seconds(30))) << "a thread is kept for whoever has none";
     EXPECT_FALSE(pool->wait(flood, milliseconds(0)));
     flood.clear();  // nobody wants them any more: the pool ends without making them
-    gate.open();
+    gate.set_closed(false);
     pool.reset();
     EXPECT_EQ(n_begun, 1);
 }

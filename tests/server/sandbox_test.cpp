@@ -22,6 +22,7 @@
 #include "server/sandbox/confine.h"
 #include "server/sandbox/grammar_compiler.h"
 #include "server/sandbox/helper_pool.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/soon.h"
 #include "tests/support/source_dir.h"
 
@@ -33,11 +34,7 @@ constexpr uint32_t kVocabSize = 4096;
 const std::vector<TokenId> kEnds = {2};
 
 // A sanitizer's own memory is as much again, and it is slow.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kMore = 8;
-#else
-constexpr uint64_t kMore = 1;
-#endif
+constexpr uint64_t kMore = lorad::testing::kIsSanitized ? 8 : 1;
 
 std::string program() {
     // build/X/tests/server_tests beside build/X/lorad

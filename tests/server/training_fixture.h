@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 
 #include "server/training/training_service.h"
+#include "tests/support/gate.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::server::training {
@@ -266,31 +266,6 @@ inline bool is_killed_in(const std::function<void()>& work) {
 }
 inline void die() { ::kill(::getpid(), SIGKILL); }
 
-// What passes it waits while it is closed.
-class Gate {
-  public:
-    void pass() {
-        std::unique_lock lock(mutex_);
-        ++n_waiting_;
-        changed_.notify_all();
-        changed_.wait(lock, [this] { return !is_closed_; });
-        --n_waiting_;
-    }
-    void wait_for_one() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return n_waiting_ > 0; });
-    }
-    void set_closed(bool closed) {
-        std::lock_guard lock(mutex_);
-        is_closed_ = closed;
-        changed_.notify_all();
-    }
-
-  private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool is_closed_ = false;
-    int n_waiting_ = 0;
-};
+using lorad::testing::Gate;
 
 }  // namespace lorad::server::training

@@ -1,4 +1,4 @@
-// A point that threads wait at until a test opens it: what a test claims of slow work then depends on no time.
+// A point that threads wait at while a test keeps it closed: what a test claims of slow work then depends on no time.
 #pragma once
 
 #include <condition_variable>
@@ -8,20 +8,32 @@ namespace lorad::testing {
 
 class Gate {
   public:
-    void wait() {
+    explicit Gate(bool is_closed = false) : is_closed_(is_closed) {}
+
+    // Waits while it is closed.
+    void pass() {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return is_open_; });
+        ++n_waiting_;
+        changed_.notify_all();
+        changed_.wait(lock, [this] { return !is_closed_; });
+        --n_waiting_;
     }
-    void open() {
+    // Until somebody waits at it.
+    void wait_for_one() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return n_waiting_ > 0; });
+    }
+    void set_closed(bool closed) {
         const std::lock_guard lock(mutex_);
-        is_open_ = true;
+        is_closed_ = closed;
         changed_.notify_all();
     }
 
   private:
     std::mutex mutex_;
     std::condition_variable changed_;
-    bool is_open_ = false;
+    bool is_closed_;
+    int n_waiting_ = 0;
 };
 
 }  // namespace lorad::testing

@@ -175,11 +175,8 @@ void Matmul::check_unrolled(bool each_type) {
     }
 }
 
-bool has_unrolled() {
-    return shared_device().capabilities().subgroup_size == 8 && shared_device().capabilities().small_workgroups;
-}
 TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
-    if (!has_unrolled()) GTEST_SKIP() << "for software devices with subgroups of 8";
+    if (!has_software_lanes(device().capabilities())) GTEST_SKIP() << "for software devices with subgroups of 8";
     check_unrolled(false);
     // A long k that equal pieces do not divide is left to the other kernel.
     EXPECT_STREQ(variant_name(*kernels_->products.plan({.n = 64, .k = 64 * 61, .type = ScalarType::kF16, .rows = 1})),
@@ -187,7 +184,7 @@ TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
 }
 
 TEST_F(SlowMatmul, UnrolledProductsMatchTheReferenceWithEachType) {
-    if (!has_unrolled()) GTEST_SKIP() << "for software devices with subgroups of 8";
+    if (!has_software_lanes(device().capabilities())) GTEST_SKIP() << "for software devices with subgroups of 8";
     check_unrolled(true);
 }
 
